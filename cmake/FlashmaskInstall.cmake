@@ -1,0 +1,18 @@
+# find_package(flashmask CONFIG) and pkg-config.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS flashmask EXPORT flashmaskTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+        INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/include/flashmask DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/flashmask)
+install(EXPORT flashmaskTargets NAMESPACE flashmask:: DESTINATION ${config_dir})
+configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/cmake/flashmaskConfig.cmake.in flashmaskConfig.cmake
+                              INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(flashmaskConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashmaskConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashmaskConfigVersion.cmake
+        DESTINATION ${config_dir})
+configure_file(${CMAKE_CURRENT_SOURCE_DIR}/cmake/flashmask.pc.in flashmask.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashmask.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

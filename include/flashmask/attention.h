@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "flashmask/executor.h"
+#include "flashmask/export.h"
+#include "flashmask/kernels.h"
+#include "flashmask/mask.h"
+#include "flashmask/problem.h"
+#include "flashmask/schedule.h"
+#include "flashmask/tensor.h"
+
+namespace flashmask {
+
+struct PlanOptions {
+  Visit visit = Visit::active;
+  /// A prefix or whole kernel name; empty: FLASHMASK_KERNEL, else the best that fits.
+  std::string kernel;
+};
+
+/// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels. Built once and
+/// shared by all layers, forward and backward, from any number of threads.
+class FLASHMASK_API Plan {
+ public:
+  const Problem& problem() const { return problem_; }
+  const LoweredMask& mask() const { return *mask_; }
+  Visit visit() const { return visit_; }
+  const TileSchedule& schedule(Direction direction) const;
+  const KernelInfo& kernel(Direction direction) const;
+
+  /// Bytes that forward() or backward() needs beside its tensors when `workers` threads run it.
+  std::size_t workspace_bytes(Direction direction, int workers) const;
+
+ private:
+  friend FLASHMASK_API Plan plan(const Mask&, const Problem&, const PlanOptions&, Executor&);
+  struct Choice;
+
+  Plan() = default;
+  Problem problem_;
+  Visit visit_ = Visit::active;
+  std::shared_ptr<const LoweredMask> mask_;
+  std::shared_ptr<const Choice> forward_, backward_;
+
+  friend struct PlanAccess;
+};
+
+/// lower + classify + choose kernels. Throws when the mask does not fit the problem or no kernel serves it.
+FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options = {},
+                        Executor& executor = default_executor());
+
+struct ForwardTensors {
+  TensorView q, k, v;  ///< in
+  TensorView o, lse;   ///< out; every element is written
+};
+
+struct BackwardTensors {
+  TensorView q, k, v, o, lse, grad_o;  ///< in
+  TensorView grad_lse;                 ///< in, shape and dtype of lse; may be absent
+  TensorView grad_q, grad_k, grad_v;   ///< out; every element is written
+};
+
+/// Where a call runs and the memory it may use.
+struct Execution {
+  Executor* executor = nullptr;  ///< nullptr: default_executor()
+  void* workspace = nullptr;     ///< nullptr: allocated for the call
+  std::size_t workspace_bytes = 0;
+};
+
+/// Exact attention: o = softmax(scale · q kᵀ under the mask) v. Rows that see nothing get o = 0, lse = −inf.
+/// Bitwise the same for any number of threads.
+FLASHMASK_API void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution = {});
+
+/// Gradients of q, k, v, with a gradient through lse when it is given. Bitwise the same for any number of threads.
+FLASHMASK_API void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution = {});
+
+}  // namespace flashmask

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "flashmask/export.h"
+
+namespace flashmask {
+
+/// Why a call was refused. The values are those of `flashmask_status` in c_api.h.
+enum class Status : int {
+  ok = 0,
+  invalid_argument = 1,  ///< a size, dtype, stride, ratio or value that the call does not accept
+  unsupported = 2,       ///< a legal request that no kernel or form of this build serves
+  out_of_memory = 3,
+  io = 4,  ///< a file that cannot be read or written
+  internal = 5,
+};
+
+/// The one exception of the library. `what()` says what was given, what was expected and what to do.
+class FLASHMASK_API Error : public std::runtime_error {
+ public:
+  Error(Status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  Status status() const noexcept { return status_; }
+
+ private:
+  Status status_;
+};
+
+}  // namespace flashmask

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "flashmask/export.h"
+#include "flashmask/mask.h"
+#include "flashmask/schedule.h"
+
+namespace flashmask {
+
+/// What a mask is and what it costs. Sums run over batch entries and mask heads.
+struct Explanation {
+  MaskShape shape;
+  std::string description;
+  MaskForm form = MaskForm::intervals;
+  std::string why;  ///< why that form
+  TileShape tile;
+  std::int64_t visible_pairs = 0;
+  double density = 0;  ///< visible pairs ÷ all pairs
+  TileCounts tiles;
+  double waste = 0;  ///< scores in active tiles ÷ visible pairs
+  std::int64_t empty_rows = 0;
+  std::vector<std::int64_t> first_empty_rows;  ///< at most eight, of batch entry 0 and mask head 0
+  std::size_t mask_bytes = 0;
+  std::size_t schedule_bytes = 0;
+  std::size_t dense_bytes = 0;  ///< one byte a score: the boolean matrix the mask replaces
+};
+
+FLASHMASK_API Explanation explain(const Mask& mask, TileShape tile = {});
+
+/// A small table for people.
+FLASHMASK_API std::string to_string(const Explanation& explanation);
+
+}  // namespace flashmask

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "flashmask/export.h"
+#include "flashmask/mask.h"
+#include "flashmask/problem.h"
+#include "flashmask/schedule.h"
+
+namespace flashmask {
+
+/// One row of the kernel table. `name` follows the grammar
+/// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>.<predicate>.
+struct KernelInfo {
+  std::string name;
+  std::string arch;  ///< scalar, avx2, avx512, avx512bf16, sm90, …
+  Direction direction = Direction::forward;
+  DType dtype = DType::f32;
+  DeviceType device = DeviceType::cpu;
+  TileShape tile;
+  MaskForm predicate = MaskForm::intervals;
+};
+
+/// Every kernel of this build, best first for each direction, dtype and predicate.
+FLASHMASK_API std::vector<KernelInfo> kernels();
+
+/// Why this machine or the override variables refuse a kernel; empty when it can run.
+FLASHMASK_API std::string why_not(const KernelInfo& kernel);
+
+/// Why a kernel is refused for a problem on this machine; empty when it can run it.
+FLASHMASK_API std::string why_not(const KernelInfo& kernel, const Problem& problem, MaskForm form);
+
+/// Instruction sets the machine has, best first, such as {"avx512bf16", "avx512", "avx2", "scalar"}.
+FLASHMASK_API std::vector<std::string> instruction_sets();
+
+}  // namespace flashmask

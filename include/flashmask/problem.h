@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "flashmask/export.h"
+#include "flashmask/tensor.h"
+
+namespace flashmask {
+
+enum class Direction : std::uint8_t { forward, backward };
+
+/// Shapes, dtype and device of one attention call; everything but the data.
+/// q (batch, query_length, query_heads, head_dim); k (batch, key_length, kv_heads, head_dim);
+/// v (batch, key_length, kv_heads, value_dim); o (batch, query_length, query_heads, value_dim);
+/// lse (batch, query_heads, query_length), float32, natural logarithm, scale included.
+struct Problem {
+  std::int64_t batch = 1;
+  std::int64_t query_length = 0;
+  std::int64_t key_length = 0;
+  std::int64_t query_heads = 1;  ///< a multiple of kv_heads
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 0;   ///< 1 … 256
+  std::int64_t value_dim = 0;  ///< 1 … 256
+  DType dtype = DType::f32;
+  Device device;
+  std::optional<float> scale;  ///< nothing: 1 / sqrt(head_dim)
+
+  FLASHMASK_API float softmax_scale() const;
+};
+
+/// Throws Status::invalid_argument naming the first field that is out of range.
+FLASHMASK_API void validate(const Problem& problem);
+
+FLASHMASK_API std::string to_string(Direction direction);
+
+}  // namespace flashmask

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "flashmask/export.h"
+#include "flashmask/mask.h"
+#include "flashmask/problem.h"
+
+/// Dense attention in double precision: the specification every kernel is held against. Tensors are contiguous in
+/// the layout of Problem; dtype and device are not looked at.
+namespace flashmask::reference {
+
+struct Inputs {
+  std::span<const double> q, k, v;
+};
+
+struct Outputs {
+  std::vector<double> o, lse;
+};
+
+struct Gradients {
+  std::vector<double> q, k, v;
+};
+
+FLASHMASK_API Outputs forward(const Problem& problem, const Mask& mask, const Inputs& inputs);
+
+/// `grad_lse` may be empty.
+FLASHMASK_API Gradients backward(const Problem& problem, const Mask& mask, const Inputs& inputs,
+                                 std::span<const double> grad_o, std::span<const double> grad_lse);
+
+/// One query row: probabilities over the columns (0 where masked), output and lse.
+struct Row {
+  std::vector<double> p, o;
+  double lse = 0;
+};
+FLASHMASK_API Row row(const Problem& problem, const Mask& mask, const Inputs& inputs, std::int64_t batch,
+                      std::int64_t head, std::int64_t query);
+
+/// dL/dscore of one query row (before the scale), over the columns: P ∘ (dP − Δ + dlse).
+FLASHMASK_API std::vector<double> grad_scores(const Problem& problem, const Inputs& inputs, const Row& row,
+                                              std::int64_t batch, std::int64_t head, std::int64_t query,
+                                              std::span<const double> grad_o, std::span<const double> grad_lse);
+
+}  // namespace flashmask::reference

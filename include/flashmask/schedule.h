@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "flashmask/executor.h"
+#include "flashmask/export.h"
+#include "flashmask/mask.h"
+
+namespace flashmask {
+
+/// Size of a tile of scores. Tiles lie on one fixed grid; the last row and column of tiles may be ragged.
+struct TileShape {
+  std::int32_t rows = 64;
+  std::int32_t columns = 64;
+
+  friend bool operator==(const TileShape&, const TileShape&) = default;
+};
+
+/// What a tile needs: skip, no score is visible; full, every score is; partial, the rest.
+enum class TileKind : std::uint8_t { skip, full, partial };
+
+/// Consecutive tiles [begin, end) of one kind; skipped tiles are in no run.
+struct Run {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  TileKind kind = TileKind::full;
+
+  friend bool operator==(const Run&, const Run&) = default;
+};
+
+struct TileCounts {
+  std::int64_t skip = 0;
+  std::int64_t partial = 0;
+  std::int64_t full = 0;
+
+  std::int64_t active() const { return partial + full; }
+  friend bool operator==(const TileCounts&, const TileCounts&) = default;
+};
+
+/// Which tiles a plan visits.
+enum class Visit : std::uint8_t {
+  active,  ///< full and partial tiles
+  all,     ///< every tile, as if partial: the dense-mask path, bitwise equal in outputs and gradients
+};
+
+/// Run lists of one direction: list i is runs[offsets[i]] … runs[offsets[i + 1]), in ascending order.
+struct RunLists {
+  std::vector<std::int64_t> offsets;
+  std::vector<Run> runs;
+
+  std::span<const Run> list(std::int64_t i) const {
+    return std::span(runs).subspan(static_cast<std::size_t>(offsets[static_cast<std::size_t>(i)]),
+                                   static_cast<std::size_t>(offsets[static_cast<std::size_t>(i) + 1] -
+                                                            offsets[static_cast<std::size_t>(i)]));
+  }
+  friend bool operator==(const RunLists&, const RunLists&) = default;
+};
+
+/// The tiles a kernel walks: per row of tiles for the forward and, transposed, per column of tiles for the backward.
+/// Shared by all heads that share the mask.
+class FLASHMASK_API TileSchedule {
+ public:
+  TileSchedule(const MaskShape& mask, TileShape tile, RunLists rows, RunLists columns);
+
+  const MaskShape& mask_shape() const { return mask_; }
+  TileShape tile() const { return tile_; }
+  std::int64_t row_tiles() const { return (mask_.rows + tile_.rows - 1) / tile_.rows; }
+  std::int64_t column_tiles() const { return (mask_.columns + tile_.columns - 1) / tile_.columns; }
+
+  std::span<const Run> row_runs(std::int64_t batch, std::int64_t head, std::int64_t row_tile) const {
+    return rows_.list((batch * mask_.heads + head) * row_tiles() + row_tile);
+  }
+  std::span<const Run> column_runs(std::int64_t batch, std::int64_t head, std::int64_t column_tile) const {
+    return columns_.list((batch * mask_.heads + head) * column_tiles() + column_tile);
+  }
+
+  /// Lists in (batch, head, tile) order.
+  const RunLists& rows() const { return rows_; }
+  const RunLists& columns() const { return columns_; }
+
+  /// Over all mask heads and batch entries.
+  TileCounts counts() const;
+  std::size_t memory_bytes() const;
+
+  friend bool operator==(const TileSchedule&, const TileSchedule&) = default;
+
+ private:
+  MaskShape mask_;
+  TileShape tile_;
+  RunLists rows_, columns_;
+};
+
+/// The definition of a tile's kind: the union of a column's ranges counts, and the tile ends where the mask ends.
+FLASHMASK_API TileKind classify(const LoweredMask& mask, std::int64_t batch, std::int64_t head, TileShape tile,
+                                std::int64_t row_tile, std::int64_t column_tile);
+
+/// Builds the schedule in time linear in the tokens. Heads and column ranges are shared out over the executor;
+/// the result does not depend on how many workers it has.
+FLASHMASK_API TileSchedule schedule(const LoweredMask& mask, TileShape tile, Visit visit = Visit::active,
+                                    Executor& executor = default_executor());
+
+FLASHMASK_API std::string to_string(TileKind kind);
+
+}  // namespace flashmask
