@@ -1,0 +1,149 @@
+#include "flashmask/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "flashmask/error.h"
+
+namespace flashmask::reference {
+namespace {
+
+void require_size(const char* name, std::size_t given, std::int64_t expected) {
+  if (given == static_cast<std::size_t>(expected)) return;
+  throw Error(Status::invalid_argument, "reference: " + std::string(name) + " holds " + std::to_string(given) +
+                                            " elements; the problem needs " + std::to_string(expected));
+}
+
+void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
+  validate(p);
+  require_size("q", in.q.size(), p.batch * p.query_length * p.query_heads * p.head_dim);
+  require_size("k", in.k.size(), p.batch * p.key_length * p.kv_heads * p.head_dim);
+  require_size("v", in.v.size(), p.batch * p.key_length * p.kv_heads * p.value_dim);
+  const MaskShape& m = mask.shape();
+  const bool heads = m.heads == 1 || m.heads == p.kv_heads || m.heads == p.query_heads;
+  const bool batch = m.batch == 1 || m.batch == p.batch;
+  if (batch && heads && m.rows == p.query_length && m.columns == p.key_length) return;
+  throw Error(Status::invalid_argument, "reference: " + mask.description() +
+                                            " does not fit the problem; give it query_length rows, key_length "
+                                            "columns, batch 1 or B and 1, kv_heads or query_heads heads");
+}
+
+/// Where the vectors of one query row and of its key columns lie, and which mask head speaks for it.
+struct Place {
+  const Problem& p;
+  std::int64_t b, h, i;
+
+  std::int64_t kv_head() const { return h / (p.query_heads / p.kv_heads); }
+  std::int64_t query(std::int64_t dim) const { return ((b * p.query_length + i) * p.query_heads + h) * dim; }
+  std::int64_t key(std::int64_t j, std::int64_t dim) const {
+    return ((b * p.key_length + j) * p.kv_heads + kv_head()) * dim;
+  }
+  std::int64_t lse() const { return (b * p.query_heads + h) * p.query_length + i; }
+};
+
+double dot(const double* a, const double* b, std::int64_t n) { return std::transform_reduce(a, a + n, b, 0.0); }
+
+void add_scaled(double* sum, double factor, const double* x, std::int64_t n) {
+  for (std::int64_t c = 0; c < n; ++c) sum[c] += factor * x[c];
+}
+
+/// softmax(scale · q kᵀ) v over the columns that the row sees; the others are never read.
+Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& seen) {
+  const auto& [p, b, h, i] = at;
+  Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim),
+          -std::numeric_limits<double>::infinity()};
+  if (seen.empty()) return row;
+
+  const double scale = p.softmax_scale();
+  const double* q = &in.q[at.query(p.head_dim)];
+  double largest = -std::numeric_limits<double>::infinity();
+  for (std::int64_t j : seen) {
+    row.p[j] = scale * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
+    largest = std::max(largest, row.p[j]);
+  }
+  double sum = 0;
+  for (std::int64_t j : seen) sum += row.p[j] = std::exp(row.p[j] - largest);
+  row.lse = largest + std::log(sum);
+  for (std::int64_t j : seen) {
+    row.p[j] /= sum;
+    add_scaled(row.o.data(), row.p[j], &in.v[at.key(j, p.value_dim)], p.value_dim);
+  }
+  return row;
+}
+
+std::vector<std::int64_t> seen_columns(const Place& at, const Mask& mask) {
+  const std::int64_t b = mask.shape().batch == 1 ? 0 : at.b, h = at.h / (at.p.query_heads / mask.shape().heads);
+  std::vector<std::int64_t> seen;
+  for (std::int64_t j = 0; j < at.p.key_length; ++j) {
+    if (mask.visible(b, h, at.i, j)) seen.push_back(j);
+  }
+  return seen;
+}
+
+template <class Body>
+void for_each_row(const Problem& p, const Body& body) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t h = 0; h < p.query_heads; ++h) {
+      for (std::int64_t i = 0; i < p.query_length; ++i) body(Place{p, b, h, i});
+    }
+  }
+}
+
+}  // namespace
+
+Row row(const Problem& p, const Mask& mask, const Inputs& in, std::int64_t b, std::int64_t h, std::int64_t i) {
+  require_fit(p, mask, in);
+  const Place at{p, b, h, i};
+  return attend(at, in, seen_columns(at, mask));
+}
+
+Outputs forward(const Problem& p, const Mask& mask, const Inputs& in) {
+  require_fit(p, mask, in);
+  const std::int64_t rows = p.batch * p.query_heads * p.query_length;
+  Outputs out{std::vector<double>(rows * p.value_dim), std::vector<double>(rows)};
+  for_each_row(p, [&](const Place& at) {
+    const Row row = attend(at, in, seen_columns(at, mask));
+    std::copy(row.o.begin(), row.o.end(), out.o.begin() + at.query(p.value_dim));
+    out.lse[at.lse()] = row.lse;
+  });
+  return out;
+}
+
+std::vector<double> grad_scores(const Problem& p, const Inputs& in, const Row& row, std::int64_t b, std::int64_t h,
+                                std::int64_t i, std::span<const double> grad_o, std::span<const double> grad_lse) {
+  const Place at{p, b, h, i};
+  const double* go = &grad_o[at.query(p.value_dim)];
+  const double delta = dot(go, row.o.data(), p.value_dim) - (grad_lse.empty() ? 0.0 : grad_lse[at.lse()]);
+  std::vector<double> ds(p.key_length);
+  for (std::int64_t j = 0; j < p.key_length; ++j) {
+    if (row.p[j] != 0) ds[j] = row.p[j] * (dot(go, &in.v[at.key(j, p.value_dim)], p.value_dim) - delta);
+  }
+  return ds;
+}
+
+Gradients backward(const Problem& p, const Mask& mask, const Inputs& in, std::span<const double> grad_o,
+                   std::span<const double> grad_lse) {
+  require_fit(p, mask, in);
+  require_size("grad_o", grad_o.size(), p.batch * p.query_length * p.query_heads * p.value_dim);
+  if (!grad_lse.empty()) require_size("grad_lse", grad_lse.size(), p.batch * p.query_heads * p.query_length);
+  Gradients grad{std::vector<double>(in.q.size()), std::vector<double>(in.k.size()), std::vector<double>(in.v.size())};
+  const double scale = p.softmax_scale();
+  for_each_row(p, [&](const Place& at) {
+    const std::vector<std::int64_t> seen = seen_columns(at, mask);
+    const Row row = attend(at, in, seen);
+    const std::vector<double> ds = grad_scores(p, in, row, at.b, at.h, at.i, grad_o, grad_lse);
+    const std::int64_t q = at.query(p.head_dim), go = at.query(p.value_dim);
+    for (std::int64_t j : seen) {
+      const std::int64_t k = at.key(j, p.head_dim), v = at.key(j, p.value_dim);
+      add_scaled(&grad.q[q], scale * ds[j], &in.k[k], p.head_dim);
+      add_scaled(&grad.k[k], scale * ds[j], &in.q[q], p.head_dim);
+      add_scaled(&grad.v[v], row.p[j], &grad_o[go], p.value_dim);
+    }
+  });
+  return grad;
+}
+
+}  // namespace flashmask::reference
