@@ -1,0 +1,287 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "flashmask/export.h"
+#include "flashmask/version.h"
+
+/// The whole C ABI (C11). Every function that can fail returns a status and writes its result through the last
+/// pointer; on failure nothing is written there and flashmask_last_error() says what was given, what was expected and
+/// what to do. No C++ exception crosses these functions. Masks and plans are immutable: any number of threads may use
+/// one at once. Arrays are copied before a call returns.
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum flashmask_status {
+  FLASHMASK_OK = 0,
+  FLASHMASK_INVALID_ARGUMENT = 1,  ///< a size, dtype, stride, ratio or value that the call does not accept
+  FLASHMASK_UNSUPPORTED = 2,       ///< a legal request that no kernel or form of this build serves
+  FLASHMASK_OUT_OF_MEMORY = 3,
+  FLASHMASK_IO = 4,
+  FLASHMASK_INTERNAL = 5
+} flashmask_status;
+
+/// Message of the last call that failed on this thread; "" when none has. Valid until the next failure on this thread.
+FLASHMASK_API const char* flashmask_last_error(void);
+
+/// Version of the library that runs, such as "0.1.0"; FLASHMASK_VERSION_MAJOR and its kin are those of the header.
+FLASHMASK_API const char* flashmask_version(void);
+
+/// Threads of the library's own pool from the next call on; 0 restores the automatic choice.
+FLASHMASK_API flashmask_status flashmask_set_thread_count(int threads);
+
+/* ---- Masks -------------------------------------------------------------------------------------------------- */
+
+/// Which query row sees which key column.
+typedef struct flashmask_mask flashmask_mask;
+
+typedef struct flashmask_mask_shape {
+  int64_t batch;    ///< 1 is shared by every batch entry
+  int64_t heads;    ///< 1, the number of key heads or of query heads
+  int64_t rows;     ///< query length
+  int64_t columns;  ///< key length
+} flashmask_mask_shape;
+
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_mask_destroy(flashmask_mask* mask);
+
+/// The builders of flashmask/builders.h, where each family is described. Lengths and positions are in tokens.
+/// A pointer to an empty array may be NULL.
+FLASHMASK_API flashmask_status flashmask_mask_full(int64_t rows, int64_t columns, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_causal(int64_t rows, int64_t columns, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_sliding_window(int64_t rows, int64_t columns, int64_t window,
+                                                             flashmask_mask** mask);
+/// −1: no limit on that side.
+FLASHMASK_API flashmask_status flashmask_mask_window(int64_t rows, int64_t columns, int64_t left, int64_t right,
+                                                     flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_causal_document(const int64_t* documents, int64_t count, int64_t tokens,
+                                                              flashmask_mask** mask);
+/// Document k has query_lengths[k] rows and key_lengths[k] columns.
+FLASHMASK_API flashmask_status flashmask_mask_causal_document_pairs(const int64_t* query_lengths,
+                                                                    const int64_t* key_lengths, int64_t count,
+                                                                    flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_document(const int64_t* documents, int64_t count, int64_t tokens,
+                                                       flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_document_pairs(const int64_t* query_lengths, const int64_t* key_lengths,
+                                                             int64_t count, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_sliding_window_document(const int64_t* documents, int64_t count,
+                                                                      int64_t tokens, int64_t window,
+                                                                      flashmask_mask** mask);
+
+/// One prompt and the answers that share it.
+typedef struct flashmask_shared_question {
+  int64_t question;
+  const int64_t* answers;
+  int64_t answer_count;
+} flashmask_shared_question;
+
+FLASHMASK_API flashmask_status flashmask_mask_shared_question(const flashmask_shared_question* documents, int64_t count,
+                                                              int64_t tokens, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_global_sliding_window(int64_t tokens, int64_t globals, int64_t left,
+                                                                    int64_t right, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_causal_blockwise(const int64_t* documents, int64_t count, int64_t tokens,
+                                                               flashmask_mask** mask);
+/// One prefix a document.
+FLASHMASK_API flashmask_status flashmask_mask_prefix_lm_document(const int64_t* documents, const int64_t* prefixes,
+                                                                 int64_t count, int64_t tokens, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_prefix_lm_causal(int64_t tokens, int64_t prefix, flashmask_mask** mask);
+
+/// Half-open range of tokens.
+typedef struct flashmask_span {
+  int64_t begin;
+  int64_t end;
+} flashmask_span;
+
+FLASHMASK_API flashmask_status flashmask_mask_qk_sparse_segments(int64_t tokens, const flashmask_span* dropped,
+                                                                 int64_t count, flashmask_mask** mask);
+
+typedef struct flashmask_hashed_token {
+  int64_t bucket;
+  int64_t position;
+} flashmask_hashed_token;
+
+FLASHMASK_API flashmask_status flashmask_mask_hash_sparse_sorted(const flashmask_hashed_token* queries,
+                                                                 int64_t query_count,
+                                                                 const flashmask_hashed_token* keys, int64_t key_count,
+                                                                 flashmask_mask** mask);
+/// evicted_at [heads, tokens].
+FLASHMASK_API flashmask_status flashmask_mask_random_eviction(int64_t tokens, const int64_t* evicted_at, int64_t heads,
+                                                              flashmask_mask** mask);
+
+enum flashmask_tree_order { FLASHMASK_TREE_AS_GIVEN = 0, FLASHMASK_TREE_DEPTH_FIRST = 1 };
+
+/// parents, lengths [count]. `positions` [count] receives the first token of each node in the sequence; may be NULL.
+FLASHMASK_API flashmask_status flashmask_mask_tree(const int64_t* parents, const int64_t* lengths, int64_t count,
+                                                   int64_t tokens, int32_t order, int64_t* positions,
+                                                   flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_bidirectional_spans(int64_t tokens, const flashmask_span* spans,
+                                                                  int64_t count, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_block_diffusion(int64_t length, int64_t block, flashmask_mask** mask);
+
+/// visible [batch, heads, rows, columns], nonzero = visible.
+FLASHMASK_API flashmask_status flashmask_mask_from_dense(const flashmask_mask_shape* shape, const uint8_t* visible,
+                                                         flashmask_mask** mask);
+
+/// values [batch, heads, columns, vectors], as described in flashmask/startend_row_indices.h. `causal` is 0 or 1.
+FLASHMASK_API flashmask_status flashmask_mask_from_startend_row_indices(const int32_t* values,
+                                                                        const flashmask_mask_shape* shape, int vectors,
+                                                                        int causal, flashmask_mask** mask);
+
+typedef struct flashmask_startend_row_indices {
+  int32_t vectors;
+  int32_t causal;
+  int64_t size;  ///< batch · heads · columns · vectors
+} flashmask_startend_row_indices;
+
+/// The shortest encoding. Call with values = NULL, capacity = 0 for the size, then with a buffer of that many values.
+FLASHMASK_API flashmask_status flashmask_mask_to_startend_row_indices(const flashmask_mask* mask, int32_t* values,
+                                                                      int64_t capacity,
+                                                                      flashmask_startend_row_indices* encoding);
+
+/// A score is visible where both (either) masks see it. The masks stay the caller's.
+FLASHMASK_API flashmask_status flashmask_mask_and(const flashmask_mask* a, const flashmask_mask* b,
+                                                  flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_or(const flashmask_mask* a, const flashmask_mask* b,
+                                                 flashmask_mask** mask);
+/// One mask a batch entry, or one a head.
+FLASHMASK_API flashmask_status flashmask_mask_stack_batch(const flashmask_mask* const* masks, int64_t count,
+                                                          flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_stack_heads(const flashmask_mask* const* masks, int64_t count,
+                                                          flashmask_mask** mask);
+
+FLASHMASK_API flashmask_status flashmask_mask_get_shape(const flashmask_mask* mask, flashmask_mask_shape* shape);
+
+enum flashmask_mask_form { FLASHMASK_INTERVALS = 0, FLASHMASK_BITS = 1 };
+
+/// What a mask is and what it costs, summed over batch entries and mask heads.
+typedef struct flashmask_explanation {
+  int32_t form;
+  int32_t tile_rows;
+  int32_t tile_columns;
+  int32_t first_empty_row_count;
+  int64_t first_empty_rows[8];  ///< of batch entry 0 and mask head 0
+  int64_t empty_rows;
+  int64_t visible_pairs;
+  int64_t skipped_tiles;
+  int64_t partial_tiles;
+  int64_t full_tiles;
+  double density;  ///< visible pairs ÷ all pairs
+  double waste;    ///< scores in active tiles ÷ visible pairs
+  uint64_t mask_bytes;
+  uint64_t schedule_bytes;
+  uint64_t dense_bytes;  ///< of the boolean matrix that the mask replaces
+} flashmask_explanation;
+
+FLASHMASK_API flashmask_status flashmask_mask_explain(const flashmask_mask* mask, int32_t tile_rows,
+                                                      int32_t tile_columns, flashmask_explanation* explanation);
+
+typedef struct flashmask_draw_options {
+  int64_t batch;
+  int64_t head;
+  int64_t width;   ///< characters at most
+  int32_t colour;  ///< ANSI colours when nonzero
+} flashmask_draw_options;
+
+/// Draws with characters, row 0 on top. `options` NULL: batch entry 0, head 0, 64 characters, no colour. `size`
+/// receives the bytes that the text and its final NUL take; call with buffer = NULL, capacity = 0 to learn it.
+FLASHMASK_API flashmask_status flashmask_mask_draw(const flashmask_mask* mask, const flashmask_draw_options* options,
+                                                   char* buffer, size_t capacity, size_t* size);
+
+/* ---- Attention ---------------------------------------------------------------------------------------------- */
+
+enum flashmask_dtype { FLASHMASK_F32 = 0, FLASHMASK_BF16 = 1, FLASHMASK_F16 = 2 };
+enum flashmask_device_type { FLASHMASK_CPU = 0, FLASHMASK_CUDA = 1 };
+enum flashmask_direction { FLASHMASK_FORWARD = 0, FLASHMASK_BACKWARD = 1 };
+enum flashmask_visit { FLASHMASK_VISIT_ACTIVE = 0, FLASHMASK_VISIT_ALL = 1 };
+
+/// A strided view of memory that the caller owns. Strides are in elements; the last one is 1. Rank 0: absent.
+typedef struct flashmask_tensor {
+  void* data;
+  int32_t dtype;
+  int32_t device_type;
+  int32_t device_index;
+  int32_t rank;
+  int64_t shape[4];
+  int64_t strides[4];
+} flashmask_tensor;
+
+/// Everything about an attention call but the data; the layout of each tensor is in flashmask/problem.h.
+typedef struct flashmask_problem {
+  int64_t batch;
+  int64_t query_length;
+  int64_t key_length;
+  int64_t query_heads;  ///< a multiple of kv_heads
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t value_dim;
+  int32_t dtype;
+  int32_t device_type;
+  int32_t device_index;
+  float scale;  ///< 0: 1 / sqrt(head_dim)
+} flashmask_problem;
+
+/// Where CPU work runs, so that a host framework can lend its threads. `run` calls body(body_context, 0) …
+/// body(body_context, count − 1), each once, concurrently or one after another in ascending order, and returns when
+/// all have returned. `context` is passed through.
+typedef struct flashmask_executor {
+  void* context;
+  int (*workers)(void* context);  ///< how many bodies may run at once; at least 1
+  void (*run)(void* context, int count, void (*body)(void* body_context, int index), void* body_context);
+} flashmask_executor;
+
+/// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels.
+typedef struct flashmask_plan flashmask_plan;
+
+typedef struct flashmask_plan_options {
+  int32_t visit;
+  const char* kernel;                  ///< a prefix or whole kernel name; NULL or "": the best that fits
+  const flashmask_executor* executor;  ///< NULL: the library's own pool
+} flashmask_plan_options;
+
+/// `options` NULL: all of them zero.
+FLASHMASK_API flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                     const flashmask_plan_options* options, flashmask_plan** plan);
+
+/// Destroying NULL is legal. The mask of a plan may be destroyed before it.
+FLASHMASK_API void flashmask_plan_destroy(flashmask_plan* plan);
+
+/// `name` lives as long as the plan.
+FLASHMASK_API flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direction, const char** name);
+
+/// Bytes of workspace that a call needs when `workers` threads run it.
+FLASHMASK_API flashmask_status flashmask_plan_workspace(const flashmask_plan* plan, int32_t direction, int workers,
+                                                        size_t* bytes);
+
+/// Where a call runs and the memory it may use. All zero: the library's own pool and memory.
+typedef struct flashmask_execution {
+  const flashmask_executor* executor;
+  void* workspace;         ///< NULL: allocated for the call
+  size_t workspace_bytes;  ///< of `workspace`
+  void* stream;            ///< the CUDA stream of a call on that device; must be NULL on the CPU
+} flashmask_execution;
+
+typedef struct flashmask_forward_tensors {
+  flashmask_tensor q, k, v;  ///< in
+  flashmask_tensor o, lse;   ///< out; every element is written
+} flashmask_forward_tensors;
+
+typedef struct flashmask_backward_tensors {
+  flashmask_tensor q, k, v, o, lse, grad_o;  ///< in
+  flashmask_tensor grad_lse;                 ///< in, shape and dtype of lse; may be absent
+  flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written
+} flashmask_backward_tensors;
+
+/// o = softmax(scale · q kᵀ under the mask) v. `execution` NULL: all of it zero.
+FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_forward_tensors* tensors,
+                                                 const flashmask_execution* execution);
+
+/// Gradients of q, k, v. `execution` NULL: all of it zero.
+FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_backward_tensors* tensors,
+                                                  const flashmask_execution* execution);
+
+#ifdef __cplusplus
+}
+#endif

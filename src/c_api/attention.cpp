@@ -1,0 +1,114 @@
+#include "flashmask/attention.h"
+
+#include <optional>
+
+#include "c_api/callback_executor.h"
+#include "c_api/convert.h"
+
+struct flashmask_plan {
+  flashmask::Plan plan;
+};
+
+using flashmask::Error;
+using flashmask::Execution;
+using flashmask::Status;
+using flashmask::c_api::CallbackExecutor;
+using flashmask::c_api::guard;
+using flashmask::c_api::require;
+using flashmask::c_api::to_direction;
+using flashmask::c_api::to_problem;
+using flashmask::c_api::to_tensor_view;
+using flashmask::c_api::to_visit;
+
+namespace {
+
+std::optional<CallbackExecutor> borrow(const flashmask_executor* executor) {
+  if (executor == nullptr) return std::nullopt;
+  return CallbackExecutor(*executor);
+}
+
+flashmask::PlanOptions to_plan_options(const flashmask_plan_options& options) {
+  return {to_visit(options.visit), options.kernel == nullptr ? "" : options.kernel};
+}
+
+flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
+  return {to_tensor_view(tensors.q, "q"), to_tensor_view(tensors.k, "k"), to_tensor_view(tensors.v, "v"),
+          to_tensor_view(tensors.o, "o"), to_tensor_view(tensors.lse, "lse")};
+}
+
+flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors& tensors) {
+  return {.q = to_tensor_view(tensors.q, "q"),
+          .k = to_tensor_view(tensors.k, "k"),
+          .v = to_tensor_view(tensors.v, "v"),
+          .o = to_tensor_view(tensors.o, "o"),
+          .lse = to_tensor_view(tensors.lse, "lse"),
+          .grad_o = to_tensor_view(tensors.grad_o, "grad_o"),
+          .grad_lse = to_tensor_view(tensors.grad_lse, "grad_lse"),
+          .grad_q = to_tensor_view(tensors.grad_q, "grad_q"),
+          .grad_k = to_tensor_view(tensors.grad_k, "grad_k"),
+          .grad_v = to_tensor_view(tensors.grad_v, "grad_v")};
+}
+
+void check_stream(const flashmask::Plan& plan, const void* stream) {
+  if (plan.problem().device.type == flashmask::DeviceType::cpu && stream != nullptr) {
+    throw Error(Status::invalid_argument, "execution.stream is given but the plan is for the CPU; pass NULL");
+  }
+}
+
+/// Calls `run` with what `execution` says.
+template <typename Run>
+void execute(const flashmask::Plan& plan, const flashmask_execution& execution, Run&& run) {
+  check_stream(plan, execution.stream);
+  auto executor = borrow(execution.executor);
+  run(Execution{executor ? &*executor : nullptr, execution.workspace, execution.workspace_bytes});
+}
+
+}  // namespace
+
+flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
+                                       const flashmask_plan_options* options, flashmask_plan** plan) {
+  return guard([&] {
+    require(plan, "plan");
+    const flashmask_plan_options given = options == nullptr ? flashmask_plan_options{} : *options;
+    auto borrowed = borrow(given.executor);
+    flashmask::Executor& executor = borrowed ? *borrowed : flashmask::default_executor();
+    *plan = new flashmask_plan{flashmask::plan(require(mask, "mask").mask, to_problem(require(problem, "problem")),
+                                               to_plan_options(given), executor)};
+  });
+}
+
+void flashmask_plan_destroy(flashmask_plan* plan) { delete plan; }
+
+flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direction, const char** name) {
+  return guard([&] {
+    require(name, "name");
+    *name = require(plan, "plan").plan.kernel(to_direction(direction)).name.c_str();
+  });
+}
+
+flashmask_status flashmask_plan_workspace(const flashmask_plan* plan, int32_t direction, int workers, size_t* bytes) {
+  return guard([&] {
+    require(bytes, "bytes");
+    *bytes = require(plan, "plan").plan.workspace_bytes(to_direction(direction), workers);
+  });
+}
+
+flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_forward_tensors* tensors,
+                                   const flashmask_execution* execution) {
+  return guard([&] {
+    const flashmask::Plan& ready = require(plan, "plan").plan;
+    const auto views = to_forward_tensors(require(tensors, "tensors"));
+    execute(ready, execution == nullptr ? flashmask_execution{} : *execution,
+            [&](const Execution& where) { flashmask::forward(ready, views, where); });
+  });
+}
+
+flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_backward_tensors* tensors,
+                                    const flashmask_execution* execution) {
+  return guard([&] {
+    const flashmask::Plan& ready = require(plan, "plan").plan;
+    const auto views = to_backward_tensors(require(tensors, "tensors"));
+    execute(ready, execution == nullptr ? flashmask_execution{} : *execution,
+            [&](const Execution& where) { flashmask::backward(ready, views, where); });
+  });
+}

@@ -1,0 +1,82 @@
+#include "c_api/convert.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace flashmask::c_api {
+namespace {
+
+static_assert(FLASHMASK_OK == static_cast<int>(Status::ok));
+static_assert(FLASHMASK_INVALID_ARGUMENT == static_cast<int>(Status::invalid_argument));
+static_assert(FLASHMASK_UNSUPPORTED == static_cast<int>(Status::unsupported));
+static_assert(FLASHMASK_OUT_OF_MEMORY == static_cast<int>(Status::out_of_memory));
+static_assert(FLASHMASK_IO == static_cast<int>(Status::io));
+static_assert(FLASHMASK_INTERNAL == static_cast<int>(Status::internal));
+static_assert(FLASHMASK_F32 == static_cast<int>(DType::f32));
+static_assert(FLASHMASK_BF16 == static_cast<int>(DType::bf16));
+static_assert(FLASHMASK_F16 == static_cast<int>(DType::f16));
+static_assert(FLASHMASK_CPU == static_cast<int>(DeviceType::cpu));
+static_assert(FLASHMASK_CUDA == static_cast<int>(DeviceType::cuda));
+static_assert(FLASHMASK_INTERVALS == static_cast<int>(MaskForm::intervals));
+static_assert(FLASHMASK_BITS == static_cast<int>(MaskForm::bits));
+static_assert(FLASHMASK_FORWARD == static_cast<int>(Direction::forward));
+static_assert(FLASHMASK_BACKWARD == static_cast<int>(Direction::backward));
+static_assert(FLASHMASK_VISIT_ACTIVE == static_cast<int>(Visit::active));
+static_assert(FLASHMASK_VISIT_ALL == static_cast<int>(Visit::all));
+
+Device to_device(std::int32_t type, std::int32_t index) {
+  return {enumerator(type, DeviceType::cuda, "device_type"), index};
+}
+
+}  // namespace
+
+std::size_t element_count(std::span<const std::int64_t> sizes, const char* name) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes) {
+    if (size < 0) {
+      throw Error(Status::invalid_argument,
+                  std::string(name) + " has the size " + std::to_string(size) + "; give sizes >= 0");
+    }
+    if (size > 0 && count > std::numeric_limits<std::int64_t>::max() / size) {
+      throw Error(Status::invalid_argument, std::string(name) + " has more than 2^63 values; give smaller sizes");
+    }
+    count *= size;
+  }
+  return static_cast<std::size_t>(count);
+}
+
+Direction to_direction(std::int32_t direction) { return enumerator(direction, Direction::backward, "direction"); }
+
+Visit to_visit(std::int32_t visit) { return enumerator(visit, Visit::all, "visit"); }
+
+Problem to_problem(const flashmask_problem& problem) {
+  Problem result;
+  result.batch = problem.batch;
+  result.query_length = problem.query_length;
+  result.key_length = problem.key_length;
+  result.query_heads = problem.query_heads;
+  result.kv_heads = problem.kv_heads;
+  result.head_dim = problem.head_dim;
+  result.value_dim = problem.value_dim;
+  result.dtype = enumerator(problem.dtype, DType::f16, "problem.dtype");
+  result.device = to_device(problem.device_type, problem.device_index);
+  if (problem.scale != 0.0F) result.scale = problem.scale;
+  return result;
+}
+
+TensorView to_tensor_view(const flashmask_tensor& tensor, const char* name) {
+  if (tensor.rank < 0 || tensor.rank > 4) {
+    throw Error(Status::invalid_argument, std::string(name) + " has rank " + std::to_string(tensor.rank) +
+                                              "; give 1 to 4, or 0 when it is absent");
+  }
+  TensorView view;
+  view.data = tensor.data;
+  view.dtype = enumerator(tensor.dtype, DType::f16, "the dtype of a tensor");
+  view.device = to_device(tensor.device_type, tensor.device_index);
+  view.rank = tensor.rank;
+  std::copy_n(tensor.shape, view.shape.size(), view.shape.begin());
+  std::copy_n(tensor.strides, view.strides.size(), view.strides.begin());
+  return view;
+}
+
+}  // namespace flashmask::c_api

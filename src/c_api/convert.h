@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "c_api/guard.h"
+#include "flashmask/mask.h"
+#include "flashmask/problem.h"
+#include "flashmask/schedule.h"
+#include "flashmask/tensor.h"
+
+struct flashmask_mask {
+  flashmask::Mask mask;
+};
+
+namespace flashmask::c_api {
+
+/// An array argument: NULL only when it is empty.
+template <typename T>
+std::span<const T> array(const T* data, std::int64_t count, const char* name) {
+  if (count < 0) {
+    throw Error(Status::invalid_argument,
+                std::string("the length of ") + name + " is " + std::to_string(count) + "; give a length >= 0");
+  }
+  if (count > 0) require(data, name);
+  return {data, static_cast<std::size_t>(count)};
+}
+
+/// An argument that stands for an enumerator of `Enum`, whose values are 0 … last.
+template <typename Enum>
+Enum enumerator(std::int32_t value, Enum last, const char* name) {
+  if (value < 0 || value > static_cast<std::int32_t>(last)) {
+    throw Error(Status::invalid_argument, std::string(name) + " is " + std::to_string(value) + "; give 0 to " +
+                                              std::to_string(static_cast<std::int32_t>(last)));
+  }
+  return static_cast<Enum>(value);
+}
+
+inline flashmask_mask* make_handle(Mask mask) { return new flashmask_mask{std::move(mask)}; }
+
+/// Elements of a mask-shaped array with `innermost` values a column; throws when a size is negative or too large.
+std::size_t element_count(std::span<const std::int64_t> sizes, const char* name);
+
+Direction to_direction(std::int32_t direction);
+Visit to_visit(std::int32_t visit);
+Problem to_problem(const flashmask_problem& problem);
+
+/// `name` is for messages.
+TensorView to_tensor_view(const flashmask_tensor& tensor, const char* name);
+
+}  // namespace flashmask::c_api

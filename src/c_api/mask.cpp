@@ -1,0 +1,149 @@
+#include "flashmask/mask.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "c_api/convert.h"
+#include "flashmask/draw.h"
+#include "flashmask/explain.h"
+#include "flashmask/startend_row_indices.h"
+
+using flashmask::Error;
+using flashmask::Mask;
+using flashmask::Status;
+using flashmask::c_api::array;
+using flashmask::c_api::element_count;
+using flashmask::c_api::guard;
+using flashmask::c_api::make_handle;
+using flashmask::c_api::require;
+
+namespace {
+
+template <typename Combine>
+flashmask_status combine(const flashmask_mask* a, const flashmask_mask* b, flashmask_mask** mask,
+                         Combine&& combine) noexcept {
+  return guard([&] {
+    require(mask, "mask");
+    *mask = make_handle(combine(require(a, "a").mask, require(b, "b").mask));
+  });
+}
+
+/// `stack` is stack_batch or stack_heads.
+flashmask_status stack(const flashmask_mask* const* masks, int64_t count, flashmask_mask** mask,
+                       Mask (*stack)(std::span<const Mask>)) noexcept {
+  return guard([&] {
+    require(mask, "mask");
+    std::vector<Mask> given;
+    for (const flashmask_mask* one : array(masks, count, "masks")) given.push_back(require(one, "masks[]").mask);
+    *mask = make_handle(stack(given));
+  });
+}
+
+/// Copies a result into the caller's buffer, or nothing at all when the buffer is missing or too small.
+template <typename T>
+void copy_out(std::span<const T> values, T* buffer, std::size_t capacity, const char* name) {
+  if (buffer == nullptr && capacity == 0) return;
+  require(buffer, name);
+  if (capacity < values.size()) {
+    throw Error(Status::invalid_argument, std::string(name) + " has a capacity of " + std::to_string(capacity) +
+                                              " but the result has " + std::to_string(values.size()) +
+                                              " elements; give a buffer that large");
+  }
+  std::ranges::copy(values, buffer);
+}
+
+flashmask_explanation to_explanation(const flashmask::Explanation& from) {
+  flashmask_explanation to{};
+  to.form = static_cast<std::int32_t>(from.form);
+  to.tile_rows = from.tile.rows;
+  to.tile_columns = from.tile.columns;
+  to.first_empty_row_count = static_cast<std::int32_t>(from.first_empty_rows.size());
+  std::ranges::copy(from.first_empty_rows, to.first_empty_rows);
+  to.empty_rows = from.empty_rows;
+  to.visible_pairs = from.visible_pairs;
+  to.skipped_tiles = from.tiles.skip;
+  to.partial_tiles = from.tiles.partial;
+  to.full_tiles = from.tiles.full;
+  to.density = from.density;
+  to.waste = from.waste;
+  to.mask_bytes = from.mask_bytes;
+  to.schedule_bytes = from.schedule_bytes;
+  to.dense_bytes = from.dense_bytes;
+  return to;
+}
+
+flashmask::DrawOptions to_draw_options(const flashmask_draw_options* options) {
+  if (options == nullptr) return {};
+  return {options->batch, options->head, options->width, options->colour != 0};
+}
+
+}  // namespace
+
+void flashmask_mask_destroy(flashmask_mask* mask) { delete mask; }
+
+flashmask_status flashmask_mask_and(const flashmask_mask* a, const flashmask_mask* b, flashmask_mask** mask) {
+  return combine(a, b, mask, [](const Mask& x, const Mask& y) { return x & y; });
+}
+
+flashmask_status flashmask_mask_or(const flashmask_mask* a, const flashmask_mask* b, flashmask_mask** mask) {
+  return combine(a, b, mask, [](const Mask& x, const Mask& y) { return x | y; });
+}
+
+flashmask_status flashmask_mask_stack_batch(const flashmask_mask* const* masks, int64_t count, flashmask_mask** mask) {
+  return stack(masks, count, mask, flashmask::stack_batch);
+}
+
+flashmask_status flashmask_mask_stack_heads(const flashmask_mask* const* masks, int64_t count, flashmask_mask** mask) {
+  return stack(masks, count, mask, flashmask::stack_heads);
+}
+
+flashmask_status flashmask_mask_from_startend_row_indices(const int32_t* values, const flashmask_mask_shape* shape,
+                                                          int vectors, int causal, flashmask_mask** mask) {
+  return guard([&] {
+    require(mask, "mask");
+    const auto [batch, heads, rows, columns] = require(shape, "shape");
+    const std::size_t count = element_count(std::array<std::int64_t, 4>{batch, heads, columns, vectors}, "values");
+    *mask = make_handle(flashmask::from_startend_row_indices(array(values, static_cast<std::int64_t>(count), "values"),
+                                                             {batch, heads, rows, columns}, vectors, causal != 0));
+  });
+}
+
+flashmask_status flashmask_mask_to_startend_row_indices(const flashmask_mask* mask, int32_t* values, int64_t capacity,
+                                                        flashmask_startend_row_indices* encoding) {
+  return guard([&] {
+    require(encoding, "encoding");
+    const auto indices = flashmask::to_startend_row_indices(flashmask::lower(require(mask, "mask").mask).intervals());
+    const auto size = static_cast<std::int64_t>(indices.values.size());
+    copy_out(std::span(indices.values), values, static_cast<std::size_t>(std::max<std::int64_t>(capacity, 0)),
+             "values");
+    *encoding = {indices.vectors, indices.causal ? 1 : 0, size};
+  });
+}
+
+flashmask_status flashmask_mask_get_shape(const flashmask_mask* mask, flashmask_mask_shape* shape) {
+  return guard([&] {
+    require(shape, "shape");
+    const auto& [batch, heads, rows, columns] = require(mask, "mask").mask.shape();
+    *shape = {batch, heads, rows, columns};
+  });
+}
+
+flashmask_status flashmask_mask_explain(const flashmask_mask* mask, int32_t tile_rows, int32_t tile_columns,
+                                        flashmask_explanation* explanation) {
+  return guard([&] {
+    require(explanation, "explanation");
+    *explanation = to_explanation(flashmask::explain(require(mask, "mask").mask, {tile_rows, tile_columns}));
+  });
+}
+
+flashmask_status flashmask_mask_draw(const flashmask_mask* mask, const flashmask_draw_options* options, char* buffer,
+                                     size_t capacity, size_t* size) {
+  return guard([&] {
+    require(size, "size");
+    const std::string text = flashmask::draw(require(mask, "mask").mask, to_draw_options(options));
+    copy_out(std::span(text.c_str(), text.size() + 1), buffer, capacity, "buffer");
+    *size = text.size() + 1;
+  });
+}
