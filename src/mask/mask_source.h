@@ -18,6 +18,9 @@ class MaskSource {
   virtual void masked_rows(std::int64_t batch, std::int64_t head, std::int64_t column,
                            std::vector<Interval>& out) const = 0;
 
+  /// One score; overridden where that is cheaper than asking for the whole column.
+  virtual bool visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const;
+
   /// The interval form where it is at hand (all builders but the dense ones), else nullptr.
   virtual std::shared_ptr<const IntervalMask> intervals() const { return nullptr; }
 };

@@ -1,0 +1,67 @@
+#include "flashmask/interval_mask.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "flashmask/error.h"
+#include "mask/check.h"
+
+namespace flashmask {
+namespace {
+
+/// Entries of [batch, heads, columns], refused where they could not be addressed at all.
+std::size_t entries(const MaskShape& shape) {
+  check_size("IntervalMask", "batch", shape.batch);
+  check_size("IntervalMask", "heads", shape.heads);
+  check_size("IntervalMask", "rows", shape.rows);
+  check_size("IntervalMask", "columns", shape.columns);
+  constexpr std::int64_t limit = std::numeric_limits<std::int64_t>::max() / 64;
+  const std::int64_t columns = shape.heads * shape.columns;
+  if (columns > 0 && shape.batch > limit / columns) {
+    throw Error(Status::out_of_memory, "IntervalMask: " + grouped(shape.batch) + " batch entries of " +
+                                           grouped(shape.heads) + " heads and " + grouped(shape.columns) +
+                                           " columns exceed any memory; give a smaller shape");
+  }
+  return static_cast<std::size_t>(shape.batch * columns);
+}
+
+Interval clip(Interval range, std::int32_t rows) {
+  const Interval clipped{std::max(range.begin, 0), std::min(range.end, rows)};
+  return clipped.empty() ? Interval{} : clipped;
+}
+
+bool contains(Interval range, std::int64_t row) { return range.begin <= row && row < range.end; }
+
+}  // namespace
+
+IntervalMask::IntervalMask(const MaskShape& shape)
+    : shape_(shape),
+      first_begin_(entries(shape)),
+      first_end_(first_begin_.size()),
+      second_begin_(first_begin_.size()),
+      second_end_(first_begin_.size()) {}
+
+void IntervalMask::set(std::size_t index, Interval a, Interval b) {
+  const auto rows = static_cast<std::int32_t>(shape_.rows);
+  a = clip(a, rows);
+  b = clip(b, rows);
+  if (a.empty() || (!b.empty() && b.begin < a.begin)) std::swap(a, b);
+  if (!b.empty() && b.begin <= a.end) {
+    a.end = std::max(a.end, b.end);
+    b = {};
+  }
+  first_begin_[index] = a.begin;
+  first_end_[index] = a.end;
+  second_begin_[index] = b.begin;
+  second_end_[index] = b.end;
+}
+
+bool IntervalMask::visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const {
+  const std::size_t i = index(batch, head, column);
+  return !contains(first(i), row) && !contains(second(i), row);
+}
+
+std::size_t IntervalMask::memory_bytes() const { return 4 * sizeof(std::int32_t) * first_begin_.size(); }
+
+}  // namespace flashmask

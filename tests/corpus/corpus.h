@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "flashmask/mask.h"
+
+/// Every kind of mask at awkward sizes: what the tests, the benchmarks and `flashmask check` run over.
+namespace flashmask::corpus {
+
+struct Size {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t heads = 1;  ///< mask heads of the entries that differ from head to head; the others have one
+};
+
+enum class Fits : std::uint8_t {
+  any_size,
+  square,  ///< rows == columns only
+};
+
+struct Entry {
+  std::string name;
+  Fits fits = Fits::any_size;
+  std::function<Mask(const Size&)> build;
+
+  bool accepts(const Size& size) const { return fits == Fits::any_size || size.rows == size.columns; }
+};
+
+/// Adding a mask is one line in corpus.cpp. Entries are deterministic: what a builder needs (documents, spans, a
+/// window) is derived from the size.
+const std::vector<Entry>& entries();
+
+/// Sizes around tile edges, single rows and columns, Sq ≠ Sk both ways. Mask heads are 1.
+const std::vector<Size>& awkward_sizes();
+
+}  // namespace flashmask::corpus
