@@ -1,0 +1,61 @@
+#include <algorithm>
+#include <string>
+
+#include "flashmask/error.h"
+#include "flashmask/schedule.h"
+#include "schedule/tile_shape.h"
+
+namespace flashmask {
+namespace {
+
+std::int64_t overlap(Interval masked, std::int64_t row_begin, std::int64_t row_end) {
+  const std::int64_t begin = std::max<std::int64_t>(masked.begin, row_begin);
+  const std::int64_t end = std::min<std::int64_t>(masked.end, row_end);
+  return std::max<std::int64_t>(end - begin, 0);
+}
+
+void require_index(const char* name, std::int64_t given, std::int64_t count) {
+  if (given >= 0 && given < count) return;
+  throw Error(Status::invalid_argument, "classify: " + std::string(name) + " is " + std::to_string(given) +
+                                            "; the mask has " + std::to_string(count) + ", counted from 0");
+}
+
+}  // namespace
+
+TileKind classify(const LoweredMask& mask, std::int64_t batch, std::int64_t head, TileShape tile, std::int64_t row_tile,
+                  std::int64_t column_tile) {
+  const IntervalMask& intervals = mask.intervals();
+  const MaskShape& shape = mask.shape();
+  require_tile_shape("classify", tile);
+  require_index("batch", batch, shape.batch);
+  require_index("head", head, shape.heads);
+  require_index("row_tile", row_tile, row_tiles(shape, tile));
+  require_index("column_tile", column_tile, column_tiles(shape, tile));
+
+  const std::int64_t row_begin = row_tile * tile.rows;
+  const std::int64_t row_end = std::min(row_begin + tile.rows, shape.rows);
+  const std::int64_t column_begin = column_tile * tile.columns;
+  const std::int64_t column_end = std::min(column_begin + tile.columns, shape.columns);
+  std::int64_t masked = 0;
+  for (std::int64_t column = column_begin; column < column_end; ++column) {
+    const std::size_t index = intervals.index(batch, head, column);
+    masked +=
+        overlap(intervals.first(index), row_begin, row_end) + overlap(intervals.second(index), row_begin, row_end);
+  }
+  if (masked == 0) return TileKind::full;
+  return masked == (row_end - row_begin) * (column_end - column_begin) ? TileKind::skip : TileKind::partial;
+}
+
+std::string to_string(TileKind kind) {
+  switch (kind) {
+    case TileKind::skip:
+      return "skip";
+    case TileKind::full:
+      return "full";
+    case TileKind::partial:
+      return "partial";
+  }
+  throw Error(Status::internal, "to_string: TileKind has no value " + std::to_string(static_cast<int>(kind)));
+}
+
+}  // namespace flashmask

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "flashmask/error.h"
+#include "flashmask/schedule.h"
+
+namespace flashmask {
+
+inline std::int64_t row_tiles(const MaskShape& shape, TileShape tile) {
+  return (shape.rows + tile.rows - 1) / tile.rows;
+}
+
+inline std::int64_t column_tiles(const MaskShape& shape, TileShape tile) {
+  return (shape.columns + tile.columns - 1) / tile.columns;
+}
+
+inline void require_tile_shape(const char* function, TileShape tile) {
+  if (tile.rows > 0 && tile.columns > 0) return;
+  throw Error(Status::invalid_argument, std::string(function) + ": tile is " + std::to_string(tile.rows) + " x " +
+                                            std::to_string(tile.columns) + "; give at least one row and one column");
+}
+
+}  // namespace flashmask
