@@ -259,7 +259,8 @@ TEST(Reference, RowIsOneRowOfForward) {
 
 TEST(Reference, GradScoresAddUpToTheGradientThroughLse) {
   const Problem problem = single_head(2, 4, 2);
-  const Tensors t = random_tensors(problem, 6);
+  Tensors t = random_tensors(problem, 6);
+  t.k[6] = t.v[6] = kNaN;  // column 3, which row 0 does not see
   const Mask mask = causal(2, 4);
   const auto row = reference::row(problem, mask, t.inputs(), 0, 0, 0);
   const auto ds = reference::grad_scores(problem, t.inputs(), row, 0, 0, 0, t.grad_o, t.grad_lse);

@@ -1,0 +1,105 @@
+#include "flashmask/schedule.h"
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <fstream>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "flashmask/builders.h"
+
+/// Time and memory of building a schedule, both directions, from a lowered mask, on one core.
+namespace flashmask {
+namespace {
+
+constexpr TileShape kTile{128, 128};
+constexpr std::int64_t kLong = 131'072;
+constexpr std::int64_t kMillion = 1'048'576;
+
+std::vector<std::string> split(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream stream(line);
+  for (std::string cell; std::getline(stream, cell, ',');) cells.push_back(cell);
+  return cells;
+}
+
+/// Whole documents (prompt and answer) in file order, as many as fit in front of each other.
+std::vector<std::int64_t> alpaca_documents(std::int64_t tokens) {
+  std::ifstream file(FLASHMASK_DATA_DIR "/alpaca_lengths.csv");
+  if (!file) throw std::runtime_error("cannot read " FLASHMASK_DATA_DIR "/alpaca_lengths.csv");
+  std::string line;
+  std::getline(file, line);
+  const std::vector<std::string> header = split(line);
+  std::vector<std::int64_t> documents;
+  for (std::int64_t left = tokens; std::getline(file, line);) {
+    const std::vector<std::string> cells = split(line);
+    std::int64_t length = 0;
+    for (std::size_t i = 0; i < header.size(); ++i) {
+      if (header[i] == "gpt2_prompt" || header[i] == "gpt2_out") length += std::stoll(cells[i]);
+    }
+    if (length > left) break;
+    left -= length;
+    documents.push_back(length);
+  }
+  return documents;
+}
+
+/// From the middle on, each row drops one key that was there, at random.
+Mask random_eviction(std::int64_t tokens) {
+  std::mt19937 random(12);
+  std::vector<std::int64_t> alive(static_cast<std::size_t>(tokens / 2));
+  std::iota(alive.begin(), alive.end(), 0);
+  std::vector<std::int64_t> evicted_at(static_cast<std::size_t>(tokens), tokens);
+  for (std::int64_t row = tokens / 2; row < tokens; ++row) {
+    std::swap(alive[random() % alive.size()], alive.back());
+    evicted_at[static_cast<std::size_t>(alive.back())] = row;
+    alive.back() = row;
+  }
+  return masks::random_eviction(tokens, evicted_at, 1);
+}
+
+void build_schedule(benchmark::State& state, const Mask& mask) {
+  const LoweredMask lowered = lower(mask);
+  for (auto _ : state) benchmark::DoNotOptimize(schedule(lowered, kTile, Visit::active, serial_executor()));
+  const TileSchedule built = schedule(lowered, kTile, Visit::active, serial_executor());
+  state.counters["bytes"] = static_cast<double>(built.memory_bytes());
+  state.counters["full"] = static_cast<double>(built.counts().full);
+  state.counters["partial"] = static_cast<double>(built.counts().partial);
+  state.counters["skip"] = static_cast<double>(built.counts().skip);
+}
+
+void alpaca_causal_document(benchmark::State& state) {
+  build_schedule(state, masks::causal_document(alpaca_documents(kLong), kLong));
+}
+
+void alpaca_document(benchmark::State& state) {
+  build_schedule(state, masks::document(alpaca_documents(kLong), kLong));
+}
+
+void eviction(benchmark::State& state) { build_schedule(state, random_eviction(kLong)); }
+
+void million_causal(benchmark::State& state) { build_schedule(state, masks::causal(kMillion, kMillion)); }
+
+void million_causal_document(benchmark::State& state) {
+  const std::vector<std::int64_t> documents(kMillion / 4096, 4096);
+  build_schedule(state, masks::causal_document(documents, kMillion));
+}
+
+void million_sliding_window(benchmark::State& state) {
+  build_schedule(state, masks::sliding_window(kMillion, kMillion, 1024));
+}
+
+BENCHMARK(alpaca_causal_document)->Name("schedule/alpaca_causal_document/131072")->Unit(benchmark::kMillisecond);
+BENCHMARK(alpaca_document)->Name("schedule/alpaca_document/131072")->Unit(benchmark::kMillisecond);
+BENCHMARK(eviction)->Name("schedule/random_eviction/131072")->Unit(benchmark::kMillisecond);
+BENCHMARK(million_causal)->Name("schedule/causal/1048576")->Unit(benchmark::kMillisecond);
+BENCHMARK(million_causal_document)->Name("schedule/causal_document_4096/1048576")->Unit(benchmark::kMillisecond);
+BENCHMARK(million_sliding_window)->Name("schedule/sliding_window_1024/1048576")->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace flashmask
