@@ -24,8 +24,8 @@ static_assert(FLASHMASK_BACKWARD == static_cast<int>(Direction::backward));
 static_assert(FLASHMASK_VISIT_ACTIVE == static_cast<int>(Visit::active));
 static_assert(FLASHMASK_VISIT_ALL == static_cast<int>(Visit::all));
 
-Device to_device(std::int32_t type, std::int32_t index) {
-  return {enumerator(type, DeviceType::cuda, "device_type"), index};
+Device to_device(std::int32_t type, std::int32_t index, const std::string& name) {
+  return {enumerator(type, DeviceType::cuda, name + ".device_type"), index};
 }
 
 }  // namespace
@@ -59,20 +59,20 @@ Problem to_problem(const flashmask_problem& problem) {
   result.head_dim = problem.head_dim;
   result.value_dim = problem.value_dim;
   result.dtype = enumerator(problem.dtype, DType::f16, "problem.dtype");
-  result.device = to_device(problem.device_type, problem.device_index);
+  result.device = to_device(problem.device_type, problem.device_index, "problem");
   if (problem.scale != 0.0F) result.scale = problem.scale;
   return result;
 }
 
-TensorView to_tensor_view(const flashmask_tensor& tensor, const char* name) {
+TensorView to_tensor_view(const flashmask_tensor& tensor, const std::string& name) {
   if (tensor.rank < 0 || tensor.rank > 4) {
-    throw Error(Status::invalid_argument, std::string(name) + " has rank " + std::to_string(tensor.rank) +
-                                              "; give 1 to 4, or 0 when it is absent");
+    throw Error(Status::invalid_argument,
+                name + " has rank " + std::to_string(tensor.rank) + "; give 1 to 4, or 0 when it is absent");
   }
   TensorView view;
   view.data = tensor.data;
-  view.dtype = enumerator(tensor.dtype, DType::f16, "the dtype of a tensor");
-  view.device = to_device(tensor.device_type, tensor.device_index);
+  view.dtype = enumerator(tensor.dtype, DType::f16, name + ".dtype");
+  view.device = to_device(tensor.device_type, tensor.device_index, name);
   view.rank = tensor.rank;
   std::copy_n(tensor.shape, view.shape.size(), view.shape.begin());
   std::copy_n(tensor.strides, view.strides.size(), view.strides.begin());

@@ -31,9 +31,9 @@ std::span<const T> array(const T* data, std::int64_t count, const char* name) {
 
 /// An argument that stands for an enumerator of `Enum`, whose values are 0 … last.
 template <typename Enum>
-Enum enumerator(std::int32_t value, Enum last, const char* name) {
+Enum enumerator(std::int32_t value, Enum last, const std::string& name) {
   if (value < 0 || value > static_cast<std::int32_t>(last)) {
-    throw Error(Status::invalid_argument, std::string(name) + " is " + std::to_string(value) + "; give 0 to " +
+    throw Error(Status::invalid_argument, name + " is " + std::to_string(value) + "; give 0 to " +
                                               std::to_string(static_cast<std::int32_t>(last)));
   }
   return static_cast<Enum>(value);
@@ -49,6 +49,6 @@ Visit to_visit(std::int32_t visit);
 Problem to_problem(const flashmask_problem& problem);
 
 /// `name` is for messages.
-TensorView to_tensor_view(const flashmask_tensor& tensor, const char* name);
+TensorView to_tensor_view(const flashmask_tensor& tensor, const std::string& name);
 
 }  // namespace flashmask::c_api

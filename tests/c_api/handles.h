@@ -1,0 +1,33 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "flashmask/c_api.h"
+
+namespace flashmask::c_api {
+
+struct DestroyHandle {
+  void operator()(flashmask_mask* mask) const { flashmask_mask_destroy(mask); }
+  void operator()(flashmask_plan* plan) const { flashmask_plan_destroy(plan); }
+};
+using MaskHandle = std::unique_ptr<flashmask_mask, DestroyHandle>;
+using PlanHandle = std::unique_ptr<flashmask_plan, DestroyHandle>;
+
+/// make(create, arguments…) calls create(arguments…, &mask) and expects it to succeed.
+template <typename Create, typename... Arguments>
+MaskHandle make(Create create, Arguments... arguments) {
+  flashmask_mask* mask = nullptr;
+  EXPECT_EQ(create(arguments..., &mask), FLASHMASK_OK) << flashmask_last_error();
+  return MaskHandle(mask);
+}
+
+/// Expects a refusal whose message contains `part`.
+inline void expect_refused(flashmask_status status, flashmask_status expected, const std::string& part) {
+  EXPECT_EQ(status, expected);
+  EXPECT_NE(std::string(flashmask_last_error()).find(part), std::string::npos) << flashmask_last_error();
+}
+
+}  // namespace flashmask::c_api
