@@ -1,4 +1,4 @@
-# find_package(flashmask CONFIG) and pkg-config.
+# find_package(flashmask CONFIG), pkg-config, and the command with its data.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS flashmask EXPORT flashmaskTargets
@@ -6,13 +6,24 @@ install(TARGETS flashmask EXPORT flashmaskTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/include/flashmask DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashmask DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/flashmask)
 install(EXPORT flashmaskTargets NAMESPACE flashmask:: DESTINATION ${config_dir})
-configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/cmake/flashmaskConfig.cmake.in flashmaskConfig.cmake
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/flashmaskConfig.cmake.in flashmaskConfig.cmake
                               INSTALL_DESTINATION ${config_dir})
 write_basic_package_version_file(flashmaskConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashmaskConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashmaskConfigVersion.cmake
         DESTINATION ${config_dir})
-configure_file(${CMAKE_CURRENT_SOURCE_DIR}/cmake/flashmask.pc.in flashmask.pc @ONLY)
+
+# Relative to the .pc file itself, so that an installed tree can be moved.
+file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(${CMAKE_CURRENT_LIST_DIR}/flashmask.pc.in flashmask.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashmask.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(TARGET flashmask_command)
+  file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_property(TARGET flashmask_command PROPERTY INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
+  install(TARGETS flashmask_command DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/flashmask)
+endif()

@@ -1,0 +1,10 @@
+# FLASHMASK_SANITIZE: what -fsanitize= takes, such as "address,undefined" or "thread". Applies to the whole build,
+# because a program must be instrumented as one.
+set(FLASHMASK_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated")
+if(FLASHMASK_SANITIZE)
+  add_compile_options(-fsanitize=${FLASHMASK_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${FLASHMASK_SANITIZE})
+endif()
+if(FLASHMASK_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
