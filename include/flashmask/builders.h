@@ -71,7 +71,8 @@ struct Span {
   std::int64_t end = 0;
 };
 
-/// 10: causal, with dropped segments that neither see nor are seen. Segments are disjoint, in any order.
+/// 10: causal, without the scores inside dropped segments: their tokens see what lies before the segment only, and
+/// later tokens see them. Segments are disjoint, in any order.
 FLASHMASK_API Mask qk_sparse_segments(std::int64_t tokens, std::span<const Span> dropped);
 
 /// 11: queries and keys sorted by bucket, then position; a row sees the keys of its bucket at positions not after its

@@ -79,7 +79,8 @@ FLASHMASK_API std::vector<std::uint8_t> expand(const Mask& mask);
 /// From dense booleans [batch, heads, rows, columns], nonzero = visible.
 FLASHMASK_API Mask from_dense(const MaskShape& shape, std::span<const std::uint8_t> visible);
 
-/// From a predicate (batch, head, row, column) → visible. It must be a pure function; it is called from one thread.
+/// From a predicate (batch, head, row, column) → visible. It must be a pure function. It is called here, by the calling
+/// thread; where the mask does not fit two ranges a column it is kept and called again by whoever reads the mask.
 using MaskPredicate = std::function<bool(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>;
 FLASHMASK_API Mask from_predicate(const MaskShape& shape, MaskPredicate predicate);
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 namespace flashmask {
@@ -15,6 +17,12 @@ std::string counted(std::size_t count, const std::string& noun);
 [[noreturn]] void refuse(const std::string& message);
 
 /// Masks index rows and columns with 32 bits: a size is in [0, 2^31).
+bool is_size(std::int64_t value);
+
+/// Throws unless is_size(value).
 void check_size(const std::string& function, const std::string& argument, std::int64_t value);
+
+/// The product of sizes, each at least 0; throws Status::out_of_memory where no memory could hold that many.
+std::size_t element_count(const std::string& function, std::initializer_list<std::int64_t> sizes);
 
 }  // namespace flashmask

@@ -49,7 +49,7 @@ Mask from_scores(const std::string& function, const MaskShape& shape, MaskPredic
 
 Mask from_dense(const MaskShape& shape, std::span<const std::uint8_t> visible) {
   check_shape("from_dense", shape);
-  const auto expected = static_cast<std::size_t>(shape.batch * shape.heads * shape.rows * shape.columns);
+  const std::size_t expected = element_count("from_dense", {shape.batch, shape.heads, shape.rows, shape.columns});
   if (visible.size() != expected) {
     refuse("from_dense: visible has " + counted(visible.size(), "value") + " but batch x heads x rows x columns is " +
            grouped(static_cast<std::int64_t>(expected)) + "; give one value a score");

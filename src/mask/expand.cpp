@@ -1,12 +1,13 @@
 #include "flashmask/mask.h"
+#include "mask/check.h"
 #include "mask/mask_source.h"
 
 namespace flashmask {
 
 std::vector<std::uint8_t> expand(const Mask& mask) {
   const MaskShape& shape = mask.shape();
-  std::vector<std::uint8_t> visible(static_cast<std::size_t>(shape.batch * shape.heads * shape.rows * shape.columns),
-                                    1);
+  const std::size_t scores = element_count("expand", {shape.batch, shape.heads, shape.rows, shape.columns});
+  std::vector<std::uint8_t> visible(scores, 1);
   std::vector<Interval> masked;
   std::uint8_t* matrix = visible.data();
   for (std::int64_t batch = 0; batch < shape.batch; ++batch) {

@@ -1,29 +1,20 @@
 #include "flashmask/interval_mask.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
-#include "flashmask/error.h"
 #include "mask/check.h"
 
 namespace flashmask {
 namespace {
 
-/// Entries of [batch, heads, columns], refused where they could not be addressed at all.
+/// How many columns all batch entries and heads have.
 std::size_t entries(const MaskShape& shape) {
   check_size("IntervalMask", "batch", shape.batch);
   check_size("IntervalMask", "heads", shape.heads);
   check_size("IntervalMask", "rows", shape.rows);
   check_size("IntervalMask", "columns", shape.columns);
-  constexpr std::int64_t limit = std::numeric_limits<std::int64_t>::max() / 64;
-  const std::int64_t columns = shape.heads * shape.columns;
-  if (columns > 0 && shape.batch > limit / columns) {
-    throw Error(Status::out_of_memory, "IntervalMask: " + grouped(shape.batch) + " batch entries of " +
-                                           grouped(shape.heads) + " heads and " + grouped(shape.columns) +
-                                           " columns exceed any memory; give a smaller shape");
-  }
-  return static_cast<std::size_t>(shape.batch * columns);
+  return element_count("IntervalMask", {shape.batch, shape.heads, shape.columns});
 }
 
 Interval clip(Interval range, std::int32_t rows) {

@@ -1,41 +1,194 @@
 #include "corpus/corpus.h"
 
 #include <algorithm>
+#include <random>
+#include <span>
 
 #include "flashmask/builders.h"
+#include "flashmask/startend_row_indices.h"
 
 namespace flashmask::corpus {
 namespace {
 
-using masks::Lengths;
+using masks::Span;
 
 /// Documents of very different lengths, some of them empty, that fill seven eighths of the tokens: the rest is padding.
 std::vector<std::int64_t> documents(std::int64_t tokens) {
   std::vector<std::int64_t> lengths;
   std::int64_t left = tokens - tokens / 8;
   for (std::int64_t k = 0; left > 0; ++k) {
-    lengths.push_back(std::min(left, k * k * 5 % 37));
+    lengths.push_back(std::min(left, (k * k * 5 % 37) * (1 + tokens / 512)));
     left -= lengths.back();
   }
   return lengths;
 }
 
-std::int64_t window(const Size& n) { return n.columns / 5 + 1; }
+/// As documents(), without padding.
+std::vector<std::int64_t> whole(std::int64_t tokens) {
+  std::vector<std::int64_t> lengths = documents(tokens);
+  lengths.push_back(tokens / 8);
+  return lengths;
+}
 
-// clang-format off: one line a mask
+/// Lengths in proportion to weights; they add up to the total.
+std::vector<std::int64_t> shares(std::int64_t total, const std::vector<std::int64_t>& weights) {
+  std::int64_t all = 0;
+  for (const std::int64_t weight : weights) all += weight;
+  std::vector<std::int64_t> lengths;
+  std::int64_t sum = 0;
+  std::int64_t begin = 0;
+  for (const std::int64_t weight : weights) {
+    sum += weight;
+    lengths.push_back(total * sum / all - begin);
+    begin += lengths.back();
+  }
+  return lengths;
+}
+
+/// Five documents, one of them without queries and one without keys.
+std::vector<std::int64_t> query_lengths(const Size& n) { return shares(n.rows, {3, 0, 1, 5, 2}); }
+std::vector<std::int64_t> key_lengths(const Size& n) { return shares(n.columns, {1, 2, 4, 0, 3}); }
+
+/// A third of each document.
+std::vector<std::int64_t> prefixes(std::int64_t tokens) {
+  std::vector<std::int64_t> lengths = documents(tokens);
+  for (std::int64_t& length : lengths) length /= 3;
+  return lengths;
+}
+
+std::vector<masks::SharedQuestion> questions(std::int64_t tokens) {
+  std::vector<masks::SharedQuestion> all;
+  for (const std::int64_t length : documents(tokens)) {
+    const auto parts = shares(length, {4, 2, 3, 1});
+    all.push_back({.question = parts[0], .answers = {parts.begin() + 1, parts.end()}});
+  }
+  return all;
+}
+
+/// Every third document as a span, the last one first.
+std::vector<Span> spans(std::int64_t tokens) {
+  std::vector<Span> all;
+  std::int64_t begin = 0;
+  std::int64_t k = 0;
+  for (const std::int64_t length : documents(tokens)) {
+    if (k++ % 3 == 1) all.push_back({begin, begin + length});
+    begin += length;
+  }
+  std::reverse(all.begin(), all.end());
+  return all;
+}
+
+/// A forest of two binary trees whose nodes are the documents, given breadth first.
+Mask binary_trees(const Size& n) {
+  const std::vector<std::int64_t> lengths = documents(n.rows);
+  std::vector<std::int64_t> parents;
+  for (std::int64_t k = 0; k < static_cast<std::int64_t>(lengths.size()); ++k)
+    parents.push_back(k < 2 ? -1 : k / 2 - 1);
+  return masks::tree(parents, lengths, n.rows).mask;
+}
+
+std::int64_t draw_below(std::mt19937_64& random, std::int64_t bound) {
+  return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
+}
+
+/// Each head drops a key at random now and then, and keeps some for ever.
+Mask eviction(const Size& n) {
+  std::mt19937_64 random(12);
+  std::vector<std::int64_t> rows;
+  for (std::int64_t head = 0; head < n.heads; ++head) {
+    for (std::int64_t j = 0; j < n.columns; ++j) {
+      rows.push_back(std::min(n.rows, j + 1 + draw_below(random, 3 * (n.rows - j))));
+    }
+  }
+  return masks::random_eviction(n.rows, rows, n.heads);
+}
+
+/// Queries and keys fall at random into buckets; positions ascend within each.
+Mask hashed(const Size& n) {
+  const auto sorted = [](std::int64_t tokens, std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    std::vector<masks::HashedToken> all;
+    for (std::int64_t p = 0; p < tokens; ++p) all.push_back({draw_below(random, 5), p});
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bucket < b.bucket; });
+    return all;
+  };
+  return masks::hash_sparse_sorted(sorted(n.rows, 1), sorted(n.columns, 2));
+}
+
+/// Row indices without any order: misordered, overlapping, negative and beyond the rows.
+Mask random_indices(const Size& n, int vectors, bool causal, std::int64_t heads) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(4 + vectors));
+  std::vector<std::int32_t> values(static_cast<std::size_t>(heads * n.columns * vectors));
+  for (std::int32_t& value : values) value = static_cast<std::int32_t>(draw_below(random, 2 * n.rows + 1) - n.rows / 2);
+  return from_startend_row_indices(values, {.batch = 1, .heads = heads, .rows = n.rows, .columns = n.columns}, vectors,
+                                   causal);
+}
+
+Mask nothing_visible(const Size& n) {
+  return from_startend_row_indices(std::vector<std::int32_t>(static_cast<std::size_t>(n.columns), 0),
+                                   {.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns}, 1, true);
+}
+
+/// Rows of the middle third see nothing.
+Mask empty_rows(const Size& n) {
+  return from_predicate({.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns},
+                        [n](auto, auto, auto row, auto) { return row < n.rows / 3 || row >= 2 * n.rows / 3; });
+}
+
+/// Every head has a window of its own.
+Mask head_windows(const Size& n) {
+  std::vector<Mask> heads;
+  for (std::int64_t h = 1; h <= n.heads; ++h) heads.push_back(masks::sliding_window(n.rows, n.columns, 7 * h));
+  return stack_heads(heads);
+}
+
+std::int64_t fifth(const Size& n) { return n.columns / 5 + 1; }
+
+using N = const Size&;
+
 std::vector<Entry> make_entries() {
   using enum Fits;
+  using namespace masks;  // one line a mask
   return {
-      {"full", any_size, [](const Size& n) { return masks::full(n.rows, n.columns); }},
-      {"causal", any_size, [](const Size& n) { return masks::causal(n.rows, n.columns); }},
-      {"sliding_window", any_size, [](const Size& n) { return masks::sliding_window(n.rows, n.columns, window(n)); }},
-      {"causal_document", square, [](const Size& n) { return masks::causal_document(documents(n.rows), n.rows); }},
-      {"document", square, [](const Size& n) { return masks::document(documents(n.rows), n.rows); }},
+      {"full", any_size, [](N n) { return full(n.rows, n.columns); }},
+      {"causal", any_size, [](N n) { return causal(n.rows, n.columns); }},
+      {"sliding_window", any_size, [](N n) { return sliding_window(n.rows, n.columns, fifth(n)); }},
+      {"window_both_ways", any_size, [](N n) { return window(n.rows, n.columns, fifth(n), fifth(n) / 2); }},
+      {"window_open_left", any_size, [](N n) { return window(n.rows, n.columns, {}, fifth(n)); }},
+      {"causal_document", square, [](N n) { return causal_document(documents(n.rows), n.rows); }},
+      {"causal_document_two_lengths", any_size, [](N n) { return causal_document(query_lengths(n), key_lengths(n)); }},
+      {"document", square, [](N n) { return document(documents(n.rows), n.rows); }},
+      {"document_two_lengths", any_size, [](N n) { return document(query_lengths(n), key_lengths(n)); }},
+      {"sliding_window_document", square, [](N n) { return sliding_window_document(documents(n.rows), n.rows, 11); }},
+      {"shared_question", square, [](N n) { return shared_question(questions(n.rows), n.rows); }},
+      {"global_window", square, [](N n) { return global_sliding_window(n.rows, n.rows / 9, fifth(n), fifth(n) / 3); }},
+      {"causal_blockwise", square, [](N n) { return causal_blockwise(whole(n.rows), n.rows); }},
+      {"prefix_document", square, [](N n) { return prefix_lm_document(documents(n.rows), prefixes(n.rows), n.rows); }},
+      {"prefix_lm_causal", square, [](N n) { return prefix_lm_causal(n.rows, n.rows / 2); }},
+      {"qk_sparse_segments", square, [](N n) { return qk_sparse_segments(n.rows, spans(n.rows)); }},
+      {"hash_sparse_sorted", any_size, hashed},
+      {"random_eviction", square, eviction},
+      {"tree", square, binary_trees},
+      {"bidirectional_spans", square, [](N n) { return bidirectional_spans(n.rows, spans(n.rows)); }},
+      {"block_diffusion", even_square, [](N n) { return block_diffusion(n.rows / 2, 13); }},
+      {"window_document", square, [](N n) { return window(n.rows, n.rows, 9, 4) & document(whole(n.rows), n.rows); }},
+      {"causal_or_document", square, [](N n) { return causal(n.rows, n.rows) | document(whole(n.rows), n.rows); }},
+      {"random_intervals", any_size, [](N n) { return random_indices(n, 4, false, 1); }},
+      {"random_intervals_per_head", any_size, [](N n) { return random_indices(n, 4, false, n.heads); }},
+      {"random_causal_ranges", any_size, [](N n) { return random_indices(n, 2, true, 1); }},
+      {"random_two_ends", any_size, [](N n) { return random_indices(n, 2, false, 1); }},
+      {"head_windows", any_size, head_windows},
+      {"empty_rows", any_size, empty_rows},
+      {"nothing_visible", any_size, nothing_visible},
   };
 }
-// clang-format on
 
 }  // namespace
+
+bool Entry::accepts(const Size& size) const {
+  if (fits == Fits::any_size) return true;
+  return size.rows == size.columns && (fits == Fits::square || size.rows % 2 == 0);
+}
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = make_entries();
@@ -43,8 +196,8 @@ const std::vector<Entry>& entries() {
 }
 
 const std::vector<Size>& awkward_sizes() {
-  static const std::vector<Size> all = {{1, 1},   {1, 70},    {70, 1},    {63, 65},   {64, 64},  {65, 63},
-                                        {97, 97}, {128, 200}, {200, 128}, {239, 239}, {257, 257}};
+  static const std::vector<Size> all = {{1, 1},   {1, 70},    {70, 1},    {63, 65},   {64, 64},   {65, 63},
+                                        {97, 97}, {130, 130}, {128, 200}, {200, 128}, {239, 239}, {257, 257}};
   return all;
 }
 

@@ -18,7 +18,8 @@ struct Size {
 
 enum class Fits : std::uint8_t {
   any_size,
-  square,  ///< rows == columns only
+  square,       ///< rows == columns only
+  even_square,  ///< rows == columns, an even number
 };
 
 struct Entry {
@@ -26,7 +27,7 @@ struct Entry {
   Fits fits = Fits::any_size;
   std::function<Mask(const Size&)> build;
 
-  bool accepts(const Size& size) const { return fits == Fits::any_size || size.rows == size.columns; }
+  bool accepts(const Size& size) const;
 };
 
 /// Adding a mask is one line in corpus.cpp. Entries are deterministic: what a builder needs (documents, spans, a

@@ -4,10 +4,18 @@
 namespace flashmask::masks {
 namespace {
 
-/// How far a limit can matter; larger ones would only overflow.
-std::int64_t reach(const IntervalMask& mask, std::int64_t limit) {
-  return std::min(limit, mask.shape().rows + mask.shape().columns);
+/// More rows than any mask has: no limit on that side.
+constexpr std::int64_t unlimited = std::int64_t{1} << 33;
+
+std::int64_t limit(const char* argument, std::optional<std::int64_t> neighbours) {
+  if (neighbours && *neighbours < 0) {
+    refuse("window: " + std::string(argument) + " is " + grouped(*neighbours) +
+           "; give the number of columns on that side of self (>= 0), or nothing for no limit");
+  }
+  return std::min(neighbours.value_or(unlimited), unlimited);
 }
+
+std::string text(std::optional<std::int64_t> neighbours) { return neighbours ? grouped(*neighbours) : "unlimited"; }
 
 }  // namespace
 
@@ -15,19 +23,31 @@ Mask full(std::int64_t rows, std::int64_t columns) { return make_mask(all_visibl
 
 Mask causal(std::int64_t rows, std::int64_t columns) {
   IntervalMask mask = all_visible("causal", rows, columns);
-  for (std::int64_t j = 0; j < columns; ++j) show_rows(mask, mask.index(0, 0, j), j + rows - columns, rows);
+  for (std::int64_t j = 0; j < columns; ++j) show_column(mask, j, {j + rows - columns, rows});
   return make_mask(std::move(mask), "causal");
 }
 
 Mask sliding_window(std::int64_t rows, std::int64_t columns, std::int64_t window) {
   check_window("sliding_window", window);
   IntervalMask mask = all_visible("sliding_window", rows, columns);
-  const std::int64_t width = reach(mask, window);
+  const std::int64_t width = std::min(window, unlimited);
   for (std::int64_t j = 0; j < columns; ++j) {
     const std::int64_t self = j + rows - columns;
-    show_rows(mask, mask.index(0, 0, j), self, self + width);
+    show_column(mask, j, {self, self + width});
   }
   return make_mask(std::move(mask), "sliding_window(" + grouped(window) + ")");
+}
+
+Mask window(std::int64_t rows, std::int64_t columns, std::optional<std::int64_t> left,
+            std::optional<std::int64_t> right) {
+  const std::int64_t before = limit("left", left);
+  const std::int64_t after = limit("right", right);
+  IntervalMask mask = all_visible("window", rows, columns);
+  for (std::int64_t j = 0; j < columns; ++j) {
+    const std::int64_t self = j + rows - columns;
+    show_column(mask, j, {self - after, self + before + 1});
+  }
+  return make_mask(std::move(mask), "window(" + text(left) + ", " + text(right) + ")");
 }
 
 }  // namespace flashmask::masks

@@ -1,0 +1,54 @@
+#include "mask/builders/spans.h"
+
+#include <algorithm>
+
+#include "mask/builders/visible_rows.h"
+#include "mask/check.h"
+
+namespace flashmask::masks {
+namespace {
+
+std::string text(const Span& span) { return "tokens [" + grouped(span.begin) + ", " + grouped(span.end) + ")"; }
+
+}  // namespace
+
+std::vector<Span> sorted_spans(const std::string& builder, const std::string& argument, std::span<const Span> spans,
+                               std::int64_t tokens) {
+  std::vector<Span> sorted;
+  for (std::size_t k = 0; k < spans.size(); ++k) {
+    const Span& span = spans[k];
+    if (span.begin < 0 || span.begin > span.end || span.end > tokens) {
+      refuse(builder + ": " + argument + "[" + std::to_string(k) + "] is " + text(span) +
+             "; give 0 <= begin <= end <= tokens, which is " + grouped(tokens));
+    }
+    if (span.begin < span.end) sorted.push_back(span);
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  for (std::size_t k = 1; k < sorted.size(); ++k) {
+    if (sorted[k].begin < sorted[k - 1].end) {
+      refuse(builder + ": " + argument + " " + text(sorted[k - 1]) + " and " + text(sorted[k]) +
+             " overlap; give disjoint ones");
+    }
+  }
+  return sorted;
+}
+
+Mask bidirectional_spans(std::int64_t tokens, std::span<const Span> spans) {
+  IntervalMask mask = all_visible("bidirectional_spans", tokens);
+  for (std::int64_t j = 0; j < tokens; ++j) show_column(mask, j, {j, tokens});
+  for (const Span& span : sorted_spans("bidirectional_spans", "spans", spans, tokens)) {
+    for (std::int64_t j = span.begin; j < span.end; ++j) show_column(mask, j, {span.begin, tokens});
+  }
+  return make_mask(std::move(mask), "bidirectional_spans(" + counted(spans.size(), "span") + ")");
+}
+
+Mask qk_sparse_segments(std::int64_t tokens, std::span<const Span> dropped) {
+  IntervalMask mask = all_visible("qk_sparse_segments", tokens);
+  for (std::int64_t j = 0; j < tokens; ++j) show_column(mask, j, {j, tokens});
+  for (const Span& span : sorted_spans("qk_sparse_segments", "dropped", dropped, tokens)) {
+    for (std::int64_t j = span.begin; j < span.end; ++j) show_column(mask, j, {span.end, tokens});
+  }
+  return make_mask(std::move(mask), "qk_sparse_segments(" + counted(dropped.size(), "segment") + ")");
+}
+
+}  // namespace flashmask::masks
