@@ -1,0 +1,69 @@
+# Sourced by the other scripts: progress lines and packages. The working directory becomes the repository's root.
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '\n== %s\n' "$*"; }
+
+die() {
+  printf '%s\n' "$*" >&2
+  exit 1
+}
+
+# usage <file>: prints the comment at the head of a script, which is its help.
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$1"; }
+
+# How this user may run apt-get: as root, through sudo without a password, or not at all.
+as_root() {
+  if ((EUID == 0)); then "$@"; else sudo -n "$@"; fi
+}
+may_install() { command -v apt-get >/dev/null && as_root true 2>/dev/null; }
+
+refresh_package_lists() {
+  [[ -n ${package_lists_are_fresh:-} ]] && return
+  package_lists_are_fresh=yes
+  if may_install; then
+    say "Refreshing the package lists"
+    as_root apt-get update -q </dev/null || printf 'apt-get update reported an error; going on with the lists there are\n'
+  fi
+}
+
+is_installed() { [[ $(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# need <package> [command]: remembers what is missing. Where a command is named, having it is enough.
+missing=()
+need() {
+  if [[ -n ${2:-} ]]; then
+    command -v "$2" >/dev/null && return
+  elif is_installed "$1"; then
+    return
+  fi
+  missing+=("$1")
+}
+
+# Installs what need() remembered, or says how to and stops.
+install_missing() {
+  ((${#missing[@]} == 0)) && return
+  if ! may_install; then
+    die "Some packages are missing and may not be installed from here. Run this line, then this script again:
+  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
+  fi
+  refresh_package_lists
+  say "Installing ${missing[*]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null
+}
+
+need_build_packages() {
+  need g++ g++
+  need cmake cmake
+  need ninja-build ninja
+  need libcli11-dev
+  need libcsv-dev
+  need libpng-dev
+  need nlohmann-json3-dev
+}
+
+# With ccache the second build of a file is free; CMake reads these two variables.
+use_ccache() {
+  if command -v ccache >/dev/null; then
+    export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+  fi
+}
