@@ -6,15 +6,15 @@
 #include <numeric>
 #include <string>
 
-#include "flashmask/error.h"
+#include "mask/check.h"
 
 namespace flashmask::reference {
 namespace {
 
 void require_size(const char* name, std::size_t given, std::int64_t expected) {
   if (given == static_cast<std::size_t>(expected)) return;
-  throw Error(Status::invalid_argument, "reference: " + std::string(name) + " holds " + std::to_string(given) +
-                                            " elements; the problem needs " + std::to_string(expected));
+  refuse("reference: " + std::string(name) + " holds " + counted(given, "element") + "; the problem needs " +
+         grouped(expected));
 }
 
 void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
@@ -26,9 +26,9 @@ void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
   const bool heads = m.heads == 1 || m.heads == p.kv_heads || m.heads == p.query_heads;
   const bool batch = m.batch == 1 || m.batch == p.batch;
   if (batch && heads && m.rows == p.query_length && m.columns == p.key_length) return;
-  throw Error(Status::invalid_argument, "reference: " + mask.description() +
-                                            " does not fit the problem; give it query_length rows, key_length "
-                                            "columns, batch 1 or B and 1, kv_heads or query_heads heads");
+  refuse("reference: " + mask.description() +
+         " does not fit the problem; give it query_length rows, key_length columns, batch 1 or B and 1, kv_heads or "
+         "query_heads heads");
 }
 
 /// Where the vectors of one query row and of its key columns lie, and which mask head speaks for it.

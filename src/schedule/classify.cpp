@@ -3,6 +3,7 @@
 
 #include "flashmask/error.h"
 #include "flashmask/schedule.h"
+#include "mask/check.h"
 #include "schedule/tile_shape.h"
 
 namespace flashmask {
@@ -16,8 +17,8 @@ std::int64_t overlap(Interval masked, std::int64_t row_begin, std::int64_t row_e
 
 void require_index(const char* name, std::int64_t given, std::int64_t count) {
   if (given >= 0 && given < count) return;
-  throw Error(Status::invalid_argument, "classify: " + std::string(name) + " is " + std::to_string(given) +
-                                            "; the mask has " + std::to_string(count) + ", counted from 0");
+  refuse("classify: " + std::string(name) + " is " + grouped(given) + "; the mask has " + grouped(count) +
+         ", counted from 0");
 }
 
 }  // namespace

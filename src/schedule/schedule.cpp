@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "flashmask/error.h"
+#include "mask/check.h"
 #include "schedule/column_runs.h"
 #include "schedule/row_runs.h"
 #include "schedule/tile_shape.h"
@@ -59,9 +59,8 @@ RunLists every_tile(std::int64_t lists, std::int64_t tiles) {
 
 void require_lists(const char* name, const RunLists& lists, std::int64_t expected) {
   if (lists.offsets.size() == static_cast<std::size_t>(expected) + 1) return;
-  throw Error(Status::invalid_argument, "TileSchedule: " + std::string(name) + " holds " +
-                                            std::to_string(lists.offsets.size()) + " offsets; give " +
-                                            std::to_string(expected + 1) + ", one a list and the end");
+  refuse("TileSchedule: " + std::string(name) + " holds " + counted(lists.offsets.size(), "offset") + "; give " +
+         grouped(expected + 1) + ", one a list and the end");
 }
 
 std::size_t bytes_of(const RunLists& lists) {

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "flashmask/error.h"
 #include "flashmask/schedule.h"
+#include "mask/check.h"
 
 namespace flashmask {
 
@@ -17,8 +17,8 @@ inline std::int64_t column_tiles(const MaskShape& shape, TileShape tile) {
 
 inline void require_tile_shape(const char* function, TileShape tile) {
   if (tile.rows > 0 && tile.columns > 0) return;
-  throw Error(Status::invalid_argument, std::string(function) + ": tile is " + std::to_string(tile.rows) + " x " +
-                                            std::to_string(tile.columns) + "; give at least one row and one column");
+  refuse(std::string(function) + ": tile is " + grouped(tile.rows) + " x " + grouped(tile.columns) +
+         "; give at least one row and one column");
 }
 
 }  // namespace flashmask
