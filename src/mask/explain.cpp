@@ -82,11 +82,12 @@ std::string with_digits(double value, int digits) {
 }
 
 std::string human_bytes(std::size_t bytes) {
-  constexpr std::array<const char*, 6> units = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  auto value = static_cast<double>(bytes);
+  if (bytes < 1024) return grouped(static_cast<std::int64_t>(bytes)) + " bytes";
+  constexpr std::array<const char*, 5> units = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
   for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
-  return with_digits(value, unit == 0 ? 0 : 1) + " " + units[unit];
+  return with_digits(value, 1) + " " + units[unit];
 }
 
 std::string shape_line(const MaskShape& shape) {

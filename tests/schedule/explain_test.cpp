@@ -84,6 +84,11 @@ TEST(Explain, TableSaysTheNumbersAPersonWants) {
   }
 }
 
+TEST(Explain, TableGivesBytesBelowAKibibyteAsTheyAre) {
+  EXPECT_NE(to_string(explain(masks::full(1, 63))).find("  1,008 bytes\n"), std::string::npos);
+  EXPECT_NE(to_string(explain(masks::full(1, 64))).find("  1.0 KiB\n"), std::string::npos);
+}
+
 TEST(Explain, TableListsEmptyRows) {
   EXPECT_NE(to_string(explain(masks::causal(5, 3))).find("  2: 0, 1\n"), std::string::npos);
   EXPECT_NE(to_string(explain(masks::causal(20, 3))).find("  17: 0, 1, 2, 3, 4, 5, 6, 7, …\n"), std::string::npos);
