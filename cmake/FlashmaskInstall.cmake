@@ -1,4 +1,4 @@
-# find_package(flashmask CONFIG), pkg-config, and the command with its data.
+# find_package(flashmask CONFIG) and pkg-config. The command installs itself, in cli/.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS flashmask EXPORT flashmaskTargets
@@ -20,10 +20,3 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashmaskConfig.cmake ${CMAKE_CURRENT_
 file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/flashmask.pc.in flashmask.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashmask.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-
-if(TARGET flashmask_command)
-  file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-  set_property(TARGET flashmask_command PROPERTY INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
-  install(TARGETS flashmask_command DESTINATION ${CMAKE_INSTALL_BINDIR})
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/flashmask)
-endif()
