@@ -90,9 +90,9 @@ TEST(Tree, RefusesAParentThatIsNoNode) {
   EXPECT_EQ(refusal([] {
               masks::tree(Numbers{-1, 2}, Numbers{1, 1}, 4);
             }),
-            "tree: parents[1] is 2 but there are 2 nodes; give a node's index, or -1 for a root");
+            "tree: parents[1] is 2; give the index of a node, below 2, or -1 for a root");
   EXPECT_EQ(refusal([] { masks::tree(Numbers{-2}, Numbers{1}, 4); }),
-            "tree: parents[0] is -2 but there are 1 node; give a node's index, or -1 for a root");
+            "tree: parents[0] is -2; give the index of a node, below 1, or -1 for a root");
 }
 
 TEST(Tree, RefusesAGivenOrderWithAParentAfterItsChild) {

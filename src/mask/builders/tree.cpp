@@ -15,8 +15,8 @@ void check_parents(Parents parents, Lengths lengths) {
   const auto nodes = static_cast<std::int64_t>(parents.size());
   for (std::size_t k = 0; k < parents.size(); ++k) {
     if (parents[k] < -1 || parents[k] >= nodes) {
-      refuse("tree: parents[" + std::to_string(k) + "] is " + grouped(parents[k]) + " but there are " +
-             counted(parents.size(), "node") + "; give a node's index, or -1 for a root");
+      refuse("tree: parents[" + std::to_string(k) + "] is " + grouped(parents[k]) +
+             "; give the index of a node, below " + grouped(nodes) + ", or -1 for a root");
     }
   }
 }

@@ -1,0 +1,98 @@
+#include "flashmask/builders.h"
+#include "flashmask/startend_row_indices.h"
+#include "mask/mask_source.h"
+#include "mask/visibility.h"
+
+namespace flashmask {
+namespace {
+
+using testing::expect_visible;
+using testing::refusal;
+
+/// Scores that are visible with probability 3/4: hardly a column fits two ranges.
+Mask noise(std::mt19937_64& random, const MaskShape& shape) {
+  std::vector<std::uint8_t> scores(static_cast<std::size_t>(shape.batch * shape.heads * shape.rows * shape.columns));
+  for (std::uint8_t& score : scores) score = random() % 4 != 0;
+  return from_dense(shape, scores);
+}
+
+Mask random_ranges(std::mt19937_64& random, const MaskShape& shape) {
+  std::vector<std::int32_t> values(static_cast<std::size_t>(shape.batch * shape.heads * shape.columns * 4));
+  for (std::int32_t& value : values) value = static_cast<std::int32_t>(testing::draw(random, -2, shape.rows + 2));
+  return from_startend_row_indices(values, shape, 4, false);
+}
+
+void expect_and_or(const Mask& a, const Mask& b) {
+  const auto at = [](const Mask& mask, std::int64_t batch, std::int64_t head, std::int64_t i, std::int64_t j) {
+    return mask.visible(mask.shape().batch == 1 ? 0 : batch, mask.shape().heads == 1 ? 0 : head, i, j);
+  };
+  const Mask both = a & b;
+  const Mask either = a | b;
+  for (std::int64_t n = 0; n < both.shape().batch; ++n) {
+    for (std::int64_t h = 0; h < both.shape().heads; ++h) {
+      expect_visible(
+          both, [&](auto i, auto j) { return at(a, n, h, i, j) && at(b, n, h, i, j); }, n, h);
+      expect_visible(
+          either, [&](auto i, auto j) { return at(a, n, h, i, j) || at(b, n, h, i, j); }, n, h);
+    }
+  }
+}
+
+TEST(MaskAlgebra, IsElementWiseOnRandomRanges) {
+  std::mt19937_64 random(1);
+  for (int trial = 0; trial < 100; ++trial) {
+    const MaskShape shape{.batch = 1, .heads = 1, .rows = testing::draw(random, 0, 24), .columns = 9};
+    expect_and_or(random_ranges(random, shape), random_ranges(random, shape));
+  }
+}
+
+TEST(MaskAlgebra, IsElementWiseOnMasksThatFitNoIntervals) {
+  std::mt19937_64 random(2);
+  const MaskShape shape{.batch = 1, .heads = 1, .rows = 30, .columns = 20};
+  const Mask a = noise(random, shape);
+  const Mask b = noise(random, shape);
+  ASSERT_TRUE(find_misfit(a));
+  expect_and_or(a, b);
+  expect_and_or(a, random_ranges(random, shape));
+  expect_and_or(random_ranges(random, shape), (a & b) | random_ranges(random, shape));
+}
+
+TEST(MaskAlgebra, BroadcastsBatchAndHeads) {
+  std::mt19937_64 random(3);
+  const auto shape = [](std::int64_t batch, std::int64_t heads) { return MaskShape{batch, heads, 7, 5}; };
+  expect_and_or(random_ranges(random, shape(3, 1)), random_ranges(random, shape(1, 2)));
+  expect_and_or(random_ranges(random, shape(1, 1)), random_ranges(random, shape(3, 2)));
+  expect_and_or(noise(random, shape(3, 2)), random_ranges(random, shape(3, 1)));
+}
+
+TEST(MaskAlgebra, HoldsTheIntervalFormWhereItFits) {
+  const std::vector<std::int64_t> lengths = {9, 11, 4};
+  const Mask mask = masks::window(24, 24, 5, 2) & masks::document(lengths, 24);
+  ASSERT_NE(mask.source().intervals(), nullptr);
+  EXPECT_EQ(&lower(mask).intervals(), mask.source().intervals().get());
+}
+
+TEST(MaskAlgebra, FitsAgainWhenALaterOperandCoversWhatDidNot) {
+  const Mask three_ranges = masks::causal_blockwise(std::vector<std::int64_t>{4, 3, 2}, 20);
+  ASSERT_TRUE(find_misfit(three_ranges));
+  const Mask top_left = masks::document(std::vector<std::int64_t>{4, 4, 12}, 20);
+  EXPECT_FALSE(find_misfit(three_ranges & top_left));
+}
+
+TEST(MaskAlgebra, RefusesMasksOfDifferentSizes) {
+  EXPECT_EQ(refusal([] { masks::causal(4, 5) & masks::causal(4, 6); }),
+            "Mask & Mask: the masks are 4 x 5 and 4 x 6 scores; give masks of the same size");
+  EXPECT_EQ(refusal([] { masks::causal(4, 5) | masks::causal(3, 5); }),
+            "Mask | Mask: the masks are 4 x 5 and 3 x 5 scores; give masks of the same size");
+}
+
+TEST(MaskAlgebra, RefusesHeadsThatDoNotBroadcast) {
+  const auto heads = [](std::int64_t count) {
+    return stack_heads(std::vector<Mask>(static_cast<std::size_t>(count), masks::causal(4, 4)));
+  };
+  EXPECT_EQ(refusal([&] { heads(2) & heads(3); }),
+            "Mask & Mask: the masks have 2 and 3 heads; give equal numbers, or 1 on one side");
+}
+
+}  // namespace
+}  // namespace flashmask

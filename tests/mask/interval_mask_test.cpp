@@ -1,0 +1,88 @@
+#include "flashmask/interval_mask.h"
+
+#include "mask/visibility.h"
+
+namespace flashmask {
+namespace {
+
+using testing::refusal;
+
+IntervalMask one_column(std::int64_t rows, Interval a, Interval b) {
+  IntervalMask mask({.batch = 1, .heads = 1, .rows = rows, .columns = 1});
+  mask.set(0, a, b);
+  return mask;
+}
+
+TEST(IntervalMask, IsVisibleEverywhereUntilSet) {
+  const IntervalMask mask({.batch = 2, .heads = 3, .rows = 4, .columns = 5});
+  for (std::size_t i = 0; i < 2 * 3 * 5; ++i) {
+    EXPECT_EQ(mask.first(i), Interval{});
+    EXPECT_EQ(mask.second(i), Interval{});
+  }
+}
+
+TEST(IntervalMask, ColumnsAreInnermost) {
+  IntervalMask mask({.batch = 2, .heads = 3, .rows = 4, .columns = 5});
+  mask.set(mask.index(1, 2, 3), {1, 2}, {});
+  EXPECT_EQ(mask.index(1, 2, 3), 28u);
+  EXPECT_EQ(mask.first_begin()[28], 1);
+  EXPECT_EQ(mask.first_end()[28], 2);
+  EXPECT_FALSE(mask.visible(1, 2, 1, 3));
+  EXPECT_TRUE(mask.visible(1, 2, 2, 3));
+  EXPECT_TRUE(mask.visible(1, 1, 1, 3));
+}
+
+TEST(IntervalMask, KeepsSeparateRangesInAscendingOrder) {
+  const IntervalMask mask = one_column(10, {7, 9}, {2, 4});
+  EXPECT_EQ(mask.first(0), (Interval{2, 4}));
+  EXPECT_EQ(mask.second(0), (Interval{7, 9}));
+}
+
+TEST(IntervalMask, MergesRangesThatTouch) {
+  const IntervalMask mask = one_column(10, {4, 9}, {2, 4});
+  EXPECT_EQ(mask.first(0), (Interval{2, 9}));
+  EXPECT_EQ(mask.second(0), Interval{});
+}
+
+TEST(IntervalMask, PutsAnEmptyRangeLast) {
+  const IntervalMask mask = one_column(10, {6, 6}, {2, 4});
+  EXPECT_EQ(mask.first(0), (Interval{2, 4}));
+  EXPECT_EQ(mask.second(0), Interval{});
+}
+
+TEST(IntervalMask, MasksTheUnionOfAnyTwoRangesAndKeepsTheNormalForm) {
+  const std::int32_t rows = 5;
+  for (int code = 0; code < 9 * 9 * 9 * 9; ++code) {
+    const auto bound = [code](int power) { return code / power % 9 - 2; };
+    const Interval a{bound(1), bound(9)};
+    const Interval b{bound(81), bound(729)};
+    const IntervalMask mask = one_column(rows, a, b);
+    for (std::int32_t r = 0; r < rows; ++r) {
+      const bool masked = (a.begin <= r && r < a.end) || (b.begin <= r && r < b.end);
+      ASSERT_EQ(mask.visible(0, 0, r, 0), !masked) << "row " << r << " of code " << code;
+    }
+    const Interval first = mask.first(0);
+    const Interval second = mask.second(0);
+    ASSERT_TRUE(first == Interval{} || (0 <= first.begin && first.begin < first.end && first.end <= rows)) << code;
+    ASSERT_TRUE(second == Interval{} || (first.end < second.begin && second.begin < second.end && second.end <= rows));
+    ASSERT_TRUE(!first.empty() || second.empty()) << code;
+  }
+}
+
+TEST(IntervalMask, TakesSixteenBytesAColumn) {
+  EXPECT_EQ(IntervalMask({.batch = 2, .heads = 3, .rows = 400, .columns = 5}).memory_bytes(), 2u * 3 * 5 * 16);
+}
+
+TEST(IntervalMask, RefusesShapesThatCannotBeCounted) {
+  EXPECT_EQ(refusal([] { IntervalMask({.batch = 1, .heads = 1, .rows = std::int64_t{1} << 31, .columns = 1}); }),
+            "IntervalMask: rows is 2,147,483,648; give a size from 0 to 2,147,483,647 (2^31 - 1)");
+  EXPECT_EQ(refusal([] { IntervalMask({.batch = 1, .heads = -1, .rows = 1, .columns = 1}); }),
+            "IntervalMask: heads is -1; give a size from 0 to 2,147,483,647 (2^31 - 1)");
+  const std::int64_t huge = (std::int64_t{1} << 31) - 1;
+  EXPECT_EQ(refusal([huge] { IntervalMask({.batch = huge, .heads = huge, .rows = 1, .columns = huge}); },
+                    Status::out_of_memory),
+            "IntervalMask: more than 144,115,188,075,855,871 elements, which no memory holds; give smaller sizes");
+}
+
+}  // namespace
+}  // namespace flashmask

@@ -1,0 +1,63 @@
+#include "corpus/corpus.h"
+#include "flashmask/builders.h"
+#include "mask/mask_source.h"
+#include "mask/visibility.h"
+
+namespace flashmask {
+namespace {
+
+using testing::refusal;
+
+TEST(Lower, HandsOutTheSharedIntervalsOfABuilder) {
+  const Mask mask = masks::causal(100, 100);
+  EXPECT_EQ(&lower(mask).intervals(), &lower(mask).intervals());
+  EXPECT_EQ(lower(mask).form(), MaskForm::intervals);
+  EXPECT_EQ(lower(mask).why(), "every column has at most two masked row ranges");
+  EXPECT_EQ(lower(mask).memory_bytes(), 1600u);
+}
+
+TEST(Lower, OfTheExpandedMaskIsLowerOfTheMask) {
+  for (const corpus::Entry& entry : corpus::entries()) {
+    for (const corpus::Size& awkward : corpus::awkward_sizes()) {
+      const corpus::Size size{awkward.rows, awkward.columns, 2};
+      if (!entry.accepts(size)) continue;
+      const Mask mask = entry.build(size);
+      const Mask again = from_dense(mask.shape(), expand(mask));
+      EXPECT_EQ(lower(again).intervals(), lower(mask).intervals())
+          << entry.name << " " << size.rows << " x " << size.columns;
+    }
+  }
+}
+
+/// Column 2 of head 1 of batch entry 1 is striped: rows 0, 2 and 4 are masked.
+Mask striped() {
+  return from_predicate({.batch = 2, .heads = 2, .rows = 6, .columns = 4}, [](auto batch, auto head, auto i, auto j) {
+    return batch == 0 || head == 0 || j < 2 || i % 2 == 1;
+  });
+}
+
+TEST(FindMisfit, NamesTheFirstColumnThatNeedsThreeRanges) {
+  const auto misfit = find_misfit(striped());
+  ASSERT_TRUE(misfit);
+  EXPECT_EQ(misfit->batch, 1);
+  EXPECT_EQ(misfit->head, 1);
+  EXPECT_EQ(misfit->column, 2);
+  EXPECT_EQ(misfit->ranges, 3);
+}
+
+TEST(FindMisfit, FindsNoneInAMaskOfTwoRanges) {
+  EXPECT_FALSE(find_misfit(masks::global_sliding_window(30, 3, 2, 2)));
+  EXPECT_FALSE(find_misfit(from_predicate({.batch = 1, .heads = 1, .rows = 5, .columns = 3},
+                                          [](auto, auto, auto i, auto) { return i % 2 == 0; })));
+}
+
+TEST(Lower, SaysWhichColumnDoesNotFit) {
+  EXPECT_EQ(
+      refusal([] { lower(striped()); }, Status::unsupported),
+      "lower: column 2 (batch 1, head 1) of from_predicate has 3 masked row ranges but the interval form holds 2 a "
+      "column, and this version has no bit form yet; give a mask with at most two masked row ranges in every key "
+      "column");
+}
+
+}  // namespace
+}  // namespace flashmask
