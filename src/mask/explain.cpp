@@ -138,7 +138,7 @@ Explanation explain(const Mask& mask, TileShape tile) {
 
 std::string to_string(const Explanation& e) {
   const std::string tile = grouped(e.tile.rows) + " x " + grouped(e.tile.columns);
-  const std::pair<std::string, std::string> lines[] = {
+  const auto lines = std::to_array<std::pair<std::string, std::string>>({
       {"mask", e.description},
       {"shape", shape_line(e.shape)},
       {"form", to_string(e.form) + ": " + e.why},
@@ -149,11 +149,13 @@ std::string to_string(const Explanation& e) {
       {"mask memory", human_bytes(e.mask_bytes)},
       {"schedule memory", human_bytes(e.schedule_bytes)},
       {"dense mask memory", human_bytes(e.dense_bytes)},
-  };
+  });
   std::size_t width = 0;
   for (const auto& [name, value] : lines) width = std::max(width, name.size());
   std::string table;
-  for (const auto& [name, value] : lines) table += name + std::string(width + 2 - name.size(), ' ') + value + '\n';
+  for (const auto& [name, value] : lines) {
+    table.append(name).append(width + 2 - name.size(), ' ').append(value).append(1, '\n');
+  }
   return table;
 }
 

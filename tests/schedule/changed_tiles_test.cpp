@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 
@@ -20,9 +21,11 @@ TEST(ChangedTiles, DrainsInAscendingOrderEachOnce) {
   std::mt19937 random(1);
   std::set<std::size_t> expected{0, 63, 64, 4095, 4096, count - 1};
   for (int i = 0; i < 500; ++i) expected.insert(random() % count);
-  for (auto tile = expected.rbegin(); tile != expected.rend(); ++tile) {
-    tiles.insert(static_cast<std::uint32_t>(*tile));
-    tiles.insert(static_cast<std::uint32_t>(*tile));
+  std::vector<std::size_t> shuffled(expected.begin(), expected.end());
+  std::shuffle(shuffled.begin(), shuffled.end(), random);
+  for (const std::size_t tile : shuffled) {
+    tiles.insert(static_cast<std::uint32_t>(tile));
+    tiles.insert(static_cast<std::uint32_t>(tile));
   }
   EXPECT_EQ(drained(tiles), std::vector<std::size_t>(expected.begin(), expected.end()));
 }

@@ -49,7 +49,7 @@ TEST(Explain, NamesTheFirstEightEmptyRowsOfTheFirstHead) {
   const Explanation few = explain(masks::causal(5, 3));
   EXPECT_EQ(few.empty_rows, 2);
   EXPECT_EQ(few.first_empty_rows, (std::vector<std::int64_t>{0, 1}));
-  const Mask heads[] = {masks::causal(20, 3), masks::full(20, 3)};
+  const std::vector<Mask> heads = {masks::causal(20, 3), masks::full(20, 3)};
   const Explanation many = explain(stack_heads(heads));
   EXPECT_EQ(many.empty_rows, 17);
   EXPECT_EQ(many.first_empty_rows, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));

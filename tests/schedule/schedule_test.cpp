@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,7 +19,7 @@
 namespace flashmask {
 namespace {
 
-constexpr TileShape kTiles[] = {{64, 64}, {128, 128}, {64, 128}, {16, 32}};
+constexpr std::array<TileShape, 4> kTiles = {{{64, 64}, {128, 128}, {64, 128}, {16, 32}}};
 
 /// Five workers, each body on a thread of its own.
 class FiveWorkers : public Executor {
@@ -25,6 +27,7 @@ class FiveWorkers : public Executor {
   int workers() const override { return 5; }
   void run(int count, const std::function<void(int)>& body) override {
     std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i) threads.emplace_back(body, i);
     for (std::thread& thread : threads) thread.join();
   }
@@ -112,10 +115,11 @@ TEST(Schedule, EqualsBruteForceOverTheCorpus) {
 }
 
 TEST(Schedule, EqualsBruteForceOnRandomMasks) {
-  constexpr TileShape tiles[] = {{64, 64}, {128, 128}, {64, 128}, {16, 32}, {7, 5}, {1, 1}, {1, 9}, {33, 1}};
+  constexpr std::array<TileShape, 8> tiles = {
+      {{64, 64}, {128, 128}, {64, 128}, {16, 32}, {7, 5}, {1, 1}, {1, 9}, {33, 1}}};
   RandomMasks masks(3);
   for (int round = 0; round < 10000; ++round) {
-    const TileShape tile = tiles[masks.below(std::size(tiles))];
+    const TileShape tile = tiles[static_cast<std::size_t>(masks.below(std::ssize(tiles)))];
     const std::int64_t longest = masks.below(8) == 0 ? 300 : 60;
     const MaskShape shape{1 + masks.below(2), 1 + masks.below(3), 1 + masks.below(longest), 1 + masks.below(longest)};
     const RandomMask mask = masks.next(shape, tile);
