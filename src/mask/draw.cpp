@@ -27,6 +27,21 @@ std::int32_t block_size(std::int64_t scores, std::int64_t width) {
   return static_cast<std::int32_t>(std::max<std::int64_t>((scores + width - 1) / width, 1));
 }
 
+void paint(const std::vector<Run>& runs, std::size_t column, Canvas& canvas) {
+  for (const Run& run : runs) {
+    for (std::int32_t line = run.begin; line < run.end; ++line) {
+      canvas[static_cast<std::size_t>(line)][column] = run.kind;
+    }
+  }
+}
+
+void count_ranges(const std::vector<Interval>& ranges, TileCounter& counter) {
+  for (const Interval& range : ranges) {
+    counter.add_begins({&range.begin, 1});
+    counter.add_ends({&range.end, 1});
+  }
+}
+
 /// Counts through the masked ranges, so that a picture costs columns, not scores, whatever form the mask lowers to.
 Canvas block_kinds(const Mask& mask, const DrawOptions& options, TileShape block) {
   const MaskShape& shape = mask.shape();
@@ -34,23 +49,15 @@ Canvas block_kinds(const Mask& mask, const DrawOptions& options, TileShape block
                 std::vector<TileKind>(static_cast<std::size_t>(column_tiles(shape, block)), TileKind::skip));
   TileCounter counter(shape.rows, block.rows);
   std::vector<Interval> ranges;
-  std::vector<Run> runs;
   for (std::int64_t first = 0; first < shape.columns; first += block.columns) {
     const std::int64_t end = std::min(first + block.columns, shape.columns);
     for (std::int64_t column = first; column < end; ++column) {
       mask.source().masked_rows(options.batch, options.head, column, ranges);
-      for (const Interval& range : ranges) {
-        counter.add_begins({&range.begin, 1});
-        counter.add_ends({&range.end, 1});
-      }
+      count_ranges(ranges, counter);
     }
-    runs.clear();
+    std::vector<Run> runs;
     counter.drain(static_cast<std::int32_t>(end - first), runs);
-    for (const Run& run : runs) {
-      for (std::int32_t line = run.begin; line < run.end; ++line) {
-        canvas[static_cast<std::size_t>(line)][static_cast<std::size_t>(first / block.columns)] = run.kind;
-      }
-    }
+    paint(runs, static_cast<std::size_t>(first / block.columns), canvas);
   }
   return canvas;
 }
@@ -70,12 +77,12 @@ constexpr const char* kPlain = "\x1b[0m";
 
 std::string line_of(const std::vector<TileKind>& kinds, bool colour) {
   std::string line;
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
-    if (colour && (i == 0 || kinds[i] != kinds[i - 1]))
-      line += (i == 0 ? "" : kPlain) + std::string(colour_of(kinds[i]));
-    line += symbol(kinds[i]);
+  for (auto begin = kinds.begin(); begin != kinds.end();) {
+    const auto end = std::find_if(begin, kinds.end(), [&](TileKind kind) { return kind != *begin; });
+    const std::string symbols(static_cast<std::size_t>(end - begin), symbol(*begin));
+    line += colour ? colour_of(*begin) + symbols + kPlain : symbols;
+    begin = end;
   }
-  if (colour && !kinds.empty()) line += kPlain;
   return line + '\n';
 }
 
