@@ -1,0 +1,153 @@
+#include <atomic>
+#include <new>
+#include <utility>
+
+#include "cpu/grad_query_turns.h"
+#include "cpu/launch.h"
+
+namespace flashmask::cpu {
+namespace {
+
+/// Where everything lies in the workspace. Rows are padded to whole tiles.
+struct Layout {
+  Layout(const Problem& problem, const BackwardCode& code, int workers)
+      : row_tiles(tiles_of(problem.query_length)),
+        padded_rows(row_tiles * kTile),
+        sum_floats(padded_rows * code.padded_head_dim(static_cast<int>(problem.head_dim))),
+        group(problem.query_heads / problem.kv_heads),
+        scratch_bytes(round_up_line(
+            code.scratch_bytes(static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim)))) {
+    const auto heads = static_cast<std::size_t>(problem.batch * problem.query_heads);
+    const auto group_size = static_cast<std::size_t>(group);
+    const auto rows = static_cast<std::size_t>(padded_rows);
+    lse2 = take(heads * rows * sizeof(float));
+    delta = take(heads * rows * sizeof(float));
+    sums = take(heads * static_cast<std::size_t>(sum_floats) * sizeof(float));
+    added = take(heads * static_cast<std::size_t>(row_tiles) * sizeof(std::atomic<std::int32_t>));
+    turns = take(static_cast<std::size_t>(workers) * group_size * sizeof(GradQueryTurns));
+    heads_of_workers = take(static_cast<std::size_t>(workers) * group_size * sizeof(BackwardHead));
+    scratch = take(static_cast<std::size_t>(workers) * scratch_bytes);
+  }
+
+  std::int64_t row_tiles, padded_rows, sum_floats, group;
+  std::size_t scratch_bytes;
+  std::size_t lse2, delta, sums, added, turns, heads_of_workers, scratch;
+  std::size_t total = 0;
+
+ private:
+  std::size_t take(std::size_t bytes) {
+    const std::size_t offset = total;
+    total += round_up_line(bytes);
+    return offset;
+  }
+};
+
+/// One call of backward().
+class BackwardCall {
+ public:
+  BackwardCall(const BackwardCode& code, const Plan& plan, const BackwardTensors& tensors,
+               const KernelExecution& execution)
+      : code_(code),
+        plan_(plan),
+        problem_(plan.problem()),
+        tensors_(tensors),
+        execution_(execution),
+        layout_(problem_, code, execution.workers) {}
+
+  void run() const {
+    for_each_task(execution_.executor, execution_.workers, problem_.batch * problem_.query_heads * layout_.row_tiles,
+                  [&](std::int64_t task, int) { prepare(task / layout_.row_tiles, task % layout_.row_tiles); });
+    const std::int64_t column_tiles = tiles_of(problem_.key_length);
+    for_each_task(execution_.executor, execution_.workers, problem_.batch * problem_.kv_heads * column_tiles,
+                  [&](std::int64_t task, int worker) {
+                    run_column_tile(task / column_tiles / problem_.kv_heads, task / column_tiles % problem_.kv_heads,
+                                    task % column_tiles, worker);
+                  });
+  }
+
+ private:
+  template <class T>
+  T* workspace(std::size_t offset) const {
+    return reinterpret_cast<T*>(execution_.workspace + offset);
+  }
+  std::atomic<std::int32_t>* added(std::int64_t head_index) const {
+    return workspace<std::atomic<std::int32_t>>(layout_.added) + head_index * layout_.row_tiles;
+  }
+  RowStatistics statistics(std::int64_t head_index) const {
+    return {workspace<float>(layout_.lse2) + head_index * layout_.padded_rows,
+            workspace<float>(layout_.delta) + head_index * layout_.padded_rows};
+  }
+
+  void prepare(std::int64_t head_index, std::int64_t row_tile) const {
+    const std::int64_t batch = head_index / problem_.query_heads;
+    const std::int64_t head = head_index % problem_.query_heads;
+    new (added(head_index) + row_tile) std::atomic<std::int32_t>(0);
+    const HeadMask mask(plan_, Direction::backward, batch, head);
+    code_.prepare({head_sizes(problem_), head_rows<Rows>(tensors_.o, batch, head),
+                   head_rows<Rows>(tensors_.grad_o, batch, head), head_line(tensors_.lse, batch, head),
+                   tensors_.grad_lse.present() ? head_line(tensors_.grad_lse, batch, head) : nullptr,
+                   statistics(head_index), head_rows<MutableRows>(tensors_.grad_q, batch, head),
+                   mask.row_runs(row_tile).count != 0, row_tile});
+  }
+
+  void run_column_tile(std::int64_t batch, std::int64_t kv_head, std::int64_t column_tile, int worker) const {
+    const std::int64_t first = static_cast<std::int64_t>(worker) * layout_.group;
+    BackwardHead* heads = workspace<BackwardHead>(layout_.heads_of_workers) + first;
+    GradQueryTurns* turns = workspace<GradQueryTurns>(layout_.turns) + first;
+    for (std::int64_t g = 0; g < layout_.group; ++g) {
+      const std::int64_t head = kv_head * layout_.group + g;
+      const std::int64_t head_index = batch * problem_.query_heads + head;
+      const HeadMask mask(plan_, Direction::backward, batch, head);
+      new (turns + g) GradQueryTurns{added(head_index), mask};
+      new (heads + g) BackwardHead{head_rows<Rows>(tensors_.q, batch, head),
+                                   head_rows<Rows>(tensors_.grad_o, batch, head),
+                                   statistics(head_index),
+                                   head_rows<MutableRows>(tensors_.grad_q, batch, head),
+                                   workspace<float>(layout_.sums) + head_index * layout_.sum_floats,
+                                   turns + g,
+                                   mask.column_runs(column_tile),
+                                   mask.columns()};
+    }
+    code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
+               head_rows<Rows>(tensors_.v, batch, kv_head), head_rows<MutableRows>(tensors_.grad_k, batch, kv_head),
+               head_rows<MutableRows>(tensors_.grad_v, batch, kv_head), column_tile, heads,
+               static_cast<int>(layout_.group), plan_.visit() == Visit::active,
+               workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes});
+  }
+
+  const BackwardCode& code_;
+  const Plan& plan_;
+  const Problem& problem_;
+  const BackwardTensors& tensors_;
+  const KernelExecution& execution_;
+  const Layout layout_;
+};
+
+class Backward final : public BackwardKernel {
+ public:
+  Backward(KernelInfo info, const InstructionSet& set, const BackwardCode& code)
+      : BackwardKernel(std::move(info)), set_(set), code_(code) {}
+
+  std::string refusal() const override { return set_.why_not(); }
+  std::string refusal(const Problem&) const override { return ""; }
+
+  std::size_t workspace_bytes(const Problem& problem, int workers) const override {
+    return Layout(problem, code_, workers).total;
+  }
+
+  void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
+    BackwardCall(code_, plan, tensors, execution).run();
+  }
+
+ private:
+  const InstructionSet& set_;
+  const BackwardCode code_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Kernel> backward_kernel(KernelInfo info, const InstructionSet& set, const BackwardCode& code) {
+  return std::make_unique<const Backward>(std::move(info), set, code);
+}
+
+}  // namespace flashmask::cpu

@@ -1,0 +1,38 @@
+#include <string>
+#include <utility>
+
+#include "cpu/instruction_set.h"
+#include "cpu/launch.h"
+#include "dispatch/kernel.h"
+
+namespace flashmask {
+namespace {
+
+KernelInfo describe(const cpu::InstructionSet& set, Direction direction, DType dtype) {
+  KernelInfo info;
+  info.arch = set.name;
+  info.direction = direction;
+  info.dtype = dtype;
+  info.device = DeviceType::cpu;
+  info.tile = {cpu::kTile, cpu::kTile};
+  info.predicate = MaskForm::intervals;
+  info.name = info.arch + "." + to_string(direction) + "." + to_string(dtype) + ".dany.m" +
+              std::to_string(info.tile.rows) + "n" + std::to_string(info.tile.columns) + "." +
+              to_string(info.predicate);
+  return info;
+}
+
+}  // namespace
+
+KernelRows cpu_kernels() {
+  KernelRows rows;
+  for (const cpu::InstructionSet& set : cpu::instruction_sets()) {
+    for (const cpu::KernelCode& code : set.kernels) {
+      rows.push_back(cpu::forward_kernel(describe(set, Direction::forward, code.dtype), set, code.forward));
+      rows.push_back(cpu::backward_kernel(describe(set, Direction::backward, code.dtype), set, code.backward));
+    }
+  }
+  return rows;
+}
+
+}  // namespace flashmask

@@ -1,0 +1,261 @@
+#pragma once
+
+#include <math.h>
+
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/intervals_predicate.h"
+#include "cpu/kernel_tasks.h"
+#include "cpu/register_tile.h"
+#include "cpu/tile_extent.h"
+#include "cpu/tile_memory.h"
+
+namespace flashmask::cpu {
+
+/// Online softmax over one row tile (FlashMask, algorithm 1), scores held transposed: a line is a key, a lane a query.
+/// So the statistics of 64 queries are four vectors, the maximum and the sum need no reduction across lanes, keys and
+/// values are read as they lie in memory, and the mask of a key column is one word.
+template <class Isa, class In, template <class> class Predicate>
+class ForwardKernel {
+ public:
+  static std::size_t scratch_bytes(int head_dim, int value_dim) {
+    HeadSizes sizes{};
+    sizes.head_dim = head_dim;
+    sizes.value_dim = value_dim;
+    return ForwardKernel(sizes, nullptr).used_;
+  }
+
+  static void run(const ForwardTask& task) {
+    [[maybe_unused]] typename Isa::FlushDenormals mode;
+    ForwardKernel kernel(task.sizes, task.scratch);
+    kernel.begin(task);
+    for (std::int64_t i = 0; i < task.runs.count; ++i) {
+      const Run run = task.runs.runs[i];
+      for (std::int64_t tile = run.begin; tile < run.end; ++tile) kernel.visit(task, tile, run.kind);
+    }
+    kernel.finish(task);
+  }
+
+ private:
+  using Unit = typename Isa::Unit;
+  using Vec = typename Isa::Vec;
+  using Blocks = RowBlocks<Isa>;
+  static constexpr int kPanels = kTile / kPanel<Isa>;
+  static constexpr float kLog2E = 1.44269504088896340736f;
+  static constexpr float kLn2 = 0.69314718055994530942f;
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  /// A row's reference maximum follows its true maximum only when that is 2^8 larger: probabilities stay below 2^8,
+  /// far from overflow, and the output is rescaled once or twice instead of at every tile.
+  static constexpr float kRescaleThreshold = 8.0f;
+
+  FLASHMASK_INLINE ForwardKernel(const HeadSizes& sizes, std::byte* memory)
+      : units_(units_of<Isa>(sizes.head_dim)),
+        value_stride_(local_stride<Isa>(sizes.value_dim)),
+        value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
+        key_stride_(local_stride<Isa>(sizes.head_dim)),
+        scale_(sizes.scale * kLog2E) {
+    Scratch scratch(memory);
+    queries_ = scratch.take<Unit>(round_up_lanes<Isa>(units_) * kTile);
+    keys_ = scratch.take<Unit>(key_stride_ * kTile);
+    values_ = scratch.take<Unit>(value_stride_ * kTile);
+    scores_ = scratch.take<float>(kTile * kTile);
+    output_ = scratch.take<float>(value_stride_ * kTile);
+    maximum_ = scratch.take<float>(kTile);
+    sum_ = scratch.take<float>(kTile);
+    tile_maximum_ = scratch.take<float>(kTile);
+    rescale_ = scratch.take<float>(kTile);
+    used_ = scratch.used();
+  }
+
+  FLASHMASK_INLINE void begin(const ForwardTask& task) {
+    row0_ = task.row_tile * kTile;
+    rows_ = static_cast<int>(task.sizes.query_length - row0_ < kTile ? task.sizes.query_length - row0_ : kTile);
+    if (task.runs.count != 0) {
+      load_rows<Isa, In>(keys_, key_stride_, task.q, row0_, 0, kTile, rows_, task.sizes.head_dim);
+      transpose_to_panels<Isa>(keys_, key_stride_, queries_, units_);
+    }
+    for (int q = 0; q < kTile; q += Isa::lanes) {
+      Isa::store(maximum_ + q, Isa::broadcast(-kInfinity));
+      Isa::store(sum_ + q, Isa::broadcast(0.0f));
+    }
+    fill_zero<Isa>(output_, value_stride_ * kTile);
+  }
+
+  FLASHMASK_INLINE void visit(const ForwardTask& task, std::int64_t column_tile, TileKind kind) {
+    const std::int64_t column0 = column_tile * kTile;
+    const std::int64_t left = task.sizes.key_length - column0;
+    const TileBounds tile{row0_, column0, rows_, static_cast<int>(left < kTile ? left : kTile)};
+    extent_.set_whole();
+    if (kind == TileKind::full && tile.columns == kTile) {
+      step<false>(task, tile);
+      return;
+    }
+    if (kind == TileKind::full) {
+      for (int c = 0; c < kTile; ++c) bits_.word[c] = c < tile.columns ? ~0ull : 0;
+    } else {
+      Predicate<Isa>::column_words(task.mask, tile, bits_);
+    }
+    if (task.trim) extent_.set_visible(bits_);
+    step<true>(task, tile);
+  }
+
+  template <bool Masked>
+  FLASHMASK_INLINE void step(const ForwardTask& task, const TileBounds& tile) {
+    score<Masked>(task, tile);
+    follow_maximum();
+    exponentiate();
+    load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column0, extent_.first_line / Isa::step * Isa::step,
+                            extent_.last_line, tile.columns, task.sizes.value_dim);
+    accumulate();
+  }
+
+  /// scores_[key][query] = scale · log2(e) · k · qᵀ, −∞ where masked; tile_maximum_[query].
+  template <bool Masked>
+  FLASHMASK_INLINE void score(const ForwardTask& task, const TileBounds& tile) {
+    const Broadcast<Unit> keys = key_operand(task, tile);
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const Panel<Unit> queries{queries_ + panel * round_up_lanes<Isa>(units_) * kPanel<Isa>, kPanel<Isa>};
+      for (int v = 0; v < Isa::vectors; ++v)
+        Isa::store(tile_maximum_ + panel * kPanel<Isa> + v * Isa::lanes, Isa::broadcast(-kInfinity));
+      for (int block = 0; block < Blocks::count; ++block) {
+        if (!extent_.active(block, panel)) continue;
+        Blocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
+          score_register_tile<Masked, rows.value>(Blocks::begin(block), panel, keys, queries);
+        });
+      }
+    }
+  }
+
+  template <bool Masked, int Rows>
+  FLASHMASK_INLINE void score_register_tile(int key0, int panel, Broadcast<Unit> keys, Panel<Unit> queries) {
+    const Vec scale = Isa::broadcast(scale_);
+    // Not const: GCC 12 would keep a constant aggregate in memory through the whole inner loop.
+    Accumulators<Isa, Rows, Isa::vectors> acc = register_tile<Isa, Rows, Isa::vectors>(
+        {keys.data + key0 * keys.row_stride, keys.row_stride, 1}, queries, units_);
+    unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
+      const int lane = panel * kPanel<Isa> + v * Isa::lanes;
+      Vec top = Isa::load(tile_maximum_ + lane);
+      unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+        Vec s = Isa::mul(acc.v[r][v], scale);
+        if constexpr (Masked) s = Isa::select(bits_.word[key0 + r] >> lane, s, Isa::broadcast(-kInfinity));
+        top = Isa::max(top, s);
+        Isa::store(scores_ + (key0 + r) * kTile + lane, s);
+      });
+      Isa::store(tile_maximum_ + lane, top);
+    });
+  }
+
+  /// The keys of a tile as they lie in memory, or a copy where they are of another type or end inside the tile.
+  FLASHMASK_INLINE Broadcast<Unit> key_operand(const ForwardTask& task, const TileBounds& tile) {
+    const In* keys = row_of<In>(task.k, tile.column0);
+    if (tile.columns == kTile) {
+      if constexpr (std::is_same_v<In, Unit>) return {keys, task.k.stride, 1};
+      if constexpr (Isa::step == 2) {
+        const bool whole_units = task.sizes.head_dim % 2 == 0 && task.k.stride % 2 == 0;
+        if (whole_units && reinterpret_cast<std::uintptr_t>(keys) % alignof(Unit) == 0)
+          return {reinterpret_cast<const Unit*>(keys), task.k.stride / 2, 1};
+      }
+    }
+    load_rows<Isa, In>(keys_, key_stride_, task.k, tile.column0, extent_.first_line, extent_.last_line, tile.columns,
+                       task.sizes.head_dim);
+    return {keys_, key_stride_, 1};
+  }
+
+  /// Moves the reference maximum of the queries that have outgrown it, and what was summed under the old one.
+  FLASHMASK_INLINE void follow_maximum() {
+    std::uint64_t moved = 0;
+    for (int q = 0; q < kTile; q += Isa::lanes) {
+      const Vec old = Isa::load(maximum_ + q);
+      const Vec top = Isa::load(tile_maximum_ + q);
+      const std::uint64_t outgrown = Isa::greater(top, Isa::add(old, Isa::broadcast(kRescaleThreshold)));
+      if (outgrown == 0) continue;
+      const Vec rescale = Isa::select(outgrown, Isa::exp2(Isa::sub(old, top)), Isa::broadcast(1.0f));
+      const std::uint64_t started = Isa::greater(old, Isa::broadcast(-kInfinity));
+      Isa::store(rescale_ + q, rescale);
+      Isa::store(sum_ + q, Isa::mul(Isa::load(sum_ + q), rescale));
+      Isa::store(maximum_ + q, Isa::select(outgrown, top, old));
+      moved |= (outgrown & started) << q;
+    }
+    for (; moved != 0; moved &= moved - 1) {
+      const int q = __builtin_ctzll(moved);
+      const Vec factor = Isa::broadcast(rescale_[q]);
+      float* row = output_ + q * value_stride_;
+      for (std::int64_t c = 0; c < value_columns_; c += Isa::lanes)
+        Isa::store(row + c, Isa::mul(Isa::load(row + c), factor));
+    }
+  }
+
+  /// Scores → probabilities in place, as units of a reduction over keys: [key / step][query]; sum_[query].
+  FLASHMASK_INLINE void exponentiate() {
+    for (int panel = 0; panel < kPanels; ++panel) {
+      Vec reference[Isa::vectors], even[Isa::vectors], odd[Isa::vectors];
+      for (int v = 0; v < Isa::vectors; ++v) {
+        const int q = panel * kPanel<Isa> + v * Isa::lanes;
+        // −∞ would turn a masked score into NaN: −∞ − −∞.
+        reference[v] = Isa::max(Isa::load(maximum_ + q), Isa::broadcast(std::numeric_limits<float>::lowest()));
+        even[v] = Isa::load(sum_ + q);
+        odd[v] = Isa::broadcast(0.0f);
+      }
+      for (int block = 0; block < Blocks::count; ++block) {
+        const bool active = extent_.active(block, panel);
+        for (int key = Blocks::begin(block); key < Blocks::end(block); key += 2) {
+          for (int v = 0; v < Isa::vectors; ++v) {
+            const int q = panel * kPanel<Isa> + v * Isa::lanes;
+            Vec p0 = Isa::broadcast(0.0f), p1 = p0;
+            if (active) {
+              p0 = Isa::exp2(Isa::sub(Isa::load(scores_ + key * kTile + q), reference[v]));
+              p1 = Isa::exp2(Isa::sub(Isa::load(scores_ + (key + 1) * kTile + q), reference[v]));
+              even[v] = Isa::add(even[v], p0);
+              odd[v] = Isa::add(odd[v], p1);
+            }
+            Isa::store_row_pair(probabilities() + key / Isa::step * kTile + q, kTile, p0, p1);
+          }
+        }
+      }
+      for (int v = 0; v < Isa::vectors; ++v)
+        Isa::store(sum_ + panel * kPanel<Isa> + v * Isa::lanes, Isa::add(even[v], odd[v]));
+    }
+  }
+
+  /// output_[query] += P v
+  FLASHMASK_INLINE void accumulate() {
+    for (std::int64_t column = 0; column < value_columns_; column += kPanel<Isa>) {
+      for (int block = 0; block < Blocks::count; ++block) {
+        const int begin = extent_.lines_begin[block] / Isa::step;
+        const int end = (extent_.lines_end[block] + Isa::step - 1) / Isa::step;
+        if (begin >= end) continue;
+        const int q = Blocks::begin(block);
+        accumulate_block<Isa>(
+            output_ + q * value_stride_, value_stride_, block, {probabilities() + begin * kTile + q, 1, kTile},
+            {values_ + begin * value_stride_ + column, value_stride_}, end - begin, column, value_columns_);
+      }
+    }
+  }
+
+  FLASHMASK_INLINE void finish(const ForwardTask& task) {
+    for (int q = 0; q < rows_; ++q) {
+      const float sum = sum_[q];
+      const bool sees_nothing = sum == 0.0f;
+      store_row_scaled<Isa>(row_of<In>(task.o, row0_ + q), output_ + q * value_stride_,
+                            sees_nothing ? 0.0f : 1.0f / sum, task.sizes.value_dim);
+      task.lse[row0_ + q] = sees_nothing ? -kInfinity : (maximum_[q] + log2f(sum)) * kLn2;
+    }
+  }
+
+  /// Probabilities overwrite scores: a unit never lies behind the scores it is made of.
+  FLASHMASK_INLINE Unit* probabilities() { return reinterpret_cast<Unit*>(scores_); }
+
+  const std::int64_t units_, value_stride_, value_columns_, key_stride_;
+  const float scale_;
+  std::size_t used_;
+  Unit *queries_, *keys_, *values_;
+  float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
+  std::int64_t row0_ = 0;
+  int rows_ = 0;
+  TileBits bits_;
+  TileExtent<Isa> extent_;
+};
+
+}  // namespace flashmask::cpu

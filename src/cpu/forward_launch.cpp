@@ -1,0 +1,61 @@
+#include <utility>
+
+#include "cpu/launch.h"
+
+namespace flashmask::cpu {
+namespace {
+
+class Forward final : public ForwardKernel {
+ public:
+  Forward(KernelInfo info, const InstructionSet& set, const ForwardCode& code)
+      : ForwardKernel(std::move(info)), set_(set), code_(code) {}
+
+  std::string refusal() const override { return set_.why_not(); }
+  std::string refusal(const Problem&) const override { return ""; }
+
+  std::size_t workspace_bytes(const Problem& problem, int workers) const override {
+    return static_cast<std::size_t>(workers) * scratch_bytes(problem);
+  }
+
+  void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
+    const Problem& problem = plan.problem();
+    const std::int64_t row_tiles = tiles_of(problem.query_length);
+    const std::size_t scratch = scratch_bytes(problem);
+    for_each_task(execution.executor, execution.workers, problem.batch * problem.query_heads * row_tiles,
+                  [&](std::int64_t task, int worker) {
+                    const std::int64_t head = task / row_tiles;
+                    // The last row tiles of a causal mask are the heaviest: they go first, so that threads end
+                    // together.
+                    const std::int64_t row_tile = row_tiles - 1 - task % row_tiles;
+                    run_row_tile(plan, tensors, head / problem.query_heads, head % problem.query_heads, row_tile,
+                                 execution.workspace + static_cast<std::size_t>(worker) * scratch);
+                  });
+  }
+
+ private:
+  std::size_t scratch_bytes(const Problem& problem) const {
+    return round_up_line(code_.scratch_bytes(static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim)));
+  }
+
+  void run_row_tile(const Plan& plan, const ForwardTensors& tensors, std::int64_t batch, std::int64_t head,
+                    std::int64_t row_tile, std::byte* scratch) const {
+    const Problem& problem = plan.problem();
+    const std::int64_t kv_head = head / (problem.query_heads / problem.kv_heads);
+    const HeadMask mask(plan, Direction::forward, batch, head);
+    code_.run({head_sizes(problem), head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
+               head_rows<Rows>(tensors.v, batch, kv_head), head_rows<MutableRows>(tensors.o, batch, head),
+               head_line(tensors.lse, batch, head), row_tile, mask.row_runs(row_tile), mask.columns(),
+               plan.visit() == Visit::active, scratch});
+  }
+
+  const InstructionSet& set_;
+  const ForwardCode code_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Kernel> forward_kernel(KernelInfo info, const InstructionSet& set, const ForwardCode& code) {
+  return std::make_unique<const Forward>(std::move(info), set, code);
+}
+
+}  // namespace flashmask::cpu

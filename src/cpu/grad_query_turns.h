@@ -1,0 +1,18 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "cpu/kernel_tasks.h"
+#include "cpu/launch.h"
+
+namespace flashmask::cpu {
+
+/// See kernel_tasks.h. Tasks are handed out in ascending order of column tiles, so whoever is waited for has already
+/// been started: no wait can be for ever, also when an executor runs its workers one after another.
+struct GradQueryTurns {
+  std::atomic<std::int32_t>* added;  ///< per row tile: column tiles that have added
+  HeadMask mask;
+};
+
+}  // namespace flashmask::cpu

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "cpu/kernel_tasks.h"
+#include "flashmask/tensor.h"
+
+namespace flashmask::cpu {
+
+/// The kernels of one dtype, compiled for one instruction set.
+struct KernelCode {
+  DType dtype;
+  ForwardCode forward;
+  BackwardCode backward;
+};
+
+/// One level of the CPU table: its kernels and whether this machine can run them.
+struct InstructionSet {
+  const char* name;
+  std::span<const KernelCode> kernels;
+  std::string (*why_not)();  ///< empty when the machine can, and should, run them
+};
+
+/// Best first; the last is scalar and runs anywhere.
+std::span<const InstructionSet> instruction_sets();
+
+/// The levels above scalar that this processor family can have; an empty list elsewhere (x86/ or no_x86/, by CMake).
+std::span<const InstructionSet> family_instruction_sets();
+
+}  // namespace flashmask::cpu

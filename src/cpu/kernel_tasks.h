@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "flashmask/schedule.h"
+
+/// What a CPU kernel is handed: plain pointers and sizes for one row tile or one column tile of one head. Kernel files
+/// are compiled for instruction sets the machine may lack, so nothing here may instantiate a library template.
+namespace flashmask::cpu {
+
+/// Rows and columns of every CPU tile: one 64-bit word holds a row or a column of a partial tile's mask.
+inline constexpr int kTile = 64;
+
+/// The interval mask of one batch entry and mask head, one value a key column.
+struct IntervalColumns {
+  const std::int32_t* first_begin;
+  const std::int32_t* first_end;
+  const std::int32_t* second_begin;
+  const std::int32_t* second_end;
+};
+
+struct RunList {
+  const Run* runs;
+  std::int64_t count;
+};
+
+/// One head of a (sequence, dim) operand; the stride is between tokens, in elements.
+struct Rows {
+  const void* data;
+  std::int64_t stride;
+};
+struct MutableRows {
+  void* data;
+  std::int64_t stride;
+};
+
+struct HeadSizes {
+  std::int64_t query_length;
+  std::int64_t key_length;
+  int head_dim;
+  int value_dim;
+  float scale;
+};
+
+/// One row tile of one query head.
+struct ForwardTask {
+  HeadSizes sizes;
+  Rows q, k, v;
+  MutableRows o;
+  float* lse;  ///< of row 0
+  std::int64_t row_tile;
+  RunList runs;
+  IntervalColumns mask;
+  bool trim;  ///< leave out the wholly masked parts of partial tiles
+  std::byte* scratch;
+};
+
+/// What the backward needs of each query row, made by the prepare step: log2-domain lse (+inf where the row sees
+/// nothing, so that its probabilities are 0) and Δ = rowsum(dO ∘ O) − dlse.
+struct RowStatistics {
+  float* lse2;
+  float* delta;
+};
+
+/// One row tile of one query head, before the backward.
+struct PrepareTask {
+  HeadSizes sizes;
+  Rows o, grad_o;
+  const float* lse;
+  const float* grad_lse;  ///< may be null
+  RowStatistics statistics;
+  MutableRows grad_q;
+  bool visited;  ///< false: no key sees this row tile, so its gradient is written here
+  std::int64_t row_tile;
+};
+
+/// Column tiles add to a row tile's dQ in ascending order, whichever threads run them: that makes the sum the same for
+/// any number of threads without a copy of dQ for each. `turn` counts the column tiles that have added so far.
+struct GradQueryTurns;
+
+/// One query head of the group that shares a key head.
+struct BackwardHead {
+  Rows q, grad_o;
+  RowStatistics statistics;
+  MutableRows grad_q;
+  float* grad_q_sum;  ///< float32 [row tiles][64][padded head dim]
+  GradQueryTurns* turns;
+  RunList runs;  ///< row tiles of this column tile
+  IntervalColumns mask;
+};
+
+/// One column tile of one key head.
+struct BackwardTask {
+  HeadSizes sizes;
+  Rows k, v;
+  MutableRows grad_k, grad_v;
+  std::int64_t column_tile;
+  const BackwardHead* heads;
+  int head_count;
+  bool trim;
+  std::byte* scratch;
+};
+
+/// Waits until every earlier column tile has added to the row tile; says whether this one is the first and the last.
+struct Turn {
+  bool first;
+  bool last;
+};
+Turn await_turn(GradQueryTurns& turns, std::int64_t row_tile, std::int64_t column_tile);
+void pass_turn(GradQueryTurns& turns, std::int64_t row_tile);
+
+/// The code of one kernel row.
+struct ForwardCode {
+  std::size_t (*scratch_bytes)(int head_dim, int value_dim);
+  void (*run)(const ForwardTask& task);
+};
+struct BackwardCode {
+  std::size_t (*scratch_bytes)(int head_dim, int value_dim);
+  std::int64_t (*padded_head_dim)(int head_dim);
+  void (*prepare)(const PrepareTask& task);
+  void (*run)(const BackwardTask& task);
+};
+
+}  // namespace flashmask::cpu

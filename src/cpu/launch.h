@@ -1,0 +1,76 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "cpu/instruction_set.h"
+#include "cpu/kernel_tasks.h"
+#include "dispatch/kernel.h"
+
+namespace flashmask::cpu {
+
+std::unique_ptr<const Kernel> forward_kernel(KernelInfo info, const InstructionSet& set, const ForwardCode& code);
+std::unique_ptr<const Kernel> backward_kernel(KernelInfo info, const InstructionSet& set, const BackwardCode& code);
+
+constexpr std::size_t round_up_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+constexpr std::int64_t tiles_of(std::int64_t tokens) { return (tokens + kTile - 1) / kTile; }
+
+/// Calls body(task, worker) for every task in [0, tasks), handed out in ascending order.
+template <class Body>
+void for_each_task(Executor& executor, int workers, std::int64_t tasks, const Body& body) {
+  std::atomic<std::int64_t> next{0};
+  const int used = static_cast<int>(tasks < workers ? tasks : workers);
+  executor.run(used, [&](int worker) {
+    for (std::int64_t task = next++; task < tasks; task = next++) body(task, worker);
+  });
+}
+
+/// One head of a (batch, sequence, heads, dim) tensor, and of a (batch, heads, sequence) one.
+template <class RowsType>
+RowsType head_rows(const TensorView& tensor, std::int64_t batch, std::int64_t head) {
+  const auto element = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
+  const std::int64_t offset = batch * tensor.strides[0] + head * tensor.strides[2];
+  return {static_cast<std::byte*>(tensor.data) + offset * element, tensor.strides[1]};
+}
+inline float* head_line(const TensorView& tensor, std::int64_t batch, std::int64_t head) {
+  return static_cast<float*>(tensor.data) + batch * tensor.strides[0] + head * tensor.strides[1];
+}
+
+inline HeadSizes head_sizes(const Problem& problem) {
+  return {problem.query_length, problem.key_length, static_cast<int>(problem.head_dim),
+          static_cast<int>(problem.value_dim), problem.softmax_scale()};
+}
+
+/// The mask and schedule that one query head reads.
+class HeadMask {
+ public:
+  HeadMask(const Plan& plan, Direction direction, std::int64_t batch, std::int64_t query_head)
+      : schedule_(plan.schedule(direction)), mask_(plan.mask().intervals()) {
+    const MaskShape& shape = mask_.shape();
+    batch_ = shape.batch == 1 ? 0 : batch;
+    head_ = query_head / (plan.problem().query_heads / shape.heads);
+  }
+
+  RunList row_runs(std::int64_t row_tile) const { return as_list(schedule_.row_runs(batch_, head_, row_tile)); }
+  RunList column_runs(std::int64_t column_tile) const {
+    return as_list(schedule_.column_runs(batch_, head_, column_tile));
+  }
+  IntervalColumns columns() const {
+    const std::size_t first = mask_.index(batch_, head_, 0);
+    return {mask_.first_begin() + first, mask_.first_end() + first, mask_.second_begin() + first,
+            mask_.second_end() + first};
+  }
+
+ private:
+  static RunList as_list(std::span<const Run> runs) { return {runs.data(), static_cast<std::int64_t>(runs.size())}; }
+
+  const TileSchedule& schedule_;
+  const IntervalMask& mask_;
+  std::int64_t batch_ = 0;
+  std::int64_t head_ = 0;
+};
+
+}  // namespace flashmask::cpu

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/kernel_tasks.h"
+#include "cpu/scalar_vector.h"
+
+namespace flashmask::cpu {
+
+/// An operand of a product that is read one unit at a time: element (row, k) is at data[row · row_stride + k · step].
+template <class Unit>
+struct Broadcast {
+  const Unit* data;
+  std::int64_t row_stride;
+  std::int64_t step;
+};
+
+/// An operand that is read a vector at a time: unit k of the columns is at data[k · stride].
+template <class Unit>
+struct Panel {
+  const Unit* data;
+  std::int64_t stride;
+};
+
+template <class Isa, int Rows, int Vectors>
+struct Accumulators {
+  typename Isa::Vec v[Rows][Vectors];
+};
+
+/// The one inner loop of all products: acc[row][column] = Σ_k a(row, k) · b(k, column). Each element is one chain in
+/// ascending k, so that leaving out zero terms at either end changes no bit.
+template <class Isa, int Rows, int Vectors>
+FLASHMASK_INLINE Accumulators<Isa, Rows, Vectors> register_tile(Broadcast<typename Isa::Unit> a,
+                                                                Panel<typename Isa::Unit> b, std::int64_t units) {
+  using Vec = typename Isa::Vec;
+  Accumulators<Isa, Rows, Vectors> acc;
+  unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+    unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { acc.v[r][v] = Isa::broadcast(0.0f); });
+  });
+  for (std::int64_t k = 0; k < units; ++k) {
+    Vec columns[Vectors];
+    unrolled<Vectors>(
+        [&](auto v) FLASHMASK_INLINE_LAMBDA { columns[v] = Isa::load_units(b.data + k * b.stride + v * Isa::lanes); });
+    unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+      const Vec x = Isa::broadcast_unit(a.data + r * a.row_stride + k * a.step);
+      unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { acc.v[r][v] = Isa::dot(acc.v[r][v], x, columns[v]); });
+    });
+  }
+  return acc;
+}
+
+/// Rows of a tile in blocks of Isa::row_block; the last block may be shorter.
+template <class Isa>
+struct RowBlocks {
+  static constexpr int size = Isa::row_block;
+  static constexpr int count = (kTile + size - 1) / size;
+  static constexpr int last_size = kTile - (count - 1) * size;
+
+  static constexpr int begin(int block) { return block * size; }
+  static constexpr int end(int block) { return block + 1 == count ? kTile : (block + 1) * size; }
+
+  /// body(Count<rows of the block>)
+  template <class Body>
+  static FLASHMASK_INLINE void with_rows(int block, Body&& body) {
+    if (block + 1 < count) {
+      body(Count<size>{});
+    } else {
+      body(Count<last_size>{});
+    }
+  }
+};
+
+/// Columns in panels of Isa::vectors vectors; the last panel of a head dim may be one vector.
+template <class Isa>
+inline constexpr int kPanel = Isa::lanes* Isa::vectors;
+
+/// sum[row][column] += a · b for the rows of one block and all columns up to `columns`, a multiple of the lanes.
+template <class Isa>
+FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int block, Broadcast<typename Isa::Unit> a,
+                                       Panel<typename Isa::Unit> b, std::int64_t units, std::int64_t column,
+                                       std::int64_t columns) {
+  const auto add = [&](auto rows, auto vectors) FLASHMASK_INLINE_LAMBDA {
+    auto acc = register_tile<Isa, rows.value, vectors.value>(a, b, units);
+    unrolled<rows.value>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+      unrolled<vectors.value>([&](auto v) FLASHMASK_INLINE_LAMBDA {
+        float* p = sum + r * sum_stride + column + v * Isa::lanes;
+        Isa::store(p, Isa::add(Isa::load(p), acc.v[r][v]));
+      });
+    });
+  };
+  RowBlocks<Isa>::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
+    if (column + kPanel<Isa> <= columns) {
+      add(rows, Count<Isa::vectors>{});
+    } else {
+      add(rows, Count<1>{});
+    }
+  });
+}
+
+}  // namespace flashmask::cpu

@@ -1,0 +1,11 @@
+#include "cpu/scalar.h"
+
+#include "cpu/kernel_code.h"
+#include "cpu/scalar_vector.h"
+
+namespace flashmask::cpu {
+
+const KernelCode kScalarKernels[3] = {kernel_code<Scalar, float>(DType::f32), kernel_code<Scalar, Bf16>(DType::bf16),
+                                      kernel_code<Scalar, F16>(DType::f16)};
+
+}  // namespace flashmask::cpu

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "cpu/instruction_set.h"
+
+namespace flashmask::cpu {
+
+extern const KernelCode kScalarKernels[3];
+
+}  // namespace flashmask::cpu

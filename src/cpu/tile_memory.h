@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/half.h"
+#include "cpu/kernel_tasks.h"
+#include "cpu/register_tile.h"
+
+namespace flashmask::cpu {
+
+template <class Isa>
+constexpr std::int64_t round_up_lanes(std::int64_t n) {
+  return (n + Isa::lanes - 1) / Isa::lanes * Isa::lanes;
+}
+
+/// Row stride of a local tile with `width` columns: whole panels, and an odd number of cache lines, so that the rows
+/// of a tile do not all fall into the same cache set.
+template <class Isa>
+constexpr std::int64_t local_stride(std::int64_t width) {
+  constexpr std::int64_t line = 16;
+  const std::int64_t panels = (width + 2 * line - 1) / (2 * line) * (2 * line);
+  return panels + line;
+}
+
+template <class Isa>
+constexpr std::int64_t units_of(std::int64_t elements) {
+  return (elements + Isa::step - 1) / Isa::step;
+}
+
+/// Hands out pieces of a worker's scratch memory, each on a cache line.
+class Scratch {
+ public:
+  FLASHMASK_INLINE explicit Scratch(std::byte* memory) : memory_(memory) {}
+
+  template <class T>
+  FLASHMASK_INLINE T* take(std::int64_t count) {
+    T* piece = reinterpret_cast<T*>(memory_ + used_);
+    used_ += (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return piece;
+  }
+  FLASHMASK_INLINE std::size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+template <class T>
+FLASHMASK_INLINE const T* row_of(const Rows& rows, std::int64_t row) {
+  return static_cast<const T*>(rows.data) + row * rows.stride;
+}
+template <class T>
+FLASHMASK_INLINE T* row_of(const MutableRows& rows, std::int64_t row) {
+  return static_cast<T*>(rows.data) + row * rows.stride;
+}
+
+/// Rows [begin, end) of a 64-row tile with unit per element, for reductions along the row and, when step is 1, over
+/// rows as well. Rows from `present` on and columns from `width` on are zero.
+template <class Isa, class In>
+FLASHMASK_INLINE void load_rows(typename Isa::Unit* dst, std::int64_t dst_stride, const Rows& src, std::int64_t row0,
+                                int begin, int end, int present, int width) {
+  for (int r = begin; r < end; ++r) {
+    typename Isa::Unit* out = dst + r * dst_stride;
+    const In* in = row_of<In>(src, row0 + r);
+    const int columns = r < present ? width : 0;
+    if constexpr (Isa::step == 1) {
+      int c = 0;
+      for (; c + Isa::lanes <= columns; c += Isa::lanes) Isa::store(out + c, Isa::widen(in + c));
+      for (; c < width; c += Isa::lanes) {
+        const int count = columns > c ? columns - c : 0;
+        Isa::store(out + c, count > 0 ? Isa::widen_tail(in + c, count) : Isa::broadcast(0.0f));
+      }
+    } else {
+      for (int c = 0; c < width; c += 2 * Isa::lanes) Isa::load_row(out + c / 2, in + c, columns > c ? columns - c : 0);
+    }
+  }
+}
+
+/// Rows [begin, end) of a 64-row tile for reductions over rows: [row / step][column]. `begin` is a multiple of step.
+template <class Isa, class In>
+FLASHMASK_INLINE void load_row_units(typename Isa::Unit* dst, std::int64_t dst_stride, const Rows& src,
+                                     std::int64_t row0, int begin, int end, int present, int width) {
+  if constexpr (Isa::step == 1) {
+    load_rows<Isa, In>(dst, dst_stride, src, row0, begin, end, present, width);
+  } else {
+    for (int r = begin; r < end; r += 2) {
+      const In* first = r < present ? row_of<In>(src, row0 + r) : nullptr;
+      const In* second = r + 1 < present ? row_of<In>(src, row0 + r + 1) : nullptr;
+      for (int c = 0; c < width; c += 2 * Isa::lanes)
+        Isa::load_row_pair(dst + r / 2 * dst_stride + c, first ? first + c : nullptr, second ? second + c : nullptr,
+                           width - c);
+    }
+  }
+}
+
+/// 64 rows of units → panels [64 / panel][unit][panel], the columns of a product whose reduction runs along the rows.
+template <class Isa>
+FLASHMASK_INLINE void transpose_to_panels(const typename Isa::Unit* src, std::int64_t src_stride,
+                                          typename Isa::Unit* dst, std::int64_t units) {
+  const std::int64_t padded = round_up_lanes<Isa>(units);
+  for (int r = 0; r < kTile; r += Isa::lanes) {
+    typename Isa::Unit* panel = dst + r / kPanel<Isa> * padded * kPanel<Isa> + r % kPanel<Isa>;
+    for (std::int64_t u = 0; u < padded; u += Isa::lanes)
+      Isa::transpose(src + r * src_stride + u, src_stride, panel + u * kPanel<Isa>, kPanel<Isa>);
+  }
+}
+
+/// One row of float32 times `factor`, rounded to the tensor's dtype.
+template <class Isa, class Out>
+FLASHMASK_INLINE void store_row_scaled(Out* dst, const float* src, float factor, int width) {
+  const typename Isa::Vec f = Isa::broadcast(factor);
+  int c = 0;
+  for (; c + Isa::lanes <= width; c += Isa::lanes) Isa::narrow(dst + c, Isa::mul(Isa::load(src + c), f));
+  if (c < width) Isa::narrow_tail(dst + c, Isa::mul(Isa::load(src + c), f), width - c);
+}
+
+template <class Isa>
+FLASHMASK_INLINE void fill_zero(float* p, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += Isa::lanes) Isa::store(p + i, Isa::broadcast(0.0f));
+}
+
+}  // namespace flashmask::cpu

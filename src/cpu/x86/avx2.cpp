@@ -1,0 +1,10 @@
+#include "cpu/kernel_code.h"
+#include "cpu/x86/avx2_vector.h"
+#include "cpu/x86/kernels.h"
+
+namespace flashmask::cpu {
+
+const KernelCode kAvx2Kernels[3] = {kernel_code<Avx2, float>(DType::f32), kernel_code<Avx2, Bf16>(DType::bf16),
+                                    kernel_code<Avx2, F16>(DType::f16)};
+
+}  // namespace flashmask::cpu

@@ -1,0 +1,10 @@
+#include "cpu/kernel_code.h"
+#include "cpu/x86/avx512_vector.h"
+#include "cpu/x86/kernels.h"
+
+namespace flashmask::cpu {
+
+const KernelCode kAvx512Kernels[3] = {kernel_code<Avx512, float>(DType::f32), kernel_code<Avx512, Bf16>(DType::bf16),
+                                      kernel_code<Avx512, F16>(DType::f16)};
+
+}  // namespace flashmask::cpu

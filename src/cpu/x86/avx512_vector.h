@@ -1,0 +1,124 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "cpu/x86/avx2_vector.h"
+
+namespace flashmask::cpu {
+
+/// AVX-512 F, BW, DQ, VL: an 8 × 32 register tile has the 16 accumulators that cover the latency of the multiply-add
+/// and leaves half the registers to the epilogue.
+struct Avx512 {
+  static constexpr int lanes = 16;
+  static constexpr int row_block = 8;
+  static constexpr int vectors = 2;
+
+  using Vec = __m512;
+  using Unit = float;
+  static constexpr int step = 1;
+  using FlushDenormals = FlushDenormalsX86;
+
+  static FLASHMASK_INLINE Vec broadcast(float x) { return _mm512_set1_ps(x); }
+  static FLASHMASK_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
+  static FLASHMASK_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+  static FLASHMASK_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static FLASHMASK_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+  static FLASHMASK_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static FLASHMASK_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static FLASHMASK_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static FLASHMASK_INLINE Vec select(std::uint64_t bits, Vec x, Vec y) {
+    return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), y, x);
+  }
+  static FLASHMASK_INLINE std::uint64_t greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+
+  static FLASHMASK_INLINE Vec exp2(Vec x) {
+    const Vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    Vec y = fma(broadcast(kExp2Degree5[4]), f, broadcast(kExp2Degree5[3]));
+    y = fma(y, f, broadcast(kExp2Degree5[2]));
+    y = fma(y, f, broadcast(kExp2Degree5[1]));
+    y = fma(y, f, broadcast(kExp2Degree5[0]));
+    y = fma(y, f, broadcast(1.0f));
+    return _mm512_scalef_ps(y, x);
+  }
+
+  static FLASHMASK_INLINE Vec load_units(const Unit* p) { return load(p); }
+  static FLASHMASK_INLINE Vec broadcast_unit(const Unit* p) { return _mm512_set1_ps(*p); }
+  static FLASHMASK_INLINE Vec dot(Vec acc, Vec a, Vec b) { return fma(a, b, acc); }
+
+  static FLASHMASK_INLINE void store_row_pair(Unit* p, std::int64_t stride, Vec x0, Vec x1) {
+    store(p, x0);
+    store(p + stride, x1);
+  }
+
+  static FLASHMASK_INLINE __mmask16 first(int count) { return static_cast<__mmask16>((1u << count) - 1); }
+
+  static FLASHMASK_INLINE Vec widen(const float* p) { return load(p); }
+  static FLASHMASK_INLINE Vec widen(const Bf16* p) {
+    return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static FLASHMASK_INLINE Vec widen(const F16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static FLASHMASK_INLINE Vec widen_tail(const float* p, int count) { return _mm512_maskz_loadu_ps(first(count), p); }
+  static FLASHMASK_INLINE Vec widen_tail(const Bf16* p, int count) {
+    return widen_bf16(_mm256_maskz_loadu_epi16(first(count), p));
+  }
+  static FLASHMASK_INLINE Vec widen_tail(const F16* p, int count) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(count), p));
+  }
+
+  static FLASHMASK_INLINE void narrow(float* p, Vec x) { store(p, x); }
+  static FLASHMASK_INLINE void narrow_tail(float* p, Vec x, int count) { _mm512_mask_storeu_ps(p, first(count), x); }
+  template <class Half>
+  static FLASHMASK_INLINE void narrow(Half* p, Vec x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_half(x, Half{}));
+  }
+  template <class Half>
+  static FLASHMASK_INLINE void narrow_tail(Half* p, Vec x, int count) {
+    _mm256_mask_storeu_epi16(p, first(count), to_half(x, Half{}));
+  }
+
+  static FLASHMASK_INLINE void transpose(const Unit* src, std::int64_t src_stride, Unit* dst, std::int64_t dst_stride) {
+    __m512 r[16], t[16];
+    for (int i = 0; i < 16; ++i) r[i] = load(src + i * src_stride);
+    for (int i = 0; i < 16; i += 2) {
+      t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+      r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+      r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+      r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+      r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    // r[4g + c] now holds, in its lane block b, rows 4g … 4g + 3 of column 4b + c.
+    for (int c = 0; c < 4; ++c) {
+      const __m512 low01 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x44);
+      const __m512 high01 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xee);
+      const __m512 low23 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x44);
+      const __m512 high23 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xee);
+      store(dst + c * dst_stride, _mm512_shuffle_f32x4(low01, low23, 0x88));
+      store(dst + (4 + c) * dst_stride, _mm512_shuffle_f32x4(low01, low23, 0xdd));
+      store(dst + (8 + c) * dst_stride, _mm512_shuffle_f32x4(high01, high23, 0x88));
+      store(dst + (12 + c) * dst_stride, _mm512_shuffle_f32x4(high01, high23, 0xdd));
+    }
+  }
+
+ private:
+  static FLASHMASK_INLINE Vec widen_bf16(__m256i half) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  static FLASHMASK_INLINE __m256i to_half(Vec x, Bf16) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i out = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(out, 16));
+  }
+  static FLASHMASK_INLINE __m256i to_half(Vec x, F16) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
+};
+
+}  // namespace flashmask::cpu

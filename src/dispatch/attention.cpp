@@ -1,0 +1,70 @@
+#include "flashmask/attention.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "dispatch/plan_choice.h"
+#include "dispatch/tensor_checks.h"
+#include "flashmask/error.h"
+
+namespace flashmask {
+namespace {
+
+struct FreeAligned {
+  void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(kWorkspaceAlignment)); }
+};
+
+std::byte* align(void* memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  return reinterpret_cast<std::byte*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
+}
+
+/// The executor, workers and memory of one call: the caller's, or the library's own.
+class CallResources {
+ public:
+  CallResources(const Plan& plan, Direction direction, const Execution& execution)
+      : executor_(execution.executor != nullptr ? *execution.executor : default_executor()),
+        workers_(std::max(executor_.workers(), 1)) {
+    const std::size_t needed = plan.workspace_bytes(direction, workers_);
+    if (execution.workspace == nullptr) {
+      own_.reset(static_cast<std::byte*>(::operator new(needed, std::align_val_t(kWorkspaceAlignment))));
+      workspace_ = own_.get();
+      return;
+    }
+    if (execution.workspace_bytes < needed)
+      throw Error(Status::invalid_argument, to_string(direction) + ": the workspace has " +
+                                                std::to_string(execution.workspace_bytes) + " bytes; expected " +
+                                                std::to_string(needed) + ", which workspace_bytes() says for " +
+                                                std::to_string(workers_) + " workers");
+    workspace_ = align(execution.workspace);
+  }
+
+  KernelExecution kernel_execution() const { return {executor_, workers_, workspace_}; }
+
+ private:
+  Executor& executor_;
+  int workers_;
+  std::unique_ptr<std::byte, FreeAligned> own_;
+  std::byte* workspace_ = nullptr;
+};
+
+}  // namespace
+
+void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution) {
+  check_tensors(plan.problem(), tensors);
+  if (plan.problem().batch == 0 || plan.problem().query_length == 0) return;
+  const CallResources resources(plan, Direction::forward, execution);
+  PlanAccess::forward(plan).run(plan, tensors, resources.kernel_execution());
+}
+
+void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution) {
+  check_tensors(plan.problem(), tensors);
+  if (plan.problem().batch == 0) return;
+  const CallResources resources(plan, Direction::backward, execution);
+  PlanAccess::backward(plan).run(plan, tensors, resources.kernel_execution());
+}
+
+}  // namespace flashmask

@@ -1,0 +1,62 @@
+#include <algorithm>
+#include <utility>
+
+#include "dispatch/plan_choice.h"
+#include "dispatch/registry.h"
+#include "flashmask/attention.h"
+#include "flashmask/error.h"
+
+namespace flashmask {
+namespace {
+
+[[noreturn]] void refuse_mask(const std::string& what) { throw Error(Status::invalid_argument, "plan: " + what); }
+
+void check_mask(const MaskShape& mask, const Problem& problem) {
+  if (mask.rows != problem.query_length || mask.columns != problem.key_length)
+    refuse_mask("the mask is " + std::to_string(mask.rows) + " rows by " + std::to_string(mask.columns) +
+                " columns; expected query_length by key_length, " + std::to_string(problem.query_length) + " by " +
+                std::to_string(problem.key_length));
+  if (mask.batch != 1 && mask.batch != problem.batch)
+    refuse_mask("the mask has a batch of " + std::to_string(mask.batch) + "; expected 1 or " +
+                std::to_string(problem.batch));
+  if (mask.heads != 1 && mask.heads != problem.kv_heads && mask.heads != problem.query_heads)
+    refuse_mask("the mask has " + std::to_string(mask.heads) + " heads; expected 1, kv_heads (" +
+                std::to_string(problem.kv_heads) + ") or query_heads (" + std::to_string(problem.query_heads) + ")");
+}
+
+}  // namespace
+
+const TileSchedule& Plan::schedule(Direction direction) const {
+  return *(direction == Direction::forward ? forward_ : backward_)->schedule;
+}
+
+const KernelInfo& Plan::kernel(Direction direction) const {
+  return (direction == Direction::forward ? forward_ : backward_)->kernel->info();
+}
+
+std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
+  const Choice& choice = direction == Direction::forward ? *forward_ : *backward_;
+  // The caller's memory may start anywhere; kernels start on a cache line.
+  return choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
+}
+
+Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, Executor& executor) {
+  validate(problem);
+  check_mask(mask.shape(), problem);
+  Plan made;
+  made.problem_ = problem;
+  made.visit_ = options.visit;
+  made.mask_ = std::make_shared<const LoweredMask>(lower(mask));
+  const Kernel& forward = select_kernel(Direction::forward, problem, made.mask_->form(), options.kernel);
+  const Kernel& backward = select_kernel(Direction::backward, problem, made.mask_->form(), options.kernel);
+  auto rows = std::make_shared<const TileSchedule>(schedule(*made.mask_, forward.info().tile, options.visit, executor));
+  auto columns =
+      backward.info().tile == forward.info().tile
+          ? rows
+          : std::make_shared<const TileSchedule>(schedule(*made.mask_, backward.info().tile, options.visit, executor));
+  made.forward_ = std::make_shared<const Plan::Choice>(Plan::Choice{&forward, std::move(rows)});
+  made.backward_ = std::make_shared<const Plan::Choice>(Plan::Choice{&backward, std::move(columns)});
+  return made;
+}
+
+}  // namespace flashmask

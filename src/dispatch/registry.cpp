@@ -1,0 +1,131 @@
+#include "dispatch/registry.h"
+
+#include <cstdlib>
+#include <iterator>
+
+#include "cpu/instruction_set.h"
+#include "flashmask/error.h"
+
+namespace flashmask {
+namespace {
+
+KernelRows all_kernels() {
+  KernelRows rows = cuda_kernels();
+  KernelRows cpu = cpu_kernels();
+  rows.insert(rows.end(), std::make_move_iterator(cpu.begin()), std::make_move_iterator(cpu.end()));
+  return rows;
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Position in the list of CPU levels, best first; −1 for none of them.
+int level_of(const std::string& arch) {
+  const auto sets = cpu::instruction_sets();
+  for (std::size_t i = 0; i < sets.size(); ++i)
+    if (arch == sets[i].name) return static_cast<int>(i);
+  return -1;
+}
+
+std::string known_levels() {
+  std::string names;
+  for (const cpu::InstructionSet& set : cpu::instruction_sets())
+    names += (names.empty() ? "" : ", ") + std::string(set.name);
+  return names;
+}
+
+/// FLASHMASK_ISA names the highest level that may be used.
+std::string override_refusal(const KernelInfo& info) {
+  const std::string highest = environment("FLASHMASK_ISA");
+  if (highest.empty() || info.device != DeviceType::cpu) return "";
+  const int limit = level_of(highest);
+  if (limit < 0)
+    throw Error(Status::invalid_argument, "FLASHMASK_ISA is \"" + highest + "\"; expected one of " + known_levels());
+  return level_of(info.arch) < limit ? "FLASHMASK_ISA=" + highest + " excludes it" : "";
+}
+
+std::string form_refusal(const KernelInfo& info, const Problem& problem, MaskForm form) {
+  if (info.device != problem.device.type) return "it runs on another kind of device than " + to_string(problem.device);
+  if (info.dtype != problem.dtype) return "it computes " + to_string(info.dtype) + ", not " + to_string(problem.dtype);
+  if (info.predicate != form) return "it reads masks as " + to_string(info.predicate) + ", not " + to_string(form);
+  return "";
+}
+
+std::string refusal(const Kernel& kernel, const Problem& problem, MaskForm form) {
+  std::string reason = form_refusal(kernel.info(), problem, form);
+  if (reason.empty()) reason = machine_refusal(kernel);
+  if (reason.empty()) reason = kernel.refusal(problem);
+  return reason;
+}
+
+/// "avx2" concerns both directions, "avx2.forward.f32" only the forward.
+bool concerns(const std::string& wanted, Direction direction) {
+  const Direction other = direction == Direction::forward ? Direction::backward : Direction::forward;
+  return wanted.find("." + to_string(other)) == std::string::npos;
+}
+
+std::string candidates_text(Direction direction, const Problem& problem, MaskForm form, const std::string& wanted) {
+  std::string text;
+  for (const auto& kernel : kernel_table()) {
+    const KernelInfo& info = kernel->info();
+    if (info.direction != direction || !info.name.starts_with(wanted)) continue;
+    if (wanted.empty() && info.dtype != problem.dtype) continue;
+    text += "\n  " + info.name + ": " + refusal(*kernel, problem, form);
+  }
+  return text.empty() ? "\n  no kernel of this build has such a name; `flashmask info` lists them" : text;
+}
+
+const Kernel& find_row(const KernelInfo& info) {
+  for (const auto& kernel : kernel_table())
+    if (kernel->info().name == info.name) return *kernel;
+  throw Error(Status::invalid_argument, "why_not: \"" + info.name + "\" is no kernel of this build");
+}
+
+}  // namespace
+
+std::span<const std::unique_ptr<const Kernel>> kernel_table() {
+  static const KernelRows rows = all_kernels();
+  return rows;
+}
+
+std::string machine_refusal(const Kernel& kernel) {
+  const std::string reason = kernel.refusal();
+  return reason.empty() ? override_refusal(kernel.info()) : reason;
+}
+
+const Kernel& select_kernel(Direction direction, const Problem& problem, MaskForm form, const std::string& wanted) {
+  std::string prefix = wanted.empty() ? environment("FLASHMASK_KERNEL") : wanted;
+  if (!concerns(prefix, direction)) prefix.clear();
+  for (const auto& kernel : kernel_table()) {
+    const KernelInfo& info = kernel->info();
+    if (info.direction == direction && info.name.starts_with(prefix) && refusal(*kernel, problem, form).empty())
+      return *kernel;
+  }
+  throw Error(Status::unsupported, "plan: no " + to_string(direction) + " kernel for " + to_string(problem.dtype) +
+                                       " on " + to_string(problem.device) + " with a mask of " + to_string(form) +
+                                       (prefix.empty() ? "" : " named \"" + prefix + "…\"") + ":" +
+                                       candidates_text(direction, problem, form, prefix));
+}
+
+std::vector<KernelInfo> kernels() {
+  std::vector<KernelInfo> infos;
+  for (const auto& kernel : kernel_table()) infos.push_back(kernel->info());
+  return infos;
+}
+
+std::string why_not(const KernelInfo& kernel) { return machine_refusal(find_row(kernel)); }
+
+std::string why_not(const KernelInfo& kernel, const Problem& problem, MaskForm form) {
+  return refusal(find_row(kernel), problem, form);
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const cpu::InstructionSet& set : cpu::instruction_sets())
+    if (set.why_not().empty()) names.emplace_back(set.name);
+  return names;
+}
+
+}  // namespace flashmask
