@@ -13,9 +13,7 @@ struct LengthTable {
   std::vector<std::string> columns;
   std::vector<std::int64_t> values;  ///< [rows, columns]
 
-  std::int64_t rows() const {
-    return columns.empty() ? 0 : static_cast<std::int64_t>(values.size() / columns.size());
-  }
+  std::int64_t rows() const { return columns.empty() ? 0 : static_cast<std::int64_t>(values.size() / columns.size()); }
   std::int64_t at(std::int64_t row, std::size_t column) const {
     return values[static_cast<std::size_t>(row) * columns.size() + column];
   }

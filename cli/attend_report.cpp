@@ -1,0 +1,170 @@
+#include "attend_report.h"
+
+#include <filesystem>
+
+#include "quantities.h"
+#include "table.h"
+
+namespace flashmask::cli {
+namespace {
+
+std::string heads_text(const Problem& p) {
+  const std::string heads = p.kv_heads == p.query_heads
+                                ? with_commas(p.query_heads)
+                                : with_commas(p.query_heads) + " over " + with_commas(p.kv_heads) + " key heads";
+  return heads + " of " + std::to_string(p.head_dim) + ", " + to_string(p.dtype);
+}
+
+std::string documents_text(const Workload& w) {
+  std::string text = with_commas(w.packed_documents()) + " of " + with_commas(std::ssize(w.documents));
+  if (w.packed.too_long > 0) text += ", " + with_commas(w.packed.too_long) + " longer than the sequence skipped";
+  if (w.rows_left_over > 0) text += ", " + with_commas(w.rows_left_over) + " rows left over";
+  return text;
+}
+
+std::string tokens_text(const Workload& w) {
+  const std::int64_t all = w.sequences() * w.seqlen;
+  const std::string sequences = w.sequences() == 1 ? "one sequence" : with_commas(w.sequences()) + " sequences";
+  return with_commas(w.packed_tokens()) + " in " + sequences + " of " + with_commas(w.seqlen) + ", padding " +
+         with_commas(w.padding()) + " (" + percent(static_cast<double>(w.padding()) / static_cast<double>(all)) + ")";
+}
+
+std::string tiles_text(const Explanation& mask) {
+  return with_commas(mask.tiles.full) + " full, " + with_commas(mask.tiles.partial) + " partial, " +
+         with_commas(mask.tiles.skip) + " skipped, of " + std::to_string(mask.tile.rows) + " × " +
+         std::to_string(mask.tile.columns);
+}
+
+std::string memory_text(const Explanation& mask) {
+  const auto sparse = static_cast<double>(mask.mask_bytes + mask.schedule_bytes);
+  return bytes(sparse) + ", dense mask " + bytes(static_cast<double>(mask.dense_bytes));
+}
+
+void add_description(const AttendReport& r, Table& table) {
+  table.add(
+      {"lengths", std::filesystem::path(r.workload.csv).filename().string() + ", task " + to_string(r.workload.task)});
+  table.add({"documents", documents_text(r.workload)});
+  table.add({"tokens", tokens_text(r.workload)});
+  table.add({"heads", heads_text(r.problem)});
+  table.add({"device", r.device});
+  table.add({"kernels", r.forward_kernel});
+  table.add({"", r.backward_kernel});
+  table.space();
+  table.add({"density", percent(r.mask.density) + " of the scores are visible"});
+  table.add({"tiles", tiles_text(r.mask)});
+  table.add({"mask memory", memory_text(r.mask)});
+}
+
+/// Times side by side: ours and, when it was run, the dense mask's.
+void add_times(const AttendReport& r, Table& table) {
+  const auto line = [&](const char* name, double sparse, double dense) {
+    std::string text = seconds(sparse);
+    if (r.dense) text += ", dense mask " + seconds(dense) + ", " + significant(dense / sparse) + " times";
+    table.add({name, text});
+  };
+  const Times dense = r.dense.value_or(Times{});
+  table.space();
+  table.add({"schedule", seconds(r.schedule_seconds) + " once for all layers"});
+  line("forward", r.times.forward, dense.forward);
+  line("backward", r.times.backward, dense.backward);
+  line("both", r.times.both(), dense.both());
+  table.add({"tokens/s", with_commas(static_cast<std::int64_t>(r.tokens_per_second()))});
+  if (r.speed_up())
+    table.add({"speed-up", significant(*r.speed_up()) + " times over the same kernels with a dense mask"});
+}
+
+void add_errors(const SampledErrors& e, Table& table) {
+  table.space();
+  table.add({"largest error", significant(e.largest_error()) + ", " + significant(e.largest_ratio()) +
+                                  " of the bound: " + (e.passes() ? "passes" : "MISSES")});
+  table.add({"", "o, lse, dq of " + with_commas(e.rows) + " rows, dk, dv of " + with_commas(e.columns) +
+                     " columns, against double precision"});
+}
+
+nlohmann::ordered_json json_of(const Times& times) {
+  return {{"forward_seconds", times.forward}, {"backward_seconds", times.backward}};
+}
+
+nlohmann::ordered_json json_of(const Comparison& comparison) {
+  return {{"error", comparison.error}, {"bound", comparison.bound}};
+}
+
+nlohmann::ordered_json json_of(const Workload& w) {
+  return {{"csv", w.csv},
+          {"task", to_string(w.task)},
+          {"sequences", w.sequences()},
+          {"seqlen", w.seqlen},
+          {"documents_in_file", w.documents.size()},
+          {"documents", w.packed_documents()},
+          {"documents_too_long", w.packed.too_long},
+          {"rows_left_over", w.rows_left_over},
+          {"tokens", w.packed_tokens()},
+          {"padding", w.padding()}};
+}
+
+nlohmann::ordered_json json_of(const Problem& p) {
+  return {{"batch", p.batch},
+          {"heads", p.query_heads},
+          {"kv_heads", p.kv_heads},
+          {"head_dim", p.head_dim},
+          {"dtype", to_string(p.dtype)}};
+}
+
+nlohmann::ordered_json json_of(const Explanation& mask) {
+  return {{"visible_pairs", mask.visible_pairs},
+          {"density", mask.density},
+          {"tile", {mask.tile.rows, mask.tile.columns}},
+          {"tiles", {{"skip", mask.tiles.skip}, {"partial", mask.tiles.partial}, {"full", mask.tiles.full}}},
+          {"mask_bytes", mask.mask_bytes},
+          {"schedule_bytes", mask.schedule_bytes},
+          {"dense_bytes", mask.dense_bytes}};
+}
+
+nlohmann::ordered_json json_of(const SampledErrors& e) {
+  return {{"rows", e.rows},
+          {"columns", e.columns},
+          {"o", json_of(e.o)},
+          {"lse", json_of(e.lse)},
+          {"dq", json_of(e.grad_q)},
+          {"dk", json_of(e.grad_k)},
+          {"dv", json_of(e.grad_v)},
+          {"largest_error", e.largest_error()},
+          {"error_over_bound", e.largest_ratio()},
+          {"passes", e.passes()}};
+}
+
+}  // namespace
+
+double AttendReport::tokens_per_second() const { return static_cast<double>(workload.packed_tokens()) / times.both(); }
+
+std::optional<double> AttendReport::speed_up() const {
+  if (!dense) return std::nullopt;
+  return dense->both() / times.both();
+}
+
+std::string to_text(const AttendReport& report) {
+  Table table({Table::Align::left, Table::Align::left});
+  add_description(report, table);
+  add_times(report, table);
+  add_errors(report.errors, table);
+  return table.text();
+}
+
+nlohmann::ordered_json to_json(const AttendReport& report) {
+  nlohmann::ordered_json json = {{"workload", json_of(report.workload)},
+                                 {"problem", json_of(report.problem)},
+                                 {"device", report.device},
+                                 {"kernels", {report.forward_kernel, report.backward_kernel}},
+                                 {"mask", json_of(report.mask)},
+                                 {"schedule_seconds", report.schedule_seconds},
+                                 {"times", json_of(report.times)},
+                                 {"tokens_per_second", report.tokens_per_second()}};
+  if (report.dense) {
+    json["dense_times"] = json_of(*report.dense);
+    json["speed_up"] = *report.speed_up();
+  }
+  json["errors"] = json_of(report.errors);
+  return json;
+}
+
+}  // namespace flashmask::cli

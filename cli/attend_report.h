@@ -1,0 +1,41 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "flashmask/explain.h"
+#include "flashmask/problem.h"
+#include "sampled_check.h"
+#include "workload.h"
+
+namespace flashmask::cli {
+
+/// Seconds of one way to run the same attention.
+struct Times {
+  double forward = 0, backward = 0;
+
+  double both() const { return forward + backward; }
+};
+
+/// Everything `attend` found out.
+struct AttendReport {
+  Workload workload;
+  Problem problem;
+  std::string device;
+  std::string forward_kernel, backward_kernel;
+  Explanation mask;
+  double schedule_seconds = 0;  ///< mask, lowering, both schedules
+  Times times;
+  std::optional<Times> dense;  ///< the same kernels reading the mask in every tile
+  SampledErrors errors;
+
+  double tokens_per_second() const;
+  std::optional<double> speed_up() const;
+};
+
+/// A table for people.
+std::string to_text(const AttendReport& report);
+
+nlohmann::ordered_json to_json(const AttendReport& report);
+
+}  // namespace flashmask::cli

@@ -1,0 +1,69 @@
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "flashmask/executor.h"
+#include "flashmask/kernels.h"
+#include "names.h"
+#include "subcommands.h"
+#include "table.h"
+#include "version.h"
+
+namespace flashmask::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string tile_text(TileShape tile) { return std::to_string(tile.rows) + " × " + std::to_string(tile.columns); }
+
+Json kernel_json(const KernelInfo& kernel) {
+  const std::string refused = why_not(kernel);
+  return {{"name", kernel.name},
+          {"arch", kernel.arch},
+          {"direction", to_string(kernel.direction)},
+          {"dtype", to_string(kernel.dtype)},
+          {"tile", {kernel.tile.rows, kernel.tile.columns}},
+          {"predicate", to_string(kernel.predicate)},
+          {"runs", refused.empty()},
+          {"why_not", refused}};
+}
+
+Json info_json() {
+  Json table = Json::array();
+  for (const KernelInfo& kernel : kernels()) table.push_back(kernel_json(kernel));
+  return {{"version", version()},
+          {"build", build()},
+          {"instruction_sets", instruction_sets()},
+          {"threads", default_executor().workers()},
+          {"kernels", table}};
+}
+
+std::string kernel_table() {
+  Table table({Table::Align::left, Table::Align::left, Table::Align::left});
+  table.add({"kernel", "tile", "runs here"});
+  for (const KernelInfo& kernel : kernels()) {
+    const std::string refused = why_not(kernel);
+    table.add({kernel.name, tile_text(kernel.tile), refused.empty() ? "yes" : "no: " + refused});
+  }
+  return table.text();
+}
+
+std::string info_text() {
+  Table table({Table::Align::left, Table::Align::left});
+  table.add({"version", version()});
+  table.add({"build", build()});
+  table.add({"instruction sets", join(instruction_sets())});
+  table.add({"threads", std::to_string(default_executor().workers())});
+  return table.text() + "\n" + kernel_table();
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Console& console, int&) {
+  CLI::App* info = app.add_subcommand("info", "What this build and this machine can do");
+  const auto json = std::make_shared<bool>(false);
+  info->add_flag("--json", *json, "Print JSON");
+  info->callback([json, &console] { console.out << (*json ? info_json().dump(2) + "\n" : info_text()); });
+}
+
+}  // namespace flashmask::cli

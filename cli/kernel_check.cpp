@@ -1,0 +1,186 @@
+#include "kernel_check.h"
+
+#include <algorithm>
+#include <array>
+
+#include "corpus/corpus.h"
+#include "error_bound.h"
+#include "flashmask/attention.h"
+#include "flashmask/error.h"
+#include "flashmask/kernels.h"
+#include "flashmask/reference.h"
+#include "host_tensor.h"
+#include "naive_attention.h"
+#include "names.h"
+#include "progress_bar.h"
+
+namespace flashmask::cli {
+namespace {
+
+/// Everything of a problem but its lengths. Taken in turn, so that each mask meets several.
+struct Heads {
+  std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
+  bool grad_lse;
+};
+constexpr std::array<Heads, 7> kHeads{{{1, 1, 1, 1, 64, 64, false},
+                                       {2, 3, 1, 3, 80, 48, true},
+                                       {1, 2, 2, 2, 128, 128, false},
+                                       {1, 4, 2, 2, 17, 33, true},
+                                       {2, 2, 1, 1, 100, 72, false},
+                                       {1, 1, 1, 1, 256, 256, true},
+                                       {1, 5, 1, 1, 1, 3, false}}};
+
+/// One mask of the corpus, one size, one set of heads.
+struct Case {
+  Mask mask;
+  Problem problem;
+  bool grad_lse;
+  std::string name;
+};
+
+Case make_case(const corpus::Entry& entry, corpus::Size size, const Heads& heads) {
+  size.heads = heads.mask_heads;
+  Problem problem;
+  problem.batch = heads.batch;
+  problem.query_length = size.rows;
+  problem.key_length = size.columns;
+  problem.query_heads = heads.query_heads;
+  problem.kv_heads = heads.kv_heads;
+  problem.head_dim = heads.head_dim;
+  problem.value_dim = heads.value_dim;
+  const std::string name = entry.name + " " + std::to_string(size.rows) + " × " + std::to_string(size.columns) +
+                           ", d " + std::to_string(heads.head_dim) + "/" + std::to_string(heads.value_dim) +
+                           ", heads " + std::to_string(heads.query_heads) + "/" + std::to_string(heads.kv_heads);
+  return {entry.build(size), problem, heads.grad_lse, name};
+}
+
+std::vector<Case> cases_of(const corpus::Entry& entry, std::size_t turn, bool quick) {
+  std::vector<Case> cases;
+  for (const corpus::Size& size : corpus::awkward_sizes()) {
+    if (entry.accepts(size)) cases.push_back(make_case(entry, size, kHeads[turn++ % kHeads.size()]));
+  }
+  if (quick) cases.erase(cases.begin(), cases.end() - 1);
+  return cases;
+}
+
+std::vector<Case> make_cases(const CheckRequest& request) {
+  std::vector<Case> cases;
+  std::vector<std::string> names;
+  for (const corpus::Entry& entry : corpus::entries()) {
+    names.push_back(entry.name);
+    if (!request.mask.empty() && entry.name != request.mask) continue;
+    for (Case& one : cases_of(entry, names.size(), request.quick)) cases.push_back(std::move(one));
+  }
+  if (!cases.empty()) return cases;
+  throw Error(Status::invalid_argument,
+              "check: no mask \"" + request.mask + "\" in the corpus, which has " + join(names));
+}
+
+std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
+  std::vector<KernelInfo> chosen;
+  for (const KernelInfo& kernel : kernels()) {
+    const bool named = kernel.name.compare(0, request.kernel.size(), request.kernel) == 0;
+    if (named && why_not(kernel).empty()) chosen.push_back(kernel);
+  }
+  if (!chosen.empty()) return chosen;
+  throw Error(Status::invalid_argument, "check: no kernel that runs here has a name that begins with \"" +
+                                            request.kernel + "\"; see flashmask info");
+}
+
+/// Inputs in one dtype, what is right, and what a naive computation makes of it.
+class Expected {
+ public:
+  Expected(const Case& one, const Problem& problem)
+      : tensors_(problem, 1), dtype_(problem.dtype), with_grad_lse_(one.grad_lse) {
+    const std::vector<double> q = tensors_.q.values(), k = tensors_.k.values(), v = tensors_.v.values();
+    const std::vector<double> grad_o = tensors_.grad_o.values();
+    const std::vector<double> grad_lse = with_grad_lse_ ? tensors_.grad_lse.values() : std::vector<double>();
+    outputs_ = reference::forward(problem, one.mask, {q, k, v});
+    gradients_ = reference::backward(problem, one.mask, {q, k, v}, grad_o, grad_lse);
+    naive_ = naive::attend(problem, one.mask, {q, k, v}, grad_o, grad_lse);
+  }
+
+  /// Runs a kernel's direction and calls note(output name, comparison) for each of its outputs.
+  template <class Note>
+  void compare(const Plan& planned, Direction direction, const Note& note) {
+    tensors_.clear_outputs();
+    forward(planned, tensors_.forward());
+    if (direction == Direction::forward) {
+      note("o", bound(tensors_.o, outputs_.o, naive_.o));
+      note("lse", lse());
+      return;
+    }
+    BackwardTensors backward_tensors = tensors_.backward();
+    if (!with_grad_lse_) backward_tensors.grad_lse = {};
+    backward(planned, backward_tensors);
+    note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
+    note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
+    note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
+  }
+
+ private:
+  Comparison bound(const HostTensor& output, const std::vector<double>& reference,
+                   const std::vector<double>& naive) const {
+    ErrorBound collected(dtype_);
+    collected.add(output.values(), reference, naive);
+    return collected.result();
+  }
+
+  Comparison lse() const {
+    Comparison worst;
+    for (std::int64_t i = 0; i < tensors_.lse.size(); ++i) {
+      worst = worse(compare_lse(dtype_, tensors_.lse.at(i), outputs_.lse[static_cast<std::size_t>(i)]), worst);
+    }
+    return worst;
+  }
+
+  AttentionTensors tensors_;
+  DType dtype_;
+  bool with_grad_lse_;
+  reference::Outputs outputs_;
+  reference::Gradients gradients_;
+  naive::Results naive_;
+};
+
+void check_kernel(const KernelInfo& kernel, const Case& one, const Problem& problem, Expected& expected,
+                  KernelVerdict& verdict) {
+  if (!why_not(kernel, problem, kernel.predicate).empty()) return;
+  const Plan planned = plan(one.mask, problem, {.visit = Visit::active, .kernel = kernel.name});
+  ++verdict.cases;
+  expected.compare(planned, kernel.direction, [&](const char* output, const Comparison& comparison) {
+    if (comparison.ratio() <= verdict.worst && !verdict.where.empty()) return;
+    verdict.worst = comparison.ratio();
+    verdict.where = std::string(output) + " of " + one.name;
+  });
+}
+
+void check_case(const Case& one, const std::vector<KernelInfo>& kernels, std::vector<KernelVerdict>& verdicts) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    Problem problem = one.problem;
+    problem.dtype = dtype;
+    const auto tested = [&](const KernelInfo& kernel) { return kernel.dtype == dtype; };
+    if (std::none_of(kernels.begin(), kernels.end(), tested)) continue;
+    Expected expected(one, problem);
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      if (tested(kernels[i])) check_kernel(kernels[i], one, problem, expected, verdicts[i]);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<KernelVerdict> check_kernels(const CheckRequest& request, Console& console) {
+  const std::vector<KernelInfo> kernels = kernels_to_check(request);
+  const std::vector<Case> cases = make_cases(request);
+  std::vector<KernelVerdict> verdicts;
+  for (const KernelInfo& kernel : kernels)
+    verdicts.push_back({.kernel = kernel.name, .cases = 0, .worst = 0, .where = {}});
+  ProgressBar progress(console, std::ssize(cases));
+  for (const Case& one : cases) {
+    progress.begin(one.name);
+    check_case(one, kernels, verdicts);
+  }
+  return verdicts;
+}
+
+}  // namespace flashmask::cli

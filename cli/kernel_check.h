@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "console.h"
+
+namespace flashmask::cli {
+
+struct CheckRequest {
+  std::string kernel;  ///< a prefix of the names
+  std::string mask;    ///< a corpus entry; empty: all
+  bool quick = false;  ///< one size an entry
+};
+
+/// What became of one kernel over all cases that it serves.
+struct KernelVerdict {
+  std::string kernel;
+  std::int64_t cases = 0;
+  double worst = 0;   ///< largest error ÷ its bound
+  std::string where;  ///< the case and the output it belongs to
+
+  bool passes() const { return cases > 0 && worst <= 1; }
+};
+
+/// Every kernel this machine can run × every mask of the corpus × awkward sizes, against flashmask::reference. Throws
+/// Status::invalid_argument when no kernel or no mask has the requested name.
+std::vector<KernelVerdict> check_kernels(const CheckRequest& request, Console& console);
+
+}  // namespace flashmask::cli

@@ -1,0 +1,77 @@
+#include "mask_defaults.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "random_numbers.h"
+
+namespace flashmask::cli {
+namespace {
+
+/// Cuts the tokens in the given proportions; the last part takes what rounding leaves.
+std::vector<std::int64_t> cut(std::int64_t tokens, const std::vector<std::int64_t>& proportions) {
+  const std::int64_t total = std::accumulate(proportions.begin(), proportions.end(), std::int64_t{0});
+  std::vector<std::int64_t> parts;
+  std::int64_t left = tokens;
+  for (const std::int64_t proportion : proportions) {
+    parts.push_back(tokens * proportion / total);
+    left -= parts.back();
+  }
+  parts.back() += left;
+  return parts;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> default_documents(std::int64_t tokens) { return cut(tokens, {5, 3, 2, 4, 2}); }
+
+std::vector<std::int64_t> default_prefixes(const std::vector<std::int64_t>& documents) {
+  std::vector<std::int64_t> prefixes;
+  for (const std::int64_t document : documents) prefixes.push_back(document / 3);
+  return prefixes;
+}
+
+std::vector<masks::SharedQuestion> default_questions(std::int64_t tokens) {
+  const std::vector<std::int64_t> parts = cut(tokens, {4, 3, 2, 3, 1, 1, 2});
+  return {{parts[0], {parts[1], parts[2]}}, {parts[3], {parts[4], parts[5], parts[6]}}};
+}
+
+std::int64_t default_window(std::int64_t tokens) {
+  return std::max<std::int64_t>(1, std::min(tokens, std::max<std::int64_t>(4, tokens / 16)));
+}
+
+std::int64_t default_globals(std::int64_t tokens) { return std::min<std::int64_t>(16, tokens / 8); }
+
+std::vector<masks::Span> default_spans(std::int64_t tokens) {
+  return {{tokens / 5, 2 * tokens / 5}, {3 * tokens / 5, 4 * tokens / 5}};
+}
+
+std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> default_tree(std::int64_t tokens) {
+  return {{-1, 0, 1, 1, 0, -1, 5, 5}, cut(tokens, {4, 3, 2, 2, 3, 3, 2, 2})};
+}
+
+std::vector<masks::HashedToken> random_buckets(std::int64_t tokens, std::int64_t buckets, std::uint64_t seed) {
+  RandomNumbers random(seed);
+  std::vector<masks::HashedToken> sorted;
+  for (std::int64_t position = 0; position < tokens; ++position) sorted.push_back({random.below(buckets), position});
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.bucket < b.bucket; });
+  return sorted;
+}
+
+std::vector<std::int64_t> random_evictions(std::int64_t tokens, std::int64_t heads, std::uint64_t seed) {
+  RandomNumbers random(seed);
+  std::vector<std::int64_t> evicted_at(static_cast<std::size_t>(heads * tokens), tokens);
+  for (std::int64_t head = 0; head < heads; ++head) {
+    std::vector<std::int64_t> kept(static_cast<std::size_t>(tokens / 2));
+    std::iota(kept.begin(), kept.end(), std::int64_t{0});
+    for (std::int64_t row = tokens / 2; row < tokens; ++row) {
+      kept.push_back(row);
+      std::swap(kept[static_cast<std::size_t>(random.below(std::ssize(kept) - 1))], kept.back());
+      evicted_at[static_cast<std::size_t>(head * tokens + kept.back())] = row;
+      kept.pop_back();
+    }
+  }
+  return evicted_at;
+}
+
+}  // namespace flashmask::cli

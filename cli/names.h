@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace flashmask::cli {
+
+/// The candidate that is fewest edits (insert, drop, change a letter) away; empty when none is near.
+std::string nearest_name(const std::string& given, const std::vector<std::string>& candidates);
+
+/// "a, b, c".
+inline std::string join(const std::vector<std::string>& names, const std::string& separator = ", ") {
+  std::string joined;
+  for (const std::string& name : names) joined += (joined.empty() ? "" : separator) + name;
+  return joined;
+}
+
+}  // namespace flashmask::cli

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+namespace flashmask::cli {
+
+inline constexpr int kGlyphWidth = 5;
+inline constexpr int kGlyphHeight = 9;  ///< seven above the baseline, two below
+
+struct GlyphPixel {
+  int x = 0, y = 0;
+};
+
+/// The dark pixels of a character of a small font, enough to label a picture without a font file. Capitals are
+/// written small; a character that the font lacks is an empty box.
+const std::vector<GlyphPixel>& glyph(char character);
+
+}  // namespace flashmask::cli

@@ -1,0 +1,58 @@
+#include "problem_options.h"
+
+#include <CLI/CLI.hpp>
+#include <limits>
+
+#include "flashmask/error.h"
+#include "flashmask/executor.h"
+
+namespace flashmask::cli {
+
+void add_problem_options(CLI::App& app, ProblemOptions& options) {
+  const std::string group = "Problem";
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  const auto at_least_one = CLI::Range(std::int64_t{1}, most);
+  app.add_option("--batch", options.batch, "Sequences")->check(at_least_one)->capture_default_str()->group(group);
+  app.add_option("--seqlen", options.seqlen, "Tokens of a sequence")
+      ->check(at_least_one)
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--heads", options.heads, "Query heads")->check(at_least_one)->capture_default_str()->group(group);
+  app.add_option("--kv-heads", options.kv_heads, "Key and value heads, a divisor of --heads [all]")
+      ->check(at_least_one)
+      ->group(group);
+  app.add_option("--head-dim", options.head_dim, "1 to 256")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{256}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--dtype", options.dtype, "f32, bf16 or f16")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--threads", options.threads, "Threads [as many as the process may use]")
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  app.add_option("--seed", options.seed, "Seed of the random inputs")->capture_default_str()->group(group);
+}
+
+Problem apply(const ProblemOptions& options) {
+  Problem problem;
+  problem.batch = options.batch;
+  problem.query_length = problem.key_length = options.seqlen;
+  problem.query_heads = options.heads;
+  problem.kv_heads = options.kv_heads.value_or(options.heads);
+  problem.head_dim = problem.value_dim = options.head_dim;
+  problem.dtype = parse_dtype(options.dtype);
+  validate(problem);
+  set_thread_count(options.threads);
+  return problem;
+}
+
+DType parse_dtype(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (to_string(dtype) == name) return dtype;
+  }
+  throw Error(Status::invalid_argument, "no dtype \"" + name + "\"; the dtypes are f32, bf16 and f16");
+}
+
+}  // namespace flashmask::cli

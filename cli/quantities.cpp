@@ -1,0 +1,61 @@
+#include "quantities.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace flashmask::cli {
+namespace {
+
+std::string printed(const char* format, int precision, double number) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, precision, number);
+  return text.data();
+}
+
+struct Unit {
+  double size;
+  const char* name;
+};
+
+/// Three significant digits in the largest unit that is not larger than the number.
+template <std::size_t Count>
+std::string in_units(double number, const std::array<Unit, Count>& largest_first) {
+  for (const Unit& unit : largest_first) {
+    // 0.9995 of a unit is printed as 1.00 of it.
+    if (number >= 0.9995 * unit.size) return significant(number / unit.size) + " " + unit.name;
+  }
+  return significant(number / largest_first.back().size) + " " + largest_first.back().name;
+}
+
+}  // namespace
+
+std::string with_commas(std::int64_t number) {
+  std::string text = std::to_string(number);
+  const std::size_t first_digit = number < 0 ? 1 : 0;
+  for (std::size_t end = text.size(); end > first_digit + 3; end -= 3) text.insert(end - 3, ",");
+  return text;
+}
+
+std::string fixed(double number, int decimals) { return printed("%.*f", decimals, number); }
+
+std::string significant(double number) {
+  const double size = std::abs(number);
+  if (number == 0) return "0";
+  if (!std::isfinite(number) || size < 1e-3 || size >= 1e6) return printed("%.*e", 2, number);
+  return fixed(number, size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
+}
+
+std::string percent(double fraction) { return significant(100 * fraction) + " %"; }
+
+std::string bytes(double count) {
+  constexpr std::array<Unit, 4> kUnits{{{1e9, "GB"}, {1e6, "MB"}, {1e3, "KB"}, {1, "bytes"}}};
+  return count < 1000 ? fixed(count, 0) + " bytes" : in_units(count, kUnits);
+}
+
+std::string seconds(double duration) {
+  constexpr std::array<Unit, 3> kUnits{{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}}};
+  return in_units(duration, kUnits);
+}
+
+}  // namespace flashmask::cli

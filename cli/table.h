@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace flashmask::cli {
+
+/// Lines of text cells in aligned columns.
+class Table {
+ public:
+  enum class Align { left, right };
+
+  explicit Table(std::vector<Align> columns) : align_(std::move(columns)) {}
+
+  /// A line with fewer cells than columns is filled up with empty ones.
+  void add(std::vector<std::string> cells) { lines_.push_back(std::move(cells)); }
+
+  /// An empty line.
+  void space() { lines_.emplace_back(); }
+
+  /// Two spaces between columns, none at the end of a line.
+  std::string text() const;
+
+ private:
+  std::vector<std::size_t> widths() const;
+
+  std::vector<Align> align_;
+  std::vector<std::vector<std::string>> lines_;
+};
+
+/// Columns a UTF-8 text takes on a terminal, one a code point.
+std::size_t display_width(const std::string& text);
+
+}  // namespace flashmask::cli
