@@ -1,6 +1,7 @@
 #include "flashmask/startend_row_indices.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "mask/check.h"
@@ -100,10 +101,10 @@ bool write_two_ranges(Interval first, Interval second, std::int32_t rows, std::i
 }
 
 /// Shortest first; the last one can write any column.
-constexpr Encoding encodings[] = {{1, true, write_causal_end},
-                                  {2, true, write_causal_range},
-                                  {2, false, write_two_ends},
-                                  {4, false, write_two_ranges}};
+constexpr std::array<Encoding, 4> encodings = {{{1, true, write_causal_end},
+                                                {2, true, write_causal_range},
+                                                {2, false, write_two_ends},
+                                                {4, false, write_two_ranges}}};
 
 /// Writes every column, or gives up at the first that the encoding cannot write.
 bool write(const Encoding& encoding, const IntervalMask& mask, std::vector<std::int32_t>& values) {

@@ -1,6 +1,7 @@
 #include "corpus/corpus.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <span>
 
@@ -32,8 +33,7 @@ std::vector<std::int64_t> whole(std::int64_t tokens) {
 
 /// Lengths in proportion to weights; they add up to the total.
 std::vector<std::int64_t> shares(std::int64_t total, const std::vector<std::int64_t>& weights) {
-  std::int64_t all = 0;
-  for (const std::int64_t weight : weights) all += weight;
+  const std::int64_t all = std::max<std::int64_t>(1, std::accumulate(weights.begin(), weights.end(), std::int64_t{0}));
   std::vector<std::int64_t> lengths;
   std::int64_t sum = 0;
   std::int64_t begin = 0;

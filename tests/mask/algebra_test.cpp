@@ -16,9 +16,13 @@ Mask noise(std::mt19937_64& random, const MaskShape& shape) {
   return from_dense(shape, scores);
 }
 
+/// Two ranges a column, in any order, short enough that many stay apart.
 Mask random_ranges(std::mt19937_64& random, const MaskShape& shape) {
   std::vector<std::int32_t> values(static_cast<std::size_t>(shape.batch * shape.heads * shape.columns * 4));
-  for (std::int32_t& value : values) value = static_cast<std::int32_t>(testing::draw(random, -2, shape.rows + 2));
+  for (std::size_t i = 0; i < values.size(); i += 2) {
+    values[i] = static_cast<std::int32_t>(testing::draw(random, -2, shape.rows + 2));
+    values[i + 1] = static_cast<std::int32_t>(values[i] + testing::draw(random, -1, shape.rows / 4));
+  }
   return from_startend_row_indices(values, shape, 4, false);
 }
 
@@ -70,6 +74,26 @@ TEST(MaskAlgebra, HoldsTheIntervalFormWhereItFits) {
   const Mask mask = masks::window(24, 24, 5, 2) & masks::document(lengths, 24);
   ASSERT_NE(mask.source().intervals(), nullptr);
   EXPECT_EQ(&lower(mask).intervals(), mask.source().intervals().get());
+}
+
+TEST(MaskAlgebra, FitsExactlyWhenTwoRangesAColumnSuffice) {
+  std::mt19937_64 random(4);
+  const MaskShape shape{.batch = 1, .heads = 1, .rows = 30, .columns = 1};
+  int fitting = 0;
+  for (int trial = 0; trial < 1000; ++trial) {
+    const Mask a = random_ranges(random, shape);
+    const Mask b = random_ranges(random, shape);
+    for (const Mask& mask : {a & b, a | b}) {
+      const std::vector<std::uint8_t> column = expand(mask);
+      std::int64_t ranges = column[0] == 0;
+      for (std::size_t i = 1; i < column.size(); ++i) ranges += column[i] == 0 && column[i - 1] != 0;
+      ASSERT_EQ(find_misfit(mask).has_value(), ranges > 2) << testing::picture(mask);
+      ASSERT_EQ(mask.source().intervals() != nullptr, ranges <= 2);
+      fitting += ranges <= 2;
+    }
+  }
+  EXPECT_GT(fitting, 500);
+  EXPECT_LT(fitting, 1900);
 }
 
 TEST(MaskAlgebra, FitsAgainWhenALaterOperandCoversWhatDidNot) {

@@ -12,7 +12,7 @@ using testing::Table;
 /// Sets of disjoint spans in any order, some of them empty, within 20 tokens.
 const std::vector<std::vector<Span>>& span_sets() {
   static const std::vector<std::vector<Span>> all = {{},        {{2, 5}, {6, 8}},           {{6, 8}, {2, 5}, {5, 6}},
-                                                     {{0, 20}}, {{0, 1}, {19, 20}, {4, 4}}, {{7, 7}}};
+                                                     {{0, 20}}, {{0, 1}, {19, 20}, {4, 4}}, {{7, 7}, {3, 9}, {5, 5}}};
   return all;
 }
 

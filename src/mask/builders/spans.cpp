@@ -10,26 +10,30 @@ namespace {
 
 std::string text(const Span& span) { return "tokens [" + grouped(span.begin) + ", " + grouped(span.end) + ")"; }
 
+void check_span(const std::string& argument, const Span& span, std::int64_t tokens) {
+  if (span.begin < 0 || span.begin > span.end || span.end > tokens) {
+    refuse(argument + " is " + text(span) + "; give 0 <= begin <= end <= tokens, which is " + grouped(tokens));
+  }
+}
+
+void check_disjoint(const std::string& argument, const Span& earlier, const Span& later) {
+  if (later.begin < earlier.end) {
+    refuse(argument + " " + text(earlier) + " and " + text(later) + " overlap; give disjoint ones");
+  }
+}
+
 }  // namespace
 
 std::vector<Span> sorted_spans(const std::string& builder, const std::string& argument, std::span<const Span> spans,
                                std::int64_t tokens) {
+  const std::string name = builder + ": " + argument;
   std::vector<Span> sorted;
   for (std::size_t k = 0; k < spans.size(); ++k) {
-    const Span& span = spans[k];
-    if (span.begin < 0 || span.begin > span.end || span.end > tokens) {
-      refuse(builder + ": " + argument + "[" + std::to_string(k) + "] is " + text(span) +
-             "; give 0 <= begin <= end <= tokens, which is " + grouped(tokens));
-    }
-    if (span.begin < span.end) sorted.push_back(span);
+    check_span(name + "[" + std::to_string(k) + "]", spans[k], tokens);
+    if (spans[k].begin < spans[k].end) sorted.push_back(spans[k]);
   }
   std::sort(sorted.begin(), sorted.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
-  for (std::size_t k = 1; k < sorted.size(); ++k) {
-    if (sorted[k].begin < sorted[k - 1].end) {
-      refuse(builder + ": " + argument + " " + text(sorted[k - 1]) + " and " + text(sorted[k]) +
-             " overlap; give disjoint ones");
-    }
-  }
+  for (std::size_t k = 1; k < sorted.size(); ++k) check_disjoint(name, sorted[k - 1], sorted[k]);
   return sorted;
 }
 

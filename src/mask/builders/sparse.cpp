@@ -10,13 +10,15 @@ bool before(const HashedToken& a, const HashedToken& b) {
   return std::tie(a.bucket, a.position) < std::tie(b.bucket, b.position);
 }
 
+[[noreturn]] void refuse_order(const std::string& argument, std::size_t k, const HashedToken& token) {
+  refuse("hash_sparse_sorted: " + argument + "[" + std::to_string(k) + "] (bucket " + grouped(token.bucket) +
+         ", position " + grouped(token.position) + ") belongs before the one it follows; sort " + argument +
+         " by bucket, then position");
+}
+
 void check_sorted(const std::string& argument, std::span<const HashedToken> tokens) {
   for (std::size_t k = 1; k < tokens.size(); ++k) {
-    if (before(tokens[k], tokens[k - 1])) {
-      refuse("hash_sparse_sorted: " + argument + "[" + std::to_string(k) + "] (bucket " + grouped(tokens[k].bucket) +
-             ", position " + grouped(tokens[k].position) + ") belongs before the one it follows; sort " + argument +
-             " by bucket, then position");
-    }
+    if (before(tokens[k], tokens[k - 1])) refuse_order(argument, k, tokens[k]);
   }
 }
 

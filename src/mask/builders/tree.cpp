@@ -95,11 +95,12 @@ std::vector<std::int64_t> place(const std::vector<std::size_t>& sequence, Length
 std::vector<std::int64_t> subtree_ends(const std::vector<std::size_t>& sequence, Parents parents, Lengths lengths,
                                        const std::vector<std::int64_t>& positions) {
   std::vector<std::int64_t> ends(sequence.size());
-  for (auto node = sequence.rbegin(); node != sequence.rend(); ++node) {
-    ends[*node] = std::max(ends[*node], positions[*node] + lengths[*node]);
-    if (parents[*node] < 0) continue;
-    std::int64_t& parent_end = ends[static_cast<std::size_t>(parents[*node])];
-    parent_end = std::max(parent_end, ends[*node]);
+  for (std::size_t k = sequence.size(); k-- > 0;) {  // children come after their parent
+    const std::size_t node = sequence[k];
+    ends[node] = std::max(ends[node], positions[node] + lengths[node]);
+    if (parents[node] < 0) continue;
+    std::int64_t& parent_end = ends[static_cast<std::size_t>(parents[node])];
+    parent_end = std::max(parent_end, ends[node]);
   }
   return ends;
 }

@@ -30,7 +30,7 @@ inline void hide_column(IntervalMask& mask, std::int64_t column, Span a, Span b)
 /// Hides one column from every row but `visible`.
 inline void show_column(IntervalMask& mask, std::int64_t column, Span visible) {
   const std::int64_t rows = mask.shape().rows;
-  hide_column(mask, column, {0, visible.begin}, {std::max(visible.begin, visible.end), rows});
+  hide_column(mask, column, {0, visible.begin}, {visible.end, rows});
 }
 
 /// Hides columns [begin, columns) from every row: padding.
