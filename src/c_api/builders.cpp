@@ -8,9 +8,6 @@
 #include "c_api/convert.h"
 
 namespace masks = flashmask::masks;
-using flashmask::Error;
-using flashmask::Mask;
-using flashmask::Status;
 using flashmask::c_api::array;
 using flashmask::c_api::element_count;
 using flashmask::c_api::enumerator;
