@@ -29,8 +29,8 @@ class BackwardKernel {
   /// Row statistics; rows that exist only to fill the last tile get those of a row that sees nothing.
   static void prepare(const PrepareTask& task) {
     [[maybe_unused]] typename Isa::FlushDenormals mode;
-    const std::int64_t row0 = task.row_tile * kTile;
-    for (std::int64_t row = row0; row < row0 + kTile; ++row) {
+    const std::int64_t row0 = task.row_tile * kQueries;
+    for (std::int64_t row = row0; row < row0 + kQueries; ++row) {
       const bool exists = row < task.sizes.query_length;
       const float lse = exists ? task.lse[row] : -kInfinity;
       const bool sees = lse != -kInfinity;
@@ -60,12 +60,19 @@ class BackwardKernel {
  private:
   using Unit = typename Isa::Unit;
   using Vec = typename Isa::Vec;
-  using Blocks = RowBlocks<Isa>;
-  static constexpr int kPanels = kTile / kPanel<Isa>;
+  static constexpr int kQueries = kBackwardRows;
+  static constexpr int kKeys = kBackwardColumns;
+  using QueryBlocks = RowBlocks<Isa, kQueries>;
+  using KeyBlocks = RowBlocks<Isa, kWordBits>;  ///< of one half
+  /// The mask of a tile comes in halves of 64 keys, a word a query.
+  static constexpr int kHalves = kKeys / kWordBits;
+  static constexpr int kHalfPanels = kWordBits / kPanel<Isa>;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  /// Units of a row of dS.
-  static constexpr std::int64_t kRowUnits = kTile / Isa::step;
+  /// Strides of P and dS, a cache line more than the keys, so that rows do not share a cache set: as units of
+  /// reductions over queries [query / step][key], and along a row of keys [query][key / step].
+  static constexpr std::int64_t kScoreStride = kKeys + 16;
+  static constexpr std::int64_t kRowStride = kKeys / Isa::step + 16;
 
   FLASHMASK_INLINE BackwardKernel(const HeadSizes& sizes, std::byte* memory)
       : key_units_(units_of<Isa>(sizes.head_dim)),
@@ -76,66 +83,80 @@ class BackwardKernel {
         value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
         scale_(sizes.scale) {
     Scratch scratch(memory);
-    keys_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(key_units_) * kTile);
-    values_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(value_units_) * kTile);
-    keys_ = scratch.take<Unit>(key_stride_ * kTile);
-    queries_ = scratch.take<Unit>(key_stride_ * kTile);
-    grad_outputs_ = scratch.take<Unit>(value_stride_ * kTile);
+    keys_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(key_units_) * kKeys);
+    values_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(value_units_) * kKeys);
+    keys_ = scratch.take<Unit>(key_stride_ * kKeys);
+    queries_ = scratch.take<Unit>(key_stride_ * kQueries);
+    grad_outputs_ = scratch.take<Unit>(value_stride_ * kQueries);
     // Where a unit is one element, the same tile serves reductions along its rows and over them.
-    query_units_ = Isa::step == 1 ? queries_ : scratch.take<Unit>(key_stride_ * kTile);
-    grad_output_units_ = Isa::step == 1 ? grad_outputs_ : scratch.take<Unit>(value_stride_ * kTile);
-    probabilities_ = scratch.take<Unit>(kTile * kRowUnits);
-    grad_scores_ = scratch.take<Unit>(kTile * kRowUnits);
-    grad_score_rows_ = Isa::step == 1 ? grad_scores_ : scratch.take<Unit>(kTile * kRowUnits);
-    grad_keys_ = scratch.take<float>(key_stride_ * kTile);
-    grad_values_ = scratch.take<float>(value_stride_ * kTile);
+    query_units_ = Isa::step == 1 ? queries_ : scratch.take<Unit>(key_stride_ * kQueries);
+    grad_output_units_ = Isa::step == 1 ? grad_outputs_ : scratch.take<Unit>(value_stride_ * kQueries);
+    probabilities_ = scratch.take<Unit>(kQueries / Isa::step * kScoreStride);
+    grad_scores_ = scratch.take<Unit>(kQueries / Isa::step * kScoreStride);
+    grad_score_rows_ = Isa::step == 1 ? grad_scores_ : scratch.take<Unit>(kQueries * kRowStride);
+    grad_keys_ = scratch.take<float>(key_stride_ * kKeys);
+    grad_values_ = scratch.take<float>(value_stride_ * kKeys);
     used_ = scratch.used();
   }
 
   FLASHMASK_INLINE void begin(const BackwardTask& task) {
-    column0_ = task.column_tile * kTile;
+    column0_ = task.column_tile * kKeys;
     const std::int64_t left = task.sizes.key_length - column0_;
-    columns_ = static_cast<int>(left < kTile ? left : kTile);
-    load_rows<Isa, In>(grad_outputs_, value_stride_, task.v, column0_, 0, kTile, columns_, task.sizes.value_dim);
-    transpose_to_panels<Isa>(grad_outputs_, value_stride_, values_transposed_, value_units_);
-    load_rows<Isa, In>(queries_, key_stride_, task.k, column0_, 0, kTile, columns_, task.sizes.head_dim);
-    transpose_to_panels<Isa>(queries_, key_stride_, keys_transposed_, key_units_);
-    load_row_units<Isa, In>(keys_, key_stride_, task.k, column0_, 0, kTile, columns_, task.sizes.head_dim);
-    fill_zero<Isa>(grad_keys_, key_stride_ * kTile);
-    fill_zero<Isa>(grad_values_, value_stride_ * kTile);
+    columns_ = static_cast<int>(left < kKeys ? left : kKeys);
+    load_rows<Isa, In>(grad_outputs_, value_stride_, task.v, column0_, 0, kKeys, columns_, task.sizes.value_dim);
+    transpose_to_panels<Isa>(grad_outputs_, value_stride_, values_transposed_, kKeys, value_units_);
+    load_rows<Isa, In>(queries_, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
+    transpose_to_panels<Isa>(queries_, key_stride_, keys_transposed_, kKeys, key_units_);
+    load_row_units<Isa, In>(keys_, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
+    fill_zero<Isa>(grad_keys_, key_stride_ * kKeys);
+    fill_zero<Isa>(grad_values_, value_stride_ * kKeys);
   }
 
   FLASHMASK_INLINE void visit(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                               TileKind kind) {
-    const std::int64_t row0 = row_tile * kTile;
+    const std::int64_t row0 = row_tile * kQueries;
     const std::int64_t left = task.sizes.query_length - row0;
-    const TileBounds tile{row0, column0_, static_cast<int>(left < kTile ? left : kTile), columns_};
-    extent_.set_whole();
-    if (kind == TileKind::full && columns_ == kTile) {
+    const TileBounds tile{row0, column0_, static_cast<int>(left < kQueries ? left : kQueries), columns_};
+    for (int half = 0; half < kHalves; ++half) extent_[half].set_whole();
+    if (kind == TileKind::full && columns_ == kKeys) {
       step<false>(task, head, tile);
     } else {
-      if (kind == TileKind::full) {
-        for (int r = 0; r < kTile; ++r) bits_.word[r] = low_bits(columns_);
-      } else {
-        Predicate<Isa>::row_words(head.mask, tile, bits_);
+      for (int half = 0; half < kHalves; ++half) {
+        read_mask(head.mask, tile, half, kind);
+        if (task.trim) extent_[half].set_visible(bits_[half]);
       }
-      if (task.trim) extent_.set_visible(bits_);
       step<true>(task, head, tile);
     }
     add_grad_query(task, head, row_tile, tile);
   }
 
+  FLASHMASK_INLINE void read_mask(const IntervalColumns& mask, const TileBounds& tile, int half, TileKind kind) {
+    const int columns = tile.columns - half * kWordBits;
+    for (int r = 0; r < kQueries; r += kWordBits) {
+      std::uint64_t* word = bits_[half].word + r;
+      if (kind == TileKind::full) {
+        for (int i = 0; i < kWordBits; ++i) word[i] = low_bits(columns);
+      } else {
+        Predicate<Isa>::row_words(mask, {tile.row0 + r, tile.column0 + half * kWordBits, tile.rows - r, columns}, word);
+      }
+    }
+  }
+
   template <bool Masked>
   FLASHMASK_INLINE void step(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile) {
     load_queries(task, head, tile);
-    grad_score<Masked>(head, tile);
+    for (int half = 0; half < kHalves; ++half) grad_score<Masked>(head, tile, half);
     // dV += Pᵀ dO, dK += dSᵀ Q
     accumulate_keys(grad_values_, value_stride_, value_columns_, probabilities_, grad_output_units_);
     accumulate_keys(grad_keys_, key_stride_, key_columns_, grad_scores_, query_units_);
   }
 
   FLASHMASK_INLINE void load_queries(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile) {
-    const int begin = extent_.first_line, end = extent_.last_line;
+    int begin = kQueries, end = 0;
+    for (int half = 0; half < kHalves; ++half) {
+      begin = extent_[half].lines.begin < begin ? extent_[half].lines.begin : begin;
+      end = extent_[half].lines.end > end ? extent_[half].lines.end : end;
+    }
     load_rows<Isa, In>(queries_, key_stride_, head.q, tile.row0, begin, end, tile.rows, task.sizes.head_dim);
     load_rows<Isa, In>(grad_outputs_, value_stride_, head.grad_o, tile.row0, begin, end, tile.rows,
                        task.sizes.value_dim);
@@ -148,17 +169,18 @@ class BackwardKernel {
 
   /// P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each after the other.
   template <bool Masked>
-  FLASHMASK_INLINE void grad_score(const BackwardHead& head, const TileBounds& tile) {
-    for (int panel = 0; panel < kPanels; ++panel) {
-      const Panel<Unit> keys{keys_transposed_ + panel * round_up_lanes<Isa>(key_units_) * kPanel<Isa>, kPanel<Isa>};
-      const Panel<Unit> values{values_transposed_ + panel * round_up_lanes<Isa>(value_units_) * kPanel<Isa>,
+  FLASHMASK_INLINE void grad_score(const BackwardHead& head, const TileBounds& tile, int half) {
+    for (int panel = 0; panel < kHalfPanels; ++panel) {
+      const int key_panel = half * kHalfPanels + panel;
+      const Panel<Unit> keys{keys_transposed_ + key_panel * round_up_lanes<Isa>(key_units_) * kPanel<Isa>, kPanel<Isa>};
+      const Panel<Unit> values{values_transposed_ + key_panel * round_up_lanes<Isa>(value_units_) * kPanel<Isa>,
                                kPanel<Isa>};
-      for (int block = 0; block < Blocks::count; ++block) {
-        Blocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
-          if (extent_.active(block, panel)) {
-            register_tile_of_scores<Masked, rows.value>(head, tile, panel, Blocks::begin(block), keys, values);
+      for (int block = 0; block < QueryBlocks::count; ++block) {
+        QueryBlocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
+          if (extent_[half].active(block, panel)) {
+            register_tile_of_scores<Masked, rows.value>(head, tile, key_panel, QueryBlocks::begin(block), keys, values);
           } else {
-            clear_register_tile<rows.value>(panel, Blocks::begin(block));
+            clear_register_tile<rows.value>(key_panel, QueryBlocks::begin(block));
           }
         });
       }
@@ -177,7 +199,9 @@ class BackwardKernel {
       unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
         Vec x = Isa::exp2(Isa::sub(Isa::mul(p.v[r][v], scale), lse2));
         if constexpr (Masked)
-          x = Isa::select(bits_.word[q0 + r] >> (panel * kPanel<Isa> + v * Isa::lanes), x, Isa::broadcast(0.0f));
+          x = Isa::select(
+              bits_[panel / kHalfPanels].word[q0 + r] >> (panel % kHalfPanels * kPanel<Isa> + v * Isa::lanes), x,
+              Isa::broadcast(0.0f));
         p.v[r][v] = x;
         Isa::store(kept[r] + v * Isa::lanes, x);
       });
@@ -202,8 +226,8 @@ class BackwardKernel {
     unrolled<Rows / 2>([&](auto pair) FLASHMASK_INLINE_LAMBDA {
       constexpr int r = 2 * pair.value;
       unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
-        Isa::store_row_pair(tile + (q0 + r) / Isa::step * kTile + panel * kPanel<Isa> + v * Isa::lanes, kTile,
-                            x.v[r][v], x.v[r + 1][v]);
+        Isa::store_row_pair(tile + (q0 + r) / Isa::step * kScoreStride + panel * kPanel<Isa> + v * Isa::lanes,
+                            kScoreStride, x.v[r][v], x.v[r + 1][v]);
       });
     });
   }
@@ -215,7 +239,7 @@ class BackwardKernel {
       unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
         unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
           const int lane = panel * kPanel<Isa> + v * Isa::lanes;
-          Isa::store_row(grad_score_rows_ + (q0 + r) * kRowUnits + lane / Isa::step, x.v[r][v]);
+          Isa::store_row(grad_score_rows_ + (q0 + r) * kRowStride + lane / Isa::step, x.v[r][v]);
         });
       });
     }
@@ -237,13 +261,16 @@ class BackwardKernel {
   FLASHMASK_INLINE void accumulate_keys(float* sum, std::int64_t stride, std::int64_t columns, const Unit* weights,
                                         const Unit* rows) {
     for (std::int64_t column = 0; column < columns; column += kPanel<Isa>) {
-      for (int block = 0; block < Blocks::count; ++block) {
-        const int begin = extent_.lines_begin[block] / Isa::step;
-        const int end = (extent_.lines_end[block] + Isa::step - 1) / Isa::step;
-        if (begin >= end) continue;
-        const int key = Blocks::begin(block);
-        accumulate_block<Isa>(sum + key * stride, stride, block, {weights + begin * kTile + key, 1, kTile},
-                              {rows + begin * stride + column, stride}, end - begin, column, columns);
+      for (int half = 0; half < kHalves; ++half) {
+        for (int block = 0; block < KeyBlocks::count; ++block) {
+          const int begin = extent_[half].needed[block].begin / Isa::step;
+          const int end = (extent_[half].needed[block].end + Isa::step - 1) / Isa::step;
+          if (begin >= end) continue;
+          const int key = half * kWordBits + KeyBlocks::begin(block);
+          accumulate_block<Isa, kWordBits>(sum + key * stride, stride, block,
+                                           {weights + begin * kScoreStride + key, 1, kScoreStride},
+                                           {rows + begin * stride + column, stride}, end - begin, column, columns);
+        }
       }
     }
   }
@@ -251,18 +278,25 @@ class BackwardKernel {
   /// dQ[query] += dS k, in this column tile's turn; the last one to add scales and stores the gradient.
   FLASHMASK_INLINE void add_grad_query(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                                        const TileBounds& tile) {
-    float* sum = head.grad_q_sum + row_tile * kTile * key_columns_;
+    float* sum = head.grad_q_sum + row_tile * kQueries * key_columns_;
     const Turn turn = await_turn(*head.turns, row_tile, task.column_tile);
-    if (turn.first) fill_zero<Isa>(sum, kTile * key_columns_);
+    if (turn.first) fill_zero<Isa>(sum, kQueries * key_columns_);
     for (std::int64_t column = 0; column < key_columns_; column += kPanel<Isa>) {
-      for (int block = 0; block < Blocks::count; ++block) {
-        const int begin = extent_.lanes_begin(block) / Isa::step;
-        const int end = (extent_.lanes_end(block) + Isa::step - 1) / Isa::step;
+      for (int block = 0; block < QueryBlocks::count; ++block) {
+        int begin = kKeys, end = 0;
+        for (int half = 0; half < kHalves; ++half) {
+          const auto lanes = extent_[half].lanes(block);
+          if (lanes.begin >= lanes.end) continue;
+          if (end == 0) begin = half * kWordBits + lanes.begin;
+          end = half * kWordBits + lanes.end;
+        }
         if (begin >= end) continue;
-        const int q = Blocks::begin(block);
-        accumulate_block<Isa>(sum + q * key_columns_, key_columns_, block,
-                              {grad_score_rows_ + q * kRowUnits + begin, kRowUnits, 1},
-                              {keys_ + begin * key_stride_ + column, key_stride_}, end - begin, column, key_columns_);
+        begin /= Isa::step;
+        end = (end + Isa::step - 1) / Isa::step;
+        const int q = QueryBlocks::begin(block);
+        accumulate_block<Isa, kQueries>(
+            sum + q * key_columns_, key_columns_, block, {grad_score_rows_ + q * kRowStride + begin, kRowStride, 1},
+            {keys_ + begin * key_stride_ + column, key_stride_}, end - begin, column, key_columns_);
       }
     }
     if (turn.last) {
@@ -308,8 +342,8 @@ class BackwardKernel {
   float *grad_keys_, *grad_values_;
   std::int64_t column0_ = 0;
   int columns_ = 0;
-  TileBits bits_;
-  TileExtent<Isa> extent_;
+  TileBits<kQueries> bits_[kHalves];
+  TileExtent<Isa, kQueries> extent_[kHalves];
 };
 
 }  // namespace flashmask::cpu

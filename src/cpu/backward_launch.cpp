@@ -11,8 +11,8 @@ namespace {
 /// Where everything lies in the workspace. Rows are padded to whole tiles.
 struct Layout {
   Layout(const Problem& problem, const BackwardCode& code, int workers)
-      : row_tiles(tiles_of(problem.query_length)),
-        padded_rows(row_tiles * kTile),
+      : row_tiles(tiles_of(problem.query_length, kBackwardRows)),
+        padded_rows(row_tiles * kBackwardRows),
         sum_floats(padded_rows * code.padded_head_dim(static_cast<int>(problem.head_dim))),
         group(problem.query_heads / problem.kv_heads),
         scratch_bytes(round_up_line(
@@ -57,7 +57,7 @@ class BackwardCall {
   void run() const {
     for_each_task(execution_.executor, execution_.workers, problem_.batch * problem_.query_heads * layout_.row_tiles,
                   [&](std::int64_t task, int) { prepare(task / layout_.row_tiles, task % layout_.row_tiles); });
-    const std::int64_t column_tiles = tiles_of(problem_.key_length);
+    const std::int64_t column_tiles = tiles_of(problem_.key_length, kBackwardColumns);
     for_each_task(execution_.executor, execution_.workers, problem_.batch * problem_.kv_heads * column_tiles,
                   [&](std::int64_t task, int worker) {
                     run_column_tile(task / column_tiles / problem_.kv_heads, task / column_tiles % problem_.kv_heads,

@@ -14,7 +14,8 @@ KernelInfo describe(const cpu::InstructionSet& set, Direction direction, DType d
   info.direction = direction;
   info.dtype = dtype;
   info.device = DeviceType::cpu;
-  info.tile = {cpu::kTile, cpu::kTile};
+  info.tile = direction == Direction::forward ? TileShape{cpu::kForwardRows, cpu::kForwardColumns}
+                                              : TileShape{cpu::kBackwardRows, cpu::kBackwardColumns};
   info.predicate = MaskForm::intervals;
   info.name = info.arch + "." + to_string(direction) + "." + to_string(dtype) + ".dany.m" +
               std::to_string(info.tile.rows) + "n" + std::to_string(info.tile.columns) + "." +

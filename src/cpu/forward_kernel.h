@@ -41,7 +41,8 @@ class ForwardKernel {
  private:
   using Unit = typename Isa::Unit;
   using Vec = typename Isa::Vec;
-  using Blocks = RowBlocks<Isa>;
+  static constexpr int kTile = kForwardRows;
+  using Blocks = RowBlocks<Isa, kTile>;
   static constexpr int kPanels = kTile / kPanel<Isa>;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kLn2 = 0.69314718055994530942f;
@@ -74,7 +75,7 @@ class ForwardKernel {
     rows_ = static_cast<int>(task.sizes.query_length - row0_ < kTile ? task.sizes.query_length - row0_ : kTile);
     if (task.runs.count != 0) {
       load_rows<Isa, In>(keys_, key_stride_, task.q, row0_, 0, kTile, rows_, task.sizes.head_dim);
-      transpose_to_panels<Isa>(keys_, key_stride_, queries_, units_);
+      transpose_to_panels<Isa>(keys_, key_stride_, queries_, kTile, units_);
     }
     for (int q = 0; q < kTile; q += Isa::lanes) {
       Isa::store(maximum_ + q, Isa::broadcast(-kInfinity));
@@ -95,7 +96,7 @@ class ForwardKernel {
     if (kind == TileKind::full) {
       for (int c = 0; c < kTile; ++c) bits_.word[c] = c < tile.columns ? ~0ull : 0;
     } else {
-      Predicate<Isa>::column_words(task.mask, tile, bits_);
+      Predicate<Isa>::column_words(task.mask, tile, bits_.word);
     }
     if (task.trim) extent_.set_visible(bits_);
     step<true>(task, tile);
@@ -106,8 +107,8 @@ class ForwardKernel {
     score<Masked>(task, tile);
     follow_maximum();
     exponentiate();
-    load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column0, extent_.first_line / Isa::step * Isa::step,
-                            extent_.last_line, tile.columns, task.sizes.value_dim);
+    load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column0, extent_.lines.begin, extent_.lines.end,
+                            tile.columns, task.sizes.value_dim);
     accumulate();
   }
 
@@ -158,7 +159,7 @@ class ForwardKernel {
           return {reinterpret_cast<const Unit*>(keys), task.k.stride / 2, 1};
       }
     }
-    load_rows<Isa, In>(keys_, key_stride_, task.k, tile.column0, extent_.first_line, extent_.last_line, tile.columns,
+    load_rows<Isa, In>(keys_, key_stride_, task.k, tile.column0, extent_.lines.begin, extent_.lines.end, tile.columns,
                        task.sizes.head_dim);
     return {keys_, key_stride_, 1};
   }
@@ -223,11 +224,11 @@ class ForwardKernel {
   FLASHMASK_INLINE void accumulate() {
     for (std::int64_t column = 0; column < value_columns_; column += kPanel<Isa>) {
       for (int block = 0; block < Blocks::count; ++block) {
-        const int begin = extent_.lines_begin[block] / Isa::step;
-        const int end = (extent_.lines_end[block] + Isa::step - 1) / Isa::step;
+        const int begin = extent_.needed[block].begin / Isa::step;
+        const int end = (extent_.needed[block].end + Isa::step - 1) / Isa::step;
         if (begin >= end) continue;
         const int q = Blocks::begin(block);
-        accumulate_block<Isa>(
+        accumulate_block<Isa, kTile>(
             output_ + q * value_stride_, value_stride_, block, {probabilities() + begin * kTile + q, 1, kTile},
             {values_ + begin * value_stride_ + column, value_stride_}, end - begin, column, value_columns_);
       }
@@ -254,8 +255,8 @@ class ForwardKernel {
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
   std::int64_t row0_ = 0;
   int rows_ = 0;
-  TileBits bits_;
-  TileExtent<Isa> extent_;
+  TileBits<kTile> bits_;
+  TileExtent<Isa, kTile> extent_;
 };
 
 }  // namespace flashmask::cpu

@@ -19,7 +19,7 @@ class Forward final : public ForwardKernel {
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
     const Problem& problem = plan.problem();
-    const std::int64_t row_tiles = tiles_of(problem.query_length);
+    const std::int64_t row_tiles = tiles_of(problem.query_length, kForwardRows);
     const std::size_t scratch = scratch_bytes(problem);
     for_each_task(execution.executor, execution.workers, problem.batch * problem.query_heads * row_tiles,
                   [&](std::int64_t task, int worker) {

@@ -9,8 +9,17 @@
 /// are compiled for instruction sets the machine may lack, so nothing here may instantiate a library template.
 namespace flashmask::cpu {
 
-/// Rows and columns of every CPU tile: one 64-bit word holds a row or a column of a partial tile's mask.
-inline constexpr int kTile = 64;
+/// A word holds the mask of 64 neighbouring scores.
+inline constexpr int kWordBits = 64;
+
+/// Tiles of the forward: a word holds a key column of one. Larger ones gain nothing, short documents lose.
+inline constexpr int kForwardRows = kWordBits;
+inline constexpr int kForwardColumns = kWordBits;
+
+/// Tiles of the backward: its products sum over queries and over keys, and a longer sum spreads the cost of adding it
+/// to memory. Partial tiles are trimmed, so short documents do not mind.
+inline constexpr int kBackwardRows = 2 * kWordBits;
+inline constexpr int kBackwardColumns = 2 * kWordBits;
 
 /// The interval mask of one batch entry and mask head, one value a key column.
 struct IntervalColumns {
@@ -84,7 +93,7 @@ struct BackwardHead {
   Rows q, grad_o;
   RowStatistics statistics;
   MutableRows grad_q;
-  float* grad_q_sum;  ///< float32 [row tiles][64][padded head dim]
+  float* grad_q_sum;  ///< float32 [row tiles][kBackwardRows][padded head dim]
   GradQueryTurns* turns;
   RunList runs;  ///< row tiles of this column tile
   IntervalColumns mask;

@@ -16,7 +16,7 @@ std::unique_ptr<const Kernel> backward_kernel(KernelInfo info, const Instruction
 
 constexpr std::size_t round_up_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-constexpr std::int64_t tiles_of(std::int64_t tokens) { return (tokens + kTile - 1) / kTile; }
+constexpr std::int64_t tiles_of(std::int64_t tokens, int tile) { return (tokens + tile - 1) / tile; }
 
 /// Calls body(task, worker) for every task in [0, tasks), handed out in ascending order.
 template <class Body>

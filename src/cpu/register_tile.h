@@ -49,15 +49,15 @@ FLASHMASK_INLINE Accumulators<Isa, Rows, Vectors> register_tile(Broadcast<typena
   return acc;
 }
 
-/// Rows of a tile in blocks of Isa::row_block; the last block may be shorter.
-template <class Isa>
+/// The lines of a tile in blocks of Isa::row_block; the last block may be shorter.
+template <class Isa, int Lines>
 struct RowBlocks {
   static constexpr int size = Isa::row_block;
-  static constexpr int count = (kTile + size - 1) / size;
-  static constexpr int last_size = kTile - (count - 1) * size;
+  static constexpr int count = (Lines + size - 1) / size;
+  static constexpr int last_size = Lines - (count - 1) * size;
 
   static constexpr int begin(int block) { return block * size; }
-  static constexpr int end(int block) { return block + 1 == count ? kTile : (block + 1) * size; }
+  static constexpr int end(int block) { return block + 1 == count ? Lines : (block + 1) * size; }
 
   /// body(Count<rows of the block>)
   template <class Body>
@@ -75,7 +75,7 @@ template <class Isa>
 inline constexpr int kPanel = Isa::lanes* Isa::vectors;
 
 /// sum[row][column] += a · b for the rows of one block and all columns up to `columns`, a multiple of the lanes.
-template <class Isa>
+template <class Isa, int Lines>
 FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int block, Broadcast<typename Isa::Unit> a,
                                        Panel<typename Isa::Unit> b, std::int64_t units, std::int64_t column,
                                        std::int64_t columns) {
@@ -88,7 +88,7 @@ FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int 
       });
     });
   };
-  RowBlocks<Isa>::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
+  RowBlocks<Isa, Lines>::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
     if (column + kPanel<Isa> <= columns) {
       add(rows, Count<Isa::vectors>{});
     } else {

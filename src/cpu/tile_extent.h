@@ -9,63 +9,62 @@
 namespace flashmask::cpu {
 
 /// Which register tiles of a score tile hold anything visible, and over which ranges the products that follow must sum.
-/// "Lines" are the rows of the score tile as the kernel holds it (keys in the forward, queries in the backward),
-/// "cross" is the other direction, the vector lanes. Short documents live on this: their tiles are mostly empty.
-template <class Isa>
+/// A line is a row of scores as the kernel holds them (a key in the forward, a query in the backward), with 64 vector
+/// lanes across. Short documents live on this: their tiles are mostly empty.
+template <class Isa, int Lines>
 struct TileExtent {
-  using Blocks = RowBlocks<Isa>;
+  using Blocks = RowBlocks<Isa, Lines>;
+  using LaneBlocks = RowBlocks<Isa, kWordBits>;
+
+  /// Lines [begin, end), whole blocks; empty when begin >= end.
+  struct Range {
+    int begin;
+    int end;
+  };
 
   std::uint64_t any[Blocks::count];  ///< visible lanes of a block of lines
-  int lines_begin[Blocks::count];    ///< lines that a block of lanes needs, whole blocks
-  int lines_end[Blocks::count];
-  int first_line;  ///< lines that any lane needs
-  int last_line;
+  Range needed[LaneBlocks::count];   ///< lines that a block of lanes needs
+  Range lines;                       ///< lines that any lane needs
 
   /// Everything counts.
   FLASHMASK_INLINE void set_whole() {
-    for (int b = 0; b < Blocks::count; ++b) {
-      any[b] = ~0ull;
-      lines_begin[b] = 0;
-      lines_end[b] = kTile;
-    }
-    first_line = 0;
-    last_line = kTile;
+    for (std::uint64_t& lanes : any) lanes = ~0ull;
+    for (Range& range : needed) range = {0, Lines};
+    lines = {0, Lines};
   }
 
-  FLASHMASK_INLINE void set_visible(const TileBits& bits) {
+  FLASHMASK_INLINE void set_visible(const TileBits<Lines>& bits) {
     for (int b = 0; b < Blocks::count; ++b) {
       any[b] = 0;
       for (int line = Blocks::begin(b); line < Blocks::end(b); ++line) any[b] |= bits.word[line];
     }
-    first_line = kTile;
-    last_line = 0;
-    for (int lanes = 0; lanes < Blocks::count; ++lanes) {
-      const std::uint64_t mine = low_bits(Blocks::end(lanes)) & ~low_bits(Blocks::begin(lanes));
-      lines_begin[lanes] = kTile;
-      lines_end[lanes] = 0;
-      for (int b = 0; b < Blocks::count; ++b) {
-        if ((any[b] & mine) == 0) continue;
-        if (lines_end[lanes] == 0) lines_begin[lanes] = Blocks::begin(b);
-        lines_end[lanes] = Blocks::end(b);
-      }
-      if (lines_end[lanes] == 0) continue;
-      first_line = lines_begin[lanes] < first_line ? lines_begin[lanes] : first_line;
-      last_line = lines_end[lanes] > last_line ? lines_end[lanes] : last_line;
-    }
+    lines = lines_of(~0ull);
+    for (int b = 0; b < LaneBlocks::count; ++b)
+      needed[b] = lines_of(low_bits(LaneBlocks::end(b)) & ~low_bits(LaneBlocks::begin(b)));
   }
-
-  FLASHMASK_INLINE bool empty() const { return first_line >= last_line; }
 
   /// Does the register tile at (block of lines, panel of lanes) hold a visible score?
   FLASHMASK_INLINE bool active(int block, int panel) const {
     return (any[block] >> (panel * kPanel<Isa>)&low_bits(kPanel<Isa>)) != 0;
   }
 
-  /// Lanes that a block of lines needs: [begin, end), begin a multiple of the unit.
-  FLASHMASK_INLINE int lanes_begin(int block) const {
-    return any[block] == 0 ? 0 : __builtin_ctzll(any[block]) / Isa::step * Isa::step;
+  /// Lanes [begin, end) that a block of lines needs, begin a multiple of the unit.
+  FLASHMASK_INLINE Range lanes(int block) const {
+    if (any[block] == 0) return {kWordBits, 0};
+    return {__builtin_ctzll(any[block]) / Isa::step * Isa::step, kWordBits - __builtin_clzll(any[block])};
   }
-  FLASHMASK_INLINE int lanes_end(int block) const { return any[block] == 0 ? 0 : kTile - __builtin_clzll(any[block]); }
+
+ private:
+  /// Blocks of lines that see any of the lanes.
+  FLASHMASK_INLINE Range lines_of(std::uint64_t lanes) const {
+    Range range{Lines, 0};
+    for (int b = 0; b < Blocks::count; ++b) {
+      if ((any[b] & lanes) == 0) continue;
+      if (range.end == 0) range.begin = Blocks::begin(b);
+      range.end = Blocks::end(b);
+    }
+    return range;
+  }
 };
 
 }  // namespace flashmask::cpu

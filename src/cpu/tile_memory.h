@@ -55,7 +55,7 @@ FLASHMASK_INLINE T* row_of(const MutableRows& rows, std::int64_t row) {
   return static_cast<T*>(rows.data) + row * rows.stride;
 }
 
-/// Rows [begin, end) of a 64-row tile with unit per element, for reductions along the row and, when step is 1, over
+/// Rows [begin, end) of a tile, a unit per step elements, for reductions along the row and, when step is 1, over
 /// rows as well. Rows from `present` on and columns from `width` on are zero.
 template <class Isa, class In>
 FLASHMASK_INLINE void load_rows(typename Isa::Unit* dst, std::int64_t dst_stride, const Rows& src, std::int64_t row0,
@@ -77,7 +77,7 @@ FLASHMASK_INLINE void load_rows(typename Isa::Unit* dst, std::int64_t dst_stride
   }
 }
 
-/// Rows [begin, end) of a 64-row tile for reductions over rows: [row / step][column]. `begin` is a multiple of step.
+/// Rows [begin, end) of a tile for reductions over rows: [row / step][column]. `begin` is a multiple of step.
 template <class Isa, class In>
 FLASHMASK_INLINE void load_row_units(typename Isa::Unit* dst, std::int64_t dst_stride, const Rows& src,
                                      std::int64_t row0, int begin, int end, int present, int width) {
@@ -94,12 +94,13 @@ FLASHMASK_INLINE void load_row_units(typename Isa::Unit* dst, std::int64_t dst_s
   }
 }
 
-/// 64 rows of units → panels [64 / panel][unit][panel], the columns of a product whose reduction runs along the rows.
+/// `rows` rows of units → panels [rows / panel][unit][panel], the columns of a product whose reduction runs along the
+/// rows.
 template <class Isa>
 FLASHMASK_INLINE void transpose_to_panels(const typename Isa::Unit* src, std::int64_t src_stride,
-                                          typename Isa::Unit* dst, std::int64_t units) {
+                                          typename Isa::Unit* dst, int rows, std::int64_t units) {
   const std::int64_t padded = round_up_lanes<Isa>(units);
-  for (int r = 0; r < kTile; r += Isa::lanes) {
+  for (int r = 0; r < rows; r += Isa::lanes) {
     typename Isa::Unit* panel = dst + r / kPanel<Isa> * padded * kPanel<Isa> + r % kPanel<Isa>;
     for (std::int64_t u = 0; u < padded; u += Isa::lanes)
       Isa::transpose(src + r * src_stride + u, src_stride, panel + u * kPanel<Isa>, kPanel<Isa>);

@@ -17,16 +17,20 @@ double dot_seconds() {
   double best = 1;
   for (int attempt = 0; attempt < 8; ++attempt) {
     typename Isa::Vec acc[kChains];
-    for (auto& x : acc) x = Isa::broadcast(0.0f);
+    // Opaque to the compiler, or it would see twelve equal chains and keep one.
+    unrolled<kChains>([&](auto i) FLASHMASK_INLINE_LAMBDA {
+      acc[i] = Isa::broadcast(0.0f);
+      asm volatile("" : "+v"(acc[i]));
+    });
     typename Isa::Vec a = Isa::broadcast(0.0f);
     timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (int i = 0; i < 1500; ++i) {
-      for (auto& x : acc) x = Isa::dot(x, a, a);
+    for (int repeat = 0; repeat < 1500; ++repeat) {
+      unrolled<kChains>([&](auto i) FLASHMASK_INLINE_LAMBDA { acc[i] = Isa::dot(acc[i], a, a); });
       asm volatile("" : "+v"(a));
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    for (auto& x : acc) asm volatile("" : : "v"(x));
+    unrolled<kChains>([&](auto i) FLASHMASK_INLINE_LAMBDA { asm volatile("" : : "v"(acc[i])); });
     const double seconds =
         static_cast<double>(end.tv_sec - begin.tv_sec) + 1e-9 * static_cast<double>(end.tv_nsec - begin.tv_nsec);
     best = seconds < best ? seconds : best;
