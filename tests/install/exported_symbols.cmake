@@ -1,5 +1,7 @@
 # cmake -D NM=… -D LIBRARY=… -P exported_symbols.cmake
 # Every name that the shared library exports belongs to flashmask, and the C ABI is among them.
+cmake_minimum_required(VERSION 3.22)
+
 execute_process(COMMAND ${NM} --dynamic --defined-only --format=just-symbols ${LIBRARY} OUTPUT_VARIABLE output
                 COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX REPLACE "\n" ";" symbols "${output}")

@@ -1,5 +1,7 @@
 # cmake -D INCLUDE=… -P plain_headers.cmake
 # Public headers include the standard library and each other, nothing else: no CUDA, Torch or intrinsics.
+cmake_minimum_required(VERSION 3.22)
+
 file(GLOB headers ${INCLUDE}/flashmask/*.h)
 foreach(header IN LISTS headers)
   file(STRINGS ${header} lines REGEX "^#include")

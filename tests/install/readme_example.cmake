@@ -1,5 +1,7 @@
 # cmake -D README=… -D EXAMPLE=… -P readme_example.cmake
 # The C++ block of the README is examples/example.cpp, letter by letter.
+cmake_minimum_required(VERSION 3.22)
+
 file(READ ${README} readme)
 file(READ ${EXAMPLE} example)
 string(FIND "${readme}" "```cpp\n${example}```" position)

@@ -1,5 +1,7 @@
 # cmake -D FROM=… -D BUILD=<build tree to install from> -D SOURCE=… -D WORK=… -D SHARED=ON|OFF -P run_consumer.cmake
 # Configures, builds and runs consumer/ in an empty folder.
+cmake_minimum_required(VERSION 3.22)
+
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
