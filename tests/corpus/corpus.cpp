@@ -124,15 +124,13 @@ Mask random_indices(const Size& n, int vectors, bool causal, std::int64_t heads)
                                    causal);
 }
 
-Mask nothing_visible(const Size& n) {
-  return from_startend_row_indices(std::vector<std::int32_t>(static_cast<std::size_t>(n.columns), 0),
-                                   {.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns}, 1, true);
-}
-
-/// Rows of the middle third see nothing.
-Mask empty_rows(const Size& n) {
-  return from_predicate({.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns},
-                        [n](auto, auto, auto row, auto) { return row < n.rows / 3 || row >= 2 * n.rows / 3; });
+/// Every column hides the rows [begin, end).
+Mask hidden_rows(const Size& n, std::int64_t begin, std::int64_t end) {
+  std::vector<std::int32_t> values;
+  for (std::int64_t j = 0; j < n.columns; ++j) {
+    values.insert(values.end(), {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end), 0, 0});
+  }
+  return from_startend_row_indices(values, {.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns}, 4, false);
 }
 
 /// Every head has a window of its own.
@@ -178,8 +176,8 @@ std::vector<Entry> make_entries() {
       {"random_causal_ranges", any_size, [](N n) { return random_indices(n, 2, true, 1); }},
       {"random_two_ends", any_size, [](N n) { return random_indices(n, 2, false, 1); }},
       {"head_windows", any_size, head_windows},
-      {"empty_rows", any_size, empty_rows},
-      {"nothing_visible", any_size, nothing_visible},
+      {"empty_rows", any_size, [](N n) { return hidden_rows(n, n.rows / 3, 2 * n.rows / 3); }},
+      {"nothing_visible", any_size, [](N n) { return hidden_rows(n, 0, n.rows); }},
   };
 }
 
@@ -198,6 +196,20 @@ const std::vector<Entry>& entries() {
 const std::vector<Size>& awkward_sizes() {
   static const std::vector<Size> all = {{1, 1},   {1, 70},    {70, 1},    {63, 65},   {64, 64},   {65, 63},
                                         {97, 97}, {130, 130}, {128, 200}, {200, 128}, {239, 239}, {257, 257}};
+  return all;
+}
+
+std::string Case::name() const {
+  return entry->name + " " + std::to_string(size.rows) + "x" + std::to_string(size.columns);
+}
+
+std::vector<Case> cases(std::int64_t heads) {
+  std::vector<Case> all;
+  for (const Entry& entry : entries()) {
+    for (const Size& size : awkward_sizes()) {
+      if (entry.accepts(size)) all.push_back({&entry, {size.rows, size.columns, heads}});
+    }
+  }
   return all;
 }
 

@@ -37,4 +37,16 @@ const std::vector<Entry>& entries();
 /// Sizes around tile edges, single rows and columns, Sq ≠ Sk both ways. Mask heads are 1.
 const std::vector<Size>& awkward_sizes();
 
+/// One entry at one size that it accepts.
+struct Case {
+  const Entry* entry;
+  Size size;
+
+  Mask mask() const { return entry->build(size); }
+  std::string name() const;  ///< such as "causal 63x65"
+};
+
+/// Every entry at every awkward size.
+std::vector<Case> cases(std::int64_t heads);
+
 }  // namespace flashmask::corpus

@@ -12,7 +12,7 @@ constexpr MaskShape shape{.batch = 2, .heads = 3, .rows = 7, .columns = 5};
 
 TEST(FromDense, ReadsBatchHeadsRowsColumns) {
   std::mt19937_64 random(4);
-  std::vector<std::uint8_t> scores(2 * 3 * 7 * 5);
+  std::vector<std::uint8_t> scores(210);
   for (std::uint8_t& score : scores) score = static_cast<std::uint8_t>(random() % 3);
   const Mask mask = from_dense(shape, scores);
   for (std::int64_t n = 0; n < 2; ++n) {

@@ -12,8 +12,8 @@ TEST(PrefixLmDocument, SeesItsPrefixBothWaysAndTheRestCausally) {
   std::mt19937_64 random(8);
   for (std::int64_t tokens = 0; tokens < 90; tokens += 7) {
     const std::vector<std::int64_t> lengths = testing::random_lengths(random, tokens);
-    std::vector<std::int64_t> prefixes;
-    for (const std::int64_t length : lengths) prefixes.push_back(testing::draw(random, 0, length));
+    std::vector<std::int64_t> prefixes = lengths;
+    for (std::int64_t& prefix : prefixes) prefix = testing::draw(random, 0, prefix);
     const Table owner(testing::owners(lengths, tokens));
     const Table place(testing::places(lengths, tokens));
     expect_visible(masks::prefix_lm_document(lengths, prefixes, tokens), [&, prefix = Table(prefixes)](auto i, auto j) {

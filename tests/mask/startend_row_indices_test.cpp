@@ -1,5 +1,6 @@
 #include "flashmask/startend_row_indices.h"
 
+#include <array>
 #include <limits>
 
 #include "flashmask/builders.h"
@@ -50,7 +51,7 @@ struct Format {
   int vectors;
   bool causal;
 };
-constexpr Format formats[] = {{1, true}, {2, true}, {2, false}, {4, false}};
+constexpr std::array<Format, 4> formats = {{{1, true}, {2, true}, {2, false}, {4, false}}};
 
 TEST(FromStartEndRowIndices, MasksWhatTheTableSays) {
   std::mt19937_64 random(6);
