@@ -33,6 +33,10 @@ FLASHMASK_API std::string why_not(const KernelInfo& kernel);
 /// Why a kernel is refused for a problem on this machine; empty when it can run it.
 FLASHMASK_API std::string why_not(const KernelInfo& kernel, const Problem& problem, MaskForm form);
 
+/// The most that a kernel could reach on one core: the rate of its multiply-add (or dot product) on registers alone, in
+/// operations a second, measured when called. Throws Status::unsupported where the kernel cannot run.
+FLASHMASK_API double measure_peak(const KernelInfo& kernel);
+
 /// Instruction sets the machine has, best first, such as {"avx512bf16", "avx512", "avx2", "scalar"}.
 FLASHMASK_API std::vector<std::string> instruction_sets();
 

@@ -130,6 +130,7 @@ class Backward final : public BackwardKernel {
 
   std::string refusal() const override { return set_.why_not(); }
   std::string refusal(const Problem&) const override { return ""; }
+  double measure_peak() const override { return set_.dot_rate(); }
 
   std::size_t workspace_bytes(const Problem& problem, int workers) const override {
     return Layout(problem, code_, workers).total;

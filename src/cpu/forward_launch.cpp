@@ -12,6 +12,7 @@ class Forward final : public ForwardKernel {
 
   std::string refusal() const override { return set_.why_not(); }
   std::string refusal(const Problem&) const override { return ""; }
+  double measure_peak() const override { return set_.dot_rate(); }
 
   std::size_t workspace_bytes(const Problem& problem, int workers) const override {
     return static_cast<std::size_t>(workers) * scratch_bytes(problem);

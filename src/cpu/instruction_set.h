@@ -20,6 +20,7 @@ struct InstructionSet {
   const char* name;
   std::span<const KernelCode> kernels;
   std::string (*why_not)();  ///< empty when the machine can, and should, run them
+  double (*dot_rate)();      ///< peak of its products in operations a second, measured when called
 };
 
 /// Best first; the last is scalar and runs anywhere.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cpu/backward_kernel.h"
+#include "cpu/dot_rate.h"
 #include "cpu/forward_kernel.h"
 #include "cpu/instruction_set.h"
 #include "cpu/intervals_predicate.h"

@@ -6,4 +6,6 @@ namespace flashmask::cpu {
 
 extern const KernelCode kScalarKernels[3];
 
+double scalar_dot_rate();
+
 }  // namespace flashmask::cpu

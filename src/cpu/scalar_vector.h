@@ -125,6 +125,9 @@ struct Scalar {
     for (int i = 0; i < count; ++i) narrow_one(p + i, x.lane[i]);
   }
 
+  /// Hides from the compiler what a value is.
+  static FLASHMASK_INLINE void make_opaque(Vec& x) { asm volatile("" : "+m"(x)); }
+
   /// lanes × lanes units, dst[c][r] = src[r][c].
   static FLASHMASK_INLINE void transpose(const Unit* src, std::int64_t src_stride, Unit* dst, std::int64_t dst_stride) {
     for (int r = 0; r < lanes; ++r)

@@ -30,6 +30,8 @@ class Kernel {
   virtual std::string refusal() const = 0;
   /// Why it cannot serve a problem; empty when it can.
   virtual std::string refusal(const Problem& problem) const = 0;
+  /// Peak of the instructions its products are made of, in operations a second, measured when called.
+  virtual double measure_peak() const = 0;
   virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
 
  private:

@@ -77,10 +77,10 @@ std::string candidates_text(Direction direction, const Problem& problem, MaskFor
   return text.empty() ? "\n  no kernel of this build has such a name; `flashmask info` lists them" : text;
 }
 
-const Kernel& find_row(const KernelInfo& info) {
+const Kernel& find_row(const char* caller, const KernelInfo& info) {
   for (const auto& kernel : kernel_table())
     if (kernel->info().name == info.name) return *kernel;
-  throw Error(Status::invalid_argument, "why_not: \"" + info.name + "\" is no kernel of this build");
+  throw Error(Status::invalid_argument, std::string(caller) + ": \"" + info.name + "\" is no kernel of this build");
 }
 
 }  // namespace
@@ -115,10 +115,17 @@ std::vector<KernelInfo> kernels() {
   return infos;
 }
 
-std::string why_not(const KernelInfo& kernel) { return machine_refusal(find_row(kernel)); }
+std::string why_not(const KernelInfo& kernel) { return machine_refusal(find_row("why_not", kernel)); }
 
 std::string why_not(const KernelInfo& kernel, const Problem& problem, MaskForm form) {
-  return refusal(find_row(kernel), problem, form);
+  return refusal(find_row("why_not", kernel), problem, form);
+}
+
+double measure_peak(const KernelInfo& kernel) {
+  const Kernel& row = find_row("measure_peak", kernel);
+  const std::string reason = row.refusal();
+  if (!reason.empty()) throw Error(Status::unsupported, "measure_peak: " + kernel.name + " cannot run here: " + reason);
+  return row.measure_peak();
 }
 
 std::vector<std::string> instruction_sets() {

@@ -106,6 +106,8 @@ struct Avx2 {
     std::memcpy(p, whole, static_cast<std::size_t>(count) * sizeof(Out));
   }
 
+  static FLASHMASK_INLINE void make_opaque(Vec& x) { asm volatile("" : "+v"(x)); }
+
   static FLASHMASK_INLINE void transpose(const Unit* src, std::int64_t src_stride, Unit* dst, std::int64_t dst_stride) {
     __m256 r[8], t[8];
     for (int i = 0; i < 8; ++i) r[i] = load(src + i * src_stride);

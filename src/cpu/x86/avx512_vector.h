@@ -80,6 +80,8 @@ struct Avx512 {
     _mm256_mask_storeu_epi16(p, first(count), to_half(x, Half{}));
   }
 
+  static FLASHMASK_INLINE void make_opaque(Vec& x) { asm volatile("" : "+v"(x)); }
+
   static FLASHMASK_INLINE void transpose(const Unit* src, std::int64_t src_stride, Unit* dst, std::int64_t dst_stride) {
     __m512 r[16], t[16];
     for (int i = 0; i < 16; ++i) r[i] = load(src + i * src_stride);

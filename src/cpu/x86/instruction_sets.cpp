@@ -8,12 +8,16 @@
 namespace flashmask::cpu {
 namespace {
 
-bool has_f16c() {
+// cpuid is slow on a virtual machine: each question is asked once.
+bool cpuid_bit(unsigned leaf, unsigned subleaf, unsigned (*pick)(unsigned eax, unsigned ecx)) {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  return __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx) != 0 && pick(eax, ecx) != 0;
 }
 
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
+bool has_avx2() {
+  static const bool f16c = cpuid_bit(1, 0, [](unsigned, unsigned ecx) { return ecx & bit_F16C; });
+  return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -21,9 +25,8 @@ bool has_avx512() {
 }
 
 bool has_bf16_dot() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kAvx512Bf16Bit = 1u << 5;
-  return has_avx512() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvx512Bf16Bit) != 0;
+  static const bool bf16 = cpuid_bit(7, 1, [](unsigned eax, unsigned) { return eax & 1u << 5; });
+  return bf16 && has_avx512();
 }
 
 std::string avx2_why_not() { return has_avx2() ? "" : "the processor lacks AVX2, FMA or F16C"; }
@@ -33,16 +36,17 @@ std::string avx512_why_not() { return has_avx512() ? "" : "the processor lacks A
 std::string avx512bf16_why_not() {
   if (!has_bf16_dot()) return "the processor lacks AVX512_BF16";
   // A half-rate unit loses to the float32 kernels: ask the machine. The two cases lie at 2 and at most 1.
-  static const bool worth_it = bf16_dot_speedup() > 1.4;
+  static const bool worth_it = avx512bf16_dot_rate() > 1.4 * avx512_dot_rate();
   return worth_it ? "" : "this processor's bfloat16 dot products are no faster than float32";
 }
 
 }  // namespace
 
 std::span<const InstructionSet> family_instruction_sets() {
-  static const std::array<InstructionSet, 3> sets = {{{"avx512bf16", kAvx512Bf16Kernels, avx512bf16_why_not},
-                                                      {"avx512", kAvx512Kernels, avx512_why_not},
-                                                      {"avx2", kAvx2Kernels, avx2_why_not}}};
+  static const std::array<InstructionSet, 3> sets = {
+      {{"avx512bf16", kAvx512Bf16Kernels, avx512bf16_why_not, avx512bf16_dot_rate},
+       {"avx512", kAvx512Kernels, avx512_why_not, avx512_dot_rate},
+       {"avx2", kAvx2Kernels, avx2_why_not, avx2_dot_rate}}};
   return sets;
 }
 
