@@ -53,9 +53,9 @@ struct RunLists {
   std::vector<Run> runs;
 
   std::span<const Run> list(std::int64_t i) const {
-    return std::span(runs).subspan(static_cast<std::size_t>(offsets[static_cast<std::size_t>(i)]),
-                                   static_cast<std::size_t>(offsets[static_cast<std::size_t>(i) + 1] -
-                                                            offsets[static_cast<std::size_t>(i)]));
+    return std::span(runs).subspan(
+        static_cast<std::size_t>(offsets[static_cast<std::size_t>(i)]),
+        static_cast<std::size_t>(offsets[static_cast<std::size_t>(i) + 1] - offsets[static_cast<std::size_t>(i)]));
   }
   friend bool operator==(const RunLists&, const RunLists&) = default;
 };
