@@ -317,15 +317,11 @@ class BackwardKernel {
   }
 
   static FLASHMASK_INLINE float dot_rows(const In* a, const In* b, int width) {
-    float lane[Isa::lanes] = {};
     Vec sum = Isa::broadcast(0.0f);
     int c = 0;
     for (; c + Isa::lanes <= width; c += Isa::lanes) sum = Isa::fma(Isa::widen(a + c), Isa::widen(b + c), sum);
     if (c < width) sum = Isa::fma(Isa::widen_tail(a + c, width - c), Isa::widen_tail(b + c, width - c), sum);
-    Isa::store(lane, sum);
-    float total = 0;
-    for (const float x : lane) total += x;
-    return total;
+    return Isa::sum(sum);
   }
 
   static FLASHMASK_INLINE void store_zero_row(In* row, int width) {

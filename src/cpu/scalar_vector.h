@@ -46,6 +46,8 @@ struct Scalar {
   static FLASHMASK_INLINE Vec max(Vec a, Vec b) {
     return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
   }
+  /// The sum of all lanes, halves added to halves.
+  static FLASHMASK_INLINE float sum(Vec x) { return (x.lane[0] + x.lane[2]) + (x.lane[1] + x.lane[3]); }
   /// Lane i is x where bit i is set, otherwise y.
   static FLASHMASK_INLINE Vec select(std::uint64_t bits, Vec x, Vec y) {
     return each([&](int i) { return (bits >> i & 1) != 0 ? x.lane[i] : y.lane[i]; });

@@ -8,15 +8,15 @@
 
 namespace flashmask::cpu {
 
-/// Which register tiles of a score tile hold anything visible, and over which ranges the products that follow must sum.
-/// A line is a row of scores as the kernel holds them (a key in the forward, a query in the backward), with 64 vector
-/// lanes across. Short documents live on this: their tiles are mostly empty.
+/// Where a score tile holds anything visible, and over which ranges the products that follow must sum. A line is a row
+/// of scores as the kernel holds them (a key in the forward, a query in the backward), with 64 vector lanes across.
+/// Short documents live on this: their tiles are mostly empty.
 template <class Isa, int Lines>
 struct TileExtent {
   using Blocks = RowBlocks<Isa, Lines>;
   using LaneBlocks = RowBlocks<Isa, kWordBits>;
 
-  /// Lines [begin, end), whole blocks; empty when begin >= end.
+  /// [begin, end), begin a multiple of the unit; empty when begin >= end.
   struct Range {
     int begin;
     int end;
@@ -38,9 +38,9 @@ struct TileExtent {
       any[b] = 0;
       for (int line = Blocks::begin(b); line < Blocks::end(b); ++line) any[b] |= bits.word[line];
     }
-    lines = lines_of(~0ull);
+    lines = lines_of(bits, ~0ull);
     for (int b = 0; b < LaneBlocks::count; ++b)
-      needed[b] = lines_of(low_bits(LaneBlocks::end(b)) & ~low_bits(LaneBlocks::begin(b)));
+      needed[b] = lines_of(bits, low_bits(LaneBlocks::end(b)) & ~low_bits(LaneBlocks::begin(b)));
   }
 
   /// Does the register tile at (block of lines, panel of lanes) hold a visible score?
@@ -48,22 +48,25 @@ struct TileExtent {
     return (any[block] >> (panel * kPanel<Isa>)&low_bits(kPanel<Isa>)) != 0;
   }
 
-  /// Lanes [begin, end) that a block of lines needs, begin a multiple of the unit.
+  /// Lanes that a block of lines needs.
   FLASHMASK_INLINE Range lanes(int block) const {
     if (any[block] == 0) return {kWordBits, 0};
     return {__builtin_ctzll(any[block]) / Isa::step * Isa::step, kWordBits - __builtin_clzll(any[block])};
   }
 
  private:
-  /// Blocks of lines that see any of the lanes.
-  FLASHMASK_INLINE Range lines_of(std::uint64_t lanes) const {
+  /// From the first to the last line that sees any of the wanted lanes.
+  FLASHMASK_INLINE Range lines_of(const TileBits<Lines>& bits, std::uint64_t wanted) const {
     Range range{Lines, 0};
     for (int b = 0; b < Blocks::count; ++b) {
-      if ((any[b] & lanes) == 0) continue;
+      if ((any[b] & wanted) == 0) continue;
       if (range.end == 0) range.begin = Blocks::begin(b);
       range.end = Blocks::end(b);
     }
-    return range;
+    if (range.end == 0) return range;
+    while ((bits.word[range.begin] & wanted) == 0) ++range.begin;
+    while ((bits.word[range.end - 1] & wanted) == 0) --range.end;
+    return {range.begin / Isa::step * Isa::step, range.end};
   }
 };
 

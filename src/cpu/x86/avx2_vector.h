@@ -39,6 +39,11 @@ struct Avx2 {
   static FLASHMASK_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
   static FLASHMASK_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
   static FLASHMASK_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static FLASHMASK_INLINE float sum(Vec x) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
   static FLASHMASK_INLINE Vec select(std::uint64_t bits, Vec x, Vec y) {
     const __m256i lane_bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits & 0xff)), lane_bit);
