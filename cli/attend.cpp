@@ -88,7 +88,7 @@ int attend(AttendOptions options, Console& console) {
   if (!options.png.empty()) png.emplace(options.png);
   const Workload workload = load_workload(options.workload);
   const AttendReport report = measure(options, workload, console);
-  if (png) png->commit(MaskPicture(workload.mask(), report.mask.tile, 0, 0).png());
+  if (png) png->commit(MaskPicture(workload.mask(0), report.mask.tile, 0, 0).png());
   console.out << (options.json ? to_json(report).dump(2) + "\n" : to_text(report));
   return report.errors.passes() ? 0 : 1;
 }
@@ -100,14 +100,18 @@ void add_workload_options(CLI::App& app, WorkloadRequest& request) {
   app.add_option("--outputs", request.outputs, "Columns of the output lengths, separated by commas [gpt2_out]")
       ->delimiter(',')
       ->group(group);
-  const std::map<std::string, Task> tasks = {
-      {"sft", Task::sft}, {"dpo", Task::dpo}, {"rm", Task::rm}, {"document", Task::document}, {"prefix", Task::prefix}};
-  app.add_option("--task", request.task, "sft, dpo, rm, document or prefix [sft]")
-      ->transform(CLI::CheckedTransformer(tasks).description(""))
+  app.add_option_function<std::string>(
+         "--task", [&request](const std::string& name) { request.task = parse_task(name); },
+         "sft, dpo, rm, document or prefix [sft]")
+      ->check(CLI::IsMember(kTaskNames))
       ->group(group);
-  const std::map<std::string, Packing> packings = {{"order", Packing::order}, {"best-fit", Packing::best_fit}};
-  app.add_option("--packing", request.packing, "order: as in the file, or best-fit: longest first [order]")
-      ->transform(CLI::CheckedTransformer(packings).description(""))
+  app.add_option_function<std::string>(
+         "--packing",
+         [&request](const std::string& name) {
+           request.packing = name == "order" ? Packing::order : Packing::best_fit;
+         },
+         "order: as in the file, or best-fit: longest first [order]")
+      ->check(CLI::IsMember({"order", "best-fit"}))
       ->group(group);
 }
 

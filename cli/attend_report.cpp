@@ -49,32 +49,33 @@ void add_description(const AttendReport& r, Table& table) {
   table.add({"device", r.device});
   table.add({"kernels", r.forward_kernel});
   table.add({"", r.backward_kernel});
-  table.space();
   table.add({"density", percent(r.mask.density) + " of the scores are visible"});
   table.add({"tiles", tiles_text(r.mask)});
   table.add({"mask memory", memory_text(r.mask)});
+  table.add({"schedule time", seconds(r.schedule_seconds) + ", once for all layers"});
 }
 
-/// Times side by side: ours and, when it was run, the dense mask's.
-void add_times(const AttendReport& r, Table& table) {
+/// Ours and, when it was run, the dense mask's.
+std::string times_text(const AttendReport& r) {
+  using enum Table::Align;
+  Table table({left, right, right, right});
+  table.add(r.dense ? std::vector<std::string>{"", "this mask", "dense mask", "speed-up"}
+                    : std::vector<std::string>{"", "this mask"});
   const auto line = [&](const char* name, double sparse, double dense) {
-    std::string text = seconds(sparse);
-    if (r.dense) text += ", dense mask " + seconds(dense) + ", " + significant(dense / sparse) + " times";
-    table.add({name, text});
+    std::vector<std::string> cells = {name, seconds(sparse)};
+    if (r.dense) cells.insert(cells.end(), {seconds(dense), significant(dense / sparse) + " times"});
+    table.add(cells);
   };
   const Times dense = r.dense.value_or(Times{});
-  table.space();
-  table.add({"schedule", seconds(r.schedule_seconds) + " once for all layers"});
   line("forward", r.times.forward, dense.forward);
   line("backward", r.times.backward, dense.backward);
   line("both", r.times.both(), dense.both());
-  table.add({"tokens/s", with_commas(static_cast<std::int64_t>(r.tokens_per_second()))});
-  if (r.speed_up())
-    table.add({"speed-up", significant(*r.speed_up()) + " times over the same kernels with a dense mask"});
+  return table.text();
 }
 
-void add_errors(const SampledErrors& e, Table& table) {
-  table.space();
+void add_results(const AttendReport& r, Table& table) {
+  const SampledErrors& e = r.errors;
+  table.add({"tokens/s", with_commas(static_cast<std::int64_t>(r.tokens_per_second())) + ", forward and backward"});
   table.add({"largest error", significant(e.largest_error()) + ", " + significant(e.largest_ratio()) +
                                   " of the bound: " + (e.passes() ? "passes" : "MISSES")});
   table.add({"", "o, lse, dq of " + with_commas(e.rows) + " rows, dk, dv of " + with_commas(e.columns) +
@@ -145,9 +146,9 @@ std::optional<double> AttendReport::speed_up() const {
 std::string to_text(const AttendReport& report) {
   Table table({Table::Align::left, Table::Align::left});
   add_description(report, table);
-  add_times(report, table);
-  add_errors(report.errors, table);
-  return table.text();
+  Table results({Table::Align::left, Table::Align::left});
+  add_results(report, results);
+  return table.text() + "\n" + times_text(report) + "\n" + results.text();
 }
 
 nlohmann::ordered_json to_json(const AttendReport& report) {

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -17,12 +18,17 @@ struct CheckOptions {
   bool json = false;
 };
 
+std::string verdict_of(const KernelVerdict& verdict) {
+  if (verdict.cases == 0) return "serves none of the cases";
+  return verdict.passes() ? "passes" : "MISSES";
+}
+
 std::string text_of(const std::vector<KernelVerdict>& verdicts) {
   using enum Table::Align;
   Table table({left, right, right, left, left});
   table.add({"kernel", "cases", "error ÷ bound", "", "where it is largest"});
   for (const KernelVerdict& v : verdicts) {
-    table.add({v.kernel, with_commas(v.cases), fixed(v.worst, 3), v.passes() ? "passes" : "MISSES", v.where});
+    table.add({v.kernel, with_commas(v.cases), fixed(v.worst, 3), verdict_of(v), v.where});
   }
   return table.text();
 }

@@ -2,9 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 #include <new>
+#include <stdexcept>
 
 #include "flashmask/error.h"
+#include "help_formatter.h"
+#include "names.h"
 #include "subcommands.h"
 #include "version.h"
 
@@ -16,6 +20,28 @@ constexpr int kRefused = 2;
 int refuse(Console& console, const std::string& message) {
   console.err << "flashmask: " << message << "\n";
   return kRefused;
+}
+
+std::vector<std::string> subcommand_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+/// Whether the first argument is meant as a subcommand and is none.
+bool misnamed(const CLI::App& app, const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return true;
+  const std::vector<std::string> names = subcommand_names(app);
+  return arguments.front().front() != '-' && std::find(names.begin(), names.end(), arguments.front()) == names.end();
+}
+
+int refuse_subcommand(const CLI::App& app, const std::vector<std::string>& arguments, Console& console) {
+  const std::vector<std::string> names = subcommand_names(app);
+  const std::string expected = "give one of " + join(names) + ", or --help";
+  if (arguments.empty()) return refuse(console, expected);
+  const std::string nearest = nearest_name(arguments.front(), names);
+  const std::string hint = nearest.empty() ? "" : " (did you mean " + nearest + "?)";
+  return refuse(console, "no subcommand \"" + arguments.front() + "\"" + hint + "; " + expected);
 }
 
 /// Help and version are exceptions to CLI11, and no errors.
@@ -35,6 +61,7 @@ void parse(CLI::App& app, std::vector<std::string> arguments) {
 
 int run(std::vector<std::string> arguments, Console& console) {
   CLI::App app("Exact attention under rich masks", "flashmask");
+  app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", version());
   app.require_subcommand(1);
   int status = 0;
@@ -43,6 +70,7 @@ int run(std::vector<std::string> arguments, Console& console) {
   add_check(app, console, status);
   add_bench(app, console, status);
   add_info(app, console, status);
+  if (misnamed(app, arguments)) return refuse_subcommand(app, arguments, console);
   try {
     parse(app, std::move(arguments));
   } catch (const CLI::ParseError& error) {

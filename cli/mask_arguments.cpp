@@ -8,6 +8,7 @@
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
 #include "mask_defaults.h"
+#include "memory_limit.h"
 #include "names.h"
 
 namespace flashmask::cli {
@@ -234,6 +235,12 @@ void check_options(const MaskFamily& family, const MaskArguments& given) {
   }
 }
 
+/// A lowered mask takes 16 bytes a column and head, and is copied once or twice on its way.
+void check_size(const MaskArguments& given) {
+  const auto columns = static_cast<double>(std::max(tokens_of(given), columns_of(given)));
+  check_memory(64 * columns * static_cast<double>(given.heads.value_or(1)), "holding the mask", "give fewer --tokens");
+}
+
 }  // namespace
 
 std::vector<std::int64_t> parse_numbers(const std::string& text, const std::string& option, char separator) {
@@ -259,8 +266,8 @@ const MaskFamily& find_family(const std::string& name) {
   }
   const std::string nearest = nearest_name(name, names);
   throw Error(Status::invalid_argument, "no mask family \"" + name + "\"" +
-                                            (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
-                                            " The families are " + join(names));
+                                            (nearest.empty() ? "; " : "; did you mean " + nearest + "? ") +
+                                            "The families are " + join(names));
 }
 
 void add_mask_options(CLI::App& app, MaskArguments& arguments) {
@@ -289,6 +296,7 @@ void add_mask_options(CLI::App& app, MaskArguments& arguments) {
 Mask build_mask(const std::string& name, const MaskArguments& arguments) {
   const MaskFamily& family = find_family(name);
   check_options(family, arguments);
+  check_size(arguments);
   return family.build(arguments);
 }
 

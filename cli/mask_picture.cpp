@@ -62,17 +62,30 @@ std::string fitted(const std::string& text, std::int64_t width) {
 
 std::int64_t text_width(const std::string& text) { return static_cast<std::int64_t>(text.size()) * kCharacterWidth; }
 
-/// White lines between tiles, and between scores that are large enough, over what is drawn.
-void draw_grid(Canvas& canvas, const Rectangle& panel, std::int64_t row_step, std::int64_t column_step,
-               std::int64_t thickness) {
-  constexpr std::int64_t kNarrowest = 6;
-  if (row_step < kNarrowest || column_step < kNarrowest) return;
-  for (std::int64_t y = row_step; y < panel.height; y += row_step) {
-    canvas.fill({panel.x, panel.y + y, panel.width, thickness}, kPaper);
+/// Distances between white lines, and their thickness, in pixels.
+struct Grid {
+  std::int64_t row_step, column_step, thickness;
+};
+
+/// Lines closer than this would hide what they divide.
+constexpr std::int64_t kNarrowest = 6;
+
+void draw_grid(Canvas& canvas, const Rectangle& panel, const Grid& grid) {
+  if (grid.row_step < kNarrowest || grid.column_step < kNarrowest) return;
+  const std::int64_t before = grid.thickness / 2;
+  for (std::int64_t y = grid.row_step - before; y < panel.height; y += grid.row_step) {
+    canvas.fill({panel.x, panel.y + y, panel.width, grid.thickness}, kPaper);
   }
-  for (std::int64_t x = column_step; x < panel.width; x += column_step) {
-    canvas.fill({panel.x + x, panel.y, thickness, panel.height}, kPaper);
+  for (std::int64_t x = grid.column_step - before; x < panel.width; x += grid.column_step) {
+    canvas.fill({panel.x + x, panel.y, grid.thickness, panel.height}, kPaper);
   }
+}
+
+void draw_outline(Canvas& canvas, const Rectangle& box) {
+  canvas.fill({box.x, box.y, box.width, 1}, kFaintInk);
+  canvas.fill({box.x, box.y, 1, box.height}, kFaintInk);
+  canvas.fill({box.x, box.y + box.height, box.width + 1, 1}, kFaintInk);
+  canvas.fill({box.x + box.width, box.y, 1, box.height}, kFaintInk);
 }
 
 }  // namespace
@@ -118,10 +131,26 @@ void MaskPicture::draw_panel(Canvas& canvas, const Panel& panel, std::int64_t le
       if (colour != kSkipColour) canvas.fill(where, colour);
     }
   }
-  const Rectangle all{left, top, panel.width(), panel.height()};
-  draw_grid(canvas, all, panel.pixels, panel.pixels, 1);
-  draw_grid(canvas, all, raster.tile.rows * panel.pixels / raster.cell,
-            raster.tile.columns * panel.pixels / raster.cell, panel.pixels >= 6 ? 3 : 1);
+  draw_lines(canvas, panel, {left, top, panel.width(), panel.height()});
+}
+
+/// Between scores, where they are large enough, and between tiles.
+void MaskPicture::draw_lines(Canvas& canvas, const Panel& panel, const Rectangle& where) {
+  const MaskRaster& raster = panel.raster;
+  draw_grid(canvas, where, {panel.pixels, panel.pixels, 1});
+  if (raster.tile.rows % raster.cell != 0 || raster.tile.columns % raster.cell != 0) return;
+  draw_grid(canvas, where,
+            {raster.tile.rows / raster.cell * panel.pixels, raster.tile.columns / raster.cell * panel.pixels,
+             panel.pixels >= kNarrowest ? 3 : 1});
+}
+
+/// Shows on the first panel what the second enlarges.
+void MaskPicture::draw_zoomed_part(Canvas& canvas, std::int64_t left, std::int64_t top) const {
+  if (panels_.size() < 2) return;
+  const Panel& whole = panels_[0];
+  const MaskRaster& part = panels_[1].raster;
+  draw_outline(canvas, {left, top, part.columns * whole.pixels / whole.raster.cell,
+                        part.rows * whole.pixels / whole.raster.cell});
 }
 
 void MaskPicture::draw_legend(Canvas& canvas, std::int64_t top) const {
@@ -168,6 +197,7 @@ void MaskPicture::draw(Canvas& canvas) const {
     draw_panel(canvas, panel, left, top);
     left += panel.width() + kMargin;
   }
+  draw_zoomed_part(canvas, kMargin + kLine, top);
   draw_legend(canvas, top + panels_height() + kMargin);
 }
 

@@ -33,6 +33,8 @@ class MaskPicture {
   void add_panel(const IntervalMask& mask, const TileSchedule& schedule, RasterRequest request);
   void draw(Canvas& canvas) const;
   static void draw_panel(Canvas& canvas, const Panel& panel, std::int64_t left, std::int64_t top);
+  static void draw_lines(Canvas& canvas, const Panel& panel, const Rectangle& where);
+  void draw_zoomed_part(Canvas& canvas, std::int64_t left, std::int64_t top) const;
   void draw_legend(Canvas& canvas, std::int64_t top) const;
   std::int64_t width() const;
   std::int64_t height() const;

@@ -5,8 +5,21 @@
 
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
+#include "memory_limit.h"
 
 namespace flashmask::cli {
+namespace {
+
+/// q, k, v, o, their gradients and lse, in double because the product may pass 2^63.
+double tensor_bytes(const Problem& p) {
+  const auto number = [](std::int64_t n) { return static_cast<double>(n); };
+  const double queries = number(p.batch) * number(p.query_length) * number(p.query_heads);
+  const double keys = number(p.batch) * number(p.key_length) * number(p.kv_heads);
+  const double elements = 2 * (queries + keys) * number(p.head_dim + p.value_dim);
+  return elements * number(static_cast<std::int64_t>(size_in_bytes(p.dtype))) + 8 * queries;
+}
+
+}  // namespace
 
 void add_problem_options(CLI::App& app, ProblemOptions& options) {
   const std::string group = "Problem";
@@ -44,6 +57,7 @@ Problem apply(const ProblemOptions& options) {
   problem.head_dim = problem.value_dim = options.head_dim;
   problem.dtype = parse_dtype(options.dtype);
   validate(problem);
+  check_memory(tensor_bytes(problem), "holding the tensors", "give fewer --seqlen, --heads or --batch");
   set_thread_count(options.threads);
   return problem;
 }

@@ -43,7 +43,10 @@ std::string significant(double number) {
   const double size = std::abs(number);
   if (number == 0) return "0";
   if (!std::isfinite(number) || size < 1e-3 || size >= 1e6) return printed("%.*e", 2, number);
-  return fixed(number, size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
+  int decimals = 2;
+  for (double limit = 9.995; limit <= size && decimals > 0; limit *= 10) --decimals;
+  for (double limit = 0.9995; limit > size; limit /= 10) ++decimals;
+  return fixed(number, decimals);
 }
 
 std::string percent(double fraction) { return significant(100 * fraction) + " %"; }

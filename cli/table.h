@@ -15,9 +15,6 @@ class Table {
   /// A line with fewer cells than columns is filled up with empty ones.
   void add(std::vector<std::string> cells) { lines_.push_back(std::move(cells)); }
 
-  /// An empty line.
-  void space() { lines_.emplace_back(); }
-
   /// Two spaces between columns, none at the end of a line.
   std::string text() const;
 

@@ -1,9 +1,11 @@
 #include "tasks.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
+#include "names.h"
 
 namespace flashmask::cli {
 namespace {
@@ -102,20 +104,14 @@ Mask mask_of(Task task, std::span<const Document> documents, const PackedSequenc
   return masks::causal_document(lengths_of(documents, sequence), seqlen);
 }
 
-std::string to_string(Task task) {
-  switch (task) {
-    case Task::sft:
-      return "sft";
-    case Task::dpo:
-      return "dpo";
-    case Task::rm:
-      return "rm";
-    case Task::document:
-      return "document";
-    case Task::prefix:
-      return "prefix";
+std::string to_string(Task task) { return kTaskNames[static_cast<std::size_t>(task)]; }
+
+Task parse_task(const std::string& name) {
+  const auto found = std::find(kTaskNames.begin(), kTaskNames.end(), name);
+  if (found == kTaskNames.end()) {
+    throw Error(Status::invalid_argument, "no task \"" + name + "\"; the tasks are " + join(kTaskNames));
   }
-  return "unknown";
+  return static_cast<Task>(found - kTaskNames.begin());
 }
 
 }  // namespace flashmask::cli

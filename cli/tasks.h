@@ -42,4 +42,9 @@ Mask mask_of(Task task, std::span<const Document> documents, const PackedSequenc
 
 std::string to_string(Task task);
 
+/// Throws Status::invalid_argument on a name that is none.
+Task parse_task(const std::string& name);
+
+inline const std::vector<std::string> kTaskNames = {"sft", "dpo", "rm", "document", "prefix"};
+
 }  // namespace flashmask::cli

@@ -13,7 +13,7 @@ double seconds_of(const std::function<void()>& work) {
 }
 
 double median_seconds(const std::function<void()>& work) {
-  constexpr double kLong = 2, kEnough = 0.5;
+  constexpr double kLong = 2, kEnough = 0.25;
   const double first = seconds_of(work);
   if (first > kLong) return first;
   std::vector<double> times;

@@ -1,0 +1,200 @@
+#include "command.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "flashmask/executor.h"
+#include "flashmask/kernels.h"
+
+namespace flashmask::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int status = 0;
+  std::string out, err;
+
+  nlohmann::json json() const { return nlohmann::json::parse(out); }
+};
+
+Outcome command(std::vector<std::string> arguments) {
+  std::ostringstream out, err;
+  Console console{.out = out, .err = err};
+  const int status = run(std::move(arguments), console);
+  return {status, out.str(), err.str()};
+}
+
+/// Status 2, one line on standard error, nothing on standard output.
+void expect_refused(std::vector<std::string> arguments, const std::string& part) {
+  const Outcome outcome = command(std::move(arguments));
+  EXPECT_EQ(outcome.status, 2) << part;
+  EXPECT_EQ(outcome.out, "") << part;
+  EXPECT_EQ(outcome.err.rfind("flashmask: ", 0), 0U) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+}
+
+std::string csv(const std::string& text) {
+  const std::string path = testing::TempDir() + "command_test.csv";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(Command, HelpAndVersionAreNoErrors) {
+  const Outcome help = command({"--help"});
+  EXPECT_EQ(help.status, 0);
+  for (const char* name : {"attend", "show", "check", "bench", "info"}) {
+    EXPECT_NE(help.out.find(name), std::string::npos);
+    EXPECT_EQ(command({name, "--help"}).status, 0);
+  }
+  EXPECT_EQ(command({"--version"}).out, "0.1.0\n");
+}
+
+TEST(Command, RefusesWhatItDoesNotKnow) {
+  expect_refused({}, "give one of attend, show, check, bench, info");
+  expect_refused({"shwo"}, "did you mean show?");
+  expect_refused({"show"}, "family is required");
+  expect_refused({"show", "casual"}, "did you mean causal?");
+  expect_refused({"show", "causal", "--nonsense"}, "--nonsense");
+  expect_refused({"show", "causal", "--tokens", "many"}, "--tokens");
+  expect_refused({"check", "--mask", "nonsense"}, "no mask \"nonsense\"");
+  expect_refused({"check", "--kernel", "nonsense"}, "\"nonsense\"");
+  expect_refused({"bench", "--mask", "nonsense"}, "no mask family");
+  expect_refused({"attend", "--task", "nonsense"}, "sft");
+  expect_refused({"attend", "--dtype", "f64"}, "f32,bf16,f16");
+  expect_refused({"attend", "--seqlen", "0"}, "--seqlen");
+  expect_refused({"attend", "--heads", "3", "--kv-heads", "2"}, "kv_heads");
+  expect_refused({"attend", "--seqlen", "2000000000", "--heads", "2000000000"}, "memory");
+}
+
+TEST(Info, ListsEveryKernelAndWhyOneCannotRun) {
+  const auto info = command({"info", "--json"}).json();
+  ASSERT_EQ(info["kernels"].size(), kernels().size());
+  for (const auto& kernel : info["kernels"]) EXPECT_EQ(kernel["runs"] == true, kernel["why_not"] == "");
+  const std::string text = command({"info"}).out;
+  for (const KernelInfo& kernel : kernels()) EXPECT_NE(text.find(kernel.name), std::string::npos);
+}
+
+TEST(Show, DrawsAndExplains) {
+  const Outcome shown = command({"show", "causal_document", "--documents", "2,1"});
+  EXPECT_EQ(shown.status, 0);
+  EXPECT_EQ(shown.out.rfind("#..\n##.\n..#\n", 0), 0U);
+  EXPECT_NE(shown.out.find("4 of 9"), std::string::npos);
+  EXPECT_EQ(command({"show", "causal_document", "--documents", "2,1", "--no-explain"}).out, "#..\n##.\n..#\n\n");
+}
+
+TEST(Show, PrintsJson) {
+  const auto json = command({"show", "causal", "--tokens", "128", "--tile", "64", "--json"}).json();
+  EXPECT_EQ(json["visible_pairs"], 128 * 129 / 2);
+  EXPECT_EQ(json["tiles"], nlohmann::json({{"skip", 1}, {"partial", 2}, {"full", 1}}));
+}
+
+TEST(Show, WritesPictures) {
+  const fs::path png = fs::path(testing::TempDir()) / "show.png", svg = fs::path(testing::TempDir()) / "show.svg";
+  EXPECT_EQ(command({"show", "tree", "--png", png.string(), "--svg", svg.string()}).status, 0);
+  EXPECT_GT(fs::file_size(png), 1000U);
+  EXPECT_GT(fs::file_size(svg), 1000U);
+  fs::remove(png);
+  fs::remove(svg);
+}
+
+TEST(Show, RefusesAPathBeforeItPrints) {
+  expect_refused({"show", "causal", "--png", testing::TempDir() + "missing/a.png"}, "cannot be written");
+  expect_refused({"show", "causal", "--head", "1"}, "heads 0 to 0");
+}
+
+TEST(Check, HoldsKernelsAgainstTheReference) {
+  const Outcome checked = command({"check", "--quick", "--kernel", "scalar.", "--mask", "causal_document", "--json"});
+  EXPECT_EQ(checked.status, 0);
+  const auto verdicts = checked.json();
+  EXPECT_EQ(verdicts.size(), 6U);  // two directions of three dtypes
+  for (const auto& verdict : verdicts) {
+    EXPECT_EQ(verdict["passes"], true);
+    EXPECT_EQ(verdict["cases"], 1);
+    EXPECT_GT(verdict["error_over_bound"], 0);
+  }
+}
+
+TEST(Bench, TimesKernelsOnMasks) {
+  const auto json = command({"bench", "--seqlen", "128", "--heads", "1", "--mask", "causal,document", "--kernel",
+                             "scalar.", "--json"})
+                        .json();
+  ASSERT_EQ(json["results"].size(), 4U);  // two masks, two directions
+  for (const auto& result : json["results"]) {
+    EXPECT_GT(result["seconds"], 0);
+    EXPECT_GT(result["gflops"], 0);
+  }
+}
+
+TEST(Attend, RunsEndToEndOnTheShippedLengths) {
+  const Outcome outcome = command({"attend", "--seqlen", "512", "--heads", "2", "--json"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const auto json = outcome.json();
+  // The file begins 36 + 46, 36 + 13, 37 + 70, 36 + 79, 42 + 155: the fifth finds no room.
+  EXPECT_EQ(json["workload"]["documents"], 4);
+  EXPECT_EQ(json["workload"]["tokens"], 82 + 49 + 107 + 115);
+  EXPECT_EQ(json["workload"]["padding"], 512 - (82 + 49 + 107 + 115));
+  EXPECT_EQ(json["mask"]["visible_pairs"], (82 * 83 + 49 * 50 + 107 * 108 + 115 * 116) / 2);
+  EXPECT_EQ(json["mask"]["dense_bytes"], 512 * 512);
+  EXPECT_EQ(json["errors"]["passes"], true);
+  EXPECT_GT(json["errors"]["rows"], 0);
+  EXPECT_GT(json["errors"]["columns"], 0);
+  EXPECT_GT(json["speed_up"], 0);
+}
+
+/// A grouped, batched, oddly sized problem passes its check.
+void expect_attends(const std::string& task, const std::string& dtype) {
+  const Outcome outcome =
+      command({"attend", "--seqlen", "1000", "--heads", "2", "--kv-heads", "1", "--batch", "2", "--head-dim", "24",
+               "--task", task, "--dtype", dtype, "--packing", "best-fit", "--no-dense"});
+  EXPECT_EQ(outcome.status, 0) << task << " " << dtype << ": " << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("passes"), std::string::npos);
+}
+
+TEST(Attend, ServesEveryTask) {
+  for (const char* task : {"sft", "dpo", "rm", "document", "prefix"}) expect_attends(task, "f32");
+}
+
+TEST(Attend, ServesEveryDtype) {
+  for (const char* dtype : {"bf16", "f16"}) expect_attends("rm", dtype);
+}
+
+TEST(Attend, CountsWhatItLeavesOut) {
+  const std::string path = csv("p,o\n10,5\n500,500\n3,2\n");
+  const auto json =
+      command({"attend", path, "--prompt", "p", "--outputs", "o", "--seqlen", "64", "--no-dense", "--json"}).json();
+  EXPECT_EQ(json["workload"]["documents"], 2);
+  EXPECT_EQ(json["workload"]["documents_too_long"], 1);
+  EXPECT_EQ(json["workload"]["padding"], 64 - 20);
+}
+
+TEST(Attend, RefusesBadFiles) {
+  expect_refused({"attend", testing::TempDir() + "missing.csv"}, "cannot be read");
+  expect_refused({"attend", csv("p,o\n1,2\n3,x\n"), "--prompt", "p", "--outputs", "o"}, "line 3: o is \"x\"");
+  expect_refused({"attend", csv("p,o\n1,2\n"), "--prompt", "q"}, "no column \"q\"");
+  expect_refused({"attend", csv("p,o\n"), "--prompt", "p", "--outputs", "o"}, "holds no document");
+  expect_refused({"attend", csv("p,o\n60,60\n"), "--prompt", "p", "--outputs", "o", "--seqlen", "64"}, "--seqlen");
+  expect_refused({"attend", "--seqlen", "512", "--png", testing::TempDir() + "missing/a.png"}, "cannot be written");
+}
+
+TEST(Attend, DrawsItsMask) {
+  const fs::path png = fs::path(testing::TempDir()) / "attend.png";
+  EXPECT_EQ(command({"attend", "--seqlen", "256", "--heads", "1", "--no-dense", "--png", png.string()}).status, 0);
+  EXPECT_GT(fs::file_size(png), 1000U);
+  fs::remove(png);
+}
+
+TEST(Command, SetsTheThreads) {
+  const auto json =
+      command({"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--threads", "1", "--json"}).json();
+  EXPECT_EQ(json["threads"], 1);
+  set_thread_count(0);
+}
+
+}  // namespace
+}  // namespace flashmask::cli
