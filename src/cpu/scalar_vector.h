@@ -16,9 +16,9 @@ struct Scalar {
   static constexpr int row_block = 4;  ///< rows of a register tile
   static constexpr int vectors = 2;    ///< vectors of a register tile
 
-  struct Vec {
-    float lane[lanes];
-  };
+  /// The compilers' own vectors: what the processor lacks they make of what it has.
+  using Vec = float __attribute__((vector_size(16)));
+  using Int = std::int32_t __attribute__((vector_size(16)));
 
   /// The unit of a reduction: `step` neighbouring elements that one dot() multiplies.
   using Unit = float;
@@ -26,42 +26,47 @@ struct Scalar {
 
   struct FlushDenormals {};
 
-  static FLASHMASK_INLINE Vec broadcast(float x) { return {{x, x, x, x}}; }
-  static FLASHMASK_INLINE Vec load(const float* p) { return {{p[0], p[1], p[2], p[3]}}; }
-  static FLASHMASK_INLINE void store(float* p, Vec x) { std::memcpy(p, x.lane, sizeof x.lane); }
+  static FLASHMASK_INLINE Vec broadcast(float x) { return Vec{x, x, x, x}; }
+  static FLASHMASK_INLINE Vec load(const float* p) {
+    Vec x;
+    std::memcpy(&x, p, sizeof x);
+    return x;
+  }
+  static FLASHMASK_INLINE void store(float* p, Vec x) { std::memcpy(p, &x, sizeof x); }
 
-  static FLASHMASK_INLINE Vec add(Vec a, Vec b) {
-    return each([&](int i) { return a.lane[i] + b.lane[i]; });
-  }
-  static FLASHMASK_INLINE Vec sub(Vec a, Vec b) {
-    return each([&](int i) { return a.lane[i] - b.lane[i]; });
-  }
-  static FLASHMASK_INLINE Vec mul(Vec a, Vec b) {
-    return each([&](int i) { return a.lane[i] * b.lane[i]; });
-  }
+  static FLASHMASK_INLINE Vec add(Vec a, Vec b) { return a + b; }
+  static FLASHMASK_INLINE Vec sub(Vec a, Vec b) { return a - b; }
+  static FLASHMASK_INLINE Vec mul(Vec a, Vec b) { return a * b; }
   /// a · b + c
-  static FLASHMASK_INLINE Vec fma(Vec a, Vec b, Vec c) {
-    return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
-  }
-  static FLASHMASK_INLINE Vec max(Vec a, Vec b) {
-    return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
-  }
+  static FLASHMASK_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+  static FLASHMASK_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
   /// The sum of all lanes, halves added to halves.
-  static FLASHMASK_INLINE float sum(Vec x) { return (x.lane[0] + x.lane[2]) + (x.lane[1] + x.lane[3]); }
+  static FLASHMASK_INLINE float sum(Vec x) { return (x[0] + x[2]) + (x[1] + x[3]); }
   /// Lane i is x where bit i is set, otherwise y.
   static FLASHMASK_INLINE Vec select(std::uint64_t bits, Vec x, Vec y) {
-    return each([&](int i) { return (bits >> i & 1) != 0 ? x.lane[i] : y.lane[i]; });
+    const auto word = static_cast<std::int32_t>(bits & 0xf);
+    return ((Int{word, word, word, word} & Int{1, 2, 4, 8}) != 0) ? x : y;
   }
   /// Bit i is set where a > b.
   static FLASHMASK_INLINE std::uint64_t greater(Vec a, Vec b) {
-    std::uint64_t bits = 0;
-    for (int i = 0; i < lanes; ++i) bits |= static_cast<std::uint64_t>(a.lane[i] > b.lane[i]) << i;
-    return bits;
+    const Int bits = (a > b) & Int{1, 2, 4, 8};
+    return static_cast<std::uint64_t>(bits[0] | bits[1] | bits[2] | bits[3]);
   }
 
   /// 2^x to 2 units in the last place; exactly 0 for −inf, never a clamp from below that leaves something.
   static FLASHMASK_INLINE Vec exp2(Vec x) {
-    return each([&](int i) { return exp2_lane(x.lane[i]); });
+    const Vec low = broadcast(-127.0f), high = broadcast(128.0f);
+    Vec clamped = x < low ? low : (x > high ? high : x);
+    clamped = x == x ? clamped : broadcast(0.0f);  // NaN has no exponent; it comes back at the end
+    Int whole = __builtin_convertvector(clamped, Int);
+    whole += __builtin_convertvector(whole, Vec) > clamped;  // truncated → floor: true is −1
+    const Vec f = clamped - __builtin_convertvector(whole, Vec);
+    Vec y = broadcast(kExp2Degree5[4]);
+    for (int k = 3; k >= 0; --k) y = y * f + broadcast(kExp2Degree5[k]);
+    const Int exponent = (whole + 127) << 23;
+    Vec power;
+    std::memcpy(&power, &exponent, sizeof power);
+    return x == x ? (y * f + broadcast(1.0f)) * power : x;
   }
 
   static FLASHMASK_INLINE Vec load_units(const Unit* p) { return load(p); }
@@ -111,20 +116,22 @@ struct Scalar {
 
   template <class In>
   static FLASHMASK_INLINE Vec widen(const In* p) {
-    return each([&](int i) { return widen_one(p[i]); });
+    return Vec{widen_one(p[0]), widen_one(p[1]), widen_one(p[2]), widen_one(p[3])};
   }
   /// The first `count` elements, zeros after them; nothing past them is read.
   template <class In>
   static FLASHMASK_INLINE Vec widen_tail(const In* p, int count) {
-    return each([&](int i) { return i < count ? widen_one(p[i]) : 0.0f; });
+    Vec x = broadcast(0.0f);
+    for (int i = 0; i < count; ++i) x[i] = widen_one(p[i]);
+    return x;
   }
   template <class Out>
   static FLASHMASK_INLINE void narrow(Out* p, Vec x) {
-    for (int i = 0; i < lanes; ++i) narrow_one(p + i, x.lane[i]);
+    for (int i = 0; i < lanes; ++i) narrow_one(p + i, x[i]);
   }
   template <class Out>
   static FLASHMASK_INLINE void narrow_tail(Out* p, Vec x, int count) {
-    for (int i = 0; i < count; ++i) narrow_one(p + i, x.lane[i]);
+    for (int i = 0; i < count; ++i) narrow_one(p + i, x[i]);
   }
 
   /// Hides from the compiler what a value is.
@@ -137,12 +144,6 @@ struct Scalar {
   }
 
  private:
-  template <class F>
-  static FLASHMASK_INLINE Vec each(F&& f) {
-    Vec out;
-    for (int i = 0; i < lanes; ++i) out.lane[i] = f(i);
-    return out;
-  }
   static FLASHMASK_INLINE std::uint32_t to_bits(float x) {
     std::uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
@@ -152,15 +153,6 @@ struct Scalar {
     float x;
     std::memcpy(&x, &bits, sizeof x);
     return x;
-  }
-  static FLASHMASK_INLINE float exp2_lane(float x) {
-    if (x != x) return x;
-    const float clamped = x < -127.0f ? -127.0f : (x > 128.0f ? 128.0f : x);
-    const float whole = __builtin_floorf(clamped);
-    const float f = clamped - whole;
-    float y = kExp2Degree5[4];
-    for (int k = 3; k >= 0; --k) y = y * f + kExp2Degree5[k];
-    return (y * f + 1.0f) * from_bits(static_cast<std::uint32_t>(static_cast<std::int32_t>(whole) + 127) << 23);
   }
 };
 
