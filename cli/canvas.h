@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -14,7 +15,7 @@ struct Rgb {
 /// `amount` of `b` over `a`, 0 to 1.
 inline Rgb mix(Rgb a, Rgb b, float amount) {
   const auto blend = [amount](std::uint8_t x, std::uint8_t y) {
-    return static_cast<std::uint8_t>(static_cast<float>(x) + amount * static_cast<float>(y - x) + 0.5F);
+    return static_cast<std::uint8_t>(std::lround(static_cast<float>(x) + amount * static_cast<float>(y - x)));
   };
   return {blend(a.red, b.red), blend(a.green, b.green), blend(a.blue, b.blue)};
 }

@@ -11,7 +11,7 @@ namespace {
 
 /// https://no-color.org: set and not empty means no colour.
 bool colour_refused() {
-  const char* no_color = std::getenv("NO_COLOR");
+  const char* no_color = std::getenv("NO_COLOR");  // NOLINT(concurrency-mt-unsafe): nothing here sets variables
   return no_color != nullptr && *no_color != '\0';
 }
 

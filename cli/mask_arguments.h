@@ -5,11 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cli11_app.h"
 #include "flashmask/mask.h"
-
-namespace CLI {
-class App;
-}
 
 namespace flashmask::cli {
 
@@ -40,7 +37,7 @@ void add_mask_options(CLI::App& app, MaskArguments& arguments);
 
 /// Builds a mask of the named family. Throws Status::invalid_argument when an option is given that means nothing to
 /// it. Without --tokens, the documents add up to them, or there are 32.
-Mask build_mask(const std::string& family, const MaskArguments& arguments);
+Mask build_mask(const std::string& name, const MaskArguments& arguments);
 
 /// "4,3,3" → {4, 3, 3}. `option` names it in the message.
 std::vector<std::int64_t> parse_numbers(const std::string& text, const std::string& option, char separator = ',');

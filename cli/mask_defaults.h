@@ -11,7 +11,7 @@ namespace flashmask::cli {
 
 inline constexpr std::int64_t kDefaultTokens = 32;
 
-/// Two quarters of the tokens, then one and two eighths and a rest.
+/// Five documents of different lengths.
 std::vector<std::int64_t> default_documents(std::int64_t tokens);
 
 /// A third of each document.

@@ -4,11 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "cli11_app.h"
 #include "flashmask/problem.h"
-
-namespace CLI {
-class App;
-}
 
 namespace flashmask::cli {
 

@@ -1,5 +1,6 @@
 #include "quantities.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -43,10 +44,9 @@ std::string significant(double number) {
   const double size = std::abs(number);
   if (number == 0) return "0";
   if (!std::isfinite(number) || size < 1e-3 || size >= 1e6) return printed("%.*e", 2, number);
-  int decimals = 2;
-  for (double limit = 9.995; limit <= size && decimals > 0; limit *= 10) --decimals;
-  for (double limit = 0.9995; limit > size; limit /= 10) ++decimals;
-  return fixed(number, decimals);
+  // 0.9995 is printed as 1.00: it has the magnitude of 1.
+  const int magnitude = static_cast<int>(std::floor(std::log10(size / 0.9995)));
+  return fixed(number, std::max(2 - magnitude, 0));
 }
 
 std::string percent(double fraction) { return significant(100 * fraction) + " %"; }

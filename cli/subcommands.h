@@ -1,10 +1,7 @@
 #pragma once
 
+#include "cli11_app.h"
 #include "console.h"
-
-namespace CLI {
-class App;
-}
 
 /// Each adds one subcommand to `app`. When it is the one that was asked for, it runs, writes to the console and leaves
 /// its exit status in `status`: 0, or 1 when what it checked is wrong.

@@ -40,7 +40,7 @@ void expect_refused(std::vector<std::string> arguments, const std::string& part)
 }
 
 std::string csv(const std::string& text) {
-  const std::string path = testing::TempDir() + "command_test.csv";
+  std::string path = testing::TempDir() + "command_test.csv";
   std::ofstream(path) << text;
   return path;
 }
@@ -75,7 +75,8 @@ TEST(Command, RefusesWhatItDoesNotKnow) {
 TEST(Info, ListsEveryKernelAndWhyOneCannotRun) {
   const auto info = command({"info", "--json"}).json();
   ASSERT_EQ(info["kernels"].size(), kernels().size());
-  for (const auto& kernel : info["kernels"]) EXPECT_EQ(kernel["runs"] == true, kernel["why_not"] == "");
+  for (const auto& kernel : info["kernels"])
+    EXPECT_EQ(kernel["runs"] == true, kernel["why_not"].get<std::string>().empty());
   const std::string text = command({"info"}).out;
   for (const KernelInfo& kernel : kernels()) EXPECT_NE(text.find(kernel.name), std::string::npos);
 }
@@ -141,6 +142,10 @@ TEST(Attend, RunsEndToEndOnTheShippedLengths) {
   EXPECT_EQ(json["workload"]["padding"], 512 - (82 + 49 + 107 + 115));
   EXPECT_EQ(json["mask"]["visible_pairs"], (82 * 83 + 49 * 50 + 107 * 108 + 115 * 116) / 2);
   EXPECT_EQ(json["mask"]["dense_bytes"], 512 * 512);
+}
+
+TEST(Attend, ChecksRowsAndColumnsAndTimesTheDenseMask) {
+  const auto json = command({"attend", "--seqlen", "256", "--heads", "1", "--json"}).json();
   EXPECT_EQ(json["errors"]["passes"], true);
   EXPECT_GT(json["errors"]["rows"], 0);
   EXPECT_GT(json["errors"]["columns"], 0);

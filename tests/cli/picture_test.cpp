@@ -60,31 +60,37 @@ std::vector<Mask> some_masks() {
           masks::block_diffusion(48, 10)};
 }
 
+/// Calls body(cell row, cell column) for every cell.
+template <class Body>
+void for_each_cell(const MaskRaster& raster, const Body& body) {
+  for (std::int64_t row = 0; row < raster.cell_rows(); ++row) {
+    for (std::int64_t column = 0; column < raster.cell_columns(); ++column) body(row, column);
+  }
+}
+
+void expect_fractions(const Mask& mask, std::int64_t most_cells) {
+  const MaskRaster raster = raster_of(mask, {8, 8}, most_cells);
+  EXPECT_LE(std::max(raster.cell_rows(), raster.cell_columns()), most_cells);
+  for_each_cell(raster, [&](std::int64_t row, std::int64_t column) {
+    EXPECT_FLOAT_EQ(raster.visible[raster.index(row, column)],
+                    visible_fraction(mask, row * raster.cell, column * raster.cell, raster.cell));
+  });
+}
+
 TEST(MaskRaster, CellsHoldTheVisibleFraction) {
   for (const Mask& mask : some_masks()) {
-    for (const std::int64_t most_cells : {200, 60, 13, 1}) {
-      const MaskRaster raster = raster_of(mask, {8, 8}, most_cells);
-      EXPECT_LE(std::max(raster.cell_rows(), raster.cell_columns()), most_cells);
-      for (std::int64_t row = 0; row < raster.cell_rows(); ++row) {
-        for (std::int64_t column = 0; column < raster.cell_columns(); ++column) {
-          EXPECT_FLOAT_EQ(raster.visible[raster.index(row, column)],
-                          visible_fraction(mask, row * raster.cell, column * raster.cell, raster.cell));
-        }
-      }
-    }
+    for (const std::int64_t most_cells : {200, 60, 13, 1}) expect_fractions(mask, most_cells);
   }
 }
 
 TEST(MaskRaster, CellsInATileHaveItsKind) {
   for (const Mask& mask : some_masks()) {
+    const LoweredMask lowered = lower(mask);
     const MaskRaster raster = raster_of(mask, {16, 16}, 64);
     ASSERT_EQ(raster.cell, 2);
-    for (std::int64_t row = 0; row < raster.cell_rows(); ++row) {
-      for (std::int64_t column = 0; column < raster.cell_columns(); ++column) {
-        const TileKind kind = classify(lower(mask), 0, 0, {16, 16}, row / 8, column / 8);
-        EXPECT_EQ(raster.kinds[raster.index(row, column)], kind) << row << ", " << column;
-      }
-    }
+    for_each_cell(raster, [&](std::int64_t row, std::int64_t column) {
+      EXPECT_EQ(raster.kinds[raster.index(row, column)], classify(lowered, 0, 0, {16, 16}, row / 8, column / 8));
+    });
   }
 }
 
@@ -134,7 +140,7 @@ TEST(MaskPicture, ShowsScoresInTheColoursOfTheirTiles) {
   // Causal 8 × 8 in tiles of 4: one full tile, one skipped, two partial ones with 10 visible scores each.
   const Decoded image(MaskPicture(masks::causal(8, 8), {4, 4}, 0, 0).png());
   ASSERT_GT(image.width, 0);
-  const std::int64_t swatch = 18 * 18;
+  const std::int64_t swatch = 324;  // 18 × 18
   const auto scores = [&](Rgb colour) { return static_cast<double>(image.count(colour) - swatch); };
   const double full = scores(kFullColour);
   EXPECT_GT(full, 16 * 24 * 24);

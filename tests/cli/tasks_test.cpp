@@ -68,14 +68,23 @@ TEST(Tasks, RmJoinsUpToSixRows) {
   EXPECT_EQ(documents_of(Task::rm, one_output(7)).rows_left_over, 1);  // one answer is no comparison
 }
 
+bool accepts(Task task, const LengthTable& table) {
+  try {
+    documents_of(task, table);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 TEST(Tasks, RefuseOutputsTheyCannotUse) {
   const LengthTable two{.columns = {"p", "a", "b"}, .values = {1, 2, 3}};
   const LengthTable none{.columns = {"p"}, .values = {1}};
-  EXPECT_THROW(documents_of(Task::sft, two), Error);
-  EXPECT_THROW(documents_of(Task::prefix, two), Error);
-  EXPECT_THROW(documents_of(Task::prefix, none), Error);
-  EXPECT_THROW(documents_of(Task::dpo, none), Error);
-  EXPECT_NO_THROW(documents_of(Task::rm, two));
+  EXPECT_FALSE(accepts(Task::sft, two));
+  EXPECT_FALSE(accepts(Task::prefix, two));
+  EXPECT_FALSE(accepts(Task::prefix, none));
+  EXPECT_FALSE(accepts(Task::dpo, none));
+  EXPECT_TRUE(accepts(Task::rm, two));
 }
 
 TEST(Tasks, BuildTheMaskOfTheTask) {
