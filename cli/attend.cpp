@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "attend_report.h"
+#include "check/host_tensor.h"
 #include "flashmask/attention.h"
-#include "host_tensor.h"
 #include "mask_picture.h"
 #include "output_file.h"
 #include "problem_options.h"
@@ -25,7 +25,7 @@ struct AttendOptions {
   bool dense = true, json = false;
 };
 
-void run_backward(const Plan& planned, const AttentionTensors& tensors) {
+void run_backward(const Plan& planned, const check::AttentionTensors& tensors) {
   BackwardTensors gradients = tensors.backward();
   gradients.grad_lse = {};
   backward(planned, gradients);
@@ -48,7 +48,8 @@ AttendReport describe(const Workload& workload, const Plan& planned, const Mask&
 double dense_factor(const Explanation& mask) { return 1 / std::max(mask.waste * mask.density, 1e-6); }
 
 /// The dense runs take long: they are measured once, after the others have warmed everything up.
-Times time_dense(const AttendReport& report, const Mask& mask, const AttentionTensors& tensors, ProgressBar& progress) {
+Times time_dense(const AttendReport& report, const Mask& mask, const check::AttentionTensors& tensors,
+                 ProgressBar& progress) {
   const Plan dense = plan(mask, report.problem, {.visit = Visit::all, .kernel = {}});
   Times times;
   progress.begin("dense mask, forward", 25, report.times.forward * dense_factor(report.mask));
@@ -63,7 +64,7 @@ AttendReport measure(const AttendOptions& options, const Workload& workload, Con
   problem.batch = workload.sequences();
   ProgressBar progress(console, options.dense ? 100 : 20);
   progress.begin("random inputs", 4);
-  const AttentionTensors tensors(problem, options.problem.seed);
+  const check::AttentionTensors tensors(problem, options.problem.seed);
 
   progress.begin("schedule");
   std::optional<Plan> planned;

@@ -86,7 +86,7 @@ nlohmann::ordered_json json_of(const Times& times) {
   return {{"forward_seconds", times.forward}, {"backward_seconds", times.backward}};
 }
 
-nlohmann::ordered_json json_of(const Comparison& comparison) {
+nlohmann::ordered_json json_of(const check::Comparison& comparison) {
   return {{"error", comparison.error}, {"bound", comparison.bound}};
 }
 

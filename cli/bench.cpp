@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "check/host_tensor.h"
 #include "flashmask/attention.h"
 #include "flashmask/error.h"
 #include "flashmask/explain.h"
 #include "flashmask/kernels.h"
-#include "host_tensor.h"
 #include "mask_arguments.h"
 #include "names.h"
 #include "problem_options.h"
@@ -57,7 +57,7 @@ std::vector<KernelInfo> kernels_to_time(const BenchOptions& options, const Probl
 }
 
 Timing time_kernel(const KernelInfo& kernel, const Mask& mask, const std::string& family, const Problem& problem,
-                   const AttentionTensors& tensors) {
+                   const check::AttentionTensors& tensors) {
   const Plan planned = plan(mask, problem, {.visit = Visit::active, .kernel = kernel.name});
   const bool is_forward = kernel.direction == Direction::forward;
   if (!is_forward) forward(planned, tensors.forward());  // the backward reads o and lse
@@ -80,7 +80,7 @@ std::vector<Mask> build_masks(const BenchOptions& options) {
 std::vector<Timing> time_all(const BenchOptions& options, const Problem& problem, Console& console) {
   const std::vector<Mask> masks = build_masks(options);
   const std::vector<KernelInfo> kernels = kernels_to_time(options, problem);
-  const AttentionTensors tensors(problem, options.problem.seed);
+  const check::AttentionTensors tensors(problem, options.problem.seed);
   ProgressBar progress(console, std::ssize(masks) * std::ssize(kernels));
   std::vector<Timing> timings;
   for (const KernelInfo& kernel : kernels) {

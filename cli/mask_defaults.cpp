@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <numeric>
 
-#include "random_numbers.h"
+#include "check/random_numbers.h"
 
 namespace flashmask::cli {
 namespace {
 
-/// Cuts the tokens in the given proportions; the last part takes what rounding leaves.
-std::vector<std::int64_t> cut(std::int64_t tokens, const std::vector<std::int64_t>& proportions) {
-  const std::int64_t total = std::accumulate(proportions.begin(), proportions.end(), std::int64_t{0});
+/// Cuts the tokens into parts of so many sixteenths; the last part takes what rounding leaves.
+std::vector<std::int64_t> cut(std::int64_t tokens, const std::vector<std::int64_t>& sixteenths) {
   std::vector<std::int64_t> parts;
   std::int64_t left = tokens;
-  for (const std::int64_t proportion : proportions) {
-    parts.push_back(tokens * proportion / total);
+  parts.reserve(sixteenths.size());
+  for (const std::int64_t part : sixteenths) {
+    parts.push_back(tokens * part / 16);
     left -= parts.back();
   }
   parts.back() += left;
@@ -27,6 +27,7 @@ std::vector<std::int64_t> default_documents(std::int64_t tokens) { return cut(to
 
 std::vector<std::int64_t> default_prefixes(const std::vector<std::int64_t>& documents) {
   std::vector<std::int64_t> prefixes;
+  prefixes.reserve(documents.size());
   for (const std::int64_t document : documents) prefixes.push_back(document / 3);
   return prefixes;
 }
@@ -47,11 +48,11 @@ std::vector<masks::Span> default_spans(std::int64_t tokens) {
 }
 
 std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> default_tree(std::int64_t tokens) {
-  return {{-1, 0, 1, 1, 0, -1, 5, 5}, cut(tokens, {4, 3, 2, 2, 3, 3, 2, 2})};
+  return {{-1, 0, 1, 1, 0, -1, 5, 5}, cut(tokens, {3, 2, 2, 2, 2, 2, 2, 1})};
 }
 
 std::vector<masks::HashedToken> random_buckets(std::int64_t tokens, std::int64_t buckets, std::uint64_t seed) {
-  RandomNumbers random(seed);
+  check::RandomNumbers random(seed);
   std::vector<masks::HashedToken> sorted;
   for (std::int64_t position = 0; position < tokens; ++position) sorted.push_back({random.below(buckets), position});
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.bucket < b.bucket; });
@@ -59,7 +60,7 @@ std::vector<masks::HashedToken> random_buckets(std::int64_t tokens, std::int64_t
 }
 
 std::vector<std::int64_t> random_evictions(std::int64_t tokens, std::int64_t heads, std::uint64_t seed) {
-  RandomNumbers random(seed);
+  check::RandomNumbers random(seed);
   std::vector<std::int64_t> evicted_at(static_cast<std::size_t>(heads * tokens), tokens);
   for (std::int64_t head = 0; head < heads; ++head) {
     std::vector<std::int64_t> kept(static_cast<std::size_t>(tokens / 2));

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "check/naive_attention.h"
+#include "check/random_numbers.h"
+#include "check/rounding.h"
 #include "flashmask/reference.h"
-#include "naive_attention.h"
-#include "random_numbers.h"
-#include "rounding.h"
 
 namespace flashmask::cli {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::int64_t kRowBudget = 1500;       ///< rows that the columns of a 
 /// One key and value head of one sequence, with the query heads that share it, as a problem of its own in double.
 class HeadGroup {
  public:
-  HeadGroup(const Problem& whole, const AttentionTensors& tensors, std::int64_t batch, std::int64_t kv_head)
+  HeadGroup(const Problem& whole, const check::AttentionTensors& tensors, std::int64_t batch, std::int64_t kv_head)
       : tensors_(tensors), batch_(batch), kv_head_(kv_head), problem_(whole) {
     problem_.batch = 1;
     problem_.query_heads = whole.query_heads / whole.kv_heads;
@@ -38,14 +38,14 @@ class HeadGroup {
   const std::vector<double>& grad_o() const { return grad_o_; }
 
   /// First element, in the whole tensor, of a row of this group.
-  std::int64_t query_offset(const HostTensor& tensor, std::int64_t query, std::int64_t head) const {
+  std::int64_t query_offset(const check::HostTensor& tensor, std::int64_t query, std::int64_t head) const {
     return batch_ * tensor.stride(0) + query * tensor.stride(1) + (first_head() + head) * tensor.stride(2);
   }
-  std::int64_t key_offset(const HostTensor& tensor, std::int64_t column) const {
+  std::int64_t key_offset(const check::HostTensor& tensor, std::int64_t column) const {
     return batch_ * tensor.stride(0) + column * tensor.stride(1) + kv_head_ * tensor.stride(2);
   }
   double lse(std::int64_t query, std::int64_t head) const {
-    const HostTensor& lse = tensors_.lse;
+    const check::HostTensor& lse = tensors_.lse;
     return lse.at(batch_ * lse.stride(0) + (first_head() + head) * lse.stride(1) + query);
   }
 
@@ -53,7 +53,7 @@ class HeadGroup {
   std::int64_t first_head() const { return kv_head_ * problem_.query_heads; }
 
   /// [tokens, heads, dim] of `heads` neighbouring heads.
-  std::vector<double> gather(const HostTensor& tensor, std::int64_t first, std::int64_t heads) const {
+  std::vector<double> gather(const check::HostTensor& tensor, std::int64_t first, std::int64_t heads) const {
     std::vector<double> values;
     values.reserve(static_cast<std::size_t>(tensor.shape(1) * heads * tensor.shape(3)));
     for (std::int64_t token = 0; token < tensor.shape(1); ++token) {
@@ -63,7 +63,7 @@ class HeadGroup {
     return values;
   }
 
-  const AttentionTensors& tensors_;
+  const check::AttentionTensors& tensors_;
   std::int64_t batch_, kv_head_;
   Problem problem_;
   std::vector<double> q_, k_, v_, grad_o_;
@@ -76,7 +76,7 @@ void add_scaled(std::vector<double>& sum, double factor, const double* x) {
 /// Collects the comparisons of all places.
 class Sampler {
  public:
-  Sampler(const AttentionTensors& results, DType dtype)
+  Sampler(const check::AttentionTensors& results, DType dtype)
       : results_(results), dtype_(dtype), o_(dtype), grad_q_(dtype), grad_k_(dtype), grad_v_(dtype) {}
 
   void add_row(const HeadGroup& group, const Mask& mask, std::int64_t query, std::int64_t head) {
@@ -87,7 +87,7 @@ class Sampler {
       const auto i = static_cast<std::size_t>(c);
       o_.add(results_.o.at(offset + c), rows.exact.o[i], rows.naive.o[i]);
     }
-    lse_ = worse(compare_lse(dtype_, group.lse(query, head), rows.exact.lse), lse_);
+    lse_ = check::worse(check::compare_lse(dtype_, group.lse(query, head), rows.exact.lse), lse_);
     add_grad_q(group, rows, query, head);
     ++rows_;
   }
@@ -120,7 +120,7 @@ class Sampler {
   struct Rows {
     reference::Row exact;
     std::vector<double> grad_scores;
-    naive::Row naive;
+    check::naive::Row naive;
 
     std::size_t naive_index(std::int64_t column) const {
       const auto found = std::lower_bound(naive.columns.begin(), naive.columns.end(), column);
@@ -136,10 +136,10 @@ class Sampler {
       add_scaled(exact, exact_factor, x);
       add_scaled(naive, naive_factor, x);
     }
-    void compare(const HostTensor& output, std::int64_t offset, float scale, ErrorBound& bound) const {
+    void compare(const check::HostTensor& output, std::int64_t offset, float scale, check::ErrorBound& bound) const {
       const DType dtype = output.view().dtype;
       for (std::size_t c = 0; c < exact.size(); ++c) {
-        const float rounded = round_to(dtype, scale * static_cast<float>(naive[c]));
+        const float rounded = check::round_to(dtype, scale * static_cast<float>(naive[c]));
         bound.add(output.at(offset + static_cast<std::int64_t>(c)), scale * exact[c], rounded);
       }
     }
@@ -153,7 +153,7 @@ class Sampler {
     const Problem& p = group.problem();
     Rows rows{reference::row(p, mask, group.inputs(), 0, head, query), {}, {}};
     rows.grad_scores = reference::grad_scores(p, group.inputs(), rows.exact, 0, head, query, group.grad_o(), {});
-    rows.naive = naive::row(p, mask, group.inputs(), 0, head, query, group.grad_o(), {});
+    rows.naive = check::naive::row(p, mask, group.inputs(), 0, head, query, group.grad_o(), {});
     return rows;
   }
 
@@ -168,10 +168,10 @@ class Sampler {
     gradient.compare(results_.grad_q, offset, p.softmax_scale(), grad_q_);
   }
 
-  const AttentionTensors& results_;
+  const check::AttentionTensors& results_;
   DType dtype_;
-  ErrorBound o_, grad_q_, grad_k_, grad_v_;
-  Comparison lse_;
+  check::ErrorBound o_, grad_q_, grad_k_, grad_v_;
+  check::Comparison lse_;
   std::int64_t rows_ = 0, columns_ = 0;
 };
 
@@ -184,7 +184,7 @@ std::vector<std::int64_t> rows_that_see(const Mask& mask, std::int64_t column) {
 }
 
 /// The last row and random ones: the last is padding more often than others.
-void sample_rows(const HeadGroup& group, const Mask& mask, RandomNumbers& random, Sampler& sampler) {
+void sample_rows(const HeadGroup& group, const Mask& mask, check::RandomNumbers& random, Sampler& sampler) {
   const Problem& p = group.problem();
   sampler.add_row(group, mask, p.query_length - 1, 0);
   for (std::int64_t i = 1; i < kRows; ++i) {
@@ -192,7 +192,7 @@ void sample_rows(const HeadGroup& group, const Mask& mask, RandomNumbers& random
   }
 }
 
-void sample_columns(const HeadGroup& group, const Mask& mask, RandomNumbers& random, Sampler& sampler) {
+void sample_columns(const HeadGroup& group, const Mask& mask, check::RandomNumbers& random, Sampler& sampler) {
   std::int64_t budget = kRowBudget, found = 0;
   for (std::int64_t i = 0; i < kColumnCandidates && found < kColumns; ++i) {
     const std::int64_t column = random.below(group.problem().key_length);
@@ -215,9 +215,9 @@ double SampledErrors::largest_ratio() const {
   return std::max({o.ratio(), lse.ratio(), grad_q.ratio(), grad_k.ratio(), grad_v.ratio()});
 }
 
-SampledErrors check_samples(const Workload& workload, const Problem& problem, const AttentionTensors& results,
+SampledErrors check_samples(const Workload& workload, const Problem& problem, const check::AttentionTensors& results,
                             std::uint64_t seed) {
-  RandomNumbers random(seed);
+  check::RandomNumbers random(seed);
   Sampler sampler(results, problem.dtype);
   for (std::int64_t place = 0; place < kPlaces; ++place) {
     const std::int64_t sequence = random.below(problem.batch);

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "check/random_numbers.h"
 #include "csv_lengths.h"
-#include "random_numbers.h"
 
 namespace flashmask::cli {
 namespace {
@@ -22,7 +22,7 @@ std::int64_t tokens_of(const Packed& packed) {
 }
 
 Lengths random_lengths(std::uint64_t seed) {
-  RandomNumbers random(seed);
+  check::RandomNumbers random(seed);
   Lengths lengths(static_cast<std::size_t>(random.below(200)));
   for (std::int64_t& length : lengths) length = random.below(120);
   return lengths;
@@ -72,22 +72,27 @@ TEST(Packing, OfNothingIsOneEmptySequence) {
   }
 }
 
+/// Every sequence holds what it says, no more than it may, and no document twice.
+void expect_sound(const Packed& packed, const Lengths& lengths, std::int64_t seqlen) {
+  std::set<std::size_t> used;
+  for (const PackedSequence& sequence : packed.sequences) {
+    std::int64_t tokens = 0;
+    for (const std::size_t document : sequence.documents) {
+      EXPECT_TRUE(used.insert(document).second) << "document " << document << " twice";
+      tokens += lengths[document];
+    }
+    EXPECT_EQ(sequence.tokens, tokens);
+    EXPECT_LE(tokens, seqlen);
+  }
+}
+
 TEST(Packing, KeepsDocumentsWholeAndUsesEachOnce) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const Lengths lengths = random_lengths(seed);
     for (const Packing packing : {Packing::order, Packing::best_fit}) {
       const Packed packed = pack(lengths, 100, 5, packing);
       EXPECT_LE(packed.sequences.size(), 5U);
-      std::set<std::size_t> used;
-      for (const PackedSequence& sequence : packed.sequences) {
-        std::int64_t tokens = 0;
-        for (const std::size_t document : sequence.documents) {
-          EXPECT_TRUE(used.insert(document).second) << "document " << document << " twice";
-          tokens += lengths[document];
-        }
-        EXPECT_EQ(sequence.tokens, tokens);
-        EXPECT_LE(tokens, 100);
-      }
+      expect_sound(packed, lengths, 100);
     }
   }
 }

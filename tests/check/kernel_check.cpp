@@ -1,20 +1,18 @@
-#include "kernel_check.h"
+#include "check/kernel_check.h"
 
 #include <algorithm>
 #include <array>
 
+#include "check/error_bound.h"
+#include "check/host_tensor.h"
+#include "check/naive_attention.h"
 #include "corpus/corpus.h"
-#include "error_bound.h"
 #include "flashmask/attention.h"
 #include "flashmask/error.h"
 #include "flashmask/kernels.h"
 #include "flashmask/reference.h"
-#include "host_tensor.h"
-#include "naive_attention.h"
-#include "names.h"
-#include "progress_bar.h"
 
-namespace flashmask::cli {
+namespace flashmask::check {
 namespace {
 
 /// Everything of a problem but its lengths. Taken in turn, so that each mask meets several.
@@ -65,15 +63,16 @@ std::vector<Case> cases_of(const corpus::Entry& entry, std::size_t turn, bool qu
 
 std::vector<Case> make_cases(const CheckRequest& request) {
   std::vector<Case> cases;
-  std::vector<std::string> names;
+  std::string names;
+  std::size_t turn = 0;
   for (const corpus::Entry& entry : corpus::entries()) {
-    names.push_back(entry.name);
+    names += (names.empty() ? "" : ", ") + entry.name;
+    ++turn;
     if (!request.mask.empty() && entry.name != request.mask) continue;
-    for (Case& one : cases_of(entry, names.size(), request.quick)) cases.push_back(std::move(one));
+    for (Case& one : cases_of(entry, turn, request.quick)) cases.push_back(std::move(one));
   }
   if (!cases.empty()) return cases;
-  throw Error(Status::invalid_argument,
-              "check: no mask \"" + request.mask + "\" in the corpus, which has " + join(names));
+  throw Error(Status::invalid_argument, "check: no mask \"" + request.mask + "\" in the corpus, which has " + names);
 }
 
 std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
@@ -169,18 +168,17 @@ void check_case(const Case& one, const std::vector<KernelInfo>& kernels, std::ve
 
 }  // namespace
 
-std::vector<KernelVerdict> check_kernels(const CheckRequest& request, Console& console) {
+std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const CheckProgress& progress) {
   const std::vector<KernelInfo> kernels = kernels_to_check(request);
   const std::vector<Case> cases = make_cases(request);
   std::vector<KernelVerdict> verdicts;
   for (const KernelInfo& kernel : kernels)
     verdicts.push_back({.kernel = kernel.name, .cases = 0, .worst = 0, .where = {}});
-  ProgressBar progress(console, std::ssize(cases));
-  for (const Case& one : cases) {
-    progress.begin(one.name);
-    check_case(one, kernels, verdicts);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (progress) progress(cases[i].name, static_cast<std::int64_t>(i), std::ssize(cases));
+    check_case(cases[i], kernels, verdicts);
   }
   return verdicts;
 }
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

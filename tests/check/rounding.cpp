@@ -1,10 +1,10 @@
-#include "rounding.h"
+#include "check/rounding.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-namespace flashmask::cli {
+namespace flashmask::check {
 
 std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -47,4 +47,4 @@ float round_to(DType dtype, float value) {
   return value;
 }
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

@@ -1,11 +1,11 @@
-#include "rounding.h"
+#include "check/rounding.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-namespace flashmask::cli {
+namespace flashmask::check {
 namespace {
 
 void expect_rounds_to_nearest(std::uint16_t (*encode)(float), float (*decode)(std::uint16_t), std::uint16_t word) {
@@ -48,4 +48,4 @@ TEST(Rounding, KeepsInfinitiesAndNaNs) {
 }
 
 }  // namespace
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

@@ -1,9 +1,9 @@
-#include "random_numbers.h"
+#include "check/random_numbers.h"
 
 #include <cmath>
 #include <numbers>
 
-namespace flashmask::cli {
+namespace flashmask::check {
 
 std::uint64_t RandomNumbers::next() {
   std::uint64_t mixed = state_ += 0x9E3779B97F4A7C15U;
@@ -26,4 +26,4 @@ float RandomNumbers::normal() {
   return static_cast<float>(radius * std::cos(2 * std::numbers::pi * uniform()));
 }
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

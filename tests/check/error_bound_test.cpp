@@ -1,4 +1,4 @@
-#include "error_bound.h"
+#include "check/error_bound.h"
 
 #include <gtest/gtest.h>
 
@@ -6,12 +6,12 @@
 #include <limits>
 #include <vector>
 
+#include "check/naive_attention.h"
+#include "check/random_numbers.h"
+#include "check/rounding.h"
 #include "flashmask/builders.h"
-#include "naive_attention.h"
-#include "random_numbers.h"
-#include "rounding.h"
 
-namespace flashmask::cli {
+namespace flashmask::check {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -110,4 +110,4 @@ TEST(NaiveAttention, LosesWhatItsDtypeLoses) {
 }
 
 }  // namespace
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "check/random_numbers.h"
 #include "flashmask/attention.h"
 #include "flashmask/tensor.h"
-#include "random_numbers.h"
 
-namespace flashmask::cli {
+namespace flashmask::check {
 
 /// A tensor without gaps in host memory.
 class HostTensor {
@@ -51,4 +51,4 @@ struct AttentionTensors {
   HostTensor q, k, v, o, lse, grad_o, grad_lse, grad_q, grad_k, grad_v;
 };
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace flashmask::cli {
+namespace flashmask::check {
 
 /// SplitMix64 (Steele, Lea, Flood 2014). Unlike the distributions of <random>, the numbers of a seed are the same with
 /// every standard library.
@@ -24,4 +24,4 @@ class RandomNumbers {
   std::uint64_t state_;
 };
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

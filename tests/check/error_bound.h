@@ -5,7 +5,7 @@
 
 #include "flashmask/tensor.h"
 
-namespace flashmask::cli {
+namespace flashmask::check {
 
 /// A largest error and what is allowed (docs/masks.md, the reference error bound).
 struct Comparison {
@@ -36,4 +36,4 @@ Comparison compare_lse(DType dtype, double lse, double reference);
 /// The one whose error is the larger part of its bound.
 inline const Comparison& worse(const Comparison& a, const Comparison& b) { return a.ratio() >= b.ratio() ? a : b; }
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

@@ -10,7 +10,7 @@
 /// The computation of flashmask::reference as a framework without fused attention does it in the problem's dtype:
 /// sums in float32, and every tensor between two steps rounded to the dtype. What it loses against the reference is
 /// what a kernel may lose.
-namespace flashmask::cli::naive {
+namespace flashmask::check::naive {
 
 struct Row {
   std::vector<std::int64_t> columns;  ///< that the row sees
@@ -31,4 +31,4 @@ struct Results {
 Results attend(const Problem& problem, const Mask& mask, const reference::Inputs& inputs,
                std::span<const double> grad_o, std::span<const double> grad_lse);
 
-}  // namespace flashmask::cli::naive
+}  // namespace flashmask::check::naive

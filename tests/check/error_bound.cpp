@@ -1,11 +1,11 @@
-#include "error_bound.h"
+#include "check/error_bound.h"
 
 #include <cmath>
 #include <limits>
 
-#include "rounding.h"
+#include "check/rounding.h"
 
-namespace flashmask::cli {
+namespace flashmask::check {
 namespace {
 
 /// A NaN, or an infinity that the other is not, is infinitely wrong.
@@ -44,4 +44,4 @@ Comparison compare_lse(DType dtype, double lse, double reference) {
   return {difference(lse, reference), tolerance * size};
 }
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

@@ -1,11 +1,11 @@
-#include "host_tensor.h"
+#include "check/host_tensor.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "rounding.h"
+#include "check/rounding.h"
 
-namespace flashmask::cli {
+namespace flashmask::check {
 namespace {
 
 HostTensor queries(const Problem& p, std::int64_t dim) {
@@ -94,4 +94,4 @@ BackwardTensors AttentionTensors::backward() const {
           grad_o.view(), grad_lse.view(), grad_q.view(), grad_k.view(), grad_v.view()};
 }
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "console.h"
-
-namespace flashmask::cli {
+namespace flashmask::check {
 
 struct CheckRequest {
   std::string kernel;  ///< a prefix of the names
@@ -24,8 +23,11 @@ struct KernelVerdict {
   bool passes() const { return worst <= 1; }
 };
 
+/// Called before each case with its name, how many come before it and how many there are.
+using CheckProgress = std::function<void(const std::string& name, std::int64_t done, std::int64_t cases)>;
+
 /// Every kernel this machine can run × every mask of the corpus × awkward sizes, against flashmask::reference. Throws
 /// Status::invalid_argument when no kernel or no mask has the requested name.
-std::vector<KernelVerdict> check_kernels(const CheckRequest& request, Console& console);
+std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const CheckProgress& progress = {});
 
-}  // namespace flashmask::cli
+}  // namespace flashmask::check

@@ -1,11 +1,11 @@
-#include "naive_attention.h"
+#include "check/naive_attention.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "rounding.h"
+#include "check/rounding.h"
 
-namespace flashmask::cli::naive {
+namespace flashmask::check::naive {
 namespace {
 
 /// Element offsets of the vectors of one (batch, head, query).
@@ -141,4 +141,4 @@ Results attend(const Problem& problem, const Mask& mask, const reference::Inputs
   return results;
 }
 
-}  // namespace flashmask::cli::naive
+}  // namespace flashmask::check::naive
