@@ -1,0 +1,224 @@
+#include <sys/mman.h>
+
+#include <limits>
+
+#include "check/rounding.h"
+#include "flashmask/builders.h"
+#include "kernels.h"
+
+/// What a kernel may read and what it must write.
+namespace flashmask {
+namespace {
+
+class Memory : public test::EveryLevel {};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, Memory, testing::ValuesIn(test::levels()), test::level_name);
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+void poison_rows(check::HostTensor& tensor, std::int64_t begin, std::int64_t end, std::int64_t width) {
+  for (std::int64_t i = begin * width; i < end * width; ++i) tensor.set(i, kNan);
+}
+
+TEST_P(Memory, KeysOfSkippedTilesMayHoldNan) {
+  const Problem p = problem(512, 512);
+  // The second half belongs to a document that no row of the first half sees, and its own rows are padding.
+  const Mask mask = masks::causal_document(std::vector<std::int64_t>{256}, 512);
+  check::AttentionTensors clean(p, 1), poisoned(p, 1);
+  poison_rows(poisoned.k, 256, 512, p.head_dim);
+  poison_rows(poisoned.v, 256, 512, p.value_dim);
+  const Plan planned = plan(mask, p, test::forced(GetParam()));
+  test::attend(planned, clean);
+  test::attend(planned, poisoned);
+  test::expect_same_results(clean, poisoned);
+  EXPECT_TRUE(test::all_finite(poisoned.grad_k));
+}
+
+TEST_P(Memory, WritesEveryElementAlsoWhereNothingIsVisible) {
+  Problem p = problem(150, 170);
+  p.query_heads = p.kv_heads = 2;
+  const Mask hidden = from_predicate({1, 1, 150, 170}, [](auto, auto, auto, auto) { return false; });
+  const check::AttentionTensors tensors(p, 1);
+  test::attend(plan(hidden, p, test::forced(GetParam())), tensors);
+  EXPECT_TRUE(test::all_equal(tensors.o, 0.0f));
+  EXPECT_TRUE(test::all_equal(tensors.lse, -std::numeric_limits<float>::infinity()));
+  EXPECT_TRUE(test::all_equal(tensors.grad_q, 0.0f));
+  EXPECT_TRUE(test::all_equal(tensors.grad_k, 0.0f));
+  EXPECT_TRUE(test::all_equal(tensors.grad_v, 0.0f));
+}
+
+TEST_P(Memory, WithoutKeysTheOutputIsThatOfEmptyRows) {
+  const Problem p = problem(70, 0);
+  const check::AttentionTensors tensors(p, 1);
+  test::attend(plan(masks::full(70, 0), p, test::forced(GetParam())), tensors);
+  EXPECT_TRUE(test::all_equal(tensors.o, 0.0f));
+  EXPECT_TRUE(test::all_equal(tensors.lse, -std::numeric_limits<float>::infinity()));
+  EXPECT_TRUE(test::all_equal(tensors.grad_q, 0.0f));
+}
+
+TEST_P(Memory, WithoutQueriesTheKeysHaveZeroGradients) {
+  const Problem p = problem(0, 70);
+  const check::AttentionTensors tensors(p, 1);
+  test::attend(plan(masks::full(0, 70), p, test::forced(GetParam())), tensors);
+  EXPECT_TRUE(test::all_equal(tensors.grad_k, 0.0f));
+  EXPECT_TRUE(test::all_equal(tensors.grad_v, 0.0f));
+}
+
+TEST_P(Memory, AnEmptyBatchReturnsAtOnce) {
+  Problem p = problem(10, 10);
+  p.batch = 0;
+  const check::AttentionTensors tensors(p, 1);
+  EXPECT_NO_THROW(test::attend(plan(masks::full(10, 10), p, test::forced(GetParam())), tensors));
+}
+
+/// A tensor of the same values inside a larger buffer: head-major, with a gap after every row that holds a canary.
+class GappyTensor {
+ public:
+  static constexpr std::int64_t kGap = 5;
+  static constexpr float kCanary = 12345.0f;
+
+  explicit GappyTensor(const check::HostTensor& dense)
+      : dense_(dense),
+        buffer_(dense.view().dtype, {dense.shape(0), dense.shape(2), dense.shape(1), dense.shape(3) + kGap}) {
+    for (std::int64_t i = 0; i < buffer_.size(); ++i) buffer_.set(i, kCanary);
+    each([&](std::int64_t from, std::int64_t to) { buffer_.set(to, dense_.at(from)); });
+  }
+
+  /// (batch, sequence, heads, dim) over the head-major buffer.
+  TensorView view() const {
+    TensorView view = dense_.view();
+    view.data = buffer_.view().data;
+    view.strides = {buffer_.stride(0), buffer_.stride(2), buffer_.stride(1), 1};
+    return view;
+  }
+
+  void expect_values_of(const check::HostTensor& expected) const {
+    each([&](std::int64_t from, std::int64_t to) { ASSERT_EQ(expected.at(from), buffer_.at(to)); });
+  }
+
+  void expect_canaries() const {
+    const float canary = check::round_to(buffer_.view().dtype, kCanary);
+    const std::int64_t row = dense_.shape(3) + kGap;
+    for (std::int64_t i = 0; i < buffer_.size(); ++i)
+      ASSERT_TRUE(i % row < dense_.shape(3) || buffer_.at(i) == canary) << "written outside at " << i;
+  }
+
+ private:
+  template <class Body>
+  void each(const Body& body) const {
+    const TensorView view = this->view();
+    std::int64_t from = 0;
+    for (std::int64_t b = 0; b < view.shape[0]; ++b)
+      for (std::int64_t s = 0; s < view.shape[1]; ++s)
+        for (std::int64_t h = 0; h < view.shape[2]; ++h)
+          for (std::int64_t d = 0; d < view.shape[3]; ++d, ++from)
+            body(from, b * view.strides[0] + s * view.strides[1] + h * view.strides[2] + d);
+  }
+
+  const check::HostTensor& dense_;
+  check::HostTensor buffer_;
+};
+
+TEST_P(Memory, StridesChangeNoBitAndNothingIsWrittenBetweenThem) {
+  for (const std::int64_t dim : {33, 64}) {
+    Problem p = problem(130, 190);
+    p.batch = 2;
+    p.query_heads = 4;
+    p.kv_heads = 2;
+    p.head_dim = p.value_dim = dim;
+    const Plan planned = plan(masks::causal(130, 190), p, test::forced(GetParam()));
+    const check::AttentionTensors dense(p, 6), blank(p, 6);
+    test::attend(planned, dense);
+    const GappyTensor q(dense.q), k(dense.k), v(dense.v), grad_o(dense.grad_o);
+    const GappyTensor o(blank.o), grad_q(blank.grad_q), grad_k(blank.grad_k), grad_v(blank.grad_v);
+    forward(planned, {q.view(), k.view(), v.view(), o.view(), blank.lse.view()});
+    backward(planned, {q.view(), k.view(), v.view(), o.view(), blank.lse.view(), grad_o.view(), dense.grad_lse.view(),
+                       grad_q.view(), grad_k.view(), grad_v.view()});
+    o.expect_values_of(dense.o);
+    grad_q.expect_values_of(dense.grad_q);
+    grad_k.expect_values_of(dense.grad_k);
+    grad_v.expect_values_of(dense.grad_v);
+    for (const GappyTensor* output : {&o, &grad_q, &grad_k, &grad_v}) output->expect_canaries();
+  }
+}
+
+TEST_P(Memory, OffsetsPast31BitsReachTheRightMemory) {
+  // Two batch entries 2^31 + 64 elements apart, in memory that is reserved but hardly touched.
+  Problem p = problem(65, 65);
+  p.batch = 2;
+  const check::AttentionTensors dense(p, 8);
+  const Plan planned = plan(masks::causal(65, 65), p, test::forced(GetParam()));
+  forward(planned, dense.forward());
+
+  const std::int64_t far = (std::int64_t{1} << 31) + 64;
+  const std::size_t element = size_in_bytes(p.dtype);
+  const std::size_t bytes = static_cast<std::size_t>(far + dense.k.stride(0)) * element;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) GTEST_SKIP() << "cannot reserve " << bytes << " bytes of address space";
+  TensorView k = dense.k.view();
+  const auto* source = static_cast<const std::byte*>(dense.k.view().data);
+  const std::size_t entry = static_cast<std::size_t>(dense.k.stride(0)) * element;
+  std::memcpy(memory, source, entry);
+  std::memcpy(static_cast<std::byte*>(memory) + static_cast<std::size_t>(far) * element, source + entry, entry);
+  k.data = memory;
+  k.strides[0] = far;
+  const check::AttentionTensors spread(p, 8);
+  ForwardTensors tensors = spread.forward();
+  tensors.k = k;
+  forward(planned, tensors);
+  EXPECT_TRUE(test::same_bits(dense.o, spread.o));
+  munmap(memory, bytes);
+}
+
+std::vector<test::Level> half_levels() {
+  std::vector<test::Level> halves;
+  for (const test::Level& level : test::levels())
+    if (level.dtype != DType::f32) halves.push_back(level);
+  return halves;
+}
+
+class Conversion : public test::EveryLevel {};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, Conversion, testing::ValuesIn(half_levels()), test::level_name);
+
+TEST_P(Conversion, AttentionToOneKeyReturnsItsValueToTheBit) {
+  // Softmax over one key is 1: every finite number of the dtype must come through widening and rounding unchanged.
+  Problem p = problem(1, 1);
+  p.batch = 256;
+  p.head_dim = 1;
+  p.value_dim = 256;
+  check::AttentionTensors tensors(p, 1);
+  auto* words = static_cast<std::uint16_t*>(tensors.v.view().data);
+  for (int i = 0; i < 65536; ++i) words[i] = static_cast<std::uint16_t>(i);
+  forward(plan(masks::full(1, 1), p, test::forced(GetParam())), tensors.forward());
+  const auto* outputs = static_cast<const std::uint16_t*>(tensors.o.view().data);
+  for (std::int64_t i = 0; i < 65536; ++i) {
+    const float value = tensors.v.at(i);
+    // bfloat16 subnormals are flushed, which no sum of attention outputs can notice.
+    const bool subnormal = std::abs(value) < std::numeric_limits<float>::min();
+    if (!std::isfinite(value) || subnormal) continue;
+    ASSERT_EQ(outputs[i], words[i]) << value;
+  }
+}
+
+TEST_P(Conversion, RoundsToTheNearestEvenValue) {
+  // The mean of two neighbouring values is half way between them.
+  Problem p = problem(1, 2);
+  p.head_dim = 1;
+  p.value_dim = 200;
+  check::AttentionTensors tensors(p, 1);
+  tensors.q.set(0, 0.0f);
+  auto* words = static_cast<std::uint16_t*>(tensors.v.view().data);
+  for (int i = 0; i < 200; ++i) {
+    words[i] = static_cast<std::uint16_t>(0x3e00 + 3 * i);
+    words[200 + i] = static_cast<std::uint16_t>(0x3e00 + 3 * i + 1);
+  }
+  forward(plan(masks::full(1, 2), p, test::forced(GetParam())), tensors.forward());
+  for (std::int64_t i = 0; i < 200; ++i) {
+    const float mean = (tensors.v.at(i) + tensors.v.at(200 + i)) / 2;
+    ASSERT_EQ(tensors.o.at(i), check::round_to(p.dtype, mean)) << mean;
+  }
+}
+
+}  // namespace
+}  // namespace flashmask

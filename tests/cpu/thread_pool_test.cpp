@@ -1,0 +1,112 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "cpu/available_processors.h"
+#include "flashmask/error.h"
+#include "flashmask/executor.h"
+
+namespace flashmask {
+namespace {
+
+class ThreadPool : public testing::Test {
+ protected:
+  ~ThreadPool() override {
+    set_thread_count(0);
+    unsetenv("FLASHMASK_THREADS");
+  }
+};
+
+TEST_F(ThreadPool, CallsEveryBodyOnce) {
+  set_thread_count(4);
+  for (const int count : {0, 1, 3, 4, 5, 100}) {
+    std::vector<std::atomic<int>> calls(100);
+    default_executor().run(count, [&](int i) { ++calls[static_cast<std::size_t>(i)]; });
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(calls[static_cast<std::size_t>(i)], i < count ? 1 : 0);
+  }
+}
+
+TEST_F(ThreadPool, UsesAsManyThreadsAsAsked) {
+  set_thread_count(3);
+  EXPECT_EQ(default_executor().workers(), 3);
+  // Each body waits for the others: they can only meet when three threads run at once.
+  std::atomic<int> arrived{0};
+  default_executor().run(3, [&](int) {
+    ++arrived;
+    while (arrived < 3) std::this_thread::yield();
+  });
+  EXPECT_EQ(arrived, 3);
+}
+
+TEST_F(ThreadPool, ANestedCallRunsOnItsCaller) {
+  set_thread_count(4);
+  std::atomic<int> calls{0};
+  default_executor().run(4, [&](int) {
+    const std::thread::id caller = std::this_thread::get_id();
+    default_executor().run(5, [&](int) {
+      EXPECT_EQ(std::this_thread::get_id(), caller);
+      ++calls;
+    });
+  });
+  EXPECT_EQ(calls, 20);
+}
+
+TEST_F(ThreadPool, ConcurrentCallersAllFinish) {
+  set_thread_count(2);
+  std::atomic<int> calls{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller)
+    callers.emplace_back([&] {
+      for (int repeat = 0; repeat < 50; ++repeat) default_executor().run(7, [&](int) { ++calls; });
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(calls, 4 * 50 * 7);
+}
+
+TEST_F(ThreadPool, RethrowsABodysExceptionAndGoesOnWorking) {
+  set_thread_count(2);
+  for (Executor* executor : {&default_executor(), &serial_executor()}) {
+    std::atomic<int> calls{0};
+    const auto throws = [&](int i) {
+      ++calls;
+      if (i == 3) throw std::runtime_error("three");
+    };
+    EXPECT_THROW(executor->run(6, throws), std::runtime_error);
+    EXPECT_EQ(calls, 6) << "the other bodies are still called";
+    executor->run(2, [&](int) { ++calls; });
+    EXPECT_EQ(calls, 8);
+  }
+}
+
+TEST_F(ThreadPool, TakesTheEnvironmentVariableUnlessTheCountIsSet) {
+  setenv("FLASHMASK_THREADS", "5", 1);
+  EXPECT_EQ(default_executor().workers(), 5);
+  set_thread_count(2);
+  EXPECT_EQ(default_executor().workers(), 2);
+  set_thread_count(0);
+  for (const char* bad : {"zero", "0", "-1", "3x", "99999"}) {
+    setenv("FLASHMASK_THREADS", bad, 1);
+    EXPECT_THROW(default_executor().workers(), Error) << bad;
+  }
+  setenv("FLASHMASK_THREADS", "", 1);
+  EXPECT_EQ(default_executor().workers(), cpu::available_processors());
+}
+
+TEST_F(ThreadPool, RefusesAnImpossibleCount) {
+  EXPECT_THROW(set_thread_count(-1), Error);
+  EXPECT_THROW(set_thread_count(1 << 20), Error);
+}
+
+TEST_F(ThreadPool, NeverTakesMoreProcessorsThanTheProcessMayUse) {
+  EXPECT_GE(cpu::available_processors(), 1);
+  EXPECT_LE(cpu::available_processors(), static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
+}  // namespace flashmask
