@@ -12,7 +12,7 @@ namespace flashmask::cpu {
 template <int N>
 struct Count {
   static constexpr int value = N;
-  constexpr operator int() const { return N; }
+  FLASHMASK_INLINE constexpr operator int() const { return N; }
 };
 
 /// body(Count<0>), body(Count<1>), … A loop over a register tile must be written out before the compiler decides what

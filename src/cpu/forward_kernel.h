@@ -47,6 +47,7 @@ class ForwardKernel {
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kLn2 = 0.69314718055994530942f;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  static constexpr float kLowest = std::numeric_limits<float>::lowest();
   /// A row's reference maximum follows its true maximum only when that is 2^8 larger: probabilities stay below 2^8,
   /// far from overflow, and the output is rescaled once or twice instead of at every tile.
   static constexpr float kRescaleThreshold = 8.0f;
@@ -195,7 +196,7 @@ class ForwardKernel {
       for (int v = 0; v < Isa::vectors; ++v) {
         const int q = panel * kPanel<Isa> + v * Isa::lanes;
         // −∞ would turn a masked score into NaN: −∞ − −∞.
-        reference[v] = Isa::max(Isa::load(maximum_ + q), Isa::broadcast(std::numeric_limits<float>::lowest()));
+        reference[v] = Isa::max(Isa::load(maximum_ + q), Isa::broadcast(kLowest));
         even[v] = Isa::load(sum_ + q);
         odd[v] = Isa::broadcast(0.0f);
       }
