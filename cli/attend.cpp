@@ -31,6 +31,13 @@ void run_backward(const Plan& planned, const check::AttentionTensors& tensors) {
   backward(planned, gradients);
 }
 
+/// Both directions may share one schedule.
+std::size_t schedule_bytes(const Plan& planned) {
+  const TileSchedule& rows = planned.schedule(Direction::forward);
+  const TileSchedule& columns = planned.schedule(Direction::backward);
+  return rows.memory_bytes() + (&rows == &columns ? 0 : columns.memory_bytes());
+}
+
 /// What of the report the plan knows.
 AttendReport describe(const Workload& workload, const Plan& planned, const Mask& mask) {
   AttendReport report;
@@ -41,6 +48,7 @@ AttendReport describe(const Workload& workload, const Plan& planned, const Mask&
   report.forward_kernel = planned.kernel(Direction::forward).name;
   report.backward_kernel = planned.kernel(Direction::backward).name;
   report.mask = explain(mask, planned.schedule(Direction::forward).tile());
+  report.mask.schedule_bytes = schedule_bytes(planned);
   return report;
 }
 

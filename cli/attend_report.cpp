@@ -32,7 +32,7 @@ std::string tokens_text(const Workload& w) {
 std::string tiles_text(const Explanation& mask) {
   return with_commas(mask.tiles.full) + " full, " + with_commas(mask.tiles.partial) + " partial, " +
          with_commas(mask.tiles.skip) + " skipped, of " + std::to_string(mask.tile.rows) + " × " +
-         std::to_string(mask.tile.columns);
+         std::to_string(mask.tile.columns) + " (forward)";
 }
 
 std::string memory_text(const Explanation& mask) {

@@ -23,7 +23,7 @@ struct AttendReport {
   Problem problem;
   std::string device;
   std::string forward_kernel, backward_kernel;
-  Explanation mask;
+  Explanation mask;             ///< tiles of the forward; schedule_bytes are those of both directions
   double schedule_seconds = 0;  ///< mask, lowering, both schedules
   Times times;
   std::optional<Times> dense;  ///< the same kernels reading the mask in every tile

@@ -64,14 +64,14 @@ struct Example {
     problem.value_dim = 3;
     problem.dtype = dtype;
     RandomNumbers random(3);
-    const auto fill = [&](std::vector<double>& values, std::int64_t count) {
-      for (std::int64_t i = 0; i < count; ++i) values.push_back(round_to(dtype, random.normal()));
+    const auto fill = [&](std::vector<double>& values, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) values.push_back(round_to(dtype, random.normal()));
     };
-    fill(q, 2 * 9 * 4 * 5);
-    fill(k, 2 * 9 * 2 * 5);
-    fill(v, 2 * 9 * 2 * 3);
-    fill(grad_o, 2 * 9 * 4 * 3);
-    fill(grad_lse, 2 * 4 * 9);
+    fill(q, std::size_t{2} * 9 * 4 * 5);
+    fill(k, std::size_t{2} * 9 * 2 * 5);
+    fill(v, std::size_t{2} * 9 * 2 * 3);
+    fill(grad_o, std::size_t{2} * 9 * 4 * 3);
+    fill(grad_lse, std::size_t{2} * 4 * 9);
   }
 
   Problem problem;

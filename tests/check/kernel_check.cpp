@@ -172,6 +172,7 @@ std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const Chec
   const std::vector<KernelInfo> kernels = kernels_to_check(request);
   const std::vector<Case> cases = make_cases(request);
   std::vector<KernelVerdict> verdicts;
+  verdicts.reserve(kernels.size());
   for (const KernelInfo& kernel : kernels)
     verdicts.push_back({.kernel = kernel.name, .cases = 0, .worst = 0, .where = {}});
   for (std::size_t i = 0; i < cases.size(); ++i) {

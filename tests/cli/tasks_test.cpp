@@ -92,6 +92,9 @@ TEST(Tasks, BuildTheMaskOfTheTask) {
   EXPECT_EQ(picture(mask_of_one(Task::sft, document, 4)), "#...\n##..\n###.\n....\n");
   EXPECT_EQ(picture(mask_of_one(Task::document, document, 4)), "###.\n###.\n###.\n....\n");
   EXPECT_EQ(picture(mask_of_one(Task::prefix, document, 4)), "##..\n##..\n###.\n....\n");
+}
+
+TEST(Tasks, BuildTheMaskOfSharedPrompts) {
   const Document pair{.prompt = 1, .answers = {1, 2}};
   EXPECT_EQ(picture(mask_of_one(Task::dpo, pair, 4)), "#...\n##..\n#.#.\n#.##\n");
   EXPECT_EQ(picture(mask_of_one(Task::rm, pair, 4)), "#...\n##..\n#.#.\n#.##\n");
