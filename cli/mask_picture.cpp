@@ -174,10 +174,10 @@ std::int64_t MaskPicture::panels_height() const {
 }
 
 std::int64_t MaskPicture::width() const {
-  constexpr std::int64_t kNarrowest = 640;  // the legend in two lines
+  constexpr std::int64_t kLegendWidth = 640;  // the legend in two lines
   std::int64_t total = kMargin + kLine;
   for (const Panel& panel : panels_) total += panel.width() + kMargin;
-  return std::max(total, kNarrowest);
+  return std::max(total, kLegendWidth);
 }
 
 std::int64_t MaskPicture::height() const {
