@@ -5,6 +5,7 @@
 
 #include "cpu/intervals_predicate.h"
 #include "cpu/kernel_tasks.h"
+#include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
 #include "cpu/tile_extent.h"
 #include "cpu/tile_memory.h"
@@ -51,7 +52,11 @@ class BackwardKernel {
       const BackwardHead& head = task.heads[h];
       for (std::int64_t i = 0; i < head.runs.count; ++i) {
         const Run run = head.runs.runs[i];
-        for (std::int64_t tile = run.begin; tile < run.end; ++tile) kernel.visit(task, head, tile, run.kind);
+        for (std::int64_t tile = run.begin; tile < run.end; ++tile) {
+          const bool last = h + 1 == task.head_count && i + 1 == head.runs.count && tile + 1 == run.end;
+          kernel.prefetch_next(task, head, tile, last);
+          kernel.visit(task, head, tile, run.kind);
+        }
       }
     }
     kernel.finish(task);
@@ -67,6 +72,8 @@ class BackwardKernel {
   /// The mask of a tile comes in halves of 64 keys, a word a query.
   static constexpr int kHalves = kKeys / kWordBits;
   static constexpr int kHalfPanels = kWordBits / kPanel<Isa>;
+  /// Cache lines of each next operand to ask for a register tile.
+  static constexpr int kPrefetchLines = 16;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
   /// Strides of P and dS, a cache line more than the keys, so that rows do not share a cache set: as units of
@@ -142,6 +149,26 @@ class BackwardKernel {
     }
   }
 
+  /// What the next visit, or the next task, reads first.
+  FLASHMASK_INLINE void prefetch_next(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
+                                      bool last) {
+    if (last) {
+      prefetch_tile(next_[0], task.k, task.next_column_tile * kKeys, task.sizes.key_length, task.sizes.head_dim);
+      prefetch_tile(next_[1], task.v, task.next_column_tile * kKeys, task.sizes.key_length, task.sizes.value_dim);
+    } else {
+      const std::int64_t row0 = (row_tile + 1) * kQueries;
+      prefetch_tile(next_[0], head.q, row0, task.sizes.query_length, task.sizes.head_dim);
+      prefetch_tile(next_[1], head.grad_o, row0, task.sizes.query_length, task.sizes.value_dim);
+    }
+  }
+
+  static FLASHMASK_INLINE void prefetch_tile(Prefetch& prefetch, const Rows& rows, std::int64_t row0,
+                                             std::int64_t length, int width) {
+    constexpr std::int64_t kElement = sizeof(In);
+    const std::int64_t left = length - row0;
+    prefetch.begin(row_of<In>(rows, row0), rows.stride * kElement, left < kKeys ? left : kKeys, width * kElement);
+  }
+
   template <bool Masked>
   FLASHMASK_INLINE void step(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile) {
     load_queries(task, head, tile);
@@ -178,6 +205,7 @@ class BackwardKernel {
       for (int block = 0; block < QueryBlocks::count; ++block) {
         QueryBlocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
           if (extent_[half].active(block, panel)) {
+            for (Prefetch& next : next_) next.fetch(kPrefetchLines);
             register_tile_of_scores<Masked, rows.value>(head, tile, key_panel, QueryBlocks::begin(block), keys, values);
           } else {
             clear_register_tile<rows.value>(key_panel, QueryBlocks::begin(block));
@@ -338,6 +366,7 @@ class BackwardKernel {
   float *grad_keys_, *grad_values_;
   std::int64_t column0_ = 0;
   int columns_ = 0;
+  Prefetch next_[2];
   TileBits<kQueries> bits_[kHalves];
   TileExtent<Isa, kQueries> extent_[kHalves];
 };

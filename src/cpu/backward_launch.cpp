@@ -110,8 +110,8 @@ class BackwardCall {
     }
     code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
                head_rows<Rows>(tensors_.v, batch, kv_head), head_rows<MutableRows>(tensors_.grad_k, batch, kv_head),
-               head_rows<MutableRows>(tensors_.grad_v, batch, kv_head), column_tile, heads,
-               static_cast<int>(layout_.group), plan_.visit() == Visit::active,
+               head_rows<MutableRows>(tensors_.grad_v, batch, kv_head), column_tile, column_tile + execution_.workers,
+               heads, static_cast<int>(layout_.group), plan_.visit() == Visit::active,
                workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes});
   }
 

@@ -105,6 +105,7 @@ struct BackwardTask {
   Rows k, v;
   MutableRows grad_k, grad_v;
   std::int64_t column_tile;
+  std::int64_t next_column_tile;  ///< a guess at this worker's next task, for prefetching; may not exist
   const BackwardHead* heads;
   int head_count;
   bool trim;

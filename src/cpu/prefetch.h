@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/compiler.h"
+
+namespace flashmask::cpu {
+
+/// Rows that will be read soon, fetched into the cache a few lines at a time between register tiles: asked for all at
+/// once they would queue up before the loads of the tile at hand.
+class Prefetch {
+ public:
+  /// Forgets what is left and begins with `count` rows of `width` bytes, `stride` bytes apart; none if count <= 0.
+  FLASHMASK_INLINE void begin(const void* rows, std::int64_t stride, std::int64_t count, std::int64_t width) {
+    row_ = static_cast<const char*>(rows);
+    stride_ = stride;
+    rows_left_ = count;
+    width_ = width;
+    offset_ = 0;
+  }
+
+  FLASHMASK_INLINE void fetch(int lines) {
+    for (; lines > 0 && rows_left_ > 0; --lines) {
+      __builtin_prefetch(row_ + offset_, 0, 2);
+      offset_ += kLine;
+      if (offset_ < width_) continue;
+      offset_ = 0;
+      row_ += stride_;
+      --rows_left_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+
+  const char* row_ = nullptr;
+  std::int64_t stride_ = 0, rows_left_ = 0, width_ = 0, offset_ = 0;
+};
+
+}  // namespace flashmask::cpu
