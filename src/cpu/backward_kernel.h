@@ -112,9 +112,11 @@ class BackwardKernel {
     columns_ = static_cast<int>(left < kKeys ? left : kKeys);
     load_rows<Isa, In>(grad_outputs_, value_stride_, task.v, column0_, 0, kKeys, columns_, task.sizes.value_dim);
     transpose_to_panels<Isa>(grad_outputs_, value_stride_, values_transposed_, kKeys, value_units_);
-    load_rows<Isa, In>(queries_, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
-    transpose_to_panels<Isa>(queries_, key_stride_, keys_transposed_, kKeys, key_units_);
-    load_row_units<Isa, In>(keys_, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
+    Unit* keys = Isa::step == 1 ? keys_ : queries_;
+    load_rows<Isa, In>(keys, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
+    transpose_to_panels<Isa>(keys, key_stride_, keys_transposed_, kKeys, key_units_);
+    if constexpr (Isa::step != 1)
+      load_row_units<Isa, In>(keys_, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
     fill_zero<Isa>(grad_keys_, key_stride_ * kKeys);
     fill_zero<Isa>(grad_values_, value_stride_ * kKeys);
   }
@@ -308,7 +310,7 @@ class BackwardKernel {
                                        const TileBounds& tile) {
     float* sum = head.grad_q_sum + row_tile * kQueries * key_columns_;
     const Turn turn = await_turn(*head.turns, row_tile, task.column_tile);
-    if (turn.first) fill_zero<Isa>(sum, kQueries * key_columns_);
+    const Sum mode = turn.first ? Sum::start : Sum::go_on;
     for (std::int64_t column = 0; column < key_columns_; column += kPanel<Isa>) {
       for (int block = 0; block < QueryBlocks::count; ++block) {
         int begin = kKeys, end = 0;
@@ -318,13 +320,13 @@ class BackwardKernel {
           if (end == 0) begin = half * kWordBits + lanes.begin;
           end = half * kWordBits + lanes.end;
         }
-        if (begin >= end) continue;
+        if (begin >= end && !turn.first) continue;
         begin /= Isa::step;
         end = (end + Isa::step - 1) / Isa::step;
         const int q = QueryBlocks::begin(block);
         accumulate_block<Isa, kQueries>(
             sum + q * key_columns_, key_columns_, block, {grad_score_rows_ + q * kRowStride + begin, kRowStride, 1},
-            {keys_ + begin * key_stride_ + column, key_stride_}, end - begin, column, key_columns_);
+            {keys_ + begin * key_stride_ + column, key_stride_}, end - begin, column, key_columns_, mode);
       }
     }
     if (turn.last) {

@@ -74,17 +74,21 @@ struct RowBlocks {
 template <class Isa>
 inline constexpr int kPanel = Isa::lanes* Isa::vectors;
 
+/// Whether a product is added to what is in memory, or is the first to come there.
+enum class Sum : bool { start, go_on };
+
 /// sum[row][column] += a · b for the rows of one block and all columns up to `columns`, a multiple of the lanes.
 template <class Isa, int Lines>
 FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int block, Broadcast<typename Isa::Unit> a,
                                        Panel<typename Isa::Unit> b, std::int64_t units, std::int64_t column,
-                                       std::int64_t columns) {
+                                       std::int64_t columns, Sum mode = Sum::go_on) {
   const auto add = [&](auto rows, auto vectors) FLASHMASK_INLINE_LAMBDA {
     auto acc = register_tile<Isa, rows.value, vectors.value>(a, b, units);
     unrolled<rows.value>([&](auto r) FLASHMASK_INLINE_LAMBDA {
       unrolled<vectors.value>([&](auto v) FLASHMASK_INLINE_LAMBDA {
         float* p = sum + r * sum_stride + column + v * Isa::lanes;
-        Isa::store(p, Isa::add(Isa::load(p), acc.v[r][v]));
+        const auto before = mode == Sum::start ? Isa::broadcast(0.0f) : Isa::load(p);
+        Isa::store(p, Isa::add(before, acc.v[r][v]));
       });
     });
   };
