@@ -297,7 +297,8 @@ void add_rates(const std::string& arch, DType dtype) {
       const Row row{name, mask, 4096, dim, dtype, arch};
       add(
           "rate/" + arch + "/" + to_string(dtype) + "/d" + std::to_string(dim) + "/" + name,
-          [row](benchmark::State& state, Direction direction) { rate(state, row, direction); }, 9);
+          [row](benchmark::State& state, Direction direction) { rate(state, row, direction); },
+          name == "alpaca" ? 201 : 9);
     }
   }
 }
