@@ -3,9 +3,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOKENS = 48, HEADS = 2, DIM = 8, SIZE = TOKENS * HEADS * DIM };
+enum {
+  TOKENS = 48,
+  HEADS = 2,
+  DIM = 8,
+  ROW = HEADS * DIM,
+  SIZE = TOKENS * ROW,
+  LSE_SIZE = HEADS * TOKENS,
+  SECOND_DOCUMENT = 30 * ROW
+};
 
-static float q[SIZE], k[SIZE], v[SIZE], o[SIZE], lse[HEADS * TOKENS];
+static float q[SIZE], k[SIZE], v[SIZE], o[SIZE], lse[LSE_SIZE];
 static float grad_o[SIZE], grad_q[SIZE], grad_k[SIZE], grad_v[SIZE];
 
 static void check(flashmask_status status) {
@@ -15,22 +23,19 @@ static void check(flashmask_status status) {
 }
 
 /* (batch, tokens, heads, dim), row-major. */
-static flashmask_tensor tensor(float* data) {
+static flashmask_tensor tensor(void* data) {
   const flashmask_tensor result = {.data = data,
                                    .dtype = FLASHMASK_F32,
                                    .rank = 4,
                                    .shape = {1, TOKENS, HEADS, DIM},
-                                   .strides = {SIZE, HEADS * DIM, DIM, 1}};
+                                   .strides = {SIZE, ROW, DIM, 1}};
   return result;
 }
 
 /* (batch, heads, tokens), row-major. */
-static flashmask_tensor row_tensor(float* data) {
-  const flashmask_tensor result = {.data = data,
-                                   .dtype = FLASHMASK_F32,
-                                   .rank = 3,
-                                   .shape = {1, HEADS, TOKENS},
-                                   .strides = {HEADS * TOKENS, TOKENS, 1}};
+static flashmask_tensor row_tensor(void* data) {
+  const flashmask_tensor result = {
+      .data = data, .dtype = FLASHMASK_F32, .rank = 3, .shape = {1, HEADS, TOKENS}, .strides = {LSE_SIZE, TOKENS, 1}};
   return result;
 }
 
@@ -92,8 +97,8 @@ int main(void) {
   printf("flashmask %s, %s\n", flashmask_version(), kernel);
   printf("visible pairs %lld, tiles: %lld skipped, %lld partial, %lld full\n", (long long)explanation.visible_pairs,
          (long long)explanation.skipped_tiles, (long long)explanation.partial_tiles, (long long)explanation.full_tiles);
-  printf("first token of each document sees itself alone: o = %g and %g, v = %g and %g\n", o[0], o[30 * HEADS * DIM],
-         v[0], v[30 * HEADS * DIM]);
+  printf("first token of each document sees itself alone: o = %g and %g, v = %g and %g\n", o[0], o[SECOND_DOCUMENT],
+         v[0], v[SECOND_DOCUMENT]);
 
   flashmask_plan_destroy(plan);
   flashmask_mask_destroy(mask);

@@ -199,6 +199,7 @@ void run_in_order(void* context, int count, void (*body)(void*, int), void* body
 void run_on_threads(void* context, int count, void (*body)(void*, int), void* body_context) {
   static_cast<Runner*>(context)->bodies += count;
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) threads.emplace_back(body, body_context, i);
   for (std::thread& thread : threads) thread.join();
 }
