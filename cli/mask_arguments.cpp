@@ -271,7 +271,7 @@ const MaskFamily& find_family(const std::string& name) {
 }
 
 void add_mask_options(CLI::App& app, MaskArguments& arguments) {
-  const std::string group = "Mask";
+  const std::string group = kFamilyGroup;
   const auto add = [&](const std::string& name, auto& value, const std::string& text) {
     app.add_option("--" + name, value, text)->group(group);
   };
@@ -287,10 +287,10 @@ void add_mask_options(CLI::App& app, MaskArguments& arguments) {
   add("spans", arguments.spans, "Half-open ranges of tokens, such as 2:5,6:8");
   add("parents", arguments.parents, "Parent of each node of a tree, -1 for a root");
   add("lengths", arguments.lengths, "Tokens of each node of a tree");
-  add("block", arguments.block, "Block size of block_diffusion");
+  add("block", arguments.block, "Block size of block_diffusion, or of --block-map");
   add("buckets", arguments.buckets, "Buckets of hash_sparse_sorted");
   add("heads", arguments.heads, "Mask heads of random_eviction");
-  add("seed", arguments.seed, "Seed of the random masks");
+  add("seed", arguments.seed, "Seed of the random masks, or of --dropout");
 }
 
 Mask build_mask(const std::string& name, const MaskArguments& arguments) {

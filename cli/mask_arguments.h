@@ -32,6 +32,9 @@ const std::vector<MaskFamily>& mask_families();
 /// Throws Status::invalid_argument with the nearest name and the list of all.
 const MaskFamily& find_family(const std::string& name);
 
+/// The group of help that the options of families are in.
+inline constexpr const char* kFamilyGroup = "Mask";
+
 /// Adds the options of all families to a subcommand.
 void add_mask_options(CLI::App& app, MaskArguments& arguments);
 
