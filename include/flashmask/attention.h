@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "flashmask/dropout.h"
 #include "flashmask/executor.h"
 #include "flashmask/export.h"
 #include "flashmask/kernels.h"
@@ -16,8 +18,10 @@ namespace flashmask {
 
 struct PlanOptions {
   Visit visit = Visit::active;
+  /// The lowered form to take; nothing: intervals where they are exact, else bits.
+  std::optional<MaskForm> form = {};
   /// A prefix or whole kernel name; empty: FLASHMASK_KERNEL, else the best that fits.
-  std::string kernel;
+  std::string kernel = {};
 };
 
 /// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels. Built once and
@@ -66,6 +70,7 @@ struct Execution {
   Executor* executor = nullptr;  ///< nullptr: default_executor()
   void* workspace = nullptr;     ///< nullptr: allocated for the call
   std::size_t workspace_bytes = 0;
+  DropoutState dropout = {};  ///< of a problem with dropout; the backward takes that of its forward
 };
 
 /// Exact attention: o = softmax(scale · q kᵀ under the mask) v. Rows that see nothing get o = 0, lse = −inf.

@@ -195,6 +195,8 @@ FLASHMASK_API flashmask_status flashmask_mask_draw(const flashmask_mask* mask, c
 enum flashmask_dtype { FLASHMASK_F32 = 0, FLASHMASK_BF16 = 1, FLASHMASK_F16 = 2 };
 enum flashmask_device_type { FLASHMASK_CPU = 0, FLASHMASK_CUDA = 1 };
 enum flashmask_direction { FLASHMASK_FORWARD = 0, FLASHMASK_BACKWARD = 1 };
+/// The lowered form that a plan takes; BEST: intervals where they are exact, else bits.
+enum flashmask_form_choice { FLASHMASK_FORM_BEST = 0, FLASHMASK_FORM_INTERVALS = 1, FLASHMASK_FORM_BITS = 2 };
 enum flashmask_visit { FLASHMASK_VISIT_ACTIVE = 0, FLASHMASK_VISIT_ALL = 1 };
 
 /// A strided view of memory that the caller owns. Strides are in elements; the last one is 1. Rank 0: absent.
@@ -220,7 +222,8 @@ typedef struct flashmask_problem {
   int32_t dtype;
   int32_t device_type;
   int32_t device_index;
-  float scale;  ///< 0: 1 / sqrt(head_dim)
+  float scale;     ///< 0: 1 / sqrt(head_dim)
+  double dropout;  ///< probability with which an attention probability is dropped, in [0, 1)
 } flashmask_problem;
 
 /// Where CPU work runs, so that a host framework can lend its threads. `run` calls body(body_context, 0) …
@@ -239,6 +242,7 @@ typedef struct flashmask_plan_options {
   int32_t visit;
   const char* kernel;                  ///< a prefix or whole kernel name; NULL or "": the best that fits
   const flashmask_executor* executor;  ///< NULL: the library's own pool
+  int32_t form;                        ///< a flashmask_form_choice
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.
@@ -258,9 +262,11 @@ FLASHMASK_API flashmask_status flashmask_plan_workspace(const flashmask_plan* pl
 /// Where a call runs and the memory it may use. All zero: the library's own pool and memory.
 typedef struct flashmask_execution {
   const flashmask_executor* executor;
-  void* workspace;         ///< NULL: allocated for the call
-  size_t workspace_bytes;  ///< of `workspace`
-  void* stream;            ///< the CUDA stream of a call on that device; must be NULL on the CPU
+  void* workspace;          ///< NULL: allocated for the call
+  size_t workspace_bytes;   ///< of `workspace`
+  void* stream;             ///< the CUDA stream of a call on that device; must be NULL on the CPU
+  uint64_t dropout_seed;    ///< of a problem with dropout; the backward takes that of its forward
+  uint64_t dropout_offset;  ///< below 2^32
 } flashmask_execution;
 
 typedef struct flashmask_forward_tensors {

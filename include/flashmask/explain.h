@@ -25,6 +25,7 @@ struct Explanation {
   std::int64_t empty_rows = 0;
   std::vector<std::int64_t> first_empty_rows;  ///< at most eight, of batch entry 0 and mask head 0
   std::size_t mask_bytes = 0;
+  std::int64_t partial_cells = 0;  ///< of a mask of bits: cells of 64 × 64 that hold their bits, 512 bytes each
   std::size_t schedule_bytes = 0;
   std::size_t dense_bytes = 0;  ///< one byte a score: the boolean matrix the mask replaces
 };

@@ -2,8 +2,11 @@
 
 /// Everything: `#include <flashmask/flashmask.h>`.
 #include "flashmask/attention.h"
+#include "flashmask/bit_mask.h"
+#include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "flashmask/draw.h"
+#include "flashmask/dropout.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
 #include "flashmask/explain.h"
@@ -12,7 +15,9 @@
 #include "flashmask/mask.h"
 #include "flashmask/problem.h"
 #include "flashmask/reference.h"
+#include "flashmask/reorder.h"
 #include "flashmask/schedule.h"
 #include "flashmask/startend_row_indices.h"
 #include "flashmask/tensor.h"
+#include "flashmask/tile.h"
 #include "flashmask/version.h"

@@ -6,18 +6,9 @@
 #include <vector>
 
 #include "flashmask/export.h"
+#include "flashmask/mask_shape.h"
 
 namespace flashmask {
-
-/// Extent of a mask. A batch of 1 is shared by every batch entry; heads is 1, Hkv or Hq.
-struct MaskShape {
-  std::int64_t batch = 1;
-  std::int64_t heads = 1;
-  std::int64_t rows = 0;     ///< query length Sq
-  std::int64_t columns = 0;  ///< key length Sk
-
-  friend bool operator==(const MaskShape&, const MaskShape&) = default;
-};
 
 /// Half-open range of masked query rows of one key column; empty when begin >= end.
 struct Interval {

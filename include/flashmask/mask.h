@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,39 +9,51 @@
 #include <string>
 #include <vector>
 
+#include "flashmask/bit_mask.h"
+#include "flashmask/executor.h"
 #include "flashmask/export.h"
 #include "flashmask/interval_mask.h"
 
 namespace flashmask {
 
-class MaskSource;
+class BlockMap;
 
 /// Which exact form a mask was lowered to; also the predicate of a kernel that reads partial tiles of that form.
 enum class MaskForm : std::uint8_t {
   intervals,  ///< at most two masked row ranges a column
-  bits,       ///< one bit a score, in partial tiles only
+  bits,       ///< one bit a score, in partial cells only
 };
 
-/// What the user describes: which query row sees which key column. A cheap, immutable, device-free value.
-class FLASHMASK_API Mask {
+/// The exact form that schedules and kernels read, and why it is that form.
+class FLASHMASK_API LoweredMask {
  public:
-  /// `description` is one line for people, such as "causal_document(3 documents)".
-  Mask(const MaskShape& shape, std::shared_ptr<const MaskSource> source, std::string description);
+  /// `blocks`, if any, is ANDed onto the intervals; its blocks are whole tiles of every kernel.
+  LoweredMask(std::shared_ptr<const IntervalMask> intervals, std::string why,
+              std::shared_ptr<const BlockMap> blocks = nullptr);
+  LoweredMask(std::shared_ptr<const BitMask> bits, std::string why);
 
+  MaskForm form() const { return intervals_ ? MaskForm::intervals : MaskForm::bits; }
   const MaskShape& shape() const { return shape_; }
-  const std::string& description() const { return description_; }
-  const MaskSource& source() const { return *source_; }
+  const std::string& why() const { return why_; }
+
+  /// Of the form intervals only.
+  const IntervalMask& intervals() const { return *intervals_; }
+  const std::shared_ptr<const IntervalMask>& shared_intervals() const { return intervals_; }
+  /// nullptr: none.
+  const BlockMap* blocks() const { return blocks_.get(); }
+  /// Of the form bits only.
+  const BitMask& bits() const { return *bits_; }
+  const std::shared_ptr<const BitMask>& shared_bits() const { return bits_; }
 
   bool visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const;
-
-  /// A score is visible where both (either) masks see it. Batch and heads of 1 are broadcast; rows and columns agree.
-  friend FLASHMASK_API Mask operator&(const Mask& a, const Mask& b);
-  friend FLASHMASK_API Mask operator|(const Mask& a, const Mask& b);
+  std::size_t memory_bytes() const;
 
  private:
   MaskShape shape_;
-  std::shared_ptr<const MaskSource> source_;
-  std::string description_;
+  std::shared_ptr<const IntervalMask> intervals_;
+  std::shared_ptr<const BlockMap> blocks_;
+  std::shared_ptr<const BitMask> bits_;
+  std::string why_;
 };
 
 /// The first column, in (batch, head, column) order, that needs more than two masked row ranges.
@@ -51,38 +64,101 @@ struct Misfit {
   std::int64_t ranges = 0;
 };
 
-/// The exact form that schedules and kernels read, and why it is that form.
-class FLASHMASK_API LoweredMask {
+/// What the user describes: which query row sees which key column. A cheap, immutable, device-free value, held in its
+/// exact form from the start.
+class FLASHMASK_API Mask {
  public:
-  LoweredMask(std::shared_ptr<const IntervalMask> intervals, std::string why);
+  /// `description` is one line for people, such as "causal_document(3 documents)".
+  Mask(IntervalMask intervals, std::string description);
+  /// Takes the interval form where every column fits it.
+  Mask(BitMask bits, std::string description);
+  /// Of a form that was made already; `misfit` says why it is not intervals.
+  Mask(LoweredMask lowered, std::string description, std::optional<Misfit> misfit = {});
 
-  MaskForm form() const { return MaskForm::intervals; }
-  const MaskShape& shape() const { return intervals_->shape(); }
-  const IntervalMask& intervals() const { return *intervals_; }
-  const std::string& why() const { return why_; }
-  std::size_t memory_bytes() const { return intervals_->memory_bytes(); }
+  const MaskShape& shape() const { return lowered_.shape(); }
+  const std::string& description() const { return description_; }
+  const LoweredMask& lowered() const { return lowered_; }
+  const std::optional<Misfit>& misfit() const { return misfit_; }
+
+  bool visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const;
+
+  /// A score is visible where both (either) masks see it. Batch and heads of 1 are broadcast; rows and columns agree.
+  friend FLASHMASK_API Mask operator&(const Mask& a, const Mask& b);
+  friend FLASHMASK_API Mask operator|(const Mask& a, const Mask& b);
+  /// A score is visible where the mask does not see it.
+  friend FLASHMASK_API Mask operator~(const Mask& mask);
 
  private:
-  std::shared_ptr<const IntervalMask> intervals_;
-  std::string why_;
+  std::optional<Misfit> misfit_;
+  LoweredMask lowered_;
+  std::string description_;
 };
 
 /// Nothing when the mask fits two masked ranges a column.
 FLASHMASK_API std::optional<Misfit> find_misfit(const Mask& mask);
 
-/// Mask → IntervalMask where it fits. Throws Status::unsupported naming the first column that does not.
+/// Intervals where they are exact, bits otherwise.
 FLASHMASK_API LoweredMask lower(const Mask& mask);
+
+/// The form asked for. Throws Status::unsupported, naming the first column that does not fit, where intervals are asked
+/// for and two a column do not suffice.
+FLASHMASK_API LoweredMask lower(const Mask& mask, MaskForm form, Executor& executor = default_executor());
 
 /// Dense booleans [batch, heads, rows, columns], 1 = visible.
 FLASHMASK_API std::vector<std::uint8_t> expand(const Mask& mask);
 
-/// From dense booleans [batch, heads, rows, columns], nonzero = visible.
-FLASHMASK_API Mask from_dense(const MaskShape& shape, std::span<const std::uint8_t> visible);
+/// Element of a dense mask that the caller holds.
+enum class DenseType : std::uint8_t {
+  boolean,  ///< one byte, nonzero = visible
+  i8,       ///< signed or unsigned; 0 or 1, as the wider ones
+  i16,
+  i32,
+  i64,
+};
 
-/// From a predicate (batch, head, row, column) → visible. It must be a pure function. It is called here, by the calling
-/// thread; where the mask does not fit two ranges a column it is kept and called again by whoever reads the mask.
+/// Dense scores [batch, heads, rows, columns] with any strides, in elements; 1 = visible. Batch and heads of 1 are
+/// broadcast. The memory stays the caller's and is read once.
+struct DenseScores {
+  const void* data = nullptr;
+  DenseType type = DenseType::boolean;
+  MaskShape shape;
+  std::array<std::int64_t, 4> strides{};
+};
+
+/// Bits are built in parallel, in one pass over the scores. Throws Status::invalid_argument at the first integer that
+/// is neither 0 nor 1.
+FLASHMASK_API Mask from_dense(const DenseScores& scores, Executor& executor = default_executor());
+
+/// From dense booleans [batch, heads, rows, columns] without gaps, nonzero = visible.
+FLASHMASK_API Mask from_dense(const MaskShape& shape, std::span<const std::uint8_t> visible,
+                              Executor& executor = default_executor());
+
+/// From bits [batch, heads, rows, ⌈columns / 8⌉], bit c % 8 of byte c / 8 for column c: what
+/// numpy.packbits(axis=-1, bitorder="little") gives. Bits past the last column are not looked at.
+FLASHMASK_API Mask from_packed(const MaskShape& shape, std::span<const std::uint8_t> bits,
+                               Executor& executor = default_executor());
+
+/// From a predicate (batch, head, row, column) → visible: a pure function, called once a score by the executor's
+/// workers, 64 rows at a time. An exception that it throws arrives here.
 using MaskPredicate = std::function<bool(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>;
-FLASHMASK_API Mask from_predicate(const MaskShape& shape, MaskPredicate predicate);
+FLASHMASK_API Mask from_predicate(const MaskShape& shape, const MaskPredicate& predicate,
+                                  Executor& executor = default_executor());
+
+/// A row and a column that sees it.
+struct VisiblePair {
+  std::int64_t row = 0;
+  std::int64_t column = 0;
+};
+
+/// From the visible scores of one mask head, in any order; repeated pairs are one. Throws Status::invalid_argument at
+/// the first pair that lies outside.
+FLASHMASK_API Mask from_pairs(std::int64_t rows, std::int64_t columns, std::span<const VisiblePair> pairs,
+                              Executor& executor = default_executor());
+
+/// From compressed sparse rows: row i sees columns[offsets[i]] … columns[offsets[i + 1]). Throws
+/// Status::invalid_argument at the first offset or column that is out of range.
+FLASHMASK_API Mask from_csr(std::int64_t rows, std::int64_t columns, std::span<const std::int64_t> offsets,
+                            std::span<const std::int64_t> column_indices, Executor& executor = default_executor());
 
 /// One mask a batch entry, or one a head; all of the same rows and columns (and heads, batch).
 FLASHMASK_API Mask stack_batch(std::span<const Mask> masks);

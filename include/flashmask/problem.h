@@ -25,7 +25,9 @@ struct Problem {
   std::int64_t value_dim = 0;  ///< 1 … 256
   DType dtype = DType::f32;
   Device device;
-  std::optional<float> scale;  ///< nothing: 1 / sqrt(head_dim)
+  std::optional<float> scale = {};  ///< nothing: 1 / sqrt(head_dim)
+  /// Probability with which each attention probability is dropped, in [0, 1); see dropout.h. 0: no dropout.
+  double dropout = 0;
 
   FLASHMASK_API float softmax_scale() const;
 };

@@ -9,28 +9,9 @@
 #include "flashmask/executor.h"
 #include "flashmask/export.h"
 #include "flashmask/mask.h"
+#include "flashmask/tile.h"
 
 namespace flashmask {
-
-/// Size of a tile of scores. Tiles lie on one fixed grid; the last row and column of tiles may be ragged.
-struct TileShape {
-  std::int32_t rows = 64;
-  std::int32_t columns = 64;
-
-  friend bool operator==(const TileShape&, const TileShape&) = default;
-};
-
-/// What a tile needs: skip, no score is visible; full, every score is; partial, the rest.
-enum class TileKind : std::uint8_t { skip, full, partial };
-
-/// Consecutive tiles [begin, end) of one kind; skipped tiles are in no run.
-struct Run {
-  std::int32_t begin = 0;
-  std::int32_t end = 0;
-  TileKind kind = TileKind::full;
-
-  friend bool operator==(const Run&, const Run&) = default;
-};
 
 struct TileCounts {
   std::int64_t skip = 0;
@@ -45,19 +26,6 @@ struct TileCounts {
 enum class Visit : std::uint8_t {
   active,  ///< full and partial tiles
   all,     ///< every tile, as if partial: the dense-mask path, bitwise equal in outputs and gradients
-};
-
-/// Run lists of one direction: list i is runs[offsets[i]] … runs[offsets[i + 1]), in ascending order.
-struct RunLists {
-  std::vector<std::int64_t> offsets;
-  std::vector<Run> runs;
-
-  std::span<const Run> list(std::int64_t i) const {
-    return std::span(runs).subspan(
-        static_cast<std::size_t>(offsets[static_cast<std::size_t>(i)]),
-        static_cast<std::size_t>(offsets[static_cast<std::size_t>(i) + 1] - offsets[static_cast<std::size_t>(i)]));
-  }
-  friend bool operator==(const RunLists&, const RunLists&) = default;
 };
 
 /// The tiles a kernel walks: per row of tiles for the forward and, transposed, per column of tiles for the backward.
@@ -94,7 +62,7 @@ class FLASHMASK_API TileSchedule {
   RunLists rows_, columns_;
 };
 
-/// The definition of a tile's kind: the union of a column's ranges counts, and the tile ends where the mask ends.
+/// The definition of a tile's kind, score by score; the tile ends where the mask ends.
 FLASHMASK_API TileKind classify(const LoweredMask& mask, std::int64_t batch, std::int64_t head, TileShape tile,
                                 std::int64_t row_tile, std::int64_t column_tile);
 
@@ -102,7 +70,5 @@ FLASHMASK_API TileKind classify(const LoweredMask& mask, std::int64_t batch, std
 /// the result does not depend on how many workers it has.
 FLASHMASK_API TileSchedule schedule(const LoweredMask& mask, TileShape tile, Visit visit = Visit::active,
                                     Executor& executor = default_executor());
-
-FLASHMASK_API std::string to_string(TileKind kind);
 
 }  // namespace flashmask

@@ -16,6 +16,7 @@ using flashmask::c_api::CallbackExecutor;
 using flashmask::c_api::guard;
 using flashmask::c_api::require;
 using flashmask::c_api::to_direction;
+using flashmask::c_api::to_form;
 using flashmask::c_api::to_problem;
 using flashmask::c_api::to_tensor_view;
 using flashmask::c_api::to_visit;
@@ -28,7 +29,9 @@ std::optional<CallbackExecutor> borrow(const flashmask_executor* executor) {
 }
 
 flashmask::PlanOptions to_plan_options(const flashmask_plan_options& options) {
-  return {to_visit(options.visit), options.kernel == nullptr ? "" : options.kernel};
+  return {.visit = to_visit(options.visit),
+          .form = to_form(options.form),
+          .kernel = options.kernel == nullptr ? "" : options.kernel};
 }
 
 flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
@@ -60,7 +63,10 @@ template <typename Run>
 void execute(const flashmask::Plan& plan, const flashmask_execution& execution, Run&& run) {
   check_stream(plan, execution.stream);
   auto executor = borrow(execution.executor);
-  run(Execution{executor ? &*executor : nullptr, execution.workspace, execution.workspace_bytes});
+  run(Execution{executor ? &*executor : nullptr,
+                execution.workspace,
+                execution.workspace_bytes,
+                {execution.dropout_seed, execution.dropout_offset}});
 }
 
 }  // namespace

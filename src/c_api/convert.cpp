@@ -49,6 +49,17 @@ Direction to_direction(std::int32_t direction) { return enumerator(direction, Di
 
 Visit to_visit(std::int32_t visit) { return enumerator(visit, Visit::all, "visit"); }
 
+std::optional<MaskForm> to_form(std::int32_t choice) {
+  switch (enumerator(choice, FLASHMASK_FORM_BITS, "form")) {
+    case FLASHMASK_FORM_INTERVALS:
+      return MaskForm::intervals;
+    case FLASHMASK_FORM_BITS:
+      return MaskForm::bits;
+    default:
+      return std::nullopt;
+  }
+}
+
 Problem to_problem(const flashmask_problem& problem) {
   Problem result;
   result.batch = problem.batch;
@@ -61,6 +72,7 @@ Problem to_problem(const flashmask_problem& problem) {
   result.dtype = enumerator(problem.dtype, DType::f16, "problem.dtype");
   result.device = to_device(problem.device_type, problem.device_index, "problem");
   if (problem.scale != 0.0F) result.scale = problem.scale;
+  result.dropout = problem.dropout;
   return result;
 }
 

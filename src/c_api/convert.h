@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,6 +47,7 @@ std::size_t element_count(std::span<const std::int64_t> sizes, const char* name)
 
 Direction to_direction(std::int32_t direction);
 Visit to_visit(std::int32_t visit);
+std::optional<MaskForm> to_form(std::int32_t choice);
 Problem to_problem(const flashmask_problem& problem);
 
 /// `name` is for messages.

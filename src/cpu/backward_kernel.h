@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <limits>
 
-#include "cpu/intervals_predicate.h"
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
@@ -15,7 +14,7 @@ namespace flashmask::cpu {
 /// Gradients of one column tile (FlashMask, algorithm 2): keys and values stay, query row tiles pass by. A line is a
 /// query, a lane a key. dK and dV are local; dQ is added to in ascending order of column tiles (GradQueryTurns).
 /// Five products a tile; the exponential happens in the registers of the first, dS in those of the second.
-template <class Isa, class In, template <class> class Predicate>
+template <class Isa, class In>
 class BackwardKernel {
  public:
   static std::size_t scratch_bytes(int head_dim, int value_dim) {
@@ -131,7 +130,7 @@ class BackwardKernel {
       step<false>(task, head, tile);
     } else {
       for (int half = 0; half < kHalves; ++half) {
-        read_mask(head.mask, tile, half, kind);
+        read_mask(task.row_words, head.mask, tile, half, kind);
         if (task.trim) extent_[half].set_visible(bits_[half]);
       }
       step<true>(task, head, tile);
@@ -139,14 +138,15 @@ class BackwardKernel {
     add_grad_query(task, head, row_tile, tile);
   }
 
-  FLASHMASK_INLINE void read_mask(const IntervalColumns& mask, const TileBounds& tile, int half, TileKind kind) {
+  FLASHMASK_INLINE void read_mask(ReadWords row_words, const PartialTiles& mask, const TileBounds& tile, int half,
+                                  TileKind kind) {
     const int columns = tile.columns - half * kWordBits;
     for (int r = 0; r < kQueries; r += kWordBits) {
       std::uint64_t* word = bits_[half].word + r;
       if (kind == TileKind::full) {
         for (int i = 0; i < kWordBits; ++i) word[i] = low_bits(columns);
       } else {
-        Predicate<Isa>::row_words(mask, {tile.row0 + r, tile.column0 + half * kWordBits, tile.rows - r, columns}, word);
+        row_words(mask, {tile.row0 + r, tile.column0 + half * kWordBits, tile.rows - r, columns}, word);
       }
     }
   }

@@ -45,9 +45,10 @@ struct Layout {
 /// One call of backward().
 class BackwardCall {
  public:
-  BackwardCall(const BackwardCode& code, const Plan& plan, const BackwardTensors& tensors,
+  BackwardCall(const BackwardCode& code, ReadWords row_words, const Plan& plan, const BackwardTensors& tensors,
                const KernelExecution& execution)
       : code_(code),
+        row_words_(row_words),
         plan_(plan),
         problem_(plan.problem()),
         tensors_(tensors),
@@ -106,16 +107,17 @@ class BackwardCall {
                                    workspace<float>(layout_.sums) + head_index * layout_.sum_floats,
                                    turns + g,
                                    mask.column_runs(column_tile),
-                                   mask.columns()};
+                                   mask.partial_tiles()};
     }
     code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
                head_rows<Rows>(tensors_.v, batch, kv_head), head_rows<MutableRows>(tensors_.grad_k, batch, kv_head),
                head_rows<MutableRows>(tensors_.grad_v, batch, kv_head), column_tile, column_tile + execution_.workers,
-               heads, static_cast<int>(layout_.group), plan_.visit() == Visit::active,
+               heads, static_cast<int>(layout_.group), row_words_, plan_.visit() == Visit::active,
                workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes});
   }
 
   const BackwardCode& code_;
+  const ReadWords row_words_;
   const Plan& plan_;
   const Problem& problem_;
   const BackwardTensors& tensors_;
@@ -137,7 +139,7 @@ class Backward final : public BackwardKernel {
   }
 
   void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
-    BackwardCall(code_, plan, tensors, execution).run();
+    BackwardCall(code_, set_.predicates.of(info().predicate).row_words, plan, tensors, execution).run();
   }
 
  private:

@@ -8,7 +8,7 @@
 namespace flashmask {
 namespace {
 
-KernelInfo describe(const cpu::InstructionSet& set, Direction direction, DType dtype) {
+KernelInfo describe(const cpu::InstructionSet& set, Direction direction, DType dtype, MaskForm predicate) {
   KernelInfo info;
   info.arch = set.name;
   info.direction = direction;
@@ -16,7 +16,7 @@ KernelInfo describe(const cpu::InstructionSet& set, Direction direction, DType d
   info.device = DeviceType::cpu;
   info.tile = direction == Direction::forward ? TileShape{cpu::kForwardRows, cpu::kForwardColumns}
                                               : TileShape{cpu::kBackwardRows, cpu::kBackwardColumns};
-  info.predicate = MaskForm::intervals;
+  info.predicate = predicate;
   info.name = info.arch + "." + to_string(direction) + "." + to_string(dtype) + ".dany.m" +
               std::to_string(info.tile.rows) + "n" + std::to_string(info.tile.columns) + "." +
               to_string(info.predicate);
@@ -29,8 +29,12 @@ KernelRows cpu_kernels() {
   KernelRows rows;
   for (const cpu::InstructionSet& set : cpu::instruction_sets()) {
     for (const cpu::KernelCode& code : set.kernels) {
-      rows.push_back(cpu::forward_kernel(describe(set, Direction::forward, code.dtype), set, code.forward));
-      rows.push_back(cpu::backward_kernel(describe(set, Direction::backward, code.dtype), set, code.backward));
+      for (const MaskForm predicate : {MaskForm::intervals, MaskForm::bits}) {
+        rows.push_back(
+            cpu::forward_kernel(describe(set, Direction::forward, code.dtype, predicate), set, code.forward));
+        rows.push_back(
+            cpu::backward_kernel(describe(set, Direction::backward, code.dtype, predicate), set, code.backward));
+      }
     }
   }
   return rows;

@@ -6,7 +6,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "cpu/intervals_predicate.h"
 #include "cpu/kernel_tasks.h"
 #include "cpu/register_tile.h"
 #include "cpu/tile_extent.h"
@@ -17,7 +16,7 @@ namespace flashmask::cpu {
 /// Online softmax over one row tile (FlashMask, algorithm 1), scores held transposed: a line is a key, a lane a query.
 /// So the statistics of 64 queries are four vectors, the maximum and the sum need no reduction across lanes, keys and
 /// values are read as they lie in memory, and the mask of a key column is one word.
-template <class Isa, class In, template <class> class Predicate>
+template <class Isa, class In>
 class ForwardKernel {
  public:
   static std::size_t scratch_bytes(int head_dim, int value_dim) {
@@ -97,7 +96,7 @@ class ForwardKernel {
     if (kind == TileKind::full) {
       for (int c = 0; c < kTile; ++c) bits_.word[c] = c < tile.columns ? ~0ull : 0;
     } else {
-      Predicate<Isa>::column_words(task.mask, tile, bits_.word);
+      task.column_words(task.mask, tile, bits_.word);
     }
     if (task.trim) extent_.set_visible(bits_);
     step<true>(task, tile);

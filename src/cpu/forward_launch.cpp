@@ -45,8 +45,8 @@ class Forward final : public ForwardKernel {
     const HeadMask mask(plan, Direction::forward, batch, head);
     code_.run({head_sizes(problem), head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
                head_rows<Rows>(tensors.v, batch, kv_head), head_rows<MutableRows>(tensors.o, batch, head),
-               head_line(tensors.lse, batch, head), row_tile, mask.row_runs(row_tile), mask.columns(),
-               plan.visit() == Visit::active, scratch});
+               head_line(tensors.lse, batch, head), row_tile, mask.row_runs(row_tile), mask.partial_tiles(),
+               set_.predicates.of(info().predicate).column_words, plan.visit() == Visit::active, scratch});
   }
 
   const InstructionSet& set_;

@@ -10,7 +10,7 @@ std::span<const InstructionSet> instruction_sets() {
   static const std::vector<InstructionSet> sets = [] {
     const std::span<const InstructionSet> family = family_instruction_sets();
     std::vector<InstructionSet> all(family.begin(), family.end());
-    all.push_back({"scalar", kScalarKernels, [] { return std::string(); }, scalar_dot_rate});
+    all.push_back({"scalar", kScalarKernels, kScalarPredicates, [] { return std::string(); }, scalar_dot_rate});
     return all;
   }();
   return sets;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cpu/kernel_tasks.h"
+#include "flashmask/mask.h"
 #include "flashmask/tensor.h"
 
 namespace flashmask::cpu {
@@ -15,10 +16,19 @@ struct KernelCode {
   BackwardCode backward;
 };
 
+/// What reads the partial tiles of each lowered form.
+struct Predicates {
+  PredicateCode intervals;
+  PredicateCode bits;
+
+  const PredicateCode& of(MaskForm form) const { return form == MaskForm::intervals ? intervals : bits; }
+};
+
 /// One level of the CPU table: its kernels and whether this machine can run them.
 struct InstructionSet {
   const char* name;
   std::span<const KernelCode> kernels;
+  Predicates predicates;
   std::string (*why_not)();  ///< empty when the machine can, and should, run them
   double (*dot_rate)();      ///< peak of its products in operations a second, measured when called
 };

@@ -3,14 +3,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "flashmask/schedule.h"
+#include "flashmask/tile.h"
+#include "mask/cell_words.h"
 
 /// What a CPU kernel is handed: plain pointers and sizes for one row tile or one column tile of one head. Kernel files
 /// are compiled for instruction sets the machine may lack, so nothing here may instantiate a library template.
 namespace flashmask::cpu {
 
 /// A word holds the mask of 64 neighbouring scores.
-inline constexpr int kWordBits = 64;
+inline constexpr int kWordBits = kCellSize;
 
 /// Tiles of the forward: a word holds a key column of one. Larger ones gain nothing, short documents lose.
 inline constexpr int kForwardRows = kWordBits;
@@ -21,12 +22,45 @@ inline constexpr int kForwardColumns = kWordBits;
 inline constexpr int kBackwardRows = 2 * kWordBits;
 inline constexpr int kBackwardColumns = 2 * kWordBits;
 
-/// The interval mask of one batch entry and mask head, one value a key column.
-struct IntervalColumns {
-  const std::int32_t* first_begin;
-  const std::int32_t* first_end;
-  const std::int32_t* second_begin;
-  const std::int32_t* second_end;
+/// Which blocks of a BlockMap one mask head keeps; null: all.
+struct KeptBlocks {
+  const std::uint8_t* keep;  ///< [block rows, block columns]
+  std::int64_t block_columns;
+  std::int64_t block;
+
+  [[gnu::always_inline]] bool keeps(std::int64_t row, std::int64_t column) const {
+    return keep == nullptr || keep[row / block * block_columns + column / block] != 0;
+  }
+};
+
+/// The cells of a BitMask, from the lists of one mask head on.
+struct BitCells {
+  const std::int64_t* offsets;
+  const Run* runs;
+  const std::int64_t* first_cells;
+  const std::uint64_t* words;
+};
+
+/// What decides the scores of one mask head's partial tiles: the form that the plan's predicate reads.
+struct PartialTiles {
+  IntervalColumns intervals;
+  KeptBlocks blocks;  ///< beside the intervals
+  BitCells cells;
+};
+
+/// Where a tile lies and how much of it exists.
+struct TileBounds {
+  std::int64_t row0;
+  std::int64_t column0;
+  int rows;
+  int columns;
+};
+
+/// Reads 64 × 64 scores as words: bit r of word c, or bit c of word r, says whether row r sees column c.
+using ReadWords = void (*)(const PartialTiles& mask, const TileBounds& tile, std::uint64_t* word);
+struct PredicateCode {
+  ReadWords column_words;
+  ReadWords row_words;
 };
 
 struct RunList {
@@ -60,7 +94,8 @@ struct ForwardTask {
   float* lse;  ///< of row 0
   std::int64_t row_tile;
   RunList runs;
-  IntervalColumns mask;
+  PartialTiles mask;
+  ReadWords column_words;
   bool trim;  ///< leave out the wholly masked parts of partial tiles
   std::byte* scratch;
 };
@@ -96,7 +131,7 @@ struct BackwardHead {
   float* grad_q_sum;  ///< float32 [row tiles][kBackwardRows][padded head dim]
   GradQueryTurns* turns;
   RunList runs;  ///< row tiles of this column tile
-  IntervalColumns mask;
+  PartialTiles mask;
 };
 
 /// One column tile of one key head.
@@ -108,6 +143,7 @@ struct BackwardTask {
   std::int64_t next_column_tile;  ///< a guess at this worker's next task, for prefetching; may not exist
   const BackwardHead* heads;
   int head_count;
+  ReadWords row_words;
   bool trim;
   std::byte* scratch;
 };

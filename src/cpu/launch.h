@@ -8,6 +8,8 @@
 #include "cpu/instruction_set.h"
 #include "cpu/kernel_tasks.h"
 #include "dispatch/kernel.h"
+#include "flashmask/block_map.h"
+#include "mask/to_bits.h"
 
 namespace flashmask::cpu {
 
@@ -48,7 +50,7 @@ inline HeadSizes head_sizes(const Problem& problem) {
 class HeadMask {
  public:
   HeadMask(const Plan& plan, Direction direction, std::int64_t batch, std::int64_t query_head)
-      : schedule_(plan.schedule(direction)), mask_(plan.mask().intervals()) {
+      : schedule_(plan.schedule(direction)), mask_(plan.mask()) {
     const MaskShape& shape = mask_.shape();
     batch_ = shape.batch == 1 ? 0 : batch;
     head_ = query_head / (plan.problem().query_heads / shape.heads);
@@ -58,17 +60,25 @@ class HeadMask {
   RunList column_runs(std::int64_t column_tile) const {
     return as_list(schedule_.column_runs(batch_, head_, column_tile));
   }
-  IntervalColumns columns() const {
-    const std::size_t first = mask_.index(batch_, head_, 0);
-    return {mask_.first_begin() + first, mask_.first_end() + first, mask_.second_begin() + first,
-            mask_.second_end() + first};
+  PartialTiles partial_tiles() const {
+    if (mask_.form() == MaskForm::bits) return {{}, {}, cells(mask_.bits())};
+    return {interval_columns(mask_.intervals(), batch_, head_), kept_blocks(mask_.blocks()), {}};
   }
 
  private:
-  static RunList as_list(std::span<const Run> runs) { return {runs.data(), static_cast<std::int64_t>(runs.size())}; }
+  static RunList as_list(std::span<const Run> runs) { return {runs.data(), std::ssize(runs)}; }
+
+  KeptBlocks kept_blocks(const BlockMap* map) const {
+    if (map == nullptr) return {};
+    return {map->row(batch_, head_, 0), map->block_columns(), map->block()};
+  }
+  BitCells cells(const BitMask& bits) const {
+    return {bits.cells().offsets.data() + bits.list(batch_, head_, 0), bits.cells().runs.data(), bits.first_cells(),
+            bits.words()};
+  }
 
   const TileSchedule& schedule_;
-  const IntervalMask& mask_;
+  const LoweredMask& mask_;
   std::int64_t batch_ = 0;
   std::int64_t head_ = 0;
 };

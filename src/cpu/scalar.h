@@ -5,6 +5,7 @@
 namespace flashmask::cpu {
 
 extern const KernelCode kScalarKernels[3];
+extern const Predicates kScalarPredicates;
 
 double scalar_dot_rate();
 

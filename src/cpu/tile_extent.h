@@ -2,11 +2,16 @@
 
 #include <cstdint>
 
-#include "cpu/intervals_predicate.h"
 #include "cpu/kernel_tasks.h"
 #include "cpu/register_tile.h"
 
 namespace flashmask::cpu {
+
+/// One word a line that says which scores of a tile are visible.
+template <int Lines>
+struct TileBits {
+  std::uint64_t word[Lines];
+};
 
 /// Where a score tile holds anything visible, and over which ranges the products that follow must sum. A line is a row
 /// of scores as the kernel holds them (a key in the forward, a query in the backward), with 64 vector lanes across.

@@ -46,7 +46,7 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
   Plan made;
   made.problem_ = problem;
   made.visit_ = options.visit;
-  made.mask_ = std::make_shared<const LoweredMask>(lower(mask));
+  made.mask_ = std::make_shared<const LoweredMask>(options.form ? lower(mask, *options.form, executor) : lower(mask));
   const Kernel& forward = select_kernel(Direction::forward, problem, made.mask_->form(), options.kernel);
   const Kernel& backward = select_kernel(Direction::backward, problem, made.mask_->form(), options.kernel);
   auto rows = std::make_shared<const TileSchedule>(schedule(*made.mask_, forward.info().tile, options.visit, executor));

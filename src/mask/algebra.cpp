@@ -1,57 +1,107 @@
+#include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
+#include "flashmask/block_map.h"
 #include "flashmask/mask.h"
+#include "mask/cell_reader.h"
+#include "mask/cell_rows.h"
 #include "mask/check.h"
-#include "mask/fit.h"
 #include "mask/ranges.h"
+#include "mask/to_bits.h"
 
 namespace flashmask {
 namespace {
 
-/// One side of an operator, read with its batch and heads broadcast.
-class Operand {
- public:
-  explicit Operand(const Mask& mask) : mask_(mask), intervals_(mask.source().intervals()) {}
+/// An operator on masked ranges and, the same one, on visible bits.
+struct Operator {
+  const char* symbol;
+  void (*ranges)(std::span<const Interval>, std::span<const Interval>, std::vector<Interval>&);
+  std::uint64_t (*bits)(std::uint64_t, std::uint64_t);
+};
 
-  /// The masked rows of a column. Interval masks need no heap: `few` holds them; `many` serves the rest.
-  std::span<const Interval> masked_rows(std::int64_t batch, std::int64_t head, std::int64_t column,
-                                        std::array<Interval, 2>& few, std::vector<Interval>& many) const {
-    batch = mask_.shape().batch == 1 ? 0 : batch;
-    head = mask_.shape().heads == 1 ? 0 : head;
-    if (!intervals_) {
-      mask_.source().masked_rows(batch, head, column, many);
-      return many;
+/// Both see it: what either masks is masked.
+constexpr Operator kAnd = {"&", unite, [](std::uint64_t a, std::uint64_t b) { return a & b; }};
+/// Either sees it: what both mask is masked.
+constexpr Operator kOr = {"|", intersect, [](std::uint64_t a, std::uint64_t b) { return a | b; }};
+
+/// A mask's batch entry or head where those of 1 are broadcast.
+std::int64_t broadcast_index(std::int64_t index, std::int64_t size) { return size == 1 ? 0 : index; }
+
+std::size_t ranges_of(const IntervalMask& mask, std::int64_t batch, std::int64_t head, std::int64_t column,
+                      std::array<Interval, 2>& out) {
+  const MaskShape& shape = mask.shape();
+  const std::size_t index = mask.index(broadcast_index(batch, shape.batch), broadcast_index(head, shape.heads), column);
+  out = {mask.first(index), mask.second(index)};
+  return out[0].empty() ? 0 : out[1].empty() ? 1 : 2;
+}
+
+/// Where the result fits intervals, they are `out`; returns the first column that does not.
+std::optional<Misfit> combine_intervals(const IntervalMask& a, const IntervalMask& b, const Operator& op,
+                                        IntervalMask& out) {
+  const MaskShape& shape = out.shape();
+  std::array<Interval, 2> of_a, of_b;
+  std::vector<Interval> ranges;
+  for (std::int64_t i = 0; i < shape.batch * shape.heads * shape.columns; ++i) {
+    const std::int64_t column = i % shape.columns;
+    const std::int64_t head = i / shape.columns % shape.heads;
+    const std::int64_t batch = i / shape.columns / shape.heads;
+    const std::size_t count_a = ranges_of(a, batch, head, column, of_a);
+    const std::size_t count_b = ranges_of(b, batch, head, column, of_b);
+    op.ranges(std::span(of_a).first(count_a), std::span(of_b).first(count_b), ranges);
+    if (ranges.size() > 2) return Misfit{batch, head, column, std::ssize(ranges)};
+    ranges.resize(2);
+    out.set(static_cast<std::size_t>(i), ranges[0], ranges[1]);
+  }
+  return std::nullopt;
+}
+
+/// What a row of a stretch shows in one of its cells.
+std::uint64_t word_of(const CellReader::Stretch& stretch, std::int32_t cell, std::int64_t row) {
+  if (stretch.kind != TileKind::partial) return stretch.kind == TileKind::full ? ~0ull : 0;
+  return stretch.words[std::int64_t{cell - stretch.begin} * kCellSize + row];
+}
+
+/// Both stretches cover [begin, end). Cells that neither side has to be looked at in cost nothing.
+void combine_stretches(const CellReader::Stretch& a, const CellReader::Stretch& b, std::int32_t end, const Operator& op,
+                       const MaskShape& shape, std::int64_t rows, CellRows& out) {
+  if (a.kind != TileKind::partial && b.kind != TileKind::partial) {
+    if (op.bits(word_of(a, a.begin, 0), word_of(b, b.begin, 0)) != 0) out.add_full(a.begin, end);
+    return;
+  }
+  std::array<std::uint64_t, kCellSize> words;
+  for (std::int32_t cell = a.begin; cell < end; ++cell) {
+    const std::int64_t columns = shape.columns - std::int64_t{cell} * kCellSize;
+    for (std::int64_t r = 0; r < kCellSize; ++r) {
+      words[static_cast<std::size_t>(r)] =
+          r < rows ? op.bits(word_of(a, cell, r), word_of(b, cell, r)) & low_bits(columns) : 0;
     }
-    const std::size_t index = intervals_->index(batch, head, column);
-    few = {intervals_->first(index), intervals_->second(index)};
-    const std::size_t count = few[0].empty() ? 0 : few[1].empty() ? 1 : 2;
-    return std::span<const Interval>(few).first(count);
+    out.add(cell, words.data(), rows, columns);
   }
+}
 
- private:
-  Mask mask_;
-  std::shared_ptr<const IntervalMask> intervals_;
-};
-
-using Combine = void (*)(std::span<const Interval>, std::span<const Interval>, std::vector<Interval>&);
-
-class CombinedSource final : public MaskSource {
- public:
-  CombinedSource(const Mask& a, const Mask& b, Combine combine) : a_(a), b_(b), combine_(combine) {}
-
-  void masked_rows(std::int64_t batch, std::int64_t head, std::int64_t column,
-                   std::vector<Interval>& out) const override {
-    std::array<Interval, 2> few_a, few_b;
-    std::vector<Interval> many_a, many_b;
-    combine_(a_.masked_rows(batch, head, column, few_a, many_a), b_.masked_rows(batch, head, column, few_b, many_b),
-             out);
-  }
-
- private:
-  Operand a_, b_;
-  Combine combine_;
-};
+BitMask combine_bits(const BitMask& a, const BitMask& b, const Operator& op, const MaskShape& shape,
+                     Executor& executor) {
+  const auto reader = [](const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row) {
+    return CellReader(mask, broadcast_index(batch, mask.shape().batch), broadcast_index(head, mask.shape().heads),
+                      cell_row);
+  };
+  return build_bits(shape, executor, [&]() -> FillCells {
+    return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
+      CellReader of_a = reader(a, batch, head, cell_row);
+      CellReader of_b = reader(b, batch, head, cell_row);
+      const std::int64_t rows = shape.rows - cell_row * kCellSize;
+      for (std::int32_t cell = 0; cell < a.cell_columns();) {
+        const CellReader::Stretch left = of_a.at(cell);
+        const CellReader::Stretch right = of_b.at(cell);
+        const std::int32_t end = std::min(left.end, right.end);
+        combine_stretches(left, right, end, op, shape, rows, out);
+        cell = end;
+      }
+    };
+  });
+}
 
 std::int64_t broadcast(const std::string& operation, const char* axis, std::int64_t a, std::int64_t b) {
   if (a != b && a != 1 && b != 1) {
@@ -61,25 +111,86 @@ std::int64_t broadcast(const std::string& operation, const char* axis, std::int6
   return a == 1 ? b : a;
 }
 
-Mask combine(const Mask& a, const Mask& b, const std::string& symbol, Combine combine) {
-  const std::string operation = "Mask " + symbol + " Mask";
-  if (a.shape().rows != b.shape().rows || a.shape().columns != b.shape().columns) {
-    refuse(operation + ": the masks are " + grouped(a.shape().rows) + " x " + grouped(a.shape().columns) + " and " +
-           grouped(b.shape().rows) + " x " + grouped(b.shape().columns) + " scores; give masks of the same size");
+MaskShape common_shape(const MaskShape& a, const MaskShape& b, const std::string& operation) {
+  if (a.rows != b.rows || a.columns != b.columns) {
+    refuse(operation + ": the masks are " + grouped(a.rows) + " x " + grouped(a.columns) + " and " + grouped(b.rows) +
+           " x " + grouped(b.columns) + " scores; give masks of the same size");
   }
-  const MaskShape shape{broadcast(operation, "batch entries", a.shape().batch, b.shape().batch),
-                        broadcast(operation, "heads", a.shape().heads, b.shape().heads), a.shape().rows,
-                        a.shape().columns};
-  return make_mask(shape, std::make_shared<CombinedSource>(a, b, combine),
-                   "(" + a.description() + " " + symbol + " " + b.description() + ")");
+  return {broadcast(operation, "batch entries", a.batch, b.batch), broadcast(operation, "heads", a.heads, b.heads),
+          a.rows, a.columns};
+}
+
+bool plain_intervals(const LoweredMask& mask) { return mask.form() == MaskForm::intervals && mask.blocks() == nullptr; }
+
+Mask combine(const Mask& a, const Mask& b, const Operator& op) {
+  const MaskShape shape = common_shape(a.shape(), b.shape(), std::string("Mask ") + op.symbol + " Mask");
+  const std::string description = "(" + a.description() + " " + op.symbol + " " + b.description() + ")";
+  if (plain_intervals(a.lowered()) && plain_intervals(b.lowered())) {
+    IntervalMask intervals(shape);
+    const auto misfit = combine_intervals(a.lowered().intervals(), b.lowered().intervals(), op, intervals);
+    if (!misfit) return {std::move(intervals), description};
+  }
+  Executor& executor = default_executor();
+  const auto bits_a = to_bits(a.lowered(), executor);
+  const auto bits_b = to_bits(b.lowered(), executor);
+  return {combine_bits(*bits_a, *bits_b, op, shape, executor), description};
+}
+
+/// Where the visible rows of every column are two ranges at most, they are the masked ones of the complement.
+bool complement_intervals(const IntervalMask& mask, IntervalMask& out) {
+  const auto rows = static_cast<std::int32_t>(mask.shape().rows);
+  const std::int64_t columns = mask.shape().batch * mask.shape().heads * mask.shape().columns;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(columns); ++i) {
+    const Interval a = mask.first(i);
+    const Interval b = mask.second(i);
+    // Visible: [0, a), [a, b), [b, rows).
+    const std::int32_t last = b.empty() ? a.end : b.end;
+    const Interval top{0, a.begin};
+    const Interval middle{a.end, b.empty() ? a.end : b.begin};
+    const Interval bottom{last, rows};
+    if (!top.empty() && !middle.empty() && !bottom.empty()) return false;
+    out.set(i, top.empty() ? middle : top, bottom.empty() ? middle : bottom);
+  }
+  return true;
+}
+
+BitMask complement_bits(const BitMask& mask, Executor& executor) {
+  const MaskShape& shape = mask.shape();
+  return build_bits(shape, executor, [&]() -> FillCells {
+    return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
+      CellReader reader(mask, batch, head, cell_row);
+      const std::int64_t rows = shape.rows - cell_row * kCellSize;
+      std::array<std::uint64_t, kCellSize> words;
+      for (std::int32_t cell = 0; cell < mask.cell_columns();) {
+        const CellReader::Stretch stretch = reader.at(cell);
+        if (stretch.kind == TileKind::skip) out.add_full(cell, stretch.end);
+        for (; stretch.kind == TileKind::partial && cell < stretch.end; ++cell) {
+          const std::uint64_t present = low_bits(shape.columns - std::int64_t{cell} * kCellSize);
+          for (std::int64_t r = 0; r < kCellSize; ++r) {
+            words[static_cast<std::size_t>(r)] = r < rows ? ~word_of(stretch, cell, r) & present : 0;
+          }
+          out.add_partial(cell, words.data());
+        }
+        cell = stretch.end;
+      }
+    };
+  });
 }
 
 }  // namespace
 
-/// Both see it: what either masks is masked.
-Mask operator&(const Mask& a, const Mask& b) { return combine(a, b, "&", unite); }
+Mask operator&(const Mask& a, const Mask& b) { return combine(a, b, kAnd); }
 
-/// Either sees it: what both mask is masked.
-Mask operator|(const Mask& a, const Mask& b) { return combine(a, b, "|", intersect); }
+Mask operator|(const Mask& a, const Mask& b) { return combine(a, b, kOr); }
+
+Mask operator~(const Mask& mask) {
+  const std::string description = "~" + mask.description();
+  if (plain_intervals(mask.lowered())) {
+    IntervalMask intervals(mask.shape());
+    if (complement_intervals(mask.lowered().intervals(), intervals)) return {std::move(intervals), description};
+  }
+  Executor& executor = default_executor();
+  return {complement_bits(*to_bits(mask.lowered(), executor), executor), description};
+}
 
 }  // namespace flashmask

@@ -5,9 +5,6 @@
 
 #include "flashmask/error.h"
 #include "mask/check.h"
-#include "mask/mask_source.h"
-#include "schedule/tile_counter.h"
-#include "schedule/tile_shape.h"
 
 namespace flashmask {
 namespace {
@@ -27,37 +24,15 @@ std::int32_t block_size(std::int64_t scores, std::int64_t width) {
   return static_cast<std::int32_t>(std::max<std::int64_t>((scores + width - 1) / width, 1));
 }
 
-void paint(const std::vector<Run>& runs, std::size_t column, Canvas& canvas) {
-  for (const Run& run : runs) {
-    for (std::int32_t line = run.begin; line < run.end; ++line) {
-      canvas[static_cast<std::size_t>(line)][column] = run.kind;
-    }
-  }
-}
-
-void count_ranges(const std::vector<Interval>& ranges, TileCounter& counter) {
-  for (const Interval& range : ranges) {
-    counter.add_begins({&range.begin, 1});
-    counter.add_ends({&range.end, 1});
-  }
-}
-
-/// Counts through the masked ranges, so that a picture costs columns, not scores, whatever form the mask lowers to.
+/// The blocks of a picture are the tiles of a schedule, so that it costs no more than that.
 Canvas block_kinds(const Mask& mask, const DrawOptions& options, TileShape block) {
-  const MaskShape& shape = mask.shape();
-  Canvas canvas(static_cast<std::size_t>(row_tiles(shape, block)),
-                std::vector<TileKind>(static_cast<std::size_t>(column_tiles(shape, block)), TileKind::skip));
-  TileCounter counter(shape.rows, block.rows);
-  std::vector<Interval> ranges;
-  for (std::int64_t first = 0; first < shape.columns; first += block.columns) {
-    const std::int64_t end = std::min(first + block.columns, shape.columns);
-    for (std::int64_t column = first; column < end; ++column) {
-      mask.source().masked_rows(options.batch, options.head, column, ranges);
-      count_ranges(ranges, counter);
+  const TileSchedule tiles = schedule(mask.lowered(), block);
+  Canvas canvas(static_cast<std::size_t>(tiles.row_tiles()),
+                std::vector<TileKind>(static_cast<std::size_t>(tiles.column_tiles()), TileKind::skip));
+  for (std::size_t line = 0; line < canvas.size(); ++line) {
+    for (const Run& run : tiles.row_runs(options.batch, options.head, static_cast<std::int64_t>(line))) {
+      std::fill(canvas[line].begin() + run.begin, canvas[line].begin() + run.end, run.kind);
     }
-    std::vector<Run> runs;
-    counter.drain(static_cast<std::int32_t>(end - first), runs);
-    paint(runs, static_cast<std::size_t>(first / block.columns), canvas);
   }
   return canvas;
 }

@@ -2,59 +2,92 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <utility>
 
+#include "mask/cell_reader.h"
 #include "mask/check.h"
+#include "mask/to_bits.h"
 
 namespace flashmask {
 namespace {
 
 constexpr std::size_t kEmptyRowsListed = 8;
 
+/// What explain() wants to know of the scores.
+struct Census {
+  std::int64_t visible = 0;
+  std::int64_t empty_rows = 0;
+  std::vector<std::int64_t> first_empty_rows;
+
+  void note_empty_row(std::int64_t batch, std::int64_t head, std::int64_t row) {
+    ++empty_rows;
+    if (batch == 0 && head == 0 && first_empty_rows.size() < kEmptyRowsListed) first_empty_rows.push_back(row);
+  }
+};
+
 std::int64_t length(Interval range) { return range.end - range.begin; }
 
-std::int64_t count_visible(const IntervalMask& mask) {
-  const MaskShape& shape = mask.shape();
-  const std::int64_t columns = shape.batch * shape.heads * shape.columns;
-  std::int64_t visible = columns * shape.rows;
-  for (std::int64_t i = 0; i < columns; ++i) {
-    const auto index = static_cast<std::size_t>(i);
-    visible -= length(mask.first(index)) + length(mask.second(index));
-  }
-  return visible;
-}
-
-/// Rows of one mask head that every column masks.
-std::vector<std::int64_t> empty_rows(const IntervalMask& mask, std::int64_t batch, std::int64_t head) {
+/// A row is empty when every column masks it.
+void count_head(const IntervalMask& mask, std::int64_t batch, std::int64_t head, Census& census) {
   const MaskShape& shape = mask.shape();
   std::vector<std::int64_t> change(static_cast<std::size_t>(shape.rows) + 1);
+  census.visible += shape.rows * shape.columns;
   for (std::int64_t column = 0; column < shape.columns; ++column) {
     const std::size_t index = mask.index(batch, head, column);
     for (const Interval range : {mask.first(index), mask.second(index)}) {
       ++change[static_cast<std::size_t>(range.begin)];
       --change[static_cast<std::size_t>(range.end)];
+      census.visible -= length(range);
     }
   }
-  std::vector<std::int64_t> rows;
   std::int64_t masked = 0;
   for (std::int64_t row = 0; row < shape.rows; ++row) {
     masked += change[static_cast<std::size_t>(row)];
-    if (masked == shape.columns) rows.push_back(row);
+    if (masked == shape.columns) census.note_empty_row(batch, head, row);
   }
-  return rows;
 }
 
-void count_empty_rows(const IntervalMask& mask, Explanation& result) {
-  for (std::int64_t batch = 0; batch < mask.shape().batch; ++batch) {
-    for (std::int64_t head = 0; head < mask.shape().heads; ++head) {
-      std::vector<std::int64_t> rows = empty_rows(mask, batch, head);
-      result.empty_rows += static_cast<std::int64_t>(rows.size());
-      if (batch != 0 || head != 0) continue;
-      rows.resize(std::min(rows.size(), kEmptyRowsListed));
-      result.first_empty_rows = std::move(rows);
+void count_head(const BitMask& mask, std::int64_t batch, std::int64_t head, Census& census) {
+  const MaskShape& shape = mask.shape();
+  for (std::int64_t cell_row = 0; cell_row < mask.cell_rows(); ++cell_row) {
+    const std::int64_t row0 = cell_row * kCellSize;
+    const std::int64_t rows = std::min<std::int64_t>(kCellSize, shape.rows - row0);
+    std::uint64_t seen = 0;  // rows of the cells that see anything
+    CellReader reader(mask, batch, head, cell_row);
+    for (std::int32_t cell = 0; cell < mask.cell_columns();) {
+      const CellReader::Stretch stretch = reader.at(cell);
+      if (stretch.kind == TileKind::full) {
+        const std::int64_t end = std::min(std::int64_t{stretch.end} * kCellSize, shape.columns);
+        census.visible += rows * (end - std::int64_t{cell} * kCellSize);
+        seen = ~0ull;
+      }
+      const std::int64_t words = stretch.kind == TileKind::partial ? (stretch.end - cell) * kCellSize : 0;
+      for (std::int64_t i = 0; i < words; ++i) {
+        census.visible += std::popcount(stretch.words[i]);
+        if (stretch.words[i] != 0) seen |= 1ull << i % kCellSize;
+      }
+      cell = stretch.end;
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if ((seen >> r & 1) == 0) census.note_empty_row(batch, head, row0 + r);
     }
   }
+}
+
+template <class Form>
+Census census_of(const Form& mask) {
+  Census census;
+  for (std::int64_t batch = 0; batch < mask.shape().batch; ++batch) {
+    for (std::int64_t head = 0; head < mask.shape().heads; ++head) count_head(mask, batch, head, census);
+  }
+  return census;
+}
+
+Census census_of(const LoweredMask& mask) {
+  const bool intervals = mask.form() == MaskForm::intervals && mask.blocks() == nullptr;
+  return intervals ? census_of(mask.intervals()) : census_of(*to_bits(mask, default_executor()));
 }
 
 /// Scores of the tiles a kernel computes; ragged tiles count what they have.
@@ -113,25 +146,40 @@ std::string empty_rows_line(const Explanation& e) {
   return more && !e.first_empty_rows.empty() ? line + ", …" : line;
 }
 
+/// A mask of bits also says what its bits take and what they could at most.
+std::string mask_memory_line(const Explanation& e) {
+  const std::string bytes = human_bytes(e.mask_bytes);
+  if (e.form == MaskForm::intervals) return bytes;
+  constexpr std::size_t kCellBytes = kCellSize * sizeof(std::uint64_t);
+  const auto cells = [](std::int64_t scores) { return (scores + kCellSize - 1) / kCellSize; };
+  const std::int64_t most = e.shape.batch * e.shape.heads * cells(e.shape.rows) * cells(e.shape.columns);
+  return bytes + ": " + human_bytes(static_cast<std::size_t>(e.partial_cells) * kCellBytes) + " of bits in " +
+         grouped(e.partial_cells) + " partial cells of 64 x 64, runs for the rest; at worst " +
+         human_bytes(static_cast<std::size_t>(most) * kCellBytes);
+}
+
 }  // namespace
 
 Explanation explain(const Mask& mask, TileShape tile) {
-  const LoweredMask lowered = lower(mask);
+  const LoweredMask& lowered = mask.lowered();
   const TileSchedule tiles = schedule(lowered, tile);
   const MaskShape& shape = mask.shape();
+  Census census = census_of(lowered);
   Explanation result;
   result.shape = shape;
   result.description = mask.description();
   result.form = lowered.form();
   result.why = lowered.why();
   result.tile = tile;
-  result.visible_pairs = count_visible(lowered.intervals());
+  result.visible_pairs = census.visible;
   result.dense_bytes = static_cast<std::size_t>(shape.batch * shape.heads * shape.rows * shape.columns);
   result.density = ratio(static_cast<double>(result.visible_pairs), static_cast<double>(result.dense_bytes));
   result.tiles = tiles.counts();
   result.waste = ratio(static_cast<double>(active_scores(tiles)), static_cast<double>(result.visible_pairs));
-  count_empty_rows(lowered.intervals(), result);
+  result.empty_rows = census.empty_rows;
+  result.first_empty_rows = std::move(census.first_empty_rows);
   result.mask_bytes = lowered.memory_bytes();
+  result.partial_cells = lowered.form() == MaskForm::bits ? lowered.bits().partial_cells() : 0;
   result.schedule_bytes = tiles.memory_bytes();
   return result;
 }
@@ -146,7 +194,7 @@ std::string to_string(const Explanation& e) {
       {"tiles " + tile, tiles_line(e.tiles)},
       {"waste", with_digits(e.waste, 2) + " scores computed for each visible pair"},
       {"empty rows", empty_rows_line(e)},
-      {"mask memory", human_bytes(e.mask_bytes)},
+      {"mask memory", mask_memory_line(e)},
       {"schedule memory", human_bytes(e.schedule_bytes)},
       {"dense mask memory", human_bytes(e.dense_bytes)},
   });

@@ -1,41 +1,80 @@
+#include <algorithm>
 #include <utility>
 
 #include "flashmask/mask.h"
+#include "mask/cell_reader.h"
+#include "mask/cell_rows.h"
 #include "mask/check.h"
-#include "mask/fit.h"
+#include "mask/to_bits.h"
 
 namespace flashmask {
 namespace {
 
 enum class Axis { batch, heads };
 
-/// Masks one after another along one axis.
-class StackedSource final : public MaskSource {
- public:
-  StackedSource(std::span<const Mask> masks, Axis axis) : axis_(axis) {
-    for (const Mask& mask : masks) {
-      const std::int64_t size = axis == Axis::batch ? mask.shape().batch : mask.shape().heads;
-      for (std::int64_t i = 0; i < size; ++i) layers_.push_back({mask, i});
+/// One batch entry, or one head, of a stack: that of a given mask.
+struct Layer {
+  const Mask* mask;
+  std::int64_t index;
+};
+
+std::vector<Layer> layers_of(std::span<const Mask> masks, std::int64_t MaskShape::*stacked) {
+  std::vector<Layer> layers;
+  for (const Mask& mask : masks) {
+    for (std::int64_t i = 0; i < mask.shape().*stacked; ++i) layers.push_back({&mask, i});
+  }
+  return layers;
+}
+
+/// Which layer speaks for a batch entry and head of the stack, and where it lies in its own mask.
+struct Place {
+  const Layer& layer;
+  std::int64_t batch, head;
+};
+
+Place place(const std::vector<Layer>& layers, Axis axis, std::int64_t batch, std::int64_t head) {
+  const Layer& layer = layers[static_cast<std::size_t>(axis == Axis::batch ? batch : head)];
+  return axis == Axis::batch ? Place{layer, layer.index, head} : Place{layer, batch, layer.index};
+}
+
+IntervalMask stack_intervals(const MaskShape& shape, const std::vector<Layer>& layers, Axis axis) {
+  IntervalMask out(shape);
+  for (std::int64_t batch = 0; batch < shape.batch; ++batch) {
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      const Place at = place(layers, axis, batch, head);
+      const IntervalMask& mask = at.layer.mask->lowered().intervals();
+      for (std::int64_t column = 0; column < shape.columns; ++column) {
+        const std::size_t i = mask.index(at.batch, at.head, column);
+        out.set(out.index(batch, head, column), mask.first(i), mask.second(i));
+      }
     }
   }
+  return out;
+}
 
-  std::int64_t size() const { return static_cast<std::int64_t>(layers_.size()); }
-
-  void masked_rows(std::int64_t batch, std::int64_t head, std::int64_t column,
-                   std::vector<Interval>& out) const override {
-    const Layer& layer = layers_[static_cast<std::size_t>(axis_ == Axis::batch ? batch : head)];
-    (axis_ == Axis::batch ? batch : head) = layer.index;
-    layer.mask.source().masked_rows(batch, head, column, out);
+BitMask stack_bits(const MaskShape& shape, const std::vector<Layer>& layers, Axis axis) {
+  Executor& executor = default_executor();
+  std::vector<std::shared_ptr<const BitMask>> bits;  // of each layer's mask
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const bool same = i > 0 && layers[i].mask == layers[i - 1].mask;
+    bits.push_back(same ? bits.back() : to_bits(layers[i].mask->lowered(), executor));
   }
-
- private:
-  struct Layer {
-    Mask mask;
-    std::int64_t index;  ///< batch entry or head within the mask
-  };
-  Axis axis_;
-  std::vector<Layer> layers_;
-};
+  return build_bits(shape, executor, [&]() -> FillCells {
+    return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
+      const Place at = place(layers, axis, batch, head);
+      const BitMask& mask = *bits[static_cast<std::size_t>(&at.layer - layers.data())];
+      CellReader reader(mask, at.batch, at.head, cell_row);
+      for (std::int32_t cell = 0; cell < mask.cell_columns();) {
+        const CellReader::Stretch stretch = reader.at(cell);
+        if (stretch.kind == TileKind::full) out.add_full(cell, stretch.end);
+        for (std::int32_t c = cell; stretch.kind == TileKind::partial && c < stretch.end; ++c) {
+          out.add_partial(c, stretch.words + std::int64_t{c - cell} * kCellSize);
+        }
+        cell = stretch.end;
+      }
+    };
+  });
+}
 
 std::string text(const MaskShape& shape) {
   return grouped(shape.batch) + " x " + grouped(shape.heads) + " x " + grouped(shape.rows) + " x " +
@@ -58,10 +97,15 @@ void check_same(const std::string& function, std::span<const Mask> masks, std::i
 Mask stack(const std::string& function, std::span<const Mask> masks, Axis axis) {
   std::int64_t MaskShape::*stacked = axis == Axis::batch ? &MaskShape::batch : &MaskShape::heads;
   check_same(function, masks, stacked);
-  auto source = std::make_shared<StackedSource>(masks, axis);
+  const std::vector<Layer> layers = layers_of(masks, stacked);
   MaskShape shape = masks[0].shape();
-  shape.*stacked = source->size();
-  return make_mask(shape, std::move(source), function + "(" + counted(masks.size(), "mask") + ")");
+  shape.*stacked = std::ssize(layers);
+  const std::string description = function + "(" + counted(masks.size(), "mask") + ")";
+  const bool intervals = std::all_of(masks.begin(), masks.end(), [](const Mask& mask) {
+    return mask.lowered().form() == MaskForm::intervals && mask.lowered().blocks() == nullptr;
+  });
+  if (intervals) return {stack_intervals(shape, layers, axis), description};
+  return {stack_bits(shape, layers, axis), description};
 }
 
 }  // namespace

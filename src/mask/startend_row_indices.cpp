@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "mask/check.h"
-#include "mask/interval_source.h"
 
 namespace flashmask {
 namespace {
@@ -134,8 +133,8 @@ Mask from_startend_row_indices(std::span<const std::int32_t> values, const MaskS
     const auto [lower, upper] = decode(&values[i * step], vectors, causal, rows, diagonal);
     mask.set(i, lower, upper);
   }
-  return make_mask(std::move(mask),
-                   std::string("startend_row_indices(") + (causal ? "causal, " : "") + counted(step, "vector") + ")");
+  return Mask(std::move(mask),
+              std::string("startend_row_indices(") + (causal ? "causal, " : "") + counted(step, "vector") + ")");
 }
 
 StartEndRowIndices to_startend_row_indices(const IntervalMask& mask) {

@@ -9,12 +9,6 @@
 namespace flashmask {
 namespace {
 
-std::int64_t overlap(Interval masked, std::int64_t row_begin, std::int64_t row_end) {
-  const std::int64_t begin = std::max<std::int64_t>(masked.begin, row_begin);
-  const std::int64_t end = std::min<std::int64_t>(masked.end, row_end);
-  return std::max<std::int64_t>(end - begin, 0);
-}
-
 void require_index(const char* name, std::int64_t given, std::int64_t count) {
   if (given >= 0 && given < count) return;
   refuse("classify: " + std::string(name) + " is " + grouped(given) + "; the mask has " + grouped(count) +
@@ -25,7 +19,6 @@ void require_index(const char* name, std::int64_t given, std::int64_t count) {
 
 TileKind classify(const LoweredMask& mask, std::int64_t batch, std::int64_t head, TileShape tile, std::int64_t row_tile,
                   std::int64_t column_tile) {
-  const IntervalMask& intervals = mask.intervals();
   const MaskShape& shape = mask.shape();
   require_tile_shape("classify", tile);
   require_index("batch", batch, shape.batch);
@@ -37,14 +30,14 @@ TileKind classify(const LoweredMask& mask, std::int64_t batch, std::int64_t head
   const std::int64_t row_end = std::min(row_begin + tile.rows, shape.rows);
   const std::int64_t column_begin = column_tile * tile.columns;
   const std::int64_t column_end = std::min(column_begin + tile.columns, shape.columns);
-  std::int64_t masked = 0;
-  for (std::int64_t column = column_begin; column < column_end; ++column) {
-    const std::size_t index = intervals.index(batch, head, column);
-    masked +=
-        overlap(intervals.first(index), row_begin, row_end) + overlap(intervals.second(index), row_begin, row_end);
+  std::int64_t visible = 0;
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    for (std::int64_t column = column_begin; column < column_end; ++column) {
+      visible += mask.visible(batch, head, row, column) ? 1 : 0;
+    }
   }
-  if (masked == 0) return TileKind::full;
-  return masked == (row_end - row_begin) * (column_end - column_begin) ? TileKind::skip : TileKind::partial;
+  if (visible == 0) return TileKind::skip;
+  return visible == (row_end - row_begin) * (column_end - column_begin) ? TileKind::full : TileKind::partial;
 }
 
 std::string to_string(TileKind kind) {

@@ -4,47 +4,33 @@
 #include <string>
 #include <utility>
 
+#include "flashmask/block_map.h"
 #include "mask/check.h"
+#include "mask/to_bits.h"
+#include "schedule/bit_runs.h"
+#include "schedule/block_runs.h"
 #include "schedule/column_runs.h"
-#include "schedule/row_runs.h"
+#include "schedule/joined_lists.h"
 #include "schedule/tile_shape.h"
+#include "schedule/turned_runs.h"
 
 namespace flashmask {
 namespace {
 
 /// More pieces than workers even out uneven ones; pieces of a few lists cost more than they bring.
 constexpr std::int64_t kPiecesPerWorker = 4;
-constexpr std::int64_t kColumnListsPerPiece = 16;
-
-void append(RunLists& lists, const RunLists& piece) {
-  const auto base = static_cast<std::int64_t>(lists.runs.size());
-  for (std::size_t i = 1; i < piece.offsets.size(); ++i) lists.offsets.push_back(base + piece.offsets[i]);
-  lists.runs.insert(lists.runs.end(), piece.runs.begin(), piece.runs.end());
-}
-
-/// One vector of exactly the size that is needed: schedules are kept for as long as a model runs.
-RunLists join(const std::vector<RunLists>& pieces, std::int64_t lists) {
-  std::size_t runs = 0;
-  for (const RunLists& piece : pieces) runs += piece.runs.size();
-  RunLists joined;
-  joined.offsets.reserve(static_cast<std::size_t>(lists) + 1);
-  joined.runs.reserve(runs);
-  joined.offsets.push_back(0);
-  for (const RunLists& piece : pieces) append(joined, piece);
-  return joined;
-}
+constexpr std::int64_t kListsPerPiece = 16;
 
 /// Shares [0, count) out in consecutive pieces; build(begin, end) gives the run lists of one.
 template <class Build>
-RunLists build_in_pieces(std::int64_t count, std::int64_t lists, std::int64_t least, Executor& executor,
-                         const Build& build) {
+RunLists build_in_pieces(std::int64_t count, std::int64_t least, Executor& executor, const Build& build) {
   const std::int64_t most = executor.workers() == 1 ? 1 : executor.workers() * kPiecesPerWorker;
   const std::int64_t number = std::clamp<std::int64_t>(count / least, 1, most);
   std::vector<RunLists> pieces(static_cast<std::size_t>(number));
   executor.run(static_cast<int>(number), [&](int i) {
     pieces[static_cast<std::size_t>(i)] = build(count * i / number, count * (i + 1) / number);
   });
-  return join(pieces, lists);
+  return joined(pieces);
 }
 
 /// `lists` lists of one partial run over `tiles` tiles.
@@ -87,23 +73,60 @@ TileCounts TileSchedule::counts() const {
 
 std::size_t TileSchedule::memory_bytes() const { return bytes_of(rows_) + bytes_of(columns_); }
 
-TileSchedule schedule(const LoweredMask& mask, TileShape tile, Visit visit, Executor& executor) {
-  require_tile_shape("schedule", tile);
+namespace {
+
+RunLists turn(const RunLists& lists, ListGrid grid, std::int64_t heads, Executor& executor) {
+  return build_in_pieces(heads, 1, executor,
+                         [&](std::int64_t begin, std::int64_t end) { return turned_runs(lists, grid, begin, end); });
+}
+
+/// Intervals say what a column of tiles looks like; the rows are turned from that.
+TileSchedule schedule_intervals(const LoweredMask& mask, TileShape tile, Executor& executor) {
   const MaskShape& shape = mask.shape();
   const std::int64_t heads = shape.batch * shape.heads;
-  const TileGrid grid{row_tiles(shape, tile), column_tiles(shape, tile)};
-  const std::int64_t row_lists = heads * grid.rows;
-  const std::int64_t column_lists = heads * grid.columns;
-  if (visit == Visit::all) {
-    return {shape, tile, every_tile(row_lists, grid.columns), every_tile(column_lists, grid.rows)};
-  }
-  RunLists columns = build_in_pieces(
-      column_lists, column_lists, kColumnListsPerPiece, executor,
-      [&](std::int64_t begin, std::int64_t end) { return column_runs(mask.intervals(), tile, begin, end); });
-  RunLists rows = build_in_pieces(heads, row_lists, 1, executor, [&](std::int64_t begin, std::int64_t end) {
-    return row_runs(columns, grid, begin, end);
+  const ListGrid grid{column_tiles(shape, tile), row_tiles(shape, tile)};
+  const std::int64_t lists = heads * grid.lists;
+  RunLists columns = build_in_pieces(lists, kListsPerPiece, executor, [&](std::int64_t begin, std::int64_t end) {
+    return column_runs(mask.intervals(), tile, begin, end);
   });
+  if (mask.blocks() != nullptr) columns = runs_in_blocks(columns, *mask.blocks(), tile);
+  RunLists rows = turn(columns, grid, heads, executor);
   return {shape, tile, std::move(rows), std::move(columns)};
+}
+
+/// Bits say what a row of tiles looks like; the columns are turned from that.
+TileSchedule schedule_bits(const BitMask& mask, TileShape tile, Executor& executor) {
+  const MaskShape& shape = mask.shape();
+  const std::int64_t heads = shape.batch * shape.heads;
+  const ListGrid grid{row_tiles(shape, tile), column_tiles(shape, tile)};
+  const std::int64_t lists = heads * grid.lists;
+  RunLists rows = build_in_pieces(lists, kListsPerPiece, executor, [&](std::int64_t begin, std::int64_t end) {
+    return bit_row_runs(mask, tile, begin, end);
+  });
+  RunLists columns = turn(rows, grid, heads, executor);
+  return {shape, tile, std::move(rows), std::move(columns)};
+}
+
+/// Whether no tile lies in two blocks of a map.
+bool in_whole_blocks(const LoweredMask& mask, TileShape tile) {
+  const std::int64_t block = mask.blocks() == nullptr ? 0 : mask.blocks()->block();
+  return block % tile.rows == 0 && block % tile.columns == 0;
+}
+
+}  // namespace
+
+TileSchedule schedule(const LoweredMask& mask, TileShape tile, Visit visit, Executor& executor) {
+  require_tile_shape("schedule", tile);
+  if (visit == Visit::all) {
+    const MaskShape& shape = mask.shape();
+    const std::int64_t heads = shape.batch * shape.heads;
+    const std::int64_t rows = row_tiles(shape, tile);
+    const std::int64_t columns = column_tiles(shape, tile);
+    return {shape, tile, every_tile(heads * rows, columns), every_tile(heads * columns, rows)};
+  }
+  if (mask.form() == MaskForm::bits) return schedule_bits(mask.bits(), tile, executor);
+  if (in_whole_blocks(mask, tile)) return schedule_intervals(mask, tile, executor);
+  return schedule_bits(*to_bits(mask, executor), tile, executor);
 }
 
 }  // namespace flashmask

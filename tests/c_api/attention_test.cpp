@@ -21,7 +21,7 @@ constexpr std::int64_t kHeadDim = 24;
 constexpr std::int64_t kValueDim = 16;
 
 constexpr flashmask_problem kProblem{kBatch,    kRows,         kColumns,      kQueryHeads, kKeyHeads, kHeadDim,
-                                     kValueDim, FLASHMASK_F32, FLASHMASK_CPU, 0,           0.25F};
+                                     kValueDim, FLASHMASK_F32, FLASHMASK_CPU, 0,           0.25F,     0};
 
 /// The same problem for the C++ API, written a second time on purpose.
 Problem cpp_problem() {
@@ -170,12 +170,12 @@ TEST(Attention, UsesTheCallersWorkspace) {
   ASSERT_EQ(flashmask_plan_workspace(plan.get(), FLASHMASK_FORWARD, workers, &forward_bytes), FLASHMASK_OK);
   ASSERT_EQ(flashmask_plan_workspace(plan.get(), FLASHMASK_BACKWARD, workers, &backward_bytes), FLASHMASK_OK);
   std::vector<std::byte> workspace(std::max(forward_bytes, backward_bytes));
-  const flashmask_execution execution{nullptr, workspace.data(), workspace.size(), nullptr};
+  const flashmask_execution execution{nullptr, workspace.data(), workspace.size(), nullptr, 0, 0};
   expect_bitwise_equal(attend_in_c(plan, true, &execution), attend_in_cpp(true));
 }
 
 TEST(Attention, VisitsEveryTileWhenAsked) {
-  const flashmask_plan_options options{FLASHMASK_VISIT_ALL, nullptr, nullptr};
+  const flashmask_plan_options options{FLASHMASK_VISIT_ALL, nullptr, nullptr, FLASHMASK_FORM_BEST};
   expect_bitwise_equal(attend_in_c(make_plan(&options), true), attend_in_cpp(true));
 }
 
@@ -208,8 +208,8 @@ TEST(Attention, RunsOnTheCallersThreads) {
   Runner in_order{.workers = 3};
   Runner threads{.workers = 4};
   for (const auto& executor : {in_order.executor(run_in_order), threads.executor(run_on_threads)}) {
-    const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, nullptr, &executor};
-    const flashmask_execution execution{&executor, nullptr, 0, nullptr};
+    const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, nullptr, &executor, FLASHMASK_FORM_BEST};
+    const flashmask_execution execution{&executor, nullptr, 0, nullptr, 0, 0};
     expect_bitwise_equal(attend_in_c(make_plan(&options), true, &execution), attend_in_cpp(true));
   }
   EXPECT_GT(in_order.bodies, 0);
@@ -221,7 +221,7 @@ TEST(Attention, RefusesAnExecutorThatBreaksItsContract) {
   Arrays arrays;
   const flashmask_forward_tensors tensors = arrays.forward();
   const auto run_with = [&](const flashmask_executor& executor) {
-    const flashmask_execution execution{&executor, nullptr, 0, nullptr};
+    const flashmask_execution execution{&executor, nullptr, 0, nullptr, 0, 0};
     return flashmask_forward(plan.get(), &tensors, &execution);
   };
   Runner idle{.workers = 0};
@@ -236,7 +236,7 @@ TEST(Attention, RefusesAStreamOnTheCpu) {
   Arrays arrays;
   int stream = 0;
   const flashmask_forward_tensors tensors = arrays.forward();
-  const flashmask_execution execution{nullptr, nullptr, 0, &stream};
+  const flashmask_execution execution{nullptr, nullptr, 0, &stream, 0, 0};
   expect_refused(flashmask_forward(plan.get(), &tensors, &execution), FLASHMASK_INVALID_ARGUMENT, "execution.stream");
 }
 
@@ -287,7 +287,7 @@ TEST(PlanHandle, NamesTheKernelsOfTheLibrary) {
 }
 
 TEST(PlanHandle, AsksForTheKernelByName) {
-  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "scalar", nullptr};
+  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "scalar", nullptr, FLASHMASK_FORM_BEST};
   const PlanHandle plan = make_plan(&options);
   const char* name = nullptr;
   ASSERT_EQ(flashmask_plan_kernel(plan.get(), FLASHMASK_FORWARD, &name), FLASHMASK_OK);
@@ -305,7 +305,7 @@ TEST(PlanHandle, SaysTheWorkspaceOfTheLibrary) {
 TEST(PlanHandle, RefusesWhatNoKernelServes) {
   const MaskHandle mask = make(flashmask_mask_causal, kRows, kColumns);
   flashmask_plan* plan = nullptr;
-  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "nosuch", nullptr};
+  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "nosuch", nullptr, FLASHMASK_FORM_BEST};
   EXPECT_NE(flashmask_plan_create(mask.get(), &kProblem, &options, &plan), FLASHMASK_OK);
   EXPECT_NE(std::string(flashmask_last_error()).find("nosuch"), std::string::npos) << flashmask_last_error();
   flashmask_problem problem = kProblem;

@@ -73,11 +73,16 @@ TEST(Plan, RefusesAMaskThatDoesNotFitTheProblem) {
   expect_words(refusal([&] { plan(stack_batch(three), p); }), {"batch of 3", "1 or 2"});
 }
 
-TEST(Plan, SaysWhichColumnDoesNotFitIntervals) {
+TEST(Plan, TakesIntervalsWhereTheyFitBitsOtherwiseAndEitherWhenAsked) {
   const Problem p = small_problem();
   const Mask striped =
       from_predicate({1, 1, 20, 30}, [](auto, auto, auto row, auto column) { return column != 7 || row % 2 == 0; });
-  expect_words(refusal([&] { plan(striped, p); }, Status::unsupported), {"column 7"});
+  const Mask causal = masks::causal(20, 30);
+  EXPECT_EQ(plan(striped, p).mask().form(), MaskForm::bits);
+  EXPECT_EQ(plan(causal, p).mask().form(), MaskForm::intervals);
+  EXPECT_EQ(plan(causal, p, {.form = MaskForm::bits}).mask().form(), MaskForm::bits);
+  EXPECT_EQ(plan(causal, p, {.form = MaskForm::bits}).kernel(Direction::forward).predicate, MaskForm::bits);
+  expect_words(refusal([&] { plan(striped, p, {.form = MaskForm::intervals}); }, Status::unsupported), {"column 7"});
 }
 
 TEST(Plan, HoldsOneScheduleADirectionAtItsKernelsTile) {

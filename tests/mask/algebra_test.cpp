@@ -1,6 +1,5 @@
 #include "flashmask/builders.h"
 #include "flashmask/startend_row_indices.h"
-#include "mask/mask_source.h"
 #include "mask/visibility.h"
 
 namespace flashmask {
@@ -72,8 +71,8 @@ TEST(MaskAlgebra, BroadcastsBatchAndHeads) {
 TEST(MaskAlgebra, HoldsTheIntervalFormWhereItFits) {
   const std::vector<std::int64_t> lengths = {9, 11, 4};
   const Mask mask = masks::window(24, 24, 5, 2) & masks::document(lengths, 24);
-  ASSERT_NE(mask.source().intervals(), nullptr);
-  EXPECT_EQ(&lower(mask).intervals(), mask.source().intervals().get());
+  ASSERT_EQ(lower(mask).form(), MaskForm::intervals);
+  EXPECT_EQ(&lower(mask).intervals(), &mask.lowered().intervals());
 }
 
 std::int64_t masked_ranges(const std::vector<std::uint8_t>& column) {
@@ -86,7 +85,7 @@ std::int64_t masked_ranges(const std::vector<std::uint8_t>& column) {
 bool fits(const Mask& mask) {
   const bool expected = masked_ranges(expand(mask)) <= 2;
   EXPECT_EQ(!find_misfit(mask), expected) << testing::picture(mask);
-  EXPECT_EQ(mask.source().intervals() != nullptr, expected) << testing::picture(mask);
+  EXPECT_EQ(lower(mask).form() == MaskForm::intervals, expected) << testing::picture(mask);
   return expected;
 }
 

@@ -1,5 +1,4 @@
 #include "flashmask/builders.h"
-#include "mask/mask_source.h"
 #include "mask/visibility.h"
 
 namespace flashmask {

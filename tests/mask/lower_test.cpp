@@ -1,6 +1,5 @@
 #include "corpus/corpus.h"
 #include "flashmask/builders.h"
-#include "mask/mask_source.h"
 #include "mask/visibility.h"
 
 namespace flashmask {
@@ -20,7 +19,12 @@ TEST(Lower, OfTheExpandedMaskIsLowerOfTheMask) {
   for (const corpus::Case& one : corpus::cases(2)) {
     const Mask mask = one.mask();
     const Mask again = from_dense(mask.shape(), expand(mask));
-    EXPECT_EQ(lower(again).intervals(), lower(mask).intervals()) << one.name();
+    ASSERT_EQ(lower(again).form(), lower(mask).form()) << one.name();
+    if (lower(mask).form() == MaskForm::intervals) {
+      EXPECT_EQ(lower(again).intervals(), lower(mask).intervals()) << one.name();
+    } else {
+      EXPECT_EQ(lower(again).bits(), lower(mask).bits()) << one.name();
+    }
   }
 }
 
@@ -46,12 +50,25 @@ TEST(FindMisfit, FindsNoneInAMaskOfTwoRanges) {
                                           [](auto, auto, auto i, auto) { return i % 2 == 0; })));
 }
 
-TEST(Lower, SaysWhichColumnDoesNotFit) {
-  EXPECT_EQ(
-      refusal([] { lower(striped()); }, Status::unsupported),
-      "lower: column 2 (batch 1, head 1) of from_predicate has 3 masked row ranges but the interval form holds 2 a "
-      "column, and this version has no bit form yet; give a mask with at most two masked row ranges in every key "
-      "column");
+TEST(Lower, TakesBitsAndSaysWhichColumnDoesNotFit) {
+  const LoweredMask lowered = lower(striped());
+  EXPECT_EQ(lowered.form(), MaskForm::bits);
+  EXPECT_EQ(lowered.why(), "column 2 (batch 1, head 1) has 3 masked row ranges and two is what intervals hold");
+}
+
+TEST(Lower, ToIntervalsRefusesAMaskThatDoesNotFit) {
+  EXPECT_EQ(refusal([] { lower(striped(), MaskForm::intervals); }, Status::unsupported),
+            "lower: intervals were asked for, but in from_predicate column 2 (batch 1, head 1) has 3 masked row ranges "
+            "and two is what intervals hold; give a mask with at most two in every key column, or take bits");
+}
+
+TEST(Lower, ToBitsKeepsEveryScore) {
+  for (const corpus::Case& one : corpus::cases(2)) {
+    const Mask mask = one.mask();
+    const LoweredMask bits = lower(mask, MaskForm::bits);
+    ASSERT_EQ(bits.form(), MaskForm::bits);
+    EXPECT_EQ(expand(Mask(bits, "bits")), expand(mask)) << one.name();
+  }
 }
 
 }  // namespace

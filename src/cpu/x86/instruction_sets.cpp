@@ -44,9 +44,9 @@ std::string avx512bf16_why_not() {
 
 std::span<const InstructionSet> family_instruction_sets() {
   static const std::array<InstructionSet, 3> sets = {
-      {{"avx512bf16", kAvx512Bf16Kernels, avx512bf16_why_not, avx512bf16_dot_rate},
-       {"avx512", kAvx512Kernels, avx512_why_not, avx512_dot_rate},
-       {"avx2", kAvx2Kernels, avx2_why_not, avx2_dot_rate}}};
+      {{"avx512bf16", kAvx512Bf16Kernels, kAvx512Bf16Predicates, avx512bf16_why_not, avx512bf16_dot_rate},
+       {"avx512", kAvx512Kernels, kAvx512Predicates, avx512_why_not, avx512_dot_rate},
+       {"avx2", kAvx2Kernels, kAvx2Predicates, avx2_why_not, avx2_dot_rate}}};
   return sets;
 }
 

@@ -16,7 +16,7 @@ Mask block_diffusion(std::int64_t length, std::int64_t block) {
     // The clean copy: noisy rows of later blocks see it, and clean rows of its own block and later ones.
     hide_column(mask, length + j, {0, end}, {length, length + begin});
   }
-  return make_mask(std::move(mask), "block_diffusion(block " + grouped(block) + ")");
+  return Mask(std::move(mask), "block_diffusion(block " + grouped(block) + ")");
 }
 
 }  // namespace flashmask::masks

@@ -18,7 +18,7 @@ Mask pack_both(const std::string& builder, Lengths query_lengths, Lengths key_le
     columns = {columns.end, columns.end + key_lengths[k]};
     for (std::int64_t j = columns.begin; j < columns.end; ++j) show_column(mask, j, visible(rows, columns, j));
   }
-  return make_mask(std::move(mask), builder + "(" + counted(key_lengths.size(), "document") + ")");
+  return Mask(std::move(mask), builder + "(" + counted(key_lengths.size(), "document") + ")");
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ Mask causal_blockwise(Lengths documents, std::int64_t tokens) {
     begin = end;
   }
   hide_columns_from(mask, used);
-  Mask unpadded = make_mask(std::move(mask), "causal_blockwise(" + counted(documents.size(), "document") + ")");
+  Mask unpadded = Mask(std::move(mask), "causal_blockwise(" + counted(documents.size(), "document") + ")");
   if (used == tokens) return unpadded;
   // Padding rows are a third range of most columns: lowering decides whether the mask still fits.
   return unpadded & document(Lengths(&used, 1), tokens);

@@ -35,7 +35,7 @@ Mask pack(const std::string& builder, Lengths documents, std::int64_t tokens, co
     document.begin = document.end;
   }
   hide_columns_from(mask, used);
-  return make_mask(std::move(mask), builder + "(" + counted(documents.size(), "document") + ")");
+  return Mask(std::move(mask), builder + "(" + counted(documents.size(), "document") + ")");
 }
 
 }  // namespace flashmask::masks

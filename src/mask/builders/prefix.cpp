@@ -35,7 +35,7 @@ Mask prefix_lm_causal(std::int64_t tokens, std::int64_t prefix) {
            " tokens; give a prefix from 0 to tokens");
   }
   for (std::int64_t j = prefix; j < tokens; ++j) show_column(mask, j, {j, tokens});
-  return make_mask(std::move(mask), "prefix_lm_causal(" + grouped(prefix) + ")");
+  return Mask(std::move(mask), "prefix_lm_causal(" + grouped(prefix) + ")");
 }
 
 }  // namespace flashmask::masks

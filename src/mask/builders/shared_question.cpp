@@ -41,7 +41,7 @@ Mask shared_question(std::span<const SharedQuestion> documents, std::int64_t tok
     begin = end;
   }
   hide_columns_from(mask, used);
-  return make_mask(std::move(mask), "shared_question(" + counted(documents.size(), "document") + ")");
+  return Mask(std::move(mask), "shared_question(" + counted(documents.size(), "document") + ")");
 }
 
 }  // namespace flashmask::masks

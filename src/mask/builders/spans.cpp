@@ -43,7 +43,7 @@ Mask bidirectional_spans(std::int64_t tokens, std::span<const Span> spans) {
   for (const Span& span : sorted_spans("bidirectional_spans", "spans", spans, tokens)) {
     for (std::int64_t j = span.begin; j < span.end; ++j) show_column(mask, j, {span.begin, tokens});
   }
-  return make_mask(std::move(mask), "bidirectional_spans(" + counted(spans.size(), "span") + ")");
+  return Mask(std::move(mask), "bidirectional_spans(" + counted(spans.size(), "span") + ")");
 }
 
 Mask qk_sparse_segments(std::int64_t tokens, std::span<const Span> dropped) {
@@ -52,7 +52,7 @@ Mask qk_sparse_segments(std::int64_t tokens, std::span<const Span> dropped) {
   for (const Span& span : sorted_spans("qk_sparse_segments", "dropped", dropped, tokens)) {
     for (std::int64_t j = span.begin; j < span.end; ++j) show_column(mask, j, {span.end, tokens});
   }
-  return make_mask(std::move(mask), "qk_sparse_segments(" + counted(dropped.size(), "segment") + ")");
+  return Mask(std::move(mask), "qk_sparse_segments(" + counted(dropped.size(), "segment") + ")");
 }
 
 }  // namespace flashmask::masks

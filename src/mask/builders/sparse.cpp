@@ -58,8 +58,8 @@ Mask global_sliding_window(std::int64_t tokens, std::int64_t globals, std::int64
   for (std::int64_t j = globals; j < tokens; ++j) {
     hide_column(mask, j, {globals, j - after_self}, {j + before_self + 1, tokens});
   }
-  return make_mask(std::move(mask),
-                   "global_sliding_window(" + grouped(globals) + ", " + grouped(left) + ", " + grouped(right) + ")");
+  return Mask(std::move(mask),
+              "global_sliding_window(" + grouped(globals) + ", " + grouped(left) + ", " + grouped(right) + ")");
 }
 
 Mask hash_sparse_sorted(std::span<const HashedToken> queries, std::span<const HashedToken> keys) {
@@ -75,7 +75,7 @@ Mask hash_sparse_sorted(std::span<const HashedToken> queries, std::span<const Ha
     show_column(mask, static_cast<std::int64_t>(j),
                 {static_cast<std::int64_t>(first), static_cast<std::int64_t>(bucket_end)});
   }
-  return make_mask(std::move(mask), "hash_sparse_sorted");
+  return Mask(std::move(mask), "hash_sparse_sorted");
 }
 
 Mask random_eviction(std::int64_t tokens, std::span<const std::int64_t> evicted_at, std::int64_t heads) {
@@ -89,7 +89,7 @@ Mask random_eviction(std::int64_t tokens, std::span<const std::int64_t> evicted_
       mask.set(index, clipped({0, j}, tokens), clipped({evicted_at[index], tokens}, tokens));
     }
   }
-  return make_mask(std::move(mask), "random_eviction(" + counted(static_cast<std::size_t>(heads), "head") + ")");
+  return Mask(std::move(mask), "random_eviction(" + counted(static_cast<std::size_t>(heads), "head") + ")");
 }
 
 }  // namespace flashmask::masks

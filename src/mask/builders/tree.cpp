@@ -119,7 +119,7 @@ TreeMask tree(Parents parents, Lengths lengths, std::int64_t tokens, TreeOrder o
     for (std::int64_t j = positions[node]; j < end; ++j) show_column(mask, j, {j, ends[node]});
   }
   hide_columns_from(mask, used);
-  return {make_mask(std::move(mask), "tree(" + counted(parents.size(), "node") + ")"), std::move(positions)};
+  return {Mask(std::move(mask), "tree(" + counted(parents.size(), "node") + ")"), std::move(positions)};
 }
 
 }  // namespace flashmask::masks

@@ -6,7 +6,6 @@
 
 #include "flashmask/builders.h"
 #include "flashmask/interval_mask.h"
-#include "mask/interval_source.h"
 
 /// What the builders share. They describe a column by the rows that see it, or by those that do not; bounds may lie
 /// outside the mask and are clipped.

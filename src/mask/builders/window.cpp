@@ -19,12 +19,12 @@ std::string text(std::optional<std::int64_t> neighbours) { return neighbours ? g
 
 }  // namespace
 
-Mask full(std::int64_t rows, std::int64_t columns) { return make_mask(all_visible("full", rows, columns), "full"); }
+Mask full(std::int64_t rows, std::int64_t columns) { return {all_visible("full", rows, columns), "full"}; }
 
 Mask causal(std::int64_t rows, std::int64_t columns) {
   IntervalMask mask = all_visible("causal", rows, columns);
   for (std::int64_t j = 0; j < columns; ++j) show_column(mask, j, {j + rows - columns, rows});
-  return make_mask(std::move(mask), "causal");
+  return Mask(std::move(mask), "causal");
 }
 
 Mask sliding_window(std::int64_t rows, std::int64_t columns, std::int64_t window) {
@@ -35,7 +35,7 @@ Mask sliding_window(std::int64_t rows, std::int64_t columns, std::int64_t window
     const std::int64_t self = j + rows - columns;
     show_column(mask, j, {self, self + width});
   }
-  return make_mask(std::move(mask), "sliding_window(" + grouped(window) + ")");
+  return Mask(std::move(mask), "sliding_window(" + grouped(window) + ")");
 }
 
 Mask window(std::int64_t rows, std::int64_t columns, std::optional<std::int64_t> left,
@@ -47,7 +47,7 @@ Mask window(std::int64_t rows, std::int64_t columns, std::optional<std::int64_t>
     const std::int64_t self = j + rows - columns;
     show_column(mask, j, {self - after, self + before + 1});
   }
-  return make_mask(std::move(mask), "window(" + text(left) + ", " + text(right) + ")");
+  return Mask(std::move(mask), "window(" + text(left) + ", " + text(right) + ")");
 }
 
 }  // namespace flashmask::masks

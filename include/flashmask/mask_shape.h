@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+namespace flashmask {
+
+/// Extent of a mask. A batch of 1 is shared by every batch entry; heads is 1, Hkv or Hq.
+struct MaskShape {
+  std::int64_t batch = 1;
+  std::int64_t heads = 1;
+  std::int64_t rows = 0;     ///< query length Sq
+  std::int64_t columns = 0;  ///< key length Sk
+
+  friend bool operator==(const MaskShape&, const MaskShape&) = default;
+};
+
+}  // namespace flashmask

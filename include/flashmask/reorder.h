@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "flashmask/executor.h"
+#include "flashmask/export.h"
+#include "flashmask/mask.h"
+#include "flashmask/tile.h"
+
+namespace flashmask {
+
+/// A mask whose visible scores were gathered into fewer tiles by renaming tokens (Binary Block Masking, section 3.2).
+/// One pair of permutations a batch entry of the mask, shared by its heads.
+struct Reordering {
+  Mask mask;                          ///< in the new order
+  std::vector<std::int64_t> rows;     ///< [batch, rows]: row i of `mask` is row rows[i] of the original
+  std::vector<std::int64_t> columns;  ///< [batch, columns]
+  TileShape tile;
+  std::int64_t tiles_before = 0;  ///< active tiles at `tile`
+  std::int64_t tiles_after = 0;
+  bool gained = false;  ///< false: `mask` is the original and the permutations change nothing
+  std::string why;      ///< which order was taken, or why none
+};
+
+/// Reverse Cuthill-McKee on the symmetrised mask, and, where the mask is not symmetric, on the bipartite graph of rows
+/// and columns, which gives each side an order of its own. Takes the better one if it saves tiles worth the gathering.
+FLASHMASK_API Reordering reorder(const Mask& mask, TileShape tile = {}, Executor& executor = default_executor());
+
+/// The mask whose row i, column j is row rows[i], column columns[j] of the given one. [batch of the mask, length] each.
+/// Throws Status::invalid_argument where a list is no permutation.
+FLASHMASK_API Mask permute(const Mask& mask, std::span<const std::int64_t> rows, std::span<const std::int64_t> columns,
+                           Executor& executor = default_executor());
+
+}  // namespace flashmask

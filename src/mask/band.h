@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "flashmask/bit_mask.h"
+#include "flashmask/builders.h"
+#include "flashmask/executor.h"
+#include "mask/cell_rows.h"
+#include "schedule/changed_tiles.h"
+
+namespace flashmask {
+
+/// One row of cells, filled a visible range at a time. Costs the cells that were touched, not those there are.
+class Band {
+ public:
+  explicit Band(std::int64_t columns);
+
+  /// Row `row` of the band, 0 … 63, sees the columns [begin, end); what lies outside the mask is clipped.
+  void show(std::int64_t row, std::int64_t begin, std::int64_t end);
+  void show(std::int64_t row, std::int64_t column) {
+    words_[static_cast<std::size_t>(column / BitMask::kCell * BitMask::kCell + row)] |= 1ull << column % BitMask::kCell;
+    touched_.insert(static_cast<std::uint32_t>(column / BitMask::kCell));
+  }
+
+  /// Adds what was shown in `rows` rows, and starts anew.
+  void drain(std::int64_t rows, CellRows& out);
+
+ private:
+  std::int64_t columns_;
+  std::vector<std::uint64_t> words_;  ///< [cells][64]
+  ChangedTiles touched_;
+};
+
+/// Replaces `out` by the ranges of columns that a row sees, in any order, overlapping or out of bounds. Called
+/// concurrently, once a row.
+using VisibleColumns =
+    std::function<void(std::int64_t batch, std::int64_t head, std::int64_t row, std::vector<masks::Span>& out)>;
+
+/// Any mask, said row by row: what builders of masks that fit no intervals use. Costs the ranges, not the scores.
+BitMask from_visible_columns(const MaskShape& shape, const VisibleColumns& visible_columns,
+                             Executor& executor = default_executor());
+
+}  // namespace flashmask

@@ -1,0 +1,153 @@
+#include "flashmask/block_map.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "mask/blocks.h"
+#include "mask/cell_reader.h"
+#include "mask/cell_rows.h"
+#include "mask/check.h"
+#include "mask/to_bits.h"
+
+namespace flashmask {
+namespace {
+
+/// Blocks of a multiple of this many tokens are whole tiles of every kernel: their map is kept beside intervals.
+constexpr std::int64_t kWholeTiles = 128;
+
+/// Bits of a cell's 64 columns, or rows, that lie in kept blocks.
+template <class Keeps>
+std::uint64_t kept_bits(std::int64_t first, std::int64_t end, std::int64_t block, const Keeps& keeps) {
+  std::uint64_t word = 0;
+  for (std::int64_t i = first; i < std::min(end, first + kCellSize);) {
+    const std::int64_t next = std::min((i / block + 1) * block, end);
+    if (keeps(i / block)) word |= range_bits(i - first, next - first);
+    i = next;
+  }
+  return word;
+}
+
+/// The words of a cell: those of the mask, or all visible, inside the kept blocks.
+void kept_words(const BlockMap& map, std::int64_t batch, std::int64_t head, std::int64_t row0, std::int64_t column0,
+                const std::uint64_t* words, std::uint64_t* out) {
+  const MaskShape& shape = map.shape();
+  std::fill_n(out, kCellSize, 0);
+  for (std::int64_t row = row0; row < std::min(row0 + kCellSize, shape.rows);) {
+    const std::uint8_t* keep = map.row(batch, head, row / map.block());
+    const std::uint64_t kept =
+        kept_bits(column0, shape.columns, map.block(), [&](std::int64_t block) { return keep[block] != 0; });
+    const std::int64_t end = std::min({(row / map.block() + 1) * map.block(), row0 + kCellSize, shape.rows});
+    for (; row < end; ++row) out[row - row0] = (words == nullptr ? ~0ull : words[row - row0]) & kept;
+  }
+}
+
+/// Blocks of whole cells: each cell is kept or left out.
+void keep_whole_cells(const CellReader::Stretch& stretch, const std::uint8_t* keep, std::int64_t block, CellRows& out) {
+  for (std::int32_t cell = stretch.begin; cell < stretch.end; ++cell) {
+    if (keep[std::int64_t{cell} * kCellSize / block] == 0) continue;
+    if (stretch.kind == TileKind::full) {
+      out.add_full(cell, cell + 1);
+    } else {
+      out.add_partial(cell, stretch.words + std::int64_t{cell - stretch.begin} * kCellSize);
+    }
+  }
+}
+
+MaskShape common_shape(const MaskShape& mask, const MaskShape& map) {
+  const auto fits = [](std::int64_t a, std::int64_t b) { return a == b || a == 1 || b == 1; };
+  if (mask.rows != map.rows || mask.columns != map.columns || !fits(mask.batch, map.batch) ||
+      !fits(mask.heads, map.heads)) {
+    const auto text = [](const MaskShape& s) {
+      return grouped(s.batch) + " x " + grouped(s.heads) + " x " + grouped(s.rows) + " x " + grouped(s.columns);
+    };
+    refuse("Mask & BlockMap: the mask is " + text(mask) + " and the map is for " + text(map) +
+           " (batch x heads x rows x columns); give the same rows and columns, and equal batch and heads or 1");
+  }
+  return {std::max(mask.batch, map.batch), std::max(mask.heads, map.heads), mask.rows, mask.columns};
+}
+
+/// A map beside intervals has their batch and heads.
+bool same_heads(const MaskShape& map, const MaskShape& mask) {
+  return map.batch == mask.batch && map.heads == mask.heads;
+}
+
+}  // namespace
+
+BlockMap::BlockMap(const MaskShape& shape, std::int64_t block, std::span<const std::uint8_t> keep)
+    : shape_(shape), block_(block), keep_(keep.begin(), keep.end()) {
+  check_size("BlockMap", "shape.batch", shape.batch);
+  check_size("BlockMap", "shape.heads", shape.heads);
+  check_size("BlockMap", "shape.rows", shape.rows);
+  check_size("BlockMap", "shape.columns", shape.columns);
+  if (block < 16 || block % 16 != 0) {
+    refuse("BlockMap: block is " + grouped(block) + "; give a multiple of 16, such as 64, 128 or 256");
+  }
+  const std::size_t expected = element_count("BlockMap", {shape.batch, shape.heads, block_rows(), block_columns()});
+  if (keep.size() != expected) {
+    refuse("BlockMap: keep has " + counted(keep.size(), "value") +
+           " but batch x heads x row blocks x column blocks is " + grouped(static_cast<std::int64_t>(expected)));
+  }
+  const auto wrong = std::find_if(keep.begin(), keep.end(), [](std::uint8_t value) { return value > 1; });
+  if (wrong != keep.end()) {
+    refuse("BlockMap: keep[" + std::to_string(wrong - keep.begin()) + "] is " + grouped(*wrong) +
+           "; give 1 (keep) or 0 (leave out)");
+  }
+}
+
+double BlockMap::density() const {
+  const auto kept = std::count(keep_.begin(), keep_.end(), std::uint8_t{1});
+  return keep_.empty() ? 0 : static_cast<double>(kept) / static_cast<double>(keep_.size());
+}
+
+BitMask keep_blocks(const BitMask& mask, const BlockMap& map, Executor& executor) {
+  const MaskShape shape = common_shape(mask.shape(), map.shape());
+  const auto of_one = [](std::int64_t index, std::int64_t size) { return size == 1 ? 0 : index; };
+  return build_bits(shape, executor, [&]() -> FillCells {
+    return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
+      CellReader reader(mask, of_one(batch, mask.shape().batch), of_one(head, mask.shape().heads), cell_row);
+      const std::int64_t map_batch = of_one(batch, map.shape().batch);
+      const std::int64_t map_head = of_one(head, map.shape().heads);
+      const std::int64_t row0 = cell_row * kCellSize;
+      std::array<std::uint64_t, kCellSize> words;
+      for (std::int32_t cell = 0; cell < mask.cell_columns();) {
+        const CellReader::Stretch stretch = reader.at(cell);
+        const bool seen = stretch.kind != TileKind::skip;
+        if (seen && map.block() % kCellSize == 0) {
+          keep_whole_cells(stretch, map.row(map_batch, map_head, row0 / map.block()), map.block(), out);
+        } else if (seen) {
+          for (std::int32_t c = cell; c < stretch.end; ++c) {
+            const std::uint64_t* own = stretch.words == nullptr ? nullptr : stretch.words + (c - cell) * kCellSize;
+            kept_words(map, map_batch, map_head, row0, std::int64_t{c} * kCellSize, own, words.data());
+            out.add(c, words.data(), shape.rows - row0, shape.columns - std::int64_t{c} * kCellSize);
+          }
+        }
+        cell = stretch.end;
+      }
+    };
+  });
+}
+
+Mask operator&(const Mask& mask, const BlockMap& map) {
+  const MaskShape shape = common_shape(mask.shape(), map.shape());
+  const std::string description = "(" + mask.description() + " & block_map(" + grouped(map.block()) + "))";
+  const LoweredMask& lowered = mask.lowered();
+  const bool beside = lowered.form() == MaskForm::intervals && lowered.blocks() == nullptr &&
+                      map.block() % kWholeTiles == 0 && shape == mask.shape() && same_heads(map.shape(), shape);
+  if (beside) {
+    LoweredMask both(lowered.shared_intervals(), lowered.why() + ", and the block map is kept beside them",
+                     std::make_shared<const BlockMap>(map));
+    return {std::move(both), description};
+  }
+  Executor& executor = default_executor();
+  return {keep_blocks(*to_bits(lowered, executor), map, executor), description};
+}
+
+Mask from_block_map(const BlockMap& map) {
+  const MaskShape& shape = map.shape();
+  Mask blocks = Mask(IntervalMask(shape), "full") & map;
+  return {blocks.lowered(), "block_map(" + grouped(map.block()) + ")", blocks.misfit()};
+}
+
+}  // namespace flashmask

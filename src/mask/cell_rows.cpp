@@ -1,0 +1,70 @@
+#include "mask/cell_rows.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "mask/cell_words.h"
+#include "schedule/joined_lists.h"
+
+namespace flashmask {
+namespace {
+
+/// More pieces than workers even out uneven ones.
+constexpr std::int64_t kPiecesPerWorker = 4;
+
+BitMask join(const MaskShape& shape, std::vector<CellRows>& pieces) {
+  std::vector<RunLists> lists;
+  std::size_t count = 0;
+  for (CellRows& piece : pieces) {
+    lists.push_back(piece.take_cells());
+    count += piece.words().size();
+  }
+  std::vector<std::uint64_t> words;
+  words.reserve(count);
+  for (CellRows& piece : pieces) {
+    const std::vector<std::uint64_t> own = piece.take_words();
+    words.insert(words.end(), own.begin(), own.end());
+  }
+  return {shape, joined(lists), std::move(words)};
+}
+
+}  // namespace
+
+void CellRows::add_partial(std::int32_t column, const std::uint64_t* words) {
+  cells_.add({column, column + 1, TileKind::partial});
+  words_.insert(words_.end(), words, words + kCellSize);
+}
+
+void CellRows::add(std::int32_t column, const std::uint64_t* words, std::int64_t rows, std::int64_t columns) {
+  std::uint64_t any = 0;
+  std::uint64_t all = low_bits(columns);
+  for (std::int64_t r = 0; r < std::min<std::int64_t>(rows, kCellSize); ++r) {
+    any |= words[r];
+    all &= words[r];
+  }
+  if (any == 0) return;
+  if (all == low_bits(columns)) {
+    add_full(column, column + 1);
+  } else {
+    add_partial(column, words);
+  }
+}
+
+BitMask build_bits(const MaskShape& shape, Executor& executor, const std::function<FillCells()>& make_fill) {
+  const std::int64_t per_head = (shape.rows + kCellSize - 1) / kCellSize;
+  const std::int64_t rows = shape.batch * shape.heads * per_head;
+  const std::int64_t most = executor.workers() == 1 ? 1 : executor.workers() * kPiecesPerWorker;
+  const std::int64_t number = std::clamp<std::int64_t>(rows, 1, most);
+  std::vector<CellRows> pieces(static_cast<std::size_t>(number));
+  executor.run(static_cast<int>(number), [&](int i) {
+    CellRows& piece = pieces[static_cast<std::size_t>(i)];
+    const FillCells fill = make_fill();
+    for (std::int64_t row = rows * i / number; row < rows * (i + 1) / number; ++row) {
+      fill(row / per_head / shape.heads, row / per_head % shape.heads, row % per_head, piece);
+      piece.end_row();
+    }
+  });
+  return number == 1 ? BitMask(shape, pieces[0].take_cells(), pieces[0].take_words()) : join(shape, pieces);
+}
+
+}  // namespace flashmask

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "flashmask/mask.h"
+#include "mask/cell_words.h"
+
+namespace flashmask {
+
+/// The bits of a mask of either form; a mask of bits is handed out without a copy.
+std::shared_ptr<const BitMask> to_bits(const LoweredMask& mask, Executor& executor);
+
+/// Where one mask head's column values begin.
+IntervalColumns interval_columns(const IntervalMask& mask, std::int64_t batch, std::int64_t head);
+
+}  // namespace flashmask

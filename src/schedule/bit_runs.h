@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+
+#include "flashmask/bit_mask.h"
+#include "flashmask/tile.h"
+
+namespace flashmask {
+
+/// Run lists of the rows of tiles [begin, end), numbered through all batch entries and mask heads: the tiles of one row
+/// of tiles from left to right. Exact for any tile shape; time is linear in the cells that hold a visible score.
+RunLists bit_row_runs(const BitMask& mask, TileShape tile, std::int64_t begin, std::int64_t end);
+
+}  // namespace flashmask

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <vector>
+
+#include "flashmask/tile.h"
+
+namespace flashmask {
+
+/// The lists of all pieces in order, in vectors of exactly the size that is needed: they are kept for as long as a
+/// model runs.
+RunLists joined(const std::vector<RunLists>& pieces);
+
+}  // namespace flashmask
