@@ -106,4 +106,87 @@ FLASHMASK_API Mask bidirectional_spans(std::int64_t tokens, std::span<const Span
 /// blocks before it; a clean block sees the clean blocks up to and including itself.
 FLASHMASK_API Mask block_diffusion(std::int64_t length, std::int64_t block);
 
+/// Longformer's dilated window: `left` and `right` columns on either side of self (bottom-right aligned), `dilation`
+/// apart. A dilation of 1 is window().
+FLASHMASK_API Mask dilated_window(std::int64_t rows, std::int64_t columns, std::int64_t left, std::int64_t right,
+                                  std::int64_t dilation);
+
+/// Longformer's global attention: the tokens at `positions`, anywhere and in any order, see and are seen by all; others
+/// see `left` and `right` neighbours.
+FLASHMASK_API Mask global_tokens(std::int64_t tokens, std::span<const std::int64_t> positions, std::int64_t left,
+                                 std::int64_t right);
+
+/// What a block of tokens sees in BigBird.
+struct BigBird {
+  std::int64_t block = 64;         ///< tokens of a block
+  std::int64_t window_blocks = 1;  ///< blocks on either side of its own
+  std::int64_t global_blocks = 2;  ///< the first blocks, which see and are seen by all
+  std::int64_t random_blocks = 3;  ///< others, drawn without repetition; fewer where fewer are left
+  std::int64_t heads = 1;          ///< mask heads, each with random blocks of its own
+  std::uint64_t seed = 0;          ///< the same blocks on every platform
+};
+FLASHMASK_API Mask big_bird(std::int64_t tokens, const BigBird& pattern = {});
+
+/// One axis of a grid of tokens. A token sees `kernel` tokens along it, `dilation` apart; those of its residue modulo
+/// the dilation that are nearest, so that at a border the window moves inside and stays whole.
+struct NeighbourhoodAxis {
+  std::int64_t length = 0;
+  std::int64_t kernel = 1;  ///< kernel · dilation <= length; an even one reaches further to the left
+  std::int64_t dilation = 1;
+};
+
+/// Neighbourhood attention (NATTEN) over any number of axes, the last of which runs fastest through the sequence.
+FLASHMASK_API Mask neighbourhood(std::span<const NeighbourhoodAxis> axes);
+FLASHMASK_API Mask neighbourhood_2d(const NeighbourhoodAxis& height, const NeighbourhoodAxis& width);
+FLASHMASK_API Mask neighbourhood_3d(const NeighbourhoodAxis& depth, const NeighbourhoodAxis& height,
+                                    const NeighbourhoodAxis& width);
+
+/// Sparse Transformer, strided: causal, the last `stride` columns before self and every stride-th before those. The
+/// two factors in one mask.
+FLASHMASK_API Mask strided_factorised(std::int64_t tokens, std::int64_t stride);
+
+/// Sparse Transformer, fixed: causal, the columns of the row's own block of `stride` and the last `summary` columns of
+/// every block. The two factors in one mask.
+FLASHMASK_API Mask fixed_factorised(std::int64_t tokens, std::int64_t stride, std::int64_t summary);
+
+/// SCFA's hash-sparse attention in the original order of the tokens: a row sees the keys of its bucket at positions not
+/// after its own (bottom-right aligned). The buckets of [heads, rows] and [heads, columns].
+FLASHMASK_API Mask scfa_hash_sparse(std::span<const std::int64_t> query_buckets,
+                                    std::span<const std::int64_t> key_buckets, std::int64_t heads);
+
+/// SCFA's QK-sparse attention in the original order of the tokens: causal among what is kept (bottom-right aligned). A
+/// dropped query sees nothing, a dropped key is seen by nobody. [heads, rows] and [heads, columns], nonzero = kept.
+FLASHMASK_API Mask scfa_qk_sparse(std::span<const std::uint8_t> kept_queries, std::span<const std::uint8_t> kept_keys,
+                                  std::int64_t heads);
+
+/// The mask without the given rows, which then see nothing.
+FLASHMASK_API Mask drop_queries(const Mask& mask, std::span<const std::int64_t> rows);
+
+/// What a node of a speculation tree sees beside itself.
+enum class TreeSight : std::uint8_t {
+  ancestors,
+  parent,  ///< only; what the mask generator published with Binary Block Masking draws
+};
+
+/// A forest of one token a node in the order of the array, which lists parents first: parents[k] is an earlier node or
+/// −1 for a root. All nodes see the `prefix` columns before them (the cache); the rest of `tokens` is padding. `tokens`
+/// rows and prefix + tokens columns.
+FLASHMASK_API Mask tree_in_order(std::span<const std::int64_t> parents, std::int64_t tokens, std::int64_t prefix = 0,
+                                 TreeSight sight = TreeSight::ancestors);
+
+/// The tree of MEDUSA, breadth first: candidates[k] children for each node of level k − 1, candidates[0] roots. Its
+/// ∑ₖ∏ᵢ candidates[i] parents, for tree_in_order.
+FLASHMASK_API std::vector<std::int64_t> medusa_parents(std::span<const std::int64_t> candidates);
+FLASHMASK_API Mask medusa_tree(std::span<const std::int64_t> candidates, std::int64_t tokens, std::int64_t prefix = 0,
+                               TreeSight sight = TreeSight::ancestors);
+
+/// What the edges of a graph say.
+struct GraphEdges {
+  bool symmetric = false;   ///< an edge is seen from both its ends, not from its row only
+  bool self_loops = false;  ///< every node sees itself
+};
+
+/// Attention over a graph: row u sees column v for each edge (u, v), in any order; repeated edges are one.
+FLASHMASK_API Mask graph(std::int64_t nodes, std::span<const VisiblePair> edges, const GraphEdges& meaning = {});
+
 }  // namespace flashmask::masks

@@ -1,7 +1,7 @@
 #include <tuple>
 
+#include "mask/builders/visible_columns.h"
 #include "mask/builders/visible_rows.h"
-#include "mask/check.h"
 
 namespace flashmask::masks {
 namespace {
@@ -19,13 +19,6 @@ bool before(const HashedToken& a, const HashedToken& b) {
 void check_sorted(const std::string& argument, std::span<const HashedToken> tokens) {
   for (std::size_t k = 1; k < tokens.size(); ++k) {
     if (before(tokens[k], tokens[k - 1])) refuse_order(argument, k, tokens[k]);
-  }
-}
-
-void check_neighbours(const std::string& argument, std::int64_t value) {
-  if (value < 0) {
-    refuse("global_sliding_window: " + argument + " is " + grouped(value) +
-           "; give the number of columns on that side of self (>= 0)");
   }
 }
 
@@ -51,8 +44,8 @@ Mask global_sliding_window(std::int64_t tokens, std::int64_t globals, std::int64
     refuse("global_sliding_window: globals is " + grouped(globals) + "; give a number from 0 to tokens, which is " +
            grouped(tokens));
   }
-  check_neighbours("left", left);
-  check_neighbours("right", right);
+  check_neighbours("global_sliding_window", "left", left);
+  check_neighbours("global_sliding_window", "right", right);
   const std::int64_t before_self = std::min(left, tokens);
   const std::int64_t after_self = std::min(right, tokens);
   for (std::int64_t j = globals; j < tokens; ++j) {

@@ -1,0 +1,60 @@
+#include <algorithm>
+#include <array>
+
+#include "mask/builders/visible_columns.h"
+#include "mask/cell_reader.h"
+#include "mask/to_bits.h"
+
+namespace flashmask::masks {
+namespace {
+
+using CellWords = std::array<std::uint64_t, kCellSize>;
+
+/// All bits of the rows of one row of cells that keep what they see, none of the others.
+CellWords row_words(const std::vector<std::uint8_t>& is_dropped, std::int64_t row0, std::int64_t rows) {
+  CellWords kept{};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    kept[static_cast<std::size_t>(r)] = is_dropped[static_cast<std::size_t>(row0 + r)] == 0 ? ~0ull : 0;
+  }
+  return kept;
+}
+
+/// The cells of a stretch without the dropped rows.
+void keep_rows(const CellReader::Stretch& stretch, const CellWords& kept, const MaskShape& shape, std::int64_t rows,
+               CellRows& out) {
+  CellWords words;
+  for (std::int32_t cell = stretch.begin; stretch.kind != TileKind::skip && cell < stretch.end; ++cell) {
+    const std::int64_t columns = shape.columns - std::int64_t{cell} * kCellSize;
+    const std::uint64_t* partial = stretch.words + std::int64_t{cell - stretch.begin} * kCellSize;
+    for (std::size_t r = 0; r < kCellSize; ++r) {
+      words[r] = kept[r] & (stretch.kind == TileKind::full ? low_bits(columns) : partial[r]);
+    }
+    out.add(cell, words.data(), rows, columns);
+  }
+}
+
+}  // namespace
+
+Mask drop_queries(const Mask& mask, std::span<const std::int64_t> rows) {
+  const MaskShape& shape = mask.shape();
+  check_positions("drop_queries", "rows", rows, "row", shape.rows);
+  std::vector<std::uint8_t> is_dropped(static_cast<std::size_t>(shape.rows));
+  for (const std::int64_t row : rows) is_dropped[static_cast<std::size_t>(row)] = 1;
+  Executor& executor = default_executor();
+  const auto bits = to_bits(mask.lowered(), executor);
+  const auto fill = [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
+    const std::int64_t row0 = cell_row * kCellSize;
+    const std::int64_t count = std::min<std::int64_t>(kCellSize, shape.rows - row0);
+    const CellWords kept = row_words(is_dropped, row0, count);
+    CellReader reader(*bits, batch, head, cell_row);
+    for (std::int32_t cell = 0; cell < bits->cell_columns();) {
+      const CellReader::Stretch stretch = reader.at(cell);
+      keep_rows(stretch, kept, shape, count, out);
+      cell = stretch.end;
+    }
+  };
+  return {build_bits(shape, executor, [&]() -> FillCells { return fill; }),
+          "drop_queries(" + mask.description() + ", " + counted(rows.size(), "row") + ")"};
+}
+
+}  // namespace flashmask::masks
