@@ -5,6 +5,7 @@
 #include <random>
 #include <span>
 
+#include "flashmask/block_map_builders.h"
 #include "flashmask/builders.h"
 #include "flashmask/startend_row_indices.h"
 
@@ -115,6 +116,82 @@ Mask hashed(const Size& n) {
   return masks::hash_sparse_sorted(sorted(n.rows, 1), sorted(n.columns, 2));
 }
 
+/// The two factors of the tokens that are nearest to each other, the smaller first.
+std::pair<std::int64_t, std::int64_t> factors(std::int64_t tokens) {
+  std::int64_t smaller = 1;
+  for (std::int64_t k = 2; k * k <= tokens; ++k) smaller = tokens % k == 0 ? k : smaller;
+  return {smaller, tokens / smaller};
+}
+
+/// One axis of a grid: a third of it seen, every second token where it is long.
+masks::NeighbourhoodAxis axis(std::int64_t length) {
+  return {length, std::max<std::int64_t>(1, length / 3), length > 20 ? 2 : 1};
+}
+
+Mask plane(const Size& n) { return masks::neighbourhood_2d(axis(factors(n.rows).first), axis(factors(n.rows).second)); }
+
+Mask volume(const Size& n) {
+  const auto [depth, rest] = factors(n.rows);
+  return masks::neighbourhood_3d({depth, std::min<std::int64_t>(depth, 2)}, axis(factors(rest).first),
+                                 axis(factors(rest).second));
+}
+
+/// Each token in a bucket, at random.
+std::vector<std::int64_t> buckets(std::int64_t tokens, std::int64_t heads, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(heads * tokens));
+  for (std::int64_t& bucket : all) bucket = draw_below(random, 5);
+  return all;
+}
+
+Mask unsorted_buckets(const Size& n) {
+  return masks::scfa_hash_sparse(buckets(n.rows, n.heads, 1), buckets(n.columns, n.heads, 2), n.heads);
+}
+
+/// Four of five queries and keys are kept.
+Mask kept_tokens(const Size& n) {
+  const auto queries = buckets(n.rows, n.heads, 3);
+  const auto keys = buckets(n.columns, n.heads, 4);
+  return masks::scfa_qk_sparse(std::vector<std::uint8_t>(queries.begin(), queries.end()),
+                               std::vector<std::uint8_t>(keys.begin(), keys.end()), n.heads);
+}
+
+/// Every seventh row of a causal mask is dropped.
+Mask dropped_rows(const Size& n) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 3; i < n.rows; i += 7) rows.push_back(i);
+  return masks::drop_queries(masks::causal(n.rows, n.columns), rows);
+}
+
+/// Every node hangs from a random one of the eight before it; a few roots; the last nodes are missing.
+Mask random_tree(const Size& n) {
+  std::mt19937_64 random(7);
+  std::vector<std::int64_t> parents;
+  for (std::int64_t k = 0; k < n.rows - n.rows / 8; ++k) {
+    parents.push_back(std::max<std::int64_t>(-1, k - 1 - draw_below(random, 8)));
+  }
+  return masks::tree_in_order(parents, n.rows);
+}
+
+/// Three candidates a head, as many heads as the rows hold.
+Mask medusa(const Size& n, masks::TreeSight sight) {
+  std::vector<std::int64_t> heads;
+  std::int64_t level = 3;
+  for (std::int64_t left = n.rows; level <= left; level *= 3) {
+    heads.push_back(3);
+    left -= level;
+  }
+  return masks::medusa_tree(heads, n.rows, 0, sight);
+}
+
+/// Every node has two edges to random ones.
+Mask random_graph(const Size& n) {
+  std::mt19937_64 random(6);
+  std::vector<VisiblePair> edges;
+  for (std::int64_t k = 0; k < 2 * n.rows; ++k) edges.push_back({k / 2, draw_below(random, n.rows)});
+  return masks::graph(n.rows, edges, {.symmetric = true, .self_loops = true});
+}
+
 /// Row indices without any order: misordered, overlapping, negative and beyond the rows.
 Mask random_indices(const Size& n, int vectors, bool causal, std::int64_t heads) {
   std::mt19937_64 random(static_cast<std::uint64_t>(4 + vectors));
@@ -138,6 +215,18 @@ Mask head_windows(const Size& n) {
   std::vector<Mask> heads;
   for (std::int64_t h = 1; h <= n.heads; ++h) heads.push_back(masks::sliding_window(n.rows, n.columns, 7 * h));
   return stack_heads(heads);
+}
+
+/// Blocks of one head, or of each.
+MaskShape one_head(const Size& n) { return {.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns}; }
+MaskShape each_head(const Size& n) { return {.batch = 1, .heads = n.heads, .rows = n.rows, .columns = n.columns}; }
+
+/// Half of the blocks of every row, by scores that repeat.
+BlockMap best_blocks(const Size& n, std::int64_t block) {
+  const std::int64_t columns = (n.columns + block - 1) / block;
+  std::vector<float> scores(static_cast<std::size_t>(n.heads * ((n.rows + block - 1) / block) * columns));
+  for (std::size_t k = 0; k < scores.size(); ++k) scores[k] = static_cast<float>(k * 7 % 11);
+  return block_maps::best(each_head(n), block, scores, (columns + 1) / 2);
 }
 
 std::int64_t fifth(const Size& n) { return n.columns / 5 + 1; }
@@ -171,6 +260,30 @@ std::vector<Entry> make_entries() {
       {"block_diffusion", even_square, [](N n) { return block_diffusion(n.rows / 2, 13); }},
       {"window_document", square, [](N n) { return window(n.rows, n.rows, 9, 4) & document(whole(n.rows), n.rows); }},
       {"causal_or_document", square, [](N n) { return causal(n.rows, n.rows) | document(whole(n.rows), n.rows); }},
+      {"dilated_window", any_size, [](N n) { return dilated_window(n.rows, n.columns, 4, 6, 3); }},
+      {"global_tokens", square,
+       [](N n) {
+         return global_tokens(n.rows, std::vector{n.rows - 1, n.rows / 2, n.rows / 5}, 4, 2);
+       }},
+      {"big_bird", square, [](N n) { return big_bird(n.rows, {.block = 24, .random_blocks = 1, .heads = n.heads}); }},
+      {"neighbourhood_2d", square, plane},
+      {"neighbourhood_3d", square, volume},
+      {"strided_factorised", square, [](N n) { return strided_factorised(n.rows, fifth(n)); }},
+      {"fixed_factorised", square, [](N n) { return fixed_factorised(n.rows, fifth(n), 1); }},
+      {"scfa_hash_sparse", any_size, unsorted_buckets},
+      {"scfa_qk_sparse", any_size, kept_tokens},
+      {"drop_queries", any_size, dropped_rows},
+      {"tree_in_order", square, random_tree},
+      {"medusa_tree", square, [](N n) { return medusa(n, TreeSight::ancestors); }},
+      {"medusa_parents", square, [](N n) { return medusa(n, TreeSight::parent); }},
+      {"graph", square, random_graph},
+      {"block_butterfly", any_size, [](N n) { return from_block_map(block_maps::butterfly(one_head(n), 16)); }},
+      {"block_strided", any_size,
+       [](N n) { return causal(n.rows, n.columns) & block_maps::strided(one_head(n), 16, 3); }},
+      {"block_sliding", any_size,
+       [](N n) { return window(n.rows, n.columns, 90, 60) & block_maps::sliding(one_head(n), 128, 1, 0); }},
+      {"block_random", any_size, [](N n) { return from_block_map(block_maps::random(each_head(n), 128, 1, 1)); }},
+      {"block_best", square, [](N n) { return document(documents(n.rows), n.rows) & best_blocks(n, 64); }},
       {"random_intervals", any_size, [](N n) { return random_indices(n, 4, false, 1); }},
       {"random_intervals_per_head", any_size, [](N n) { return random_indices(n, 4, false, n.heads); }},
       {"random_causal_ranges", any_size, [](N n) { return random_indices(n, 2, true, 1); }},

@@ -8,7 +8,7 @@
 namespace flashmask::masks {
 namespace {
 
-/// Of one token of a head.
+/// The values of one head, one a token.
 template <class Value>
 const Value* head_values(std::span<const Value> values, std::int64_t head, std::int64_t tokens) {
   return values.data() + head * tokens;
