@@ -2,8 +2,10 @@
 
 /// Everything: `#include <flashmask/flashmask.h>`.
 #include "flashmask/attention.h"
+#include "flashmask/binary_block_matrix.h"
 #include "flashmask/bit_mask.h"
 #include "flashmask/block_map.h"
+#include "flashmask/block_map_builders.h"
 #include "flashmask/builders.h"
 #include "flashmask/draw.h"
 #include "flashmask/dropout.h"
