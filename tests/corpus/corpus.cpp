@@ -229,18 +229,6 @@ BlockMap best_blocks(const Size& n, std::int64_t block) {
   return block_maps::best(each_head(n), block, scores, (columns + 1) / 2);
 }
 
-/// Blocks of one head, or of each.
-MaskShape one_head(const Size& n) { return {.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns}; }
-MaskShape each_head(const Size& n) { return {.batch = 1, .heads = n.heads, .rows = n.rows, .columns = n.columns}; }
-
-/// Half of the blocks of every row, by scores that repeat.
-BlockMap best_blocks(const Size& n, std::int64_t block) {
-  const std::int64_t columns = (n.columns + block - 1) / block;
-  std::vector<float> scores(static_cast<std::size_t>(n.heads * ((n.rows + block - 1) / block) * columns));
-  for (std::size_t k = 0; k < scores.size(); ++k) scores[k] = static_cast<float>(k * 7 % 11);
-  return block_maps::best(each_head(n), block, scores, (columns + 1) / 2);
-}
-
 std::int64_t fifth(const Size& n) { return n.columns / 5 + 1; }
 
 using N = const Size&;
@@ -289,13 +277,6 @@ std::vector<Entry> make_entries() {
       {"medusa_tree", square, [](N n) { return medusa(n, TreeSight::ancestors); }},
       {"medusa_parents", square, [](N n) { return medusa(n, TreeSight::parent); }},
       {"graph", square, random_graph},
-      {"block_butterfly", any_size, [](N n) { return from_block_map(block_maps::butterfly(one_head(n), 16)); }},
-      {"block_strided", any_size,
-       [](N n) { return causal(n.rows, n.columns) & block_maps::strided(one_head(n), 16, 3); }},
-      {"block_sliding", any_size,
-       [](N n) { return window(n.rows, n.columns, 90, 60) & block_maps::sliding(one_head(n), 128, 1, 0); }},
-      {"block_random", any_size, [](N n) { return from_block_map(block_maps::random(each_head(n), 128, 1, 1)); }},
-      {"block_best", square, [](N n) { return document(documents(n.rows), n.rows) & best_blocks(n, 64); }},
       {"block_butterfly", any_size, [](N n) { return from_block_map(block_maps::butterfly(one_head(n), 16)); }},
       {"block_strided", any_size,
        [](N n) { return causal(n.rows, n.columns) & block_maps::strided(one_head(n), 16, 3); }},
