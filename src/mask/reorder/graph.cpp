@@ -1,0 +1,157 @@
+#include "mask/reorder/graph.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "mask/reorder/row_words.h"
+#include "schedule/changed_tiles.h"
+
+namespace flashmask {
+namespace {
+
+/// Visible scores a row, on average, from which on a random share of them says as much.
+constexpr std::int64_t kEnoughPerRow = 256;
+/// Rows whose scores are counted to know that average.
+constexpr std::int64_t kCountedRows = 512;
+constexpr std::int64_t kPiecesPerWorker = 4;
+
+/// A number that looks random, the same for the same key: the output function of SplitMix64 (Steele, Lea, Flood 2014).
+std::uint64_t mixed(std::uint64_t key) {
+  key = (key ^ key >> 30) * 0xbf58476d1ce4e5b9ull;
+  key = (key ^ key >> 27) * 0x94d049bb133111ebull;
+  return key ^ key >> 31;
+}
+
+/// Bits of which one in 2^halvings is set.
+std::uint64_t random_bits(std::int64_t key, int halvings) {
+  std::uint64_t bits = ~0ull;
+  for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(halvings); ++i)
+    bits &= mixed(static_cast<std::uint64_t>(key) * 64 + i + 1);
+  return bits;
+}
+
+/// How often to halve the scores of a batch entry until there are few enough.
+int halvings_for(const BitMask& mask, std::int64_t batch) {
+  double most = 0;
+  for (std::int64_t head = 0; head < mask.shape().heads; ++head)
+    most = std::max(most, estimate_visible(mask, batch, head));
+  int halvings = 0;
+  for (const double enough = static_cast<double>(mask.shape().rows * kEnoughPerRow); most > enough; most /= 2)
+    ++halvings;
+  return halvings;
+}
+
+/// Reads the rows of a batch entry, one after another.
+class RowReader {
+ public:
+  RowReader(const BitMask& mask, std::int64_t batch, int halvings)
+      : mask_(mask),
+        batch_(batch),
+        halvings_(halvings),
+        words_(static_cast<std::size_t>(mask.cell_columns())),
+        seen_(mask.cell_columns()) {}
+
+  void append(std::int64_t row, Graph& graph) {
+    for (std::int64_t head = 0; head < mask_.shape().heads; ++head) {
+      for_each_word(mask_, batch_, head, row, [&](std::int64_t cell, std::uint64_t word) {
+        words_[static_cast<std::size_t>(cell)] |= word;
+        seen_.insert(static_cast<std::uint32_t>(cell));
+      });
+    }
+    seen_.drain([&](std::size_t index) {
+      const auto cell = static_cast<std::int64_t>(index);
+      const std::uint64_t kept = random_bits(row * mask_.cell_columns() + cell, halvings_);
+      for_each_column(cell, std::exchange(words_[index], 0) & kept,
+                      [&](std::int64_t column) { graph.neighbours.push_back(static_cast<std::uint32_t>(column)); });
+    });
+    graph.offsets.push_back(static_cast<std::int64_t>(graph.neighbours.size()));
+  }
+
+ private:
+  const BitMask& mask_;
+  std::int64_t batch_;
+  int halvings_;
+  std::vector<std::uint64_t> words_;  ///< [cells], of all heads
+  ChangedTiles seen_;                 ///< which of them are not 0
+};
+
+void append(Graph& graph, const Graph& next) {
+  const std::int64_t base = graph.offsets.back();
+  for (std::size_t i = 1; i < next.offsets.size(); ++i) graph.offsets.push_back(base + next.offsets[i]);
+  graph.neighbours.insert(graph.neighbours.end(), next.neighbours.begin(), next.neighbours.end());
+}
+
+}  // namespace
+
+double estimate_visible(const BitMask& mask, std::int64_t batch, std::int64_t head) {
+  const std::int64_t rows = mask.shape().rows;
+  const std::int64_t counted = std::min(rows, kCountedRows);
+  double visible = 0;
+  for (std::int64_t i = 0; i < counted; ++i) {
+    // One of every stretch of rows, not always the same: masks repeat.
+    const std::int64_t begin = rows * i / counted;
+    const auto choices = static_cast<std::uint64_t>(rows * (i + 1) / counted - begin);
+    const std::int64_t row = begin + static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(i) + 1) % choices);
+    for_each_word(mask, batch, head, row, [&](std::int64_t, std::uint64_t word) { visible += std::popcount(word); });
+  }
+  return counted == 0 ? 0 : visible * static_cast<double>(rows) / static_cast<double>(counted);
+}
+
+Graph visible_columns(const BitMask& mask, std::int64_t batch, Executor& executor) {
+  const int halvings = halvings_for(mask, batch);
+  const std::int64_t most = executor.workers() == 1 ? 1 : executor.workers() * kPiecesPerWorker;
+  const std::int64_t rows = mask.shape().rows;
+  const std::int64_t number = std::clamp<std::int64_t>(mask.cell_rows(), 1, most);
+  std::vector<Graph> pieces(static_cast<std::size_t>(number));
+  executor.run(static_cast<int>(number), [&](int i) {
+    RowReader reader(mask, batch, halvings);
+    for (std::int64_t row = rows * i / number; row < rows * (i + 1) / number; ++row)
+      reader.append(row, pieces[static_cast<std::size_t>(i)]);
+  });
+  if (number == 1) return std::move(pieces[0]);
+  std::size_t neighbours = 0;
+  for (const Graph& piece : pieces) neighbours += piece.neighbours.size();
+  Graph graph;
+  graph.offsets.reserve(static_cast<std::size_t>(rows) + 1);
+  graph.neighbours.reserve(neighbours);
+  for (const Graph& piece : pieces) append(graph, piece);
+  return graph;
+}
+
+Graph transposed(const Graph& graph, std::int64_t nodes) {
+  Graph other;
+  other.offsets.resize(static_cast<std::size_t>(nodes) + 1);
+  other.neighbours.resize(graph.neighbours.size());
+  for (const std::uint32_t node : graph.neighbours) ++other.offsets[std::size_t{node} + 1];
+  std::partial_sum(other.offsets.begin(), other.offsets.end(), other.offsets.begin());
+  std::vector<std::int64_t> next = other.offsets;
+  for (std::int64_t node = 0; node < graph.nodes(); ++node) {
+    for (const std::uint32_t target : graph.neighbours_of(node))
+      other.neighbours[static_cast<std::size_t>(next[target]++)] = static_cast<std::uint32_t>(node);
+  }
+  return other;
+}
+
+Graph united(const Graph& a, const Graph& b) {
+  Graph both;
+  both.offsets.reserve(a.offsets.size());
+  both.neighbours.reserve(a.neighbours.size() + b.neighbours.size());
+  for (std::int64_t node = 0; node < a.nodes(); ++node) {
+    std::ranges::set_union(a.neighbours_of(node), b.neighbours_of(node), std::back_inserter(both.neighbours));
+    both.offsets.push_back(static_cast<std::int64_t>(both.neighbours.size()));
+  }
+  return both;
+}
+
+Graph bipartite(const Graph& rows, const Graph& columns) {
+  Graph graph = rows;
+  for (std::uint32_t& column : graph.neighbours) column += static_cast<std::uint32_t>(rows.nodes());
+  append(graph, columns);
+  return graph;
+}
+
+}  // namespace flashmask

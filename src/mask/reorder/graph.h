@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "flashmask/bit_mask.h"
+#include "flashmask/executor.h"
+#include "flashmask/tile.h"
+
+namespace flashmask {
+
+/// Compressed sparse rows: node v is joined to neighbours[offsets[v]] … neighbours[offsets[v + 1]), ascending.
+struct Graph {
+  std::vector<std::int64_t> offsets{0};
+  std::vector<std::uint32_t> neighbours;
+
+  std::int64_t nodes() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  std::span<const std::uint32_t> neighbours_of(std::int64_t node) const {
+    const std::int64_t begin = offsets[static_cast<std::size_t>(node)];
+    const std::int64_t end = offsets[static_cast<std::size_t>(node) + 1];
+    return {neighbours.data() + begin, static_cast<std::size_t>(end - begin)};
+  }
+  friend bool operator==(const Graph&, const Graph&) = default;
+};
+
+/// About how many scores one mask head sees: exact up to a few hundred rows, else counted in that many of them.
+double estimate_visible(const BitMask& mask, std::int64_t batch, std::int64_t head);
+
+/// Node i is row i of a batch entry, joined to the columns that it sees in any head. A mask with more than a few
+/// hundred visible scores a row is thinned out at random: that many show its structure, and memory stays linear.
+Graph visible_columns(const BitMask& mask, std::int64_t batch, Executor& executor);
+
+/// Node j is joined to the nodes of `graph` that name it; `nodes` of them.
+Graph transposed(const Graph& graph, std::int64_t nodes);
+
+/// Joined where either is.
+Graph united(const Graph& a, const Graph& b);
+
+/// Rows and columns as nodes of one graph: column j is node rows.nodes() + j.
+Graph bipartite(const Graph& rows, const Graph& columns);
+
+}  // namespace flashmask
