@@ -121,6 +121,67 @@ FLASHMASK_API flashmask_status flashmask_mask_bidirectional_spans(int64_t tokens
                                                                   int64_t count, flashmask_mask** mask);
 FLASHMASK_API flashmask_status flashmask_mask_block_diffusion(int64_t length, int64_t block, flashmask_mask** mask);
 
+FLASHMASK_API flashmask_status flashmask_mask_dilated_window(int64_t rows, int64_t columns, int64_t left, int64_t right,
+                                                             int64_t dilation, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_global_tokens(int64_t tokens, const int64_t* positions, int64_t count,
+                                                            int64_t left, int64_t right, flashmask_mask** mask);
+
+/// What a block of tokens sees.
+typedef struct flashmask_big_bird {
+  int64_t block;          ///< tokens of a block
+  int64_t window_blocks;  ///< on either side of its own
+  int64_t global_blocks;  ///< the first ones, which see and are seen by all
+  int64_t random_blocks;
+  int64_t heads;  ///< mask heads, each with random blocks of its own
+  uint64_t seed;
+} flashmask_big_bird;
+
+FLASHMASK_API flashmask_status flashmask_mask_big_bird(int64_t tokens, const flashmask_big_bird* pattern,
+                                                       flashmask_mask** mask);
+
+/// One axis of a grid of tokens; the last axis runs fastest.
+typedef struct flashmask_neighbourhood_axis {
+  int64_t length;
+  int64_t kernel;
+  int64_t dilation;
+} flashmask_neighbourhood_axis;
+
+FLASHMASK_API flashmask_status flashmask_mask_neighbourhood(const flashmask_neighbourhood_axis* axes, int64_t count,
+                                                            flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_strided_factorised(int64_t tokens, int64_t stride, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_fixed_factorised(int64_t tokens, int64_t stride, int64_t summary,
+                                                               flashmask_mask** mask);
+/// query_buckets [heads, rows], key_buckets [heads, columns].
+FLASHMASK_API flashmask_status flashmask_mask_scfa_hash_sparse(const int64_t* query_buckets, const int64_t* key_buckets,
+                                                               int64_t rows, int64_t columns, int64_t heads,
+                                                               flashmask_mask** mask);
+/// kept_queries [heads, rows], kept_keys [heads, columns], nonzero = kept.
+FLASHMASK_API flashmask_status flashmask_mask_scfa_qk_sparse(const uint8_t* kept_queries, const uint8_t* kept_keys,
+                                                             int64_t rows, int64_t columns, int64_t heads,
+                                                             flashmask_mask** mask);
+/// What `mask` shows but for the given rows, which see nothing. The mask stays the caller's.
+FLASHMASK_API flashmask_status flashmask_mask_drop_queries(const flashmask_mask* mask, const int64_t* rows,
+                                                           int64_t count, flashmask_mask** result);
+
+enum flashmask_tree_sight { FLASHMASK_TREE_ANCESTORS = 0, FLASHMASK_TREE_PARENT = 1 };
+
+/// parents [count], an earlier node or −1 each.
+FLASHMASK_API flashmask_status flashmask_mask_tree_in_order(const int64_t* parents, int64_t count, int64_t tokens,
+                                                            int64_t prefix, int32_t sight, flashmask_mask** mask);
+/// candidates [count], one a head.
+FLASHMASK_API flashmask_status flashmask_mask_medusa_tree(const int64_t* candidates, int64_t count, int64_t tokens,
+                                                          int64_t prefix, int32_t sight, flashmask_mask** mask);
+
+/// A row and a column that it sees.
+typedef struct flashmask_visible_pair {
+  int64_t row;
+  int64_t column;
+} flashmask_visible_pair;
+
+/// `symmetric` and `self_loops` are 0 or 1.
+FLASHMASK_API flashmask_status flashmask_mask_graph(int64_t nodes, const flashmask_visible_pair* edges, int64_t count,
+                                                    int32_t symmetric, int32_t self_loops, flashmask_mask** mask);
+
 /// visible [batch, heads, rows, columns], nonzero = visible.
 FLASHMASK_API flashmask_status flashmask_mask_from_dense(const flashmask_mask_shape* shape, const uint8_t* visible,
                                                          flashmask_mask** mask);

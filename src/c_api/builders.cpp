@@ -49,6 +49,21 @@ masks::SharedQuestion to_shared_question(const flashmask_shared_question& docume
   return {document.question, {answers.begin(), answers.end()}};
 }
 
+std::vector<masks::NeighbourhoodAxis> to_axes(std::span<const flashmask_neighbourhood_axis> axes) {
+  std::vector<masks::NeighbourhoodAxis> result;
+  result.reserve(axes.size());
+  for (const flashmask_neighbourhood_axis& axis : axes) result.push_back({axis.length, axis.kernel, axis.dilation});
+  return result;
+}
+
+/// The values of every head, [heads, tokens].
+template <typename Value>
+std::span<const Value> every_head(const Value* values, std::int64_t heads, std::int64_t tokens, const char* name) {
+  return array(values, static_cast<std::int64_t>(element_count(std::array{heads, tokens}, name)), name);
+}
+
+masks::TreeSight to_sight(std::int32_t sight) { return enumerator(sight, masks::TreeSight::parent, "sight"); }
+
 }  // namespace
 
 flashmask_status flashmask_mask_full(int64_t rows, int64_t columns, flashmask_mask** mask) {
@@ -169,6 +184,81 @@ flashmask_status flashmask_mask_bidirectional_spans(int64_t tokens, const flashm
 
 flashmask_status flashmask_mask_block_diffusion(int64_t length, int64_t block, flashmask_mask** mask) {
   return hand_out(mask, [&] { return masks::block_diffusion(length, block); });
+}
+
+flashmask_status flashmask_mask_dilated_window(int64_t rows, int64_t columns, int64_t left, int64_t right,
+                                               int64_t dilation, flashmask_mask** mask) {
+  return hand_out(mask, [&] { return masks::dilated_window(rows, columns, left, right, dilation); });
+}
+
+flashmask_status flashmask_mask_global_tokens(int64_t tokens, const int64_t* positions, int64_t count, int64_t left,
+                                              int64_t right, flashmask_mask** mask) {
+  return hand_out(mask,
+                  [&] { return masks::global_tokens(tokens, array(positions, count, "positions"), left, right); });
+}
+
+flashmask_status flashmask_mask_big_bird(int64_t tokens, const flashmask_big_bird* pattern, flashmask_mask** mask) {
+  return hand_out(mask, [&] {
+    const auto [block, window, global, random, heads, seed] = require(pattern, "pattern");
+    return masks::big_bird(tokens, {block, window, global, random, heads, seed});
+  });
+}
+
+flashmask_status flashmask_mask_neighbourhood(const flashmask_neighbourhood_axis* axes, int64_t count,
+                                              flashmask_mask** mask) {
+  return hand_out(mask, [&] { return masks::neighbourhood(to_axes(array(axes, count, "axes"))); });
+}
+
+flashmask_status flashmask_mask_strided_factorised(int64_t tokens, int64_t stride, flashmask_mask** mask) {
+  return hand_out(mask, [&] { return masks::strided_factorised(tokens, stride); });
+}
+
+flashmask_status flashmask_mask_fixed_factorised(int64_t tokens, int64_t stride, int64_t summary,
+                                                 flashmask_mask** mask) {
+  return hand_out(mask, [&] { return masks::fixed_factorised(tokens, stride, summary); });
+}
+
+flashmask_status flashmask_mask_scfa_hash_sparse(const int64_t* query_buckets, const int64_t* key_buckets, int64_t rows,
+                                                 int64_t columns, int64_t heads, flashmask_mask** mask) {
+  return hand_out(mask, [&] {
+    return masks::scfa_hash_sparse(every_head(query_buckets, heads, rows, "query_buckets"),
+                                   every_head(key_buckets, heads, columns, "key_buckets"), heads);
+  });
+}
+
+flashmask_status flashmask_mask_scfa_qk_sparse(const uint8_t* kept_queries, const uint8_t* kept_keys, int64_t rows,
+                                               int64_t columns, int64_t heads, flashmask_mask** mask) {
+  return hand_out(mask, [&] {
+    return masks::scfa_qk_sparse(every_head(kept_queries, heads, rows, "kept_queries"),
+                                 every_head(kept_keys, heads, columns, "kept_keys"), heads);
+  });
+}
+
+flashmask_status flashmask_mask_drop_queries(const flashmask_mask* mask, const int64_t* rows, int64_t count,
+                                             flashmask_mask** result) {
+  return hand_out(result, [&] { return masks::drop_queries(require(mask, "mask").mask, array(rows, count, "rows")); });
+}
+
+flashmask_status flashmask_mask_tree_in_order(const int64_t* parents, int64_t count, int64_t tokens, int64_t prefix,
+                                              int32_t sight, flashmask_mask** mask) {
+  return hand_out(
+      mask, [&] { return masks::tree_in_order(array(parents, count, "parents"), tokens, prefix, to_sight(sight)); });
+}
+
+flashmask_status flashmask_mask_medusa_tree(const int64_t* candidates, int64_t count, int64_t tokens, int64_t prefix,
+                                            int32_t sight, flashmask_mask** mask) {
+  return hand_out(mask, [&] {
+    return masks::medusa_tree(array(candidates, count, "candidates"), tokens, prefix, to_sight(sight));
+  });
+}
+
+flashmask_status flashmask_mask_graph(int64_t nodes, const flashmask_visible_pair* edges, int64_t count,
+                                      int32_t symmetric, int32_t self_loops, flashmask_mask** mask) {
+  return hand_out(mask, [&] {
+    std::vector<flashmask::VisiblePair> pairs;
+    for (const flashmask_visible_pair& edge : array(edges, count, "edges")) pairs.push_back({edge.row, edge.column});
+    return masks::graph(nodes, pairs, {.symmetric = symmetric != 0, .self_loops = self_loops != 0});
+  });
 }
 
 flashmask_status flashmask_mask_from_dense(const flashmask_mask_shape* shape, const uint8_t* visible,

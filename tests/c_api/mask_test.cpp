@@ -114,6 +114,74 @@ TEST(MaskBuilders, RefuseAnUnknownTreeOrder) {
                  FLASHMASK_INVALID_ARGUMENT, "order is 7");
 }
 
+TEST(MaskBuilders, TakeWindowsThatAreDilatedOrHaveGlobalTokens) {
+  const Lengths positions{8, 3};
+  expect_same(make(flashmask_mask_dilated_window, 9, 12, 3, 1, 2), masks::dilated_window(9, 12, 3, 1, 2));
+  expect_same(make(flashmask_mask_global_tokens, 12, positions.data(), 2, 2, 1),
+              masks::global_tokens(12, positions, 2, 1));
+}
+
+TEST(MaskBuilders, TakeABigBird) {
+  const flashmask_big_bird pattern{4, 1, 2, 3, 2, 9};
+  expect_same(make(flashmask_mask_big_bird, 60, &pattern),
+              masks::big_bird(
+                  60, {.block = 4, .window_blocks = 1, .global_blocks = 2, .random_blocks = 3, .heads = 2, .seed = 9}));
+  flashmask_mask* mask = nullptr;
+  expect_refused(flashmask_mask_big_bird(60, nullptr, &mask), FLASHMASK_INVALID_ARGUMENT, "pattern is NULL");
+}
+
+TEST(MaskBuilders, TakeTheAxesOfANeighbourhood) {
+  const std::array<flashmask_neighbourhood_axis, 2> axes{{{4, 3, 1}, {10, 3, 2}}};
+  expect_same(make(flashmask_mask_neighbourhood, axes.data(), 2), masks::neighbourhood_2d({4, 3}, {10, 3, 2}));
+}
+
+TEST(MaskBuilders, TakeFactorisedPatterns) {
+  expect_same(make(flashmask_mask_strided_factorised, 20, 4), masks::strided_factorised(20, 4));
+  expect_same(make(flashmask_mask_fixed_factorised, 20, 4, 1), masks::fixed_factorised(20, 4, 1));
+}
+
+TEST(MaskBuilders, TakeBucketsAndKeptTokensOfEveryHead) {
+  const Lengths queries{0, 1, 1, 0, 0, 1};
+  const Lengths keys{1, 0, 1, 1, 1, 0, 0, 0};
+  expect_same(make(flashmask_mask_scfa_hash_sparse, queries.data(), keys.data(), 3, 4, 2),
+              masks::scfa_hash_sparse(queries, keys, 2));
+  const std::vector<std::uint8_t> kept_queries(queries.begin(), queries.end());
+  const std::vector<std::uint8_t> kept_keys(keys.begin(), keys.end());
+  expect_same(make(flashmask_mask_scfa_qk_sparse, kept_queries.data(), kept_keys.data(), 3, 4, 2),
+              masks::scfa_qk_sparse(kept_queries, kept_keys, 2));
+  flashmask_mask* mask = nullptr;
+  expect_refused(flashmask_mask_scfa_hash_sparse(nullptr, keys.data(), 3, 4, 2, &mask), FLASHMASK_INVALID_ARGUMENT,
+                 "query_buckets is NULL");
+}
+
+TEST(MaskBuilders, DropQueriesOfAMask) {
+  const Lengths rows{1, 5};
+  const MaskHandle causal = make(flashmask_mask_causal, 8, 8);
+  expect_same(make(flashmask_mask_drop_queries, causal.get(), rows.data(), 2),
+              masks::drop_queries(masks::causal(8, 8), rows));
+}
+
+TEST(MaskBuilders, TakeSpeculationTrees) {
+  const Lengths parents{-1, 0, 0, 1};
+  const Lengths candidates{2, 3};
+  constexpr std::int32_t ancestors = FLASHMASK_TREE_ANCESTORS;
+  constexpr std::int32_t parent = FLASHMASK_TREE_PARENT;
+  expect_same(make(flashmask_mask_tree_in_order, parents.data(), 4, 5, 3, ancestors),
+              masks::tree_in_order(parents, 5, 3));
+  expect_same(make(flashmask_mask_medusa_tree, candidates.data(), 2, 10, 0, parent),
+              masks::medusa_tree(candidates, 10, 0, masks::TreeSight::parent));
+  flashmask_mask* mask = nullptr;
+  expect_refused(flashmask_mask_tree_in_order(parents.data(), 4, 5, 3, 2, &mask), FLASHMASK_INVALID_ARGUMENT,
+                 "sight is 2");
+}
+
+TEST(MaskBuilders, TakeTheEdgesOfAGraph) {
+  const std::array<flashmask_visible_pair, 2> given{{{0, 4}, {3, 1}}};
+  const std::vector<VisiblePair> edges{{0, 4}, {3, 1}};
+  expect_same(make(flashmask_mask_graph, 6, given.data(), 2, 1, 0), masks::graph(6, edges, {.symmetric = true}));
+  expect_same(make(flashmask_mask_graph, 6, given.data(), 2, 0, 1), masks::graph(6, edges, {.self_loops = true}));
+}
+
 TEST(MaskBuilders, PassOnTheMessageOfTheLibraryAndLeaveTheResultAlone) {
   const Lengths documents{5, 6};
   flashmask_mask* mask = nullptr;
