@@ -16,12 +16,16 @@
 
 namespace flashmask {
 
+struct Reordering;
+
 struct PlanOptions {
   Visit visit = Visit::active;
   /// The lowered form to take; nothing: intervals where they are exact, else bits.
   std::optional<MaskForm> form = {};
   /// A prefix or whole kernel name; empty: FLASHMASK_KERNEL, else the best that fits.
   std::string kernel = {};
+  /// Take the tokens in another order where that saves tiles; callers see their own. Not together with dropout.
+  bool reorder = false;
 };
 
 /// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels. Built once and
@@ -29,10 +33,13 @@ struct PlanOptions {
 class FLASHMASK_API Plan {
  public:
   const Problem& problem() const { return problem_; }
+  /// In the order that the kernels see.
   const LoweredMask& mask() const { return *mask_; }
   Visit visit() const { return visit_; }
   const TileSchedule& schedule(Direction direction) const;
   const KernelInfo& kernel(Direction direction) const;
+  /// What became of PlanOptions::reorder; nullptr where it was not asked for.
+  const Reordering* reordering() const { return reordering_.get(); }
 
   /// Bytes that forward() or backward() needs beside its tensors when `workers` threads run it.
   std::size_t workspace_bytes(Direction direction, int workers) const;
@@ -45,6 +52,7 @@ class FLASHMASK_API Plan {
   Problem problem_;
   Visit visit_ = Visit::active;
   std::shared_ptr<const LoweredMask> mask_;
+  std::shared_ptr<const Reordering> reordering_;
   std::shared_ptr<const Choice> forward_, backward_;
 
   friend struct PlanAccess;

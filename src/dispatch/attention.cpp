@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "dispatch/gather.h"
 #include "dispatch/plan_choice.h"
 #include "dispatch/tensor_checks.h"
 #include "flashmask/error.h"
@@ -51,20 +52,34 @@ class CallResources {
   std::byte* workspace_ = nullptr;
 };
 
+/// Runs a kernel of a plan, on gathered tensors where the plan reorders.
+template <class Kernel, class Tensors>
+void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelExecution execution) {
+  if (!PlanAccess::reorders(plan)) {
+    kernel.run(plan, tensors, execution);
+    return;
+  }
+  TokenGatherer gatherer(*plan.reordering(), execution.executor, execution.workspace);
+  const Tensors gathered = gatherer.gather(tensors);
+  execution.workspace += gathered_bytes(plan.problem(), kernel.info().direction);
+  kernel.run(plan, gathered, execution);
+  gatherer.scatter(gathered, tensors);
+}
+
 }  // namespace
 
 void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
   if (plan.problem().batch == 0 || plan.problem().query_length == 0) return;
   const CallResources resources(plan, Direction::forward, execution);
-  PlanAccess::forward(plan).run(plan, tensors, resources.kernel_execution());
+  run(PlanAccess::forward(plan), plan, tensors, resources.kernel_execution());
 }
 
 void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
   if (plan.problem().batch == 0) return;
   const CallResources resources(plan, Direction::backward, execution);
-  PlanAccess::backward(plan).run(plan, tensors, resources.kernel_execution());
+  run(PlanAccess::backward(plan), plan, tensors, resources.kernel_execution());
 }
 
 }  // namespace flashmask

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "dispatch/gather.h"
 #include "dispatch/plan_choice.h"
 #include "dispatch/registry.h"
 #include "flashmask/attention.h"
 #include "flashmask/error.h"
+#include "flashmask/reorder.h"
 
 namespace flashmask {
 namespace {
@@ -36,13 +38,29 @@ const KernelInfo& Plan::kernel(Direction direction) const {
 
 std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
   const Choice& choice = direction == Direction::forward ? *forward_ : *backward_;
+  const std::size_t gathered = PlanAccess::reorders(*this) ? gathered_bytes(problem_, direction) : 0;
   // The caller's memory may start anywhere; kernels start on a cache line.
-  return choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
+  return gathered + choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
+}
+
+Plan PlanAccess::reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor) {
+  if (problem.dropout > 0)
+    refuse_mask(
+        "reorder and dropout were asked for together; dropout belongs to a score's own row and column, which "
+        "kernels do not see in another order: take one of them");
+  options.reorder = false;
+  Plan made = plan(mask, problem, options, executor);
+  const TileShape tile = made.kernel(Direction::forward).tile;
+  auto reordering = std::make_shared<const Reordering>(reorder(mask, tile, executor));
+  if (reordering->gained) made = plan(reordering->mask, problem, options, executor);
+  made.reordering_ = std::move(reordering);
+  return made;
 }
 
 Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, Executor& executor) {
   validate(problem);
   check_mask(mask.shape(), problem);
+  if (options.reorder) return PlanAccess::reordered(mask, problem, options, executor);
   Plan made;
   made.problem_ = problem;
   made.visit_ = options.visit;

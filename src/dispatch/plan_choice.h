@@ -5,6 +5,7 @@
 
 #include "dispatch/kernel.h"
 #include "flashmask/attention.h"
+#include "flashmask/reorder.h"
 
 namespace flashmask {
 
@@ -24,6 +25,9 @@ struct PlanAccess {
   static const BackwardKernel& backward(const Plan& plan) {
     return static_cast<const BackwardKernel&>(*plan.backward_->kernel);
   }
+  /// Tokens are not where the caller has them.
+  static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
+  static Plan reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor);
 };
 
 }  // namespace flashmask
