@@ -1,0 +1,177 @@
+/// Reordering of scrambled masks of 16,384 tokens: the order alone on a graph (what bench/reorder_scipy.py times with
+/// scipy), all of reorder(), and forward + backward with and without, 4 heads of 64. One thread.
+#include "flashmask/reorder.h"
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check/host_tensor.h"
+#include "flashmask/attention.h"
+#include "mask/reorder/cuthill_mckee.h"
+#include "mask/to_bits.h"
+
+namespace {
+
+using namespace flashmask;
+
+constexpr std::int64_t kTokens = 16384;
+
+using Pairs = std::vector<VisiblePair>;
+
+/// |i − j| ≤ 16.
+Pairs band() {
+  Pairs pairs;
+  for (std::int64_t i = 0; i < kTokens; ++i) {
+    for (std::int64_t j = std::max<std::int64_t>(i - 16, 0); j <= std::min(i + 16, kTokens - 1); ++j)
+      pairs.push_back({i, j});
+  }
+  return pairs;
+}
+
+/// A token sees itself and its four neighbours in a square of tokens.
+Pairs grid() {
+  constexpr std::int64_t kSide = 128;
+  Pairs pairs;
+  for (std::int64_t y = 0; y < kSide; ++y) {
+    for (std::int64_t x = 0; x < kSide; ++x) {
+      for (const auto& [dx, dy] : {std::pair{0, 0}, {1, 0}, {-1, 0}, {0, 1}, {0, -1}}) {
+        if (x + dx < 0 || x + dx >= kSide || y + dy < 0 || y + dy >= kSide) continue;
+        pairs.push_back({y * kSide + x, (y + dy) * kSide + x + dx});
+      }
+    }
+  }
+  return pairs;
+}
+
+/// The symmetric random mask of Binary Block Masking: i and j see each other with max(½·exp(−0.3·|i−j|), 0.0002).
+Pairs random_symmetric() {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<double> uniform;
+  Pairs pairs;
+  for (std::int64_t i = 0; i < kTokens; ++i) {
+    pairs.push_back({i, i});
+    for (std::int64_t j = i + 1; j < kTokens; ++j) {
+      if (uniform(random) >= std::max(0.5 * std::exp(-0.3 * static_cast<double>(j - i)), 0.0002)) continue;
+      pairs.push_back({i, j});
+      pairs.push_back({j, i});
+    }
+  }
+  return pairs;
+}
+
+/// Causal documents of 1,024 tokens.
+Pairs documents() {
+  Pairs pairs;
+  for (std::int64_t i = 0; i < kTokens; ++i) {
+    for (std::int64_t j = i / 1024 * 1024; j <= i; ++j) pairs.push_back({i, j});
+  }
+  return pairs;
+}
+
+Pairs scrambled(Pairs pairs) {
+  std::vector<std::int64_t> name(kTokens);
+  std::iota(name.begin(), name.end(), 0);
+  std::shuffle(name.begin(), name.end(), std::mt19937_64(1));
+  for (VisiblePair& pair : pairs)
+    pair = {name[static_cast<std::size_t>(pair.row)], name[static_cast<std::size_t>(pair.column)]};
+  return pairs;
+}
+
+double seconds_of(const std::function<void()>& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void order(benchmark::State& state, const Pairs& pairs) {
+  const Mask mask = from_pairs(kTokens, kTokens, pairs);
+  const Graph graph = visible_columns(*to_bits(mask.lowered(), serial_executor()), 0, serial_executor());
+  for (auto _ : state) benchmark::DoNotOptimize(reverse_cuthill_mckee(graph));
+}
+
+void whole(benchmark::State& state, const Pairs& pairs) {
+  const Mask mask = from_pairs(kTokens, kTokens, pairs);
+  const auto tile = static_cast<std::int32_t>(state.range(0));
+  for (auto _ : state) benchmark::DoNotOptimize(reorder(mask, {tile, tile}, serial_executor()));
+  const Reordering made = reorder(mask, {tile, tile}, serial_executor());
+  state.counters["before"] = static_cast<double>(made.tiles_before);
+  state.counters["after"] = static_cast<double>(made.tiles_after);
+  state.SetLabel(made.why);
+}
+
+double forward_and_backward(const Plan& planned, const check::AttentionTensors& tensors,
+                            std::vector<std::byte>& workspace) {
+  workspace.resize(std::max({workspace.size(), planned.workspace_bytes(Direction::forward, 1),
+                             planned.workspace_bytes(Direction::backward, 1)}));
+  const Execution execution{&serial_executor(), workspace.data(), workspace.size()};
+  return seconds_of([&] {
+    forward(planned, tensors.forward(), execution);
+    backward(planned, tensors.backward(), execution);
+  });
+}
+
+/// Best times of interleaved runs.
+void attention(benchmark::State& state, const Pairs& pairs) {
+  const Mask mask = from_pairs(kTokens, kTokens, pairs);
+  Problem problem;
+  problem.query_length = problem.key_length = kTokens;
+  problem.query_heads = problem.kv_heads = 4;
+  problem.head_dim = problem.value_dim = 64;
+  const Plan plain = plan(mask, problem);
+  const Plan reordered = plan(mask, problem, {.reorder = true});
+  const check::AttentionTensors tensors(problem, 1);
+  std::vector<std::byte> workspace;
+  double plain_seconds = 1e9, reordered_seconds = 1e9;
+  for (auto _ : state) {
+    plain_seconds = std::min(plain_seconds, forward_and_backward(plain, tensors, workspace));
+    const double seconds = forward_and_backward(reordered, tensors, workspace);
+    reordered_seconds = std::min(reordered_seconds, seconds);
+    state.SetIterationTime(seconds);
+  }
+  state.counters["plain_ms"] = 1e3 * plain_seconds;
+  state.counters["reordered_ms"] = 1e3 * reordered_seconds;
+  state.counters["speedup"] = plain_seconds / reordered_seconds;
+}
+
+void add(const std::string& name, const Pairs& pairs) {
+  benchmark::RegisterBenchmark(("attention/" + name).c_str(), [=](benchmark::State& state) { attention(state, pairs); })
+      ->UseManualTime()
+      ->Iterations(3)
+      ->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark(("reorder/" + name).c_str(), [=](benchmark::State& state) { whole(state, pairs); })
+      ->Arg(64)
+      ->Arg(128)
+      ->Unit(benchmark::kMillisecond);
+}
+
+void add_order(const std::string& name, const Pairs& pairs) {
+  benchmark::RegisterBenchmark(("order/" + name).c_str(), [=](benchmark::State& state) {
+    order(state, pairs);
+  })->Unit(benchmark::kMillisecond);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  add_order("band", scrambled(band()));
+  add_order("grid", scrambled(grid()));
+  add("band", scrambled(band()));
+  add("grid", scrambled(grid()));
+  add("documents", scrambled(documents()));
+  add("random", random_symmetric());
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
