@@ -25,6 +25,10 @@ struct Rectangle {
   std::int64_t x = 0, y = 0, width = 0, height = 0;
 };
 
+struct Point {
+  std::int64_t x = 0, y = 0;
+};
+
 enum class TextDirection : std::uint8_t { right, down };
 
 /// What a picture is drawn on, whatever the file format.
@@ -34,11 +38,15 @@ class Canvas {
 
   virtual void fill(const Rectangle& where, Rgb colour) = 0;
 
+  /// A straight line kLineWidth thick with round ends.
+  virtual void line(Point from, Point to, Rgb colour) = 0;
+
   /// One line of text whose letters are kTextHeight high; (x, y) is where its box begins.
   virtual void write(std::int64_t x, std::int64_t y, const std::string& text, Rgb colour,
                      TextDirection direction = TextDirection::right) = 0;
 };
 
+inline constexpr std::int64_t kLineWidth = 3;
 inline constexpr std::int64_t kTextHeight = 18;      ///< of the box of a line
 inline constexpr std::int64_t kCharacterWidth = 12;  ///< text is monospaced
 

@@ -10,10 +10,10 @@ std::string attribute(const char* name, std::int64_t value) {
   return std::string(" ") + name + "=\"" + std::to_string(value) + "\"";
 }
 
-std::string fill_attribute(Rgb colour) {
+std::string colour_attribute(const char* name, Rgb colour) {
   std::array<char, 8> hex{};
   std::snprintf(hex.data(), hex.size(), "#%02x%02x%02x", colour.red, colour.green, colour.blue);
-  return std::string(" fill=\"") + hex.data() + "\"";
+  return std::string(" ") + name + "=\"" + hex.data() + "\"";
 }
 
 std::string escaped(const std::string& text) {
@@ -34,7 +34,13 @@ SvgCanvas::SvgCanvas(std::int64_t width, std::int64_t height)
 
 void SvgCanvas::fill(const Rectangle& where, Rgb colour) {
   text_ += "<rect" + attribute("x", where.x) + attribute("y", where.y) + attribute("width", where.width) +
-           attribute("height", where.height) + fill_attribute(colour) + "/>\n";
+           attribute("height", where.height) + colour_attribute("fill", colour) + "/>\n";
+}
+
+void SvgCanvas::line(Point from, Point to, Rgb colour) {
+  text_ += "<line" + attribute("x1", from.x) + attribute("y1", from.y) + attribute("x2", to.x) + attribute("y2", to.y) +
+           colour_attribute("stroke", colour) + attribute("stroke-width", kLineWidth) +
+           " stroke-linecap=\"round\" shape-rendering=\"auto\"/>\n";
 }
 
 void SvgCanvas::write(std::int64_t x, std::int64_t y, const std::string& text, Rgb colour, TextDirection direction) {
@@ -43,7 +49,7 @@ void SvgCanvas::write(std::int64_t x, std::int64_t y, const std::string& text, R
                                 ? attribute("x", x) + attribute("y", y + kBaseline)
                                 : " transform=\"translate(" + std::to_string(x + kTextHeight - kBaseline) + " " +
                                       std::to_string(y) + ") rotate(90)\"";
-  text_ += "<text" + place + fill_attribute(colour) + ">" + escaped(text) + "</text>\n";
+  text_ += "<text" + place + colour_attribute("fill", colour) + ">" + escaped(text) + "</text>\n";
 }
 
 }  // namespace flashmask::cli

@@ -7,8 +7,13 @@ namespace flashmask::cli {
 /// Wall-clock seconds of one call.
 double seconds_of(const std::function<void()>& work);
 
-/// Median over at least three calls, more while they take less than a quarter of a second together, after one that
-/// warms up. Work that alone takes longer than two seconds is not repeated.
-double median_seconds(const std::function<void()>& work);
+/// How often a time is taken.
+struct Repeats {
+  double enough_seconds = 0.25;  ///< at least three calls, and more until they took this long together
+  double long_seconds = 2;       ///< work that alone takes longer is not repeated
+};
+
+/// Median over calls after one that warms up.
+double median_seconds(const std::function<void()>& work, const Repeats& repeats = {});
 
 }  // namespace flashmask::cli

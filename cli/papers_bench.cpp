@@ -1,0 +1,96 @@
+#include "papers_bench.h"
+
+#include <cstring>
+#include <vector>
+
+#include "flashmask/builders.h"
+#include "flashmask/explain.h"
+#include "flashmask/reorder.h"
+#include "timing.h"
+
+namespace flashmask::cli {
+namespace {
+
+constexpr std::int64_t kHeads = 4;
+/// Longer runs are timed once: they are the baselines, whose share of the noise is small.
+constexpr Repeats kRepeats{.enough_seconds = 0.1, .long_seconds = 0.4};
+
+Problem problem_of(const PapersCase& one) {
+  Problem problem;
+  problem.query_length = problem.key_length = one.tokens;
+  problem.query_heads = problem.kv_heads = kHeads;
+  problem.head_dim = problem.value_dim = one.head_dim;
+  return problem;
+}
+
+}  // namespace
+
+const check::AttentionTensors& PapersBench::tensors(const Problem& problem) {
+  std::unique_ptr<check::AttentionTensors>& kept = tensors_[{problem.query_length, problem.head_dim}];
+  if (!kept) kept = std::make_unique<check::AttentionTensors>(problem, seed_);
+  return *kept;
+}
+
+BothDirections PapersBench::time(const Plan& plan) {
+  const check::AttentionTensors& all = tensors(plan.problem());
+  const ForwardTensors inputs = all.forward();
+  BackwardTensors gradients = all.backward();
+  gradients.grad_lse = {};
+  BothDirections seconds;
+  seconds.forward = median_seconds([&] { forward(plan, inputs); }, kRepeats);
+  seconds.backward = median_seconds([&] { backward(plan, gradients); }, kRepeats);
+  return seconds;
+}
+
+BothDirections PapersBench::unmasked(const PapersCase& one, const Problem& problem) {
+  const auto [kept, is_new] = unmasked_.try_emplace({{one.tokens, one.head_dim}, one.causal});
+  if (is_new) {
+    const Mask mask = one.causal ? masks::causal(one.tokens, one.tokens) : masks::full(one.tokens, one.tokens);
+    kept->second = time(plan(mask, problem));
+  }
+  return kept->second;
+}
+
+void PapersBench::time_reordered(const Mask& mask, const Problem& problem, PapersResult& result) {
+  ReorderedResult reordered;
+  std::optional<Plan> planned;
+  reordered.prepare_seconds =
+      result.mask_seconds + seconds_of([&] { planned = plan(mask, problem, {.reorder = true}); });
+  result.reordering = planned->reordering()->why;
+  if (!planned->reordering()->gained) return;
+  reordered.active_tiles = planned->schedule(Direction::forward).counts().active();
+  reordered.seconds = time(*planned);
+  result.reordered = reordered;
+}
+
+double PapersBench::time_copies(const Problem& problem) {
+  const auto floats = static_cast<std::size_t>(problem.query_length * problem.query_heads * problem.head_dim);
+  const std::vector<float> from(floats, 1.0F);
+  std::vector<float> to(floats);
+  constexpr int kTensors = 4, kCopies = 3;
+  return kTensors * kCopies *
+         median_seconds([&] { std::memcpy(to.data(), from.data(), floats * sizeof(float)); }, kRepeats);
+}
+
+PapersResult PapersBench::run(const PapersCase& one) {
+  PapersResult result{.asked = one};
+  const Problem problem = problem_of(one);
+  std::optional<Mask> mask;
+  std::optional<Plan> planned;
+  result.mask_seconds = median_seconds([&] { mask = one.build(); }, kRepeats);
+  result.plan_seconds = median_seconds([&] { planned = plan(*mask, problem); }, kRepeats);
+  result.form = planned->mask().form();
+  result.tiles = planned->schedule(Direction::forward).counts();
+  result.density = explain(*mask).density;
+  result.unmasked = unmasked(one, problem);
+  result.ours = time(*planned);
+  if (one.kept_blocks > 0) {
+    result.copies_seconds = time_copies(problem);
+  } else {
+    result.every_tile = time(plan(*mask, problem, {.visit = Visit::all}));
+    time_reordered(*mask, problem, result);
+  }
+  return result;
+}
+
+}  // namespace flashmask::cli
