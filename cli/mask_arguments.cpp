@@ -2,41 +2,19 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <numeric>
 
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
+#include "given_values.h"
 #include "mask_defaults.h"
 #include "memory_limit.h"
 #include "names.h"
+#include "sparse_families.h"
 
 namespace flashmask::cli {
 namespace {
 
-using Numbers = std::vector<std::int64_t>;
-
-[[noreturn]] void refuse(const std::string& option, const std::string& given, const std::string& expected) {
-  throw Error(Status::invalid_argument, "--" + option + " is \"" + given + "\"; expected " + expected);
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-std::int64_t sum(const Numbers& numbers) { return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0}); }
-
-std::int64_t tokens_or(const MaskArguments& given, std::int64_t otherwise) { return given.tokens.value_or(otherwise); }
-std::int64_t tokens_of(const MaskArguments& given) { return tokens_or(given, kDefaultTokens); }
-std::int64_t columns_of(const MaskArguments& given) { return given.columns.value_or(tokens_of(given)); }
 std::int64_t window_of(const MaskArguments& given) { return given.window.value_or(default_window(tokens_of(given))); }
-std::uint64_t seed_of(const MaskArguments& given) { return static_cast<std::uint64_t>(given.seed.value_or(1)); }
 
 Numbers documents_of(const MaskArguments& given) {
   return given.documents ? parse_numbers(*given.documents, "documents") : default_documents(tokens_of(given));
@@ -50,10 +28,8 @@ Numbers prefixes_of(const MaskArguments& given, const Numbers& documents) {
 std::vector<masks::Span> spans_of(const MaskArguments& given) {
   if (!given.spans) return default_spans(tokens_of(given));
   std::vector<masks::Span> spans;
-  for (const std::string& text : split(*given.spans, ',')) {
-    const Numbers ends = parse_numbers(text, "spans", ':');
-    if (ends.size() != 2) refuse("spans", *given.spans, "ranges begin:end, such as 2:5,6:8");
-    spans.push_back({ends[0], ends[1]});
+  for (const auto& [begin, end] : parse_pairs(*given.spans, "spans", "ranges begin:end, such as 2:5,6:8")) {
+    spans.push_back({begin, end});
   }
   return spans;
 }
@@ -69,7 +45,7 @@ std::vector<masks::SharedQuestion> questions_of(const MaskArguments& given) {
   return questions;
 }
 
-std::int64_t sum(const std::vector<masks::SharedQuestion>& questions) {
+std::int64_t tokens_in(const std::vector<masks::SharedQuestion>& questions) {
   std::int64_t tokens = 0;
   for (const auto& [question, answers] : questions) tokens += question + sum(answers);
   return tokens;
@@ -107,7 +83,7 @@ Mask build_sliding_window_document(const MaskArguments& given) {
 
 Mask build_shared_question(const MaskArguments& given) {
   const auto questions = questions_of(given);
-  return masks::shared_question(questions, tokens_or(given, sum(questions)));
+  return masks::shared_question(questions, tokens_or(given, tokens_in(questions)));
 }
 
 Mask build_global_sliding_window(const MaskArguments& given) {
@@ -136,15 +112,13 @@ Mask build_qk_sparse_segments(const MaskArguments& given) {
 }
 
 Mask build_hash_sparse_sorted(const MaskArguments& given) {
-  const std::int64_t buckets = given.buckets.value_or(4);
-  if (buckets < 1) refuse("buckets", std::to_string(buckets), "at least 1");
+  const std::int64_t buckets = buckets_of(given);
   return masks::hash_sparse_sorted(random_buckets(tokens_of(given), buckets, seed_of(given)),
                                    random_buckets(tokens_of(given), buckets, seed_of(given) + 1));
 }
 
 Mask build_random_eviction(const MaskArguments& given) {
-  const std::int64_t heads = given.heads.value_or(1);
-  if (heads < 1) refuse("heads", std::to_string(heads), "at least 1");
+  const std::int64_t heads = heads_of(given);
   return masks::random_eviction(tokens_of(given), random_evictions(tokens_of(given), heads, seed_of(given)), heads);
 }
 
@@ -166,12 +140,12 @@ Mask build_bidirectional_spans(const MaskArguments& given) {
 
 Mask build_block_diffusion(const MaskArguments& given) {
   const std::int64_t tokens = tokens_of(given);
-  if (tokens % 2 != 0) refuse("tokens", std::to_string(tokens), "an even number: the noisy and the clean half");
+  if (tokens % 2 != 0) refuse_option("tokens", std::to_string(tokens), "an even number: the noisy and the clean half");
   return masks::block_diffusion(tokens / 2, given.block.value_or(default_window(tokens)));
 }
 
 // clang-format off: one line a family
-const std::vector<MaskFamily> kFamilies = {
+const std::vector<MaskFamily> kIntervalFamilies = {
     {"full", "every row sees every column", {"columns"}, build_full},
     {"causal", "a row sees the columns up to its own", {"columns"}, build_causal},
     {"sliding_window", "causal, the last --window columns", {"columns", "window"}, build_sliding_window},
@@ -202,6 +176,13 @@ const std::vector<MaskFamily> kFamilies = {
 };
 // clang-format on
 
+std::vector<MaskFamily> all_families() {
+  std::vector<MaskFamily> all = kIntervalFamilies;
+  const std::vector<MaskFamily>& sparse = sparse_families();
+  all.insert(all.end(), sparse.begin(), sparse.end());
+  return all;
+}
+
 template <class Value>
 void note(std::vector<std::string>& names, const char* name, const std::optional<Value>& value) {
   if (value) names.emplace_back(name);
@@ -224,6 +205,19 @@ std::vector<std::string> given_options(const MaskArguments& given) {
   note(names, "parents", given.parents);
   note(names, "lengths", given.lengths);
   note(names, "spans", given.spans);
+  note(names, "dilation", given.dilation);
+  note(names, "stride", given.stride);
+  note(names, "summary", given.summary);
+  note(names, "window-blocks", given.window_blocks);
+  note(names, "global-blocks", given.global_blocks);
+  note(names, "random-blocks", given.random_blocks);
+  note(names, "positions", given.positions);
+  note(names, "dropped", given.dropped);
+  note(names, "grid", given.grid);
+  note(names, "kernel-size", given.kernel_size);
+  note(names, "candidates", given.candidates);
+  note(names, "sight", given.sight);
+  note(names, "edges", given.edges);
   return names;
 }
 
@@ -243,24 +237,14 @@ void check_size(const MaskArguments& given) {
 
 }  // namespace
 
-std::vector<std::int64_t> parse_numbers(const std::string& text, const std::string& option, char separator) {
-  Numbers numbers;
-  for (const std::string& part : split(text, separator)) {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (part.empty() || error != std::errc() || end != part.data() + part.size()) {
-      refuse(option, text, std::string("whole numbers separated by '") + separator + "'");
-    }
-    numbers.push_back(value);
-  }
-  return numbers;
+const std::vector<MaskFamily>& mask_families() {
+  static const std::vector<MaskFamily> all = all_families();
+  return all;
 }
-
-const std::vector<MaskFamily>& mask_families() { return kFamilies; }
 
 const MaskFamily& find_family(const std::string& name) {
   std::vector<std::string> names;
-  for (const MaskFamily& family : kFamilies) {
+  for (const MaskFamily& family : mask_families()) {
     if (family.name == name) return family;
     names.push_back(family.name);
   }
@@ -279,7 +263,7 @@ void add_mask_options(CLI::App& app, MaskArguments& arguments) {
   add("columns", arguments.columns, "Key columns, where they may differ from the rows");
   add("documents", arguments.documents, "Document lengths, such as 4,3,3; of shared_question 4:3:3,6:2:2");
   add("prefixes", arguments.prefixes, "Prefix lengths, one a document");
-  add("prefix", arguments.prefix, "Prefix length of prefix_lm_causal");
+  add("prefix", arguments.prefix, "Prefix length of prefix_lm_causal; columns before a speculation tree");
   add("window", arguments.window, "Columns a row sees, itself included");
   add("left", arguments.left, "Columns before self");
   add("right", arguments.right, "Columns after self");
@@ -287,9 +271,22 @@ void add_mask_options(CLI::App& app, MaskArguments& arguments) {
   add("spans", arguments.spans, "Half-open ranges of tokens, such as 2:5,6:8");
   add("parents", arguments.parents, "Parent of each node of a tree, -1 for a root");
   add("lengths", arguments.lengths, "Tokens of each node of a tree");
-  add("block", arguments.block, "Block size of block_diffusion, or of --block-map");
-  add("buckets", arguments.buckets, "Buckets of hash_sparse_sorted");
-  add("heads", arguments.heads, "Mask heads of random_eviction");
+  add("block", arguments.block, "Block size of block_diffusion and big_bird, or of --block-map");
+  add("buckets", arguments.buckets, "Buckets of hash_sparse_sorted and scfa_hash_sparse");
+  add("heads", arguments.heads, "Mask heads of masks that differ from head to head");
+  add("dilation", arguments.dilation, "Distance between two columns of a dilated window or neighbourhood");
+  add("positions", arguments.positions, "Tokens that see and are seen by all, such as 0,7,31");
+  add("window-blocks", arguments.window_blocks, "Blocks on either side of its own that a block sees");
+  add("global-blocks", arguments.global_blocks, "First blocks, which see and are seen by all");
+  add("random-blocks", arguments.random_blocks, "Random blocks of a row of blocks");
+  add("grid", arguments.grid, "Lengths of the axes of a neighbourhood, such as 8,16");
+  add("kernel-size", arguments.kernel_size, "Tokens that a token sees along each axis, such as 3,5");
+  add("stride", arguments.stride, "Columns of one factor");
+  add("summary", arguments.summary, "Last columns of a block that later blocks see");
+  add("dropped", arguments.dropped, "Rows that see nothing, such as 3,4,9");
+  add("candidates", arguments.candidates, "Candidates of each MEDUSA head, such as 4,3,2");
+  add("sight", arguments.sight, "What a node sees: ancestors, or only its parent");
+  add("edges", arguments.edges, "Edges of a graph, such as 0:1,1:4");
   add("seed", arguments.seed, "Seed of the random masks, or of --dropout");
 }
 

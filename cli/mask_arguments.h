@@ -16,6 +16,10 @@ struct MaskArguments {
   std::optional<std::string> documents;  ///< "4,3,3"; of shared_question "4:3:3,6:2:2", a question and its answers
   std::optional<std::string> prefixes, parents, lengths;  ///< "2,2,2"
   std::optional<std::string> spans;                       ///< "2:5,6:8", half-open ranges of tokens
+  std::optional<std::int64_t> dilation, stride, summary, window_blocks, global_blocks, random_blocks;
+  std::optional<std::string> positions, dropped, grid, kernel_size, candidates;  ///< "2,3,5"
+  std::optional<std::string> sight;                                              ///< "ancestors" or "parent"
+  std::optional<std::string> edges;                                              ///< "0:1,1:4", pairs of nodes
 };
 
 /// One family of masks as the command knows it.

@@ -1,6 +1,7 @@
 #include "mask_defaults.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "check/random_numbers.h"
@@ -49,6 +50,73 @@ std::vector<masks::Span> default_spans(std::int64_t tokens) {
 
 std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> default_tree(std::int64_t tokens) {
   return {{-1, 0, 1, 1, 0, -1, 5, 5}, cut(tokens, {3, 2, 2, 2, 2, 2, 2, 1})};
+}
+
+std::vector<std::int64_t> default_grid(std::int64_t tokens, std::int64_t axes) {
+  std::vector<std::int64_t> grid;
+  for (std::int64_t left = axes; left > 1; --left) {
+    const double root = std::pow(static_cast<double>(tokens), 1.0 / static_cast<double>(left));
+    auto length = std::max<std::int64_t>(1, std::llround(std::floor(root + 1e-9)));
+    while (tokens % length != 0) --length;
+    grid.push_back(length);
+    tokens /= length;
+  }
+  grid.push_back(tokens);
+  return grid;
+}
+
+std::int64_t default_stride(std::int64_t tokens) {
+  return std::max<std::int64_t>(1, std::llround(std::sqrt(static_cast<double>(tokens))));
+}
+
+std::vector<std::int64_t> default_candidates(std::int64_t tokens) {
+  std::vector<std::int64_t> candidates;
+  std::int64_t level = std::min<std::int64_t>(2, tokens);
+  for (std::int64_t left = tokens; level > 0 && level <= left; level *= 2) {
+    candidates.push_back(candidates.empty() ? level : 2);
+    left -= level;
+  }
+  return candidates;
+}
+
+std::vector<std::int64_t> default_parents(std::int64_t tokens) {
+  std::vector<std::int64_t> parents;
+  for (std::int64_t node = 0; node < tokens; ++node) parents.push_back(node == 0 ? -1 : (node - 1) / 2);
+  return parents;
+}
+
+std::vector<VisiblePair> random_ring(std::int64_t nodes, std::uint64_t seed) {
+  check::RandomNumbers random(seed);
+  std::vector<VisiblePair> edges;
+  for (std::int64_t node = 0; node < nodes; ++node) {
+    edges.push_back({node, (node + 1) % nodes});
+    edges.push_back({node, random.below(nodes)});
+  }
+  return edges;
+}
+
+std::vector<std::int64_t> random_quarter(std::int64_t tokens, std::uint64_t seed) {
+  check::RandomNumbers random(seed);
+  std::vector<std::int64_t> drawn;
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    if (random.below(4) == 0) drawn.push_back(token);
+  }
+  return drawn;
+}
+
+std::vector<std::int64_t> buckets_in_order(std::int64_t tokens, std::int64_t heads, std::int64_t buckets,
+                                           std::uint64_t seed) {
+  check::RandomNumbers random(seed);
+  std::vector<std::int64_t> drawn(static_cast<std::size_t>(heads * tokens));
+  for (std::int64_t& bucket : drawn) bucket = random.below(buckets);
+  return drawn;
+}
+
+std::vector<std::uint8_t> random_half(std::int64_t tokens, std::int64_t heads, std::uint64_t seed) {
+  check::RandomNumbers random(seed);
+  std::vector<std::uint8_t> kept(static_cast<std::size_t>(heads * tokens));
+  for (std::uint8_t& one : kept) one = static_cast<std::uint8_t>(random.below(2));
+  return kept;
 }
 
 std::vector<masks::HashedToken> random_buckets(std::int64_t tokens, std::int64_t buckets, std::uint64_t seed) {

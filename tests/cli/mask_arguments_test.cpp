@@ -56,7 +56,27 @@ const std::map<std::string, std::function<void(MaskArguments&)>> kUnusual = {
     {"spans", [](MaskArguments& given) { given.spans = "1:4,9:15"; }},
     {"parents", [](MaskArguments& given) { given.parents = "-1,0", given.lengths = "8,9"; }},
     {"lengths", [](MaskArguments& given) { given.parents = "-1,0", given.lengths = "9,8"; }},
+    {"dilation", [](MaskArguments& given) { given.dilation = 3; }},
+    {"stride", [](MaskArguments& given) { given.stride = 7; }},
+    {"summary", [](MaskArguments& given) { given.summary = 2; }},
+    {"window-blocks", [](MaskArguments& given) { given.window_blocks = 3; }},
+    {"global-blocks", [](MaskArguments& given) { given.global_blocks = 4; }},
+    {"random-blocks", [](MaskArguments& given) { given.random_blocks = 1; }},
+    {"positions", [](MaskArguments& given) { given.positions = "5,13"; }},
+    {"dropped", [](MaskArguments& given) { given.dropped = "0,19"; }},
+    {"candidates", [](MaskArguments& given) { given.candidates = "2,4"; }},
+    {"sight", [](MaskArguments& given) { given.sight = "parent"; }},
+    {"edges", [](MaskArguments& given) { given.edges = "0:3,8:2"; }},
 };
+
+/// Numbers that mean something to some families only.
+void adapt(const std::string& family, const std::string& option, MaskArguments& given) {
+  if (family == "shared_question") given.documents = "9:4:4";
+  if (family == "tree_in_order") given.lengths.reset();
+  if (option == "dilation" && family == "neighbourhood_3d") given.dilation = 2;
+  if (option == "grid") given.grid = family == "neighbourhood_2d" ? "2,10" : "5,2,2";
+  if (option == "kernel-size") given.kernel_size = family == "neighbourhood_2d" ? "2,5" : "1,2,3";
+}
 
 bool differ(const Mask& a, const Mask& b) { return a.shape() != b.shape() || expand(a) != expand(b); }
 
@@ -65,8 +85,8 @@ TEST(MaskArguments, EveryOptionOfAFamilyChangesItsMask) {
     const Mask usual = build_mask(family.name, of_tokens(20));
     for (const std::string& option : family.options) {
       MaskArguments given = of_tokens(20);
-      kUnusual.at(option)(given);
-      if (family.name == "shared_question") given.documents = "9:4:4";
+      if (kUnusual.contains(option)) kUnusual.at(option)(given);
+      adapt(family.name, option, given);
       EXPECT_TRUE(differ(usual, build_mask(family.name, given))) << family.name << " --" << option;
     }
   }
@@ -96,6 +116,41 @@ TEST(MaskArguments, ATreeTakesParentsAndLengthsTogether) {
   EXPECT_NE(refusal("tree", arguments).find("--parents and --lengths go together"), std::string::npos);
   arguments.lengths = "2,1,1";
   EXPECT_EQ(draw(build_mask("tree", arguments)), "#...\n##..\n###.\n##.#\n");
+}
+
+TEST(MaskArguments, ATreeInOrderHasAsManyTokensAsParents) {
+  MaskArguments arguments;
+  arguments.parents = "-1,0,0,1";
+  EXPECT_EQ(draw(build_mask("tree_in_order", arguments)), "#...\n##..\n#.#.\n##.#\n");
+  arguments.sight = "parent";
+  EXPECT_EQ(draw(build_mask("tree_in_order", arguments)), "#...\n##..\n#.#.\n.#.#\n");
+  arguments.sight = "children";
+  EXPECT_EQ(refusal("tree_in_order", arguments), "--sight is \"children\"; expected ancestors or parent");
+}
+
+TEST(MaskArguments, AMedusaTreeHasAsManyTokensAsItsHeadsGive) {
+  MaskArguments arguments;
+  arguments.candidates = "2,1";
+  EXPECT_EQ(draw(build_mask("medusa_tree", arguments)), "#...\n.#..\n#.#.\n.#.#\n");
+}
+
+TEST(MaskArguments, ANeighbourhoodIsAsLongAsItsGrid) {
+  MaskArguments arguments;
+  arguments.grid = "2,3";
+  arguments.kernel_size = "1,2";
+  EXPECT_EQ(draw(build_mask("neighbourhood_2d", arguments)), "##....\n##....\n.##...\n...##.\n...##.\n....##\n");
+  EXPECT_EQ(refusal("neighbourhood_3d", arguments), "--grid is \"2,3\"; expected 3 numbers, one an axis");
+  arguments.tokens = 7;
+  EXPECT_EQ(refusal("neighbourhood_2d", arguments),
+            "--grid is \"2,3\"; expected lengths that multiply to --tokens, which is 7");
+}
+
+TEST(MaskArguments, EdgesAreSeenFromBothEnds) {
+  MaskArguments arguments = of_tokens(4);
+  arguments.edges = "0:3,1:2";
+  EXPECT_EQ(draw(build_mask("graph", arguments)), "#..#\n.##.\n.##.\n#..#\n");
+  arguments.edges = "0:3:1";
+  EXPECT_NE(refusal("graph", arguments).find("pairs of nodes, such as 0:1,1:4"), std::string::npos);
 }
 
 TEST(MaskArguments, SuggestTheNearestFamily) {
