@@ -94,12 +94,27 @@ void million_sliding_window(benchmark::State& state) {
   build_schedule(state, masks::sliding_window(kMillion, kMillion, 1024));
 }
 
+/// From the builder's numbers to mask and schedule. Blocks of 80 tokens cut cells of 64.
+void big_bird(benchmark::State& state) {
+  set_thread_count(1);
+  const auto build = [&] { return masks::big_bird(65'536, {.block = state.range(0)}); };
+  const auto schedule_of = [](const Mask& mask) {
+    return schedule(lower(mask), kTile, Visit::active, serial_executor());
+  };
+  for (auto _ : state) benchmark::DoNotOptimize(schedule_of(build()));
+  const Mask mask = build();
+  state.counters["mask bytes"] = static_cast<double>(mask.lowered().memory_bytes());
+  state.counters["bytes"] = static_cast<double>(schedule_of(mask).memory_bytes());
+  set_thread_count(0);
+}
+
 BENCHMARK(alpaca_causal_document)->Name("schedule/alpaca_causal_document/131072")->Unit(benchmark::kMillisecond);
 BENCHMARK(alpaca_document)->Name("schedule/alpaca_document/131072")->Unit(benchmark::kMillisecond);
 BENCHMARK(eviction)->Name("schedule/random_eviction/131072")->Unit(benchmark::kMillisecond);
 BENCHMARK(million_causal)->Name("schedule/causal/1048576")->Unit(benchmark::kMillisecond);
 BENCHMARK(million_causal_document)->Name("schedule/causal_document_4096/1048576")->Unit(benchmark::kMillisecond);
 BENCHMARK(million_sliding_window)->Name("schedule/sliding_window_1024/1048576")->Unit(benchmark::kMillisecond);
+BENCHMARK(big_bird)->Name("build/big_bird/65536/block")->Arg(64)->Arg(80)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace flashmask
