@@ -14,7 +14,7 @@ struct PapersOptions {
   bool asked = false;
   std::vector<std::string> tables = kPapersTables;
   std::int64_t max_tokens = 16384;
-  std::string plot;
+  std::string plot = {};
 };
 
 /// Adds --papers and what belongs to it. It goes with --threads, --seed and --json alone, so that those, and what it

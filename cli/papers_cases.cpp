@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "flashmask/block_map_builders.h"
@@ -46,11 +48,15 @@ void add_lengths(Cases& cases, const PapersCase& common,
   }
 }
 
-/// What builds the mask of the documents in file order up to the first that does not fit, padding after them.
+/// What builds the mask of the documents in file order up to the first that does not fit, padding after them. The file
+/// is read by the first call.
 std::function<Mask()> packed_alpaca(Task task, std::int64_t tokens) {
-  const Workload documents = load_workload(
-      {.csv = "", .prompt = "bert_in", .outputs = {"bert_out"}, .task = task, .seqlen = tokens, .sequences = 1});
-  return [documents] { return documents.mask(); };
+  const WorkloadRequest request{
+      .csv = "", .prompt = "bert_in", .outputs = {"bert_out"}, .task = task, .seqlen = tokens, .sequences = 1};
+  return [request, documents = std::make_shared<std::optional<Workload>>()] {
+    if (!*documents) *documents = load_workload(request);
+    return (*documents)->mask();
+  };
 }
 
 Cases alpaca() {

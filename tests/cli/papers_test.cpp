@@ -1,0 +1,307 @@
+#include "papers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "flashmask/block_map.h"
+#include "flashmask/error.h"
+#include "flashmask/executor.h"
+#include "papers_masks.h"
+#include "papers_report.h"
+#include "png_canvas.h"
+#include "svg_canvas.h"
+
+namespace flashmask::cli {
+namespace {
+
+constexpr std::int64_t kTokens = 1024;
+
+/// The mask of a table at one length.
+PapersCase case_of(const std::string& table, const std::string& mask, std::int64_t tokens,
+                   const std::string& size = "") {
+  for (PapersCase& one : papers_cases({table}, 16384)) {
+    if (one.mask == mask && one.tokens == tokens && one.size.starts_with(size)) return one;
+  }
+  throw std::runtime_error("no such case");
+}
+
+/// Dense booleans [tokens, tokens].
+struct Seen {
+  explicit Seen(const Mask& mask) : tokens(mask.shape().rows), visible(expand(mask)) {}
+
+  bool at(std::int64_t i, std::int64_t j) const { return visible[static_cast<std::size_t>(i * tokens + j)] != 0; }
+  std::int64_t in_row(std::int64_t i) const {
+    return std::count(visible.begin() + i * tokens, visible.begin() + (i + 1) * tokens, std::uint8_t{1});
+  }
+  std::int64_t total() const { return std::count(visible.begin(), visible.end(), std::uint8_t{1}); }
+  bool symmetric() const {
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      for (std::int64_t j = 0; j < i; ++j) {
+        if (at(i, j) != at(j, i)) return false;
+      }
+    }
+    return true;
+  }
+
+  std::int64_t tokens;
+  std::vector<std::uint8_t> visible;
+};
+
+template <class Sees>
+void expect_sees(const Seen& seen, const Sees& sees) {
+  for (std::int64_t i = 0; i < seen.tokens; ++i) {
+    for (std::int64_t j = 0; j < seen.tokens; ++j) ASSERT_EQ(seen.at(i, j), sees(i, j)) << i << " " << j;
+  }
+}
+
+TEST(PapersCases, TakeEveryLengthOfEveryTable) {
+  for (const std::string table : {"alpaca", "longformer", "reordering"}) {
+    std::map<std::string, std::vector<std::int64_t>> lengths;
+    for (const PapersCase& one : papers_cases({table}, 16384)) lengths[one.mask].push_back(one.tokens);
+    for (const auto& [mask, tokens] : lengths) {
+      EXPECT_EQ(tokens, (std::vector<std::int64_t>{1024, 2048, 4096, 8192, 16384})) << mask;
+    }
+  }
+  for (const PapersCase& one : papers_cases(kPapersTables, 2048)) EXPECT_LE(one.tokens, 2048);
+}
+
+TEST(PapersCases, PackAlpacaDocumentsInFileOrder) {
+  // The first two of 13 documents, of 998 tokens in all, are 9 + 43 and 9 + 14 tokens long.
+  const Seen causal(case_of("alpaca", "causal", kTokens).build());
+  const Seen bidirectional(case_of("alpaca", "bidirectional inputs", kTokens).build());
+  for (const Seen* seen : {&causal, &bidirectional}) {
+    EXPECT_TRUE(seen->at(51, 0) && seen->at(74, 52) && seen->at(997, 997));
+    EXPECT_FALSE(seen->at(52, 51) || seen->at(51, 52) || seen->at(20, 21));
+    EXPECT_EQ(seen->in_row(998), 0);
+  }
+  EXPECT_FALSE(causal.at(0, 1));
+  EXPECT_TRUE(bidirectional.at(0, 8) && bidirectional.at(52, 60));
+  EXPECT_FALSE(bidirectional.at(0, 9) || bidirectional.at(52, 61));
+}
+
+TEST(PapersCases, DrawTreesAsPublished) {
+  constexpr std::int64_t kNodes = 780, kChildren = 5;
+  const auto parent = [](std::int64_t k) { return k / kChildren - 1; };  // −1: the root, which is left out
+  const Seen two(case_of("medusa", "self and parent", kTokens, "K = 4, s = 5").build());
+  expect_sees(two,
+              [&](std::int64_t i, std::int64_t j) { return i < kNodes && (i == j || (j >= 0 && j == parent(i))); });
+  const Seen all(case_of("medusa", "ancestors", kTokens, "K = 4, s = 5").build());
+  expect_sees(all, [&](std::int64_t i, std::int64_t j) {
+    if (i >= kNodes) return false;
+    while (i > j) i = parent(i);
+    return i == j;
+  });
+}
+
+TEST(PapersCases, PadTreesToPowersOfTwo) {
+  std::map<std::string, std::int64_t> tokens;
+  for (const PapersCase& one : papers_cases({"medusa"}, 16384)) tokens[one.size] = one.tokens;
+  EXPECT_EQ(tokens, (std::map<std::string, std::int64_t>{{"K = 4, s = 3: 120", 128},
+                                                         {"K = 5, s = 3: 363", 512},
+                                                         {"K = 6, s = 3: 1092", 2048},
+                                                         {"K = 7, s = 3: 3279", 4096},
+                                                         {"K = 8, s = 3: 9840", 16384},
+                                                         {"K = 4, s = 4: 340", 512},
+                                                         {"K = 4, s = 5: 780", 1024},
+                                                         {"K = 4, s = 6: 1554", 2048},
+                                                         {"K = 4, s = 7: 2800", 4096},
+                                                         {"K = 4, s = 8: 4680", 8192},
+                                                         {"K = 4, s = 9: 7380", 8192},
+                                                         {"K = 4, s = 10: 11110", 16384}}));
+}
+
+TEST(PapersCases, DrawLongformerAsPublished) {
+  expect_sees(Seen(case_of("longformer", "windowed", kTokens).build()),
+              [](std::int64_t i, std::int64_t j) { return std::abs(i - j) <= 4; });
+  expect_sees(Seen(case_of("longformer", "dilated", kTokens).build()),
+              [](std::int64_t i, std::int64_t j) { return std::abs(i - j) <= 8 && (i - j) % 2 == 0; });
+  const Seen global(case_of("longformer", "global", kTokens).build());
+  std::vector<std::int64_t> globals;
+  for (std::int64_t i = 0; i < kTokens; ++i) {
+    if (global.in_row(i) == kTokens) globals.push_back(i);
+  }
+  EXPECT_EQ(globals.size(), 2U + 8U);  // log₂ 1,024 − 2
+  EXPECT_EQ(globals[0], 0);
+  EXPECT_EQ(globals[1], 1);
+  const auto is_global = [&](std::int64_t i) { return std::find(globals.begin(), globals.end(), i) != globals.end(); };
+  expect_sees(global,
+              [&](std::int64_t i, std::int64_t j) { return std::abs(i - j) <= 4 || is_global(i) || is_global(j); });
+}
+
+TEST(PapersMasks, ScrambleABandWithoutLosingAnEdge) {
+  const Seen seen(scrambled_band(kTokens, 16));
+  EXPECT_TRUE(seen.symmetric());
+  EXPECT_EQ(seen.total(), kTokens * 33 - 16 * 17);
+  std::map<std::int64_t, std::int64_t> rows;  // by how much they see
+  for (std::int64_t i = 0; i < kTokens; ++i) ++rows[seen.in_row(i)];
+  for (std::int64_t k = 17; k < 33; ++k) EXPECT_EQ(rows[k], 2) << k;
+  EXPECT_EQ(rows[33], kTokens - 32);
+  // Out of order: few neighbours are still neighbours.
+  std::int64_t beside = 0;
+  for (std::int64_t i = 1; i < kTokens; ++i) beside += seen.at(i, i - 1) ? 1 : 0;
+  EXPECT_LT(beside, kTokens / 10);
+}
+
+TEST(PapersMasks, ScrambleAGridWithoutLosingAnEdge) {
+  for (const auto& [tokens, height, width] :
+       {std::array<std::int64_t, 3>{1024, 32, 32}, std::array<std::int64_t, 3>{2048, 32, 64}}) {
+    const Seen seen(scrambled_grid(tokens));
+    EXPECT_TRUE(seen.symmetric());
+    std::map<std::int64_t, std::int64_t> rows;
+    for (std::int64_t i = 0; i < tokens; ++i) ++rows[seen.in_row(i)];
+    EXPECT_EQ(rows, (std::map<std::int64_t, std::int64_t>{
+                        {3, 4}, {4, 2 * (height - 2) + 2 * (width - 2)}, {5, (height - 2) * (width - 2)}}));
+  }
+}
+
+TEST(PapersMasks, DrawSymmetricRandomMasksAtTheirProbability) {
+  constexpr std::int64_t kMany = 4096;
+  const Seen seen(symmetric_random(kMany));
+  EXPECT_TRUE(seen.symmetric());
+  std::array<double, 27> near{};
+  double far = 0;
+  for (std::int64_t i = 0; i < kMany; ++i) {
+    ASSERT_TRUE(seen.at(i, i));
+    for (std::int64_t j = i + 1; j < kMany; ++j) {
+      (j - i < 27 ? near[static_cast<std::size_t>(j - i)] : far) += seen.at(i, j) ? 1 : 0;
+    }
+  }
+  for (std::size_t d = 1; d < near.size(); ++d) {
+    const double expected = 0.5 * std::exp(-0.3 * static_cast<double>(d)) * kMany;
+    EXPECT_NEAR(near[d], expected, 5 * std::sqrt(expected) + 1) << d;
+  }
+  const double expected = 0.0002 * (kMany - 27.0) * (kMany - 26.0) / 2;
+  EXPECT_NEAR(far, expected, 5 * std::sqrt(expected));
+}
+
+TEST(PapersCases, KeepTheShareOfBlocksThatTheyName) {
+  for (const PapersCase& one : papers_cases({"block-sparse"}, 16384)) {
+    ASSERT_EQ(one.tokens, 16384);
+    const Mask mask = one.build();
+    const BlockMap* blocks = mask.lowered().blocks();
+    ASSERT_NE(blocks, nullptr);
+    EXPECT_EQ(blocks->density(), one.kept_blocks) << one.mask << " " << one.size;
+    EXPECT_EQ(blocks->block() % 128, 0);
+  }
+  EXPECT_EQ(papers_cases({"block-sparse"}, 16384).size(), 12U);
+}
+
+PapersResult some_result() {
+  PapersResult result;
+  result.asked = {.table = "longformer", .mask = "windowed", .tokens = 2048, .published = {.plain = 5.18}};
+  result.tiles = {.skip = 900, .partial = 90, .full = 10};
+  result.unmasked = {1.0, 3.0};
+  result.every_tile = {2.0, 3.0};
+  result.ours = {0.01, 0.03};
+  return result;
+}
+
+/// Cells of a line of text.
+std::vector<std::string> words(const std::string& line) {
+  std::istringstream stream(line);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+std::string line_of(const std::string& text, const std::string& begin) {
+  const std::size_t at = text.find("\n" + begin);
+  return at == std::string::npos ? "" : text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+}
+
+TEST(PapersReport, SaysHowMuchFasterEachMaskIs) {
+  PapersResult result = some_result();
+  result.reordered = ReorderedResult{.prepare_seconds = 0.5, .active_tiles = 50, .seconds = {0.004, 0.004}};
+  const std::string text = papers_table({result});
+  EXPECT_EQ(words(line_of(text, "windowed")),
+            words("windowed 2,048 0 % intervals 100 of 1,000 0 µs 4.00 s 5.00 s 40.0 ms 100 5.18"));
+  EXPECT_EQ(words(line_of(text, "  reordered")), words("reordered 50 of 1,000 500 ms 8.00 ms 500"));
+}
+
+TEST(PapersReport, HoldsBlockMapsAgainstTheirShare) {
+  PapersResult result = some_result();
+  result.asked = {.table = "block-sparse", .mask = "random", .size = "1/4", .tokens = 2048, .kept_blocks = 0.25};
+  result.ours = {0.3, 0.9};
+  result.copies_seconds = 0.025;
+  const std::vector<std::string> cells = words(line_of(papers_table({result}), "random"));
+  ASSERT_GE(cells.size(), 2U);
+  EXPECT_EQ(cells[cells.size() - 2], "1.00");  // 0.3 of 1.1 · ¼ · 1 + 0.025
+  EXPECT_EQ(cells.back(), "1.06");             // 0.9 of 1.1 · ¼ · 3 + 0.025
+}
+
+TEST(PapersReport, DrawsALineAMaskAndOneReordered) {
+  PapersResult longer = some_result();
+  longer.asked.tokens = 4096;
+  longer.reordered = ReorderedResult{.seconds = {1, 1}};
+  PapersResult apart = some_result();
+  apart.asked.in_plot = false;
+  const std::vector<SpeedupLine> lines = speedup_lines({some_result(), longer, apart});
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].name, "longformer windowed");
+  ASSERT_EQ(lines[0].samples.size(), 2U);
+  EXPECT_EQ(lines[0].samples[1].tokens, 4096);
+  EXPECT_DOUBLE_EQ(lines[0].samples[1].speedup, 100);
+  EXPECT_TRUE(lines[1].reordered);
+  EXPECT_DOUBLE_EQ(lines[1].samples[0].speedup, 2);
+}
+
+std::int64_t count(const std::string& text, const std::string& part) {
+  std::int64_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(SpeedupChart, JoinsTheSamplesOfALineAndNamesIt) {
+  const std::vector<SpeedupLine> lines = {{"slow & steady", false, {{1024, 1.5}, {2048, 2}, {4096, 3}}},
+                                          {"fast", true, {{1024, 10}, {4096, 100}}}};
+  const SpeedupChart chart("a title", lines);
+  const std::string svg = chart.svg();
+  EXPECT_EQ(count(svg, "<line"), 3);
+  for (const char* text : {">a title<", ">slow &amp; steady<", ">fast, reordered<", ">1,024<", ">4,096<", ">50<"}) {
+    EXPECT_EQ(count(svg, text), 1) << text;
+  }
+  EXPECT_LT(svg.find(">fast, reordered<"), svg.find(">slow &amp; steady<"));  // from top to bottom
+  EXPECT_EQ(chart.png().substr(1, 3), "PNG");
+}
+
+TEST(SpeedupChart, TakesASingleSample) {
+  EXPECT_EQ(count(SpeedupChart("one", {{"alone", false, {{1024, 1}}}}).svg(), ">alone<"), 1);
+}
+
+TEST(Papers, RunsFromTheSmallestCaseToJson) {
+  std::ostringstream out, err;
+  Console console{.out = out, .err = err};
+  run_papers({.asked = true, .tables = {"medusa"}, .max_tokens = 128, .plot = ""}, {.threads = 1, .json = true},
+             console);
+  set_thread_count(0);
+  const auto json = nlohmann::json::parse(out.str());
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_EQ(json["threads"], 1);
+  for (const auto& result : json["results"]) {
+    EXPECT_EQ(result["tokens"], 128);
+    EXPECT_EQ(result["form"], "bits");
+    EXPECT_EQ(result["baseline"], "causal");
+    for (const char* times : {"unmasked_seconds", "every_tile_seconds", "seconds"}) {
+      EXPECT_GT(result[times]["forward"], 0) << times;
+      EXPECT_GT(result[times]["backward"], 0) << times;
+    }
+  }
+  // 120 nodes and their ancestors, 120 nodes and 117 parents.
+  EXPECT_DOUBLE_EQ(json["results"][0]["density"], (3 * 1 + 9 * 2 + 27 * 3 + 81 * 4) / (128.0 * 128));
+  EXPECT_DOUBLE_EQ(json["results"][1]["density"], (120 + 117) / (128.0 * 128));
+}
+
+TEST(Papers, RefusesAPlotThatIsNone) {
+  std::ostringstream out, err;
+  Console console{.out = out, .err = err};
+  EXPECT_THROW(run_papers({.tables = {"medusa"}, .plot = "plot.gif"}, {}, console), Error);
+  EXPECT_THROW(run_papers({.tables = {"block-sparse"}, .plot = "plot.svg"}, {}, console), Error);
+  EXPECT_THROW(run_papers({.tables = {"longformer"}, .max_tokens = 512}, {}, console), Error);
+}
+
+}  // namespace
+}  // namespace flashmask::cli
