@@ -22,11 +22,14 @@ Mask hashed() {
   return masks::hash_sparse_sorted(queries, keys);
 }
 
-/// The calls of the table in docs/masks.md.
+std::vector<std::uint8_t> kept(std::initializer_list<int> tokens) { return {tokens.begin(), tokens.end()}; }
+
+/// The calls of the tables in docs/masks.md.
 std::vector<Picture> gallery() {
   using namespace masks;
   const Lengths documents = {4, 3, 3};
   const std::vector<SharedQuestion> question = {{4, {3, 3}}};
+  const std::vector<VisiblePair> edges = {{0, 4}, {4, 9}, {1, 7}, {2, 3}, {8, 2}};
   return {
       {"0 full", full(10, 10)},
       {"1 causal", causal(10, 10)},
@@ -48,6 +51,21 @@ std::vector<Picture> gallery() {
       {"tree", tree(Lengths{-1, 0, 0, 2, 2}, Lengths{2, 2, 1, 3, 2}, 10).mask},
       {"spans", bidirectional_spans(10, std::vector<Span>{{1, 4}, {6, 9}})},
       {"diffusion", block_diffusion(5, 2)},
+      {"dilated", dilated_window(10, 10, 2, 1, 2)},
+      {"global tokens", global_tokens(10, Lengths{2, 7}, 1, 1)},
+      {"big bird", big_bird(10, {.block = 1, .global_blocks = 1, .random_blocks = 2, .seed = 1})},
+      {"grid 2 x 5", neighbourhood_2d({2, 2}, {5, 3})},
+      {"grid 5 x 2 x 1", neighbourhood_3d({5, 3}, {2, 1}, {1, 1})},
+      {"dilated grid", neighbourhood(std::vector<NeighbourhoodAxis>{{10, 3, 3}})},
+      {"strided", strided_factorised(10, 3)},
+      {"fixed", fixed_factorised(10, 4, 1)},
+      {"scfa hash", scfa_hash_sparse(Lengths{0, 1, 2, 0, 1, 2, 0, 1, 2, 2}, Lengths{0, 1, 0, 2, 2, 0, 1, 2, 0, 2}, 1)},
+      {"scfa qk", scfa_qk_sparse(kept({1, 1, 0, 1, 1, 1, 0, 0, 1, 1}), kept({1, 0, 1, 1, 0, 1, 1, 1, 0, 1}), 1)},
+      {"dropped", drop_queries(window(10, 10, 2, 1), Lengths{2, 5, 6})},
+      {"in order", tree_in_order(Lengths{-1, 0, 0, 1, 2, 1, 2, 5}, 8, 2)},
+      {"medusa", medusa_tree(Lengths{2, 2, 1}, 10)},
+      {"self, parent", medusa_tree(Lengths{2, 2, 1}, 10, 0, TreeSight::parent)},
+      {"graph", graph(10, edges, {.symmetric = true, .self_loops = true})},
   };
 }
 
