@@ -9,11 +9,14 @@
 #include "flashmask/problem.h"
 
 /// Dense attention in double precision: the specification every kernel is held against. Tensors are contiguous in
-/// the layout of Problem; dtype and device are not looked at.
+/// the layout of Problem; dtype, device and dropout are not looked at.
 namespace flashmask::reference {
 
 struct Inputs {
   std::span<const double> q, k, v;
+  /// [batch, query_heads, query_length, key_length]: what dropout multiplies each probability by, 0 or the scale of
+  /// what is kept; empty: no dropout.
+  std::span<const double> dropout = {};
 };
 
 struct Outputs {

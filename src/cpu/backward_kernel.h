@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cpu/dropout_words.h"
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
@@ -126,14 +127,20 @@ class BackwardKernel {
     const std::int64_t left = task.sizes.query_length - row0;
     const TileBounds tile{row0, column0_, static_cast<int>(left < kQueries ? left : kQueries), columns_};
     for (int half = 0; half < kHalves; ++half) extent_[half].set_whole();
-    if (kind == TileKind::full && columns_ == kKeys) {
-      step<false>(task, head, tile);
+    const bool dropout = head.dropout.threshold != 0;
+    if (kind == TileKind::full && columns_ == kKeys && !dropout) {
+      step<false, false>(task, head, tile);
     } else {
       for (int half = 0; half < kHalves; ++half) {
         read_mask(task.row_words, head.mask, tile, half, kind);
         if (task.trim) extent_[half].set_visible(bits_[half]);
       }
-      step<true>(task, head, tile);
+      if (dropout) {
+        draw_dropout(head.dropout, tile);
+        step<true, true>(task, head, tile);
+      } else {
+        step<true, false>(task, head, tile);
+      }
     }
     add_grad_query(task, head, row_tile, tile);
   }
@@ -149,6 +156,12 @@ class BackwardKernel {
         row_words(mask, {tile.row0 + r, tile.column0 + half * kWordBits, tile.rows - r, columns}, word);
       }
     }
+  }
+
+  FLASHMASK_INLINE void draw_dropout(const DropoutDraw& draw, const TileBounds& tile) {
+    for (int half = 0; half < kHalves; ++half)
+      for (int r = 0; r < kQueries; r += kWordBits)
+        DropoutWords<Isa>::row_words(draw, tile.row0 + r, tile.column0 + half * kWordBits, kept_[half].word + r);
   }
 
   /// What the next visit, or the next task, reads first.
@@ -171,10 +184,10 @@ class BackwardKernel {
     prefetch.begin(row_of<In>(rows, row0), rows.stride * kElement, left < kKeys ? left : kKeys, width * kElement);
   }
 
-  template <bool Masked>
+  template <bool Masked, bool Dropout>
   FLASHMASK_INLINE void step(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile) {
     load_queries(task, head, tile);
-    for (int half = 0; half < kHalves; ++half) grad_score<Masked>(head, tile, half);
+    for (int half = 0; half < kHalves; ++half) grad_score<Masked, Dropout>(head, tile, half);
     // dV += Pᵀ dO, dK += dSᵀ Q
     accumulate_keys(grad_values_, value_stride_, value_columns_, probabilities_, grad_output_units_);
     accumulate_keys(grad_keys_, key_stride_, key_columns_, grad_scores_, query_units_);
@@ -196,8 +209,9 @@ class BackwardKernel {
     }
   }
 
-  /// P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each after the other.
-  template <bool Masked>
+  /// P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each after the other. With
+  /// dropout, P keeps its dropped elements in dS = P ∘ (D ∘ dO vᵀ − Δ) only, D being 0 or the scale of what is kept.
+  template <bool Masked, bool Dropout>
   FLASHMASK_INLINE void grad_score(const BackwardHead& head, const TileBounds& tile, int half) {
     for (int panel = 0; panel < kHalfPanels; ++panel) {
       const int key_panel = half * kHalfPanels + panel;
@@ -208,7 +222,8 @@ class BackwardKernel {
         QueryBlocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
           if (extent_[half].active(block, panel)) {
             for (Prefetch& next : next_) next.fetch(kPrefetchLines);
-            register_tile_of_scores<Masked, rows.value>(head, tile, key_panel, QueryBlocks::begin(block), keys, values);
+            register_tile_of_scores<Masked, Dropout, rows.value>(head, tile, key_panel, QueryBlocks::begin(block), keys,
+                                                                 values);
           } else {
             clear_register_tile<rows.value>(key_panel, QueryBlocks::begin(block));
           }
@@ -217,13 +232,13 @@ class BackwardKernel {
     }
   }
 
-  template <bool Masked, int Rows>
+  template <bool Masked, bool Dropout, int Rows>
   FLASHMASK_INLINE void register_tile_of_scores(const BackwardHead& head, const TileBounds& tile, int panel, int q0,
                                                 Panel<Unit> keys, Panel<Unit> values) {
     const Vec scale = Isa::broadcast(scale_ * kLog2E);
     Accumulators<Isa, Rows, Isa::vectors> p =
         register_tile<Isa, Rows, Isa::vectors>({queries_ + q0 * key_stride_, key_stride_, 1}, keys, key_units_);
-    alignas(64) float kept[Rows][kPanel<Isa>];
+    alignas(64) float softmax[Rows][kPanel<Isa>];
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
       const Vec lse2 = Isa::broadcast(head.statistics.lse2[tile.row0 + q0 + r]);
       unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
@@ -232,8 +247,9 @@ class BackwardKernel {
           x = Isa::select(
               bits_[panel / kHalfPanels].word[q0 + r] >> (panel % kHalfPanels * kPanel<Isa> + v * Isa::lanes), x,
               Isa::broadcast(0.0f));
+        Isa::store(softmax[r] + v * Isa::lanes, x);
+        if constexpr (Dropout) x = Isa::select(kept_bits(panel, q0 + r, v), x, Isa::broadcast(0.0f));
         p.v[r][v] = x;
-        Isa::store(kept[r] + v * Isa::lanes, x);
       });
     });
     store_register_tile(probabilities_, panel, q0, p);
@@ -243,11 +259,19 @@ class BackwardKernel {
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
       const Vec delta = Isa::broadcast(head.statistics.delta[tile.row0 + q0 + r]);
       unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
-        ds.v[r][v] = Isa::mul(Isa::load(kept[r] + v * Isa::lanes), Isa::sub(ds.v[r][v], delta));
+        Vec grad_p = ds.v[r][v];
+        if constexpr (Dropout)
+          grad_p = Isa::select(kept_bits(panel, q0 + r, v), Isa::mul(grad_p, Isa::broadcast(head.dropout.scale)),
+                               Isa::broadcast(0.0f));
+        ds.v[r][v] = Isa::mul(Isa::load(softmax[r] + v * Isa::lanes), Isa::sub(grad_p, delta));
       });
     });
     store_register_tile(grad_scores_, panel, q0, ds);
     store_register_tile_rows(panel, q0, ds);
+  }
+
+  FLASHMASK_INLINE std::uint64_t kept_bits(int panel, int query, int vector) const {
+    return kept_[panel / kHalfPanels].word[query] >> (panel % kHalfPanels * kPanel<Isa> + vector * Isa::lanes);
   }
 
   template <int Rows>
@@ -341,7 +365,7 @@ class BackwardKernel {
     for (int c = 0; c < columns_; ++c) {
       store_row_scaled<Isa>(row_of<In>(task.grad_k, column0_ + c), grad_keys_ + c * key_stride_, scale_,
                             task.sizes.head_dim);
-      store_row_scaled<Isa>(row_of<In>(task.grad_v, column0_ + c), grad_values_ + c * value_stride_, 1.0f,
+      store_row_scaled<Isa>(row_of<In>(task.grad_v, column0_ + c), grad_values_ + c * value_stride_, task.dropout_scale,
                             task.sizes.value_dim);
     }
   }
@@ -369,7 +393,7 @@ class BackwardKernel {
   std::int64_t column0_ = 0;
   int columns_ = 0;
   Prefetch next_[2];
-  TileBits<kQueries> bits_[kHalves];
+  TileBits<kQueries> bits_[kHalves], kept_[kHalves];
   TileExtent<Isa, kQueries> extent_[kHalves];
 };
 

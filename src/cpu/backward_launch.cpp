@@ -107,12 +107,14 @@ class BackwardCall {
                                    workspace<float>(layout_.sums) + head_index * layout_.sum_floats,
                                    turns + g,
                                    mask.column_runs(column_tile),
-                                   mask.partial_tiles()};
+                                   mask.partial_tiles(),
+                                   dropout_draw(problem_, execution_.dropout, batch, head)};
     }
     code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
                head_rows<Rows>(tensors_.v, batch, kv_head), head_rows<MutableRows>(tensors_.grad_k, batch, kv_head),
                head_rows<MutableRows>(tensors_.grad_v, batch, kv_head), column_tile, column_tile + execution_.workers,
-               heads, static_cast<int>(layout_.group), row_words_, plan_.visit() == Visit::active,
+               heads, static_cast<int>(layout_.group), row_words_, static_cast<float>(dropout_scale(problem_.dropout)),
+               plan_.visit() == Visit::active,
                workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes});
   }
 

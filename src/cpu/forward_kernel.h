@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "cpu/dropout_words.h"
 #include "cpu/kernel_tasks.h"
 #include "cpu/register_tile.h"
 #include "cpu/tile_extent.h"
@@ -106,7 +107,12 @@ class ForwardKernel {
   FLASHMASK_INLINE void step(const ForwardTask& task, const TileBounds& tile) {
     score<Masked>(task, tile);
     follow_maximum();
-    exponentiate();
+    if (task.dropout.threshold == 0) {
+      exponentiate<false>();
+    } else {
+      DropoutWords<Isa>::column_words(task.dropout, tile.row0, tile.column0, kept_.word);
+      exponentiate<true>();
+    }
     load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column0, extent_.lines.begin, extent_.lines.end,
                             tile.columns, task.sizes.value_dim);
     accumulate();
@@ -188,7 +194,9 @@ class ForwardKernel {
     }
   }
 
-  /// Scores → probabilities in place, as units of a reduction over keys: [key / step][query]; sum_[query].
+  /// Scores → probabilities in place, as units of a reduction over keys: [key / step][query]; sum_[query]. Dropped ones
+  /// count in the sum, but not in the product that follows.
+  template <bool Dropout>
   FLASHMASK_INLINE void exponentiate() {
     for (int panel = 0; panel < kPanels; ++panel) {
       Vec reference[Isa::vectors], even[Isa::vectors], odd[Isa::vectors];
@@ -210,6 +218,10 @@ class ForwardKernel {
               p1 = Isa::exp2(Isa::sub(Isa::load(scores_ + (key + 1) * kTile + q), reference[v]));
               even[v] = Isa::add(even[v], p0);
               odd[v] = Isa::add(odd[v], p1);
+              if constexpr (Dropout) {
+                p0 = Isa::select(kept_.word[key] >> q, p0, Isa::broadcast(0.0f));
+                p1 = Isa::select(kept_.word[key + 1] >> q, p1, Isa::broadcast(0.0f));
+              }
             }
             Isa::store_row_pair(probabilities() + key / Isa::step * kTile + q, kTile, p0, p1);
           }
@@ -240,7 +252,7 @@ class ForwardKernel {
       const float sum = sum_[q];
       const bool sees_nothing = sum == 0.0f;
       store_row_scaled<Isa>(row_of<In>(task.o, row0_ + q), output_ + q * value_stride_,
-                            sees_nothing ? 0.0f : 1.0f / sum, task.sizes.value_dim);
+                            sees_nothing ? 0.0f : task.dropout.scale / sum, task.sizes.value_dim);
       task.lse[row0_ + q] = sees_nothing ? -kInfinity : (maximum_[q] + log2f(sum)) * kLn2;
     }
   }
@@ -255,7 +267,7 @@ class ForwardKernel {
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
   std::int64_t row0_ = 0;
   int rows_ = 0;
-  TileBits<kTile> bits_;
+  TileBits<kTile> bits_, kept_;
   TileExtent<Isa, kTile> extent_;
 };
 

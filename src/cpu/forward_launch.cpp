@@ -29,7 +29,7 @@ class Forward final : public ForwardKernel {
                     // together.
                     const std::int64_t row_tile = row_tiles - 1 - task % row_tiles;
                     run_row_tile(plan, tensors, head / problem.query_heads, head % problem.query_heads, row_tile,
-                                 execution.workspace + static_cast<std::size_t>(worker) * scratch);
+                                 execution.dropout, execution.workspace + static_cast<std::size_t>(worker) * scratch);
                   });
   }
 
@@ -39,14 +39,15 @@ class Forward final : public ForwardKernel {
   }
 
   void run_row_tile(const Plan& plan, const ForwardTensors& tensors, std::int64_t batch, std::int64_t head,
-                    std::int64_t row_tile, std::byte* scratch) const {
+                    std::int64_t row_tile, const DropoutState& dropout, std::byte* scratch) const {
     const Problem& problem = plan.problem();
     const std::int64_t kv_head = head / (problem.query_heads / problem.kv_heads);
     const HeadMask mask(plan, Direction::forward, batch, head);
     code_.run({head_sizes(problem), head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
                head_rows<Rows>(tensors.v, batch, kv_head), head_rows<MutableRows>(tensors.o, batch, head),
                head_line(tensors.lse, batch, head), row_tile, mask.row_runs(row_tile), mask.partial_tiles(),
-               set_.predicates.of(info().predicate).column_words, plan.visit() == Visit::active, scratch});
+               set_.predicates.of(info().predicate).column_words, dropout_draw(problem, dropout, batch, head),
+               plan.visit() == Visit::active, scratch});
   }
 
   const InstructionSet& set_;

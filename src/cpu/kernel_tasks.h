@@ -63,6 +63,15 @@ struct PredicateCode {
   ReadWords row_words;
 };
 
+/// What one query head's dropout depends on; see dropout.h.
+struct DropoutDraw {
+  std::uint32_t key0, key1;  ///< the seed
+  std::uint32_t head;        ///< batch · query heads + query head
+  std::uint32_t offset;
+  std::uint32_t threshold;  ///< 16-bit numbers from here on are kept; 0: no dropout
+  float scale;              ///< of what is kept
+};
+
 struct RunList {
   const Run* runs;
   std::int64_t count;
@@ -96,6 +105,7 @@ struct ForwardTask {
   RunList runs;
   PartialTiles mask;
   ReadWords column_words;
+  DropoutDraw dropout;
   bool trim;  ///< leave out the wholly masked parts of partial tiles
   std::byte* scratch;
 };
@@ -132,6 +142,7 @@ struct BackwardHead {
   GradQueryTurns* turns;
   RunList runs;  ///< row tiles of this column tile
   PartialTiles mask;
+  DropoutDraw dropout;
 };
 
 /// One column tile of one key head.
@@ -144,6 +155,7 @@ struct BackwardTask {
   const BackwardHead* heads;
   int head_count;
   ReadWords row_words;
+  float dropout_scale;  ///< of the probabilities that are kept
   bool trim;
   std::byte* scratch;
 };

@@ -7,6 +7,7 @@
 
 #include "cpu/instruction_set.h"
 #include "cpu/kernel_tasks.h"
+#include "dispatch/dropout.h"
 #include "dispatch/kernel.h"
 #include "flashmask/block_map.h"
 #include "mask/to_bits.h"
@@ -44,6 +45,16 @@ inline float* head_line(const TensorView& tensor, std::int64_t batch, std::int64
 inline HeadSizes head_sizes(const Problem& problem) {
   return {problem.query_length, problem.key_length, static_cast<int>(problem.head_dim),
           static_cast<int>(problem.value_dim), problem.softmax_scale()};
+}
+
+inline DropoutDraw dropout_draw(const Problem& problem, const DropoutState& state, std::int64_t batch,
+                                std::int64_t query_head) {
+  return {static_cast<std::uint32_t>(state.seed),
+          static_cast<std::uint32_t>(state.seed >> 32),
+          static_cast<std::uint32_t>(batch * problem.query_heads + query_head),
+          static_cast<std::uint32_t>(state.offset),
+          dropout_threshold(problem.dropout),
+          static_cast<float>(dropout_scale(problem.dropout))};
 }
 
 /// The mask and schedule that one query head reads.

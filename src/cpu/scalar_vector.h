@@ -12,6 +12,28 @@ namespace flashmask::cpu {
 /// The vocabulary of the kernels in portable C++: four lanes a vector, so that any compiler can use what it has.
 /// Every instruction set offers the same names; what a name means is said here.
 struct Scalar {
+  /// One Philox counter; see dropout_words.h.
+  struct Counters {
+    static constexpr int lanes = 1;
+    using Vec = std::uint64_t;
+
+    static FLASHMASK_INLINE Vec broadcast(std::uint32_t x) { return x; }
+    static FLASHMASK_INLINE Vec ramp(std::uint32_t first) { return first; }
+    static FLASHMASK_INLINE Vec multiply(Vec x, Vec y) { return (x & 0xffffffffu) * (y & 0xffffffffu); }
+    static FLASHMASK_INLINE Vec high_half(Vec x) { return x >> 32; }
+    static FLASHMASK_INLINE Vec xor_of(Vec x, Vec y, Vec z) { return x ^ y ^ z; }
+
+    /// Bit k: the k-th 16-bit number is at least `threshold`.
+    static FLASHMASK_INLINE std::uint64_t at_least(Vec x0, Vec x1, Vec x2, Vec x3, std::uint32_t threshold) {
+      return pair(x0, threshold) | pair(x1, threshold) << 2 | pair(x2, threshold) << 4 | pair(x3, threshold) << 6;
+    }
+
+   private:
+    static FLASHMASK_INLINE std::uint64_t pair(Vec x, std::uint32_t threshold) {
+      return ((x & 0xffffu) >= threshold ? 1u : 0u) | ((x >> 16 & 0xffffu) >= threshold ? 2u : 0u);
+    }
+  };
+
   static constexpr int lanes = 4;
   static constexpr int row_block = 4;  ///< rows of a register tile
   static constexpr int vectors = 2;    ///< vectors of a register tile

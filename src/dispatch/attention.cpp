@@ -23,12 +23,20 @@ std::byte* align(void* memory) {
   return reinterpret_cast<std::byte*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
 }
 
+void check_dropout(const Problem& problem, const DropoutState& state, Direction direction) {
+  if (problem.dropout == 0 || state.offset < std::uint64_t{1} << 32) return;
+  throw Error(Status::invalid_argument, to_string(direction) + ": the dropout offset is " +
+                                            std::to_string(state.offset) + "; expected one below 2^32");
+}
+
 /// The executor, workers and memory of one call: the caller's, or the library's own.
 class CallResources {
  public:
   CallResources(const Plan& plan, Direction direction, const Execution& execution)
       : executor_(execution.executor != nullptr ? *execution.executor : default_executor()),
-        workers_(std::max(executor_.workers(), 1)) {
+        workers_(std::max(executor_.workers(), 1)),
+        dropout_(execution.dropout) {
+    check_dropout(plan.problem(), dropout_, direction);
     const std::size_t needed = plan.workspace_bytes(direction, workers_);
     if (execution.workspace == nullptr) {
       own_.reset(static_cast<std::byte*>(::operator new(needed, std::align_val_t(kWorkspaceAlignment))));
@@ -43,11 +51,12 @@ class CallResources {
     workspace_ = align(execution.workspace);
   }
 
-  KernelExecution kernel_execution() const { return {executor_, workers_, workspace_}; }
+  KernelExecution kernel_execution() const { return {executor_, workers_, workspace_, dropout_}; }
 
  private:
   Executor& executor_;
   int workers_;
+  DropoutState dropout_;
   std::unique_ptr<std::byte, FreeAligned> own_;
   std::byte* workspace_ = nullptr;
 };

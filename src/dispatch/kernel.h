@@ -16,6 +16,7 @@ struct KernelExecution {
   Executor& executor;
   int workers;
   std::byte* workspace;
+  DropoutState dropout;
 };
 
 /// One row of the kernel table.

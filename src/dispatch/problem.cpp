@@ -17,6 +17,13 @@ void require(bool accepted, const char* field, std::int64_t given, const std::st
                 std::string("problem: ") + field + " is " + std::to_string(given) + "; expected " + expected);
 }
 
+/// Probabilities are rounded to multiples of 2^−16; one that rounds to 1 would keep nothing.
+void require_dropout(double dropout) {
+  if (dropout >= 0 && std::lround(dropout * 65536) < 65536) return;
+  throw Error(Status::invalid_argument,
+              "problem: dropout is " + std::to_string(dropout) + "; expected a probability in [0, 1)");
+}
+
 }  // namespace
 
 float Problem::softmax_scale() const {
@@ -36,6 +43,7 @@ void validate(const Problem& problem) {
           "a multiple of kv_heads, which is " + std::to_string(problem.kv_heads));
   require(problem.head_dim >= 1 && problem.head_dim <= kMaxHeadDim, "head_dim", problem.head_dim, dim);
   require(problem.value_dim >= 1 && problem.value_dim <= kMaxHeadDim, "value_dim", problem.value_dim, dim);
+  require_dropout(problem.dropout);
   if (!std::isfinite(problem.softmax_scale()))
     throw Error(Status::invalid_argument,
                 "problem: scale is not finite; expected a number, or nothing for 1/sqrt(head_dim)");

@@ -172,10 +172,10 @@ void check_shape(const std::string& function, const MaskShape& shape) {
 }
 
 void check_count(const std::string& function, const std::string& argument, std::size_t given, std::size_t expected,
-                 const std::string& extent) {
+                 const std::string& extent, const std::string& unit) {
   if (given == expected) return;
   refuse(function + ": " + argument + " has " + counted(given, "value") + " but " + extent + " is " +
-         grouped(static_cast<std::int64_t>(expected)));
+         grouped(static_cast<std::int64_t>(expected)) + "; give one value a " + unit);
 }
 
 }  // namespace
@@ -192,7 +192,7 @@ Mask from_dense(const MaskShape& shape, std::span<const std::uint8_t> visible, E
   check_shape("from_dense", shape);
   check_count("from_dense", "visible", visible.size(),
               element_count("from_dense", {shape.batch, shape.heads, shape.rows, shape.columns}),
-              "batch x heads x rows x columns");
+              "batch x heads x rows x columns", "score");
   const std::int64_t head = shape.rows * shape.columns;
   return from_dense(
       DenseScores{visible.data(), DenseType::boolean, shape, {shape.heads * head, head, shape.columns, 1}}, executor);
@@ -203,7 +203,7 @@ Mask from_packed(const MaskShape& shape, std::span<const std::uint8_t> bits, Exe
   const std::int64_t row_bytes = (shape.columns + 7) / 8;
   check_count("from_packed", "bits", bits.size(),
               element_count("from_packed", {shape.batch, shape.heads, shape.rows, row_bytes}),
-              "batch x heads x rows x ceil(columns / 8)");
+              "batch x heads x rows x ceil(columns / 8)", "byte");
   const auto pack_row = [&](std::int64_t batch, std::int64_t head, std::int64_t row, std::uint64_t* words) {
     const std::uint8_t* line = bits.data() + ((batch * shape.heads + head) * shape.rows + row) * row_bytes;
     for (std::int64_t c = 0; c < shape.columns; c += kCellSize) {

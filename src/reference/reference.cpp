@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <string>
 
@@ -22,13 +21,14 @@ void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
   require_size("q", in.q.size(), p.batch * p.query_length * p.query_heads * p.head_dim);
   require_size("k", in.k.size(), p.batch * p.key_length * p.kv_heads * p.head_dim);
   require_size("v", in.v.size(), p.batch * p.key_length * p.kv_heads * p.value_dim);
+  if (!in.dropout.empty())
+    require_size("dropout", in.dropout.size(), p.batch * p.query_heads * p.query_length * p.key_length);
   const MaskShape& m = mask.shape();
   const bool heads = m.heads == 1 || m.heads == p.kv_heads || m.heads == p.query_heads;
-  const bool batch = m.batch == 1 || m.batch == p.batch;
-  if (batch && heads && m.rows == p.query_length && m.columns == p.key_length) return;
+  if (heads && (m.batch == 1 || m.batch == p.batch) && m.rows == p.query_length && m.columns == p.key_length) return;
   refuse("reference: " + mask.description() +
-         " does not fit the problem; give it query_length rows, key_length columns, batch 1 or B and 1, kv_heads or "
-         "query_heads heads");
+         " does not fit the problem; give query_length rows, key_length columns, "
+         "batch 1 or B, heads 1, kv_heads or query_heads");
 }
 
 /// Where the vectors of one query row and of its key columns lie, and which mask head speaks for it.
@@ -42,6 +42,9 @@ struct Place {
     return ((b * p.key_length + j) * p.kv_heads + kv_head()) * dim;
   }
   std::int64_t lse() const { return (b * p.query_heads + h) * p.query_length + i; }
+  double kept(const Inputs& in, std::int64_t j) const {
+    return in.dropout.empty() ? 1 : in.dropout[lse() * p.key_length + j];
+  }
 };
 
 double dot(const double* a, const double* b, std::int64_t n) { return std::transform_reduce(a, a + n, b, 0.0); }
@@ -52,24 +55,21 @@ void add_scaled(double* sum, double factor, const double* x, std::int64_t n) {
 
 /// softmax(scale · q kᵀ) v over the columns that the row sees; the others are never read.
 Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& seen) {
-  const auto& [p, b, h, i] = at;
-  Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim),
-          -std::numeric_limits<double>::infinity()};
+  const Problem& p = at.p;
+  Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim), -HUGE_VAL};
   if (seen.empty()) return row;
 
-  const double scale = p.softmax_scale();
   const double* q = &in.q[at.query(p.head_dim)];
-  double largest = -std::numeric_limits<double>::infinity();
+  double largest = row.lse, sum = 0;
   for (std::int64_t j : seen) {
-    row.p[j] = scale * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
+    row.p[j] = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
     largest = std::max(largest, row.p[j]);
   }
-  double sum = 0;
   for (std::int64_t j : seen) sum += row.p[j] = std::exp(row.p[j] - largest);
   row.lse = largest + std::log(sum);
   for (std::int64_t j : seen) {
     row.p[j] /= sum;
-    add_scaled(row.o.data(), row.p[j], &in.v[at.key(j, p.value_dim)], p.value_dim);
+    add_scaled(row.o.data(), row.p[j] * at.kept(in, j), &in.v[at.key(j, p.value_dim)], p.value_dim);
   }
   return row;
 }
@@ -77,9 +77,8 @@ Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& s
 std::vector<std::int64_t> seen_columns(const Place& at, const Mask& mask) {
   const std::int64_t b = mask.shape().batch == 1 ? 0 : at.b, h = at.h / (at.p.query_heads / mask.shape().heads);
   std::vector<std::int64_t> seen;
-  for (std::int64_t j = 0; j < at.p.key_length; ++j) {
+  for (std::int64_t j = 0; j < at.p.key_length; ++j)
     if (mask.visible(b, h, at.i, j)) seen.push_back(j);
-  }
   return seen;
 }
 
@@ -102,8 +101,8 @@ Row row(const Problem& p, const Mask& mask, const Inputs& in, std::int64_t b, st
 
 Outputs forward(const Problem& p, const Mask& mask, const Inputs& in) {
   require_fit(p, mask, in);
-  const std::int64_t rows = p.batch * p.query_heads * p.query_length;
-  Outputs out{std::vector<double>(rows * p.value_dim), std::vector<double>(rows)};
+  Outputs out{std::vector<double>(p.batch * p.query_length * p.query_heads * p.value_dim),
+              std::vector<double>(p.batch * p.query_heads * p.query_length)};
   for_each_row(p, [&](const Place& at) {
     const Row row = attend(at, in, seen_columns(at, mask));
     std::copy(row.o.begin(), row.o.end(), out.o.begin() + at.query(p.value_dim));
@@ -119,7 +118,8 @@ std::vector<double> grad_scores(const Problem& p, const Inputs& in, const Row& r
   const double delta = dot(go, row.o.data(), p.value_dim) - (grad_lse.empty() ? 0.0 : grad_lse[at.lse()]);
   std::vector<double> ds(p.key_length);
   for (std::int64_t j = 0; j < p.key_length; ++j) {
-    if (row.p[j] != 0) ds[j] = row.p[j] * (dot(go, &in.v[at.key(j, p.value_dim)], p.value_dim) - delta);
+    if (row.p[j] == 0) continue;
+    ds[j] = row.p[j] * (at.kept(in, j) * dot(go, &in.v[at.key(j, p.value_dim)], p.value_dim) - delta);
   }
   return ds;
 }
@@ -140,7 +140,7 @@ Gradients backward(const Problem& p, const Mask& mask, const Inputs& in, std::sp
       const std::int64_t k = at.key(j, p.head_dim), v = at.key(j, p.value_dim);
       add_scaled(&grad.q[q], scale * ds[j], &in.k[k], p.head_dim);
       add_scaled(&grad.k[k], scale * ds[j], &in.q[q], p.head_dim);
-      add_scaled(&grad.v[v], row.p[j], &grad_o[go], p.value_dim);
+      add_scaled(&grad.v[v], row.p[j] * at.kept(in, j), &grad_o[go], p.value_dim);
     }
   });
   return grad;

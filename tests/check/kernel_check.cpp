@@ -8,6 +8,7 @@
 #include "check/naive_attention.h"
 #include "corpus/corpus.h"
 #include "flashmask/attention.h"
+#include "flashmask/dropout.h"
 #include "flashmask/error.h"
 #include "flashmask/kernels.h"
 #include "flashmask/reference.h"
@@ -19,14 +20,16 @@ namespace {
 struct Heads {
   std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
   bool grad_lse;
+  double dropout;
 };
-constexpr std::array<Heads, 7> kHeads{{{1, 1, 1, 1, 64, 64, false},
-                                       {2, 3, 1, 3, 80, 48, true},
-                                       {1, 2, 2, 2, 128, 128, false},
-                                       {1, 4, 2, 2, 17, 33, true},
-                                       {2, 2, 1, 1, 100, 72, false},
-                                       {1, 1, 1, 1, 256, 256, true},
-                                       {1, 5, 1, 1, 1, 3, false}}};
+constexpr std::array<Heads, 7> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
+                                       {2, 3, 1, 3, 80, 48, true, 0.1},
+                                       {1, 2, 2, 2, 128, 128, false, 0},
+                                       {1, 4, 2, 2, 17, 33, true, 0},
+                                       {2, 2, 1, 1, 100, 72, false, 0.5},
+                                       {1, 1, 1, 1, 256, 256, true, 0},
+                                       {1, 5, 1, 1, 1, 3, false, 0}}};
+constexpr DropoutState kDropoutState{.seed = 0x0123456789abcdef, .offset = 77};
 
 /// One mask of the corpus, one size, one set of heads.
 struct Case {
@@ -46,9 +49,11 @@ Case make_case(const corpus::Entry& entry, corpus::Size size, const Heads& heads
   problem.kv_heads = heads.kv_heads;
   problem.head_dim = heads.head_dim;
   problem.value_dim = heads.value_dim;
+  problem.dropout = heads.dropout;
   const std::string name = entry.name + " " + std::to_string(size.rows) + " × " + std::to_string(size.columns) +
                            ", d " + std::to_string(heads.head_dim) + "/" + std::to_string(heads.value_dim) +
-                           ", heads " + std::to_string(heads.query_heads) + "/" + std::to_string(heads.kv_heads);
+                           ", heads " + std::to_string(heads.query_heads) + "/" + std::to_string(heads.kv_heads) +
+                           (heads.dropout == 0 ? "" : ", dropout");
   return {entry.build(size), problem, heads.grad_lse, name};
 }
 
@@ -79,11 +84,21 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
   std::vector<KernelInfo> chosen;
   for (const KernelInfo& kernel : kernels()) {
     const bool named = kernel.name.compare(0, request.kernel.size(), request.kernel) == 0;
-    if (named && why_not(kernel).empty()) chosen.push_back(kernel);
+    const bool wanted = !request.dtype || kernel.dtype == *request.dtype;
+    if (named && wanted && why_not(kernel).empty()) chosen.push_back(kernel);
   }
   if (!chosen.empty()) return chosen;
   throw Error(Status::invalid_argument, "check: no kernel that runs here has a name that begins with \"" +
                                             request.kernel + "\"; see flashmask info");
+}
+
+/// What dropout multiplies each probability by; empty without dropout.
+std::vector<double> dropout_factors(const Problem& problem) {
+  if (problem.dropout == 0) return {};
+  std::vector<double> factors;
+  for (const std::uint8_t kept : expand_dropout(problem, kDropoutState))
+    factors.push_back(kept != 0 ? dropout_scale(problem.dropout) : 0);
+  return factors;
 }
 
 /// Inputs in one dtype, what is right, and what a naive computation makes of it.
@@ -94,16 +109,20 @@ class Expected {
     const std::vector<double> q = tensors_.q.values(), k = tensors_.k.values(), v = tensors_.v.values();
     const std::vector<double> grad_o = tensors_.grad_o.values();
     const std::vector<double> grad_lse = with_grad_lse_ ? tensors_.grad_lse.values() : std::vector<double>();
-    outputs_ = reference::forward(problem, one.mask, {q, k, v});
-    gradients_ = reference::backward(problem, one.mask, {q, k, v}, grad_o, grad_lse);
-    naive_ = naive::attend(problem, one.mask, {q, k, v}, grad_o, grad_lse);
+    const std::vector<double> dropout = dropout_factors(problem);
+    const reference::Inputs inputs{q, k, v, dropout};
+    outputs_ = reference::forward(problem, one.mask, inputs);
+    gradients_ = reference::backward(problem, one.mask, inputs, grad_o, grad_lse);
+    naive_ = naive::attend(problem, one.mask, inputs, grad_o, grad_lse);
   }
 
   /// Runs a kernel's direction and calls note(output name, comparison) for each of its outputs.
   template <class Note>
   void compare(const Plan& planned, Direction direction, const Note& note) {
     tensors_.clear_outputs();
-    forward(planned, tensors_.forward());
+    Execution execution;
+    execution.dropout = kDropoutState;
+    forward(planned, tensors_.forward(), execution);
     if (direction == Direction::forward) {
       note("o", bound(tensors_.o, outputs_.o, naive_.o));
       note("lse", lse());
@@ -111,7 +130,7 @@ class Expected {
     }
     BackwardTensors backward_tensors = tensors_.backward();
     if (!with_grad_lse_) backward_tensors.grad_lse = {};
-    backward(planned, backward_tensors);
+    backward(planned, backward_tensors, execution);
     note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
     note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
     note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));

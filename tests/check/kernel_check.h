@@ -2,15 +2,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "flashmask/tensor.h"
 
 namespace flashmask::check {
 
 struct CheckRequest {
-  std::string kernel;  ///< a prefix of the names
-  std::string mask;    ///< a corpus entry; empty: all
-  bool quick = false;  ///< one size an entry
+  std::string kernel;               ///< a prefix of the names
+  std::optional<DType> dtype = {};  ///< nothing: all
+  std::string mask;                 ///< a corpus entry; empty: all
+  bool quick = false;               ///< one size an entry
 };
 
 /// What became of one kernel over all cases that it serves.

@@ -25,6 +25,12 @@ struct Place {
   }
 };
 
+float kept(const Place& at, const reference::Inputs& in, std::int64_t column) {
+  if (in.dropout.empty()) return 1;
+  return static_cast<float>(
+      in.dropout[at.of_lse() * static_cast<std::size_t>(at.p.key_length) + static_cast<std::size_t>(column)]);
+}
+
 std::vector<std::int64_t> seen_columns(const Place& at, const Mask& mask) {
   const std::int64_t batch = mask.shape().batch == 1 ? 0 : at.batch;
   const std::int64_t head = at.head / (at.p.query_heads / mask.shape().heads);
@@ -59,7 +65,8 @@ void attend_row(const Place& at, const reference::Inputs& in, Row& row) {
   row.o.assign(static_cast<std::size_t>(p.value_dim), 0);
   for (std::size_t n = 0; n < row.columns.size(); ++n) {
     const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
-    for (std::size_t c = 0; c < row.o.size(); ++c) row.o[c] += row.p[n] * static_cast<float>(v[c]);
+    const float weight = round_to(p.dtype, row.p[n] * kept(at, in, row.columns[n]));
+    for (std::size_t c = 0; c < row.o.size(); ++c) row.o[c] += weight * static_cast<float>(v[c]);
   }
   for (float& o : row.o) o = round_to(p.dtype, o);
 }
@@ -74,7 +81,7 @@ void differentiate_row(const Place& at, const reference::Inputs& in, std::span<c
   if (!grad_lse.empty()) delta -= static_cast<float>(grad_lse[at.of_lse()]);
   for (std::size_t n = 0; n < row.columns.size(); ++n) {
     const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
-    const float grad_p = round_to(p.dtype, dot(grad, v, p.value_dim));
+    const float grad_p = round_to(p.dtype, dot(grad, v, p.value_dim) * kept(at, in, row.columns[n]));
     row.grad_scores.push_back(round_to(p.dtype, row.p[n] * (grad_p - delta)));
   }
 }
@@ -102,7 +109,8 @@ struct Sums {
       const std::size_t key = at.of_key(row.columns[n], p.head_dim), query = at.of_query(p.head_dim);
       add_scaled(q, query, row.grad_scores[n], &in.k[key], p.head_dim);
       add_scaled(k, key, row.grad_scores[n], &in.q[query], p.head_dim);
-      add_scaled(v, at.of_key(row.columns[n], p.value_dim), row.p[n], &grad_o[at.of_query(p.value_dim)], p.value_dim);
+      const float weight = round_to(p.dtype, row.p[n] * kept(at, in, row.columns[n]));
+      add_scaled(v, at.of_key(row.columns[n], p.value_dim), weight, &grad_o[at.of_query(p.value_dim)], p.value_dim);
     }
   }
 

@@ -15,10 +15,11 @@
 /// What the kernel tests share: every level of the machine, by the name a user would force.
 namespace flashmask::test {
 
-/// One instruction set with one dtype.
+/// One instruction set with one dtype and one predicate.
 struct Level {
   std::string arch;
   DType dtype = DType::f32;
+  MaskForm form = MaskForm::intervals;
 
   /// A prefix that names both directions.
   std::string prefix() const { return arch + "."; }
@@ -27,12 +28,13 @@ struct Level {
 inline std::vector<Level> levels() {
   std::vector<Level> all;
   for (const KernelInfo& kernel : kernels())
-    if (kernel.direction == Direction::forward && why_not(kernel).empty()) all.push_back({kernel.arch, kernel.dtype});
+    if (kernel.direction == Direction::forward && why_not(kernel).empty())
+      all.push_back({kernel.arch, kernel.dtype, kernel.predicate});
   return all;
 }
 
 inline std::string level_name(const testing::TestParamInfo<Level>& info) {
-  return info.param.arch + "_" + to_string(info.param.dtype);
+  return info.param.arch + "_" + to_string(info.param.dtype) + "_" + to_string(info.param.form);
 }
 
 /// Sanitizer builds run ten times slower: they take fewer cases.
@@ -44,8 +46,14 @@ inline bool small_tests() {
 inline PlanOptions forced(const Level& level, Visit visit = Visit::active) {
   PlanOptions options;
   options.kernel = level.prefix();
+  options.form = level.form;
   options.visit = visit;
   return options;
+}
+
+/// A mask of either form can be read as bits.
+inline bool serves(const Level& level, const Mask& mask) {
+  return level.form == MaskForm::bits || mask.lowered().form() == MaskForm::intervals;
 }
 
 /// Bitwise, NaN included.

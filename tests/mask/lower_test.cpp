@@ -19,6 +19,8 @@ TEST(Lower, OfTheExpandedMaskIsLowerOfTheMask) {
   for (const corpus::Case& one : corpus::cases(2)) {
     const Mask mask = one.mask();
     const Mask again = from_dense(mask.shape(), expand(mask));
+    EXPECT_EQ(expand(again), expand(mask)) << one.name();
+    if (lower(mask).blocks() != nullptr) continue;  // kept beside intervals, which dense scores cannot tell
     ASSERT_EQ(lower(again).form(), lower(mask).form()) << one.name();
     if (lower(mask).form() == MaskForm::intervals) {
       EXPECT_EQ(lower(again).intervals(), lower(mask).intervals()) << one.name();

@@ -22,6 +22,36 @@ struct FlushDenormalsX86 {
 
 /// AVX2, FMA and F16C: 16 registers hold a 6 × 16 register tile.
 struct Avx2 {
+  /// Four Philox counters; see dropout_words.h.
+  struct Counters {
+    static constexpr int lanes = 4;
+    using Vec = __m256i;
+
+    static FLASHMASK_INLINE Vec broadcast(std::uint32_t x) { return _mm256_set1_epi64x(x); }
+    static FLASHMASK_INLINE Vec ramp(std::uint32_t first) {
+      return _mm256_add_epi64(broadcast(first), _mm256_set_epi64x(3, 2, 1, 0));
+    }
+    static FLASHMASK_INLINE Vec multiply(Vec x, Vec y) { return _mm256_mul_epu32(x, y); }
+    static FLASHMASK_INLINE Vec high_half(Vec x) { return _mm256_srli_epi64(x, 32); }
+    static FLASHMASK_INLINE Vec xor_of(Vec x, Vec y, Vec z) { return _mm256_xor_si256(_mm256_xor_si256(x, y), z); }
+
+    /// Bit 8 i + k: the k-th 16-bit number of counter i is at least `threshold`.
+    static FLASHMASK_INLINE std::uint64_t at_least(Vec x0, Vec x1, Vec x2, Vec x3, std::uint32_t threshold) {
+      const Vec least = _mm256_set1_epi16(static_cast<short>(threshold));
+      const Vec front = joined(x0, x1), back = joined(x2, x3);
+      const Vec even = reaches(_mm256_unpacklo_epi64(front, back), least);
+      const Vec odd = reaches(_mm256_unpackhi_epi64(front, back), least);
+      return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_packs_epi16(even, odd)));
+    }
+
+   private:
+    /// Low halves side by side.
+    static FLASHMASK_INLINE Vec joined(Vec low, Vec high) {
+      return _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xaa);
+    }
+    static FLASHMASK_INLINE Vec reaches(Vec x, Vec least) { return _mm256_cmpeq_epi16(_mm256_max_epu16(x, least), x); }
+  };
+
   static constexpr int lanes = 8;
   static constexpr int row_block = 6;
   static constexpr int vectors = 2;

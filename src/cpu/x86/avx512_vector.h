@@ -11,6 +11,36 @@ namespace flashmask::cpu {
 /// AVX-512 F, BW, DQ, VL: an 8 × 32 register tile has the 16 accumulators that cover the latency of the multiply-add
 /// and leaves half the registers to the epilogue.
 struct Avx512 {
+  /// Eight Philox counters; see dropout_words.h.
+  struct Counters {
+    static constexpr int lanes = 8;
+    using Vec = __m512i;
+
+    static FLASHMASK_INLINE Vec broadcast(std::uint32_t x) { return _mm512_set1_epi64(x); }
+    /// In the order in which at_least() gives their bits: even lanes first.
+    static FLASHMASK_INLINE Vec ramp(std::uint32_t first) {
+      return _mm512_add_epi64(broadcast(first), _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0));
+    }
+    static FLASHMASK_INLINE Vec multiply(Vec x, Vec y) { return _mm512_mul_epu32(x, y); }
+    static FLASHMASK_INLINE Vec high_half(Vec x) { return _mm512_srli_epi64(x, 32); }
+    static FLASHMASK_INLINE Vec xor_of(Vec x, Vec y, Vec z) { return _mm512_ternarylogic_epi64(x, y, z, 0x96); }
+
+    /// Bit 8 i + k: the k-th 16-bit number of counter i is at least `threshold`.
+    static FLASHMASK_INLINE std::uint64_t at_least(Vec x0, Vec x1, Vec x2, Vec x3, std::uint32_t threshold) {
+      const Vec least = _mm512_set1_epi16(static_cast<short>(threshold));
+      const Vec front = joined(x0, x1), back = joined(x2, x3);
+      const std::uint64_t even = _mm512_cmpge_epu16_mask(_mm512_unpacklo_epi64(front, back), least);
+      const std::uint64_t odd = _mm512_cmpge_epu16_mask(_mm512_unpackhi_epi64(front, back), least);
+      return even | odd << 32;
+    }
+
+   private:
+    /// Low halves side by side.
+    static FLASHMASK_INLINE Vec joined(Vec low, Vec high) {
+      return _mm512_mask_blend_epi32(0xaaaa, low, _mm512_slli_epi64(high, 32));
+    }
+  };
+
   static constexpr int lanes = 16;
   static constexpr int row_block = 8;
   static constexpr int vectors = 2;

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/compiler.h"
+#include "cpu/kernel_tasks.h"
+
+namespace flashmask::cpu {
+
+/// Which scores of a tile survive dropout, drawn as dropout.h says. `Isa::Counters` are Philox counters in 64-bit
+/// lanes, of which the low halves count: what a product leaves in the high halves, the next one does not read.
+template <class Isa>
+struct DropoutWords {
+  /// word[r] bit c: the probability of row row0 + r, column column0 + c is kept. `column0` is a multiple of 64.
+  static void row_words(const DropoutDraw& draw, std::int64_t row0, std::int64_t column0, std::uint64_t* word) {
+    for (int r = 0; r < kWordBits; ++r) {
+      word[r] = 0;
+      for (int part = 0; part < kCountersPerRow; part += Counters::lanes)
+        word[r] |= kept(draw, row0 + r, column0 / kColumnsPerCounter + part) << (part * kColumnsPerCounter);
+    }
+  }
+
+  /// word[c] bit r.
+  static void column_words(const DropoutDraw& draw, std::int64_t row0, std::int64_t column0, std::uint64_t* word) {
+    row_words(draw, row0, column0, word);
+    transpose_cell(word);
+  }
+
+ private:
+  using Counters = typename Isa::Counters;
+  using Vec = typename Counters::Vec;
+  static constexpr int kColumnsPerCounter = 8;
+  static constexpr int kCountersPerRow = kWordBits / kColumnsPerCounter;
+
+  /// Philox 4×32-10 (Salmon et al. 2011): ten rounds of two wide products, for the counters from `counter` on.
+  static FLASHMASK_INLINE std::uint64_t kept(const DropoutDraw& draw, std::int64_t row, std::int64_t counter) {
+    Vec x0 = Counters::ramp(static_cast<std::uint32_t>(counter));
+    Vec x1 = Counters::broadcast(static_cast<std::uint32_t>(row));
+    Vec x2 = Counters::broadcast(draw.head);
+    Vec x3 = Counters::broadcast(draw.offset);
+    std::uint32_t key0 = draw.key0, key1 = draw.key1;
+    for (int round = 0; round < 10; ++round) {
+      const Vec a = Counters::multiply(x0, Counters::broadcast(0xD2511F53u));
+      const Vec b = Counters::multiply(x2, Counters::broadcast(0xCD9E8D57u));
+      x0 = Counters::xor_of(Counters::high_half(b), x1, Counters::broadcast(key0));
+      x2 = Counters::xor_of(Counters::high_half(a), x3, Counters::broadcast(key1));
+      x1 = b;
+      x3 = a;
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+    return Counters::at_least(x0, x1, x2, x3, draw.threshold);
+  }
+};
+
+}  // namespace flashmask::cpu

@@ -1,0 +1,94 @@
+#include "flashmask/dropout.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "flashmask/error.h"
+#include "flashmask/reference.h"
+
+namespace flashmask {
+namespace {
+
+Problem problem(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns, double dropout) {
+  Problem p;
+  p.batch = batch;
+  p.query_heads = p.kv_heads = heads;
+  p.query_length = rows;
+  p.key_length = columns;
+  p.head_dim = p.value_dim = 4;
+  p.dropout = dropout;
+  return p;
+}
+
+TEST(Dropout, ComparesThePublishedPhiloxNumbersWithTheThreshold) {
+  // Known answer of Philox 4x32-10 for counter 0 and key 0: 6627e8d5 e169c58d bc57ac4c 9b00dbd8; its 16-bit numbers in
+  // order are e8d5 6627 c58d e169 ac4c bc57 dbd8 9b00.
+  const std::vector<std::uint32_t> numbers = {0xe8d5, 0x6627, 0xc58d, 0xe169, 0xac4c, 0xbc57, 0xdbd8, 0x9b00};
+  for (const std::uint32_t threshold : {0x6627u, 0x6628u, 0xac4du, 0xe169u, 0xe8d5u, 0xe8d6u}) {
+    const auto kept = expand_dropout(problem(1, 1, 1, 8, threshold / 65536.0), {.seed = 0, .offset = 0});
+    for (std::size_t c = 0; c < 8; ++c) EXPECT_EQ(kept[c] != 0, numbers[c] >= threshold) << threshold << " " << c;
+  }
+}
+
+TEST(Dropout, KeepsWhatItShouldOnAverageInEveryRowAndColumn) {
+  const double p = 0.3;
+  const std::int64_t n = 400;
+  const auto kept = expand_dropout(problem(1, 1, n, n, p), {.seed = 42, .offset = 3});
+  // Five standard deviations of a binomial count; the seed is fixed.
+  const double slack = 5 * std::sqrt(n * p * (1 - p));
+  for (std::int64_t i = 0; i < n; ++i) {
+    double in_row = 0, in_column = 0;
+    for (std::int64_t j = 0; j < n; ++j) {
+      in_row += kept[static_cast<std::size_t>(i * n + j)];
+      in_column += kept[static_cast<std::size_t>(j * n + i)];
+    }
+    EXPECT_NEAR(in_row, n * (1 - p), slack);
+    EXPECT_NEAR(in_column, n * (1 - p), slack);
+  }
+}
+
+/// Correlation of two keep masks of probability 1/2.
+double correlation(const std::vector<std::uint8_t>& a, const std::vector<std::uint8_t>& b, std::size_t shift) {
+  double sum = 0;
+  for (std::size_t i = 0; i + shift < a.size(); ++i) sum += (a[i] - 0.5) * (b[i + shift] - 0.5) * 4;
+  return sum / static_cast<double>(a.size() - shift);
+}
+
+TEST(Dropout, IsIndependentOfNeighboursHeadsSeedsAndOffsets) {
+  const Problem p = problem(1, 1, 300, 320, 0.5);
+  const auto base = expand_dropout(p, {.seed = 7, .offset = 1});
+  const double slack = 5 / std::sqrt(300.0 * 320.0);
+  for (const std::size_t shift : {1UL, 2UL, 7UL, 8UL, 320UL, 321UL})
+    EXPECT_NEAR(correlation(base, base, shift), 0, slack);
+  EXPECT_NEAR(correlation(base, expand_dropout(p, {.seed = 8, .offset = 1}), 0), 0, slack);
+  EXPECT_NEAR(correlation(base, expand_dropout(p, {.seed = 7 | std::uint64_t{1} << 40, .offset = 1}), 0), 0, slack);
+  EXPECT_NEAR(correlation(base, expand_dropout(p, {.seed = 7, .offset = 2}), 0), 0, slack);
+  const auto heads = expand_dropout(problem(1, 2, 300, 320, 0.5), {.seed = 7, .offset = 1});
+  const auto second = heads.begin() + 300 * 320;
+  EXPECT_EQ(std::vector<std::uint8_t>(heads.begin(), second), base);
+  EXPECT_NEAR(correlation(base, {second, heads.end()}, 0), 0, slack);
+}
+
+TEST(Dropout, CountsHeadsThroughTheBatch) {
+  const auto batch = expand_dropout(problem(2, 3, 5, 9, 0.5), {.seed = 1, .offset = 0});
+  const auto heads = expand_dropout(problem(1, 6, 5, 9, 0.5), {.seed = 1, .offset = 0});
+  EXPECT_EQ(batch, heads);
+}
+
+TEST(Dropout, OfZeroKeepsAllAndScalesByOne) {
+  const auto kept = expand_dropout(problem(1, 2, 33, 65, 0), {.seed = 5, .offset = 9});
+  EXPECT_EQ(std::accumulate(kept.begin(), kept.end(), 0), 2 * 33 * 65);
+  EXPECT_EQ(dropout_scale(0), 1.0);
+  EXPECT_EQ(dropout_scale(0.5), 2.0);
+}
+
+TEST(Dropout, RefusesAProbabilityOutsideItsRange) {
+  for (const double p : {-0.1, 1.0, 1.5, 0.9999999, std::nan("")}) {
+    EXPECT_THROW(expand_dropout(problem(1, 1, 2, 2, p), {}), Error) << p;
+  }
+}
+
+}  // namespace
+}  // namespace flashmask
