@@ -5,11 +5,17 @@
 
 #include "attend_report.h"
 #include "check/host_tensor.h"
+#include "dropout_options.h"
 #include "flashmask/attention.h"
+#include "flashmask/block_map.h"
+#include "flashmask/error.h"
+#include "mask_arguments.h"
+#include "mask_input.h"
 #include "mask_picture.h"
 #include "output_file.h"
 #include "problem_options.h"
 #include "progress_bar.h"
+#include "reordering.h"
 #include "sampled_check.h"
 #include "subcommands.h"
 #include "timing.h"
@@ -20,15 +26,20 @@ namespace {
 
 struct AttendOptions {
   WorkloadRequest workload;
+  std::string mask;  ///< a family or a file; empty: packed documents
+  MaskInput input;
   ProblemOptions problem;
+  DropoutOptions dropout;
   std::string png;
-  bool dense = true, json = false;
+  bool dense = true, reorder = false, json = false;
+
+  Execution execution() const { return {.dropout = dropout.state(problem.seed)}; }
 };
 
-void run_backward(const Plan& planned, const check::AttentionTensors& tensors) {
+void run_backward(const Plan& planned, const check::AttentionTensors& tensors, const Execution& execution) {
   BackwardTensors gradients = tensors.backward();
   gradients.grad_lse = {};
-  backward(planned, gradients);
+  backward(planned, gradients, execution);
 }
 
 /// Both directions may share one schedule.
@@ -38,16 +49,89 @@ std::size_t schedule_bytes(const Plan& planned) {
   return rows.memory_bytes() + (&rows == &columns ? 0 : columns.memory_bytes());
 }
 
+/// What is attended over: packed documents, or a mask that was given; inside the block map, if there is one.
+struct Subject {
+  std::optional<Workload> workload;
+  Mask mask;
+  double seconds = 0;  ///< that making the mask of the documents took
+};
+
+Subject pack_documents(const AttendOptions& options) {
+  WorkloadRequest request = options.workload;
+  request.seqlen = options.problem.seqlen.value_or(options.problem.usual_seqlen);
+  request.sequences = options.problem.batch.value_or(1);
+  Workload workload = load_workload(request);
+  apply(options.problem,
+        {workload.sequences(), 1, workload.seqlen, workload.seqlen});  // refuses before the mask is built
+  std::optional<Mask> mask;
+  const double seconds = seconds_of([&] { mask = workload.mask(); });
+  return {std::move(workload), *std::move(mask), seconds};
+}
+
+Subject read_subject(const AttendOptions& options) {
+  const auto build = [&](const std::string& family, std::optional<std::int64_t> rows) {
+    MaskArguments size;
+    size.tokens = rows.value_or(options.problem.usual_seqlen);
+    return build_mask(family, size);
+  };
+  const std::vector<std::string> names = options.mask.empty() ? std::vector<std::string>() : std::vector{options.mask};
+  const std::vector<NamedMask> masks = read_masks(names, options.input, options.problem.seqlen, build);
+  if (masks.empty()) return pack_documents(options);
+  if (masks.size() > 1) {
+    throw Error(Status::invalid_argument, "attend: --mask " + options.mask + " and --mask-png; give one mask");
+  }
+  check_seqlen(options.problem, masks.front().mask.shape(), masks.front().name);
+  return {std::nullopt, masks.front().mask, 0};
+}
+
+/// A mask as query heads see it.
+VisibleScore scores_of(const Mask& mask, const Problem& problem) {
+  const MaskShape& shape = mask.shape();
+  const bool shared = shape.batch == 1;
+  const std::int64_t heads = problem.query_heads / shape.heads;
+  return [=](std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) {
+    return mask.visible(shared ? 0 : batch, head / heads, row, column);
+  };
+}
+
+/// The masks of packed sequences are built anew, each by itself.
+VisibleScore scores_of(const Workload& workload) {
+  std::vector<Mask> masks;
+  for (std::int64_t sequence = 0; sequence < workload.sequences(); ++sequence) masks.push_back(workload.mask(sequence));
+  return [masks](std::int64_t batch, std::int64_t, std::int64_t row, std::int64_t column) {
+    return masks[static_cast<std::size_t>(batch)].visible(0, 0, row, column);
+  };
+}
+
+/// The scores of packed documents, or of a mask, inside the block map.
+VisibleScore scores_of(const AttendOptions& options, const Subject& subject, const Problem& problem) {
+  const VisibleScore scores = subject.workload ? scores_of(*subject.workload) : scores_of(subject.mask, problem);
+  const std::optional<BlockMap> map = read_map(options.input, problem.query_length, problem.key_length);
+  if (!map) return scores;
+  const std::int64_t heads = problem.query_heads / map->shape().heads;
+  return [=](std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) {
+    const bool kept =
+        map->keeps(map->shape().batch == 1 ? 0 : batch, head / heads, row / map->block(), column / map->block());
+    return kept && scores(batch, head, row, column);
+  };
+}
+
+/// The mask in the order of tokens that the plan took.
+Mask seen_by_kernels(const Plan& planned, const std::string& name) { return {planned.mask(), name}; }
+
 /// What of the report the plan knows.
-AttendReport describe(const Workload& workload, const Plan& planned, const Mask& mask) {
+AttendReport describe(const AttendOptions& options, const Subject& subject, const Plan& planned,
+                      const std::string& name) {
   AttendReport report;
-  report.workload = workload;
+  report.workload = subject.workload;
   report.problem = planned.problem();
+  if (options.dropout.given()) report.dropout = options.dropout.state(options.problem.seed);
   report.device = to_string(planned.problem().device) + ", " + std::to_string(default_executor().workers()) +
                   " threads, " + planned.kernel(Direction::forward).arch;
   report.forward_kernel = planned.kernel(Direction::forward).name;
   report.backward_kernel = planned.kernel(Direction::backward).name;
-  report.mask = explain(mask, planned.schedule(Direction::forward).tile());
+  if (planned.reordering() != nullptr) report.reordering = report_of(*planned.reordering());
+  report.mask = explain(seen_by_kernels(planned, name), planned.schedule(Direction::forward).tile());
   report.mask.schedule_bytes = schedule_bytes(planned);
   return report;
 }
@@ -57,47 +141,57 @@ double dense_factor(const Explanation& mask) { return 1 / std::max(mask.waste * 
 
 /// The dense runs take long: they are measured once, after the others have warmed everything up.
 Times time_dense(const AttendReport& report, const Mask& mask, const check::AttentionTensors& tensors,
-                 ProgressBar& progress) {
-  const Plan dense = plan(mask, report.problem, {.visit = Visit::all, .kernel = {}});
+                 const Execution& execution, ProgressBar& progress) {
+  const Plan dense = plan(mask, report.problem, {.visit = Visit::all});
   Times times;
   progress.begin("dense mask, forward", 25, report.times.forward * dense_factor(report.mask));
-  times.forward = seconds_of([&] { forward(dense, tensors.forward()); });
+  times.forward = seconds_of([&] { forward(dense, tensors.forward(), execution); });
   progress.begin("dense mask, backward", 55, report.times.backward * dense_factor(report.mask));
-  times.backward = seconds_of([&] { run_backward(dense, tensors); });
+  times.backward = seconds_of([&] { run_backward(dense, tensors, execution); });
   return times;
 }
 
-AttendReport measure(const AttendOptions& options, const Workload& workload, Console& console) {
-  Problem problem = apply(options.problem);
-  problem.batch = workload.sequences();
+Problem problem_of(const AttendOptions& options, const Subject& subject) {
+  ProblemOptions asked = options.problem;
+  if (subject.workload) asked.batch.reset();  // the documents may fill fewer sequences
+  Problem problem = apply(asked, subject.mask.shape());
+  problem.dropout = options.dropout.probability;
+  return problem;
+}
+
+/// Draws what the plan's kernels see, once everything has run.
+AttendReport measure(const AttendOptions& options, const Subject& subject, const Mask& mask, OutputFile* png,
+                     Console& console) {
+  const Problem problem = problem_of(options, subject);
   ProgressBar progress(console, options.dense ? 100 : 20);
   progress.begin("random inputs", 4);
   const check::AttentionTensors tensors(problem, options.problem.seed);
+  const Execution execution = options.execution();
 
   progress.begin("schedule");
   std::optional<Plan> planned;
-  const double schedule_seconds = seconds_of([&] { planned = plan(workload.mask(), problem); });
-  const Mask mask = workload.mask();
-  AttendReport report = describe(workload, *planned, mask);
-  report.schedule_seconds = schedule_seconds;
+  const double schedule_seconds = seconds_of([&] { planned = plan(mask, problem, {.reorder = options.reorder}); });
+  AttendReport report = describe(options, subject, *planned, mask.description());
+  report.schedule_seconds = subject.seconds + schedule_seconds;
   progress.begin("forward", 4);
-  report.times.forward = median_seconds([&] { forward(*planned, tensors.forward()); });
+  report.times.forward = median_seconds([&] { forward(*planned, tensors.forward(), execution); });
   progress.begin("backward", 6);
-  report.times.backward = median_seconds([&] { run_backward(*planned, tensors); });
+  report.times.backward = median_seconds([&] { run_backward(*planned, tensors, execution); });
   progress.begin("check against the reference", 5);
-  report.errors = check_samples(workload, problem, tensors, options.problem.seed);
-  if (options.dense) report.dense = time_dense(report, mask, tensors, progress);
+  report.errors = check_samples(scores_of(options, subject, problem), problem, tensors, options.problem.seed);
+  if (options.dense) report.dense = time_dense(report, mask, tensors, execution, progress);
+  if (png != nullptr) {
+    png->commit(MaskPicture(seen_by_kernels(*planned, mask.description()), report.mask.tile, 0, 0).png());
+  }
   return report;
 }
 
-int attend(AttendOptions options, Console& console) {
-  options.workload.seqlen = options.problem.seqlen;
-  options.workload.sequences = options.problem.batch;
+int attend(const AttendOptions& options, Console& console) {
   std::optional<OutputFile> png;
   if (!options.png.empty()) png.emplace(options.png);
-  const Workload workload = load_workload(options.workload);
-  const AttendReport report = measure(options, workload, console);
-  if (png) png->commit(MaskPicture(workload.mask(0), report.mask.tile, 0, 0).png());
+  const Subject subject = read_subject(options);
+  const Mask mask = in_form(in_blocks(subject.mask, options.input), options.input);
+  const AttendReport report = measure(options, subject, mask, png ? &*png : nullptr, console);
   console.out << (options.json ? to_json(report).dump(2) + "\n" : to_text(report));
   return report.errors.passes() ? 0 : 1;
 }
@@ -129,8 +223,16 @@ void add_workload_options(CLI::App& app, WorkloadRequest& request) {
 void add_attend(CLI::App& app, Console& console, int& status) {
   CLI::App* sub = app.add_subcommand("attend", "Pack real lengths, attend over them, check and time it");
   const auto options = std::make_shared<AttendOptions>();
-  options->problem.seqlen = 16384;
+  options->problem.usual_seqlen = 16384;
   add_workload_options(*sub, options->workload);
+  CLI::Option* mask = sub->add_option("--mask", options->mask, "A family, or FILE.npy: a dense mask, 1 = visible");
+  mask->group("Mask files");
+  add_mask_input_options(*sub, options->input);
+  for (const char* lengths : {"csv", "--prompt", "--outputs", "--task", "--packing"}) {
+    for (CLI::Option* other : {mask, sub->get_option("--mask-png")}) other->excludes(sub->get_option(lengths));
+  }
+  sub->add_flag("--reorder", options->reorder, "Reorder tokens where that saves tiles");
+  add_dropout_options(*sub, options->dropout);
   add_problem_options(*sub, options->problem);
   sub->add_flag("!--no-dense", options->dense, "Leave out the slow run with a dense mask");
   sub->add_option("--png", options->png, "Draw the mask of the first sequence into this PNG file");

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "dropout_options.h"
 #include "quantities.h"
 #include "table.h"
 
@@ -40,17 +41,36 @@ std::string memory_text(const Explanation& mask) {
   return bytes(sparse) + ", dense mask " + bytes(static_cast<double>(mask.dense_bytes));
 }
 
-void add_description(const AttendReport& r, Table& table) {
+void add_lengths(const Workload& workload, Table& table) {
   table.add(
-      {"lengths", std::filesystem::path(r.workload.csv).filename().string() + ", task " + to_string(r.workload.task)});
-  table.add({"documents", documents_text(r.workload)});
-  table.add({"tokens", tokens_text(r.workload)});
+      {"lengths", std::filesystem::path(workload.csv).filename().string() + ", task " + to_string(workload.task)});
+  table.add({"documents", documents_text(workload)});
+  table.add({"tokens", tokens_text(workload)});
+}
+
+void add_given_mask(const AttendReport& r, Table& table) {
+  const Problem& p = r.problem;
+  const std::string sequences = p.batch == 1 ? "one sequence" : with_commas(p.batch) + " sequences";
+  const std::string keys = p.key_length == p.query_length ? "" : ", " + with_commas(p.key_length) + " keys";
+  table.add({"mask", r.mask.description});
+  table.add({"tokens", with_commas(r.tokens()) + " in " + sequences + keys});
+}
+
+void add_description(const AttendReport& r, Table& table) {
+  if (r.workload) {
+    add_lengths(*r.workload, table);
+  } else {
+    add_given_mask(r, table);
+  }
   table.add({"heads", heads_text(r.problem)});
+  if (r.dropout) table.add({"dropout", to_text(r.problem.dropout, *r.dropout)});
   table.add({"device", r.device});
   table.add({"kernels", r.forward_kernel});
   table.add({"", r.backward_kernel});
+  table.add({"form", to_string(r.mask.form) + ": " + r.mask.why});
   table.add({"density", percent(r.mask.density) + " of the scores are visible"});
   table.add({"tiles", tiles_text(r.mask)});
+  if (r.reordering) table.add({"reordering", to_text(*r.reordering)});
   table.add({"mask memory", memory_text(r.mask)});
   table.add({"schedule time", seconds(r.schedule_seconds) + ", once for all layers"});
 }
@@ -104,15 +124,16 @@ nlohmann::ordered_json json_of(const Workload& w) {
 }
 
 nlohmann::ordered_json json_of(const Problem& p) {
-  return {{"batch", p.batch},
-          {"heads", p.query_heads},
-          {"kv_heads", p.kv_heads},
-          {"head_dim", p.head_dim},
+  return {{"batch", p.batch},           {"query_length", p.query_length}, {"key_length", p.key_length},
+          {"heads", p.query_heads},     {"kv_heads", p.kv_heads},         {"head_dim", p.head_dim},
           {"dtype", to_string(p.dtype)}};
 }
 
 nlohmann::ordered_json json_of(const Explanation& mask) {
-  return {{"visible_pairs", mask.visible_pairs},
+  return {{"mask", mask.description},
+          {"form", to_string(mask.form)},
+          {"why", mask.why},
+          {"visible_pairs", mask.visible_pairs},
           {"density", mask.density},
           {"tile", {mask.tile.rows, mask.tile.columns}},
           {"tiles", {{"skip", mask.tiles.skip}, {"partial", mask.tiles.partial}, {"full", mask.tiles.full}}},
@@ -136,7 +157,11 @@ nlohmann::ordered_json json_of(const SampledErrors& e) {
 
 }  // namespace
 
-double AttendReport::tokens_per_second() const { return static_cast<double>(workload.packed_tokens()) / times.both(); }
+std::int64_t AttendReport::tokens() const {
+  return workload ? workload->packed_tokens() : problem.batch * problem.query_length;
+}
+
+double AttendReport::tokens_per_second() const { return static_cast<double>(tokens()) / times.both(); }
 
 std::optional<double> AttendReport::speed_up() const {
   if (!dense) return std::nullopt;
@@ -152,14 +177,17 @@ std::string to_text(const AttendReport& report) {
 }
 
 nlohmann::ordered_json to_json(const AttendReport& report) {
-  nlohmann::ordered_json json = {{"workload", json_of(report.workload)},
-                                 {"problem", json_of(report.problem)},
-                                 {"device", report.device},
-                                 {"kernels", {report.forward_kernel, report.backward_kernel}},
-                                 {"mask", json_of(report.mask)},
-                                 {"schedule_seconds", report.schedule_seconds},
-                                 {"times", json_of(report.times)},
-                                 {"tokens_per_second", report.tokens_per_second()}};
+  nlohmann::ordered_json json;
+  if (report.workload) json["workload"] = json_of(*report.workload);
+  json["problem"] = json_of(report.problem);
+  if (report.dropout) json["dropout"] = to_json(report.problem.dropout, *report.dropout);
+  json["device"] = report.device;
+  json["kernels"] = {report.forward_kernel, report.backward_kernel};
+  json["mask"] = json_of(report.mask);
+  if (report.reordering) json["reordering"] = to_json(*report.reordering);
+  json["schedule_seconds"] = report.schedule_seconds;
+  json["times"] = json_of(report.times);
+  json["tokens_per_second"] = report.tokens_per_second();
   if (report.dense) {
     json["dense_times"] = json_of(*report.dense);
     json["speed_up"] = *report.speed_up();

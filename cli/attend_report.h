@@ -1,10 +1,13 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
+#include "flashmask/dropout.h"
 #include "flashmask/explain.h"
 #include "flashmask/problem.h"
+#include "reordering.h"
 #include "sampled_check.h"
 #include "workload.h"
 
@@ -19,16 +22,19 @@ struct Times {
 
 /// Everything `attend` found out.
 struct AttendReport {
-  Workload workload;
+  std::optional<Workload> workload;  ///< nothing: the mask was given
   Problem problem;
+  std::optional<DropoutState> dropout;
   std::string device;
   std::string forward_kernel, backward_kernel;
   Explanation mask;             ///< tiles of the forward; schedule_bytes are those of both directions
-  double schedule_seconds = 0;  ///< mask, lowering, both schedules
+  double schedule_seconds = 0;  ///< the documents' mask, lowering, reordering, both schedules
+  std::optional<ReorderReport> reordering;
   Times times;
   std::optional<Times> dense;  ///< the same kernels reading the mask in every tile
   SampledErrors errors;
 
+  std::int64_t tokens() const;  ///< without padding
   double tokens_per_second() const;
   std::optional<double> speed_up() const;
 };

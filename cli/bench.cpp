@@ -1,19 +1,24 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "check/host_tensor.h"
+#include "dropout_options.h"
 #include "flashmask/attention.h"
 #include "flashmask/error.h"
 #include "flashmask/explain.h"
 #include "flashmask/kernels.h"
 #include "mask_arguments.h"
+#include "mask_input.h"
 #include "names.h"
+#include "papers.h"
 #include "problem_options.h"
 #include "progress_bar.h"
 #include "quantities.h"
+#include "reordering.h"
 #include "subcommands.h"
 #include "table.h"
 #include "timing.h"
@@ -23,107 +28,193 @@ namespace {
 
 struct BenchOptions {
   ProblemOptions problem;
-  std::vector<std::string> families = {"full", "causal", "sliding_window", "causal_document", "shared_question"};
+  std::vector<std::string> masks;
+  MaskInput input;
+  DropoutOptions dropout;
+  bool reorder = false;
   std::string kernel;
   std::string direction;
   bool json = false;
+  PapersOptions papers;
 };
+
+const std::vector<std::string> kUsualMasks = {"full", "causal", "sliding_window", "causal_document", "shared_question"};
 
 /// One line of the result.
 struct Timing {
   std::string kernel, mask, direction;
   double seconds = 0;
   double gflops = 0;  ///< on visible pairs, per second
+  std::optional<ReorderReport> reordering;
 };
 
 /// Two products of head_dim and value_dim a visible pair; the backward counts 2.5 times as much.
 double flops(const Problem& problem, const Mask& mask, Direction direction) {
-  const auto pairs = static_cast<double>(explain(mask).visible_pairs * problem.batch * problem.query_heads);
+  const MaskShape& shape = mask.shape();
+  const std::int64_t heads = problem.batch / shape.batch * (problem.query_heads / shape.heads);
+  const auto pairs = static_cast<double>(explain(mask).visible_pairs) * static_cast<double>(heads);
   const double forward = 2.0 * static_cast<double>(problem.head_dim + problem.value_dim) * pairs;
   return direction == Direction::forward ? forward : 2.5 * forward;
 }
 
-std::vector<KernelInfo> kernels_to_time(const BenchOptions& options, const Problem& problem) {
-  std::vector<KernelInfo> chosen;
+/// The form of a mask, and, where tokens are reordered, of what becomes of it: one that both have.
+MaskForm form_of(const Mask& mask, bool reordered) {
+  const MaskForm form = mask.lowered().form();
+  return reordered && form == MaskForm::intervals ? reorder(mask).mask.lowered().form() : form;
+}
+
+/// A kernel and the mask that it is timed on.
+struct Run {
+  KernelInfo kernel;
+  const NamedMask* mask;
+};
+
+/// Every kernel on the masks of the form that it reads.
+std::vector<Run> runs_of(const BenchOptions& options, const Problem& problem, const std::vector<NamedMask>& masks) {
+  std::vector<Run> runs;
+  std::vector<MaskForm> forms;
+  for (const NamedMask& mask : masks) forms.push_back(form_of(mask.mask, options.reorder));
   for (const KernelInfo& kernel : kernels()) {
     const bool named = kernel.name.compare(0, options.kernel.size(), options.kernel) == 0;
     const bool asked = options.direction.empty() || to_string(kernel.direction) == options.direction;
-    if (named && asked && why_not(kernel, problem, kernel.predicate).empty()) chosen.push_back(kernel);
+    if (!named || !asked || !why_not(kernel, problem, kernel.predicate).empty()) continue;
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+      if (kernel.predicate == forms[i]) runs.push_back({kernel, &masks[i]});
+    }
   }
-  if (!chosen.empty()) return chosen;
+  if (!runs.empty()) return runs;
   throw Error(Status::unsupported, "bench: no kernel of this machine " +
                                        (options.kernel.empty() ? "" : "begins with \"" + options.kernel + "\" and ") +
-                                       "serves " + options.problem.dtype + "; see flashmask info");
+                                       "serves " + options.problem.dtype +
+                                       " and the form of a mask; see flashmask info, or give --form");
 }
 
-Timing time_kernel(const KernelInfo& kernel, const Mask& mask, const std::string& family, const Problem& problem,
-                   const check::AttentionTensors& tensors) {
-  const Plan planned = plan(mask, problem, {.visit = Visit::active, .kernel = kernel.name});
+Timing time_run(const Run& run, const BenchOptions& options, const Problem& problem,
+                const check::AttentionTensors& tensors) {
+  const KernelInfo& kernel = run.kernel;
+  const Mask& mask = run.mask->mask;
+  const Plan planned =
+      plan(mask, problem, {.form = kernel.predicate, .kernel = kernel.name, .reorder = options.reorder});
+  const Execution execution{.dropout = options.dropout.state(options.problem.seed)};
   const bool is_forward = kernel.direction == Direction::forward;
-  if (!is_forward) forward(planned, tensors.forward());  // the backward reads o and lse
+  if (!is_forward) forward(planned, tensors.forward(), execution);  // the backward reads o and lse
   BackwardTensors gradients = tensors.backward();
   gradients.grad_lse = {};
-  const double seconds =
-      median_seconds([&] { is_forward ? forward(planned, tensors.forward()) : backward(planned, gradients); });
-  return {kernel.name, family, to_string(kernel.direction), seconds,
-          flops(problem, mask, kernel.direction) / seconds * 1e-9};
+  const double seconds = median_seconds(
+      [&] { is_forward ? forward(planned, tensors.forward(), execution) : backward(planned, gradients, execution); });
+  Timing timing{kernel.name,
+                run.mask->name,
+                to_string(kernel.direction),
+                seconds,
+                flops(problem, mask, kernel.direction) / seconds * 1e-9,
+                {}};
+  if (planned.reordering() != nullptr) timing.reordering = report_of(*planned.reordering());
+  return timing;
 }
 
-std::vector<Mask> build_masks(const BenchOptions& options) {
+Mask build_usual(const BenchOptions& options, const std::string& family, std::optional<std::int64_t> rows) {
   MaskArguments size;
-  size.tokens = options.problem.seqlen;
-  std::vector<Mask> masks;
-  for (const std::string& family : options.families) masks.push_back(build_mask(family, size));
+  size.tokens = rows.value_or(options.problem.usual_seqlen);
+  return build_mask(family, size);
+}
+
+void check_same_size(const std::vector<NamedMask>& masks) {
+  const MaskShape& first = masks.front().mask.shape();
+  for (const auto& [name, mask] : masks) {
+    if (mask.shape().rows == first.rows && mask.shape().columns == first.columns) continue;
+    const auto size = [](const MaskShape& s) { return std::to_string(s.rows) + " x " + std::to_string(s.columns); };
+    throw Error(Status::invalid_argument, "bench: " + masks.front().name + " has " + size(first) + " scores and " +
+                                              name + " " + size(mask.shape()) + "; give masks of one size");
+  }
+}
+
+std::vector<NamedMask> masks_of(const BenchOptions& options) {
+  const bool usual = options.masks.empty() && !options.input.png;
+  std::vector<NamedMask> masks = read_masks(
+      usual ? kUsualMasks : options.masks, options.input, options.problem.seqlen,
+      [&](const std::string& name, std::optional<std::int64_t> rows) { return build_usual(options, name, rows); });
+  check_same_size(masks);
+  check_seqlen(options.problem, masks.front().mask.shape(), masks.front().name);
+  for (NamedMask& one : masks) one.mask = in_form(in_blocks(one.mask, options.input), options.input);
   return masks;
 }
 
-std::vector<Timing> time_all(const BenchOptions& options, const Problem& problem, Console& console) {
-  const std::vector<Mask> masks = build_masks(options);
-  const std::vector<KernelInfo> kernels = kernels_to_time(options, problem);
+/// That every mask may have as many batch entries as the one that has most.
+MaskShape common_shape(const std::vector<NamedMask>& masks) {
+  MaskShape shape = masks.front().mask.shape();
+  for (const NamedMask& one : masks) shape.batch = std::max(shape.batch, one.mask.shape().batch);
+  return shape;
+}
+
+std::vector<Timing> time_all(const BenchOptions& options, const Problem& problem, const std::vector<NamedMask>& masks,
+                             Console& console) {
+  const std::vector<Run> runs = runs_of(options, problem, masks);
   const check::AttentionTensors tensors(problem, options.problem.seed);
-  ProgressBar progress(console, std::ssize(masks) * std::ssize(kernels));
+  ProgressBar progress(console, std::ssize(runs));
   std::vector<Timing> timings;
-  for (const KernelInfo& kernel : kernels) {
-    for (std::size_t i = 0; i < masks.size(); ++i) {
-      progress.begin(kernel.name + ", " + options.families[i]);
-      timings.push_back(time_kernel(kernel, masks[i], options.families[i], problem, tensors));
-    }
+  for (const Run& run : runs) {
+    progress.begin(run.kernel.name + ", " + run.mask->name);
+    timings.push_back(time_run(run, options, problem, tensors));
   }
   return timings;
 }
 
-std::string text_of(const std::vector<Timing>& timings) {
+std::string reordering_cell(const Timing& timing) {
+  const ReorderReport& report = *timing.reordering;
+  if (!report.taken) return "not taken: " + with_commas(report.tiles_before) + " active tiles";
+  return with_commas(report.tiles_before) + " → " + with_commas(report.tiles_after) + " active tiles";
+}
+
+std::string text_of(const BenchOptions& options, const std::vector<Timing>& timings) {
   using enum Table::Align;
-  Table table({left, left, right, right});
-  table.add({"kernel", "mask", "time", "GF/s"});
-  for (const Timing& t : timings) table.add({t.kernel, t.mask, seconds(t.seconds), significant(t.gflops)});
+  Table table({left, left, right, right, left});
+  table.add({"kernel", "mask", "time", "GF/s", options.reorder ? "reordering" : ""});
+  for (const Timing& t : timings) {
+    table.add({t.kernel, t.mask, seconds(t.seconds), significant(t.gflops), t.reordering ? reordering_cell(t) : ""});
+  }
   return table.text();
+}
+
+nlohmann::ordered_json json_of(const Timing& t) {
+  nlohmann::ordered_json json = {
+      {"kernel", t.kernel}, {"mask", t.mask}, {"direction", t.direction}, {"seconds", t.seconds}, {"gflops", t.gflops}};
+  if (t.reordering) json["reordering"] = to_json(*t.reordering);
+  return json;
 }
 
 nlohmann::ordered_json json_of(const BenchOptions& options, const Problem& problem,
                                const std::vector<Timing>& timings) {
   auto results = nlohmann::ordered_json::array();
-  for (const Timing& t : timings) {
-    results.push_back({{"kernel", t.kernel},
-                       {"mask", t.mask},
-                       {"direction", t.direction},
-                       {"seconds", t.seconds},
-                       {"gflops", t.gflops}});
+  for (const Timing& t : timings) results.push_back(json_of(t));
+  nlohmann::ordered_json json = {{"batch", problem.batch},
+                                 {"seqlen", problem.query_length},
+                                 {"heads", problem.query_heads},
+                                 {"kv_heads", problem.kv_heads},
+                                 {"head_dim", problem.head_dim},
+                                 {"dtype", options.problem.dtype},
+                                 {"threads", default_executor().workers()}};
+  if (options.dropout.given()) {
+    json["dropout"] = to_json(options.dropout.probability, options.dropout.state(options.problem.seed));
   }
-  return {{"batch", problem.batch},
-          {"seqlen", problem.query_length},
-          {"heads", problem.query_heads},
-          {"kv_heads", problem.kv_heads},
-          {"head_dim", problem.head_dim},
-          {"dtype", options.problem.dtype},
-          {"threads", default_executor().workers()},
-          {"results", results}};
+  json["results"] = std::move(results);
+  return json;
+}
+
+std::string dropout_line(const BenchOptions& options) {
+  if (!options.dropout.given()) return "";
+  return "\ndropout " + to_text(options.dropout.probability, options.dropout.state(options.problem.seed)) + "\n";
 }
 
 void bench(const BenchOptions& options, Console& console) {
-  const Problem problem = apply(options.problem);
-  const std::vector<Timing> timings = time_all(options, problem, console);
-  console.out << (options.json ? json_of(options, problem, timings).dump(2) + "\n" : text_of(timings));
+  if (options.papers.asked) {
+    return run_papers(options.papers, {options.problem.threads, options.problem.seed, options.json}, console);
+  }
+  const std::vector<NamedMask> masks = masks_of(options);
+  Problem problem = apply(options.problem, common_shape(masks));
+  problem.dropout = options.dropout.probability;
+  const std::vector<Timing> timings = time_all(options, problem, masks, console);
+  console.out << (options.json ? json_of(options, problem, timings).dump(2) + "\n"
+                               : text_of(options, timings) + dropout_line(options));
 }
 
 }  // namespace
@@ -131,14 +222,18 @@ void bench(const BenchOptions& options, Console& console) {
 void add_bench(CLI::App& app, Console& console, int&) {
   CLI::App* sub = app.add_subcommand("bench", "Time kernels on masks");
   const auto options = std::make_shared<BenchOptions>();
-  options->problem.seqlen = 2048;
+  options->problem.usual_seqlen = 2048;
   options->problem.heads = 2;
   add_problem_options(*sub, options->problem);
-  sub->add_option("--mask", options->families, "Mask families [" + join(options->families, " ") + "]")->delimiter(',');
+  sub->add_option("--mask", options->masks, "Families and FILE.npy [" + join(kUsualMasks, " ") + "]")->delimiter(',');
+  add_mask_input_options(*sub, options->input);
+  add_dropout_options(*sub, options->dropout);
+  sub->add_flag("--reorder", options->reorder, "Reorder tokens where that saves tiles");
   sub->add_option("--kernel", options->kernel, "Only kernels whose name begins so");
   sub->add_option("--direction", options->direction, "forward or backward [both]")
       ->check(CLI::IsMember({"forward", "backward"}));
   sub->add_flag("--json", options->json, "Print JSON");
+  add_papers_options(*sub, options->papers);
   sub->callback([options, &console] { bench(*options, console); });
 }
 

@@ -16,7 +16,7 @@ std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_p
 std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
   if (option->get_items_expected_max() == 0) return "";  // a flag
   const std::string type = option->get_type_name();
-  const bool number = type.starts_with("INT") || type.starts_with("UINT");
+  const bool number = type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
   const std::string preset = option->get_default_str().empty() ? "" : " [" + option->get_default_str() + "]";
   return (number ? " N" : " TEXT") + preset;
 }

@@ -91,7 +91,7 @@ void draw_outline(Canvas& canvas, const Rectangle& box) {
 }  // namespace
 
 MaskPicture::MaskPicture(const Mask& mask, TileShape tile, std::int64_t batch, std::int64_t head) {
-  const LoweredMask lowered = lower(mask);
+  const LoweredMask& lowered = mask.lowered();
   const TileSchedule tiles = schedule(lowered, tile);
   const MaskShape& shape = mask.shape();
   if (shape.rows == 0 || shape.columns == 0) {
@@ -99,14 +99,14 @@ MaskPicture::MaskPicture(const Mask& mask, TileShape tile, std::int64_t batch, s
   }
   title_ = title_of(mask);
   tiles_ = tiles_of(tiles);
-  add_panel(lowered.intervals(), tiles, {batch, head, shape.rows, shape.columns, kMostCells});
+  add_panel(lowered, tiles, {batch, head, shape.rows, shape.columns, kMostCells});
   if (panels_.front().raster.cell > 1) {
     const std::int64_t rows = std::min(kZoomedScores, shape.rows), columns = std::min(kZoomedScores, shape.columns);
-    add_panel(lowered.intervals(), tiles, {batch, head, rows, columns, kMostCells});
+    add_panel(lowered, tiles, {batch, head, rows, columns, kMostCells});
   }
 }
 
-void MaskPicture::add_panel(const IntervalMask& mask, const TileSchedule& schedule, RasterRequest request) {
+void MaskPicture::add_panel(const LoweredMask& mask, const TileSchedule& schedule, const RasterRequest& request) {
   Panel panel;
   panel.raster = rasterise(mask, schedule, request);
   const std::int64_t cells = std::max(panel.raster.cell_rows(), panel.raster.cell_columns());

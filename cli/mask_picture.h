@@ -30,7 +30,7 @@ class MaskPicture {
     std::int64_t height() const { return raster.cell_rows() * pixels; }
   };
 
-  void add_panel(const IntervalMask& mask, const TileSchedule& schedule, RasterRequest request);
+  void add_panel(const LoweredMask& mask, const TileSchedule& schedule, const RasterRequest& request);
   void draw(Canvas& canvas) const;
   static void draw_panel(Canvas& canvas, const Panel& panel, std::int64_t left, std::int64_t top);
   static void draw_lines(Canvas& canvas, const Panel& panel, const Rectangle& where);

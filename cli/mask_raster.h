@@ -30,7 +30,7 @@ struct RasterRequest {
   std::int64_t most_cells = 1;         ///< along the longer side; cells are the smallest power of two that allows it
 };
 
-/// Takes time linear in the columns and the cells.
-MaskRaster rasterise(const IntervalMask& mask, const TileSchedule& schedule, const RasterRequest& request);
+/// Takes time linear in what the mask holds (columns, or bits and runs) and the cells.
+MaskRaster rasterise(const LoweredMask& mask, const TileSchedule& schedule, const RasterRequest& request);
 
 }  // namespace flashmask::cli

@@ -25,10 +25,10 @@ void add_problem_options(CLI::App& app, ProblemOptions& options) {
   const std::string group = "Problem";
   const std::int64_t most = std::numeric_limits<std::int32_t>::max();
   const auto at_least_one = CLI::Range(std::int64_t{1}, most);
-  app.add_option("--batch", options.batch, "Sequences")->check(at_least_one)->capture_default_str()->group(group);
-  app.add_option("--seqlen", options.seqlen, "Tokens of a sequence")
+  app.add_option("--batch", options.batch, "Sequences [1, or those of the mask]")->check(at_least_one)->group(group);
+  const std::string usual = std::to_string(options.usual_seqlen);
+  app.add_option("--seqlen", options.seqlen, "Tokens of a sequence [" + usual + ", or the rows of a mask file]")
       ->check(at_least_one)
-      ->capture_default_str()
       ->group(group);
   app.add_option("--heads", options.heads, "Query heads")->check(at_least_one)->capture_default_str()->group(group);
   app.add_option("--kv-heads", options.kv_heads, "Key and value heads, a divisor of --heads [all]")
@@ -45,21 +45,30 @@ void add_problem_options(CLI::App& app, ProblemOptions& options) {
   app.add_option("--threads", options.threads, "Threads [as many as the process may use]")
       ->check(CLI::Range(1, 4096))
       ->group(group);
-  app.add_option("--seed", options.seed, "Seed of the random inputs")->capture_default_str()->group(group);
+  app.add_option("--seed", options.seed, "Seed of the random inputs and of dropout")
+      ->capture_default_str()
+      ->group(group);
 }
 
-Problem apply(const ProblemOptions& options) {
+Problem apply(const ProblemOptions& options, const MaskShape& mask) {
   Problem problem;
-  problem.batch = options.batch;
-  problem.query_length = problem.key_length = options.seqlen;
+  problem.batch = options.batch.value_or(mask.batch);
+  problem.query_length = mask.rows;
+  problem.key_length = mask.columns;
   problem.query_heads = options.heads;
   problem.kv_heads = options.kv_heads.value_or(options.heads);
   problem.head_dim = problem.value_dim = options.head_dim;
   problem.dtype = parse_dtype(options.dtype);
   validate(problem);
-  check_memory(tensor_bytes(problem), "holding the tensors", "give fewer --seqlen, --heads or --batch");
+  check_memory(tensor_bytes(problem), "holding the tensors", "give fewer tokens, --heads or --batch");
   set_thread_count(options.threads);
   return problem;
+}
+
+void check_seqlen(const ProblemOptions& options, const MaskShape& mask, const std::string& name) {
+  if (!options.seqlen || *options.seqlen == mask.rows) return;
+  throw Error(Status::invalid_argument, "--seqlen is " + std::to_string(*options.seqlen) + ", but " + name + " has " +
+                                            std::to_string(mask.rows) + " rows; leave --seqlen out");
 }
 
 DType parse_dtype(const std::string& name) {

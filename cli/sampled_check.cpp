@@ -16,11 +16,25 @@ constexpr std::int64_t kColumnCandidates = 64;  ///< of each
 constexpr std::int64_t kColumns = 12;           ///< of each, at most
 constexpr std::int64_t kRowBudget = 1500;       ///< rows that the columns of a place may need in all
 
-/// One key and value head of one sequence, with the query heads that share it, as a problem of its own in double.
+/// A query row of one head.
+struct QueryRow {
+  std::int64_t query = 0, head = 0;  ///< `head` counts among those of its group
+};
+
+/// One row as a problem of its own, its mask said score by score.
+struct RowProblem {
+  Problem problem;
+  Mask mask;
+  reference::Inputs inputs;
+  std::span<const double> grad_o;
+};
+
+/// One key and value head of one sequence, with the query heads that share it, in double.
 class HeadGroup {
  public:
-  HeadGroup(const Problem& whole, const check::AttentionTensors& tensors, std::int64_t batch, std::int64_t kv_head)
-      : tensors_(tensors), batch_(batch), kv_head_(kv_head), problem_(whole) {
+  HeadGroup(const Problem& whole, const VisibleScore& visible, const check::AttentionTensors& tensors,
+            std::int64_t batch, std::int64_t kv_head)
+      : tensors_(tensors), visible_(visible), batch_(batch), kv_head_(kv_head), problem_(whole) {
     problem_.batch = 1;
     problem_.query_heads = whole.query_heads / whole.kv_heads;
     problem_.kv_heads = 1;
@@ -32,25 +46,44 @@ class HeadGroup {
   }
 
   const Problem& problem() const { return problem_; }
-  reference::Inputs inputs() const { return {q_, k_, v_}; }
-  const std::vector<double>& q() const { return q_; }
-  const std::vector<double>& k() const { return k_; }
-  const std::vector<double>& grad_o() const { return grad_o_; }
+  const double* q(QueryRow row) const { return &q_[element(row, problem_.head_dim)]; }
+  const double* grad_o(QueryRow row) const { return &grad_o_[element(row, problem_.value_dim)]; }
+  const double* k(std::int64_t column) const { return &k_[static_cast<std::size_t>(column * problem_.head_dim)]; }
+
+  bool visible(QueryRow row, std::int64_t column) const {
+    return visible_(batch_, first_head() + row.head, row.query, column);
+  }
+
+  RowProblem problem_of(QueryRow row) const {
+    Problem one = problem_;
+    one.query_heads = one.query_length = 1;
+    std::vector<std::uint8_t> scores;
+    scores.reserve(static_cast<std::size_t>(one.key_length));
+    for (std::int64_t j = 0; j < one.key_length; ++j) scores.push_back(visible(row, j) ? 1 : 0);
+    return {one,
+            from_dense({1, 1, 1, one.key_length}, scores, serial_executor()),
+            {{q(row), static_cast<std::size_t>(one.head_dim)}, k_, v_},
+            {grad_o(row), static_cast<std::size_t>(one.value_dim)}};
+  }
 
   /// First element, in the whole tensor, of a row of this group.
-  std::int64_t query_offset(const check::HostTensor& tensor, std::int64_t query, std::int64_t head) const {
-    return batch_ * tensor.stride(0) + query * tensor.stride(1) + (first_head() + head) * tensor.stride(2);
+  std::int64_t query_offset(const check::HostTensor& tensor, QueryRow row) const {
+    return batch_ * tensor.stride(0) + row.query * tensor.stride(1) + (first_head() + row.head) * tensor.stride(2);
   }
   std::int64_t key_offset(const check::HostTensor& tensor, std::int64_t column) const {
     return batch_ * tensor.stride(0) + column * tensor.stride(1) + kv_head_ * tensor.stride(2);
   }
-  double lse(std::int64_t query, std::int64_t head) const {
+  double lse(QueryRow row) const {
     const check::HostTensor& lse = tensors_.lse;
-    return lse.at(batch_ * lse.stride(0) + (first_head() + head) * lse.stride(1) + query);
+    return lse.at(batch_ * lse.stride(0) + (first_head() + row.head) * lse.stride(1) + row.query);
   }
 
  private:
   std::int64_t first_head() const { return kv_head_ * problem_.query_heads; }
+
+  std::size_t element(QueryRow row, std::int64_t dim) const {
+    return static_cast<std::size_t>((row.query * problem_.query_heads + row.head) * dim);
+  }
 
   /// [tokens, heads, dim] of `heads` neighbouring heads.
   std::vector<double> gather(const check::HostTensor& tensor, std::int64_t first, std::int64_t heads) const {
@@ -64,6 +97,7 @@ class HeadGroup {
   }
 
   const check::AttentionTensors& tensors_;
+  const VisibleScore& visible_;
   std::int64_t batch_, kv_head_;
   Problem problem_;
   std::vector<double> q_, k_, v_, grad_o_;
@@ -79,32 +113,28 @@ class Sampler {
   Sampler(const check::AttentionTensors& results, DType dtype)
       : results_(results), dtype_(dtype), o_(dtype), grad_q_(dtype), grad_k_(dtype), grad_v_(dtype) {}
 
-  void add_row(const HeadGroup& group, const Mask& mask, std::int64_t query, std::int64_t head) {
-    const Rows rows = compute(group, mask, query, head);
+  void add_row(const HeadGroup& group, QueryRow row) {
+    const Results results = compute(group, row);
     const Problem& p = group.problem();
-    const std::int64_t offset = group.query_offset(results_.o, query, head);
+    const std::int64_t offset = group.query_offset(results_.o, row);
     for (std::int64_t c = 0; c < p.value_dim; ++c) {
       const auto i = static_cast<std::size_t>(c);
-      o_.add(results_.o.at(offset + c), rows.exact.o[i], rows.naive.o[i]);
+      o_.add(results_.o.at(offset + c), results.exact.o[i], results.naive.o[i]);
     }
-    lse_ = check::worse(check::compare_lse(dtype_, group.lse(query, head), rows.exact.lse), lse_);
-    add_grad_q(group, rows, query, head);
+    lse_ = check::worse(check::compare_lse(dtype_, group.lse(row), results.exact.lse), lse_);
+    add_grad_q(group, results, row);
     ++rows_;
   }
 
-  void add_column(const HeadGroup& group, const Mask& mask, std::int64_t column,
-                  const std::vector<std::int64_t>& seen_by) {
+  void add_column(const HeadGroup& group, std::int64_t column, const std::vector<QueryRow>& seen_by) {
     const Problem& p = group.problem();
     Gradient key(p.head_dim), value(p.value_dim);
-    for (const std::int64_t query : seen_by) {
-      for (std::int64_t head = 0; head < p.query_heads; ++head) {
-        const Rows rows = compute(group, mask, query, head);
-        const auto at = static_cast<std::size_t>(column);
-        const std::size_t n = rows.naive_index(column);
-        const std::int64_t row = query * p.query_heads + head;
-        key.add(rows.grad_scores[at], rows.naive.grad_scores[n], &group.q()[index(row * p.head_dim)]);
-        value.add(rows.exact.p[at], rows.naive.p[n], &group.grad_o()[index(row * p.value_dim)]);
-      }
+    for (const QueryRow row : seen_by) {
+      const Results results = compute(group, row);
+      const auto at = static_cast<std::size_t>(column);
+      const std::size_t n = results.naive_index(column);
+      key.add(results.grad_scores[at], results.naive.grad_scores[n], group.q(row));
+      value.add(results.exact.p[at], results.naive.p[n], group.grad_o(row));
     }
     key.compare(results_.grad_k, group.key_offset(results_.grad_k, column), p.softmax_scale(), grad_k_);
     value.compare(results_.grad_v, group.key_offset(results_.grad_v, column), 1, grad_v_);
@@ -116,8 +146,8 @@ class Sampler {
   }
 
  private:
-  /// One query row, exactly and naively.
-  struct Rows {
+  /// Of one query row, exactly and naively.
+  struct Results {
     reference::Row exact;
     std::vector<double> grad_scores;
     check::naive::Row naive;
@@ -149,22 +179,22 @@ class Sampler {
 
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-  static Rows compute(const HeadGroup& group, const Mask& mask, std::int64_t query, std::int64_t head) {
-    const Problem& p = group.problem();
-    Rows rows{reference::row(p, mask, group.inputs(), 0, head, query), {}, {}};
-    rows.grad_scores = reference::grad_scores(p, group.inputs(), rows.exact, 0, head, query, group.grad_o(), {});
-    rows.naive = check::naive::row(p, mask, group.inputs(), 0, head, query, group.grad_o(), {});
-    return rows;
+  static Results compute(const HeadGroup& group, QueryRow row) {
+    const auto [p, mask, inputs, grad_o] = group.problem_of(row);
+    Results results{reference::row(p, mask, inputs, 0, 0, 0), {}, {}};
+    results.grad_scores = reference::grad_scores(p, inputs, results.exact, 0, 0, 0, grad_o, {});
+    results.naive = check::naive::row(p, mask, inputs, 0, 0, 0, grad_o, {});
+    return results;
   }
 
-  void add_grad_q(const HeadGroup& group, const Rows& rows, std::int64_t query, std::int64_t head) {
+  void add_grad_q(const HeadGroup& group, const Results& results, QueryRow row) {
     const Problem& p = group.problem();
     Gradient gradient(p.head_dim);
-    for (std::size_t n = 0; n < rows.naive.columns.size(); ++n) {
-      const std::int64_t column = rows.naive.columns[n];
-      gradient.add(rows.grad_scores[index(column)], rows.naive.grad_scores[n], &group.k()[index(column * p.head_dim)]);
+    for (std::size_t n = 0; n < results.naive.columns.size(); ++n) {
+      const std::int64_t column = results.naive.columns[n];
+      gradient.add(results.grad_scores[index(column)], results.naive.grad_scores[n], group.k(column));
     }
-    const std::int64_t offset = group.query_offset(results_.grad_q, query, head);
+    const std::int64_t offset = group.query_offset(results_.grad_q, row);
     gradient.compare(results_.grad_q, offset, p.softmax_scale(), grad_q_);
   }
 
@@ -175,32 +205,34 @@ class Sampler {
   std::int64_t rows_ = 0, columns_ = 0;
 };
 
-std::vector<std::int64_t> rows_that_see(const Mask& mask, std::int64_t column) {
-  std::vector<std::int64_t> rows;
-  for (std::int64_t row = 0; row < mask.shape().rows; ++row) {
-    if (mask.visible(0, 0, row, column)) rows.push_back(row);
+std::vector<QueryRow> rows_that_see(const HeadGroup& group, std::int64_t column) {
+  std::vector<QueryRow> rows;
+  for (std::int64_t query = 0; query < group.problem().query_length; ++query) {
+    for (std::int64_t head = 0; head < group.problem().query_heads; ++head) {
+      if (group.visible({query, head}, column)) rows.push_back({query, head});
+    }
   }
   return rows;
 }
 
 /// The last row and random ones: the last is padding more often than others.
-void sample_rows(const HeadGroup& group, const Mask& mask, check::RandomNumbers& random, Sampler& sampler) {
+void sample_rows(const HeadGroup& group, check::RandomNumbers& random, Sampler& sampler) {
   const Problem& p = group.problem();
-  sampler.add_row(group, mask, p.query_length - 1, 0);
+  sampler.add_row(group, {p.query_length - 1, 0});
   for (std::int64_t i = 1; i < kRows; ++i) {
-    sampler.add_row(group, mask, random.below(p.query_length), random.below(p.query_heads));
+    const std::int64_t query = random.below(p.query_length);
+    sampler.add_row(group, {query, random.below(p.query_heads)});
   }
 }
 
-void sample_columns(const HeadGroup& group, const Mask& mask, check::RandomNumbers& random, Sampler& sampler) {
+void sample_columns(const HeadGroup& group, check::RandomNumbers& random, Sampler& sampler) {
   std::int64_t budget = kRowBudget, found = 0;
   for (std::int64_t i = 0; i < kColumnCandidates && found < kColumns; ++i) {
     const std::int64_t column = random.below(group.problem().key_length);
-    const std::vector<std::int64_t> rows = rows_that_see(mask, column);
-    const std::int64_t cost = std::ssize(rows) * group.problem().query_heads;
-    if (cost > budget) continue;
-    sampler.add_column(group, mask, column, rows);
-    budget -= cost;
+    const std::vector<QueryRow> rows = rows_that_see(group, column);
+    if (std::ssize(rows) > budget) continue;
+    sampler.add_column(group, column, rows);
+    budget -= std::ssize(rows);
     ++found;
   }
 }
@@ -215,16 +247,15 @@ double SampledErrors::largest_ratio() const {
   return std::max({o.ratio(), lse.ratio(), grad_q.ratio(), grad_k.ratio(), grad_v.ratio()});
 }
 
-SampledErrors check_samples(const Workload& workload, const Problem& problem, const check::AttentionTensors& results,
+SampledErrors check_samples(const VisibleScore& visible, const Problem& problem, const check::AttentionTensors& results,
                             std::uint64_t seed) {
   check::RandomNumbers random(seed);
   Sampler sampler(results, problem.dtype);
   for (std::int64_t place = 0; place < kPlaces; ++place) {
     const std::int64_t sequence = random.below(problem.batch);
-    const HeadGroup group(problem, results, sequence, random.below(problem.kv_heads));
-    const Mask mask = workload.mask(sequence);
-    sample_rows(group, mask, random, sampler);
-    sample_columns(group, mask, random, sampler);
+    const HeadGroup group(problem, visible, results, sequence, random.below(problem.kv_heads));
+    sample_rows(group, random, sampler);
+    sample_columns(group, random, sampler);
   }
   return sampler.errors();
 }

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "check/error_bound.h"
 #include "check/host_tensor.h"
 #include "flashmask/problem.h"
-#include "workload.h"
 
 namespace flashmask::cli {
 
@@ -19,10 +19,14 @@ struct SampledErrors {
   bool passes() const { return largest_ratio() <= 1; }
 };
 
+/// Whether a query row sees a key column.
+using VisibleScore =
+    std::function<bool(std::int64_t batch, std::int64_t query_head, std::int64_t row, std::int64_t column)>;
+
 /// Compares results, forward and backward, with flashmask::reference at random rows (o, lse, dq) and columns (dk, dv).
-/// The mask that the reference sees is built anew, sequence by sequence. A column costs as much as the rows that see
-/// it: columns that too many see are passed over.
-SampledErrors check_samples(const Workload& workload, const Problem& problem, const check::AttentionTensors& results,
+/// The reference is told its mask score by score, so that no form that the kernels read has a part in it. A column
+/// costs as much as the rows that see it: columns that too many see are passed over.
+SampledErrors check_samples(const VisibleScore& visible, const Problem& problem, const check::AttentionTensors& results,
                             std::uint64_t seed);
 
 }  // namespace flashmask::cli

@@ -4,11 +4,16 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "dropout_options.h"
 #include "flashmask/error.h"
 #include "flashmask/explain.h"
 #include "mask_arguments.h"
+#include "mask_input.h"
 #include "mask_picture.h"
+#include "memory_limit.h"
 #include "output_file.h"
+#include "quantities.h"
+#include "reordering.h"
 #include "subcommands.h"
 #include "table.h"
 #include "terminal_picture.h"
@@ -17,9 +22,13 @@ namespace flashmask::cli {
 namespace {
 
 struct ShowOptions {
-  std::string family;
+  std::string name;  ///< a family or a file; empty: the mask comes from elsewhere
   MaskArguments mask;
-  std::int64_t head = 0;
+  std::vector<std::string> given;  ///< options that families take, with dashes
+  MaskInput input;
+  DropoutOptions dropout;
+  bool reorder = false;
+  std::int64_t batch = 0, head = 0;
   std::optional<std::int32_t> tile;
   std::string png, svg;
   bool explain = true, json = false;
@@ -46,21 +55,77 @@ TileShape tile_of(const ShowOptions& options, const MaskShape& shape) {
   return {side, side};
 }
 
-void check_head(const ShowOptions& options, const MaskShape& shape) {
-  if (options.head < shape.heads) return;
-  throw Error(Status::invalid_argument, "show: --head is " + std::to_string(options.head) +
-                                            "; the mask has heads 0 to " + std::to_string(shape.heads - 1));
+void check_index(const char* option, std::int64_t given, std::int64_t size, const char* axis) {
+  if (given < size) return;
+  throw Error(Status::invalid_argument, std::string("show: ") + option + " is " + std::to_string(given) +
+                                            "; the mask has " + axis + " 0 to " + std::to_string(size - 1));
 }
+
+void check_shown(const ShowOptions& options, const MaskShape& shape) {
+  check_index("--batch", options.batch, shape.batch, "batch entries");
+  check_index("--head", options.head, shape.heads, "heads");
+}
+
+/// Options that say what a family looks like say nothing about a mask that is there already.
+void check_given(const ShowOptions& options, const std::string& source, const std::vector<std::string>& allowed) {
+  for (const std::string& option : options.given) {
+    if (std::find(allowed.begin(), allowed.end(), option) != allowed.end()) continue;
+    throw Error(Status::invalid_argument, "show: " + option + " means nothing to " + source);
+  }
+}
+
+bool takes(const std::string& family, const std::string& option) {
+  const std::vector<std::string>& options = find_family(family).options;
+  return std::find(options.begin(), options.end(), option) != options.end();
+}
+
+/// --block and --seed also belong to --block-map and --dropout: a family that does not take them is not asked.
+Mask build_family(const ShowOptions& options) {
+  MaskArguments arguments = options.mask;
+  if (options.input.block_map && !takes(options.name, "block")) arguments.block.reset();
+  if (options.dropout.given() && !takes(options.name, "seed")) arguments.seed.reset();
+  return build_mask(options.name, arguments);
+}
+
+/// Of --mask FILE.npy, --mask-png or, where neither is given, the block map alone.
+Mask read_given(const ShowOptions& options) {
+  std::vector<std::string> allowed;
+  if (options.input.block_map) allowed.emplace_back("--block");
+  if (options.dropout.given()) allowed.emplace_back("--seed");
+  const std::vector<std::string> names = options.name.empty() ? std::vector<std::string>() : std::vector{options.name};
+  const std::vector<NamedMask> masks = read_masks(names, options.input, std::nullopt, {});
+  if (!masks.empty()) {
+    check_given(options, masks.front().name, allowed);
+    return in_blocks(masks.front().mask, options.input);
+  }
+  allowed.insert(allowed.end(), {"--tokens", "--columns"});
+  check_given(options, "a block map", allowed);
+  const std::optional<std::int64_t>& rows = options.mask.tokens;
+  return from_block_map(*read_map(options.input, rows, options.mask.columns ? options.mask.columns : rows));
+}
+
+Mask load(ShowOptions& options) {
+  options.input.block = options.input.block_map ? options.mask.block : std::nullopt;
+  const bool family = !options.name.empty() && !is_mask_file(options.name);
+  const int sources = (options.name.empty() ? 0 : 1) + (options.input.png ? 1 : 0);
+  if (sources > 1) throw Error(Status::invalid_argument, "show: " + options.name + " and --mask-png; give one mask");
+  if (sources == 0 && !options.input.block_map) {
+    throw Error(Status::invalid_argument,
+                "show: give a mask family, a FILE.npy, --mask-png or --block-map; see flashmask show --help");
+  }
+  return in_form(family ? in_blocks(build_family(options), options.input) : read_given(options), options.input);
+}
+
+std::uint64_t seed_of(const ShowOptions& options) { return static_cast<std::uint64_t>(options.mask.seed.value_or(1)); }
 
 /// As wide as a terminal shows without wrapping, in a square that fits a screen.
 std::int64_t most_cells(const Console& console) { return std::clamp(console.width, 8, console.colour ? 96 : 64); }
 
 void show_in_terminal(const ShowOptions& options, const Mask& mask, Console& console) {
-  const LoweredMask lowered = lower(mask);
   const MaskShape& shape = mask.shape();
-  const TileSchedule tiles = schedule(lowered, tile_of(options, shape));
+  const TileSchedule tiles = schedule(mask.lowered(), tile_of(options, shape));
   const MaskRaster raster =
-      rasterise(lowered.intervals(), tiles, {0, options.head, shape.rows, shape.columns, most_cells(console)});
+      rasterise(mask.lowered(), tiles, {options.batch, options.head, shape.rows, shape.columns, most_cells(console)});
   console.out << (console.colour ? coloured_picture(raster) + coloured_legend() : plain_picture(raster)) << "\n";
 }
 
@@ -71,6 +136,7 @@ nlohmann::ordered_json json_of(const Explanation& e) {
           {"rows", e.shape.rows},
           {"columns", e.shape.columns},
           {"form", to_string(e.form)},
+          {"why", e.why},
           {"visible_pairs", e.visible_pairs},
           {"density", e.density},
           {"tile", {e.tile.rows, e.tile.columns}},
@@ -91,7 +157,7 @@ struct PictureFiles {
 
   void draw(const ShowOptions& options, const Mask& mask) {
     if (!png && !svg) return;
-    const MaskPicture picture(mask, tile_of(options, mask.shape()), 0, options.head);
+    const MaskPicture picture(mask, tile_of(options, mask.shape()), options.batch, options.head);
     if (png) png->commit(picture.png());
     if (svg) svg->commit(picture.svg());
   }
@@ -99,18 +165,51 @@ struct PictureFiles {
   std::optional<OutputFile> png, svg;
 };
 
-void show(const ShowOptions& options, Console& console) {
-  const Mask mask = build_mask(options.family, options.mask);
-  check_head(options, mask.shape());
+/// What is printed below the picture, or instead of it.
+struct Facts {
+  Explanation mask;
+  std::optional<ReorderReport> reordering;
+  std::optional<std::int64_t> dropped;  ///< visible scores
+
+  std::string text(const ShowOptions& options) const {
+    std::string text = to_string(mask);
+    if (reordering) text += "reordering         " + to_text(*reordering) + "\n";
+    if (dropped) {
+      text += "dropout            " + to_text(options.dropout.probability, options.dropout.state(seed_of(options))) +
+              ": " + with_commas(*dropped) + " of the visible pairs dropped\n";
+    }
+    return text;
+  }
+
+  nlohmann::ordered_json json(const ShowOptions& options) const {
+    nlohmann::ordered_json json = json_of(mask);
+    if (reordering) json["reordering"] = to_json(*reordering);
+    if (dropped) {
+      json["dropout"] = to_json(options.dropout.probability, options.dropout.state(seed_of(options)));
+      json["dropout"]["dropped_pairs"] = *dropped;
+    }
+    return json;
+  }
+};
+
+void show(ShowOptions options, Console& console) {
+  Mask mask = load(options);
+  check_shown(options, mask.shape());
   PictureFiles files(options);
-  const Explanation explanation = explain(mask, tile_of(options, mask.shape()));
+  Facts facts;
+  if (options.reorder) {
+    Reordering reordering = reorder(mask, tile_of(options, mask.shape()));
+    facts.reordering = report_of(reordering);
+    mask = std::move(reordering.mask);
+  }
+  facts.mask = explain(mask, tile_of(options, mask.shape()));
   files.draw(options, mask);
   if (options.json) {
-    console.out << json_of(explanation).dump(2) << "\n";
+    console.out << facts.json(options).dump(2) << "\n";
     return;
   }
   show_in_terminal(options, mask, console);
-  if (options.explain) console.out << to_string(explanation);
+  if (options.explain) console.out << facts.text(options);
 }
 
 }  // namespace
@@ -118,9 +217,12 @@ void show(const ShowOptions& options, Console& console) {
 void add_show(CLI::App& app, Console& console, int&) {
   CLI::App* sub = app.add_subcommand("show", "Draw a mask and say what it costs");
   const auto options = std::make_shared<ShowOptions>();
-  sub->add_option("family", options->family, "Which mask")->required();
+  sub->add_option("mask,--mask", options->name, "A family, or FILE.npy: a dense mask, 1 = visible");
   add_mask_options(*sub, options->mask);
-  sub->add_option("--head", options->head, "The mask head to draw")->check(CLI::NonNegativeNumber);
+  add_mask_input_options(*sub, options->input);
+  sub->add_flag("--reorder", options->reorder, "Draw the mask in an order with fewer tiles, if there is one");
+  sub->add_option("--batch", options->batch, "The batch entry to draw [0]")->check(CLI::NonNegativeNumber);
+  sub->add_option("--head", options->head, "The mask head to draw [0]")->check(CLI::NonNegativeNumber);
   sub->add_option("--tile", options->tile, "Rows and columns of a tile [4 to 64, by size]")
       ->check(CLI::Range(1, 65536));
   sub->add_flag("--explain,!--no-explain", options->explain, "Print the table below the picture [on]");
@@ -128,7 +230,12 @@ void add_show(CLI::App& app, Console& console, int&) {
   sub->add_option("--svg", options->svg, "Also draw it into this SVG file");
   sub->add_flag("--json", options->json, "Print the table as JSON, and no picture");
   sub->footer(family_list());
-  sub->callback([options, &console] { show(*options, console); });
+  sub->callback([sub, options, &console] {
+    for (const CLI::Option* option : sub->get_options()) {
+      if (option->get_group() == kFamilyGroup && option->count() > 0) options->given.push_back(option->get_name());
+    }
+    show(*options, console);
+  });
 }
 
 }  // namespace flashmask::cli

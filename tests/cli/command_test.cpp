@@ -59,7 +59,7 @@ TEST(Command, HelpAndVersionAreNoErrors) {
 TEST(Command, RefusesWhatItDoesNotKnow) {
   expect_refused({}, "give one of attend, show, check, bench, info");
   expect_refused({"shwo"}, "did you mean show?");
-  expect_refused({"show"}, "family is required");
+  expect_refused({"show"}, "give a mask family");
   expect_refused({"show", "casual"}, "did you mean causal?");
   expect_refused({"show", "causal", "--nonsense"}, "--nonsense");
   expect_refused({"show", "causal", "--tokens", "many"}, "--tokens");
@@ -114,7 +114,7 @@ TEST(Check, HoldsKernelsAgainstTheReference) {
   const Outcome checked = command({"check", "--quick", "--kernel", "scalar.", "--mask", "causal_document", "--json"});
   EXPECT_EQ(checked.status, 0);
   const auto verdicts = checked.json();
-  EXPECT_EQ(verdicts.size(), 6U);  // two directions of three dtypes
+  EXPECT_EQ(verdicts.size(), 12U);  // two directions of three dtypes and two predicates
   for (const auto& verdict : verdicts) {
     EXPECT_TRUE(verdict["passes"] == true && verdict["cases"] == 1 && verdict["error_over_bound"] > 0) << verdict;
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cell_colour.h"
+#include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "mask_picture.h"
 #include "mask_raster.h"
@@ -38,8 +39,7 @@ struct Decoded {
 
 MaskRaster raster_of(const Mask& mask, TileShape tile, std::int64_t most_cells) {
   const LoweredMask lowered = lower(mask);
-  return rasterise(lowered.intervals(), schedule(lowered, tile),
-                   {0, 0, mask.shape().rows, mask.shape().columns, most_cells});
+  return rasterise(lowered, schedule(lowered, tile), {0, 0, mask.shape().rows, mask.shape().columns, most_cells});
 }
 
 /// Visible scores of a cell by asking for each.
@@ -54,10 +54,25 @@ float visible_fraction(const Mask& mask, std::int64_t first_row, std::int64_t fi
   return static_cast<float>(visible) / static_cast<float>(scores);
 }
 
+/// Every second block of 128, in a chequered pattern, and a block more: ragged at the end of 300 scores.
+BlockMap chequered() { return {{1, 1, 300, 300}, 128, std::vector<std::uint8_t>{1, 0, 1, 0, 1, 1, 1, 0, 1}}; }
+
+Mask in_bits(const Mask& mask) { return {lower(mask, MaskForm::bits), mask.description()}; }
+
+/// Of both forms, with a block map beside intervals and inside bits.
 std::vector<Mask> some_masks() {
   const std::vector<std::int64_t> documents = {30, 1, 44, 13};
-  return {masks::causal_document(documents, 101), masks::global_sliding_window(101, 7, 9, 20), masks::causal(70, 101),
-          masks::block_diffusion(48, 10)};
+  const auto third = [](auto, auto, std::int64_t row, std::int64_t column) { return (row * row + column) % 3 == 0; };
+  return {masks::causal_document(documents, 101),
+          masks::global_sliding_window(101, 7, 9, 20),
+          masks::causal(70, 101),
+          masks::block_diffusion(48, 10),
+          in_bits(masks::causal_document(documents, 101)),
+          in_bits(masks::causal(70, 201)),
+          from_predicate({1, 1, 130, 201}, third),
+          masks::causal(300, 300) & chequered(),
+          from_block_map(chequered()),
+          in_bits(masks::causal(300, 300)) & chequered()};
 }
 
 /// Calls body(cell row, cell column) for every cell.
@@ -79,7 +94,7 @@ void expect_fractions(const Mask& mask, std::int64_t most_cells) {
 
 TEST(MaskRaster, CellsHoldTheVisibleFraction) {
   for (const Mask& mask : some_masks()) {
-    for (const std::int64_t most_cells : {200, 60, 13, 1}) expect_fractions(mask, most_cells);
+    for (const std::int64_t most_cells : {300, 60, 13, 2, 1}) expect_fractions(mask, most_cells);
   }
 }
 
@@ -87,9 +102,22 @@ TEST(MaskRaster, CellsInATileHaveItsKind) {
   for (const Mask& mask : some_masks()) {
     const LoweredMask lowered = lower(mask);
     const MaskRaster raster = raster_of(mask, {16, 16}, 64);
-    ASSERT_EQ(raster.cell, 2);
+    ASSERT_EQ(16 % raster.cell, 0);
+    const std::int64_t side = 16 / raster.cell;
     for_each_cell(raster, [&](std::int64_t row, std::int64_t column) {
-      EXPECT_EQ(raster.kinds[raster.index(row, column)], classify(lowered, 0, 0, {16, 16}, row / 8, column / 8));
+      EXPECT_EQ(raster.kinds[raster.index(row, column)], classify(lowered, 0, 0, {16, 16}, row / side, column / side));
+    });
+  }
+}
+
+TEST(MaskRaster, ShowsTheHeadAndThePartAskedFor) {
+  const Mask mask = stack_heads(std::vector{in_bits(masks::causal(200, 200)), masks::sliding_window(200, 200, 5)});
+  ASSERT_EQ(mask.lowered().form(), MaskForm::intervals);
+  for (const Mask& one : {mask, in_bits(mask)}) {
+    const MaskRaster raster = rasterise(one.lowered(), schedule(one.lowered(), {64, 64}), {0, 1, 100, 70, 100});
+    ASSERT_EQ(raster.cell, 1);
+    for_each_cell(raster, [&](std::int64_t row, std::int64_t column) {
+      EXPECT_EQ(raster.visible[raster.index(row, column)], one.visible(0, 1, row, column) ? 1 : 0);
     });
   }
 }
