@@ -207,6 +207,34 @@ FLASHMASK_API flashmask_status flashmask_mask_and(const flashmask_mask* a, const
                                                   flashmask_mask** mask);
 FLASHMASK_API flashmask_status flashmask_mask_or(const flashmask_mask* a, const flashmask_mask* b,
                                                  flashmask_mask** mask);
+/// Blocks of scores that are kept or left out as a whole; described in flashmask/block_map.h.
+typedef struct flashmask_block_map flashmask_block_map;
+
+/// keep [batch, heads, ceil(rows / block), ceil(columns / block)], 1 = keep; `shape` counts scores.
+FLASHMASK_API flashmask_status flashmask_block_map_create(const flashmask_mask_shape* shape, int64_t block,
+                                                          const uint8_t* keep, flashmask_block_map** map);
+/// The builders of flashmask/block_map_builders.h. `strides` = −1 means all; `scores` has the layout of `keep`.
+FLASHMASK_API flashmask_status flashmask_block_map_butterfly(const flashmask_mask_shape* shape, int64_t block,
+                                                             int64_t strides, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_strided(const flashmask_mask_shape* shape, int64_t block,
+                                                           int64_t stride, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_sliding(const flashmask_mask_shape* shape, int64_t block,
+                                                           int64_t left, int64_t right, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_random(const flashmask_mask_shape* shape, int64_t block,
+                                                          int64_t kept, uint64_t seed, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_best(const flashmask_mask_shape* shape, int64_t block,
+                                                        const float* scores, int64_t kept, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_at_least(const flashmask_mask_shape* shape, int64_t block,
+                                                            const float* scores, float threshold,
+                                                            flashmask_block_map** map);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_block_map_destroy(flashmask_block_map* map);
+
+/// The blocks alone, or what a mask shows inside them. Map and mask stay the caller's.
+FLASHMASK_API flashmask_status flashmask_mask_from_block_map(const flashmask_block_map* map, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_and_block_map(const flashmask_mask* mask, const flashmask_block_map* map,
+                                                            flashmask_mask** result);
+
 /// One mask a batch entry, or one a head.
 FLASHMASK_API flashmask_status flashmask_mask_stack_batch(const flashmask_mask* const* masks, int64_t count,
                                                           flashmask_mask** mask);

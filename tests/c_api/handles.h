@@ -11,9 +11,11 @@ namespace flashmask::c_api {
 
 struct DestroyHandle {
   void operator()(flashmask_mask* mask) const { flashmask_mask_destroy(mask); }
+  void operator()(flashmask_block_map* map) const { flashmask_block_map_destroy(map); }
   void operator()(flashmask_plan* plan) const { flashmask_plan_destroy(plan); }
 };
 using MaskHandle = std::unique_ptr<flashmask_mask, DestroyHandle>;
+using BlockMapHandle = std::unique_ptr<flashmask_block_map, DestroyHandle>;
 using PlanHandle = std::unique_ptr<flashmask_plan, DestroyHandle>;
 
 /// make(create, arguments…) calls create(arguments…, &mask) and expects it to succeed.
@@ -22,6 +24,14 @@ MaskHandle make(Create create, Arguments... arguments) {
   flashmask_mask* mask = nullptr;
   EXPECT_EQ(create(arguments..., &mask), FLASHMASK_OK) << flashmask_last_error();
   return MaskHandle(mask);
+}
+
+/// The same for block maps.
+template <typename Create, typename... Arguments>
+BlockMapHandle make_block_map(Create create, Arguments... arguments) {
+  flashmask_block_map* map = nullptr;
+  EXPECT_EQ(create(arguments..., &map), FLASHMASK_OK) << flashmask_last_error();
+  return BlockMapHandle(map);
 }
 
 /// Expects a refusal whose message contains `part`.
