@@ -1,0 +1,118 @@
+#include "mask/reorder/token_order.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <utility>
+
+#include "mask/reorder/cuthill_mckee.h"
+#include "mask/reorder/graph.h"
+
+namespace flashmask {
+namespace {
+
+constexpr TileShape kBlock{32, 8};
+/// Rows of q, k, v, o and their gradients copied there and back, in the time that one block takes.
+constexpr std::int64_t kTokensPerBlock = 6;
+constexpr int kSweeps = 4;
+
+/// Active tiles of a batch entry, all heads taken together.
+std::int64_t count_tiles(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile) {
+  std::vector<std::uint32_t> tile_of(static_cast<std::size_t>(columns));
+  for (std::size_t i = 0; i < tile_of.size(); ++i) {
+    const std::size_t column = order.columns.empty() ? i : order.columns[i];
+    tile_of[column] = static_cast<std::uint32_t>(i / static_cast<std::size_t>(tile.columns));
+  }
+  std::vector<std::int64_t> last_row_tile(tile_of.size() / static_cast<std::size_t>(tile.columns) + 1, -1);
+  std::int64_t tiles = 0;
+  for (std::int64_t i = 0; i < visible.nodes(); ++i) {
+    const std::int64_t row = order.rows.empty() ? i : std::int64_t{order.rows[static_cast<std::size_t>(i)]};
+    const std::int64_t row_tile = i / tile.rows;
+    for (const std::uint32_t column : visible.neighbours_of(row))
+      tiles += static_cast<std::int64_t>(std::exchange(last_row_tile[tile_of[column]], row_tile) != row_tile);
+  }
+  return tiles;
+}
+
+/// In blocks; visiting a tile costs one more than what it computes.
+std::int64_t work(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile) {
+  return count_tiles(visible, columns, order, tile) + count_tiles(visible, columns, order, kBlock);
+}
+
+TokenOrder one_sided(const Graph& symmetric) {
+  const std::vector<std::uint32_t> order = reverse_cuthill_mckee(symmetric);
+  return {Sides::one, order, order, 0};
+}
+
+TokenOrder two_sided(const Graph& rows, const Graph& columns) {
+  TokenOrder order;
+  order.sides = Sides::two;
+  const auto first_column = static_cast<std::uint32_t>(rows.nodes());
+  for (const std::uint32_t node : reverse_cuthill_mckee(bipartite(rows, columns))) {
+    if (node < first_column) {
+      order.rows.push_back(node);
+    } else {
+      order.columns.push_back(node - first_column);
+    }
+  }
+  return order;
+}
+
+/// Nodes by the mean position of those they are joined to; nodes joined to none come last.
+std::vector<std::uint32_t> by_mean_position(const Graph& graph, const std::vector<std::uint32_t>& joined) {
+  std::vector<double> position(joined.size());
+  for (std::size_t i = 0; i < joined.size(); ++i) position[joined[i]] = static_cast<double>(i);
+  std::vector<std::pair<double, std::uint32_t>> nodes;
+  nodes.reserve(static_cast<std::size_t>(graph.nodes()));
+  for (std::int64_t node = 0; node < graph.nodes(); ++node) {
+    const auto neighbours = graph.neighbours_of(node);
+    double sum = neighbours.empty() ? std::numeric_limits<double>::infinity() : 0;
+    for (const std::uint32_t neighbour : neighbours) sum += position[neighbour];
+    nodes.emplace_back(sum / static_cast<double>(neighbours.size()), static_cast<std::uint32_t>(node));
+  }
+  std::sort(nodes.begin(), nodes.end());
+  std::vector<std::uint32_t> order;
+  order.reserve(nodes.size());
+  for (const auto& node : nodes) order.push_back(node.second);
+  return order;
+}
+
+/// Sorts either side by where the other one is (the barycentre method of Sugiyama, Tagawa and Toda 1981), a few times.
+/// Straightens what a thinned graph left ragged, above all the diagonal of causal documents.
+TokenOrder swept(TokenOrder order, const Graph& rows, const Graph& columns) {
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+    order.rows = by_mean_position(rows, order.columns);
+    order.columns = by_mean_position(columns, order.rows);
+  }
+  return order;
+}
+
+std::vector<TokenOrder> candidates(const Graph& rows, const Graph& columns) {
+  if (rows == columns) return {one_sided(rows)};
+  std::vector<TokenOrder> orders;
+  if (rows.nodes() == columns.nodes()) orders.push_back(one_sided(united(rows, columns)));
+  orders.push_back(two_sided(rows, columns));
+  orders.push_back(swept(orders.back(), rows, columns));
+  return orders;
+}
+
+}  // namespace
+
+bool worthwhile(std::int64_t before, std::int64_t saved, std::int64_t tokens) {
+  return saved > before / 5 && saved > tokens / kTokensPerBlock;
+}
+
+TokenOrder find_order(const BitMask& mask, std::int64_t batch, TileShape tile, Executor& executor) {
+  const MaskShape& shape = mask.shape();
+  const Graph rows = visible_columns(mask, batch, executor);
+  const Graph columns = transposed(rows, shape.columns);
+  TokenOrder best;
+  const std::int64_t before = work(rows, shape.columns, best, tile);
+  for (TokenOrder& order : candidates(rows, columns)) {
+    order.saved = before - work(rows, shape.columns, order, tile);
+    if (order.saved > best.saved) best = std::move(order);
+  }
+  return worthwhile(before, best.saved, shape.rows + shape.columns) ? best : TokenOrder();
+}
+
+}  // namespace flashmask
