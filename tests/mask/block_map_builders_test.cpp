@@ -4,9 +4,13 @@
 
 #include <array>
 #include <cmath>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "flashmask/error.h"
@@ -182,6 +186,41 @@ TEST(BlockMapBuilders, SayWhatIsWrong) {
 TEST(BlockMapBuilders, TakeEmptyShapes) {
   EXPECT_EQ(block_maps::butterfly(square(0), 64).block_rows(), 0);
   EXPECT_EQ(block_maps::random({.batch = 1, .heads = 1, .rows = 100, .columns = 0}, 64, 0, 1).block_rows(), 2);
+}
+
+/// One character a block.
+std::vector<std::string> picture(const BlockMap& map) {
+  std::vector<std::string> lines;
+  for (std::int64_t i = 0; i < map.block_rows(); ++i) {
+    std::string& line = lines.emplace_back();
+    for (std::int64_t j = 0; j < map.block_columns(); ++j) line += map.keeps(0, 0, i, j) ? '#' : '.';
+  }
+  return lines;
+}
+
+TEST(BlockMapBuilders, AreDrawnInTheDocumentation) {
+  const MaskShape shape = square(160);
+  std::vector<float> scores;
+  for (int k = 0; k < 100; ++k) scores.push_back(k % 10 > k / 10 ? kNever : static_cast<float>(k * k % 17));
+  const std::vector<std::pair<std::string, BlockMap>> maps = {{"butterfly", block_maps::butterfly(shape, 16)},
+                                                              {"strided", block_maps::strided(shape, 16, 4)},
+                                                              {"sliding", block_maps::sliding(shape, 16, 2, 1)},
+                                                              {"random", block_maps::random(shape, 16, 3, 1)},
+                                                              {"best", block_maps::best(shape, 16, scores, 3)}};
+  std::vector<std::string> lines(11);
+  for (const auto& [title, map] : maps) {
+    const std::vector<std::string> drawn = picture(map);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      std::string cell = i == 0 ? title : drawn[i - 1];
+      cell.resize(15, ' ');
+      lines[i] += cell;
+    }
+  }
+  std::string block;
+  for (std::string& line : lines) block += line.erase(line.find_last_not_of(' ') + 1) + "\n";
+  std::ifstream file(FLASHMASK_SOURCE_DIR "/docs/masks.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(page.find(block), std::string::npos) << "docs/masks.md should hold\n" << block;
 }
 
 }  // namespace
