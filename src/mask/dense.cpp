@@ -72,12 +72,17 @@ BitMask build_dense(const MaskShape& shape, Executor& executor, const PackRow& p
   });
 }
 
-/// Eight bytes, each 0 or not → eight bits.
-std::uint64_t pack_bytes(std::uint64_t bytes) {
+constexpr std::uint64_t kOnes = 0x0101010101010101;  ///< eight bytes of 1
+
+/// Eight bytes of 0 or 1 → eight bits.
+std::uint64_t pack_ones(std::uint64_t bytes) { return bytes * 0x0102040810204080 >> 56; }
+
+/// Eight bytes, each 0 or not → eight bytes of 0 or 1.
+std::uint64_t to_ones(std::uint64_t bytes) {
   bytes |= bytes >> 4;
   bytes |= bytes >> 2;
   bytes |= bytes >> 1;
-  return (bytes & 0x0101010101010101) * 0x0102040810204080 >> 56;
+  return bytes & kOnes;
 }
 
 /// 64 bytes → a word. Most cells of a mask are alike, and comparing is cheaper than packing.
@@ -91,9 +96,12 @@ std::uint64_t pack_word(const std::uint8_t* bytes) {
     all &= b;
   }
   if (any == 0) return 0;
-  if (all == 0x0101010101010101 && any == all) return ~0ull;
+  if (all == kOnes && any == kOnes) return ~0ull;
+  if ((any & ~kOnes) != 0) {
+    for (std::uint64_t& b : eight) b = to_ones(b);
+  }
   std::uint64_t word = 0;
-  for (int i = 0; i < 8; ++i) word |= pack_bytes(eight[i]) << (8 * i);
+  for (int i = 0; i < 8; ++i) word |= pack_ones(eight[i]) << (8 * i);
   return word;
 }
 
