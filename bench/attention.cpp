@@ -170,6 +170,8 @@ void report_rate(benchmark::State& state, Attention& attention, Direction direct
   state.counters["%peak"] = median(shares);
 }
 
+using MaskOfLength = std::function<Mask(std::int64_t)>;
+
 struct Row {
   std::string name;
   std::function<Mask(std::int64_t)> mask;
@@ -227,6 +229,28 @@ void proportion(benchmark::State& state, const std::function<Mask(std::int64_t)>
   }
   state.counters["active%"] = 100 * share;
   state.counters["proportion"] = median(proportions);
+}
+
+/// Time of the second plan ÷ time of the first, both of 4,096 tokens, float32, d = 128.
+struct Cost {
+  std::string name;
+  MaskOfLength mask, other_mask;
+  bool bits = false;  ///< the second plan reads bits, in the tiles that `visit` says
+  Visit visit = Visit::active;
+  double dropout = 0;
+};
+
+void cost(benchmark::State& state, const Cost& cost, Direction direction) {
+  set_thread_count(1);
+  constexpr std::int64_t kTokens = 4096;
+  Problem problem = square(kTokens, 1, 128);
+  Attention plain(cost.mask(kTokens), problem);
+  problem.dropout = cost.dropout;
+  PlanOptions options;
+  options.visit = cost.visit;
+  if (cost.bits) options.form = MaskForm::bits;
+  Attention other(cost.other_mask(kTokens), problem, options);
+  state.counters["cost"] = ratio(state, plain, other, direction);
 }
 
 void two_threads(benchmark::State& state, Direction direction) {
@@ -287,8 +311,6 @@ Mask shared_questions(std::int64_t n) {
   return masks::shared_question(documents, n);
 }
 
-using MaskOfLength = std::function<Mask(std::int64_t)>;
-
 void add_rates(const std::string& arch, DType dtype) {
   const std::map<std::string, MaskOfLength> masks_by_name = {
       {"full", full_mask}, {"causal", causal_mask}, {"alpaca", alpaca_mask}};
@@ -324,6 +346,23 @@ void add_proportions() {
         [mask = mask](benchmark::State& state, Direction direction) { proportion(state, mask, direction); }, 3);
 }
 
+Mask dense_alpaca_mask(std::int64_t n) {
+  const Mask documents = alpaca_mask(n);
+  return from_dense(documents.shape(), expand(documents));
+}
+
+/// What is paid for reading a mask in every tile, for dropout, and for giving documents as a dense matrix.
+void add_costs() {
+  const std::vector<Cost> costs = {{"bits_in_every_tile", full_mask, full_mask, true, Visit::all},
+                                   {"dropout", full_mask, full_mask, false, Visit::active, 0.1},
+                                   {"dense_documents", alpaca_mask, dense_alpaca_mask},
+                                   {"documents_as_bits", alpaca_mask, alpaca_mask, true}};
+  for (const Cost& one : costs)
+    add(
+        "cost/" + one.name, [one](benchmark::State& state, Direction direction) { cost(state, one, direction); },
+        one.name.find("documents") == std::string::npos ? 9 : 51);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -333,6 +372,7 @@ int main(int argc, char** argv) {
   for (const DType dtype : {DType::bf16, DType::f16})
     for (const std::string arch : {"avx512", "avx2"}) add_against_f32(arch, dtype);
   add_proportions();
+  add_costs();
   add("two_threads/causal", two_threads, 5);
   add("long_window", long_window, 3);
   benchmark::Initialize(&argc, argv);

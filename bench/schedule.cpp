@@ -2,7 +2,10 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <numeric>
 #include <random>
@@ -108,6 +111,50 @@ void big_bird(benchmark::State& state) {
   set_thread_count(0);
 }
 
+/// From booleans in memory to mask and schedule, beside one pass of memchr over them in the same run.
+void dense(benchmark::State& state, const std::vector<std::uint8_t>& scores, std::int64_t tokens) {
+  std::vector<double> ratios;
+  const auto seconds_of = [](const auto& body) {
+    const auto begin = std::chrono::steady_clock::now();
+    body();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  for (auto _ : state) {
+    const double pass = seconds_of([&] { benchmark::DoNotOptimize(std::memchr(scores.data(), 2, scores.size())); });
+    const double build = seconds_of([&] {
+      const Mask mask =
+          from_dense({.batch = 1, .heads = 1, .rows = tokens, .columns = tokens}, scores, serial_executor());
+      benchmark::DoNotOptimize(schedule(lower(mask), kTile, Visit::active, serial_executor()));
+    });
+    state.SetIterationTime(build);
+    ratios.push_back(build / pass);
+  }
+  std::nth_element(ratios.begin(), ratios.begin() + std::ssize(ratios) / 2, ratios.end());
+  state.counters["memchr passes"] = ratios[ratios.size() / 2];
+}
+
+constexpr std::int64_t kDense = 16'384;
+
+void dense_causal_document(benchmark::State& state) {
+  set_thread_count(1);
+  dense(state, expand(masks::causal_document(alpaca_documents(kDense), kDense)), kDense);
+  set_thread_count(0);
+}
+
+/// The worst there is: every cell partial.
+void dense_coin(benchmark::State& state) {
+  std::mt19937_64 random(1);
+  std::vector<std::uint8_t> scores(static_cast<std::size_t>(kDense * kDense));
+  for (std::uint8_t& score : scores) score = random() % 2;
+  dense(state, scores, kDense);
+}
+
+BENCHMARK(dense_causal_document)
+    ->Name("build/dense_causal_document/16384")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(dense_coin)->Name("build/dense_coin/16384")->UseManualTime()->Iterations(15)->Unit(benchmark::kMillisecond);
 BENCHMARK(alpaca_causal_document)->Name("schedule/alpaca_causal_document/131072")->Unit(benchmark::kMillisecond);
 BENCHMARK(alpaca_document)->Name("schedule/alpaca_document/131072")->Unit(benchmark::kMillisecond);
 BENCHMARK(eviction)->Name("schedule/random_eviction/131072")->Unit(benchmark::kMillisecond);
