@@ -279,6 +279,37 @@ typedef struct flashmask_draw_options {
 FLASHMASK_API flashmask_status flashmask_mask_draw(const flashmask_mask* mask, const flashmask_draw_options* options,
                                                    char* buffer, size_t capacity, size_t* size);
 
+/* ---- Reordering --------------------------------------------------------------------------------------------- */
+
+/// A mask in an order of tokens that takes less work, as flashmask/reorder.h describes it.
+typedef struct flashmask_reordering flashmask_reordering;
+
+typedef struct flashmask_reordering_view {
+  int32_t gained;  ///< 0: everything is as it was
+  int32_t tile_rows;
+  int32_t tile_columns;
+  int64_t tiles_before;  ///< active ones
+  int64_t tiles_after;
+  const int64_t* rows;     ///< [batch, rows] of the mask: row i is row rows[i] of the original
+  const int64_t* columns;  ///< [batch, columns]
+  const char* why;
+} flashmask_reordering_view;
+
+FLASHMASK_API flashmask_status flashmask_mask_reorder(const flashmask_mask* mask, int32_t tile_rows,
+                                                      int32_t tile_columns, flashmask_reordering** reordering);
+/// Arrays and text live as long as the handle.
+FLASHMASK_API flashmask_status flashmask_reordering_get(const flashmask_reordering* reordering,
+                                                        flashmask_reordering_view* view);
+/// The mask in the new order.
+FLASHMASK_API flashmask_status flashmask_reordering_get_mask(const flashmask_reordering* reordering,
+                                                             flashmask_mask** mask);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_reordering_destroy(flashmask_reordering* reordering);
+
+/// Row i, column j of the new mask is row rows[i], column columns[j]; rows [batch, rows], columns [batch, columns].
+FLASHMASK_API flashmask_status flashmask_mask_permute(const flashmask_mask* mask, const int64_t* rows,
+                                                      const int64_t* columns, flashmask_mask** permuted);
+
 /* ---- Attention ---------------------------------------------------------------------------------------------- */
 
 enum flashmask_dtype { FLASHMASK_F32 = 0, FLASHMASK_BF16 = 1, FLASHMASK_F16 = 2 };
@@ -332,6 +363,7 @@ typedef struct flashmask_plan_options {
   const char* kernel;                  ///< a prefix or whole kernel name; NULL or "": the best that fits
   const flashmask_executor* executor;  ///< NULL: the library's own pool
   int32_t form;                        ///< a flashmask_form_choice
+  int32_t reorder;                     ///< nonzero: in another order of tokens where that saves work; not with dropout
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.
@@ -343,6 +375,9 @@ FLASHMASK_API void flashmask_plan_destroy(flashmask_plan* plan);
 
 /// `name` lives as long as the plan.
 FLASHMASK_API flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direction, const char** name);
+
+/// What became of the option `reorder`; all zero where it was not asked for. Arrays and text live as long as the plan.
+FLASHMASK_API flashmask_status flashmask_plan_reordering(const flashmask_plan* plan, flashmask_reordering_view* view);
 
 /// Bytes of workspace that a call needs when `workers` threads run it.
 FLASHMASK_API flashmask_status flashmask_plan_workspace(const flashmask_plan* plan, int32_t direction, int workers,

@@ -31,7 +31,8 @@ std::optional<CallbackExecutor> borrow(const flashmask_executor* executor) {
 flashmask::PlanOptions to_plan_options(const flashmask_plan_options& options) {
   return {.visit = to_visit(options.visit),
           .form = to_form(options.form),
-          .kernel = options.kernel == nullptr ? "" : options.kernel};
+          .kernel = options.kernel == nullptr ? "" : options.kernel,
+          .reorder = options.reorder != 0};
 }
 
 flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
@@ -89,6 +90,14 @@ flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direc
   return guard([&] {
     require(name, "name");
     *name = require(plan, "plan").plan.kernel(to_direction(direction)).name.c_str();
+  });
+}
+
+flashmask_status flashmask_plan_reordering(const flashmask_plan* plan, flashmask_reordering_view* view) {
+  return guard([&] {
+    require(view, "view");
+    const flashmask::Reordering* reordering = require(plan, "plan").plan.reordering();
+    *view = reordering == nullptr ? flashmask_reordering_view{} : flashmask::c_api::to_view(*reordering);
   });
 }
 

@@ -76,6 +76,19 @@ Problem to_problem(const flashmask_problem& problem) {
   return result;
 }
 
+flashmask_reordering_view to_view(const Reordering& reordering) {
+  flashmask_reordering_view view{};
+  view.gained = reordering.gained ? 1 : 0;
+  view.tile_rows = reordering.tile.rows;
+  view.tile_columns = reordering.tile.columns;
+  view.tiles_before = reordering.tiles_before;
+  view.tiles_after = reordering.tiles_after;
+  view.rows = reordering.rows.data();
+  view.columns = reordering.columns.data();
+  view.why = reordering.why.c_str();
+  return view;
+}
+
 TensorView to_tensor_view(const flashmask_tensor& tensor, const std::string& name) {
   if (tensor.rank < 0 || tensor.rank > 4) {
     throw Error(Status::invalid_argument,

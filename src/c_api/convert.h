@@ -10,6 +10,7 @@
 #include "c_api/guard.h"
 #include "flashmask/mask.h"
 #include "flashmask/problem.h"
+#include "flashmask/reorder.h"
 #include "flashmask/schedule.h"
 #include "flashmask/tensor.h"
 
@@ -49,6 +50,9 @@ Direction to_direction(std::int32_t direction);
 Visit to_visit(std::int32_t visit);
 std::optional<MaskForm> to_form(std::int32_t choice);
 Problem to_problem(const flashmask_problem& problem);
+
+/// Points into the reordering.
+flashmask_reordering_view to_view(const Reordering& reordering);
 
 /// `name` is for messages.
 TensorView to_tensor_view(const flashmask_tensor& tensor, const std::string& name);

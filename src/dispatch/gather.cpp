@@ -79,7 +79,6 @@ std::size_t gathered_bytes(const Problem& p, Direction direction) {
 }
 
 TensorView TokenGatherer::place(const TensorView& tensor) {
-  if (!tensor.present()) return {};
   TensorView placed = tensor;
   placed.data = memory_;
   memory_ += bytes_of(tensor);
@@ -92,8 +91,8 @@ TensorView TokenGatherer::place(const TensorView& tensor) {
 }
 
 TensorView TokenGatherer::gather(const TensorView& tensor, std::span<const std::int64_t> order) {
+  if (!tensor.present()) return {};
   const TensorView gathered = place(tensor);
-  if (!tensor.present()) return gathered;
   const TokenRows from(tensor), to(gathered);
   for_each_token(from, order, executor_, [&](std::int64_t entry, std::int64_t i, std::int64_t token) {
     copy_heads(from, from.at(entry, token), to, to.at(entry, i));

@@ -29,8 +29,9 @@ class TokenGatherer {
   void scatter(const BackwardTensors& gathered, const BackwardTensors& tensors) const;
 
  private:
-  /// A tensor of the same shape in the memory, without values; absent for an absent one.
+  /// A tensor of the same shape in the memory, without values.
   TensorView place(const TensorView& tensor);
+  /// Absent for an absent one.
   TensorView gather(const TensorView& tensor, std::span<const std::int64_t> order);
   void scatter(const TensorView& gathered, const TensorView& tensor, std::span<const std::int64_t> order) const;
 

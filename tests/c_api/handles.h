@@ -12,10 +12,12 @@ namespace flashmask::c_api {
 struct DestroyHandle {
   void operator()(flashmask_mask* mask) const { flashmask_mask_destroy(mask); }
   void operator()(flashmask_block_map* map) const { flashmask_block_map_destroy(map); }
+  void operator()(flashmask_reordering* reordering) const { flashmask_reordering_destroy(reordering); }
   void operator()(flashmask_plan* plan) const { flashmask_plan_destroy(plan); }
 };
 using MaskHandle = std::unique_ptr<flashmask_mask, DestroyHandle>;
 using BlockMapHandle = std::unique_ptr<flashmask_block_map, DestroyHandle>;
+using ReorderingHandle = std::unique_ptr<flashmask_reordering, DestroyHandle>;
 using PlanHandle = std::unique_ptr<flashmask_plan, DestroyHandle>;
 
 /// make(create, arguments…) calls create(arguments…, &mask) and expects it to succeed.

@@ -1,0 +1,48 @@
+#include "flashmask/reorder.h"
+
+#include "c_api/convert.h"
+
+using flashmask::Mask;
+using flashmask::c_api::array;
+using flashmask::c_api::guard;
+using flashmask::c_api::make_handle;
+using flashmask::c_api::require;
+
+struct flashmask_reordering {
+  flashmask::Reordering reordering;
+};
+
+flashmask_status flashmask_mask_reorder(const flashmask_mask* mask, int32_t tile_rows, int32_t tile_columns,
+                                        flashmask_reordering** reordering) {
+  return guard([&] {
+    require(reordering, "reordering");
+    *reordering = new flashmask_reordering{flashmask::reorder(require(mask, "mask").mask, {tile_rows, tile_columns})};
+  });
+}
+
+flashmask_status flashmask_reordering_get(const flashmask_reordering* reordering, flashmask_reordering_view* view) {
+  return guard([&] {
+    require(view, "view");
+    *view = flashmask::c_api::to_view(require(reordering, "reordering").reordering);
+  });
+}
+
+flashmask_status flashmask_reordering_get_mask(const flashmask_reordering* reordering, flashmask_mask** mask) {
+  return guard([&] {
+    require(mask, "mask");
+    *mask = make_handle(require(reordering, "reordering").reordering.mask);
+  });
+}
+
+void flashmask_reordering_destroy(flashmask_reordering* reordering) { delete reordering; }
+
+flashmask_status flashmask_mask_permute(const flashmask_mask* mask, const int64_t* rows, const int64_t* columns,
+                                        flashmask_mask** permuted) {
+  return guard([&] {
+    require(permuted, "permuted");
+    const Mask& original = require(mask, "mask").mask;
+    const auto& shape = original.shape();
+    *permuted = make_handle(flashmask::permute(original, array(rows, shape.batch * shape.rows, "rows"),
+                                               array(columns, shape.batch * shape.columns, "columns")));
+  });
+}
