@@ -28,11 +28,10 @@ TEST(Neighbourhood, OfTwoAxesSeesAWholeWindowEverywhere) {
       {{{11, 3, 3}, {10, 3, 2}}},
       {{{10, 2, 5}, {7, 7}}},
   }};
-  for (const auto& [height, width] : grids) {
-    const Mask mask = masks::neighbourhood_2d(height, width);
-    expect_visible(mask, [&, w = width.length](auto i, auto j) {
-      return sees(height, i / w, j / w) && sees(width, i % w, j % w);
-    });
+  for (const auto& axes : grids) {
+    const std::int64_t w = axes[1].length;
+    expect_visible(masks::neighbourhood_2d(axes[0], axes[1]),
+                   [&](auto i, auto j) { return sees(axes[0], i / w, j / w) && sees(axes[1], i % w, j % w); });
   }
 }
 
@@ -42,12 +41,11 @@ TEST(Neighbourhood, OfThreeAxesSeesAWholeWindowEverywhere) {
       {{{5, 2, 2}, {3, 3}, {7, 3, 2}}},
       {{{2, 1}, {1, 1}, {67, 3, 5}}},
   }};
-  for (const auto& [depth, height, width] : grids) {
-    const std::int64_t w = width.length;
-    const std::int64_t plane = height.length * w;
-    expect_visible(masks::neighbourhood_3d(depth, height, width), [&](auto i, auto j) {
-      return sees(depth, i / plane, j / plane) && sees(height, i / w % height.length, j / w % height.length) &&
-             sees(width, i % w, j % w);
+  for (const auto& axes : grids) {
+    const std::int64_t h = axes[1].length;
+    const std::int64_t w = axes[2].length;
+    expect_visible(masks::neighbourhood_3d(axes[0], axes[1], axes[2]), [&](auto i, auto j) {
+      return sees(axes[0], i / w / h, j / w / h) && sees(axes[1], i / w % h, j / w % h) && sees(axes[2], i % w, j % w);
     });
   }
 }

@@ -36,9 +36,8 @@ TEST(ScfaHashSparse, SeesEarlierKeysOfItsBucketInEveryHead) {
       for (std::int64_t h = 0; h < heads; ++h) {
         expect_visible(
             mask,
-            [&, q = Table(queries), k = Table(keys), shift = columns - rows](auto i, auto j) {
-              return q[h * rows + i] == k[h * columns + j] && j <= i + shift;
-            },
+            [q = Table(queries), k = Table(keys), row0 = h * rows, column0 = h * columns, shift = columns - rows](
+                auto i, auto j) { return q[row0 + i] == k[column0 + j] && j <= i + shift; },
             0, h);
       }
     }
@@ -70,9 +69,9 @@ TEST(ScfaQkSparse, SeesEarlierKeysThatAreKeptFromQueriesThatAreKept) {
     for (std::int64_t h = 0; h < heads; ++h) {
       expect_visible(
           mask,
-          [&, shift = columns - rows](auto i, auto j) {
-            return queries[static_cast<std::size_t>(h * rows + i)] != 0 &&
-                   keys[static_cast<std::size_t>(h * columns + j)] != 0 && j <= i + shift;
+          [&, row0 = h * rows, column0 = h * columns, shift = columns - rows](auto i, auto j) {
+            return queries[static_cast<std::size_t>(row0 + i)] != 0 &&
+                   keys[static_cast<std::size_t>(column0 + j)] != 0 && j <= i + shift;
           },
           0, h);
     }

@@ -14,7 +14,7 @@ using CellWords = std::array<std::uint64_t, kCellSize>;
 CellWords row_words(const std::vector<std::uint8_t>& is_dropped, std::int64_t row0, std::int64_t rows) {
   CellWords kept{};
   for (std::int64_t r = 0; r < rows; ++r) {
-    kept[static_cast<std::size_t>(r)] = is_dropped[static_cast<std::size_t>(row0 + r)] == 0 ? ~0ull : 0;
+    kept[static_cast<std::size_t>(r)] = is_dropped[static_cast<std::size_t>(row0 + r)] == 0 ? ~0ULL : 0;
   }
   return kept;
 }

@@ -36,7 +36,7 @@ Mask fixed_factorised(std::int64_t tokens, std::int64_t stride, std::int64_t sum
     const bool summarises = j % stride >= stride - summary;
     show_column(mask, j, {j, summarises ? tokens : (j / stride + 1) * stride});
   }
-  return Mask(std::move(mask), "fixed_factorised(" + grouped(stride) + ", " + grouped(summary) + ")");
+  return {std::move(mask), "fixed_factorised(" + grouped(stride) + ", " + grouped(summary) + ")"};
 }
 
 }  // namespace flashmask::masks
