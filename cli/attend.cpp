@@ -178,7 +178,8 @@ AttendReport measure(const AttendOptions& options, const Subject& subject, const
   progress.begin("backward", 6);
   report.times.backward = median_seconds([&] { run_backward(*planned, tensors, execution); });
   progress.begin("check against the reference", 5);
-  report.errors = check_samples(scores_of(options, subject, problem), problem, tensors, options.problem.seed);
+  report.errors =
+      check_samples(scores_of(options, subject, problem), problem, execution.dropout, tensors, options.problem.seed);
   if (options.dense) report.dense = time_dense(report, mask, tensors, execution, progress);
   if (png != nullptr) {
     png->commit(MaskPicture(seen_by_kernels(*planned, mask.description()), report.mask.tile, 0, 0).png());
@@ -226,8 +227,9 @@ void add_attend(CLI::App& app, Console& console, int& status) {
   options->problem.usual_seqlen = 16384;
   add_workload_options(*sub, options->workload);
   CLI::Option* mask = sub->add_option("--mask", options->mask, "A family, or FILE.npy: a dense mask, 1 = visible");
-  mask->group("Mask files");
+  mask->group(kMaskFileGroup);
   add_mask_input_options(*sub, options->input);
+  add_form_option(*sub, options->input);
   for (const char* lengths : {"csv", "--prompt", "--outputs", "--task", "--packing"}) {
     for (CLI::Option* other : {mask, sub->get_option("--mask-png")}) other->excludes(sub->get_option(lengths));
   }

@@ -227,6 +227,7 @@ void add_bench(CLI::App& app, Console& console, int&) {
   add_problem_options(*sub, options->problem);
   sub->add_option("--mask", options->masks, "Families and FILE.npy [" + join(kUsualMasks, " ") + "]")->delimiter(',');
   add_mask_input_options(*sub, options->input);
+  add_form_option(*sub, options->input);
   add_dropout_options(*sub, options->dropout);
   sub->add_flag("--reorder", options->reorder, "Reorder tokens where that saves tiles");
   sub->add_option("--kernel", options->kernel, "Only kernels whose name begins so");

@@ -38,10 +38,11 @@ Json info_json() {
           {"kernels", table}};
 }
 
-std::string kernel_table() {
+std::string kernel_table(MaskForm predicate) {
   Table table({Table::Align::left, Table::Align::left, Table::Align::left});
-  table.add({"kernel", "tile", "runs here"});
+  table.add({"kernels for masks as " + to_string(predicate), "tile", "runs here"});
   for (const KernelInfo& kernel : kernels()) {
+    if (kernel.predicate != predicate) continue;
     const std::string refused = why_not(kernel);
     table.add({kernel.name, tile_text(kernel.tile), refused.empty() ? "yes" : "no: " + refused});
   }
@@ -54,7 +55,7 @@ std::string info_text() {
   table.add({"build", build()});
   table.add({"instruction sets", join(instruction_sets())});
   table.add({"threads", std::to_string(default_executor().workers())});
-  return table.text() + "\n" + kernel_table();
+  return table.text() + "\n" + kernel_table(MaskForm::intervals) + "\n" + kernel_table(MaskForm::bits);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ std::string file_name(const std::string& path) { return std::filesystem::path(pa
 bool is_mask_file(const std::string& name) { return name.ends_with(".npy"); }
 
 void add_mask_input_options(CLI::App& app, MaskInput& input) {
-  const std::string group = "Mask files";
+  const std::string group = kMaskFileGroup;
   const auto size = CLI::Range(std::int64_t{1}, std::int64_t{std::numeric_limits<std::int32_t>::max()});
   app.add_option("--mask-png", input.png, "A mask from a picture: black is masked, white visible")->group(group);
   app.add_option("--packed-columns", input.packed_columns, "Columns of a FILE.npy of bits from numpy.packbits")
@@ -38,9 +38,11 @@ void add_mask_input_options(CLI::App& app, MaskInput& input) {
   if (app.get_option_no_throw("--block") == nullptr) {
     app.add_option("--block", input.block, "Scores along a side of a block of --block-map")->check(size)->group(group);
   }
+}
+
+void add_form_option(CLI::App& app, MaskInput& input) {
   app.add_option("--form", input.form, "intervals or bits [intervals where they are exact]")
-      ->check(CLI::IsMember({"intervals", "bits"}))
-      ->group(group);
+      ->check(CLI::IsMember({"intervals", "bits"}));
 }
 
 std::vector<NamedMask> read_masks(const std::vector<std::string>& names, const MaskInput& input,

@@ -24,8 +24,12 @@ struct NamedMask {
   Mask mask;
 };
 
-/// Adds --mask-png, --packed-columns, --block-map, --block and --form. A subcommand that has --block keeps its own.
+/// The group of help that they are in.
+inline constexpr const char* kMaskFileGroup = "Mask files";
+
+/// Adds --mask-png, --packed-columns, --block-map and --block. A subcommand that has --block keeps its own.
 void add_mask_input_options(CLI::App& app, MaskInput& input);
+void add_form_option(CLI::App& app, MaskInput& input);
 
 /// Whether the value of --mask is a file and no name.
 bool is_mask_file(const std::string& name);

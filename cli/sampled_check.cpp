@@ -25,24 +25,34 @@ struct QueryRow {
 struct RowProblem {
   Problem problem;
   Mask mask;
-  reference::Inputs inputs;
+  std::vector<double> dropout;  ///< what each probability is multiplied by; empty: nothing
+  reference::Inputs inputs;     ///< `dropout` left out
   std::span<const double> grad_o;
+
+  reference::Inputs all_inputs() const { return {inputs.q, inputs.k, inputs.v, dropout}; }
+};
+
+/// The problem whose results are looked at, and what its scores meet.
+struct Whole {
+  const Problem& problem;
+  const VisibleScore& visible;
+  const DropoutState& dropout;
+  const check::AttentionTensors& tensors;
 };
 
 /// One key and value head of one sequence, with the query heads that share it, in double.
 class HeadGroup {
  public:
-  HeadGroup(const Problem& whole, const VisibleScore& visible, const check::AttentionTensors& tensors,
-            std::int64_t batch, std::int64_t kv_head)
-      : tensors_(tensors), visible_(visible), batch_(batch), kv_head_(kv_head), problem_(whole) {
+  HeadGroup(const Whole& whole, std::int64_t batch, std::int64_t kv_head)
+      : whole_(whole), batch_(batch), kv_head_(kv_head), problem_(whole.problem) {
     problem_.batch = 1;
-    problem_.query_heads = whole.query_heads / whole.kv_heads;
+    problem_.query_heads = whole.problem.query_heads / whole.problem.kv_heads;
     problem_.kv_heads = 1;
-    problem_.scale = whole.softmax_scale();
-    q_ = gather(tensors.q, first_head(), problem_.query_heads);
-    k_ = gather(tensors.k, kv_head, 1);
-    v_ = gather(tensors.v, kv_head, 1);
-    grad_o_ = gather(tensors.grad_o, first_head(), problem_.query_heads);
+    problem_.scale = whole.problem.softmax_scale();
+    q_ = gather(whole.tensors.q, first_head(), problem_.query_heads);
+    k_ = gather(whole.tensors.k, kv_head, 1);
+    v_ = gather(whole.tensors.v, kv_head, 1);
+    grad_o_ = gather(whole.tensors.grad_o, first_head(), problem_.query_heads);
   }
 
   const Problem& problem() const { return problem_; }
@@ -51,7 +61,7 @@ class HeadGroup {
   const double* k(std::int64_t column) const { return &k_[static_cast<std::size_t>(column * problem_.head_dim)]; }
 
   bool visible(QueryRow row, std::int64_t column) const {
-    return visible_(batch_, first_head() + row.head, row.query, column);
+    return whole_.visible(batch_, first_head() + row.head, row.query, column);
   }
 
   RowProblem problem_of(QueryRow row) const {
@@ -62,6 +72,7 @@ class HeadGroup {
     for (std::int64_t j = 0; j < one.key_length; ++j) scores.push_back(visible(row, j) ? 1 : 0);
     return {one,
             from_dense({1, 1, 1, one.key_length}, scores, serial_executor()),
+            dropout_factors(row),
             {{q(row), static_cast<std::size_t>(one.head_dim)}, k_, v_},
             {grad_o(row), static_cast<std::size_t>(one.value_dim)}};
   }
@@ -74,12 +85,22 @@ class HeadGroup {
     return batch_ * tensor.stride(0) + column * tensor.stride(1) + kv_head_ * tensor.stride(2);
   }
   double lse(QueryRow row) const {
-    const check::HostTensor& lse = tensors_.lse;
+    const check::HostTensor& lse = whole_.tensors.lse;
     return lse.at(batch_ * lse.stride(0) + (first_head() + row.head) * lse.stride(1) + row.query);
   }
 
  private:
   std::int64_t first_head() const { return kv_head_ * problem_.query_heads; }
+
+  std::vector<double> dropout_factors(QueryRow row) const {
+    std::vector<double> factors;
+    if (problem_.dropout == 0) return factors;
+    for (const std::uint8_t kept :
+         expand_dropout(whole_.problem, whole_.dropout, batch_, first_head() + row.head, row.query)) {
+      factors.push_back(kept == 0 ? 0 : dropout_scale(problem_.dropout));
+    }
+    return factors;
+  }
 
   std::size_t element(QueryRow row, std::int64_t dim) const {
     return static_cast<std::size_t>((row.query * problem_.query_heads + row.head) * dim);
@@ -96,8 +117,7 @@ class HeadGroup {
     return values;
   }
 
-  const check::AttentionTensors& tensors_;
-  const VisibleScore& visible_;
+  const Whole& whole_;
   std::int64_t batch_, kv_head_;
   Problem problem_;
   std::vector<double> q_, k_, v_, grad_o_;
@@ -134,7 +154,8 @@ class Sampler {
       const auto at = static_cast<std::size_t>(column);
       const std::size_t n = results.naive_index(column);
       key.add(results.grad_scores[at], results.naive.grad_scores[n], group.q(row));
-      value.add(results.exact.p[at], results.naive.p[n], group.grad_o(row));
+      const float naive = check::round_to(dtype_, results.naive.p[n] * static_cast<float>(results.dropped(column)));
+      value.add(results.exact.p[at] * results.dropped(column), naive, group.grad_o(row));
     }
     key.compare(results_.grad_k, group.key_offset(results_.grad_k, column), p.softmax_scale(), grad_k_);
     value.compare(results_.grad_v, group.key_offset(results_.grad_v, column), 1, grad_v_);
@@ -151,7 +172,9 @@ class Sampler {
     reference::Row exact;
     std::vector<double> grad_scores;
     check::naive::Row naive;
+    std::vector<double> dropout;  ///< what each probability is multiplied by; empty: nothing
 
+    double dropped(std::int64_t column) const { return dropout.empty() ? 1 : dropout[index(column)]; }
     std::size_t naive_index(std::int64_t column) const {
       const auto found = std::lower_bound(naive.columns.begin(), naive.columns.end(), column);
       return static_cast<std::size_t>(found - naive.columns.begin());
@@ -180,10 +203,13 @@ class Sampler {
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
   static Results compute(const HeadGroup& group, QueryRow row) {
-    const auto [p, mask, inputs, grad_o] = group.problem_of(row);
-    Results results{reference::row(p, mask, inputs, 0, 0, 0), {}, {}};
-    results.grad_scores = reference::grad_scores(p, inputs, results.exact, 0, 0, 0, grad_o, {});
-    results.naive = check::naive::row(p, mask, inputs, 0, 0, 0, grad_o, {});
+    RowProblem one = group.problem_of(row);
+    const Problem& p = one.problem;
+    const reference::Inputs inputs = one.all_inputs();
+    Results results{reference::row(p, one.mask, inputs, 0, 0, 0), {}, {}, {}};
+    results.grad_scores = reference::grad_scores(p, inputs, results.exact, 0, 0, 0, one.grad_o, {});
+    results.naive = check::naive::row(p, one.mask, inputs, 0, 0, 0, one.grad_o, {});
+    results.dropout = std::move(one.dropout);
     return results;
   }
 
@@ -247,13 +273,14 @@ double SampledErrors::largest_ratio() const {
   return std::max({o.ratio(), lse.ratio(), grad_q.ratio(), grad_k.ratio(), grad_v.ratio()});
 }
 
-SampledErrors check_samples(const VisibleScore& visible, const Problem& problem, const check::AttentionTensors& results,
-                            std::uint64_t seed) {
+SampledErrors check_samples(const VisibleScore& visible, const Problem& problem, const DropoutState& dropout,
+                            const check::AttentionTensors& results, std::uint64_t seed) {
   check::RandomNumbers random(seed);
   Sampler sampler(results, problem.dtype);
+  const Whole whole{problem, visible, dropout, results};
   for (std::int64_t place = 0; place < kPlaces; ++place) {
     const std::int64_t sequence = random.below(problem.batch);
-    const HeadGroup group(problem, visible, results, sequence, random.below(problem.kv_heads));
+    const HeadGroup group(whole, sequence, random.below(problem.kv_heads));
     sample_rows(group, random, sampler);
     sample_columns(group, random, sampler);
   }

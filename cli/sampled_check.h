@@ -5,6 +5,7 @@
 
 #include "check/error_bound.h"
 #include "check/host_tensor.h"
+#include "flashmask/dropout.h"
 #include "flashmask/problem.h"
 
 namespace flashmask::cli {
@@ -25,8 +26,8 @@ using VisibleScore =
 
 /// Compares results, forward and backward, with flashmask::reference at random rows (o, lse, dq) and columns (dk, dv).
 /// The reference is told its mask score by score, so that no form that the kernels read has a part in it. A column
-/// costs as much as the rows that see it: columns that too many see are passed over.
-SampledErrors check_samples(const VisibleScore& visible, const Problem& problem, const check::AttentionTensors& results,
-                            std::uint64_t seed);
+/// costs as much as the rows that see it: columns that too many see are passed over. `dropout` is that of the runs.
+SampledErrors check_samples(const VisibleScore& visible, const Problem& problem, const DropoutState& dropout,
+                            const check::AttentionTensors& results, std::uint64_t seed);
 
 }  // namespace flashmask::cli

@@ -118,6 +118,23 @@ Mask load(ShowOptions& options) {
 
 std::uint64_t seed_of(const ShowOptions& options) { return static_cast<std::uint64_t>(options.mask.seed.value_or(1)); }
 
+/// The scores that survive dropout, where every mask head serves one query head.
+Mask surviving(const ShowOptions& options, const Mask& mask) {
+  const MaskShape& shape = mask.shape();
+  Problem problem;
+  problem.batch = shape.batch;
+  problem.query_heads = problem.kv_heads = shape.heads;
+  problem.query_length = shape.rows;
+  problem.key_length = shape.columns;
+  problem.head_dim = problem.value_dim = 1;
+  problem.dropout = options.dropout.probability;
+  const double scores = static_cast<double>(shape.batch * shape.heads) * static_cast<double>(shape.rows) *
+                        static_cast<double>(shape.columns);
+  check_memory(2 * scores, "drawing dropout", "give fewer --tokens");
+  const Mask kept = mask & from_dense(shape, expand_dropout(problem, options.dropout.state(seed_of(options))));
+  return {kept.lowered(), mask.description() + " after dropout", kept.misfit()};
+}
+
 /// As wide as a terminal shows without wrapping, in a square that fits a screen.
 std::int64_t most_cells(const Console& console) { return std::clamp(console.width, 8, console.colour ? 96 : 64); }
 
@@ -203,6 +220,10 @@ void show(ShowOptions options, Console& console) {
     mask = std::move(reordering.mask);
   }
   facts.mask = explain(mask, tile_of(options, mask.shape()));
+  if (options.dropout.given()) {
+    mask = surviving(options, mask);
+    facts.dropped = facts.mask.visible_pairs - explain(mask).visible_pairs;
+  }
   files.draw(options, mask);
   if (options.json) {
     console.out << facts.json(options).dump(2) << "\n";
@@ -220,6 +241,8 @@ void add_show(CLI::App& app, Console& console, int&) {
   sub->add_option("mask,--mask", options->name, "A family, or FILE.npy: a dense mask, 1 = visible");
   add_mask_options(*sub, options->mask);
   add_mask_input_options(*sub, options->input);
+  add_form_option(*sub, options->input);
+  add_dropout_options(*sub, options->dropout);
   sub->add_flag("--reorder", options->reorder, "Draw the mask in an order with fewer tiles, if there is one");
   sub->add_option("--batch", options->batch, "The batch entry to draw [0]")->check(CLI::NonNegativeNumber);
   sub->add_option("--head", options->head, "The mask head to draw [0]")->check(CLI::NonNegativeNumber);

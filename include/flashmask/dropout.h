@@ -23,6 +23,10 @@ struct DropoutState {
 /// counter gives eight 16-bit numbers for eight columns; those at or above round(dropout · 65536) are kept.
 FLASHMASK_API std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state);
 
+/// One query row of it, [key_length].
+FLASHMASK_API std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state,
+                                                       std::int64_t batch, std::int64_t head, std::int64_t row);
+
 /// What a kept probability is multiplied by: 1 / (1 − round(dropout · 65536) / 65536).
 FLASHMASK_API double dropout_scale(double dropout);
 

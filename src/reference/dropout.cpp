@@ -24,24 +24,44 @@ Block philox(Block counter, std::uint64_t seed) {
   return counter;
 }
 
+/// Rows are counted through batch entries and query heads.
+void draw_row(const Problem& problem, const DropoutState& state, std::int64_t row, std::uint8_t* kept) {
+  const std::uint32_t threshold = dropout_threshold(problem.dropout);
+  const auto head = static_cast<std::uint32_t>(row / problem.query_length);
+  const auto query = static_cast<std::uint32_t>(row % problem.query_length);
+  for (std::int64_t column = 0; column < problem.key_length; ++column) {
+    const Block numbers = philox(
+        {static_cast<std::uint32_t>(column / 8), query, head, static_cast<std::uint32_t>(state.offset)}, state.seed);
+    const std::uint32_t number = numbers[static_cast<std::size_t>(column % 8 / 2)] >> (column % 2 * 16) & 0xffff;
+    kept[column] = number >= threshold ? 1 : 0;
+  }
+}
+
+void require_index(const char* axis, std::int64_t given, std::int64_t size) {
+  if (given >= 0 && given < size) return;
+  refuse("expand_dropout: " + std::string(axis) + " is " + grouped(given) + " but the problem has " + grouped(size) +
+         "; give an index from 0 to below that");
+}
+
 }  // namespace
 
 std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state) {
   validate(problem);
-  const std::int64_t heads = problem.batch * problem.query_heads;
-  std::vector<std::uint8_t> kept(element_count("expand_dropout", {heads, problem.query_length, problem.key_length}));
-  const std::uint32_t threshold = dropout_threshold(problem.dropout);
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    const auto score = static_cast<std::int64_t>(i);
-    const std::int64_t column = score % problem.key_length;
-    const std::int64_t row = score / problem.key_length % problem.query_length;
-    const std::int64_t head = score / problem.key_length / problem.query_length;
-    const Block numbers = philox({static_cast<std::uint32_t>(column / 8), static_cast<std::uint32_t>(row),
-                                  static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(state.offset)},
-                                 state.seed);
-    const std::uint32_t number = numbers[static_cast<std::size_t>(column % 8 / 2)] >> (column % 2 * 16) & 0xffff;
-    kept[i] = number >= threshold;
-  }
+  const std::int64_t rows = problem.batch * problem.query_heads * problem.query_length;
+  std::vector<std::uint8_t> kept(
+      element_count("expand_dropout", {problem.batch, problem.query_heads, problem.query_length, problem.key_length}));
+  for (std::int64_t row = 0; row < rows; ++row) draw_row(problem, state, row, kept.data() + row * problem.key_length);
+  return kept;
+}
+
+std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state, std::int64_t batch,
+                                         std::int64_t head, std::int64_t row) {
+  validate(problem);
+  require_index("batch", batch, problem.batch);
+  require_index("head", head, problem.query_heads);
+  require_index("row", row, problem.query_length);
+  std::vector<std::uint8_t> kept(static_cast<std::size_t>(problem.key_length));
+  draw_row(problem, state, (batch * problem.query_heads + head) * problem.query_length + row, kept.data());
   return kept;
 }
 

@@ -29,7 +29,8 @@ constexpr std::array<Heads, 7> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
                                        {2, 2, 1, 1, 100, 72, false, 0.5},
                                        {1, 1, 1, 1, 256, 256, true, 0},
                                        {1, 5, 1, 1, 1, 3, false, 0}}};
-constexpr DropoutState kDropoutState{.seed = 0x0123456789abcdef, .offset = 77};
+/// Of a mask that was given, which fixes batch and key heads: the heads of each key head, and the rest.
+constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
 /// One mask of the corpus, one size, one set of heads.
 struct Case {
@@ -39,34 +40,47 @@ struct Case {
   std::string name;
 };
 
-Case make_case(const corpus::Entry& entry, corpus::Size size, const Heads& heads) {
-  size.heads = heads.mask_heads;
+Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
   Problem problem;
   problem.batch = heads.batch;
-  problem.query_length = size.rows;
-  problem.key_length = size.columns;
+  problem.query_length = mask.shape().rows;
+  problem.key_length = mask.shape().columns;
   problem.query_heads = heads.query_heads;
   problem.kv_heads = heads.kv_heads;
   problem.head_dim = heads.head_dim;
   problem.value_dim = heads.value_dim;
   problem.dropout = heads.dropout;
-  const std::string name = entry.name + " " + std::to_string(size.rows) + " × " + std::to_string(size.columns) +
-                           ", d " + std::to_string(heads.head_dim) + "/" + std::to_string(heads.value_dim) +
-                           ", heads " + std::to_string(heads.query_heads) + "/" + std::to_string(heads.kv_heads) +
-                           (heads.dropout == 0 ? "" : ", dropout");
-  return {entry.build(size), problem, heads.grad_lse, name};
+  const std::string name = mask_name + " " + std::to_string(problem.query_length) + " × " +
+                           std::to_string(problem.key_length) + ", d " + std::to_string(heads.head_dim) + "/" +
+                           std::to_string(heads.value_dim) + ", heads " + std::to_string(heads.query_heads) + "/" +
+                           std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout");
+  return {std::move(mask), problem, heads.grad_lse, name};
 }
 
 std::vector<Case> cases_of(const corpus::Entry& entry, std::size_t turn, bool quick) {
   std::vector<Case> cases;
   for (const corpus::Size& size : corpus::awkward_sizes()) {
-    if (entry.accepts(size)) cases.push_back(make_case(entry, size, kHeads[turn++ % kHeads.size()]));
+    if (!entry.accepts(size)) continue;
+    const Heads& heads = kHeads[turn++ % kHeads.size()];
+    cases.push_back(make_case(entry.name, entry.build({size.rows, size.columns, heads.mask_heads}), heads));
   }
   if (quick) cases.erase(cases.begin(), cases.end() - 1);
   return cases;
 }
 
-std::vector<Case> make_cases(const CheckRequest& request) {
+std::vector<Case> cases_of(const GivenMask& given, bool quick) {
+  std::vector<Case> cases;
+  for (Heads heads : kGivenHeads) {
+    heads.batch = given.mask.shape().batch;
+    heads.kv_heads *= given.mask.shape().heads;
+    heads.query_heads *= given.mask.shape().heads;
+    cases.push_back(make_case(given.name, given.mask, heads));
+  }
+  if (quick) cases.pop_back();
+  return cases;
+}
+
+std::vector<Case> corpus_cases(const CheckRequest& request) {
   std::vector<Case> cases;
   std::string names;
   std::size_t turn = 0;
@@ -78,6 +92,15 @@ std::vector<Case> make_cases(const CheckRequest& request) {
   }
   if (!cases.empty()) return cases;
   throw Error(Status::invalid_argument, "check: no mask \"" + request.mask + "\" in the corpus, which has " + names);
+}
+
+std::vector<Case> make_cases(const CheckRequest& request) {
+  std::vector<Case> cases = request.given ? cases_of(*request.given, request.quick) : corpus_cases(request);
+  for (Case& one : cases) {
+    if (request.dropout) one.problem.dropout = *request.dropout;
+    if (request.reorder) one.problem.dropout = 0;
+  }
+  return cases;
 }
 
 std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
@@ -93,10 +116,10 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
 }
 
 /// What dropout multiplies each probability by; empty without dropout.
-std::vector<double> dropout_factors(const Problem& problem) {
+std::vector<double> dropout_factors(const Problem& problem, const DropoutState& state) {
   if (problem.dropout == 0) return {};
   std::vector<double> factors;
-  for (const std::uint8_t kept : expand_dropout(problem, kDropoutState))
+  for (const std::uint8_t kept : expand_dropout(problem, state))
     factors.push_back(kept != 0 ? dropout_scale(problem.dropout) : 0);
   return factors;
 }
@@ -104,12 +127,13 @@ std::vector<double> dropout_factors(const Problem& problem) {
 /// Inputs in one dtype, what is right, and what a naive computation makes of it.
 class Expected {
  public:
-  Expected(const Case& one, const Problem& problem)
+  Expected(const Case& one, const Problem& problem, const DropoutState& state)
       : tensors_(problem, 1), dtype_(problem.dtype), with_grad_lse_(one.grad_lse) {
+    execution_.dropout = state;
     const std::vector<double> q = tensors_.q.values(), k = tensors_.k.values(), v = tensors_.v.values();
     const std::vector<double> grad_o = tensors_.grad_o.values();
     const std::vector<double> grad_lse = with_grad_lse_ ? tensors_.grad_lse.values() : std::vector<double>();
-    const std::vector<double> dropout = dropout_factors(problem);
+    const std::vector<double> dropout = dropout_factors(problem, state);
     const reference::Inputs inputs{q, k, v, dropout};
     outputs_ = reference::forward(problem, one.mask, inputs);
     gradients_ = reference::backward(problem, one.mask, inputs, grad_o, grad_lse);
@@ -120,9 +144,7 @@ class Expected {
   template <class Note>
   void compare(const Plan& planned, Direction direction, const Note& note) {
     tensors_.clear_outputs();
-    Execution execution;
-    execution.dropout = kDropoutState;
-    forward(planned, tensors_.forward(), execution);
+    forward(planned, tensors_.forward(), execution_);
     if (direction == Direction::forward) {
       note("o", bound(tensors_.o, outputs_.o, naive_.o));
       note("lse", lse());
@@ -130,7 +152,7 @@ class Expected {
     }
     BackwardTensors backward_tensors = tensors_.backward();
     if (!with_grad_lse_) backward_tensors.grad_lse = {};
-    backward(planned, backward_tensors, execution);
+    backward(planned, backward_tensors, execution_);
     note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
     note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
     note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
@@ -155,16 +177,25 @@ class Expected {
   AttentionTensors tensors_;
   DType dtype_;
   bool with_grad_lse_;
+  Execution execution_;
   reference::Outputs outputs_;
   reference::Gradients gradients_;
   naive::Results naive_;
 };
 
-void check_kernel(const KernelInfo& kernel, const Case& one, const Problem& problem, Expected& expected,
+/// Nothing where a kernel of intervals meets a mask that does not fit them, as given or as reordered.
+std::optional<Plan> plan_case(const KernelInfo& kernel, const Mask& mask, const Problem& problem, bool reorder) {
+  if (!why_not(kernel, problem, kernel.predicate).empty()) return std::nullopt;
+  try {
+    return plan(mask, problem, {.form = kernel.predicate, .kernel = kernel.name, .reorder = reorder});
+  } catch (const Error& error) {
+    if (kernel.predicate == MaskForm::intervals && error.status() == Status::unsupported) return std::nullopt;
+    throw;
+  }
+}
+
+void check_kernel(const KernelInfo& kernel, const Case& one, const Plan& planned, Expected& expected,
                   KernelVerdict& verdict) {
-  if (!why_not(kernel, problem, kernel.predicate).empty()) return;
-  if (kernel.predicate == MaskForm::intervals && one.mask.lowered().form() == MaskForm::bits) return;
-  const Plan planned = plan(one.mask, problem, {.form = kernel.predicate, .kernel = kernel.name});
   ++verdict.cases;
   expected.compare(planned, kernel.direction, [&](const char* output, const Comparison& comparison) {
     if (comparison.ratio() <= verdict.worst && !verdict.where.empty()) return;
@@ -173,15 +204,18 @@ void check_kernel(const KernelInfo& kernel, const Case& one, const Problem& prob
   });
 }
 
-void check_case(const Case& one, const std::vector<KernelInfo>& kernels, std::vector<KernelVerdict>& verdicts) {
+void check_case(const CheckRequest& request, const Case& one, const std::vector<KernelInfo>& kernels,
+                std::vector<KernelVerdict>& verdicts) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     Problem problem = one.problem;
     problem.dtype = dtype;
     const auto tested = [&](const KernelInfo& kernel) { return kernel.dtype == dtype; };
     if (std::none_of(kernels.begin(), kernels.end(), tested)) continue;
-    Expected expected(one, problem);
+    Expected expected(one, problem, request.dropout_state);
     for (std::size_t i = 0; i < kernels.size(); ++i) {
-      if (tested(kernels[i])) check_kernel(kernels[i], one, problem, expected, verdicts[i]);
+      if (!tested(kernels[i])) continue;
+      const std::optional<Plan> planned = plan_case(kernels[i], one.mask, problem, request.reorder);
+      if (planned) check_kernel(kernels[i], one, *planned, expected, verdicts[i]);
     }
   }
 }
@@ -197,7 +231,7 @@ std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const Chec
     verdicts.push_back({.kernel = kernel.name, .cases = 0, .worst = 0, .where = {}});
   for (std::size_t i = 0; i < cases.size(); ++i) {
     if (progress) progress(cases[i].name, static_cast<std::int64_t>(i), std::ssize(cases));
-    check_case(cases[i], kernels, verdicts);
+    check_case(request, cases[i], kernels, verdicts);
   }
   return verdicts;
 }

@@ -6,15 +6,27 @@
 #include <string>
 #include <vector>
 
+#include "flashmask/dropout.h"
+#include "flashmask/mask.h"
 #include "flashmask/tensor.h"
 
 namespace flashmask::check {
+
+/// A mask that is no corpus entry, and what it is called.
+struct GivenMask {
+  std::string name;
+  Mask mask;
+};
 
 struct CheckRequest {
   std::string kernel;               ///< a prefix of the names
   std::optional<DType> dtype = {};  ///< nothing: all
   std::string mask;                 ///< a corpus entry; empty: all
   bool quick = false;               ///< one size an entry
+  std::optional<GivenMask> given;   ///< instead of the corpus
+  std::optional<double> dropout;    ///< of every case; nothing: of some
+  DropoutState dropout_state{.seed = 0x0123456789abcdef, .offset = 77};
+  bool reorder = false;  ///< every plan reorders tokens; no case has dropout then
 };
 
 /// What became of one kernel over all cases that it serves.
@@ -30,7 +42,8 @@ struct KernelVerdict {
 /// Called before each case with its name, how many come before it and how many there are.
 using CheckProgress = std::function<void(const std::string& name, std::int64_t done, std::int64_t cases)>;
 
-/// Every kernel this machine can run × every mask of the corpus × awkward sizes, against flashmask::reference. Throws
+/// Every kernel this machine can run × every mask of the corpus × awkward sizes, against flashmask::reference; a mask
+/// that fits intervals is given to kernels of both predicates. Throws
 /// Status::invalid_argument when no kernel or no mask has the requested name.
 std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const CheckProgress& progress = {});
 

@@ -90,5 +90,18 @@ TEST(Dropout, RefusesAProbabilityOutsideItsRange) {
   }
 }
 
+TEST(Dropout, ARowIsARowOfTheWhole) {
+  const Problem p = problem(2, 4, 5, 19, 0.4);
+  const DropoutState state{.seed = 11, .offset = 3};
+  const std::vector<std::uint8_t> whole = expand_dropout(p, state);
+  for (std::int64_t i = 0; i < 2 * 4 * 5; ++i) {
+    const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(i * 19);
+    EXPECT_EQ(expand_dropout(p, state, i / 20, i / 5 % 4, i % 5), std::vector<std::uint8_t>(begin, begin + 19));
+  }
+  EXPECT_THROW(expand_dropout(p, state, 2, 0, 0), Error);
+  EXPECT_THROW(expand_dropout(p, state, 0, 4, 0), Error);
+  EXPECT_THROW(expand_dropout(p, state, 0, 0, -1), Error);
+}
+
 }  // namespace
 }  // namespace flashmask
