@@ -75,6 +75,60 @@ TEST(MaskAlgebra, HoldsTheIntervalFormWhereItFits) {
   EXPECT_EQ(&lower(mask).intervals(), &mask.lowered().intervals());
 }
 
+/// Visible rectangles and noise: cells of every kind.
+Mask patches(std::mt19937_64& random, std::int64_t n) {
+  std::vector<std::uint8_t> scores(static_cast<std::size_t>(n * n));
+  for (int patch = 0; patch < 5; ++patch) {
+    const std::int64_t top = testing::draw(random, 0, n - 1), left = testing::draw(random, 0, n - 1);
+    const std::int64_t size = testing::draw(random, 1, n), every = testing::draw(random, 1, 2);
+    for (std::int64_t i = top; i < std::min(n, top + size); ++i) {
+      for (std::int64_t j = left; j < std::min(n, left + size); j += every)
+        scores[static_cast<std::size_t>(i * n + j)] = 1;
+    }
+  }
+  return from_dense({.batch = 1, .heads = 1, .rows = n, .columns = n}, scores);
+}
+
+/// Compares scores and, since equal masks must cost the same whatever made them, bits.
+void expect_equal(const Mask& a, const Mask& b) {
+  EXPECT_EQ(expand(a), expand(b)) << a.description() << " and " << b.description();
+  EXPECT_EQ(lower(a, MaskForm::bits).bits(), lower(b, MaskForm::bits).bits())
+      << a.description() << " and " << b.description();
+}
+
+TEST(MaskAlgebra, ObeysTheLawsOfSets) {
+  std::mt19937_64 random(7);
+  for (int trial = 0; trial < 30; ++trial) {
+    const std::int64_t n = testing::draw(random, 1, 200);
+    const MaskShape shape{.batch = 1, .heads = 1, .rows = n, .columns = n};
+    const Mask a = patches(random, n), b = patches(random, n), c = random_ranges(random, shape);
+    const Mask all = masks::full(n, n), none = ~all;
+    expect_equal(a & b, b & a);
+    expect_equal(a | c, c | a);
+    expect_equal((a & b) & c, a & (b & c));
+    expect_equal((a | b) | c, a | (b | c));
+    expect_equal(a & (b | c), (a & b) | (a & c));
+    expect_equal(~(a & c), ~a | ~c);
+    expect_equal(~(a | b), ~a & ~b);
+    expect_equal(~~a, a);
+    expect_equal(~~c, c);
+    expect_equal(a & ~a, none);
+    expect_equal(c | ~c, all);
+    expect_equal(a & all, a);
+    expect_equal(a | none, a);
+  }
+}
+
+TEST(MaskAlgebra, ComplementIsElementWiseAndStaysIntervalsWhereItFits) {
+  const Mask causal = masks::causal(70, 90), later = ~causal;
+  EXPECT_EQ(later.lowered().form(), MaskForm::intervals);
+  expect_visible(later, [](auto i, auto j) { return j > i + 20; });
+  const Mask window = masks::window(70, 70, 3, 3), rest = ~window;
+  EXPECT_EQ(rest.lowered().form(), MaskForm::intervals);
+  expect_visible(rest, [](auto i, auto j) { return j < i - 3 || j > i + 3; });
+  EXPECT_EQ(rest.description(), "~" + window.description());
+}
+
 std::int64_t masked_ranges(const std::vector<std::uint8_t>& column) {
   std::int64_t ranges = column[0] == 0;
   for (std::size_t i = 1; i < column.size(); ++i) ranges += column[i] == 0 && column[i - 1] != 0;

@@ -43,6 +43,23 @@ class RandomMasks {
     return {LoweredMask(std::move(intervals), "random"), std::move(dense)};
   }
 
+  /// Visible rectangles over nothing, single scores among them, some at cell edges.
+  DenseMask rectangles(const MaskShape& shape) {
+    DenseMask dense{shape, {}};
+    dense.visible.assign(static_cast<std::size_t>(shape.batch * shape.heads * shape.rows * shape.columns), 0);
+    const auto edge = [&](std::int64_t end) { return below(2) == 0 ? below(end / 64 + 1) * 64 : below(end + 1); };
+    for (std::int64_t i = below(12); i > 0; --i) {
+      const std::int64_t head = below(shape.batch * shape.heads), row = edge(shape.rows), column = edge(shape.columns);
+      const std::int64_t rows = below(3) == 0 ? 1 : edge(shape.rows), columns = below(3) == 0 ? 1 : edge(shape.columns);
+      for (std::int64_t r = row; r < std::min(row + rows, shape.rows); ++r) {
+        for (std::int64_t c = column; c < std::min(column + columns, shape.columns); ++c) {
+          dense.visible[static_cast<std::size_t>((head * shape.rows + r) * shape.columns + c)] = 1;
+        }
+      }
+    }
+    return dense;
+  }
+
  private:
   /// Often the mask's edge, a tile's edge or one row beside it.
   std::int32_t end_point(std::int64_t rows, TileShape tile) {

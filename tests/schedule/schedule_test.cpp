@@ -125,6 +125,21 @@ TEST(Schedule, EqualsBruteForceOnRandomMasks) {
     const RandomMask mask = masks.next(shape, tile);
     SCOPED_TRACE("round " + std::to_string(round));
     expect_exact(mask.lowered, mask.dense, tile);
+    expect_exact(lower(Mask(mask.lowered, "random"), MaskForm::bits), mask.dense, tile);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Schedule, EqualsBruteForceOnRandomBits) {
+  constexpr std::array<TileShape, 8> tiles = {
+      {{64, 64}, {128, 128}, {64, 128}, {16, 32}, {7, 5}, {1, 1}, {100, 9}, {192, 256}}};
+  RandomMasks masks(9);
+  for (int round = 0; round < 1000; ++round) {
+    const TileShape tile = tiles[static_cast<std::size_t>(masks.below(std::ssize(tiles)))];
+    const MaskShape shape{1 + masks.below(2), 1 + masks.below(2), 1 + masks.below(300), 1 + masks.below(300)};
+    const DenseMask dense = masks.rectangles(shape);
+    SCOPED_TRACE("round " + std::to_string(round));
+    expect_exact(lower(from_dense(shape, dense.visible), MaskForm::bits), dense, tile);
     if (HasFailure()) return;
   }
 }
