@@ -8,6 +8,7 @@
 
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
+#include "flashmask/kernels.h"
 #include "names.h"
 #include "output_file.h"
 #include "papers_bench.h"
@@ -43,13 +44,17 @@ std::string text_of(const Results& results, double duration) {
     begin = end;
   }
   return text +
-         "times are medians of forward + backward, of runs longer than 0.4 s single ones; published: on another "
+         "times are medians of forward + backward, of runs longer than 0.4 s single ones; published: on its own "
          "device\n" +
-         "threads: " + std::to_string(default_executor().workers()) + ", whole run: " + seconds(duration) + "\n";
+         "instruction set: " + instruction_sets().front() +
+         ", threads: " + std::to_string(default_executor().workers()) + ", whole run: " + seconds(duration) + "\n";
 }
 
 nlohmann::ordered_json json_of(const Results& results, double duration) {
-  return {{"threads", default_executor().workers()}, {"seconds", duration}, {"results", papers_json(results)}};
+  return {{"instruction_set", instruction_sets().front()},
+          {"threads", default_executor().workers()},
+          {"seconds", duration},
+          {"results", papers_json(results)}};
 }
 
 bool is_png(const std::string& path) { return path.ends_with(".png"); }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "command.h"
 #include "flashmask/block_map.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
@@ -293,6 +294,21 @@ TEST(Papers, RunsFromTheSmallestCaseToJson) {
   // 120 nodes and their ancestors, 120 nodes and 117 parents.
   EXPECT_DOUBLE_EQ(json["results"][0]["density"], (3 * 1 + 9 * 2 + 27 * 3 + 81 * 4) / (128.0 * 128));
   EXPECT_DOUBLE_EQ(json["results"][1]["density"], (120 + 117) / (128.0 * 128));
+}
+
+TEST(Papers, GoWithFewOptionsOfBench) {
+  const auto refusal = [](std::vector<std::string> arguments) {
+    std::ostringstream out, err;
+    Console console{.out = out, .err = err};
+    arguments.insert(arguments.begin(), "bench");
+    EXPECT_EQ(run(std::move(arguments), console), 2);
+    return err.str();
+  };
+  for (const char* option : {"--batch", "--seqlen", "--heads", "--head-dim", "--kernel", "--mask"}) {
+    EXPECT_NE(refusal({"--papers", option, "1"}).find(option), std::string::npos) << option;
+  }
+  EXPECT_NE(refusal({"--tables", "medusa"}).find("--papers"), std::string::npos);
+  EXPECT_NE(refusal({"--papers", "--tables", "medussa"}).find("medussa"), std::string::npos);
 }
 
 TEST(Papers, RefusesAPlotThatIsNone) {
