@@ -96,7 +96,7 @@ double seconds_of(const std::function<void()>& body) {
 
 void order(benchmark::State& state, const Pairs& pairs) {
   const Mask mask = from_pairs(kTokens, kTokens, pairs);
-  const Graph graph = visible_columns(*to_bits(mask.lowered(), serial_executor()), 0, serial_executor());
+  const Graph graph = visible_columns(*to_bits(mask.lowered(), serial_executor()), 0, 0, serial_executor());
   for (auto _ : state) benchmark::DoNotOptimize(reverse_cuthill_mckee(graph));
 }
 

@@ -13,9 +13,7 @@
 namespace flashmask {
 namespace {
 
-/// Visible scores a row, on average, from which on a random share of them says as much.
-constexpr std::int64_t kEnoughPerRow = 256;
-/// Rows whose scores are counted to know that average.
+/// Rows in which visible scores are counted.
 constexpr std::int64_t kCountedRows = 512;
 constexpr std::int64_t kPiecesPerWorker = 4;
 
@@ -26,23 +24,11 @@ std::uint64_t mixed(std::uint64_t key) {
   return key ^ key >> 31;
 }
 
-/// Bits of which one in 2^halvings is set.
-std::uint64_t random_bits(std::int64_t key, int halvings) {
-  std::uint64_t bits = ~0ull;
-  for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(halvings); ++i)
-    bits &= mixed(static_cast<std::uint64_t>(key) * 64 + i + 1);
-  return bits;
-}
-
-/// How often to halve the scores of a batch entry until there are few enough.
-int halvings_for(const BitMask& mask, std::int64_t batch) {
-  double most = 0;
-  for (std::int64_t head = 0; head < mask.shape().heads; ++head)
-    most = std::max(most, estimate_visible(mask, batch, head));
-  int halvings = 0;
-  for (const double enough = static_cast<double>(mask.shape().rows * kEnoughPerRow); most > enough; most /= 2)
-    ++halvings;
-  return halvings;
+/// One in 2^halvings of the bits of a word.
+std::uint64_t thinned(std::uint64_t word, std::int64_t key, int halvings) {
+  for (int i = 0; i < halvings && word != 0; ++i)
+    word &= mixed(static_cast<std::uint64_t>(key) * 64 + static_cast<std::uint64_t>(i) + 1);
+  return word;
 }
 
 /// Reads the rows of a batch entry, one after another.
@@ -64,8 +50,8 @@ class RowReader {
     }
     seen_.drain([&](std::size_t index) {
       const auto cell = static_cast<std::int64_t>(index);
-      const std::uint64_t kept = random_bits(row * mask_.cell_columns() + cell, halvings_);
-      for_each_column(cell, std::exchange(words_[index], 0) & kept,
+      const std::uint64_t word = std::exchange(words_[index], 0);
+      for_each_column(cell, thinned(word, row * mask_.cell_columns() + cell, halvings_),
                       [&](std::int64_t column) { graph.neighbours.push_back(static_cast<std::uint32_t>(column)); });
     });
     graph.offsets.push_back(static_cast<std::int64_t>(graph.neighbours.size()));
@@ -87,22 +73,25 @@ void append(Graph& graph, const Graph& next) {
 
 }  // namespace
 
-double estimate_visible(const BitMask& mask, std::int64_t batch, std::int64_t head) {
+double visible_per_row(const BitMask& mask, std::int64_t batch) {
   const std::int64_t rows = mask.shape().rows;
   const std::int64_t counted = std::min(rows, kCountedRows);
-  double visible = 0;
-  for (std::int64_t i = 0; i < counted; ++i) {
-    // One of every stretch of rows, not always the same: masks repeat.
-    const std::int64_t begin = rows * i / counted;
-    const auto choices = static_cast<std::uint64_t>(rows * (i + 1) / counted - begin);
-    const std::int64_t row = begin + static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(i) + 1) % choices);
-    for_each_word(mask, batch, head, row, [&](std::int64_t, std::uint64_t word) { visible += std::popcount(word); });
+  std::int64_t most = 0;
+  for (std::int64_t head = 0; head < mask.shape().heads; ++head) {
+    std::int64_t visible = 0;
+    for (std::int64_t i = 0; i < counted; ++i) {
+      // One of every stretch of rows, not always the same: masks repeat.
+      const std::int64_t begin = rows * i / counted;
+      const auto choices = static_cast<std::uint64_t>(rows * (i + 1) / counted - begin);
+      const std::int64_t row = begin + static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(i) + 1) % choices);
+      for_each_word(mask, batch, head, row, [&](std::int64_t, std::uint64_t word) { visible += std::popcount(word); });
+    }
+    most = std::max(most, visible);
   }
-  return counted == 0 ? 0 : visible * static_cast<double>(rows) / static_cast<double>(counted);
+  return counted == 0 ? 0 : static_cast<double>(most) / static_cast<double>(counted);
 }
 
-Graph visible_columns(const BitMask& mask, std::int64_t batch, Executor& executor) {
-  const int halvings = halvings_for(mask, batch);
+Graph visible_columns(const BitMask& mask, std::int64_t batch, int halvings, Executor& executor) {
   const std::int64_t most = executor.workers() == 1 ? 1 : executor.workers() * kPiecesPerWorker;
   const std::int64_t rows = mask.shape().rows;
   const std::int64_t number = std::clamp<std::int64_t>(mask.cell_rows(), 1, most);

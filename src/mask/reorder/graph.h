@@ -24,12 +24,13 @@ struct Graph {
   friend bool operator==(const Graph&, const Graph&) = default;
 };
 
-/// About how many scores one mask head sees: exact up to a few hundred rows, else counted in that many of them.
-double estimate_visible(const BitMask& mask, std::int64_t batch, std::int64_t head);
+/// Visible scores a row of a batch entry, on average, in the mask head that has the most: exact up to a few hundred
+/// rows, else counted in that many of them.
+double visible_per_row(const BitMask& mask, std::int64_t batch);
 
-/// Node i is row i of a batch entry, joined to the columns that it sees in any head. A mask with more than a few
-/// hundred visible scores a row is thinned out at random: that many show its structure, and memory stays linear.
-Graph visible_columns(const BitMask& mask, std::int64_t batch, Executor& executor);
+/// Node i is row i of a batch entry, joined to the columns that it sees in any head. One score in 2^halvings is taken,
+/// at random: enough of them show a dense mask's structure in memory and time linear in its rows.
+Graph visible_columns(const BitMask& mask, std::int64_t batch, int halvings, Executor& executor);
 
 /// Node j is joined to the nodes of `graph` that name it; `nodes` of them.
 Graph transposed(const Graph& graph, std::int64_t nodes);

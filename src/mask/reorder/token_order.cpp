@@ -16,6 +16,17 @@ constexpr TileShape kBlock{32, 8};
 constexpr std::int64_t kTokensPerBlock = 6;
 constexpr int kSweeps = 4;
 
+/// Visible scores a row, on average, that a dense mask keeps: first to see whether any order helps, then to find it.
+constexpr double kFirstLook = 32;
+constexpr double kCloseLook = 256;
+
+/// How often to halve what rows see until there is no more than `enough`.
+int halvings_of(double per_row, double enough) {
+  int halvings = 0;
+  for (; per_row > enough; per_row /= 2) ++halvings;
+  return halvings;
+}
+
 /// Active tiles of a batch entry, all heads taken together.
 std::int64_t count_tiles(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile) {
   std::vector<std::uint32_t> tile_of(static_cast<std::size_t>(columns));
@@ -34,9 +45,12 @@ std::int64_t count_tiles(const Graph& visible, std::int64_t columns, const Token
   return tiles;
 }
 
-/// In blocks; visiting a tile costs one more than what it computes.
-std::int64_t work(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile) {
-  return count_tiles(visible, columns, order, tile) + count_tiles(visible, columns, order, kBlock);
+/// In blocks; visiting a tile costs one more than what it computes. A mask so dense that it was thinned fills its
+/// tiles.
+std::int64_t work(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile, bool thinned) {
+  const std::int64_t tiles = count_tiles(visible, columns, order, tile);
+  if (thinned) return tiles * (1 + std::int64_t{tile.rows} * tile.columns / (kBlock.rows * kBlock.columns));
+  return tiles + count_tiles(visible, columns, order, kBlock);
 }
 
 TokenOrder one_sided(const Graph& symmetric) {
@@ -96,6 +110,20 @@ std::vector<TokenOrder> candidates(const Graph& rows, const Graph& columns) {
   return orders;
 }
 
+/// The best order that one in 2^halvings of the scores suggests.
+TokenOrder best_order(const BitMask& mask, std::int64_t batch, TileShape tile, int halvings, Executor& executor) {
+  const MaskShape& shape = mask.shape();
+  const Graph rows = visible_columns(mask, batch, halvings, executor);
+  const Graph columns = transposed(rows, shape.columns);
+  TokenOrder best;
+  const std::int64_t before = work(rows, shape.columns, best, tile, halvings > 0);
+  for (TokenOrder& order : candidates(rows, columns)) {
+    order.saved = before - work(rows, shape.columns, order, tile, halvings > 0);
+    if (order.saved > best.saved) best = std::move(order);
+  }
+  return worthwhile(before, best.saved, shape.rows + shape.columns) ? best : TokenOrder();
+}
+
 }  // namespace
 
 bool worthwhile(std::int64_t before, std::int64_t saved, std::int64_t tokens) {
@@ -103,16 +131,13 @@ bool worthwhile(std::int64_t before, std::int64_t saved, std::int64_t tokens) {
 }
 
 TokenOrder find_order(const BitMask& mask, std::int64_t batch, TileShape tile, Executor& executor) {
-  const MaskShape& shape = mask.shape();
-  const Graph rows = visible_columns(mask, batch, executor);
-  const Graph columns = transposed(rows, shape.columns);
-  TokenOrder best;
-  const std::int64_t before = work(rows, shape.columns, best, tile);
-  for (TokenOrder& order : candidates(rows, columns)) {
-    order.saved = before - work(rows, shape.columns, order, tile);
-    if (order.saved > best.saved) best = std::move(order);
+  const double per_row = visible_per_row(mask, batch);
+  const int halvings = halvings_of(per_row, kCloseLook);
+  if (halvings > 0) {
+    const TokenOrder first = best_order(mask, batch, tile, halvings_of(per_row, kFirstLook), executor);
+    if (first.sides == Sides::none) return first;
   }
-  return worthwhile(before, best.saved, shape.rows + shape.columns) ? best : TokenOrder();
+  return best_order(mask, batch, tile, halvings, executor);
 }
 
 }  // namespace flashmask
