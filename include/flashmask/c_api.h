@@ -186,6 +186,40 @@ FLASHMASK_API flashmask_status flashmask_mask_graph(int64_t nodes, const flashma
 FLASHMASK_API flashmask_status flashmask_mask_from_dense(const flashmask_mask_shape* shape, const uint8_t* visible,
                                                          flashmask_mask** mask);
 
+/// Element of dense scores: one byte, nonzero = visible; or an integer that is 0 or 1.
+enum flashmask_dense_type {
+  FLASHMASK_DENSE_BOOLEAN = 0,
+  FLASHMASK_DENSE_I8 = 1,
+  FLASHMASK_DENSE_I16 = 2,
+  FLASHMASK_DENSE_I32 = 3,
+  FLASHMASK_DENSE_I64 = 4
+};
+
+/// scores [batch, heads, rows, columns] with strides [4] in elements; a stride of 0 repeats. Read once.
+FLASHMASK_API flashmask_status flashmask_mask_from_strided(const flashmask_mask_shape* shape, const void* scores,
+                                                           int32_t dense_type, const int64_t* strides,
+                                                           flashmask_mask** mask);
+
+/// bits [batch, heads, rows, ceil(columns / 8)], bit c % 8 of byte c / 8 for column c, set = visible.
+FLASHMASK_API flashmask_status flashmask_mask_from_packed(const flashmask_mask_shape* shape, const uint8_t* bits,
+                                                          flashmask_mask** mask);
+
+/// Nonzero = visible. Called once a score by the library's threads, several at a time: it must be pure.
+typedef int (*flashmask_predicate)(void* context, int64_t batch, int64_t head, int64_t row, int64_t column);
+FLASHMASK_API flashmask_status flashmask_mask_from_predicate(const flashmask_mask_shape* shape,
+                                                             flashmask_predicate predicate, void* context,
+                                                             flashmask_mask** mask);
+
+/// The visible scores of one mask head, in any order.
+FLASHMASK_API flashmask_status flashmask_mask_from_pairs(int64_t rows, int64_t columns,
+                                                         const flashmask_visible_pair* pairs, int64_t count,
+                                                         flashmask_mask** mask);
+
+/// Row i sees column_indices[offsets[i]] … column_indices[offsets[i + 1]); offsets [rows + 1], column_indices [count].
+FLASHMASK_API flashmask_status flashmask_mask_from_csr(int64_t rows, int64_t columns, const int64_t* offsets,
+                                                       const int64_t* column_indices, int64_t count,
+                                                       flashmask_mask** mask);
+
 /// values [batch, heads, columns, vectors], as described in flashmask/startend_row_indices.h. `causal` is 0 or 1.
 FLASHMASK_API flashmask_status flashmask_mask_from_startend_row_indices(const int32_t* values,
                                                                         const flashmask_mask_shape* shape, int vectors,
@@ -207,6 +241,9 @@ FLASHMASK_API flashmask_status flashmask_mask_and(const flashmask_mask* a, const
                                                   flashmask_mask** mask);
 FLASHMASK_API flashmask_status flashmask_mask_or(const flashmask_mask* a, const flashmask_mask* b,
                                                  flashmask_mask** mask);
+/// A score is visible where the mask does not see it.
+FLASHMASK_API flashmask_status flashmask_mask_not(const flashmask_mask* mask, flashmask_mask** complement);
+
 /// Blocks of scores that are kept or left out as a whole; described in flashmask/block_map.h.
 typedef struct flashmask_block_map flashmask_block_map;
 
@@ -241,9 +278,15 @@ FLASHMASK_API flashmask_status flashmask_mask_stack_batch(const flashmask_mask* 
 FLASHMASK_API flashmask_status flashmask_mask_stack_heads(const flashmask_mask* const* masks, int64_t count,
                                                           flashmask_mask** mask);
 
+/// Dense booleans [batch, heads, rows, columns], 1 = visible; `capacity` counts bytes and must hold them all.
+FLASHMASK_API flashmask_status flashmask_mask_expand(const flashmask_mask* mask, uint8_t* visible, int64_t capacity);
+
 FLASHMASK_API flashmask_status flashmask_mask_get_shape(const flashmask_mask* mask, flashmask_mask_shape* shape);
 
 enum flashmask_mask_form { FLASHMASK_INTERVALS = 0, FLASHMASK_BITS = 1 };
+
+/// The lowered form, and why it is that form: `why` lives as long as the mask. Either may be NULL.
+FLASHMASK_API flashmask_status flashmask_mask_get_form(const flashmask_mask* mask, int32_t* form, const char** why);
 
 /// What a mask is and what it costs, summed over batch entries and mask heads.
 typedef struct flashmask_explanation {
@@ -382,6 +425,11 @@ FLASHMASK_API flashmask_status flashmask_plan_reordering(const flashmask_plan* p
 /// Bytes of workspace that a call needs when `workers` threads run it.
 FLASHMASK_API flashmask_status flashmask_plan_workspace(const flashmask_plan* plan, int32_t direction, int workers,
                                                         size_t* bytes);
+
+/// Which probabilities of a problem with dropout survive, [batch, query_heads, query_length, key_length], 1 = kept;
+/// `capacity` counts bytes and must hold them all. See flashmask/dropout.h.
+FLASHMASK_API flashmask_status flashmask_dropout_expand(const flashmask_problem* problem, uint64_t seed,
+                                                        uint64_t offset, uint8_t* kept, int64_t capacity);
 
 /// Where a call runs and the memory it may use. All zero: the library's own pool and memory.
 typedef struct flashmask_execution {

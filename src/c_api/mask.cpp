@@ -87,6 +87,13 @@ flashmask_status flashmask_mask_and(const flashmask_mask* a, const flashmask_mas
   return combine(a, b, mask, [](const Mask& x, const Mask& y) { return x & y; });
 }
 
+flashmask_status flashmask_mask_not(const flashmask_mask* mask, flashmask_mask** complement) {
+  return guard([&] {
+    require(complement, "complement");
+    *complement = make_handle(~require(mask, "mask").mask);
+  });
+}
+
 flashmask_status flashmask_mask_or(const flashmask_mask* a, const flashmask_mask* b, flashmask_mask** mask) {
   return combine(a, b, mask, [](const Mask& x, const Mask& y) { return x | y; });
 }
