@@ -306,6 +306,16 @@ TEST(Reorder, SortsKeysWhenOnlyTheyWereScrambled) {
   EXPECT_LE(made.tiles_after, 3 * 16);
 }
 
+TEST(Reorder, LooksPastTokensThatSeeAll) {
+  // A band with four global tokens; on their account any two tokens are two steps apart.
+  const Mask mask =
+      scrambled(1024, 21, [](auto i, auto j) { return std::abs(i - j) <= 8 || i % 256 == 100 || j % 256 == 100; });
+  const Reordering made = reorder(mask);
+  EXPECT_TRUE(made.gained) << made.why;
+  expect_sound(mask, made);
+  EXPECT_LE(made.tiles_after, 3 * 16 + 2 * 16);
+}
+
 TEST(Reorder, SharesAnOrderAmongHeads) {
   // Each head sees a third of one band: an order made for one of them does little for the others.
   std::vector<Mask> heads;

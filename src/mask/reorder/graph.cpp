@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -16,6 +17,8 @@ namespace {
 /// Rows in which visible scores are counted.
 constexpr std::int64_t kCountedRows = 512;
 constexpr std::int64_t kPiecesPerWorker = 4;
+/// Times the mean degree, from which a node is a hub.
+constexpr std::int64_t kHubDegrees = 8;
 
 /// A number that looks random, the same for the same key: the output function of SplitMix64 (Steele, Lea, Flood 2014).
 std::uint64_t mixed(std::uint64_t key) {
@@ -141,6 +144,23 @@ Graph bipartite(const Graph& rows, const Graph& columns) {
   for (std::uint32_t& column : graph.neighbours) column += static_cast<std::uint32_t>(rows.nodes());
   append(graph, columns);
   return graph;
+}
+
+std::optional<Graph> without_hubs(const Graph& graph) {
+  const std::int64_t mean = std::ssize(graph.neighbours) / std::max<std::int64_t>(graph.nodes(), 1) + 1;
+  std::vector<bool> hub(static_cast<std::size_t>(graph.nodes()));
+  for (std::size_t node = 0; node < hub.size(); ++node)
+    hub[node] = graph.offsets[node + 1] - graph.offsets[node] > kHubDegrees * mean;
+  if (std::ranges::none_of(hub, std::identity())) return std::nullopt;
+  Graph rest;
+  for (std::int64_t node = 0; node < graph.nodes(); ++node) {
+    if (!hub[static_cast<std::size_t>(node)]) {
+      for (const std::uint32_t neighbour : graph.neighbours_of(node))
+        if (!hub[neighbour]) rest.neighbours.push_back(neighbour);
+    }
+    rest.offsets.push_back(std::ssize(rest.neighbours));
+  }
+  return rest;
 }
 
 }  // namespace flashmask

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,5 +41,8 @@ Graph united(const Graph& a, const Graph& b);
 
 /// Rows and columns as nodes of one graph: column j is node rows.nodes() + j.
 Graph bipartite(const Graph& rows, const Graph& columns);
+
+/// Leaves out what joins nodes to those that are joined to many more than most; nothing where there are none such.
+std::optional<Graph> without_hubs(const Graph& graph);
 
 }  // namespace flashmask

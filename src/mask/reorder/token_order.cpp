@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "mask/reorder/cuthill_mckee.h"
@@ -53,16 +54,16 @@ std::int64_t work(const Graph& visible, std::int64_t columns, const TokenOrder& 
   return tiles + count_tiles(visible, columns, order, kBlock);
 }
 
-TokenOrder one_sided(const Graph& symmetric) {
-  const std::vector<std::uint32_t> order = reverse_cuthill_mckee(symmetric);
+TokenOrder one_sided(const Graph& tokens) {
+  const std::vector<std::uint32_t> order = reverse_cuthill_mckee(tokens);
   return {Sides::one, order, order, 0};
 }
 
-TokenOrder two_sided(const Graph& rows, const Graph& columns) {
+TokenOrder two_sided(const Graph& rows_and_columns, std::int64_t rows) {
   TokenOrder order;
   order.sides = Sides::two;
-  const auto first_column = static_cast<std::uint32_t>(rows.nodes());
-  for (const std::uint32_t node : reverse_cuthill_mckee(bipartite(rows, columns))) {
+  const auto first_column = static_cast<std::uint32_t>(rows);
+  for (const std::uint32_t node : reverse_cuthill_mckee(rows_and_columns)) {
     if (node < first_column) {
       order.rows.push_back(node);
     } else {
@@ -70,6 +71,14 @@ TokenOrder two_sided(const Graph& rows, const Graph& columns) {
     }
   }
   return order;
+}
+
+/// The order that make_order finds on a graph, and on what is left of it without its hubs: a token that sees all others
+/// makes every distance 2, and no order shows.
+template <class MakeOrder>
+void add_orders(const Graph& graph, const MakeOrder& make_order, std::vector<TokenOrder>& orders) {
+  if (const std::optional<Graph> rest = without_hubs(graph)) orders.push_back(make_order(*rest));
+  orders.push_back(make_order(graph));
 }
 
 /// Nodes by the mean position of those they are joined to; nodes joined to none come last.
@@ -102,10 +111,14 @@ TokenOrder swept(TokenOrder order, const Graph& rows, const Graph& columns) {
 }
 
 std::vector<TokenOrder> candidates(const Graph& rows, const Graph& columns) {
-  if (rows == columns) return {one_sided(rows)};
   std::vector<TokenOrder> orders;
-  if (rows.nodes() == columns.nodes()) orders.push_back(one_sided(united(rows, columns)));
-  orders.push_back(two_sided(rows, columns));
+  if (rows == columns) {
+    add_orders(rows, one_sided, orders);
+    return orders;
+  }
+  if (rows.nodes() == columns.nodes()) add_orders(united(rows, columns), one_sided, orders);
+  const auto split = [&](const Graph& graph) { return two_sided(graph, rows.nodes()); };
+  add_orders(bipartite(rows, columns), split, orders);
   orders.push_back(swept(orders.back(), rows, columns));
   return orders;
 }
