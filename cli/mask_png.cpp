@@ -41,13 +41,16 @@ std::size_t big_endian(std::span<const std::byte> bytes) {
 void check_chunks(std::span<const std::byte> file, const std::string& name) {
   constexpr std::size_t kSignature = 8, kLength = 4, kType = 4, kChecksum = 4;
   constexpr std::size_t kEnd = 0x49454E44;  // "IEND"
+  if (file.size() < kSignature || png_sig_cmp(reinterpret_cast<png_const_bytep>(file.data()), 0, kSignature) != 0) {
+    refuse(name, "no PNG file: it does not begin as one does");
+  }
   std::span<const std::byte> rest = file.subspan(kSignature);
   for (std::size_t type = 0; type != kEnd;) {
     if (rest.size() < kLength + kType + kChecksum) refuse(name, "cut off; write it again");
     const std::size_t length = big_endian(rest);
     if (rest.size() - kLength - kType - kChecksum < length) refuse(name, "cut off; write it again");
     const std::span checked = rest.subspan(kLength, kType + length);
-    const auto checksum = crc32(0, reinterpret_cast<const Bytef*>(checked.data()), static_cast<uInt>(checked.size()));
+    const auto checksum = crc32_z(0, reinterpret_cast<const Bytef*>(checked.data()), checked.size());
     rest = rest.subspan(kLength + checked.size());
     if (checksum != big_endian(rest)) refuse(name, "a damaged PNG file: a checksum differs; write it again");
     rest = rest.subspan(kChecksum);
@@ -64,12 +67,12 @@ std::string hexadecimal(std::uint8_t value) {
 class Pixels {
  public:
   Pixels(std::span<const std::byte> file, const std::string& name) : name_(name) {
+    check_chunks(file, name);
     PngImage png;
     png_image& image = png.image;
     if (png_image_begin_read_from_memory(&image, file.data(), file.size()) == 0) {
-      refuse(name, std::string("no PNG file: ") + image.message);
+      refuse(name, std::string("a damaged PNG file: ") + image.message);
     }
-    check_chunks(file, name);
     const bool grey = (image.format & (PNG_FORMAT_FLAG_COLOR | PNG_FORMAT_FLAG_ALPHA)) == 0;
     image.format = grey ? PNG_FORMAT_GRAY : PNG_FORMAT_RGBA;
     channels_ = grey ? 1 : 4;

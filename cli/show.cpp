@@ -87,33 +87,38 @@ Mask build_family(const ShowOptions& options) {
   return build_mask(options.name, arguments);
 }
 
-/// Of --mask FILE.npy, --mask-png or, where neither is given, the block map alone.
-Mask read_given(const ShowOptions& options) {
-  std::vector<std::string> allowed;
-  if (options.input.block_map) allowed.emplace_back("--block");
-  if (options.dropout.given()) allowed.emplace_back("--seed");
-  const std::vector<std::string> names = options.name.empty() ? std::vector<std::string>() : std::vector{options.name};
-  const std::vector<NamedMask> masks = read_masks(names, options.input, std::nullopt, {});
-  if (!masks.empty()) {
-    check_given(options, masks.front().name, allowed);
-    return in_blocks(masks.front().mask, options.input);
-  }
-  allowed.insert(allowed.end(), {"--tokens", "--columns"});
-  check_given(options, "a block map", allowed);
+/// The block map alone.
+Mask map_alone(const ShowOptions& options) {
+  check_given(options, "a block map", {"--block", "--tokens", "--columns", "--seed"});
   const std::optional<std::int64_t>& rows = options.mask.tokens;
   return from_block_map(*read_map(options.input, rows, options.mask.columns ? options.mask.columns : rows));
 }
 
+/// The one mask that was named, or that is in a file.
+Mask load_one(const ShowOptions& options) {
+  const std::vector<std::string> names = options.name.empty() ? std::vector<std::string>() : std::vector{options.name};
+  const auto build = [&](const std::string&, std::optional<std::int64_t>) { return build_family(options); };
+  const std::vector<NamedMask> masks = read_masks(names, options.input, std::nullopt, build);
+  if (masks.empty() && options.input.block_map) return map_alone(options);
+  if (masks.size() != 1) {
+    throw Error(Status::invalid_argument,
+                masks.empty()
+                    ? "show: give a mask family, a FILE.npy, --mask-png or --block-map; see flashmask show --help"
+                    : "show: " + options.name + " and --mask-png; give one mask");
+  }
+  const bool family = !options.name.empty() && !is_mask_file(options.name);
+  if (!family) {
+    std::vector<std::string> allowed;
+    if (options.input.block_map) allowed.emplace_back("--block");
+    if (options.dropout.given()) allowed.emplace_back("--seed");
+    check_given(options, masks.front().name, allowed);
+  }
+  return in_blocks(masks.front().mask, options.input);
+}
+
 Mask load(ShowOptions& options) {
   options.input.block = options.input.block_map ? options.mask.block : std::nullopt;
-  const bool family = !options.name.empty() && !is_mask_file(options.name);
-  const int sources = (options.name.empty() ? 0 : 1) + (options.input.png ? 1 : 0);
-  if (sources > 1) throw Error(Status::invalid_argument, "show: " + options.name + " and --mask-png; give one mask");
-  if (sources == 0 && !options.input.block_map) {
-    throw Error(Status::invalid_argument,
-                "show: give a mask family, a FILE.npy, --mask-png or --block-map; see flashmask show --help");
-  }
-  return in_form(family ? in_blocks(build_family(options), options.input) : read_given(options), options.input);
+  return in_form(load_one(options), options.input);
 }
 
 std::uint64_t seed_of(const ShowOptions& options) { return static_cast<std::uint64_t>(options.mask.seed.value_or(1)); }

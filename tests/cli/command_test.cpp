@@ -4,40 +4,15 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "flashmask/executor.h"
 #include "flashmask/kernels.h"
+#include "run_command.h"
 
 namespace flashmask::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Outcome {
-  int status = 0;
-  std::string out, err;
-
-  nlohmann::json json() const { return nlohmann::json::parse(out); }
-};
-
-Outcome command(std::vector<std::string> arguments) {
-  std::ostringstream out, err;
-  Console console{.out = out, .err = err};
-  const int status = run(std::move(arguments), console);
-  return {status, out.str(), err.str()};
-}
-
-/// Status 2, one line on standard error, nothing on standard output.
-void expect_refused(std::vector<std::string> arguments, const std::string& part) {
-  const Outcome outcome = command(std::move(arguments));
-  EXPECT_EQ(outcome.status, 2) << part;
-  EXPECT_EQ(outcome.out, "") << part;
-  EXPECT_EQ(outcome.err.rfind("flashmask: ", 0), 0U) << outcome.err;
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
-}
 
 /// A file of the running test: tests may run side by side.
 std::string csv(const std::string& text) {
@@ -80,6 +55,10 @@ TEST(Info, ListsEveryKernelAndWhyOneCannotRun) {
     EXPECT_EQ(kernel["runs"] == true, kernel["why_not"].get<std::string>().empty());
   const std::string text = command({"info"}).out;
   for (const KernelInfo& kernel : kernels()) EXPECT_NE(text.find(kernel.name), std::string::npos);
+  const std::size_t bits = text.find("kernels for masks as bits");
+  EXPECT_LT(text.find("kernels for masks as intervals"), text.find("scalar.forward.f32.dany.m64n64.intervals"));
+  EXPECT_LT(text.find("scalar.backward.f16.dany.m128n128.intervals"), bits);
+  EXPECT_LT(bits, text.find("avx512.forward.f32.dany.m64n64.bits"));
 }
 
 TEST(Show, DrawsAndExplains) {
