@@ -1,8 +1,6 @@
 #include "sparse_families.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 
 #include "flashmask/builders.h"
 #include "given_values.h"
@@ -17,6 +15,19 @@ void check_bits(const MaskArguments& given) {
   const auto rows = static_cast<double>(tokens_of(given));
   const auto columns = static_cast<double>(columns_of(given));
   check_memory(rows * columns / 4 * static_cast<double>(heads_of(given)), "building the mask", "give fewer --tokens");
+}
+
+/// For sizes that do not come from --tokens and --columns, which are checked for all families.
+void check_tokens(std::int64_t tokens, const std::string& remedy) {
+  check_memory(64 * static_cast<double>(tokens), "holding the mask", remedy);
+}
+
+/// The tokens of a grid, counted no further than any mask reaches.
+std::int64_t product(const Numbers& grid) {
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  std::int64_t tokens = 1;
+  for (const std::int64_t length : grid) tokens = std::min(tokens * std::clamp<std::int64_t>(length, 0, most), most);
+  return tokens;
 }
 
 Mask build_dilated_window(const MaskArguments& given) {
@@ -49,10 +60,11 @@ Mask build_neighbourhood(const MaskArguments& given, std::size_t number) {
   const Numbers grid = given.grid ? parse_numbers(*given.grid, "grid")
                                   : default_grid(tokens_of(given), static_cast<std::int64_t>(number));
   if (grid.size() != number) refuse_option("grid", *given.grid, expected);
-  const std::int64_t tokens = std::accumulate(grid.begin(), grid.end(), std::int64_t{1}, std::multiplies<>());
+  const std::int64_t tokens = product(grid);
   if (given.tokens && *given.tokens != tokens) {
     refuse_option("grid", *given.grid, "lengths that multiply to --tokens, which is " + std::to_string(*given.tokens));
   }
+  check_tokens(tokens, "give a smaller --grid");
   const std::int64_t dilation = given.dilation.value_or(1);
   std::vector<masks::NeighbourhoodAxis> axes;
   for (const std::int64_t length : grid) {
@@ -108,10 +120,16 @@ masks::TreeSight sight_of(const MaskArguments& given) {
   return masks::TreeSight::ancestors;
 }
 
+/// The columns before a tree.
+std::int64_t prefix_of(const MaskArguments& given) {
+  const std::int64_t prefix = given.prefix.value_or(0);
+  check_tokens(prefix, "give a smaller --prefix");
+  return prefix;
+}
+
 Mask build_tree_in_order(const MaskArguments& given) {
   const Numbers parents = given.parents ? parse_numbers(*given.parents, "parents") : default_parents(tokens_of(given));
-  return masks::tree_in_order(parents, tokens_or(given, std::ssize(parents)), given.prefix.value_or(0),
-                              sight_of(given));
+  return masks::tree_in_order(parents, tokens_or(given, std::ssize(parents)), prefix_of(given), sight_of(given));
 }
 
 Mask build_medusa_tree(const MaskArguments& given) {
@@ -119,7 +137,7 @@ Mask build_medusa_tree(const MaskArguments& given) {
       given.candidates ? parse_numbers(*given.candidates, "candidates") : default_candidates(tokens_of(given));
   const std::int64_t nodes = std::ssize(masks::medusa_parents(candidates));
   const std::int64_t tokens = tokens_or(given, given.candidates ? nodes : kDefaultTokens);
-  return masks::medusa_tree(candidates, tokens, given.prefix.value_or(0), sight_of(given));
+  return masks::medusa_tree(candidates, tokens, prefix_of(given), sight_of(given));
 }
 
 Mask build_graph(const MaskArguments& given) {

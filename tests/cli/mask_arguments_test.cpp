@@ -179,15 +179,26 @@ TEST(MaskArguments, RefuseWhatIsNoList) {
   EXPECT_NE(refusal("block_diffusion", of_tokens(7)).find("even"), std::string::npos);
 }
 
+void expect_out_of_memory(const std::string& family, const MaskArguments& arguments) {
+  try {
+    build_mask(family, arguments);
+    ADD_FAILURE() << family;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::out_of_memory) << error.what();
+  }
+}
+
 TEST(MaskArguments, RefuseMasksThatNoMemoryHolds) {
   MaskArguments arguments = of_tokens(2147483647);
   arguments.heads = 2147483647;
-  try {
-    build_mask("random_eviction", arguments);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), Status::out_of_memory);
-  }
+  expect_out_of_memory("random_eviction", arguments);
+  expect_out_of_memory("strided_factorised", of_tokens(16'777'216));
+  MaskArguments grid;
+  grid.grid = "4000000000,4000000000,9";
+  expect_out_of_memory("neighbourhood_3d", grid);
+  MaskArguments prefix;
+  prefix.prefix = 9'000'000'000'000'000'000;
+  expect_out_of_memory("tree_in_order", prefix);
 }
 
 TEST(Names, NearestIsByEdits) {

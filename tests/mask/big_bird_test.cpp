@@ -102,6 +102,14 @@ TEST(BigBird, TakesNoTokensAndBlocksLargerThanTheSequence) {
                           [](auto, auto) { return true; });
 }
 
+TEST(BigBird, CostsTheBlocksItSeesAndNotTheScoresThereAre) {
+  // 1,024 rows of 8 blocks at most, of which every one takes a few runs; the scores would take 512 MB as bits.
+  EXPECT_LT(masks::big_bird(65'536).lowered().memory_bytes(), 1'000'000U);
+  // Blocks that cut cells: each has at most 3 by 3 cells of 512 bytes.
+  const std::size_t blocks = 820 * 8 + 2 * 2 * 820;
+  EXPECT_LT(masks::big_bird(65'536, {.block = 80}).lowered().memory_bytes(), blocks * 9 * 512);
+}
+
 TEST(BigBird, RefusesNumbersThatSayNothing) {
   EXPECT_EQ(refusal([] { masks::big_bird(9, {.block = 0}); }),
             "big_bird: block is 0; give the tokens of a block (>= 1)");
