@@ -19,15 +19,19 @@ CellWords row_words(const std::vector<std::uint8_t>& is_dropped, std::int64_t ro
   return kept;
 }
 
+/// The words of a cell of a partial stretch.
+const std::uint64_t* seen(const CellReader::Stretch& stretch, std::int32_t cell) {
+  return stretch.words + std::int64_t{cell - stretch.begin} * kCellSize;
+}
+
 /// The cells of a stretch without the dropped rows.
 void keep_rows(const CellReader::Stretch& stretch, const CellWords& kept, const MaskShape& shape, std::int64_t rows,
                CellRows& out) {
-  CellWords words;
   for (std::int32_t cell = stretch.begin; stretch.kind != TileKind::skip && cell < stretch.end; ++cell) {
     const std::int64_t columns = shape.columns - std::int64_t{cell} * kCellSize;
-    const std::uint64_t* partial = stretch.words + std::int64_t{cell - stretch.begin} * kCellSize;
+    CellWords words = kept;
     for (std::size_t r = 0; r < kCellSize; ++r) {
-      words[r] = kept[r] & (stretch.kind == TileKind::full ? low_bits(columns) : partial[r]);
+      words[r] &= stretch.kind == TileKind::full ? low_bits(columns) : seen(stretch, cell)[r];
     }
     out.add(cell, words.data(), rows, columns);
   }
