@@ -44,9 +44,8 @@ std::string text_of(const Results& results, double duration) {
     begin = end;
   }
   return text +
-         "times are medians of forward + backward, of runs longer than 0.4 s single ones; published: on its own "
-         "device\n" +
-         "instruction set: " + instruction_sets().front() +
+         "times: the fastest of at least four runs; runs longer than 0.4 s are timed once, unmasked ones twice\n" +
+         "published: on its own device\n" + "instruction set: " + instruction_sets().front() +
          ", threads: " + std::to_string(default_executor().workers()) + ", whole run: " + seconds(duration) + "\n";
 }
 

@@ -11,6 +11,7 @@
 #include "check/host_tensor.h"
 #include "flashmask/attention.h"
 #include "papers_cases.h"
+#include "timing.h"
 
 namespace flashmask::cli {
 
@@ -55,7 +56,7 @@ class PapersBench {
   using Length = std::pair<std::int64_t, std::int64_t>;  ///< tokens, head dim
 
   const check::AttentionTensors& tensors(const Problem& problem);
-  BothDirections time(const Plan& plan);
+  BothDirections time(const Plan& plan, const Repeats& repeats);
   BothDirections unmasked(const PapersCase& one, const Problem& problem);
   void time_reordered(const Mask& mask, const Problem& problem, PapersResult& result);
   double time_copies(const Problem& problem);
