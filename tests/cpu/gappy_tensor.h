@@ -13,7 +13,7 @@ namespace flashmask::test {
 class GappyTensor {
  public:
   static constexpr std::int64_t kGap = 5;
-  static constexpr float kCanary = 12345.0f;
+  static constexpr float kCanary = 12345.0F;
 
   explicit GappyTensor(const check::HostTensor& dense)
       : dense_(dense),

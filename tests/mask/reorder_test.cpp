@@ -59,26 +59,31 @@ std::int64_t count_active_tiles(const Mask& mask, TileShape tile) {
   return std::ssize(active);
 }
 
+/// One batch entry's part of [batch, length].
+Indices entry(const Indices& all, std::int64_t batch, std::int64_t length) {
+  return {all.begin() + batch * length, all.begin() + (batch + 1) * length};
+}
+
+/// The lists are permutations, and the new mask shows what the old one does under them.
+void expect_same_scores(const Mask& mask, const Reordering& made, std::int64_t batch) {
+  const Indices rows = entry(made.rows, batch, mask.shape().rows);
+  const Indices columns = entry(made.columns, batch, mask.shape().columns);
+  EXPECT_TRUE(is_permutation_of(rows, mask.shape().rows));
+  EXPECT_TRUE(is_permutation_of(columns, mask.shape().columns));
+  const testing::Table row(rows), column(columns);
+  for (std::int64_t head = 0; head < mask.shape().heads; ++head) {
+    const auto seen = [&](auto i, auto j) { return mask.visible(batch, head, row[i], column[j]); };
+    testing::expect_visible(made.mask, seen, batch, head);
+  }
+}
+
 /// What a Reordering promises, whatever order it chose.
 void expect_sound(const Mask& mask, const Reordering& made) {
-  const MaskShape& shape = mask.shape();
-  ASSERT_EQ(made.mask.shape(), shape);
+  ASSERT_EQ(made.mask.shape(), mask.shape());
   EXPECT_EQ(made.tiles_before, count_active_tiles(mask, made.tile));
   EXPECT_EQ(made.tiles_after, count_active_tiles(made.mask, made.tile));
   EXPECT_FALSE(made.why.empty());
-  for (std::int64_t batch = 0; batch < shape.batch; ++batch) {
-    const auto entry = [&](const Indices& all, std::int64_t length) {
-      return Indices(all.begin() + batch * length, all.begin() + (batch + 1) * length);
-    };
-    const Indices rows = entry(made.rows, shape.rows), columns = entry(made.columns, shape.columns);
-    EXPECT_TRUE(is_permutation_of(rows, shape.rows));
-    EXPECT_TRUE(is_permutation_of(columns, shape.columns));
-    for (std::int64_t head = 0; head < shape.heads; ++head) {
-      const testing::Table row(rows), column(columns);
-      testing::expect_visible(
-          made.mask, [&](auto i, auto j) { return mask.visible(batch, head, row[i], column[j]); }, batch, head);
-    }
-  }
+  for (std::int64_t batch = 0; batch < mask.shape().batch; ++batch) expect_same_scores(mask, made, batch);
 }
 
 void expect_declined(const Mask& mask, TileShape tile) {
@@ -98,24 +103,16 @@ void expect_declined(const Mask& mask, TileShape tile) {
 
 TEST(Permute, PutsEveryScoreWhereTheListsSay) {
   RandomNumbers random(3);
-  for (const auto& [rows, columns] : testing::sizes) {
-    const MaskShape shape{.batch = 2, .heads = 3, .rows = rows, .columns = columns};
+  for (const auto& size : testing::sizes) {
+    const MaskShape shape{.batch = 2, .heads = 3, .rows = size.first, .columns = size.second};
     const Mask mask = random_mask(shape, 30, 4);
-    Indices row_order, column_order;
+    Reordering made{mask, {}, {}, {}, 0, 0, true, ""};
     for (int batch = 0; batch < 2; ++batch) {
-      std::ranges::copy(random_order(rows, random), std::back_inserter(row_order));
-      std::ranges::copy(random_order(columns, random), std::back_inserter(column_order));
+      std::ranges::copy(random_order(shape.rows, random), std::back_inserter(made.rows));
+      std::ranges::copy(random_order(shape.columns, random), std::back_inserter(made.columns));
     }
-    const Mask permuted = permute(mask, row_order, column_order);
-    for (std::int64_t batch = 0; batch < 2; ++batch) {
-      for (std::int64_t head = 0; head < 3; ++head) {
-        const auto seen = [&](std::int64_t i, std::int64_t j) {
-          return mask.visible(batch, head, row_order[static_cast<std::size_t>(batch * rows + i)],
-                              column_order[static_cast<std::size_t>(batch * columns + j)]);
-        };
-        testing::expect_visible(permuted, seen, batch, head);
-      }
-    }
+    made.mask = permute(mask, made.rows, made.columns);
+    for (int batch = 0; batch < 2; ++batch) expect_same_scores(mask, made, batch);
   }
 }
 
@@ -337,7 +334,7 @@ TEST(Reorder, FindsOneOrderABatchEntryAndLeavesThoseThatGainNothing) {
   const Reordering made = reorder(mask);
   EXPECT_TRUE(made.gained) << made.why;
   expect_sound(mask, made);
-  EXPECT_EQ(Indices(made.rows.begin() + 900, made.rows.begin() + 1800), identity(900));
+  EXPECT_EQ(entry(made.rows, 1, 900), identity(900));
   EXPECT_LE(made.tiles_after, 3 * 15 + 15 * 16 / 2 + 3 * 15);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <span>
 #include <utility>
 
 namespace flashmask {
@@ -67,9 +68,8 @@ class CuthillMckee {
   void search_from_an_end(std::uint32_t start) {
     search(start, best_);
     for (int searches = 1; searches < kMostSearches && best_.depth != 0; ++searches) {
-      const auto last = best_.nodes.begin() + static_cast<std::ptrdiff_t>(best_.last_level);
-      const auto end = best_.nodes.begin() + static_cast<std::ptrdiff_t>(best_.size);
-      search(*std::min_element(last, end, [&](auto a, auto b) { return before(a, b); }), next_);
+      const std::span last_level(best_.nodes.data() + best_.last_level, best_.size - best_.last_level);
+      search(*std::ranges::min_element(last_level, [&](auto a, auto b) { return before(a, b); }), next_);
       const bool deeper = next_.depth > best_.depth;
       if (deeper || (next_.depth == best_.depth && next_.width < best_.width)) std::swap(best_, next_);
       if (!deeper) return;

@@ -22,8 +22,8 @@ constexpr std::int64_t kHubDegrees = 8;
 
 /// A number that looks random, the same for the same key: the output function of SplitMix64 (Steele, Lea, Flood 2014).
 std::uint64_t mixed(std::uint64_t key) {
-  key = (key ^ key >> 30) * 0xbf58476d1ce4e5b9ull;
-  key = (key ^ key >> 27) * 0x94d049bb133111ebull;
+  key = (key ^ key >> 30) * 0xbf58476d1ce4e5b9ULL;
+  key = (key ^ key >> 27) * 0x94d049bb133111ebULL;
   return key ^ key >> 31;
 }
 

@@ -14,7 +14,7 @@
 namespace flashmask {
 namespace {
 
-constexpr std::uint32_t kNowhere = ~0u;
+constexpr std::uint32_t kNowhere = ~0U;
 
 /// One side of permute(): the order it was given, [batch, length].
 struct Side {

@@ -1,6 +1,7 @@
 #include "mask/reorder/token_order.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <optional>
@@ -13,6 +14,7 @@ namespace flashmask {
 namespace {
 
 constexpr TileShape kBlock{32, 8};
+constexpr std::int64_t kScoresPerBlock = 256;
 /// Rows of q, k, v, o and their gradients copied there and back, in the time that one block takes.
 constexpr std::int64_t kTokensPerBlock = 6;
 constexpr int kSweeps = 4;
@@ -23,9 +25,7 @@ constexpr double kCloseLook = 256;
 
 /// How often to halve what rows see until there is no more than `enough`.
 int halvings_of(double per_row, double enough) {
-  int halvings = 0;
-  for (; per_row > enough; per_row /= 2) ++halvings;
-  return halvings;
+  return per_row <= enough ? 0 : static_cast<int>(std::ceil(std::log2(per_row / enough)));
 }
 
 /// Active tiles of a batch entry, all heads taken together.
@@ -50,7 +50,7 @@ std::int64_t count_tiles(const Graph& visible, std::int64_t columns, const Token
 /// tiles.
 std::int64_t work(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile, bool thinned) {
   const std::int64_t tiles = count_tiles(visible, columns, order, tile);
-  if (thinned) return tiles * (1 + std::int64_t{tile.rows} * tile.columns / (kBlock.rows * kBlock.columns));
+  if (thinned) return tiles * (1 + std::int64_t{tile.rows} * tile.columns / kScoresPerBlock);
   return tiles + count_tiles(visible, columns, order, kBlock);
 }
 
@@ -147,7 +147,7 @@ TokenOrder find_order(const BitMask& mask, std::int64_t batch, TileShape tile, E
   const double per_row = visible_per_row(mask, batch);
   const int halvings = halvings_of(per_row, kCloseLook);
   if (halvings > 0) {
-    const TokenOrder first = best_order(mask, batch, tile, halvings_of(per_row, kFirstLook), executor);
+    TokenOrder first = best_order(mask, batch, tile, halvings_of(per_row, kFirstLook), executor);
     if (first.sides == Sides::none) return first;
   }
   return best_order(mask, batch, tile, halvings, executor);
