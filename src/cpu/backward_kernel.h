@@ -73,7 +73,7 @@ class BackwardKernel {
   static constexpr int kHalves = kKeys / kWordBits;
   static constexpr int kHalfPanels = kWordBits / kPanel<Isa>;
   /// Cache lines of each next operand to ask for a register tile.
-  static constexpr int kPrefetchLines = 16;
+  static constexpr int kPrefetchLines = 32;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
   /// Strides of P and dS, a cache line more than the keys, so that rows do not share a cache set: as units of
@@ -110,15 +110,14 @@ class BackwardKernel {
     column0_ = task.column_tile * kKeys;
     const std::int64_t left = task.sizes.key_length - column0_;
     columns_ = static_cast<int>(left < kKeys ? left : kKeys);
-    load_rows<Isa, In>(grad_outputs_, value_stride_, task.v, column0_, 0, kKeys, columns_, task.sizes.value_dim);
-    transpose_to_panels<Isa>(grad_outputs_, value_stride_, values_transposed_, kKeys, value_units_);
+    load_transposed<Isa, In>(values_transposed_, grad_outputs_, value_stride_, task.v, column0_, kKeys, columns_,
+                             task.sizes.value_dim);
     Unit* keys = Isa::step == 1 ? keys_ : queries_;
     load_rows<Isa, In>(keys, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
     transpose_to_panels<Isa>(keys, key_stride_, keys_transposed_, kKeys, key_units_);
     if constexpr (Isa::step != 1)
       load_row_units<Isa, In>(keys_, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
-    fill_zero<Isa>(grad_keys_, key_stride_ * kKeys);
-    fill_zero<Isa>(grad_values_, value_stride_ * kKeys);
+    for (int i = 0; i < kHalves * KeyBlocks::count; ++i) sums_[i] = Sum::start;
   }
 
   FLASHMASK_INLINE void visit(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
@@ -191,6 +190,13 @@ class BackwardKernel {
     // dV += Pᵀ dO, dK += dSᵀ Q
     accumulate_keys(grad_values_, value_stride_, value_columns_, probabilities_, grad_output_units_);
     accumulate_keys(grad_keys_, key_stride_, key_columns_, grad_scores_, query_units_);
+    for (int i = 0; i < kHalves * KeyBlocks::count; ++i)
+      if (queries_of_block(i).begin < queries_of_block(i).end) sums_[i] = Sum::go_on;
+  }
+
+  /// The queries that see anything of a block of keys, blocks counted through both halves.
+  FLASHMASK_INLINE typename TileExtent<Isa, kQueries>::Range queries_of_block(int block) const {
+    return extent_[block / KeyBlocks::count].needed[block % KeyBlocks::count];
   }
 
   FLASHMASK_INLINE void load_queries(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile) {
@@ -199,6 +205,10 @@ class BackwardKernel {
       begin = extent_[half].lines.begin < begin ? extent_[half].lines.begin : begin;
       end = extent_[half].lines.end > end ? extent_[half].lines.end : end;
     }
+    // Whole register tiles: what is not a number in a row that sees nothing would not vanish when it meets P = 0.
+    begin -= begin % QueryBlocks::size;
+    end = (end + QueryBlocks::size - 1) / QueryBlocks::size * QueryBlocks::size;
+    end = end < kQueries ? end : kQueries;
     load_rows<Isa, In>(queries_, key_stride_, head.q, tile.row0, begin, end, tile.rows, task.sizes.head_dim);
     load_rows<Isa, In>(grad_outputs_, value_stride_, head.grad_o, tile.row0, begin, end, tile.rows,
                        task.sizes.value_dim);
@@ -315,16 +325,15 @@ class BackwardKernel {
   FLASHMASK_INLINE void accumulate_keys(float* sum, std::int64_t stride, std::int64_t columns, const Unit* weights,
                                         const Unit* rows) {
     for (std::int64_t column = 0; column < columns; column += kPanel<Isa>) {
-      for (int half = 0; half < kHalves; ++half) {
-        for (int block = 0; block < KeyBlocks::count; ++block) {
-          const int begin = extent_[half].needed[block].begin / Isa::step;
-          const int end = (extent_[half].needed[block].end + Isa::step - 1) / Isa::step;
-          if (begin >= end) continue;
-          const int key = half * kWordBits + KeyBlocks::begin(block);
-          accumulate_block<Isa, kWordBits>(sum + key * stride, stride, block,
-                                           {weights + begin * kScoreStride + key, 1, kScoreStride},
-                                           {rows + begin * stride + column, stride}, end - begin, column, columns);
-        }
+      for (int i = 0; i < kHalves * KeyBlocks::count; ++i) {
+        const int block = i % KeyBlocks::count;
+        const int begin = queries_of_block(i).begin / Isa::step;
+        const int end = (queries_of_block(i).end + Isa::step - 1) / Isa::step;
+        if (begin >= end) continue;
+        const int key = i / KeyBlocks::count * kWordBits + KeyBlocks::begin(block);
+        accumulate_block<Isa, kWordBits>(
+            sum + key * stride, stride, block, {weights + begin * kScoreStride + key, 1, kScoreStride},
+            {rows + begin * stride + column, stride}, end - begin, column, columns, sums_[i]);
       }
     }
   }
@@ -363,6 +372,11 @@ class BackwardKernel {
 
   FLASHMASK_INLINE void finish(const BackwardTask& task) {
     for (int c = 0; c < columns_; ++c) {
+      if (sums_[c / kWordBits * KeyBlocks::count + c % kWordBits / KeyBlocks::size] == Sum::start) {
+        store_zero_row(row_of<In>(task.grad_k, column0_ + c), task.sizes.head_dim);
+        store_zero_row(row_of<In>(task.grad_v, column0_ + c), task.sizes.value_dim);
+        continue;
+      }
       store_row_scaled<Isa>(row_of<In>(task.grad_k, column0_ + c), grad_keys_ + c * key_stride_, scale_,
                             task.sizes.head_dim);
       store_row_scaled<Isa>(row_of<In>(task.grad_v, column0_ + c), grad_values_ + c * value_stride_, task.dropout_scale,
@@ -395,6 +409,7 @@ class BackwardKernel {
   Prefetch next_[2];
   TileBits<kQueries> bits_[kHalves], kept_[kHalves];
   TileExtent<Isa, kQueries> extent_[kHalves];
+  Sum sums_[kHalves * KeyBlocks::count];  ///< whether anything was added to the gradients of a block of keys
 };
 
 }  // namespace flashmask::cpu

@@ -75,8 +75,7 @@ class ForwardKernel {
     row0_ = task.row_tile * kTile;
     rows_ = static_cast<int>(task.sizes.query_length - row0_ < kTile ? task.sizes.query_length - row0_ : kTile);
     if (task.runs.count != 0) {
-      load_rows<Isa, In>(keys_, key_stride_, task.q, row0_, 0, kTile, rows_, task.sizes.head_dim);
-      transpose_to_panels<Isa>(keys_, key_stride_, queries_, kTile, units_);
+      load_transposed<Isa, In>(queries_, keys_, key_stride_, task.q, row0_, kTile, rows_, task.sizes.head_dim);
     }
     for (int q = 0; q < kTile; q += Isa::lanes) {
       Isa::store(maximum_ + q, Isa::broadcast(-kInfinity));

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/half.h"
 #include "cpu/kernel_tasks.h"
@@ -105,6 +106,20 @@ FLASHMASK_INLINE void transpose_to_panels(const typename Isa::Unit* src, std::in
     for (std::int64_t u = 0; u < padded; u += Isa::lanes)
       Isa::transpose(src + r * src_stride + u, src_stride, panel + u * kPanel<Isa>, kPanel<Isa>);
   }
+}
+
+/// `rows` rows of a tensor → panels; `spare` holds a copy of them where they are of another type or not whole vectors.
+template <class Isa, class In>
+FLASHMASK_INLINE void load_transposed(typename Isa::Unit* dst, typename Isa::Unit* spare, std::int64_t spare_stride,
+                                      const Rows& src, std::int64_t row0, int rows, int present, int width) {
+  if constexpr (std::is_same_v<In, typename Isa::Unit>) {
+    if (present >= rows && width % Isa::lanes == 0) {
+      transpose_to_panels<Isa>(row_of<In>(src, row0), src.stride, dst, rows, width);
+      return;
+    }
+  }
+  load_rows<Isa, In>(spare, spare_stride, src, row0, 0, rows, present, width);
+  transpose_to_panels<Isa>(spare, spare_stride, dst, rows, units_of<Isa>(width));
 }
 
 /// One row of float32 times `factor`, rounded to the tensor's dtype.
