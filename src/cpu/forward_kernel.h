@@ -94,7 +94,7 @@ class ForwardKernel {
       return;
     }
     if (kind == TileKind::full) {
-      for (int c = 0; c < kTile; ++c) bits_.word[c] = c < tile.columns ? ~0ull : 0;
+      for (int c = 0; c < kTile; ++c) bits_.word[c] = c < tile.columns ? ~0ULL : 0;
     } else {
       task.column_words(task.mask, tile, bits_.word);
     }

@@ -33,7 +33,7 @@ struct TileExtent {
 
   /// Everything counts.
   FLASHMASK_INLINE void set_whole() {
-    for (std::uint64_t& lanes : any) lanes = ~0ull;
+    for (std::uint64_t& lanes : any) lanes = ~0ULL;
     for (Range& range : needed) range = {0, Lines};
     lines = {0, Lines};
   }
@@ -43,7 +43,7 @@ struct TileExtent {
       any[b] = 0;
       for (int line = Blocks::begin(b); line < Blocks::end(b); ++line) any[b] |= bits.word[line];
     }
-    lines = lines_of(bits, ~0ull);
+    lines = lines_of(bits, ~0ULL);
     for (int b = 0; b < LaneBlocks::count; ++b)
       needed[b] = lines_of(bits, low_bits(LaneBlocks::end(b)) & ~low_bits(LaneBlocks::begin(b)));
   }

@@ -59,7 +59,7 @@ std::optional<Misfit> combine_intervals(const IntervalMask& a, const IntervalMas
 
 /// What a row of a stretch shows in one of its cells.
 std::uint64_t word_of(const CellReader::Stretch& stretch, std::int32_t cell, std::int64_t row) {
-  if (stretch.kind != TileKind::partial) return stretch.kind == TileKind::full ? ~0ull : 0;
+  if (stretch.kind != TileKind::partial) return stretch.kind == TileKind::full ? ~0ULL : 0;
   return stretch.words[std::int64_t{cell - stretch.begin} * kCellSize + row];
 }
 

@@ -20,7 +20,7 @@ class Band {
   /// Row `row` of the band, 0 … 63, sees the columns [begin, end); what lies outside the mask is clipped.
   void show(std::int64_t row, std::int64_t begin, std::int64_t end);
   void show(std::int64_t row, std::int64_t column) {
-    words_[static_cast<std::size_t>(column / BitMask::kCell * BitMask::kCell + row)] |= 1ull << column % BitMask::kCell;
+    words_[static_cast<std::size_t>(column / BitMask::kCell * BitMask::kCell + row)] |= 1ULL << column % BitMask::kCell;
     touched_.insert(static_cast<std::uint32_t>(column / BitMask::kCell));
   }
 

@@ -39,7 +39,7 @@ void kept_words(const BlockMap& map, std::int64_t batch, std::int64_t head, std:
     const std::uint64_t kept =
         kept_bits(column0, shape.columns, map.block(), [&](std::int64_t block) { return keep[block] != 0; });
     const std::int64_t end = std::min({(row / map.block() + 1) * map.block(), row0 + kCellSize, shape.rows});
-    for (; row < end; ++row) out[row - row0] = (words == nullptr ? ~0ull : words[row - row0]) & kept;
+    for (; row < end; ++row) out[row - row0] = (words == nullptr ? ~0ULL : words[row - row0]) & kept;
   }
 }
 

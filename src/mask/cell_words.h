@@ -18,7 +18,7 @@ struct IntervalColumns {
 
 /// Bits [0, count); all of them from 64 on, none up to 0.
 [[gnu::always_inline]] inline std::uint64_t low_bits(std::int64_t count) {
-  return count >= kCellSize ? ~0ull : (count <= 0 ? 0 : (1ull << count) - 1);
+  return count >= kCellSize ? ~0ULL : (count <= 0 ? 0 : (1ULL << count) - 1);
 }
 
 /// Bits [begin, end).

@@ -45,7 +45,7 @@ class DenseBand {
  private:
   void summarise(std::int64_t rows) {
     std::fill(any_.begin(), any_.end(), 0);
-    std::fill(all_.begin(), all_.end(), ~0ull);
+    std::fill(all_.begin(), all_.end(), ~0ULL);
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::uint64_t* words = row(r);
       for (std::size_t c = 0; c < cells_; ++c) {
@@ -90,13 +90,13 @@ std::uint64_t pack_word(const std::uint8_t* bytes) {
   std::uint64_t eight[8];
   std::memcpy(eight, bytes, sizeof(eight));
   std::uint64_t any = 0;
-  std::uint64_t all = ~0ull;
+  std::uint64_t all = ~0ULL;
   for (const std::uint64_t b : eight) {
     any |= b;
     all &= b;
   }
   if (any == 0) return 0;
-  if (all == kOnes && any == kOnes) return ~0ull;
+  if (all == kOnes && any == kOnes) return ~0ULL;
   if ((any & ~kOnes) != 0) {
     for (std::uint64_t& b : eight) b = to_ones(b);
   }

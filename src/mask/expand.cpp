@@ -38,7 +38,7 @@ void expand_bits(const BitMask& mask, std::int64_t batch, std::int64_t head, con
   const MaskShape& shape = mask.shape();
   const std::array<std::uint64_t, kCellSize> full = [] {
     std::array<std::uint64_t, kCellSize> all;
-    all.fill(~0ull);
+    all.fill(~0ULL);
     return all;
   }();
   for (std::int64_t cell_row = 0; cell_row < mask.cell_rows(); ++cell_row) {

@@ -61,12 +61,12 @@ void count_head(const BitMask& mask, std::int64_t batch, std::int64_t head, Cens
       if (stretch.kind == TileKind::full) {
         const std::int64_t end = std::min(std::int64_t{stretch.end} * kCellSize, shape.columns);
         census.visible += rows * (end - std::int64_t{cell} * kCellSize);
-        seen = ~0ull;
+        seen = ~0ULL;
       }
       const std::int64_t words = stretch.kind == TileKind::partial ? (stretch.end - cell) * kCellSize : 0;
       for (std::int64_t i = 0; i < words; ++i) {
         census.visible += std::popcount(stretch.words[i]);
-        if (stretch.words[i] != 0) seen |= 1ull << i % kCellSize;
+        if (stretch.words[i] != 0) seen |= 1ULL << i % kCellSize;
       }
       cell = stretch.end;
     }
@@ -154,8 +154,10 @@ std::string mask_memory_line(const Explanation& e) {
   const auto cells = [](std::int64_t scores) { return (scores + kCellSize - 1) / kCellSize; };
   const std::int64_t most = e.shape.batch * e.shape.heads * cells(e.shape.rows) * cells(e.shape.columns);
   return bytes + ": " + human_bytes(static_cast<std::size_t>(e.partial_cells) * kCellBytes) + " of bits in " +
-         grouped(e.partial_cells) + " partial cells of 64 x 64, runs for the rest; at worst " +
-         human_bytes(static_cast<std::size_t>(most) * kCellBytes);
+         counted(static_cast<std::size_t>(e.partial_cells), "partial cell") + " of 64 x 64 (at worst " +
+         human_bytes(static_cast<std::size_t>(most) * kCellBytes) + "), runs for the rest";
+  at worst " +
+      human_bytes(static_cast<std::size_t>(most) * kCellBytes);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ class ColumnRanges {
     for_each_bit(open_ & ~masked, [&](std::size_t c) { close(c, row); });
     open_ = masked;
   }
-  void finish(std::int32_t rows) { step(rows, ~0ull); }
+  void finish(std::int32_t rows) { step(rows, ~0ULL); }
 
   std::int64_t count(std::size_t column) const { return count_[column]; }
   Interval range(std::size_t column, std::size_t i) const { return ranges_[column][i]; }
@@ -77,7 +77,7 @@ class HeadReader {
     }
     const Run& run = cells.run(next);
     if (run.kind == TileKind::full) {
-      ranges.step(row0, ~0ull);
+      ranges.step(row0, ~0ULL);
       return;
     }
     const std::uint64_t* words = mask_.words(next) + std::int64_t{cell_column - run.begin} * kCellSize;
