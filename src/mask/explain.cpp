@@ -156,8 +156,6 @@ std::string mask_memory_line(const Explanation& e) {
   return bytes + ": " + human_bytes(static_cast<std::size_t>(e.partial_cells) * kCellBytes) + " of bits in " +
          counted(static_cast<std::size_t>(e.partial_cells), "partial cell") + " of 64 x 64 (at worst " +
          human_bytes(static_cast<std::size_t>(most) * kCellBytes) + "), runs for the rest";
-  at worst " +
-      human_bytes(static_cast<std::size_t>(most) * kCellBytes);
 }
 
 }  // namespace
