@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -45,7 +44,9 @@ double fraction(double value, double least, double most) {
 /// 1, 2 and 5 times powers of ten.
 std::vector<double> ticks(double least, double most) {
   std::vector<double> found;
-  for (double power = std::pow(10, std::floor(std::log10(least))); power <= most; power *= 10) {
+  const int last = static_cast<int>(std::floor(std::log10(most)));
+  for (int exponent = static_cast<int>(std::floor(std::log10(least))); exponent <= last; ++exponent) {
+    const double power = std::pow(10, exponent);
     for (const double step : {1.0, 2.0, 5.0}) {
       if (power * step >= least && power * step <= most) found.push_back(power * step);
     }
@@ -60,12 +61,7 @@ std::int64_t text_width(const std::string& text) { return static_cast<std::int64
 }  // namespace
 
 SpeedupChart::SpeedupChart(std::string title, std::vector<SpeedupLine> lines)
-    : title_(std::move(title)),
-      lines_(std::move(lines)),
-      least_tokens_(std::numeric_limits<double>::infinity()),
-      most_tokens_(0),
-      least_(1),
-      most_(1) {
+    : title_(std::move(title)), lines_(std::move(lines)) {
   for (const SpeedupLine& line : lines_) {
     if (std::find(names_.begin(), names_.end(), line.name) == names_.end()) names_.push_back(line.name);
     for (const SpeedupLine::Sample& sample : line.samples) {
@@ -137,9 +133,9 @@ std::vector<std::int64_t> SpeedupChart::label_tops() const {
   }
   // Those that were pushed out of the plot push back.
   std::int64_t lowest = kTop + kPlotHeight;
-  for (auto top = tops.rbegin(); top != tops.rend(); ++top) {
-    *top = std::min(*top, lowest);
-    lowest = *top - kLabelStep;
+  for (std::size_t i = tops.size(); i-- > 0;) {
+    tops[i] = std::min(tops[i], lowest);
+    lowest = tops[i] - kLabelStep;
   }
   return tops;
 }

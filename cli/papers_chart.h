@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ class SpeedupChart {
   std::string title_;
   std::vector<std::string> names_;
   std::vector<SpeedupLine> lines_;  ///< the line that ends highest comes first
-  double least_tokens_, most_tokens_, least_, most_;
+  double least_tokens_ = std::numeric_limits<double>::infinity(), most_tokens_ = 0;
+  double least_ = 1, most_ = 1;
 };
 
 }  // namespace flashmask::cli

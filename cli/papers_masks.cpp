@@ -22,6 +22,11 @@ std::int64_t below(Random& random, std::int64_t limit) {
   return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(limit));
 }
 
+/// Of a power of two, its logarithm.
+std::int64_t doublings(std::int64_t tokens) {
+  return static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(tokens))) - 1;
+}
+
 std::vector<std::int64_t> random_order(std::int64_t count) {
   Random random(1);
   std::vector<std::int64_t> order(static_cast<std::size_t>(count));
@@ -46,7 +51,7 @@ Mask scrambled(std::int64_t tokens, std::vector<VisiblePair> edges, const std::s
 
 Mask longformer_global(std::int64_t tokens) {
   constexpr std::int64_t kWindow = 4;
-  const std::int64_t drawn = std::max<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(tokens)) - 1 - 2, 0);
+  const std::int64_t drawn = std::max<std::int64_t>(doublings(tokens) - 2, 0);
   std::vector<std::int64_t> globals = {0, 1};
   for (const std::int64_t position : random_order(tokens - 2)) {
     if (std::ssize(globals) == 2 + drawn) break;
@@ -64,8 +69,7 @@ Mask scrambled_band(std::int64_t tokens, std::int64_t half_width) {
 }
 
 Mask scrambled_grid(std::int64_t tokens) {
-  const int doublings = std::bit_width(static_cast<std::uint64_t>(tokens)) - 1;
-  const std::int64_t width = std::int64_t{1} << (doublings + 1) / 2;
+  const std::int64_t width = std::int64_t{1} << (doublings(tokens) + 1) / 2;
   std::vector<VisiblePair> edges;
   for (std::int64_t i = 0; i < tokens; ++i) {
     if ((i + 1) % width != 0) edges.push_back({i, i + 1});

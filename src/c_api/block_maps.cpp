@@ -1,6 +1,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "c_api/convert.h"
 #include "flashmask/block_map_builders.h"
@@ -20,13 +21,15 @@ struct flashmask_block_map {
 
 namespace {
 
+flashmask_block_map* make_block_map(BlockMap map) { return new flashmask_block_map{std::move(map)}; }
+
 /// Runs build(shape), which returns a BlockMap, and hands it out as a handle.
 template <typename Build>
 flashmask_status hand_out(flashmask_block_map** map, const flashmask_mask_shape* shape, Build&& build) noexcept {
   return guard([&] {
     require(map, "map");
     const flashmask_mask_shape& given = require(shape, "shape");
-    *map = new flashmask_block_map{build(MaskShape{given.batch, given.heads, given.rows, given.columns})};
+    *map = make_block_map(build(MaskShape{given.batch, given.heads, given.rows, given.columns}));
   });
 }
 
