@@ -353,6 +353,11 @@ FLASHMASK_API void flashmask_reordering_destroy(flashmask_reordering* reordering
 FLASHMASK_API flashmask_status flashmask_mask_permute(const flashmask_mask* mask, const int64_t* rows,
                                                       const int64_t* columns, flashmask_mask** permuted);
 
+/// The order alone, of a graph in compressed sparse rows: offsets [nodes + 1], column_indices [count], order [nodes].
+FLASHMASK_API flashmask_status flashmask_reverse_cuthill_mckee(int64_t nodes, const int64_t* offsets,
+                                                               const int64_t* column_indices, int64_t count,
+                                                               int64_t* order);
+
 /* ---- Attention ---------------------------------------------------------------------------------------------- */
 
 enum flashmask_dtype { FLASHMASK_F32 = 0, FLASHMASK_BF16 = 1, FLASHMASK_F16 = 2 };

@@ -31,6 +31,12 @@ struct Reordering {
 /// holds visible scores, so fewer tiles alone are no gain.
 FLASHMASK_API Reordering reorder(const Mask& mask, TileShape tile = {}, Executor& executor = default_executor());
 
+/// The order alone, of a graph in compressed sparse rows as from_csr() takes it: the nodes in the order of Cuthill and
+/// McKee (1969), reversed. Breadth first, a node's neighbours by ascending degree, from an end of its component (George
+/// and Liu 1979); components one after another, nodes without neighbours last. Edges are expected in both directions.
+FLASHMASK_API std::vector<std::int64_t> reverse_cuthill_mckee(std::span<const std::int64_t> offsets,
+                                                              std::span<const std::int64_t> column_indices);
+
 /// The mask whose row i, column j is row rows[i], column columns[j] of the given one. [batch of the mask, length] each.
 /// Throws Status::invalid_argument where a list is no permutation.
 FLASHMASK_API Mask permute(const Mask& mask, std::span<const std::int64_t> rows, std::span<const std::int64_t> columns,

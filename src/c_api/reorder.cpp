@@ -1,6 +1,9 @@
 #include "flashmask/reorder.h"
 
+#include <algorithm>
+
 #include "c_api/convert.h"
+#include "mask/check.h"
 
 using flashmask::Mask;
 using flashmask::c_api::array;
@@ -44,5 +47,16 @@ flashmask_status flashmask_mask_permute(const flashmask_mask* mask, const int64_
     const auto& shape = original.shape();
     *permuted = make_handle(flashmask::permute(original, array(rows, shape.batch * shape.rows, "rows"),
                                                array(columns, shape.batch * shape.columns, "columns")));
+  });
+}
+
+flashmask_status flashmask_reverse_cuthill_mckee(int64_t nodes, const int64_t* offsets, const int64_t* column_indices,
+                                                 int64_t count, int64_t* order) {
+  return guard([&] {
+    flashmask::check_size("flashmask_reverse_cuthill_mckee", "nodes", nodes);
+    if (nodes > 0) require(order, "order");
+    std::ranges::copy(flashmask::reverse_cuthill_mckee(array(offsets, nodes + 1, "offsets"),
+                                                       array(column_indices, count, "column_indices")),
+                      order);
   });
 }

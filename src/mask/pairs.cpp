@@ -6,6 +6,7 @@
 #include "mask/band.h"
 #include "mask/cell_words.h"
 #include "mask/check.h"
+#include "mask/csr.h"
 
 namespace flashmask {
 namespace {
@@ -39,24 +40,6 @@ void check_pair(std::size_t i, const VisiblePair& pair, std::int64_t rows, std::
          " columns; both count from 0");
 }
 
-void check_csr_offsets(std::span<const std::int64_t> offsets, std::int64_t rows, std::size_t entries) {
-  if (offsets.size() != static_cast<std::size_t>(rows) + 1) {
-    refuse("from_csr: offsets has " + counted(offsets.size(), "value") + "; give rows + 1, which is " +
-           grouped(rows + 1));
-  }
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const std::int64_t least = i == 0 ? 0 : offsets[i - 1];
-    const std::int64_t most = i == 0 ? 0 : static_cast<std::int64_t>(entries);
-    if (offsets[i] >= least && offsets[i] <= most) continue;
-    refuse("from_csr: offsets[" + std::to_string(i) + "] is " + grouped(offsets[i]) + "; give " +
-           (i == 0 ? "0" : "a value from " + grouped(least) + " to " + grouped(most)));
-  }
-  if (offsets.back() != static_cast<std::int64_t>(entries)) {
-    refuse("from_csr: the last offset is " + grouped(offsets.back()) + " but column_indices has " +
-           counted(entries, "value") + "; give as many");
-  }
-}
-
 }  // namespace
 
 Mask from_pairs(std::int64_t rows, std::int64_t columns, std::span<const VisiblePair> pairs, Executor& executor) {
@@ -79,12 +62,7 @@ Mask from_pairs(std::int64_t rows, std::int64_t columns, std::span<const Visible
 Mask from_csr(std::int64_t rows, std::int64_t columns, std::span<const std::int64_t> offsets,
               std::span<const std::int64_t> column_indices, Executor& executor) {
   check_lengths("from_csr", rows, columns);
-  check_csr_offsets(offsets, rows, column_indices.size());
-  for (std::size_t i = 0; i < column_indices.size(); ++i) {
-    if (column_indices[i] >= 0 && column_indices[i] < columns) continue;
-    refuse("from_csr: column_indices[" + std::to_string(i) + "] is " + grouped(column_indices[i]) +
-           "; give a column from 0 to below " + grouped(columns));
-  }
+  check_csr("from_csr", {rows, columns}, offsets, column_indices);
   const MaskShape shape{.batch = 1, .heads = 1, .rows = rows, .columns = columns};
   return {from_lists(shape, offsets, column_indices, executor),
           "from_csr(" + counted(column_indices.size(), "pair") + ")"};

@@ -67,6 +67,18 @@ TEST(Reordering, OfAPlanIsSeen) {
   expect_same(view, reorder(mask.mask, {view.tile_rows, view.tile_columns}));
 }
 
+TEST(Reordering, OrdersAGraph) {
+  // The path 2 - 0 - 3 - 1.
+  const std::vector<std::int64_t> offsets{0, 2, 3, 4, 6}, neighbours{2, 3, 3, 0, 0, 1};
+  std::vector<std::int64_t> order(4);
+  ASSERT_EQ(flashmask_reverse_cuthill_mckee(4, offsets.data(), neighbours.data(), 6, order.data()), FLASHMASK_OK);
+  EXPECT_EQ(order, reverse_cuthill_mckee(offsets, neighbours));
+  expect_refused(flashmask_reverse_cuthill_mckee(-1, offsets.data(), neighbours.data(), 6, order.data()),
+                 FLASHMASK_INVALID_ARGUMENT, "nodes");
+  expect_refused(flashmask_reverse_cuthill_mckee(4, offsets.data(), neighbours.data(), 6, nullptr),
+                 FLASHMASK_INVALID_ARGUMENT, "order");
+}
+
 TEST(Reordering, RefusesWhatTheLibraryRefuses) {
   const flashmask_mask mask{masks::full(2, 3)};
   flashmask_reordering* made = nullptr;

@@ -234,6 +234,36 @@ TEST(ReverseCuthillMckee, KeepsComponentsTogetherAndPutsLonelyNodesLast) {
   for (std::size_t i = 30; i < 40; ++i) EXPECT_EQ(order[i], 4 * (i - 30) + 3);
 }
 
+TEST(ReverseCuthillMckee, TakesCompressedSparseRows) {
+  // The path 2 - 0 - 3 - 1, and node 4 alone.
+  const Indices order = reverse_cuthill_mckee(Indices{0, 2, 3, 4, 6, 6}, Indices{2, 3, 3, 0, 0, 1});
+  EXPECT_TRUE(order == (Indices{2, 0, 3, 1, 4}) || order == (Indices{1, 3, 0, 2, 4}));
+  EXPECT_EQ(reverse_cuthill_mckee(Indices{0}, Indices()), Indices());
+}
+
+TEST(ReverseCuthillMckee, IsAPermutationOfAGraphWithOneWayEdges) {
+  RandomNumbers random(22);
+  for (int i = 0; i < 50; ++i) {
+    const std::int64_t nodes = 1 + random.below(60);
+    Indices offsets = {0}, columns;
+    for (std::int64_t node = 0; node < nodes; ++node) {
+      for (std::int64_t edge = random.below(3); edge > 0; --edge) columns.push_back(random.below(nodes));
+      offsets.push_back(std::ssize(columns));
+    }
+    EXPECT_TRUE(is_permutation_of(reverse_cuthill_mckee(offsets, columns), nodes));
+  }
+}
+
+TEST(ReverseCuthillMckee, RefusesRowsThatAreNone) {
+  const auto message = [](const Indices& offsets, const Indices& columns) {
+    return refusal([&] { reverse_cuthill_mckee(offsets, columns); });
+  };
+  const std::string name = "reverse_cuthill_mckee: ";
+  EXPECT_EQ(message({}, {}), name + "offsets has 0 values; give rows + 1, which is 1");
+  EXPECT_EQ(message({0, 2, 1}, {0, 1}), name + "offsets[2] is 1; give a value from 2 to 2");
+  EXPECT_EQ(message({0, 1, 2}, {0, 2}), name + "column_indices[1] is 2; give a column from 0 to below 2");
+}
+
 TEST(Reorder, GathersAScrambledBandToWhatItWas) {
   for (const TileShape tile : {TileShape{64, 64}, TileShape{32, 48}}) {
     const Mask mask = scrambled_band(1024, 10);

@@ -6,11 +6,16 @@
 #include <span>
 #include <utility>
 
+#include "flashmask/reorder.h"
+#include "mask/check.h"
+#include "mask/csr.h"
+
 namespace flashmask {
 namespace {
 
 /// Searches from ever better ends of a component. Two or three find the end; the limit is for graphs built to annoy.
 constexpr int kMostSearches = 5;
+constexpr std::uint32_t kPlaced = ~0U;
 
 /// What a breadth-first search found: nodes in the order of Cuthill and McKee, in levels of equal distance.
 struct Levels {
@@ -36,11 +41,15 @@ class CuthillMckee {
     auto component_end = order.end();
     const std::vector<std::uint32_t> by_degree = nodes_by_degree();
     auto node = by_degree.begin();
-    for (; node != by_degree.end() && degrees_[*node] == 0; ++node) *--component_end = *node;
+    for (; node != by_degree.end() && degrees_[*node] == 0; ++node) {
+      *--component_end = *node;
+      searched_[*node] = kPlaced;
+    }
     std::reverse(component_end, order.end());
     for (; node != by_degree.end(); ++node) {
-      if (searched_[*node] != 0) continue;
+      if (searched_[*node] == kPlaced) continue;
       search_from_an_end(*node);
+      for (std::size_t i = 0; i < best_.size; ++i) searched_[best_.nodes[i]] = kPlaced;
       const auto begin = component_end - static_cast<std::ptrdiff_t>(best_.size);
       std::reverse_copy(best_.nodes.begin(), best_.nodes.begin() + static_cast<std::ptrdiff_t>(best_.size), begin);
       component_end = begin;
@@ -100,8 +109,8 @@ class CuthillMckee {
     for (const std::uint32_t node : graph_.neighbours_of(nodes[position])) {
       // Without a branch: which neighbours are new is not for a processor to guess.
       nodes[size] = node;
-      size += static_cast<std::size_t>(searched_[node] != search_);
-      searched_[node] = search_;
+      size += static_cast<std::size_t>(searched_[node] < search_);
+      searched_[node] = std::max(searched_[node], search_);
     }
     std::sort(nodes + first, nodes + size, [&](auto a, auto b) { return before(a, b); });
     return size;
@@ -109,7 +118,7 @@ class CuthillMckee {
 
   const Graph& graph_;
   std::vector<std::uint32_t> degrees_;
-  std::vector<std::uint32_t> searched_;  ///< the last search that came by, from 1; 0: none
+  std::vector<std::uint32_t> searched_;  ///< the last search that came by, from 1; 0: none; kPlaced: in the order
   std::uint32_t search_ = 0;
   Levels best_, next_;
 };
@@ -117,5 +126,17 @@ class CuthillMckee {
 }  // namespace
 
 std::vector<std::uint32_t> reverse_cuthill_mckee(const Graph& graph) { return CuthillMckee(graph).reversed_order(); }
+
+std::vector<std::int64_t> reverse_cuthill_mckee(std::span<const std::int64_t> offsets,
+                                                std::span<const std::int64_t> column_indices) {
+  const std::int64_t nodes = std::max<std::int64_t>(std::ssize(offsets) - 1, 0);
+  check_size("reverse_cuthill_mckee", "nodes", nodes);
+  check_csr("reverse_cuthill_mckee", {nodes, nodes}, offsets, column_indices);
+  Graph graph;
+  graph.offsets.assign(offsets.begin(), offsets.end());
+  graph.neighbours.assign(column_indices.begin(), column_indices.end());
+  const std::vector<std::uint32_t> order = reverse_cuthill_mckee(graph);
+  return {order.begin(), order.end()};
+}
 
 }  // namespace flashmask
