@@ -1,3 +1,5 @@
+#include "mask/reorder/permute.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -5,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "flashmask/reorder.h"
 #include "mask/band.h"
 #include "mask/check.h"
 #include "mask/reorder/row_words.h"
@@ -47,10 +48,22 @@ struct Side {
   }
 };
 
+/// Calls show(column) for every column that one row sees.
+template <class Show>
+void for_each_visible(const BitMask& mask, const Graph* visible, std::int64_t batch, std::int64_t head,
+                      std::int64_t row, const Show& show) {
+  if (visible == nullptr) {
+    for_each_word(mask, batch, head, row,
+                  [&](std::int64_t cell, std::uint64_t word) { for_each_column(cell, word, show); });
+  } else {
+    for (const std::uint32_t column : visible->neighbours_of(row)) show(column);
+  }
+}
+
 }  // namespace
 
 Mask permute(const Mask& mask, std::span<const std::int64_t> rows, std::span<const std::int64_t> columns,
-             Executor& executor) {
+             const std::vector<std::shared_ptr<const Graph>>& visible, Executor& executor) {
   const MaskShape& shape = mask.shape();
   Side{"rows", rows, shape.batch, shape.rows}.inverted();
   const std::vector<std::uint32_t> to = Side{"columns", columns, shape.batch, shape.columns}.inverted();
@@ -62,15 +75,20 @@ Mask permute(const Mask& mask, std::span<const std::int64_t> rows, std::span<con
       const std::int64_t count = std::min<std::int64_t>(kCellSize, shape.rows - row0);
       const std::uint32_t* const column_to = to.data() + batch * shape.columns;
       const std::int64_t* const row_from = rows.data() + batch * shape.rows + row0;
+      const Graph* const known = visible.empty() ? nullptr : visible[static_cast<std::size_t>(batch)].get();
       for (std::int64_t r = 0; r < count; ++r) {
-        for_each_word(*bits, batch, head, row_from[r], [&](std::int64_t cell, std::uint64_t word) {
-          for_each_column(cell, word, [&](std::int64_t column) { band->show(r, column_to[column]); });
-        });
+        for_each_visible(*bits, known, batch, head, row_from[r],
+                         [&](std::int64_t column) { band->show(r, column_to[column]); });
       }
       band->drain(count, out);
     };
   });
   return {std::move(permuted), "permute(" + mask.description() + ")"};
+}
+
+Mask permute(const Mask& mask, std::span<const std::int64_t> rows, std::span<const std::int64_t> columns,
+             Executor& executor) {
+  return permute(mask, rows, columns, {}, executor);
 }
 
 }  // namespace flashmask

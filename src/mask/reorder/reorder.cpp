@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "flashmask/schedule.h"
 #include "mask/check.h"
+#include "mask/reorder/permute.h"
 #include "mask/reorder/token_order.h"
 #include "schedule/tile_shape.h"
 
@@ -77,11 +79,13 @@ std::string refusal_at_once(const LoweredMask& mask, const TileCounts& before, E
 /// The mask in these orders.
 Reordering in_orders(const Mask& mask, const std::vector<TokenOrder>& orders, TileShape tile, Executor& executor) {
   Reordering result{mask, {}, {}, tile, 0, 0, true, method(orders)};
+  std::vector<std::shared_ptr<const Graph>> visible;
   for (const TokenOrder& order : orders) {
     append(result.rows, order.rows, mask.shape().rows);
     append(result.columns, order.columns, mask.shape().columns);
+    visible.push_back(order.visible);
   }
-  result.mask = permute(mask, result.rows, result.columns, executor);
+  result.mask = permute(mask, result.rows, result.columns, visible, executor);
   result.tiles_after = schedule(result.mask.lowered(), tile, Visit::active, executor).counts().active();
   return result;
 }

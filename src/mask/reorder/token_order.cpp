@@ -56,7 +56,7 @@ std::int64_t work(const Graph& visible, std::int64_t columns, const TokenOrder& 
 
 TokenOrder one_sided(const Graph& tokens) {
   const std::vector<std::uint32_t> order = reverse_cuthill_mckee(tokens);
-  return {Sides::one, order, order, 0};
+  return {Sides::one, order, order, 0, nullptr};
 }
 
 TokenOrder two_sided(const Graph& rows_and_columns, std::int64_t rows) {
@@ -126,7 +126,7 @@ std::vector<TokenOrder> candidates(const Graph& rows, const Graph& columns) {
 /// The best order that one in 2^halvings of the scores suggests.
 TokenOrder best_order(const BitMask& mask, std::int64_t batch, TileShape tile, int halvings, Executor& executor) {
   const MaskShape& shape = mask.shape();
-  const Graph rows = visible_columns(mask, batch, halvings, executor);
+  Graph rows = visible_columns(mask, batch, halvings, executor);
   const Graph columns = transposed(rows, shape.columns);
   TokenOrder best;
   const std::int64_t before = work(rows, shape.columns, best, tile, halvings > 0);
@@ -134,7 +134,9 @@ TokenOrder best_order(const BitMask& mask, std::int64_t batch, TileShape tile, i
     order.saved = before - work(rows, shape.columns, order, tile, halvings > 0);
     if (order.saved > best.saved) best = std::move(order);
   }
-  return worthwhile(before, best.saved, shape.rows + shape.columns) ? best : TokenOrder();
+  if (!worthwhile(before, best.saved, shape.rows + shape.columns)) return {};
+  if (halvings == 0 && shape.heads == 1) best.visible = std::make_shared<const Graph>(std::move(rows));
+  return best;
 }
 
 }  // namespace

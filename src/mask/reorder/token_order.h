@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "flashmask/bit_mask.h"
 #include "flashmask/executor.h"
 #include "flashmask/tile.h"
+#include "mask/reorder/graph.h"
 
 namespace flashmask {
 
@@ -17,6 +19,8 @@ struct TokenOrder {
   Sides sides = Sides::none;
   std::vector<std::uint32_t> rows, columns;
   std::int64_t saved = 0;  ///< in blocks of scores, see worthwhile()
+  /// What was read off the mask to find it; null where that is not all there is in every head.
+  std::shared_ptr<const Graph> visible;
 };
 
 /// Work is counted in blocks of 32 rows × 8 columns, about what kernels leave out of a partial tile: a tile that holds
