@@ -105,7 +105,7 @@ VisibleScore scores_of(const Workload& workload) {
 
 /// The scores of packed documents, or of a mask, inside the block map.
 VisibleScore scores_of(const AttendOptions& options, const Subject& subject, const Problem& problem) {
-  const VisibleScore scores = subject.workload ? scores_of(*subject.workload) : scores_of(subject.mask, problem);
+  VisibleScore scores = subject.workload ? scores_of(*subject.workload) : scores_of(subject.mask, problem);
   const std::optional<BlockMap> map = read_map(options.input, problem.query_length, problem.key_length);
   if (!map) return scores;
   const std::int64_t heads = problem.query_heads / map->shape().heads;

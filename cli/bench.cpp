@@ -73,6 +73,7 @@ struct Run {
 std::vector<Run> runs_of(const BenchOptions& options, const Problem& problem, const std::vector<NamedMask>& masks) {
   std::vector<Run> runs;
   std::vector<MaskForm> forms;
+  forms.reserve(masks.size());
   for (const NamedMask& mask : masks) forms.push_back(form_of(mask.mask, options.reorder));
   for (const KernelInfo& kernel : kernels()) {
     const bool named = kernel.name.compare(0, options.kernel.size(), options.kernel) == 0;

@@ -10,14 +10,16 @@ namespace flashmask::cli {
 /// Bytes of a file, left uninitialised until they are read; aligned for any number.
 class FileBytes {
  public:
-  explicit FileBytes(std::size_t size) : size_(size), bytes_(std::make_unique_for_overwrite<std::byte[]>(size)) {}
+  explicit FileBytes(std::size_t size) : size_(size), bytes_(std::make_unique_for_overwrite<Array>(size)) {}
 
   std::span<std::byte> span() { return {bytes_.get(), size_}; }
   std::span<const std::byte> span() const { return {bytes_.get(), size_}; }
 
  private:
+  using Array = std::byte[];  // NOLINT(modernize-avoid-c-arrays): of a size known at run time
+
   std::size_t size_;
-  std::unique_ptr<std::byte[]> bytes_;
+  std::unique_ptr<Array> bytes_;
 };
 
 /// A file that is read, not mapped: one that shrinks meanwhile is an error with a message, not a bus error.

@@ -1,6 +1,8 @@
-// Any bytes as a picture of a mask: read, and the same after writing it again, or refused with a message.
+// Any bytes as a picture of a mask, as they are and with their checksums put right, so that what lies behind those is
+// reached: read, and the same after writing it again, or refused with a message.
 
 #include <png.h>
+#include <zlib.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -52,11 +54,24 @@ std::vector<std::byte> encode(const Mask& mask) {
   return file;
 }
 
-}  // namespace
+/// The chunks of a file with the checksums that they should have.
+std::vector<std::byte> with_checksums(std::span<const std::byte> file) {
+  constexpr std::size_t kSignature = 8, kFrame = 12, kChecksum = 4;
+  std::vector<std::byte> mended(file.begin(), file.end());
+  for (std::size_t chunk = kSignature; chunk + kFrame <= file.size();) {
+    const std::uint64_t length = number_at(file, chunk);
+    if (length > file.size() - chunk - kFrame) break;
+    const std::size_t end = chunk + kFrame - kChecksum + length;
+    const auto* checked = reinterpret_cast<const Bytef*>(&file[chunk + 4]);
+    const auto checksum = crc32_z(0, checked, end - chunk - 4);
+    for (std::size_t i = 0; i < kChecksum; ++i)
+      mended[end + i] = static_cast<std::byte>(checksum >> (24 - 8 * i) & 0xFF);
+    chunk = end + kChecksum;
+  }
+  return mended;
+}
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::span file(reinterpret_cast<const std::byte*>(data), size);
-  if (!small(file)) return 0;
+void read_or_refuse(std::span<const std::byte> file) {
   try {
     const Mask mask = read(file);
     check(flashmask::expand(read(encode(mask))) == flashmask::expand(mask));
@@ -64,5 +79,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check(error.status() == flashmask::Status::invalid_argument);
     check(std::string_view(error.what()).starts_with("fuzz.png: "));
   }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span file(reinterpret_cast<const std::byte*>(data), size);
+  if (!small(file)) return 0;
+  read_or_refuse(file);
+  read_or_refuse(with_checksums(file));
   return 0;
 }
