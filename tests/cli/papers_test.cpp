@@ -79,18 +79,24 @@ TEST(PapersCases, LeaveOutLongerMasks) {
   EXPECT_EQ(lengths, (std::set<std::int64_t>{128, 512, 1024, 2048}));
 }
 
+/// Whether each of some pairs of rows and columns is seen.
+std::vector<bool> seen_at(const Seen& seen, const std::vector<VisiblePair>& pairs) {
+  std::vector<bool> all;
+  for (const VisiblePair& pair : pairs) all.push_back(seen.at(pair.row, pair.column));
+  return all;
+}
+
 TEST(PapersCases, PackAlpacaDocumentsInFileOrder) {
   // The first two of 13 documents, of 998 tokens in all, are 9 + 43 and 9 + 14 tokens long.
+  const std::vector<VisiblePair> ends = {{51, 0}, {74, 52}, {997, 997}, {52, 51}, {51, 52}, {998, 998}};
+  const std::vector<bool> seen_ends = {true, true, true, false, false, false};
+  const std::vector<VisiblePair> inputs = {{0, 8}, {52, 60}, {0, 9}, {52, 61}, {20, 21}};
   const Seen causal(case_of("alpaca", "causal", kTokens).build());
+  EXPECT_EQ(seen_at(causal, ends), seen_ends);
+  EXPECT_EQ(seen_at(causal, inputs), std::vector<bool>(5, false));
   const Seen bidirectional(case_of("alpaca", "bidirectional inputs", kTokens).build());
-  for (const Seen* seen : {&causal, &bidirectional}) {
-    EXPECT_TRUE(seen->at(51, 0) && seen->at(74, 52) && seen->at(997, 997));
-    EXPECT_FALSE(seen->at(52, 51) || seen->at(51, 52) || seen->at(20, 21));
-    EXPECT_EQ(seen->in_row(998), 0);
-  }
-  EXPECT_FALSE(causal.at(0, 1));
-  EXPECT_TRUE(bidirectional.at(0, 8) && bidirectional.at(52, 60));
-  EXPECT_FALSE(bidirectional.at(0, 9) || bidirectional.at(52, 61));
+  EXPECT_EQ(seen_at(bidirectional, ends), seen_ends);
+  EXPECT_EQ(seen_at(bidirectional, inputs), (std::vector<bool>{true, true, false, false, false}));
 }
 
 TEST(PapersCases, DrawTreesAsPublished) {
