@@ -82,6 +82,7 @@ TEST(PapersCases, LeaveOutLongerMasks) {
 /// Whether each of some pairs of rows and columns is seen.
 std::vector<bool> seen_at(const Seen& seen, const std::vector<VisiblePair>& pairs) {
   std::vector<bool> all;
+  all.reserve(pairs.size());
   for (const VisiblePair& pair : pairs) all.push_back(seen.at(pair.row, pair.column));
   return all;
 }
