@@ -22,6 +22,8 @@ constexpr int kSweeps = 4;
 /// Visible scores a row, on average, that a dense mask keeps: first to see whether any order helps, then to find it.
 constexpr double kFirstLook = 32;
 constexpr double kCloseLook = 256;
+/// Of all rows together: four bytes each, a few times over.
+constexpr double kMostScores = 1 << 24;
 
 /// How often to halve what rows see until there is no more than `enough`.
 int halvings_of(double per_row, double enough) {
@@ -147,9 +149,11 @@ bool worthwhile(std::int64_t before, std::int64_t saved, std::int64_t tokens) {
 
 TokenOrder find_order(const BitMask& mask, std::int64_t batch, TileShape tile, Executor& executor) {
   const double per_row = visible_per_row(mask, batch);
-  const int halvings = halvings_of(per_row, kCloseLook);
-  if (halvings > 0) {
-    TokenOrder first = best_order(mask, batch, tile, halvings_of(per_row, kFirstLook), executor);
+  const double enough = std::min(kCloseLook, kMostScores / static_cast<double>(mask.shape().rows));
+  const int halvings = halvings_of(per_row, enough);
+  const int more_halvings = halvings_of(per_row, std::min(kFirstLook, enough));
+  if (halvings > 0 && more_halvings > halvings) {
+    TokenOrder first = best_order(mask, batch, tile, more_halvings, executor);
     if (first.sides == Sides::none) return first;
   }
   return best_order(mask, batch, tile, halvings, executor);
