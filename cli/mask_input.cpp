@@ -24,7 +24,12 @@ std::string file_name(const std::string& path) { return std::filesystem::path(pa
 
 }  // namespace
 
-bool is_mask_file(const std::string& name) { return name.ends_with(".npy"); }
+bool is_mask_file(const std::string& name) {
+  if (name.ends_with(".npy")) return true;
+  if (name.find_first_of("./") == std::string::npos) return false;
+  refuse("--mask is \"" + name + "\"; expected the name of a mask, or a FILE.npy from numpy.save" +
+         (name.ends_with(".png") ? "; a picture goes to --mask-png" : ""));
+}
 
 void add_mask_input_options(CLI::App& app, MaskInput& input) {
   const std::string group = kMaskFileGroup;

@@ -77,14 +77,15 @@ TEST(MaskFile, IsDescribedByItsName) {
 
 TEST(MaskFile, EveryIntegerTypeSaysTheSame) {
   const std::vector<int> values = {1, 0, 0, 1, 1, 0};
-  const std::vector<std::uint8_t> scores(values.begin(), values.end());
-  const auto read = [](const std::string& descr, const std::string& data) {
-    return expand(read_mask_npy(file_of("m.npy", npy(descr, "(2, 3)", data)), {}));
-  };
-  for (const char* descr : {"|b1", "|i1", "|u1"}) EXPECT_EQ(read(descr, elements<std::int8_t>(values)), scores);
-  for (const char* descr : {"<i2", "<u2"}) EXPECT_EQ(read(descr, elements<std::int16_t>(values)), scores);
-  for (const char* descr : {"<i4", "<u4"}) EXPECT_EQ(read(descr, elements<std::int32_t>(values)), scores);
-  for (const char* descr : {"<i8", "<u8"}) EXPECT_EQ(read(descr, elements<std::int64_t>(values)), scores);
+  const std::string one = elements<std::int8_t>(values), two = elements<std::int16_t>(values);
+  const std::string four = elements<std::int32_t>(values), eight = elements<std::int64_t>(values);
+  const std::vector<std::pair<const char*, const std::string*>> files = {
+      {"|b1", &one},  {"|i1", &one},  {"|u1", &one},   {"<i2", &two},  {"<u2", &two},
+      {"<i4", &four}, {"<u4", &four}, {"<i8", &eight}, {"<u8", &eight}};
+  for (const auto& [descr, data] : files) {
+    const Mask mask = read_mask_npy(file_of("m.npy", npy(descr, "(2, 3)", *data)), {});
+    EXPECT_EQ(expand(mask), std::vector<std::uint8_t>(values.begin(), values.end())) << descr;
+  }
 }
 
 TEST(MaskFile, LeadingDimensionsAreHeadsThenBatch) {

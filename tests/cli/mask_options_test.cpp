@@ -20,13 +20,16 @@ namespace fs = std::filesystem;
 
 /// Files of the running test, which may run beside others; gone after it.
 class MaskOptions : public testing::Test {
- protected:
+ public:
   MaskOptions()
       : folder_(fs::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name()) {
     fs::create_directories(folder_);
   }
   ~MaskOptions() override { fs::remove_all(folder_); }
+  MaskOptions(const MaskOptions&) = delete;
+  MaskOptions& operator=(const MaskOptions&) = delete;
 
+ protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   std::string write(const std::string& name, const std::string& bytes) const {
@@ -194,7 +197,8 @@ TEST_F(ShowOptions, RefusesWhatIsNoMask) {
   const std::string file = write("m.npy", documents()), png = write("m.png", "hello");
   const std::string good = write("good.png", PngCanvas(2, 2).encode());
   expect_refused({"show", path("missing.npy")}, "missing.npy: cannot be read: ");
-  expect_refused({"show", path("missing.npy"), "--no-explain"}, "missing.npy");
+  expect_refused({"show", "mask.png"}, "a FILE.npy from numpy.save; a picture goes to --mask-png");
+  expect_refused({"check", "--mask", "mask.npz"}, "--mask is \"mask.npz\"; expected the name of a mask, or a FILE.npy");
   expect_refused({"show", write("float.npy", npy("<f4", "(1, 1)", "xxxx"))}, "float.npy: dtype '<f4'");
   expect_refused({"show", write("cut.npy", npy("|b1", "(2, 2)", "x"))}, "cut.npy: cut off");
   expect_refused({"show", "--mask-png", png}, "m.png: no PNG file");

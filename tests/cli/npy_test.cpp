@@ -44,17 +44,21 @@ TEST(Npy, SaysWhereTheArrayLies) {
 }
 
 TEST(Npy, TakesBooleansAndLittleEndianIntegersOfEveryWidth) {
-  const auto type_of = [](const std::string& descr, std::size_t bytes) {
-    return describe(npy(descr, "(1, 2)", std::string(2 * bytes, '\0'))).type;
+  struct Element {
+    const char* descr;
+    std::size_t bytes;
+    DenseType type;
   };
-  for (const char* descr : {"|b1", "|i1", "|u1"}) EXPECT_EQ(type_of(descr, 1), DenseType::i8) << descr;
-  for (const char* descr : {"<i2", "<u2"}) EXPECT_EQ(type_of(descr, 2), DenseType::i16) << descr;
-  for (const char* descr : {"<i4", "<u4"}) EXPECT_EQ(type_of(descr, 4), DenseType::i32) << descr;
-  for (const char* descr : {"<i8", "<u8"}) EXPECT_EQ(type_of(descr, 8), DenseType::i64) << descr;
+  for (const auto& [descr, bytes, type] :
+       {Element{"|b1", 1, DenseType::i8}, Element{"|i1", 1, DenseType::i8}, Element{"|u1", 1, DenseType::i8},
+        Element{"<i2", 2, DenseType::i16}, Element{"<u2", 2, DenseType::i16}, Element{"<i4", 4, DenseType::i32},
+        Element{"<u4", 4, DenseType::i32}, Element{"<i8", 8, DenseType::i64}, Element{"<u8", 8, DenseType::i64}}) {
+    EXPECT_EQ(describe(npy(descr, "(1, 2)", std::string(2 * bytes, '\0'))).type, type) << descr;
+  }
 }
 
 TEST(Npy, TakesKeysInAnyOrderAndEitherQuote) {
-  const NpyArray array = describe(npy_header("{\"shape\":(1,2,),  'fortran_order': False, 'descr':\"|u1\"}") + "ab");
+  const NpyArray array = describe(npy_header(R"({"shape":(1,2,),  'fortran_order': False, 'descr':"|u1"})") + "ab");
   EXPECT_EQ(array.shape, (std::vector<std::int64_t>{1, 2}));
 }
 
