@@ -1,7 +1,7 @@
 #include "papers_bench.h"
 
+#include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "flashmask/builders.h"
 #include "flashmask/explain.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kHeads = 4;
 /// Most of the time goes to runs that compute or read every score.
-constexpr Repeats kRepeats{.enough_seconds = 0.1, .long_seconds = 0.4};
+constexpr Repeats kRepeats{.enough_seconds = 0.2, .long_seconds = 0.4};
 /// Every ratio is held against the unmasked runs.
 constexpr Repeats kBaselineRepeats{.enough_seconds = 0.1, .long_seconds = 0.4, .long_runs = 2};
 
@@ -32,14 +32,23 @@ const check::AttentionTensors& PapersBench::tensors(const Problem& problem) {
   return *kept;
 }
 
+Execution PapersBench::execution_of(const Plan& plan) {
+  const int workers = default_executor().workers();
+  const std::size_t bytes =
+      std::max(plan.workspace_bytes(Direction::forward, workers), plan.workspace_bytes(Direction::backward, workers));
+  if (workspace_.size() < bytes) workspace_.resize(bytes);
+  return {.workspace = workspace_.data(), .workspace_bytes = workspace_.size()};
+}
+
 BothDirections PapersBench::time(const Plan& plan, const Repeats& repeats) {
   const check::AttentionTensors& all = tensors(plan.problem());
+  const Execution execution = execution_of(plan);
   const ForwardTensors inputs = all.forward();
   BackwardTensors gradients = all.backward();
   gradients.grad_lse = {};
   BothDirections seconds;
-  seconds.forward = fastest_seconds([&] { forward(plan, inputs); }, repeats);
-  seconds.backward = fastest_seconds([&] { backward(plan, gradients); }, repeats);
+  seconds.forward = fastest_seconds([&] { forward(plan, inputs, execution); }, repeats);
+  seconds.backward = fastest_seconds([&] { backward(plan, gradients, execution); }, repeats);
   return seconds;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "check/host_tensor.h"
 #include "flashmask/attention.h"
@@ -45,7 +47,8 @@ struct PapersResult {
   double speedup() const { return unmasked.total() / ours.total(); }
 };
 
-/// Times cases on one device with four heads in float32; keeps tensors and unmasked runs for the cases that share them.
+/// Times cases on the CPU with four heads in float32. Tensors, the workspace (as a training loop has it) and unmasked
+/// runs are kept for the cases that share them.
 class PapersBench {
  public:
   explicit PapersBench(std::uint64_t seed) : seed_(seed) {}
@@ -56,12 +59,14 @@ class PapersBench {
   using Length = std::pair<std::int64_t, std::int64_t>;  ///< tokens, head dim
 
   const check::AttentionTensors& tensors(const Problem& problem);
+  Execution execution_of(const Plan& plan);
   BothDirections time(const Plan& plan, const Repeats& repeats);
   BothDirections unmasked(const PapersCase& one, const Problem& problem);
   void time_reordered(const Mask& mask, const Problem& problem, PapersResult& result);
   double time_copies(const Problem& problem);
 
   std::uint64_t seed_;
+  std::vector<std::byte> workspace_;
   std::map<Length, std::unique_ptr<check::AttentionTensors>> tensors_;
   std::map<std::tuple<Length, bool>, BothDirections> unmasked_;
 };
