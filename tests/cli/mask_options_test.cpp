@@ -329,7 +329,9 @@ TEST_F(BenchOptions, ForcesAFormAndReorders) {
   EXPECT_NE(command(reorder).out.find(" → "), std::string::npos);
   std::vector<std::string> as_json = reorder;
   as_json.emplace_back("--json");
-  for (const auto& result : command(as_json).json()["results"]) {
+  const auto json = command(as_json).json();
+  EXPECT_EQ(json["results"].size(), 2U);
+  for (const auto& result : json["results"]) {
     EXPECT_EQ(result["reordering"]["taken"], true);
     EXPECT_LT(result["reordering"]["tiles_after"], result["reordering"]["tiles_before"]);
   }
