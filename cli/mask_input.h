@@ -31,7 +31,8 @@ inline constexpr const char* kMaskFileGroup = "Mask files";
 void add_mask_input_options(CLI::App& app, MaskInput& input);
 void add_form_option(CLI::App& app, MaskInput& input);
 
-/// Whether the value of --mask is a file and no name. Throws Status::invalid_argument where it is a file of another kind.
+/// Whether the value of --mask is a file and no name. Throws Status::invalid_argument where it is a file of another
+/// kind.
 bool is_mask_file(const std::string& name);
 
 /// Builds the mask of a name that is no file. It has `rows` rows and columns, if they are known.
