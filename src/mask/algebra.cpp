@@ -70,14 +70,13 @@ void combine_stretches(const CellReader::Stretch& a, const CellReader::Stretch& 
     if (op.bits(word_of(a, a.begin, 0), word_of(b, b.begin, 0)) != 0) out.add_full(a.begin, end);
     return;
   }
+  // Past the mask's end a partial cell has no bits. What a full one adds there makes the result full.
   std::array<std::uint64_t, kCellSize> words;
   for (std::int32_t cell = a.begin; cell < end; ++cell) {
-    const std::int64_t columns = shape.columns - std::int64_t{cell} * kCellSize;
     for (std::int64_t r = 0; r < kCellSize; ++r) {
-      words[static_cast<std::size_t>(r)] =
-          r < rows ? op.bits(word_of(a, cell, r), word_of(b, cell, r)) & low_bits(columns) : 0;
+      words[static_cast<std::size_t>(r)] = op.bits(word_of(a, cell, r), word_of(b, cell, r));
     }
-    out.add(cell, words.data(), rows, columns);
+    out.add(cell, words.data(), rows, shape.columns - std::int64_t{cell} * kCellSize);
   }
 }
 
