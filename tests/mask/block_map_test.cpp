@@ -58,6 +58,17 @@ TEST_P(BlockMaps, AreLeftOutOfTheSchedule) {
   EXPECT_EQ(counts, (TileCounts{.skip = 13, .partial = 0, .full = 3}));
 }
 
+TEST_P(BlockMaps, AreThoseOfTheirHeadInTheSchedule) {
+  const std::int64_t block = GetParam();
+  const MaskShape shape{.batch = 1, .heads = 2, .rows = block, .columns = 2 * block};
+  const LoweredMask lowered = lower(from_block_map(BlockMap(shape, block, std::vector<std::uint8_t>{1, 0, 0, 1})));
+  const TileSchedule tiles = schedule(lowered, {static_cast<std::int32_t>(block), static_cast<std::int32_t>(block)});
+  for (std::int32_t head = 0; head < 2; ++head) {
+    ASSERT_EQ(tiles.row_runs(0, head, 0).size(), 1U);
+    EXPECT_EQ(tiles.row_runs(0, head, 0)[0], (Run{head, head + 1, TileKind::full}));
+  }
+}
+
 TEST(BlockMap, OfWholeTilesIsKeptBesideIntervals) {
   const MaskShape shape{.batch = 1, .heads = 1, .rows = 1024, .columns = 1024};
   const Mask causal = masks::causal(1024, 1024);
