@@ -65,7 +65,7 @@ TEST_P(BlockMaps, AreThoseOfTheirHeadInTheSchedule) {
   const TileSchedule tiles = schedule(lowered, {static_cast<std::int32_t>(block), static_cast<std::int32_t>(block)});
   for (std::int32_t head = 0; head < 2; ++head) {
     ASSERT_EQ(tiles.row_runs(0, head, 0).size(), 1U);
-    EXPECT_EQ(tiles.row_runs(0, head, 0)[0], (Run{head, head + 1, TileKind::full}));
+    EXPECT_EQ(tiles.row_runs(0, head, 0)[0], (flashmask::Run{head, head + 1, TileKind::full}));
   }
 }
 
