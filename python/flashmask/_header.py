@@ -1,0 +1,36 @@
+"""The header before a packed mask: which mask it is, and what a plan of it should be like."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+HEADER_BYTES = 128
+_MAGIC = b"flashmask mask 1"
+_LAYOUT = struct.Struct("<16s16siii84s")
+assert _LAYOUT.size == HEADER_BYTES
+
+
+class Options(NamedTuple):
+    """flashmask_plan_options without its executor."""
+
+    visit: int = 0
+    form: int = 0
+    reorder: int = 0
+    kernel: str = ""
+
+
+def header(mask_id: bytes, options: Options) -> bytes:
+    """`mask_id` [16] is the same for the same mask only, in any process."""
+    kernel = options.kernel.encode()
+    if len(kernel) > 84:
+        raise ValueError(f"kernel is {options.kernel!r}; expected a kernel name of at most 84 bytes")
+    return _LAYOUT.pack(_MAGIC, mask_id, options.visit, options.form, options.reorder, kernel)
+
+
+def read_header(packed: bytes) -> tuple[bytes, Options]:
+    """The id and options in the first HEADER_BYTES bytes of a packed mask."""
+    if len(packed) < HEADER_BYTES or packed[: len(_MAGIC)] != _MAGIC:
+        raise ValueError("mask is a uint8 tensor that does not hold a packed mask; pass Mask.tensor or Plan.tensor")
+    _, mask_id, visit, form, reorder, kernel = _LAYOUT.unpack(packed[:HEADER_BYTES])
+    return mask_id, Options(visit, form, reorder, kernel.rstrip(b"\0").decode())

@@ -1,0 +1,171 @@
+"""The structs and enumerations of the C ABI (flashmask/c_api.h), field for field, held against the header by a test."""
+
+from __future__ import annotations
+
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+)
+
+OK, INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, IO, INTERNAL = range(6)
+F32, BF16, F16 = range(3)
+CPU, CUDA = range(2)
+FORWARD, BACKWARD = range(2)
+INTERVALS, BITS = range(2)
+FORM_BEST, FORM_INTERVALS, FORM_BITS = range(3)
+VISIT_ACTIVE, VISIT_ALL = range(2)
+
+
+class MaskShape(Structure):
+    _fields_ = [("batch", c_int64), ("heads", c_int64), ("rows", c_int64), ("columns", c_int64)]
+
+
+class SharedQuestion(Structure):
+    _fields_ = [("question", c_int64), ("answers", POINTER(c_int64)), ("answer_count", c_int64)]
+
+
+class Span(Structure):
+    _fields_ = [("begin", c_int64), ("end", c_int64)]
+
+
+class HashedToken(Structure):
+    _fields_ = [("bucket", c_int64), ("position", c_int64)]
+
+
+class BigBird(Structure):
+    _fields_ = [
+        ("block", c_int64),
+        ("window_blocks", c_int64),
+        ("global_blocks", c_int64),
+        ("random_blocks", c_int64),
+        ("heads", c_int64),
+        ("seed", c_uint64),
+    ]
+
+
+class NeighbourhoodAxis(Structure):
+    _fields_ = [("length", c_int64), ("kernel", c_int64), ("dilation", c_int64)]
+
+
+class VisiblePair(Structure):
+    _fields_ = [("row", c_int64), ("column", c_int64)]
+
+
+class StartendRowIndices(Structure):
+    _fields_ = [("vectors", c_int32), ("causal", c_int32), ("size", c_int64)]
+
+
+class Explanation(Structure):
+    _fields_ = [
+        ("form", c_int32),
+        ("tile_rows", c_int32),
+        ("tile_columns", c_int32),
+        ("first_empty_row_count", c_int32),
+        ("first_empty_rows", c_int64 * 8),
+        ("empty_rows", c_int64),
+        ("visible_pairs", c_int64),
+        ("skipped_tiles", c_int64),
+        ("partial_tiles", c_int64),
+        ("full_tiles", c_int64),
+        ("density", c_double),
+        ("waste", c_double),
+        ("mask_bytes", c_uint64),
+        ("schedule_bytes", c_uint64),
+        ("dense_bytes", c_uint64),
+    ]
+
+
+class DrawOptions(Structure):
+    _fields_ = [("batch", c_int64), ("head", c_int64), ("width", c_int64), ("colour", c_int32)]
+
+
+class ReorderingView(Structure):
+    _fields_ = [
+        ("gained", c_int32),
+        ("tile_rows", c_int32),
+        ("tile_columns", c_int32),
+        ("tiles_before", c_int64),
+        ("tiles_after", c_int64),
+        ("rows", POINTER(c_int64)),
+        ("columns", POINTER(c_int64)),
+        ("why", c_char_p),
+    ]
+
+
+class Tensor(Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("dtype", c_int32),
+        ("device_type", c_int32),
+        ("device_index", c_int32),
+        ("rank", c_int32),
+        ("shape", c_int64 * 4),
+        ("strides", c_int64 * 4),
+    ]
+
+
+class Problem(Structure):
+    _fields_ = [
+        ("batch", c_int64),
+        ("query_length", c_int64),
+        ("key_length", c_int64),
+        ("query_heads", c_int64),
+        ("kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("value_dim", c_int64),
+        ("dtype", c_int32),
+        ("device_type", c_int32),
+        ("device_index", c_int32),
+        ("scale", c_float),
+        ("dropout", c_double),
+    ]
+
+
+ExecutorWorkers = CFUNCTYPE(c_int, c_void_p)
+ExecutorBody = CFUNCTYPE(None, c_void_p, c_int)
+ExecutorRun = CFUNCTYPE(None, c_void_p, c_int, ExecutorBody, c_void_p)
+
+
+class Executor(Structure):
+    _fields_ = [("context", c_void_p), ("workers", ExecutorWorkers), ("run", ExecutorRun)]
+
+
+class PlanOptions(Structure):
+    _fields_ = [
+        ("visit", c_int32),
+        ("kernel", c_char_p),
+        ("executor", POINTER(Executor)),
+        ("form", c_int32),
+        ("reorder", c_int32),
+    ]
+
+
+class Execution(Structure):
+    _fields_ = [
+        ("executor", POINTER(Executor)),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("stream", c_void_p),
+        ("dropout_seed", c_uint64),
+        ("dropout_offset", c_uint64),
+    ]
+
+
+class ForwardTensors(Structure):
+    _fields_ = [(name, Tensor) for name in ("q", "k", "v", "o", "lse")]
+
+
+class BackwardTensors(Structure):
+    _fields_ = [
+        (name, Tensor) for name in ("q", "k", "v", "o", "lse", "grad_o", "grad_lse", "grad_q", "grad_k", "grad_v")
+    ]
