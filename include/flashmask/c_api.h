@@ -465,6 +465,29 @@ FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, con
 FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_backward_tensors* tensors,
                                                   const flashmask_execution* execution);
 
+/* ---- Kernels ------------------------------------------------------------------------------------------------ */
+
+/// One row of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
+typedef struct flashmask_kernel_info {
+  const char* name;
+  const char* arch;
+  int32_t direction;
+  int32_t dtype;
+  int32_t device_type;
+  int32_t form;  ///< of the masks that it reads: a flashmask_mask_form
+  int32_t tile_rows;
+  int32_t tile_columns;
+  const char* why_not;  ///< why this machine or the override variables refuse it; "" when it can run
+} flashmask_kernel_info;
+
+/// Kernels of this build; flashmask_kernel_get() takes 0 to below that, best first for each direction, dtype and form.
+FLASHMASK_API flashmask_status flashmask_kernel_count(int64_t* count);
+FLASHMASK_API flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info);
+
+/// Instruction sets that the machine has, best first, such as "avx512 avx2 scalar"; the text lives as long as the
+/// process.
+FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);
+
 #ifdef __cplusplus
 }
 #endif

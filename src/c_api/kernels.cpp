@@ -1,0 +1,71 @@
+#include "flashmask/kernels.h"
+
+#include <mutex>
+#include <set>
+
+#include "c_api/convert.h"
+#include "dispatch/registry.h"
+
+using flashmask::Error;
+using flashmask::Kernel;
+using flashmask::KernelInfo;
+using flashmask::Status;
+using flashmask::c_api::guard;
+using flashmask::c_api::require;
+
+namespace {
+
+/// A text that lives as long as the process; equal ones are kept once.
+const char* keep(std::string text) {
+  static std::mutex mutex;
+  static std::set<std::string> kept;
+  const std::scoped_lock lock(mutex);
+  return kept.insert(std::move(text)).first->c_str();
+}
+
+const Kernel& kernel_at(std::int64_t index) {
+  const auto table = flashmask::kernel_table();
+  if (index < 0 || index >= std::ssize(table)) {
+    throw Error(Status::invalid_argument, "kernel_get: index is " + std::to_string(index) + " but this build has " +
+                                              std::to_string(table.size()) +
+                                              " kernels; give an index from 0 to below that");
+  }
+  return *table[static_cast<std::size_t>(index)];
+}
+
+flashmask_kernel_info to_kernel_info(const Kernel& kernel) {
+  const KernelInfo& from = kernel.info();
+  flashmask_kernel_info to{};
+  to.name = from.name.c_str();
+  to.arch = from.arch.c_str();
+  to.direction = static_cast<std::int32_t>(from.direction);
+  to.dtype = static_cast<std::int32_t>(from.dtype);
+  to.device_type = static_cast<std::int32_t>(from.device);
+  to.form = static_cast<std::int32_t>(from.predicate);
+  to.tile_rows = from.tile.rows;
+  to.tile_columns = from.tile.columns;
+  to.why_not = keep(flashmask::machine_refusal(kernel));
+  return to;
+}
+
+}  // namespace
+
+flashmask_status flashmask_kernel_count(int64_t* count) {
+  return guard([&] { require(count, "count") = std::ssize(flashmask::kernel_table()); });
+}
+
+flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info) {
+  return guard([&] {
+    require(info, "info");
+    *info = to_kernel_info(kernel_at(index));
+  });
+}
+
+flashmask_status flashmask_instruction_sets(const char** names) {
+  return guard([&] {
+    require(names, "names");
+    std::string all;
+    for (const std::string& name : flashmask::instruction_sets()) all += (all.empty() ? "" : " ") + name;
+    *names = keep(std::move(all));
+  });
+}
