@@ -488,6 +488,29 @@ FLASHMASK_API flashmask_status flashmask_kernel_get(int64_t index, flashmask_ker
 /// process.
 FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);
 
+/* ---- Reference ---------------------------------------------------------------------------------------------- */
+
+/// Dense attention in double precision, what every kernel is held against: slow, and right. Arrays have no gaps and the
+/// layouts of flashmask/problem.h; the problem's dtype and device are not looked at.
+typedef struct flashmask_reference_inputs {
+  const double* q;
+  const double* k;
+  const double* v;
+  uint64_t dropout_seed;    ///< of a problem with dropout; the backward takes that of its forward
+  uint64_t dropout_offset;  ///< below 2^32
+} flashmask_reference_inputs;
+
+/// o [batch, query_length, query_heads, value_dim], lse [batch, query_heads, query_length].
+FLASHMASK_API flashmask_status flashmask_reference_forward(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                           const flashmask_reference_inputs* inputs, double* o,
+                                                           double* lse);
+/// Gradients of q, k, v. `grad_lse` may be NULL.
+FLASHMASK_API flashmask_status flashmask_reference_backward(const flashmask_mask* mask,
+                                                            const flashmask_problem* problem,
+                                                            const flashmask_reference_inputs* inputs,
+                                                            const double* grad_o, const double* grad_lse,
+                                                            double* grad_q, double* grad_k, double* grad_v);
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,4 +30,7 @@ FLASHMASK_API std::vector<std::uint8_t> expand_dropout(const Problem& problem, c
 /// What a kept probability is multiplied by: 1 / (1 − round(dropout · 65536) / 65536).
 FLASHMASK_API double dropout_scale(double dropout);
 
+/// What each probability is multiplied by, 0 or dropout_scale(): reference::Inputs::dropout. Empty without dropout.
+FLASHMASK_API std::vector<double> dropout_factors(const Problem& problem, const DropoutState& state);
+
 }  // namespace flashmask

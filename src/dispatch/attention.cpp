@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "dispatch/dropout.h"
 #include "dispatch/gather.h"
 #include "dispatch/plan_choice.h"
 #include "dispatch/tensor_checks.h"
@@ -23,12 +24,6 @@ std::byte* align(void* memory) {
   return reinterpret_cast<std::byte*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
 }
 
-void check_dropout(const Problem& problem, const DropoutState& state, Direction direction) {
-  if (problem.dropout == 0 || state.offset < std::uint64_t{1} << 32) return;
-  throw Error(Status::invalid_argument, to_string(direction) + ": the dropout offset is " +
-                                            std::to_string(state.offset) + "; expected one below 2^32");
-}
-
 /// The executor, workers and memory of one call: the caller's, or the library's own.
 class CallResources {
  public:
@@ -36,7 +31,7 @@ class CallResources {
       : executor_(execution.executor != nullptr ? *execution.executor : default_executor()),
         workers_(std::max(executor_.workers(), 1)),
         dropout_(execution.dropout) {
-    check_dropout(plan.problem(), dropout_, direction);
+    check_dropout(to_string(direction), plan.problem(), dropout_);
     const std::size_t needed = plan.workspace_bytes(direction, workers_);
     if (execution.workspace == nullptr) {
       own_.reset(static_cast<std::byte*>(::operator new(needed, std::align_val_t(kWorkspaceAlignment))));

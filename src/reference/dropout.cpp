@@ -1,5 +1,6 @@
 #include "flashmask/dropout.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -47,6 +48,7 @@ void require_index(const char* axis, std::int64_t given, std::int64_t size) {
 
 std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state) {
   validate(problem);
+  check_dropout("expand_dropout", problem, state);
   const std::int64_t rows = problem.batch * problem.query_heads * problem.query_length;
   std::vector<std::uint8_t> kept(
       element_count("expand_dropout", {problem.batch, problem.query_heads, problem.query_length, problem.key_length}));
@@ -57,12 +59,22 @@ std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutSt
 std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state, std::int64_t batch,
                                          std::int64_t head, std::int64_t row) {
   validate(problem);
+  check_dropout("expand_dropout", problem, state);
   require_index("batch", batch, problem.batch);
   require_index("head", head, problem.query_heads);
   require_index("row", row, problem.query_length);
   std::vector<std::uint8_t> kept(static_cast<std::size_t>(problem.key_length));
   draw_row(problem, state, (batch * problem.query_heads + head) * problem.query_length + row, kept.data());
   return kept;
+}
+
+std::vector<double> dropout_factors(const Problem& problem, const DropoutState& state) {
+  if (problem.dropout == 0) return {};
+  const std::vector<std::uint8_t> kept = expand_dropout(problem, state);
+  const double scale = dropout_scale(problem.dropout);
+  std::vector<double> factors(kept.size());
+  std::ranges::transform(kept, factors.begin(), [scale](std::uint8_t one) { return one != 0 ? scale : 0; });
+  return factors;
 }
 
 }  // namespace flashmask

@@ -115,15 +115,6 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
                                             request.kernel + "\"; see flashmask info");
 }
 
-/// What dropout multiplies each probability by; empty without dropout.
-std::vector<double> dropout_factors(const Problem& problem, const DropoutState& state) {
-  if (problem.dropout == 0) return {};
-  std::vector<double> factors;
-  for (const std::uint8_t kept : expand_dropout(problem, state))
-    factors.push_back(kept != 0 ? dropout_scale(problem.dropout) : 0);
-  return factors;
-}
-
 /// Inputs in one dtype, what is right, and what a naive computation makes of it.
 class Expected {
  public:

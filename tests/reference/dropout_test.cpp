@@ -90,6 +90,23 @@ TEST(Dropout, RefusesAProbabilityOutsideItsRange) {
   }
 }
 
+TEST(Dropout, RefusesAnOffsetThatItsCountersDoNotHold) {
+  const DropoutState state{.seed = 0, .offset = std::uint64_t{1} << 32};
+  EXPECT_THROW(expand_dropout(problem(1, 1, 2, 2, 0.5), state), Error);
+  EXPECT_THROW(expand_dropout(problem(1, 1, 2, 2, 0.5), state, 0, 0, 0), Error);
+  EXPECT_NO_THROW(expand_dropout(problem(1, 1, 2, 2, 0), state));
+}
+
+TEST(Dropout, FactorsScaleWhatIsKept) {
+  const Problem p = problem(1, 2, 3, 17, 0.25);
+  const DropoutState state{.seed = 4, .offset = 1};
+  const std::vector<std::uint8_t> kept = expand_dropout(p, state);
+  const std::vector<double> factors = dropout_factors(p, state);
+  ASSERT_EQ(factors.size(), kept.size());
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(factors[i], kept[i] != 0 ? 4.0 / 3 : 0);
+  EXPECT_TRUE(dropout_factors(problem(1, 2, 3, 17, 0), state).empty());
+}
+
 TEST(Dropout, ARowIsARowOfTheWhole) {
   const Problem p = problem(2, 4, 5, 19, 0.4);
   const DropoutState state{.seed = 11, .offset = 3};

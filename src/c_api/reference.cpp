@@ -1,0 +1,100 @@
+#include "flashmask/reference.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "c_api/convert.h"
+#include "flashmask/dropout.h"
+
+namespace reference = flashmask::reference;
+using flashmask::Mask;
+using flashmask::Problem;
+using flashmask::c_api::array;
+using flashmask::c_api::element_count;
+using flashmask::c_api::guard;
+using flashmask::c_api::require;
+
+namespace {
+
+/// Elements of the tensors of a problem.
+struct Sizes {
+  explicit Sizes(const Problem& p)
+      : q(size({p.batch, p.query_length, p.query_heads, p.head_dim}, "q")),
+        k(size({p.batch, p.key_length, p.kv_heads, p.head_dim}, "k")),
+        v(size({p.batch, p.key_length, p.kv_heads, p.value_dim}, "v")),
+        o(size({p.batch, p.query_length, p.query_heads, p.value_dim}, "o")),
+        lse(size({p.batch, p.query_heads, p.query_length, 1}, "lse")) {}
+
+  std::int64_t q, k, v, o, lse;
+
+ private:
+  static std::int64_t size(const std::array<std::int64_t, 4>& sizes, const char* name) {
+    return static_cast<std::int64_t>(element_count(sizes, name));
+  }
+};
+
+/// What a call of the reference reads beside the mask.
+class Given {
+ public:
+  Given(const flashmask_problem* problem, const flashmask_reference_inputs* inputs)
+      : problem_(flashmask::c_api::to_problem(require(problem, "problem"))) {
+    validate(problem_);
+    const flashmask_reference_inputs& from = require(inputs, "inputs");
+    if (problem_.dropout > 0) dropout_ = flashmask::dropout_factors(problem_, {from.dropout_seed, from.dropout_offset});
+    const Sizes sizes(problem_);
+    inputs_ = {array(from.q, sizes.q, "inputs.q"), array(from.k, sizes.k, "inputs.k"),
+               array(from.v, sizes.v, "inputs.v"), dropout_};
+  }
+  Given(const Given&) = delete;
+  Given& operator=(const Given&) = delete;
+
+  const Problem& problem() const { return problem_; }
+  const reference::Inputs& inputs() const { return inputs_; }
+
+ private:
+  Problem problem_;
+  std::vector<double> dropout_;
+  reference::Inputs inputs_;
+};
+
+/// An array that a result is written to: NULL only when it is empty.
+std::span<double> target(double* data, std::int64_t count, const char* name) {
+  if (count > 0) require(data, name);
+  return {data, static_cast<std::size_t>(count)};
+}
+
+}  // namespace
+
+flashmask_status flashmask_reference_forward(const flashmask_mask* mask, const flashmask_problem* problem,
+                                             const flashmask_reference_inputs* inputs, double* o, double* lse) {
+  return guard([&] {
+    const Mask& seen = require(mask, "mask").mask;
+    const Given given(problem, inputs);
+    const Sizes sizes(given.problem());
+    const std::span<double> to_o = target(o, sizes.o, "o");
+    const std::span<double> to_lse = target(lse, sizes.lse, "lse");
+    const reference::Outputs outputs = reference::forward(given.problem(), seen, given.inputs());
+    std::ranges::copy(outputs.o, to_o.begin());
+    std::ranges::copy(outputs.lse, to_lse.begin());
+  });
+}
+
+flashmask_status flashmask_reference_backward(const flashmask_mask* mask, const flashmask_problem* problem,
+                                              const flashmask_reference_inputs* inputs, const double* grad_o,
+                                              const double* grad_lse, double* grad_q, double* grad_k, double* grad_v) {
+  return guard([&] {
+    const Mask& seen = require(mask, "mask").mask;
+    const Given given(problem, inputs);
+    const Sizes sizes(given.problem());
+    const std::span<double> to_q = target(grad_q, sizes.q, "grad_q");
+    const std::span<double> to_k = target(grad_k, sizes.k, "grad_k");
+    const std::span<double> to_v = target(grad_v, sizes.v, "grad_v");
+    const std::int64_t lse_size = grad_lse == nullptr ? 0 : sizes.lse;
+    const reference::Gradients gradients = reference::backward(
+        given.problem(), seen, given.inputs(), array(grad_o, sizes.o, "grad_o"), array(grad_lse, lse_size, "grad_lse"));
+    std::ranges::copy(gradients.q, to_q.begin());
+    std::ranges::copy(gradients.k, to_k.begin());
+    std::ranges::copy(gradients.v, to_v.begin());
+  });
+}

@@ -1,0 +1,180 @@
+#include "flashmask/reference.h"
+
+#include <cmath>
+#include <vector>
+
+#include "c_api/handles.h"
+#include "check/random_numbers.h"
+
+namespace flashmask::c_api {
+namespace {
+
+constexpr flashmask_problem kProblem{2, 30, 41, 4, 2, 12, 20, FLASHMASK_F32, FLASHMASK_CPU, 0, 0.25F, 0};
+constexpr std::uint64_t kSeed = 0x0123456789abcdef;
+constexpr std::uint64_t kOffset = 5;
+
+/// One array in both precisions.
+struct Array {
+  std::vector<double> wide;
+  std::vector<float> narrow;
+
+  explicit Array(std::int64_t size) : wide(static_cast<std::size_t>(size), std::nan("")), narrow(wide.size()) {}
+
+  void fill(check::RandomNumbers& random) {
+    for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = narrow[i] = random.normal();
+  }
+  flashmask_tensor tensor(std::vector<std::int64_t> shape) {
+    flashmask_tensor tensor{};
+    tensor.data = narrow.data();
+    tensor.rank = static_cast<std::int32_t>(shape.size());
+    std::int64_t stride = 1;
+    for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i]) {
+      tensor.shape[i] = shape[i];
+      tensor.strides[i] = stride;
+    }
+    return tensor;
+  }
+  void expect_same() const {
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      if (std::isinf(wide[i])) {
+        EXPECT_EQ(wide[i], narrow[i]) << i;
+      } else {
+        EXPECT_NEAR(wide[i], narrow[i], 2e-5) << i;
+      }
+    }
+  }
+};
+
+/// The same attention by the reference and by a kernel in float32.
+struct BothWays {
+  flashmask_problem p;
+  Array q{p.batch * p.query_length * p.query_heads * p.head_dim};
+  Array k{p.batch * p.key_length * p.kv_heads * p.head_dim};
+  Array v{p.batch * p.key_length * p.kv_heads * p.value_dim};
+  Array o{p.batch * p.query_length * p.query_heads * p.value_dim};
+  Array lse{p.batch * p.query_heads * p.query_length};
+  Array grad_o{static_cast<std::int64_t>(o.wide.size())};
+  Array grad_lse{static_cast<std::int64_t>(lse.wide.size())};
+  Array grad_q{static_cast<std::int64_t>(q.wide.size())};
+  Array grad_k{static_cast<std::int64_t>(k.wide.size())};
+  Array grad_v{static_cast<std::int64_t>(v.wide.size())};
+
+  explicit BothWays(const flashmask_problem& problem) : p(problem) {
+    check::RandomNumbers random(1);
+    for (Array* input : {&q, &k, &v, &grad_o, &grad_lse}) input->fill(random);
+  }
+
+  flashmask_reference_inputs inputs() const { return {q.wide.data(), k.wide.data(), v.wide.data(), kSeed, kOffset}; }
+
+  void run(const flashmask_mask* mask, bool with_grad_lse) {
+    const flashmask_reference_inputs given = inputs();
+    ASSERT_EQ(flashmask_reference_forward(mask, &p, &given, o.wide.data(), lse.wide.data()), FLASHMASK_OK)
+        << flashmask_last_error();
+    ASSERT_EQ(flashmask_reference_backward(mask, &p, &given, grad_o.wide.data(),
+                                           with_grad_lse ? grad_lse.wide.data() : nullptr, grad_q.wide.data(),
+                                           grad_k.wide.data(), grad_v.wide.data()),
+              FLASHMASK_OK)
+        << flashmask_last_error();
+    run_kernels(mask, with_grad_lse);
+  }
+
+  void expect_same() const {
+    for (const Array* output : {&o, &lse, &grad_q, &grad_k, &grad_v}) output->expect_same();
+  }
+
+ private:
+  void run_kernels(const flashmask_mask* mask, bool with_grad_lse) {
+    const std::vector<std::int64_t> queries{p.batch, p.query_length, p.query_heads, p.head_dim};
+    const std::vector<std::int64_t> keys{p.batch, p.key_length, p.kv_heads, p.head_dim};
+    const std::vector<std::int64_t> values{p.batch, p.key_length, p.kv_heads, p.value_dim};
+    const std::vector<std::int64_t> outputs{p.batch, p.query_length, p.query_heads, p.value_dim};
+    const std::vector<std::int64_t> rows{p.batch, p.query_heads, p.query_length};
+    flashmask_plan* plan = nullptr;
+    ASSERT_EQ(flashmask_plan_create(mask, &p, nullptr, &plan), FLASHMASK_OK) << flashmask_last_error();
+    const PlanHandle owner(plan);
+    const flashmask_execution execution{nullptr, nullptr, 0, nullptr, kSeed, kOffset};
+    const flashmask_forward_tensors forward{q.tensor(queries), k.tensor(keys), v.tensor(values), o.tensor(outputs),
+                                            lse.tensor(rows)};
+    ASSERT_EQ(flashmask_forward(plan, &forward, &execution), FLASHMASK_OK) << flashmask_last_error();
+    const flashmask_backward_tensors backward{forward.q,
+                                              forward.k,
+                                              forward.v,
+                                              forward.o,
+                                              forward.lse,
+                                              grad_o.tensor(outputs),
+                                              with_grad_lse ? grad_lse.tensor(rows) : flashmask_tensor{},
+                                              grad_q.tensor(queries),
+                                              grad_k.tensor(keys),
+                                              grad_v.tensor(values)};
+    ASSERT_EQ(flashmask_backward(plan, &backward, &execution), FLASHMASK_OK) << flashmask_last_error();
+  }
+};
+
+TEST(Reference, IsWhatTheKernelsCompute) {
+  const MaskHandle window = make(flashmask_mask_sliding_window, 30, 41, 9);
+  for (const double dropout : {0.0, 0.3}) {
+    for (const bool with_grad_lse : {false, true}) {
+      BothWays both(kProblem);
+      both.p.dropout = dropout;
+      both.run(window.get(), with_grad_lse);
+      both.expect_same();
+    }
+  }
+}
+
+TEST(Reference, GivesRowsThatSeeNothingTheirValues) {
+  const std::vector<std::int64_t> documents{10, 12};
+  const MaskHandle mask = make(flashmask_mask_document, documents.data(), 2, 30);
+  BothWays both(kProblem);
+  both.p.key_length = 30;
+  both = BothWays(both.p);
+  both.run(mask.get(), true);
+  both.expect_same();
+  EXPECT_EQ(both.lse.wide.back(), -HUGE_VAL);
+  EXPECT_EQ(both.o.wide.back(), 0);
+  EXPECT_EQ(both.grad_q.wide.back(), 0);
+}
+
+TEST(Reference, TakesNoArraysWhereNothingIs) {
+  const MaskHandle mask = make(flashmask_mask_full, 0, 0);
+  flashmask_problem nothing = kProblem;
+  nothing.query_length = nothing.key_length = 0;
+  const flashmask_reference_inputs inputs{};
+  EXPECT_EQ(flashmask_reference_forward(mask.get(), &nothing, &inputs, nullptr, nullptr), FLASHMASK_OK);
+  EXPECT_EQ(flashmask_reference_backward(mask.get(), &nothing, &inputs, nullptr, nullptr, nullptr, nullptr, nullptr),
+            FLASHMASK_OK)
+      << flashmask_last_error();
+}
+
+TEST(Reference, RefusesWhatIsMissing) {
+  const MaskHandle mask = make(flashmask_mask_full, 30, 41);
+  BothWays both(kProblem);
+  flashmask_reference_inputs inputs = both.inputs();
+  double* o = both.o.wide.data();
+  double* lse = both.lse.wide.data();
+  const auto forward = [&] { return flashmask_reference_forward(mask.get(), &both.p, &inputs, o, lse); };
+  o = nullptr;
+  expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "o is NULL");
+  o = both.o.wide.data();
+  inputs.v = nullptr;
+  expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "inputs.v is NULL");
+  inputs = both.inputs();
+  both.p.head_dim = 0;
+  expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "head_dim is 0");
+  both.p = kProblem;
+  both.p.query_length = 31;
+  expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "does not fit the problem");
+  both.p = kProblem;
+  both.p.dropout = 0.5;
+  inputs.dropout_offset = std::uint64_t{1} << 32;
+  expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "dropout offset is 4294967296");
+  expect_refused(flashmask_reference_forward(nullptr, &both.p, &inputs, o, lse), FLASHMASK_INVALID_ARGUMENT,
+                 "mask is NULL");
+  expect_refused(flashmask_reference_forward(mask.get(), nullptr, &inputs, o, lse), FLASHMASK_INVALID_ARGUMENT,
+                 "problem is NULL");
+  expect_refused(flashmask_reference_forward(mask.get(), &kProblem, nullptr, o, lse), FLASHMASK_INVALID_ARGUMENT,
+                 "inputs is NULL");
+}
+
+}  // namespace
+}  // namespace flashmask::c_api
