@@ -1,7 +1,8 @@
 # Sourced by the other scripts: progress lines and packages. The working directory becomes the repository's root.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-say() { printf '\n== %s\n' "$*"; }
+# A line of progress, with the minutes since the script began.
+say() { printf '\n== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 
 die() {
   printf '%s\n' "$*" >&2
@@ -59,6 +60,13 @@ need_build_packages() {
   need libcsv-dev
   need libpng-dev
   need nlohmann-json3-dev
+}
+
+# torch.compile compiles C++ against Python's headers.
+need_python_packages() {
+  need python3 python3
+  python3 -m ensurepip --version &>/dev/null || need python3-venv
+  [[ -e $(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)/Python.h ]] || need python3-dev
 }
 
 # With ccache the second build of a file is free; CMake reads these two variables.

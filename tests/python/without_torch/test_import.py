@@ -1,0 +1,31 @@
+"""What the package does where PyTorch is not imported, or not installed at all."""
+
+import subprocess
+import sys
+import time
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def seconds(code: str) -> float:
+    start = time.perf_counter()
+    run(code)
+    return time.perf_counter() - start
+
+
+def test_importing_is_quick() -> None:
+    took = min(seconds("import flashmask") for _ in range(5)) - min(seconds("pass") for _ in range(3))
+    assert took < 0.5
+
+
+def test_importing_does_not_import_the_optional_packages() -> None:
+    code = "import sys, flashmask; print(sorted({'torch', 'transformers', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    assert run(code) == "[]"
+
+
+def test_the_version_is_the_librarys() -> None:
+    assert run("import flashmask; print(flashmask.__version__)") == run(
+        "from importlib.metadata import version; print(version('flashmask'))"
+    )
