@@ -322,6 +322,14 @@ typedef struct flashmask_draw_options {
 FLASHMASK_API flashmask_status flashmask_mask_draw(const flashmask_mask* mask, const flashmask_draw_options* options,
                                                    char* buffer, size_t capacity, size_t* size);
 
+/// The mask as bytes, to save or to send: flashmask/packed_mask.h. `size` receives how many; call with buffer = NULL,
+/// capacity = 0 to learn it.
+FLASHMASK_API flashmask_status flashmask_mask_pack(const flashmask_mask* mask, void* buffer, int64_t capacity,
+                                                   int64_t* size);
+/// The mask that was packed. The bytes may come from anywhere and lie at any address; unless they say one mask and
+/// nothing else they are refused.
+FLASHMASK_API flashmask_status flashmask_mask_unpack(const void* bytes, int64_t size, flashmask_mask** mask);
+
 /* ---- Reordering --------------------------------------------------------------------------------------------- */
 
 /// A mask in an order of tokens that takes less work, as flashmask/reorder.h describes it.

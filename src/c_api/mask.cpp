@@ -8,6 +8,7 @@
 #include "c_api/convert.h"
 #include "flashmask/draw.h"
 #include "flashmask/explain.h"
+#include "flashmask/packed_mask.h"
 #include "flashmask/startend_row_indices.h"
 
 using flashmask::Error;
@@ -41,16 +42,19 @@ flashmask_status stack(const flashmask_mask* const* masks, int64_t count, flashm
   });
 }
 
+void check_capacity(const char* name, std::size_t capacity, std::size_t needed) {
+  if (capacity >= needed) return;
+  throw Error(Status::invalid_argument, std::string(name) + " has a capacity of " + std::to_string(capacity) +
+                                            " but the result has " + std::to_string(needed) +
+                                            " elements; give a buffer that large");
+}
+
 /// Copies a result into the caller's buffer, or nothing at all when the buffer is missing or too small.
 template <typename T>
 void copy_out(std::span<const T> values, T* buffer, std::size_t capacity, const char* name) {
   if (buffer == nullptr && capacity == 0) return;
   require(buffer, name);
-  if (capacity < values.size()) {
-    throw Error(Status::invalid_argument, std::string(name) + " has a capacity of " + std::to_string(capacity) +
-                                              " but the result has " + std::to_string(values.size()) +
-                                              " elements; give a buffer that large");
-  }
+  check_capacity(name, capacity, values.size());
   std::ranges::copy(values, buffer);
 }
 
@@ -152,5 +156,27 @@ flashmask_status flashmask_mask_draw(const flashmask_mask* mask, const flashmask
     const std::string text = flashmask::draw(require(mask, "mask").mask, to_draw_options(options));
     copy_out(std::span(text.c_str(), text.size() + 1), buffer, capacity, "buffer");
     *size = text.size() + 1;
+  });
+}
+
+flashmask_status flashmask_mask_pack(const flashmask_mask* mask, void* buffer, int64_t capacity, int64_t* size) {
+  return guard([&] {
+    require(size, "size");
+    const Mask& given = require(mask, "mask").mask;
+    const std::size_t needed = flashmask::packed_bytes(given);
+    if (buffer != nullptr || capacity != 0) {
+      auto* const bytes = static_cast<std::byte*>(buffer);
+      require(bytes, "buffer");
+      check_capacity("buffer", static_cast<std::size_t>(std::max<std::int64_t>(capacity, 0)), needed);
+      flashmask::pack(given, {bytes, needed});
+    }
+    *size = static_cast<std::int64_t>(needed);
+  });
+}
+
+flashmask_status flashmask_mask_unpack(const void* bytes, int64_t size, flashmask_mask** mask) {
+  return guard([&] {
+    require(mask, "mask");
+    *mask = make_handle(flashmask::unpack(array(static_cast<const std::byte*>(bytes), size, "bytes")));
   });
 }

@@ -14,9 +14,6 @@
 namespace flashmask {
 namespace {
 
-/// Blocks of a multiple of this many tokens are whole tiles of every kernel: their map is kept beside intervals.
-constexpr std::int64_t kWholeTiles = 128;
-
 /// Bits of a cell's 64 columns, or rows, that lie in kept blocks.
 template <class Keeps>
 std::uint64_t kept_bits(std::int64_t first, std::int64_t end, std::int64_t block, const Keeps& keeps) {

@@ -4,6 +4,9 @@
 
 namespace flashmask {
 
+/// Blocks of a multiple of this many tokens are whole tiles of every kernel: their map is kept beside intervals.
+constexpr std::int64_t kWholeTiles = 128;
+
 /// The scores of a BitMask inside the kept blocks. Batch and heads of 1 are broadcast on either side.
 BitMask keep_blocks(const BitMask& mask, const BlockMap& map, Executor& executor);
 

@@ -319,6 +319,44 @@ TEST(MaskQueries, LeaveASmallDrawingBufferAlone) {
   EXPECT_EQ(text, "???");
 }
 
+TEST(PackedMask, IsTheMaskAgain) {
+  const Lengths documents{30, 40};
+  const MaskHandle causal = make(flashmask_mask_causal_document, documents.data(), 2, 80);
+  const MaskHandle dilated = make(flashmask_mask_dilated_window, 80, 80, 6, 6, 3);
+  for (const MaskHandle* mask : {&causal, &dilated}) {
+    std::int64_t size = 0;
+    ASSERT_EQ(flashmask_mask_pack(mask->get(), nullptr, 0, &size), FLASHMASK_OK);
+    std::vector<char> bytes(static_cast<std::size_t>(size));
+    ASSERT_EQ(flashmask_mask_pack(mask->get(), bytes.data(), size, &size), FLASHMASK_OK) << flashmask_last_error();
+    EXPECT_EQ(size, std::ssize(bytes));
+    expect_same(make(flashmask_mask_unpack, bytes.data(), size), (*mask)->mask);
+  }
+}
+
+TEST(PackedMask, LeavesASmallBufferAlone) {
+  const MaskHandle mask = make(flashmask_mask_causal, 4, 4);
+  std::string bytes(150, '?');
+  std::int64_t size = -5;
+  expect_refused(flashmask_mask_pack(mask.get(), bytes.data(), 150, &size), FLASHMASK_INVALID_ARGUMENT,
+                 "buffer has a capacity of 150");
+  EXPECT_EQ(bytes, std::string(150, '?'));
+  EXPECT_EQ(size, -5);
+  expect_refused(flashmask_mask_pack(mask.get(), nullptr, 9, &size), FLASHMASK_INVALID_ARGUMENT, "buffer is NULL");
+  expect_refused(flashmask_mask_pack(mask.get(), nullptr, 0, nullptr), FLASHMASK_INVALID_ARGUMENT, "size is NULL");
+  expect_refused(flashmask_mask_pack(nullptr, nullptr, 0, &size), FLASHMASK_INVALID_ARGUMENT, "mask is NULL");
+}
+
+TEST(PackedMask, RefusesBytesThatAreNone) {
+  flashmask_mask* mask = nullptr;
+  const std::string text(400, 'x');
+  expect_refused(flashmask_mask_unpack(text.data(), 400, &mask), FLASHMASK_INVALID_ARGUMENT, "do not begin as");
+  expect_refused(flashmask_mask_unpack(text.data(), 4, &mask), FLASHMASK_INVALID_ARGUMENT, "end inside the header");
+  expect_refused(flashmask_mask_unpack(nullptr, 0, &mask), FLASHMASK_INVALID_ARGUMENT, "end inside the header");
+  expect_refused(flashmask_mask_unpack(text.data(), -1, &mask), FLASHMASK_INVALID_ARGUMENT, "length of bytes is -1");
+  expect_refused(flashmask_mask_unpack(nullptr, 7, &mask), FLASHMASK_INVALID_ARGUMENT, "bytes is NULL");
+  EXPECT_EQ(mask, nullptr);
+}
+
 TEST(MaskQueries, RefuseNull) {
   const MaskHandle mask = make(flashmask_mask_causal, 4, 4);
   flashmask_explanation explanation{};
