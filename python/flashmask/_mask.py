@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flashmask import _structs as s
-from flashmask._header import HEADER_BYTES, Options, header
+from flashmask._arguments import boolean, integer, integers, length, pointer
+from flashmask._explain import FORMS, Explanation, explain, percent
+from flashmask._header import HEADER_BYTES, Options, header, read_header
 from flashmask._library import call, create, library
 
 if TYPE_CHECKING:
     import torch
+
+    from flashmask._arguments import Integers
 
 
 class MaskShape(NamedTuple):
@@ -24,38 +29,225 @@ class MaskShape(NamedTuple):
     rows: int
     columns: int
 
+    def struct(self) -> s.MaskShape:
+        """The same for the C ABI."""
+        return s.MaskShape(*self)
+
 
 class Mask:
-    """An immutable mask that the compiled library holds; the builders are in flashmask.masks."""
+    """An immutable mask: which of `rows` queries sees which of `columns` keys, per batch entry and mask head.
 
-    def __init__(self, handle: int) -> None:
+    The builders in flashmask.masks make masks. `&`, `|` and `~` combine them; two masks are equal when they have one
+    shape and show the same scores.
+    """
+
+    _native: int | None
+    _tensor: torch.Tensor | None
+
+    def __init__(self, handle: int, mask_id: bytes | None = None) -> None:
         """Takes over a handle of the C ABI; builders call this, users do not."""
-        self._handle = handle
-        self._id = os.urandom(16)
-        self._tensor: torch.Tensor | None = None
+        self._native = handle
+        self._id = mask_id or os.urandom(16)
+        self._tensor = None
+        if "torch" in sys.modules:  # torch.compile can read an attribute, not call the library
+            self._make_tensor()
 
     def __del__(self, destroy: Any = library.flashmask_mask_destroy) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None:
-            destroy(handle)
+        native = getattr(self, "_native", None)
+        if native is not None:
+            destroy(native)
+
+    @classmethod
+    def _from_tensor(cls, tensor: Any) -> Mask:
+        """The mask of which `tensor` is the leaf, which the library unpacks when it is first asked about it."""
+        mask = cls.__new__(cls)
+        mask._native = None
+        mask._tensor = tensor
+        return mask
 
     @property
-    def shape(self) -> MaskShape:
-        sizes = s.MaskShape()
-        call("mask_get_shape", self._handle, ctypes.byref(sizes))
-        return MaskShape(sizes.batch, sizes.heads, sizes.rows, sizes.columns)
+    def _handle(self) -> int:
+        """Of the C ABI; lives as long as the mask."""
+        if self._native is None:
+            packed = np.ascontiguousarray(self.tensor.numpy())
+            self._id, _ = read_header(packed[:HEADER_BYTES].tobytes())
+            self._native = _unpacked_handle(packed)
+        return self._native
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The mask as operators take it: uint8 [n] on the CPU, an id and options, then the packed mask."""
+        if self._tensor is None:
+            self._make_tensor()
+        assert self._tensor is not None
+        return self._tensor
+
+    def _make_tensor(self) -> None:
+        import torch
+
+        from flashmask._pytree import register
+
+        register()
+        self._tensor = torch.from_numpy(self._packed(Options()))
 
     def _packed(self, options: Options) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Header and bytes [HEADER_BYTES + n] of the mask, as operators take them."""
+        handle = self._handle
         size = ctypes.c_int64()
-        call("mask_pack", self._handle, None, 0, ctypes.byref(size))
+        call("mask_pack", handle, None, 0, ctypes.byref(size))
         packed = np.empty(HEADER_BYTES + size.value, np.uint8)
         packed[:HEADER_BYTES] = np.frombuffer(header(self._id, options), np.uint8)
-        call("mask_pack", self._handle, packed.ctypes.data + HEADER_BYTES, size.value, ctypes.byref(size))
+        call("mask_pack", handle, packed.ctypes.data + HEADER_BYTES, size.value, ctypes.byref(size))
         return packed
 
     @staticmethod
     def _unpack(packed: np.ndarray[Any, np.dtype[np.uint8]]) -> Mask:
-        """The mask in what _packed() gave, whatever process gave it."""
-        body = np.ascontiguousarray(packed[HEADER_BYTES:])
-        return Mask(create("mask_unpack", body.ctypes.data, body.size))
+        """The mask in what _packed() gave, whatever process gave it; with its id, since it is the same mask."""
+        mask_id, _ = read_header(packed[:HEADER_BYTES].tobytes())
+        return Mask(_unpacked_handle(packed), mask_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self._packed(Options()).tobytes(),)
+
+    def __copy__(self) -> Mask:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mask:
+        return self
+
+    # ---- what it says ----
+
+    @property
+    def shape(self) -> MaskShape:
+        """(batch, heads, rows, columns)."""
+        sizes = s.MaskShape()
+        call("mask_get_shape", self._handle, ctypes.byref(sizes))
+        return MaskShape(sizes.batch, sizes.heads, sizes.rows, sizes.columns)
+
+    @property
+    def form(self) -> str:
+        """The exact lowered form: "intervals", at most two masked ranges of rows a column, or "bits"."""
+        form = ctypes.c_int32()
+        call("mask_get_form", self._handle, ctypes.byref(form), None)
+        return FORMS[form.value]
+
+    @property
+    def why(self) -> str:
+        """Why the mask has that form; for bits, the first column that needs more than two ranges."""
+        why = ctypes.c_char_p()
+        call("mask_get_form", self._handle, None, ctypes.byref(why))
+        return (why.value or b"").decode()
+
+    def to_dense(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Booleans [batch, heads, rows, columns], True = visible."""
+        shape = self.shape
+        visible = np.empty(shape, np.uint8)
+        call("mask_expand", self._handle, pointer(visible, ctypes.c_uint8), visible.size)
+        return visible.view(np.bool_)
+
+    def to_startend_row_indices(self) -> tuple[np.ndarray[Any, np.dtype[np.int32]], bool]:
+        """The shortest row indices that say the mask, int32 [batch, heads, columns, n], and their `causal`.
+
+        NotImplementedError, naming the first column that does not fit, for a mask of bits.
+        """
+        if self.form == "bits":
+            raise NotImplementedError(f"row indices hold two masked ranges a column, but in this mask {self.why}")
+        encoding = s.StartendRowIndices()
+        call("mask_to_startend_row_indices", self._handle, None, 0, ctypes.byref(encoding))
+        shape = self.shape
+        values = np.empty((shape.batch, shape.heads, shape.columns, encoding.vectors), np.int32)
+        call(
+            "mask_to_startend_row_indices",
+            self._handle,
+            pointer(values, ctypes.c_int32),
+            values.size,
+            ctypes.byref(encoding),
+        )
+        return values, bool(encoding.causal)
+
+    def explain(self, tile: tuple[int, int] = (128, 128)) -> Explanation:
+        """What the mask is and what it costs, in tiles of `tile` (rows, columns)."""
+        return explain(self._handle, self.why, tile)
+
+    def draw(self, batch: int = 0, head: int = 0, width: int = 64, colour: bool = False) -> str:
+        """The mask of one batch entry and head in characters, at most `width` wide, row 0 on top.
+
+        Small masks: "#" visible, "." masked, a character a score. Larger ones: a character a block of scores, "#" all
+        visible, "+" some, "." none. `colour`: with ANSI colours.
+        """
+        options = s.DrawOptions(
+            length("batch", batch),
+            length("head", head),
+            integer("width", width, minimum=1),
+            int(boolean("colour", colour)),
+        )
+        size = ctypes.c_size_t()
+        call("mask_draw", self._handle, ctypes.byref(options), None, 0, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        call("mask_draw", self._handle, ctypes.byref(options), text, size.value, ctypes.byref(size))
+        return text.value.decode()
+
+    def __str__(self) -> str:
+        """A line or two on the mask and a drawing of its first batch entry and head, at most 64 wide."""
+        shape = self.shape
+        told = self.explain()
+        head = " x ".join(map(str, shape))
+        lines = [
+            f"Mask {head} (batch, heads, rows, columns), {told.form}, {percent(told.density)} visible, "
+            f"{told.active_tiles:,} of {told.tiles:,} tiles active at {told.tile_rows} x {told.tile_columns}"
+        ]
+        if 0 in shape:
+            return lines[0]
+        if shape.batch * shape.heads > 1:
+            lines.append("batch entry 0, head 0:")
+        return "\n".join([*lines, self.draw().rstrip("\n")])
+
+    def __repr__(self) -> str:
+        shape = self.shape
+        sizes = ", ".join(f"{name}={size}" for name, size in shape._asdict().items())
+        return f"<flashmask.Mask {sizes}, form={self.form}>"
+
+    # ---- algebra ----
+
+    def __and__(self, other: object) -> Mask:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Mask(create("mask_and", self._handle, other._handle))
+
+    def __or__(self, other: object) -> Mask:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Mask(create("mask_or", self._handle, other._handle))
+
+    def __invert__(self) -> Mask:
+        return Mask(create("mask_not", self._handle))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return self is other or (
+            self.shape == other.shape and not (self & ~other)._any() and not (other & ~self)._any()
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.shape)
+
+    def _any(self) -> bool:
+        """Whether any score is visible."""
+        explanation = s.Explanation()
+        call("mask_explain", self._handle, 128, 128, ctypes.byref(explanation))
+        return bool(explanation.visible_pairs)
+
+    def drop_queries(self, rows: Integers) -> Mask:
+        """The mask without the given `rows` [count], which then see nothing."""
+        dropped = integers("rows", rows)
+        return Mask(create("mask_drop_queries", self._handle, pointer(dropped), dropped.size))
+
+
+def _unpacked_handle(packed: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    body = np.ascontiguousarray(packed[HEADER_BYTES:])
+    return create("mask_unpack", body.ctypes.data, body.size)
+
+
+def _unpickle(packed: bytes) -> Mask:
+    return Mask._unpack(np.frombuffer(packed, np.uint8))

@@ -1,0 +1,125 @@
+"""Explanation: what a mask is and what it costs."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from flashmask import _structs as s
+from flashmask._arguments import described, integer
+from flashmask._library import call
+
+FORMS = ("intervals", "bits")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a mask is and what it costs. Sums run over batch entries and mask heads."""
+
+    form: str
+    """The lowered form, "intervals" or "bits"."""
+    why: str
+    """Why that form."""
+    tile_rows: int
+    tile_columns: int
+    visible_pairs: int
+    density: float
+    """Visible pairs / all pairs."""
+    skipped_tiles: int
+    partial_tiles: int
+    full_tiles: int
+    waste: float
+    """Scores in active tiles / visible pairs."""
+    empty_rows: int
+    """Rows that see nothing."""
+    first_empty_rows: tuple[int, ...]
+    """At most eight, of batch entry 0 and mask head 0."""
+    mask_bytes: int
+    schedule_bytes: int
+    dense_bytes: int
+    """Of the boolean matrix that the mask replaces."""
+
+    @property
+    def active_tiles(self) -> int:
+        """Tiles that a kernel computes."""
+        return self.partial_tiles + self.full_tiles
+
+    @property
+    def tiles(self) -> int:
+        """All tiles."""
+        return self.active_tiles + self.skipped_tiles
+
+    def __str__(self) -> str:
+        lines = [
+            ("form", f"{self.form}: {self.why}"),
+            ("visible", f"{self.visible_pairs:,} pairs, {percent(self.density)}"),
+            (
+                "tiles",
+                f"{self.active_tiles:,} of {self.tiles:,} active ({self.full_tiles:,} full, "
+                f"{self.partial_tiles:,} partial) at {self.tile_rows} x {self.tile_columns}",
+            ),
+            ("waste", f"{self.waste:.2f} scores in active tiles for each visible pair"),
+            ("empty rows", self._empty_rows()),
+            (
+                "memory",
+                f"mask {human_bytes(self.mask_bytes)}, schedule {human_bytes(self.schedule_bytes)}; "
+                f"as booleans {human_bytes(self.dense_bytes)}",
+            ),
+        ]
+        return "\n".join(f"{name:<10}  {text}" for name, text in lines)
+
+    def _empty_rows(self) -> str:
+        if not self.first_empty_rows:
+            return f"{self.empty_rows:,}"
+        more = ", ..." if self.empty_rows > len(self.first_empty_rows) else ""
+        return f"{self.empty_rows:,}: {', '.join(map(str, self.first_empty_rows))}{more}"
+
+
+def percent(share: float) -> str:
+    """A share of 1 with three digits that count."""
+    return f"{100 * share:.3g} %" if share < 0.1 else f"{100 * share:.1f} %"
+
+
+def human_bytes(count: int) -> str:
+    """A number of bytes with a unit."""
+    if count < 1024:
+        return f"{count} bytes"
+    value = float(count)
+    units = ("KiB", "MiB", "GiB", "TiB", "PiB")
+    for unit in units:
+        value /= 1024
+        if value < 1024 or unit == units[-1]:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def tile_shape(tile: object) -> tuple[int, int]:
+    """(rows, columns) of a tile, both at least 1 and of 32 bits."""
+    if not isinstance(tile, (tuple, list)) or len(tile) != 2:
+        raise TypeError(f"tile is {described(tile)}; expected (rows, columns), such as (128, 128)")
+    rows, columns = (integer(f"tile[{axis}]", size, minimum=1, maximum=2**31 - 1) for axis, size in enumerate(tile))
+    return rows, columns
+
+
+def explain(handle: int, why: str, tile: object) -> Explanation:
+    """Of the mask that a C handle holds."""
+    rows, columns = tile_shape(tile)
+    given = s.Explanation()
+    call("mask_explain", handle, rows, columns, ctypes.byref(given))
+    return Explanation(
+        form=FORMS[given.form],
+        why=why,
+        tile_rows=given.tile_rows,
+        tile_columns=given.tile_columns,
+        visible_pairs=given.visible_pairs,
+        density=given.density,
+        skipped_tiles=given.skipped_tiles,
+        partial_tiles=given.partial_tiles,
+        full_tiles=given.full_tiles,
+        waste=given.waste,
+        empty_rows=given.empty_rows,
+        first_empty_rows=tuple(given.first_empty_rows[: given.first_empty_row_count]),
+        mask_bytes=given.mask_bytes,
+        schedule_bytes=given.schedule_bytes,
+        dense_bytes=given.dense_bytes,
+    )

@@ -1,0 +1,83 @@
+"""RowIndices: a mask held as row indices in a torch tensor, on any device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flashmask._arguments import boolean, described, length
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from flashmask._explain import Explanation
+    from flashmask._mask import Mask
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowIndices:
+    """A mask as `startend_row_indices`, int32 [batch, heads, columns, n], on the device where it is used.
+
+    flashmask.masks.from_cu_seqlens and its kin make them without a host synchronisation, inside torch.compile too. The
+    format is that of flashmask.masks.from_startend_row_indices; values outside [0, rows] are legal and are clipped.
+    `rows` is the query length, None: as many as columns.
+    """
+
+    startend_row_indices: torch.Tensor
+    causal: bool
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        check_row_indices("startend_row_indices", self.startend_row_indices, self.causal)
+        if self.rows is not None:
+            length("rows", self.rows)
+
+    @classmethod
+    def _unchecked(cls, values: Any, causal: bool, rows: int | None) -> RowIndices:
+        """Of whatever torch puts in place of the tensor while it transforms a pytree."""
+        indices = cls.__new__(cls)
+        object.__setattr__(indices, "startend_row_indices", values)
+        object.__setattr__(indices, "causal", causal)
+        object.__setattr__(indices, "rows", rows)
+        return indices
+
+    def to_mask(self) -> Mask:
+        """The same as a Mask on the host; waits for the device where the tensor is not on the CPU."""
+        from flashmask.masks import from_startend_row_indices
+
+        values = self.startend_row_indices.detach().cpu()
+        return from_startend_row_indices(values, causal=self.causal, rows=self.rows)
+
+    def to_dense(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Mask.to_dense() of to_mask()."""
+        return self.to_mask().to_dense()
+
+    def explain(self, tile: tuple[int, int] = (128, 128)) -> Explanation:
+        """Mask.explain() of to_mask()."""
+        return self.to_mask().explain(tile)
+
+    def __repr__(self) -> str:
+        values = self.startend_row_indices
+        rows = "" if self.rows is None else f", rows={self.rows}"
+        return f"<flashmask.RowIndices {list(values.shape)} on {values.device}, causal={self.causal}{rows}>"
+
+    def __str__(self) -> str:
+        return str(self.to_mask())
+
+
+def check_row_indices(name: str, values: Any, causal: object) -> None:
+    """Refuses what is not int32 [batch, heads, columns, n] with an n that `causal` allows; looks at no value."""
+    boolean("causal", causal)
+    if not (hasattr(values, "dtype") and hasattr(values, "shape")):
+        raise TypeError(f"{name} is {described(values)}; expected an int32 tensor [batch, heads, columns, n]")
+    if str(values.dtype).removeprefix("torch.") != "int32":
+        raise TypeError(f"{name} holds {values.dtype} values; expected int32")
+    if len(values.shape) != 4:
+        raise ValueError(f"{name} has shape {list(values.shape)}; expected [batch, heads, columns, n]")
+    allowed = (1, 2) if causal else (2, 4)
+    if values.shape[3] not in allowed:
+        raise ValueError(
+            f"{name} has n = {values.shape[3]} vectors, shape {list(values.shape)}; with causal={causal} n is "
+            f"{allowed[0]} or {allowed[1]}"
+        )

@@ -1,0 +1,148 @@
+"""Masks from what other programs have: booleans, bits, pairs, compressed rows, row indices, block maps."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flashmask import _structs as s
+from flashmask._arguments import (
+    AnyArray,
+    SparseRows,
+    array,
+    described,
+    integers,
+    length,
+    pointer,
+    structs,
+)
+from flashmask._arguments import (
+    pairs as pairs_of,
+)
+from flashmask._library import create
+from flashmask._mask import Mask, MaskShape
+from flashmask._rows import check_row_indices
+
+if TYPE_CHECKING:
+    import torch
+
+    from flashmask._arguments import Pairs
+
+_INTEGER_TYPES = {1: s.DENSE_I8, 2: s.DENSE_I16, 4: s.DENSE_I32, 8: s.DENSE_I64}
+
+
+def _shape4(shape: tuple[int, ...]) -> MaskShape:
+    """Leading dimensions that an array does not have are 1."""
+    return MaskShape(*((1,) * (4 - len(shape)) + shape))
+
+
+def from_dense(visible: AnyArray | torch.Tensor | Sequence[Any]) -> Mask:
+    """From booleans, or integers that are 0 or 1, [rows, columns] or with heads, or batch and heads, before.
+
+    True = visible. An array or CPU tensor of any strides is read once, where it lies. ValueError at the first integer
+    that is neither 0 nor 1.
+    """
+    scores = np.asarray(visible) if isinstance(visible, (list, tuple)) else array("visible", visible)
+    if scores.dtype.kind not in "biu":
+        raise TypeError(f"visible holds {scores.dtype} values; expected booleans, or integers that are 0 or 1")
+    if scores.ndim not in (2, 3, 4):
+        raise ValueError(f"visible has shape {list(scores.shape)}; expected 2 to 4 dimensions")
+    if not scores.dtype.isnative or any(stride % scores.itemsize for stride in scores.strides):
+        scores = np.ascontiguousarray(scores, scores.dtype.newbyteorder("="))
+    shape = _shape4(scores.shape)
+    strides = np.zeros(4, np.int64)
+    strides[4 - scores.ndim :] = np.asarray(scores.strides, np.int64) // scores.itemsize
+    kind = s.DENSE_BOOLEAN if scores.dtype.kind == "b" else _INTEGER_TYPES[scores.itemsize]
+    return Mask(create("mask_from_strided", shape.struct(), scores.ctypes.data, kind, pointer(strides)))
+
+
+def from_packed(bits: AnyArray | torch.Tensor, columns: int) -> Mask:
+    """From bits, uint8 [rows, ceil(columns / 8)] or with heads, or batch and heads, before: bit c % 8 of byte c // 8.
+
+    What numpy.packbits(visible, axis=-1, bitorder="little") gives. Bits past the last column are not looked at.
+    """
+    packed = array("bits", bits)
+    wide = length("columns", columns)
+    if packed.dtype != np.uint8:
+        raise TypeError(f"bits holds {packed.dtype} values; expected uint8")
+    if packed.ndim not in (2, 3, 4) or packed.shape[-1] != (wide + 7) // 8:
+        raise ValueError(
+            f"bits has shape {list(packed.shape)}; expected 2 to 4 dimensions, the last of ceil({wide} / 8) = "
+            f"{(wide + 7) // 8} bytes"
+        )
+    shape = _shape4((*packed.shape[:-1], wide))
+    packed = np.ascontiguousarray(packed)
+    return Mask(create("mask_from_packed", shape.struct(), pointer(packed, ctypes.c_uint8)))
+
+
+def from_pairs(rows: int, columns: int, pairs: Pairs) -> Mask:
+    """From the visible scores, (row, column) `pairs` [count, 2] in any order; repeated pairs are one.
+
+    ValueError at the first pair that lies outside.
+    """
+    given = pairs_of("pairs", pairs)
+    return Mask(
+        create(
+            "mask_from_pairs",
+            length("rows", rows),
+            length("columns", columns),
+            structs(given, s.VisiblePair),
+            len(given),
+        )
+    )
+
+
+def from_csr(matrix: SparseRows) -> Mask:
+    """From compressed sparse rows, as scipy.sparse has them: row i sees column j where an entry is stored.
+
+    `matrix` is anything with `indptr` [rows + 1], `indices` and `shape`, also a row of which `indices` is unsorted.
+    Stored zeros count as entries: `matrix.eliminate_zeros()` drops them.
+    """
+    if not all(hasattr(matrix, name) for name in ("indptr", "indices", "shape")):
+        raise TypeError(
+            f"matrix is {described(matrix)}; expected compressed sparse rows with indptr, indices and shape"
+        )
+    layout = getattr(matrix, "format", "csr")
+    if layout != "csr":
+        raise TypeError(f"matrix is in the format {layout!r}; expected csr: pass matrix.tocsr()")
+    if len(matrix.shape) != 2:
+        raise ValueError(f"matrix has shape {list(matrix.shape)}; expected two dimensions")
+    rows, columns = (length(f"matrix.shape[{axis}]", size) for axis, size in enumerate(matrix.shape))
+    offsets = integers("matrix.indptr", matrix.indptr)
+    indices = integers("matrix.indices", matrix.indices)
+    if offsets.size != rows + 1:
+        raise ValueError(f"matrix.indptr has {offsets.size} values for {rows} rows; expected {rows + 1}")
+    return Mask(create("mask_from_csr", rows, columns, pointer(offsets), pointer(indices), indices.size))
+
+
+def from_startend_row_indices(
+    values: AnyArray | torch.Tensor | Sequence[Any], *, causal: bool, rows: int | None = None
+) -> Mask:
+    """From row indices, int32 [batch, heads, columns, n]: the rows of each column that are masked.
+
+    | causal | n | vectors            | masked rows r of column j                             |
+    |--------|---|--------------------|-------------------------------------------------------|
+    | True   | 1 | LTS                | r >= LTS, and the causal part r < j + rows - columns  |
+    | True   | 2 | LTS, LTE           | LTS <= r < LTE, and the causal part                   |
+    | False  | 2 | LTS, UTE           | r >= LTS or r < UTE                                   |
+    | False  | 4 | LTS, LTE, UTS, UTE | LTS <= r < LTE or UTS <= r < UTE                      |
+
+    Values outside [0, rows] are legal and are clipped; `rows` defaults to as many as columns. FlashMask (Wang et al.
+    2024), section 4.1. Row indices on a device: flashmask.RowIndices.
+    """
+    given = array("values", values)
+    if isinstance(values, (list, tuple)):
+        given = integers("values", values, ndim=4)
+        if given.size and (given.min() < -(2**31) or given.max() >= 2**31):
+            raise ValueError("values holds an integer of more than 32 bits; expected int32")
+        given = given.astype(np.int32)
+    check_row_indices("values", given, causal)
+    batch, heads, columns, vectors = given.shape
+    shape = MaskShape(batch, heads, columns if rows is None else length("rows", rows), columns)
+    given = np.ascontiguousarray(given)
+    return Mask(
+        create("mask_from_startend_row_indices", pointer(given, ctypes.c_int32), shape.struct(), vectors, int(causal))
+    )
