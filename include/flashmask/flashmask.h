@@ -15,6 +15,7 @@
 #include "flashmask/interval_mask.h"
 #include "flashmask/kernels.h"
 #include "flashmask/mask.h"
+#include "flashmask/merge.h"
 #include "flashmask/packed_mask.h"
 #include "flashmask/problem.h"
 #include "flashmask/reference.h"

@@ -4,6 +4,7 @@
 
 #include "c_api/callback_executor.h"
 #include "c_api/convert.h"
+#include "flashmask/merge.h"
 
 struct flashmask_plan {
   flashmask::Plan plan;
@@ -51,6 +52,34 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
           .grad_q = to_tensor_view(tensors.grad_q, "grad_q"),
           .grad_k = to_tensor_view(tensors.grad_k, "grad_k"),
           .grad_v = to_tensor_view(tensors.grad_v, "grad_v")};
+}
+
+flashmask::MergeTensors to_merge_tensors(const flashmask_merge_tensors& tensors) {
+  return {to_tensor_view(tensors.o1, "o1"), to_tensor_view(tensors.lse1, "lse1"),
+          to_tensor_view(tensors.o2, "o2"), to_tensor_view(tensors.lse2, "lse2"),
+          to_tensor_view(tensors.o, "o"),   to_tensor_view(tensors.lse, "lse")};
+}
+
+flashmask::MergeGradients to_merge_gradients(const flashmask_merge_gradients& tensors) {
+  return {.o1 = to_tensor_view(tensors.o1, "o1"),
+          .lse1 = to_tensor_view(tensors.lse1, "lse1"),
+          .o2 = to_tensor_view(tensors.o2, "o2"),
+          .lse2 = to_tensor_view(tensors.lse2, "lse2"),
+          .o = to_tensor_view(tensors.o, "o"),
+          .lse = to_tensor_view(tensors.lse, "lse"),
+          .grad_o = to_tensor_view(tensors.grad_o, "grad_o"),
+          .grad_lse = to_tensor_view(tensors.grad_lse, "grad_lse"),
+          .grad_o1 = to_tensor_view(tensors.grad_o1, "grad_o1"),
+          .grad_lse1 = to_tensor_view(tensors.grad_lse1, "grad_lse1"),
+          .grad_o2 = to_tensor_view(tensors.grad_o2, "grad_o2"),
+          .grad_lse2 = to_tensor_view(tensors.grad_lse2, "grad_lse2")};
+}
+
+/// Calls `run` with the executor of a call that needs nothing else.
+template <typename Run>
+void execute(const flashmask_execution* execution, Run&& run) {
+  auto executor = borrow(execution == nullptr ? nullptr : execution->executor);
+  run(executor ? static_cast<flashmask::Executor&>(*executor) : flashmask::default_executor());
 }
 
 void check_stream(const flashmask::Plan& plan, const void* stream) {
@@ -125,5 +154,20 @@ flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_
     const auto views = to_backward_tensors(require(tensors, "tensors"));
     execute(ready, execution == nullptr ? flashmask_execution{} : *execution,
             [&](const Execution& where) { flashmask::backward(ready, views, where); });
+  });
+}
+
+flashmask_status flashmask_merge(const flashmask_merge_tensors* tensors, const flashmask_execution* execution) {
+  return guard([&] {
+    const auto views = to_merge_tensors(require(tensors, "tensors"));
+    execute(execution, [&](flashmask::Executor& executor) { flashmask::merge(views, executor); });
+  });
+}
+
+flashmask_status flashmask_merge_backward(const flashmask_merge_gradients* tensors,
+                                          const flashmask_execution* execution) {
+  return guard([&] {
+    const auto views = to_merge_gradients(require(tensors, "tensors"));
+    execute(execution, [&](flashmask::Executor& executor) { flashmask::merge_backward(views, executor); });
   });
 }

@@ -9,7 +9,7 @@
 namespace flashmask {
 namespace {
 
-using Shape = std::vector<std::int64_t>;
+using Shape = TensorCheck::Shape;
 
 template <class Sizes>
 std::string shape_text(const Sizes& sizes, int rank) {
@@ -19,54 +19,11 @@ std::string shape_text(const Sizes& sizes, int rank) {
   return text + ")";
 }
 
-/// Checks one tensor of a call.
-class TensorCheck {
- public:
-  TensorCheck(const char* call, const Problem& problem) : call_(call), device_(problem.device) {}
-
-  void operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const {
-    check_shape(name, tensor, expected);
-    if (tensor.dtype != dtype) fail(name, "dtype is " + to_string(tensor.dtype) + "; expected " + to_string(dtype));
-    if (tensor.device != device_)
-      fail(name, "device is " + to_string(tensor.device) + "; expected " + to_string(device_) + " as the plan says");
-    if (is_empty(expected)) return;
-    check_strides(name, tensor);
-    if (tensor.data == nullptr) fail(name, "data is a null pointer");
-    if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_in_bytes(dtype) != 0)
-      fail(name, "data is not aligned to its element of " + std::to_string(size_in_bytes(dtype)) + " bytes");
-  }
-
- private:
-  [[noreturn]] void fail(const char* name, const std::string& what) const {
-    throw Error(Status::invalid_argument, std::string(call_) + ": " + name + ": " + what);
-  }
-
-  static bool is_empty(const Shape& shape) {
-    for (const std::int64_t size : shape)
-      if (size == 0) return true;
-    return false;
-  }
-
-  void check_shape(const char* name, const TensorView& tensor, const Shape& expected) const {
-    const int rank = static_cast<int>(expected.size());
-    bool same = tensor.rank == rank;
-    for (int axis = 0; same && axis < rank; ++axis)
-      same = tensor.shape[static_cast<std::size_t>(axis)] == expected[static_cast<std::size_t>(axis)];
-    if (!same)
-      fail(name, "shape is " + (tensor.present() ? shape_text(tensor.shape, tensor.rank) : "absent") + "; expected " +
-                     shape_text(expected, rank));
-  }
-
-  void check_strides(const char* name, const TensorView& tensor) const {
-    const auto last = static_cast<std::size_t>(tensor.rank - 1);
-    if (tensor.shape[last] > 1 && tensor.strides[last] != 1)
-      fail(name, "the last stride is " + std::to_string(tensor.strides[last]) +
-                     "; expected 1: make the tensor contiguous in its last dimension");
-  }
-
-  const char* call_;
-  Device device_;
-};
+bool is_empty(const Shape& shape) {
+  for (const std::int64_t size : shape)
+    if (size == 0) return true;
+  return false;
+}
 
 struct Shapes {
   explicit Shapes(const Problem& p)
@@ -80,8 +37,41 @@ struct Shapes {
 
 }  // namespace
 
+void TensorCheck::operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const {
+  check_shape(name, tensor, expected);
+  if (tensor.dtype != dtype) fail(name, "dtype is " + to_string(tensor.dtype) + "; expected " + to_string(dtype));
+  if (tensor.device != device_)
+    fail(name, "device is " + to_string(tensor.device) + "; expected " + to_string(device_) + ", that of the call");
+  if (is_empty(expected)) return;
+  check_strides(name, tensor);
+  if (tensor.data == nullptr) fail(name, "data is a null pointer");
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_in_bytes(dtype) != 0)
+    fail(name, "data is not aligned to its element of " + std::to_string(size_in_bytes(dtype)) + " bytes");
+}
+
+void TensorCheck::fail(const char* name, const std::string& what) const {
+  throw Error(Status::invalid_argument, std::string(call_) + ": " + name + ": " + what);
+}
+
+void TensorCheck::check_shape(const char* name, const TensorView& tensor, const Shape& expected) const {
+  const int rank = static_cast<int>(expected.size());
+  bool same = tensor.rank == rank;
+  for (int axis = 0; same && axis < rank; ++axis)
+    same = tensor.shape[static_cast<std::size_t>(axis)] == expected[static_cast<std::size_t>(axis)];
+  if (!same)
+    fail(name, "shape is " + (tensor.present() ? shape_text(tensor.shape, tensor.rank) : "absent") + "; expected " +
+                   shape_text(expected, rank));
+}
+
+void TensorCheck::check_strides(const char* name, const TensorView& tensor) const {
+  const auto last = static_cast<std::size_t>(tensor.rank - 1);
+  if (tensor.shape[last] > 1 && tensor.strides[last] != 1)
+    fail(name, "the last stride is " + std::to_string(tensor.strides[last]) +
+                   "; expected 1: make the tensor contiguous in its last dimension");
+}
+
 void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
-  const TensorCheck check("forward", problem);
+  const TensorCheck check("forward", problem.device);
   const Shapes shapes(problem);
   check("q", tensors.q, problem.dtype, shapes.q);
   check("k", tensors.k, problem.dtype, shapes.k);
@@ -91,7 +81,7 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
 }
 
 void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
-  const TensorCheck check("backward", problem);
+  const TensorCheck check("backward", problem.device);
   const Shapes shapes(problem);
   check("q", tensors.q, problem.dtype, shapes.q);
   check("k", tensors.k, problem.dtype, shapes.k);

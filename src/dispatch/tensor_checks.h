@@ -1,11 +1,32 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "flashmask/attention.h"
 
 namespace flashmask {
 
-/// Throw Status::invalid_argument naming the first tensor whose rank, shape, dtype, device, stride or pointer does not
-/// fit the problem.
+/// Checks the tensors of one call, one after another.
+class TensorCheck {
+ public:
+  using Shape = std::vector<std::int64_t>;
+
+  TensorCheck(const char* call, Device device) : call_(call), device_(device) {}
+
+  /// Throws Status::invalid_argument, naming the tensor, unless it has what is expected and memory that can be used.
+  void operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const;
+
+ private:
+  [[noreturn]] void fail(const char* name, const std::string& what) const;
+  void check_shape(const char* name, const TensorView& tensor, const Shape& expected) const;
+  void check_strides(const char* name, const TensorView& tensor) const;
+
+  const char* call_;
+  Device device_;
+};
+
+/// Throw Status::invalid_argument, naming the first tensor that does not fit the problem.
 void check_tensors(const Problem& problem, const ForwardTensors& tensors);
 void check_tensors(const Problem& problem, const BackwardTensors& tensors);
 

@@ -1,0 +1,102 @@
+#include "flashmask/merge.h"
+
+#include <array>
+#include <vector>
+
+#include "c_api/handles.h"
+#include "check/host_tensor.h"
+
+namespace flashmask::c_api {
+namespace {
+
+flashmask_tensor to_c(const TensorView& view) {
+  flashmask_tensor tensor{};
+  tensor.data = view.data;
+  tensor.dtype = static_cast<std::int32_t>(view.dtype);
+  tensor.rank = view.rank;
+  std::ranges::copy(view.shape, tensor.shape);
+  std::ranges::copy(view.strides, tensor.strides);
+  return tensor;
+}
+
+/// o1, lse1, o2, lse2, o, lse, grad_o, grad_lse, grad_o1, grad_lse1, grad_o2, grad_lse2.
+struct Tensors {
+  std::vector<check::HostTensor> all;
+
+  Tensors() {
+    check::RandomNumbers random(9);
+    for (int i = 0; i < 12; ++i) {
+      if (i % 2 == 0) {
+        all.emplace_back(DType::f32, std::vector<std::int64_t>{2, 33, 3, 20});
+      } else {
+        all.emplace_back(DType::f32, std::vector<std::int64_t>{2, 3, 33});
+      }
+      if (i < 4 || i == 6 || i == 7) all.back().fill_normal(random);
+    }
+  }
+  flashmask_tensor c(std::size_t i) const { return to_c(all[i].view()); }
+  TensorView cpp(std::size_t i) const { return all[i].view(); }
+
+  flashmask_merge_tensors c_forward() const { return {c(0), c(1), c(2), c(3), c(4), c(5)}; }
+  flashmask_merge_gradients c_backward(bool with_grad_lse) const {
+    return {c(0), c(1), c(2),  c(3), c(4), c(5), c(6), with_grad_lse ? c(7) : flashmask_tensor{},
+            c(8), c(9), c(10), c(11)};
+  }
+  MergeGradients cpp_backward(bool with_grad_lse) const {
+    return {cpp(0), cpp(1), cpp(2),  cpp(3), cpp(4), cpp(5), cpp(6), with_grad_lse ? cpp(7) : TensorView{},
+            cpp(8), cpp(9), cpp(10), cpp(11)};
+  }
+};
+
+TEST(MergeCalls, AreThoseOfTheLibrary) {
+  for (const bool with_grad_lse : {false, true}) {
+    const Tensors in_c;
+    const Tensors in_cpp;
+    const flashmask_merge_tensors forward = in_c.c_forward();
+    ASSERT_EQ(flashmask_merge(&forward, nullptr), FLASHMASK_OK) << flashmask_last_error();
+    const flashmask_merge_gradients backward = in_c.c_backward(with_grad_lse);
+    ASSERT_EQ(flashmask_merge_backward(&backward, nullptr), FLASHMASK_OK) << flashmask_last_error();
+    merge({in_cpp.cpp(0), in_cpp.cpp(1), in_cpp.cpp(2), in_cpp.cpp(3), in_cpp.cpp(4), in_cpp.cpp(5)});
+    merge_backward(in_cpp.cpp_backward(with_grad_lse));
+    for (const std::size_t output : {4, 5, 8, 9, 10, 11})
+      EXPECT_EQ(in_c.all[output].values(), in_cpp.all[output].values()) << output;
+  }
+}
+
+TEST(MergeCalls, RunOnTheCallersThreads) {
+  int bodies = 0;
+  const flashmask_executor executor{&bodies, [](void*) { return 2; },
+                                    [](void* count, int bodies_wanted, void (*body)(void*, int), void* context) {
+                                      *static_cast<int*>(count) += bodies_wanted;
+                                      for (int i = 0; i < bodies_wanted; ++i) body(context, i);
+                                    }};
+  const flashmask_execution execution{&executor, nullptr, 0, nullptr, 0, 0};
+  const Tensors tensors;
+  const flashmask_merge_tensors forward = tensors.c_forward();
+  ASSERT_EQ(flashmask_merge(&forward, &execution), FLASHMASK_OK) << flashmask_last_error();
+  EXPECT_EQ(bodies, 2);
+  const flashmask_merge_gradients backward = tensors.c_backward(true);
+  ASSERT_EQ(flashmask_merge_backward(&backward, &execution), FLASHMASK_OK) << flashmask_last_error();
+  EXPECT_EQ(bodies, 4);
+}
+
+TEST(MergeCalls, NameWhatIsWrong) {
+  const Tensors tensors;
+  flashmask_merge_tensors forward = tensors.c_forward();
+  forward.o2.rank = 5;
+  expect_refused(flashmask_merge(&forward, nullptr), FLASHMASK_INVALID_ARGUMENT, "o2 has rank 5");
+  forward = tensors.c_forward();
+  forward.lse1 = {};
+  expect_refused(flashmask_merge(&forward, nullptr), FLASHMASK_INVALID_ARGUMENT, "lse1: shape is absent");
+  forward = tensors.c_forward();
+  forward.o1.device_type = FLASHMASK_CUDA;
+  expect_refused(flashmask_merge(&forward, nullptr), FLASHMASK_UNSUPPORTED, "merges there only");
+  flashmask_merge_gradients backward = tensors.c_backward(true);
+  backward.grad_o2.dtype = FLASHMASK_F16;
+  expect_refused(flashmask_merge_backward(&backward, nullptr), FLASHMASK_INVALID_ARGUMENT, "grad_o2: dtype is f16");
+  expect_refused(flashmask_merge(nullptr, nullptr), FLASHMASK_INVALID_ARGUMENT, "tensors is NULL");
+  expect_refused(flashmask_merge_backward(nullptr, nullptr), FLASHMASK_INVALID_ARGUMENT, "tensors is NULL");
+}
+
+}  // namespace
+}  // namespace flashmask::c_api
