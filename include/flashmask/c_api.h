@@ -232,6 +232,7 @@ typedef struct flashmask_startend_row_indices {
 } flashmask_startend_row_indices;
 
 /// The shortest encoding. Call with values = NULL, capacity = 0 for the size, then with a buffer of that many values.
+/// FLASHMASK_UNSUPPORTED for a mask of bits and for one that a block map was ANDed onto.
 FLASHMASK_API flashmask_status flashmask_mask_to_startend_row_indices(const flashmask_mask* mask, int32_t* values,
                                                                       int64_t capacity,
                                                                       flashmask_startend_row_indices* encoding);

@@ -83,6 +83,17 @@ flashmask::DrawOptions to_draw_options(const flashmask_draw_options* options) {
   return {options->batch, options->head, options->width, options->colour != 0};
 }
 
+flashmask::StartEndRowIndices to_row_indices(const Mask& mask) {
+  const flashmask::LoweredMask lowered = flashmask::lower(mask, flashmask::MaskForm::intervals);
+  if (lowered.blocks() != nullptr) {
+    throw flashmask::Error(flashmask::Status::unsupported,
+                           "to_startend_row_indices: " + mask.description() +
+                               " has a block map beside its intervals, which row indices cannot say; export the mask "
+                               "without the map, and the map on its own");
+  }
+  return flashmask::to_startend_row_indices(lowered.intervals());
+}
+
 }  // namespace
 
 void flashmask_mask_destroy(flashmask_mask* mask) { delete mask; }
@@ -125,7 +136,7 @@ flashmask_status flashmask_mask_to_startend_row_indices(const flashmask_mask* ma
                                                         flashmask_startend_row_indices* encoding) {
   return guard([&] {
     require(encoding, "encoding");
-    const auto indices = flashmask::to_startend_row_indices(flashmask::lower(require(mask, "mask").mask).intervals());
+    const auto indices = to_row_indices(require(mask, "mask").mask);
     const auto size = static_cast<std::int64_t>(indices.values.size());
     copy_out(std::span(indices.values), values, static_cast<std::size_t>(std::max<std::int64_t>(capacity, 0)),
              "values");

@@ -241,6 +241,21 @@ TEST(MaskIndices, AreNotHalfWrittenToASmallBuffer) {
   EXPECT_EQ(encoding.size, 0);
 }
 
+TEST(MaskIndices, RefuseWhatTwoRangesAColumnCannotSay) {
+  flashmask_startend_row_indices encoding{};
+  const MaskHandle dilated = make(flashmask_mask_dilated_window, 9, 9, 2, 1, 2);
+  expect_refused(flashmask_mask_to_startend_row_indices(dilated.get(), nullptr, 0, &encoding), FLASHMASK_UNSUPPORTED,
+                 "column 0");
+
+  const flashmask_mask_shape shape{1, 1, 256, 256};
+  const std::vector<std::uint8_t> keep{1, 0, 1, 1};
+  const BlockMapHandle map = make_block_map(flashmask_block_map_create, &shape, 128, keep.data());
+  const MaskHandle causal = make(flashmask_mask_causal, 256, 256);
+  const MaskHandle both = make(flashmask_mask_and_block_map, causal.get(), map.get());
+  expect_refused(flashmask_mask_to_startend_row_indices(both.get(), nullptr, 0, &encoding), FLASHMASK_UNSUPPORTED,
+                 "block map");
+}
+
 TEST(MaskIndices, RefuseThreeVectors) {
   const std::vector<std::int32_t> values(18);
   const flashmask_mask_shape shape{1, 1, 6, 6};
