@@ -2,13 +2,14 @@
 
 import sys as _sys
 
-from flashmask import masks
+from flashmask import block_maps, masks
+from flashmask._block_map import BlockMap
 from flashmask._library import version as _version
 from flashmask._mask import Mask, MaskShape
 from flashmask._rows import RowIndices
 
 __version__ = _version()
-__all__ = ["Mask", "MaskShape", "RowIndices", "__version__", "masks"]
+__all__ = ["BlockMap", "Mask", "MaskShape", "RowIndices", "__version__", "block_maps", "masks"]
 
 if "torch" in _sys.modules:
     from flashmask._pytree import register as _register

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from flashmask._arguments import Integers
+    from flashmask._reordering import Reordering
 
 
 class MaskShape(NamedTuple):
@@ -148,10 +149,9 @@ class Mask:
     def to_startend_row_indices(self) -> tuple[np.ndarray[Any, np.dtype[np.int32]], bool]:
         """The shortest row indices that say the mask, int32 [batch, heads, columns, n], and their `causal`.
 
-        NotImplementedError, naming the first column that does not fit, for a mask of bits.
+        NotImplementedError, naming the first column that does not fit, for a mask of bits, and for one that a block
+        map was ANDed onto.
         """
-        if self.form == "bits":
-            raise NotImplementedError(f"row indices hold two masked ranges a column, but in this mask {self.why}")
         encoding = s.StartendRowIndices()
         call("mask_to_startend_row_indices", self._handle, None, 0, ctypes.byref(encoding))
         shape = self.shape
@@ -237,6 +237,25 @@ class Mask:
         explanation = s.Explanation()
         call("mask_explain", self._handle, 128, 128, ctypes.byref(explanation))
         return bool(explanation.visible_pairs)
+
+    def permute(self, rows: Integers, columns: Integers) -> Mask:
+        """The mask whose row i, column j is row rows[i], column columns[j] of this one.
+
+        Permutations [rows] and [columns], or one a batch entry of the mask, [batch, rows] and [batch, columns].
+        """
+        from flashmask._reordering import permute
+
+        return permute(self, rows, columns)
+
+    def reorder(self, tile: tuple[int, int] = (128, 128)) -> Reordering:
+        """The mask in an order of tokens that takes less work at tiles of `tile` (rows, columns), where there is one.
+
+        Reverse Cuthill-McKee on the symmetrised mask, and on the bipartite graph of rows and columns. Sharma and
+        Geiping 2024 (Binary Block Masking), section 3.2.
+        """
+        from flashmask._reordering import reorder
+
+        return reorder(self, tile)
 
     def drop_queries(self, rows: Integers) -> Mask:
         """The mask without the given `rows` [count], which then see nothing."""

@@ -2,29 +2,9 @@
 
 import numpy as np
 import pytest
+from visibility import check, documents_of, grid
+
 from flashmask import masks
-
-
-def grid(rows, columns):
-    """Row numbers [rows, 1] and column numbers [1, columns]."""
-    return np.arange(rows)[:, None], np.arange(columns)[None, :]
-
-
-def documents_of(lengths, tokens):
-    """The document of every token [tokens], −1 in the padding."""
-    ids = np.full(tokens, -1)
-    ids[: sum(lengths)] = np.repeat(np.arange(len(lengths)), lengths)
-    return ids
-
-
-def check(mask, expected):
-    """Compares [rows, columns] or [heads, rows, columns] with what the mask shows."""
-    expected = np.asarray(expected, bool)
-    shown = mask.to_dense()
-    assert shown.dtype == np.bool_
-    assert shown.shape == mask.shape == (1,) * (4 - expected.ndim) + expected.shape
-    np.testing.assert_array_equal(shown.reshape(expected.shape), expected)
-
 
 SIZES = [(1, 1), (10, 10), (65, 130), (130, 65), (1, 200), (0, 5), (5, 0), (127, 127)]
 PACKINGS = [([4, 3, 3], 10), ([], 7), ([0, 5, 0, 0, 70, 1], 80), ([1] * 9, 9), ([130], 130), ([64, 64, 0], 128)]

@@ -4,6 +4,7 @@ Every builder checks its numbers and returns a flashmask.Mask. Lengths and posit
 windows are aligned bottom-right: "self" of row i is column i + columns - rows. docs/masks.md draws every family.
 """
 
+from flashmask._reordering import reverse_cuthill_mckee
 from flashmask.masks._documents import (
     SharedQuestion,
     bidirectional_spans,
@@ -16,7 +17,32 @@ from flashmask.masks._documents import (
     shared_question,
     sliding_window_document,
 )
-from flashmask.masks._imports import from_csr, from_dense, from_packed, from_pairs, from_startend_row_indices
+from flashmask.masks._imports import (
+    from_block_map,
+    from_csr,
+    from_dense,
+    from_packed,
+    from_pairs,
+    from_startend_row_indices,
+)
+from flashmask.masks._mask_mod import from_mask_mod
+from flashmask.masks._sparse import (
+    NeighbourhoodAxis,
+    big_bird,
+    fixed_factorised,
+    hash_sparse_sorted,
+    neighbourhood,
+    neighbourhood_2d,
+    neighbourhood_3d,
+    qk_sparse_segments,
+    random_eviction,
+    scfa_hash_sparse,
+    scfa_qk_sparse,
+    strided_factorised,
+)
+from flashmask.masks._stacks import drop_queries, stack_batch, stack_heads
+from flashmask.masks._tensors import from_cu_seqlens, from_document_ids, from_position_ids
+from flashmask.masks._trees import TreeMask, graph, medusa_parents, medusa_tree, tree, tree_in_order
 from flashmask.masks._windows import (
     causal,
     dilated_window,
@@ -28,26 +54,53 @@ from flashmask.masks._windows import (
 )
 
 __all__ = [
+    "NeighbourhoodAxis",
     "SharedQuestion",
+    "TreeMask",
     "bidirectional_spans",
+    "big_bird",
     "block_diffusion",
     "causal",
     "causal_blockwise",
     "causal_document",
     "dilated_window",
     "document",
+    "drop_queries",
+    "fixed_factorised",
+    "from_block_map",
     "from_csr",
+    "from_cu_seqlens",
     "from_dense",
+    "from_document_ids",
+    "from_mask_mod",
     "from_packed",
     "from_pairs",
+    "from_position_ids",
     "from_startend_row_indices",
     "full",
     "global_sliding_window",
     "global_tokens",
+    "graph",
+    "hash_sparse_sorted",
+    "medusa_parents",
+    "medusa_tree",
+    "neighbourhood",
+    "neighbourhood_2d",
+    "neighbourhood_3d",
     "prefix_lm_causal",
     "prefix_lm_document",
+    "qk_sparse_segments",
+    "random_eviction",
+    "reverse_cuthill_mckee",
+    "scfa_hash_sparse",
+    "scfa_qk_sparse",
     "shared_question",
     "sliding_window",
     "sliding_window_document",
+    "stack_batch",
+    "stack_heads",
+    "strided_factorised",
+    "tree",
+    "tree_in_order",
     "window",
 ]

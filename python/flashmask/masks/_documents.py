@@ -155,7 +155,7 @@ def block_diffusion(length: int, block: int) -> Mask:
     """Block diffusion of one sample laid out [x_t | x_0], 2 * `length` tokens in blocks of `block`.
 
     A noisy block sees itself and the clean blocks before it; a clean block sees the clean blocks up to and including
-    itself. Arriola et al. 2025 (Block Diffusion), section 3.
+    itself. Arriola et al. 2025 (Block Diffusion).
     """
     tokens = integer("length", length, minimum=0)
     return Mask(create("mask_block_diffusion", tokens, integer("block", block, minimum=1)))

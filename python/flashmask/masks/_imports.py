@@ -22,6 +22,7 @@ from flashmask._arguments import (
 from flashmask._arguments import (
     pairs as pairs_of,
 )
+from flashmask._block_map import BlockMap
 from flashmask._library import create
 from flashmask._mask import Mask, MaskShape
 from flashmask._rows import check_row_indices
@@ -146,3 +147,10 @@ def from_startend_row_indices(
     return Mask(
         create("mask_from_startend_row_indices", pointer(given, ctypes.c_int32), shape.struct(), vectors, int(causal))
     )
+
+
+def from_block_map(map: BlockMap) -> Mask:
+    """The blocks of a flashmask.BlockMap alone."""
+    if not isinstance(map, BlockMap):
+        raise TypeError(f"map is {described(map)}; expected a BlockMap")
+    return map.to_mask()

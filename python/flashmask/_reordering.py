@@ -1,0 +1,109 @@
+"""Reordering: a mask in an order of tokens that takes less work."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashmask import _structs as s
+from flashmask._arguments import IntArray, SparseRows, described, integers, pointer
+from flashmask._explain import tile_shape
+from flashmask._library import call, create, library
+from flashmask._mask import Mask, MaskShape
+
+
+@dataclass(frozen=True, eq=False)
+class Reordering:
+    """A mask whose visible scores were gathered into fewer tiles by renaming tokens.
+
+    Sharma and Geiping 2024 (Binary Block Masking), section 3.2.
+    """
+
+    mask: Mask
+    """In the new order."""
+    rows: IntArray
+    """[batch, rows] of the mask: row i of `mask` is row rows[b, i] of the original. Gather q, o, lse by it."""
+    columns: IntArray
+    """[batch, columns]. Gather k and v by it."""
+    gained: bool
+    """False: `mask` is as the original and the permutations change nothing."""
+    tile: tuple[int, int]
+    tiles_before: int
+    """Active tiles."""
+    tiles_after: int
+    why: str
+    """Which order was taken, or why none."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tiles_before:,} -> {self.tiles_after:,} active tiles at {self.tile[0]} x {self.tile[1]}: {self.why}"
+        )
+
+
+def reorder(mask: Mask, tile: object) -> Reordering:
+    """See Mask.reorder."""
+    tile_rows, tile_columns = tile_shape(tile)
+    handle = create("mask_reorder", mask._handle, tile_rows, tile_columns)
+    try:
+        view = s.ReorderingView()
+        call("reordering_get", handle, ctypes.byref(view))
+        shape = mask.shape
+        return Reordering(
+            mask=Mask(create("reordering_get_mask", handle)),
+            rows=_copied(view.rows, shape.batch, shape.rows),
+            columns=_copied(view.columns, shape.batch, shape.columns),
+            gained=bool(view.gained),
+            tile=(view.tile_rows, view.tile_columns),
+            tiles_before=view.tiles_before,
+            tiles_after=view.tiles_after,
+            why=view.why.decode(),
+        )
+    finally:
+        library.flashmask_reordering_destroy(handle)
+
+
+def _copied(values: ctypes._Pointer[ctypes.c_int64], batch: int, tokens: int) -> IntArray:
+    if batch * tokens == 0:
+        return np.empty((batch, tokens), np.int64)
+    return np.ctypeslib.as_array(values, (batch, tokens)).copy()
+
+
+def permute(mask: Mask, rows: object, columns: object) -> Mask:
+    """See Mask.permute."""
+    shape = mask.shape
+    by_row, by_column = _order("rows", rows, shape), _order("columns", columns, shape)
+    return Mask(create("mask_permute", mask._handle, pointer(by_row), pointer(by_column)))
+
+
+def _order(name: str, given: object, shape: MaskShape) -> IntArray:
+    """A permutation a batch entry, [batch, tokens]; one for all may come without the batch."""
+    order = integers(name, given, ndim=(1, 2))
+    tokens = getattr(shape, name)
+    if order.shape not in ((tokens,), (shape.batch, tokens)):
+        raise ValueError(f"{name} has shape {list(order.shape)}; expected [{tokens}] or [{shape.batch}, {tokens}]")
+    return np.ascontiguousarray(np.broadcast_to(order, (shape.batch, tokens)))
+
+
+def reverse_cuthill_mckee(matrix: SparseRows) -> IntArray:
+    """The nodes of a graph in the order of Cuthill and McKee (1969), reversed; int64 [nodes].
+
+    `matrix` are compressed sparse rows with edges in both directions, as flashmask.masks.from_csr takes them. Breadth
+    first, a node's neighbours by ascending degree, from an end of its component (George and Liu 1979).
+    """
+    if not all(hasattr(matrix, name) for name in ("indptr", "indices")):
+        raise TypeError(f"matrix is {described(matrix)}; expected compressed sparse rows with indptr and indices")
+    offsets, neighbours = integers("matrix.indptr", matrix.indptr), integers("matrix.indices", matrix.indices)
+    if offsets.size == 0:
+        raise ValueError("matrix.indptr is empty; expected one offset a node and the end")
+    order = np.empty(offsets.size - 1, np.int64)
+    call(
+        "reverse_cuthill_mckee",
+        order.size,
+        pointer(offsets),
+        pointer(neighbours),
+        neighbours.size,
+        pointer(order),
+    )
+    return order

@@ -1,0 +1,102 @@
+"""Block maps that people use.
+
+`shape` counts scores, (rows, columns) or (batch, heads, rows, columns), and `block` is a side of a block in tokens, a
+multiple of 16. The own block of a row of blocks is aligned bottom-right, as causality is: that of row i is
+i + block columns − block rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flashmask._arguments import AnyArray, array, described, integer, length
+from flashmask._block_map import BlockMap, block_side, of_blocks, score_shape
+from flashmask._mask import MaskShape
+
+if TYPE_CHECKING:
+    from flashmask._block_map import Blocks, Shape
+
+__all__ = ["at_least", "best", "butterfly", "create", "from_dense", "random", "sliding", "strided"]
+
+
+def create(shape: Shape, block: int, keep: Blocks) -> BlockMap:
+    """BlockMap(shape, block, keep)."""
+    return BlockMap(shape, block, keep)
+
+
+def from_dense(visible: Blocks, block: int) -> BlockMap:
+    """The blocks of `visible`, booleans or 0 and 1 [rows, columns] or with heads, batch before, that hold any score.
+
+    A side of `block` tokens; the last row and column of blocks may be ragged.
+    """
+    given = np.asarray(visible) if isinstance(visible, (list, tuple)) else array("visible", visible)
+    if given.dtype.kind not in "biu":
+        raise TypeError(f"visible holds {given.dtype} values; expected booleans, or integers that are 0 or 1")
+    if given.ndim not in (2, 3, 4):
+        raise ValueError(f"visible has shape {list(given.shape)}; expected 2 to 4 dimensions")
+    side = block_side(block)
+    seen = given.reshape((1,) * (4 - given.ndim) + given.shape) != 0
+    if 0 not in seen.shape:
+        by_row = np.logical_or.reduceat(seen, np.arange(0, seen.shape[2], side), axis=2)
+        keep = np.logical_or.reduceat(by_row, np.arange(0, seen.shape[3], side), axis=3)
+    else:
+        keep = np.zeros((*seen.shape[:2], -(-seen.shape[2] // side), -(-seen.shape[3] // side)), np.bool_)
+    return BlockMap(MaskShape(*seen.shape), side, keep)
+
+
+def butterfly(shape: Shape, block: int, strides: int | None = None) -> BlockMap:
+    """A row keeps its own block and those whose number differs from its own in one of the lowest `strides` bits.
+
+    None: in any one bit. Where a side has a power of two of blocks, strides + 1 blocks a row. Chen et al. 2021
+    (Pixelated Butterfly), section 3.2: flat block butterfly.
+    """
+    bits = -1 if strides is None else length("strides", strides)
+    return BlockMap._built("butterfly", score_shape(shape), block_side(block), (bits,))
+
+
+def strided(shape: Shape, block: int, stride: int) -> BlockMap:
+    """A row keeps its own block and every block a multiple of `stride` blocks before or after it."""
+    step = integer("stride", stride, minimum=1)
+    return BlockMap._built("strided", score_shape(shape), block_side(block), (step,))
+
+
+def sliding(shape: Shape, block: int, left: int, right: int) -> BlockMap:
+    """A row keeps its own block and `left` and `right` neighbours."""
+    sides = (length("left", left), length("right", right))
+    return BlockMap._built("sliding", score_shape(shape), block_side(block), sides)
+
+
+def random(shape: Shape, block: int, kept: int, seed: int) -> BlockMap:
+    """Every row of blocks of every batch entry and head keeps `kept` different blocks, each choice as likely.
+
+    A `seed`, unsigned, gives the same map on every machine.
+    """
+    draw = (length("kept", kept), integer("seed", seed, minimum=0, maximum=2**64 - 1))
+    return BlockMap._built("random", score_shape(shape), block_side(block), draw)
+
+
+def best(shape: Shape, block: int, scores: Blocks, kept: int) -> BlockMap:
+    """A row keeps its `kept` best blocks, the earlier ones among equals; one at −inf never.
+
+    `scores` [batch, heads, block rows, block columns], or less leading dimensions, such as estimated attention.
+    """
+    extent, side = score_shape(shape), block_side(block)
+    return BlockMap._built("best", extent, side, (_scores(scores, extent, side), length("kept", kept)))
+
+
+def at_least(shape: Shape, block: int, scores: Blocks, threshold: float) -> BlockMap:
+    """A row keeps the blocks that score at least `threshold`; `scores` as in best()."""
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.number)):
+        raise TypeError(f"threshold is {described(threshold)}; expected a number")
+    if math.isnan(threshold):
+        raise ValueError("threshold is nan; expected a number")
+    extent, side = score_shape(shape), block_side(block)
+    return BlockMap._built("at_least", extent, side, (_scores(scores, extent, side), float(threshold)))
+
+
+def _scores(scores: object, shape: MaskShape, block: int) -> AnyArray:
+    """float32, one a block."""
+    return of_blocks("scores", scores, shape, block, "fiu").astype(np.float32)

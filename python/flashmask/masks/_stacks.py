@@ -1,0 +1,40 @@
+"""Masks from masks."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from flashmask._arguments import described
+from flashmask._library import create
+from flashmask._mask import Mask
+
+if TYPE_CHECKING:
+    from flashmask._arguments import Integers
+
+
+def stack_batch(masks: Iterable[Mask]) -> Mask:
+    """One mask a batch entry, all of the same heads, rows and columns."""
+    return _stacked("stack_batch", masks)
+
+
+def stack_heads(masks: Iterable[Mask]) -> Mask:
+    """One mask a head, all of the same batch, rows and columns."""
+    return _stacked("stack_heads", masks)
+
+
+def _stacked(name: str, masks: Iterable[Mask]) -> Mask:
+    given = list(masks)
+    for k, mask in enumerate(given):
+        if not isinstance(mask, Mask):
+            raise TypeError(f"masks[{k}] is {described(mask)}; expected a Mask")
+    handles = (ctypes.c_void_p * len(given))(*(mask._handle for mask in given))
+    return Mask(create(f"mask_{name}", handles, len(given)))
+
+
+def drop_queries(mask: Mask, rows: Integers) -> Mask:
+    """The mask without the given `rows` [count], which then see nothing."""
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask is {described(mask)}; expected a Mask")
+    return mask.drop_queries(rows)

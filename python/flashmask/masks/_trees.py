@@ -1,0 +1,121 @@
+"""Masks of trees and graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from flashmask import _structs as s
+from flashmask._arguments import IntArray, boolean, choice, integers, length, pairs, pointer, structs
+from flashmask._arguments import lengths as token_counts
+from flashmask._library import create
+from flashmask._mask import Mask
+
+if TYPE_CHECKING:
+    from flashmask._arguments import Integers, Pairs
+
+_ORDERS = ("as_given", "depth_first")
+_SIGHTS = ("ancestors", "parent")
+
+
+class TreeMask(NamedTuple):
+    """A mask of a tree, and the first token of each given node in the sequence, int64 [nodes]."""
+
+    mask: Mask
+    positions: IntArray
+
+
+def tree(
+    parents: Integers,
+    lengths: Integers,
+    tokens: int | None = None,
+    order: Literal["as_given", "depth_first"] = "depth_first",
+) -> TreeMask:
+    """A forest: each node sees its ancestors and itself, causally.
+
+    Node k has lengths[k] tokens and the parent parents[k], −1 for a root; both [nodes]. "depth_first" lays the nodes
+    out so that every subtree is contiguous and returns where each went; "as_given" keeps the order of the arrays, and
+    raises ValueError where parents do not come before children or a subtree is torn. `tokens` defaults to the sum.
+    """
+    above, sizes = integers("parents", parents), token_counts("lengths", lengths)
+    if above.size != sizes.size:
+        raise ValueError(f"parents has {above.size} nodes, lengths has {sizes.size}; expected as many of each")
+    total = int(sizes.sum()) if tokens is None else length("tokens", tokens)
+    positions = np.empty(above.size, np.int64)
+    layout = choice("order", order, _ORDERS)
+    mask = Mask(create("mask_tree", pointer(above), pointer(sizes), above.size, total, layout, pointer(positions)))
+    return TreeMask(mask, positions)
+
+
+def tree_in_order(
+    parents: Integers, tokens: int, prefix: int = 0, sight: Literal["ancestors", "parent"] = "ancestors"
+) -> Mask:
+    """A forest of one token a node in the order of the array, as a decoder verifies speculated tokens.
+
+    parents[k] [nodes] is an earlier node, or −1 for a root. All nodes see the `prefix` columns before them (the cache);
+    the rest of `tokens` is padding: `tokens` rows and prefix + tokens columns. `sight`: a node sees its ancestors, or
+    its parent only, as the generator published with Binary Block Masking (Sharma and Geiping 2024) draws it.
+    """
+    above = integers("parents", parents)
+    return Mask(
+        create(
+            "mask_tree_in_order",
+            pointer(above),
+            above.size,
+            length("tokens", tokens),
+            length("prefix", prefix),
+            choice("sight", sight, _SIGHTS),
+        )
+    )
+
+
+def medusa_parents(candidates: Integers) -> IntArray:
+    """The tree of MEDUSA, breadth first, for tree_in_order: candidates[k] children for each node of level k − 1.
+
+    candidates[0] roots. Int64 [sum over k of the product of candidates[0] to candidates[k]]. Cai et al. 2024 (Medusa),
+    section 2.1.2.
+    """
+    counts = token_counts("candidates", candidates)
+    parents = np.empty(0, np.int64)
+    level = np.array([-1])
+    for count in counts:
+        first = parents.size
+        parents = np.concatenate([parents, np.repeat(level, count)])
+        level = np.arange(first, parents.size)
+    return parents
+
+
+def medusa_tree(
+    candidates: Integers, tokens: int, prefix: int = 0, sight: Literal["ancestors", "parent"] = "ancestors"
+) -> Mask:
+    """tree_in_order() of medusa_parents(candidates)."""
+    counts = token_counts("candidates", candidates)
+    return Mask(
+        create(
+            "mask_medusa_tree",
+            pointer(counts),
+            counts.size,
+            length("tokens", tokens),
+            length("prefix", prefix),
+            choice("sight", sight, _SIGHTS),
+        )
+    )
+
+
+def graph(nodes: int, edges: Pairs, *, symmetric: bool = False, self_loops: bool = False) -> Mask:
+    """Attention over a graph: row u sees column v for each edge (u, v) of `edges` [count, 2], in any order.
+
+    `symmetric`: an edge is seen from both its ends. `self_loops`: every node sees itself. Repeated edges are one.
+    """
+    given = pairs("edges", edges)
+    return Mask(
+        create(
+            "mask_graph",
+            length("nodes", nodes),
+            structs(given, s.VisiblePair),
+            len(given),
+            int(boolean("symmetric", symmetric)),
+            int(boolean("self_loops", self_loops)),
+        )
+    )
