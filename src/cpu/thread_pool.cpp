@@ -1,9 +1,12 @@
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -62,60 +65,46 @@ int threads_from_environment() {
   return static_cast<int>(threads);
 }
 
-/// Threads that sleep between runs. The caller works too, so `threads` − 1 of them are started, on first need.
-class ThreadPool final : public Executor {
+/// A parallel run: what is left of it is taken body by body.
+class Job {
  public:
-  ~ThreadPool() override { stop(); }
+  Job(int count, const std::function<void(int)>& body) : count_(count), body_(body) {}
 
-  int workers() const override {
-    const int wanted = wanted_.load(std::memory_order_relaxed);
-    if (wanted != 0) return wanted;
-    const int from_environment = threads_from_environment();
-    return from_environment != 0 ? from_environment : cpu::available_processors();
-  }
-
-  void set_threads(int threads) { wanted_.store(threads, std::memory_order_relaxed); }
-
-  void run(int count, const std::function<void(int)>& body) override {
-    // A body that calls back, or a second caller, must not wait for the pool it is using: it works alone.
-    const std::unique_lock running(running_, std::try_to_lock);
-    const int threads = std::min(workers(), count);
-    if (inside_body() || !running.owns_lock() || threads <= 1) {
-      serial_executor().run(count, body);
-      return;
-    }
-    run_parallel(count, threads, body);
-  }
-
- private:
-  struct Job {
-    Job(int tasks, const std::function<void(int)>& call) : count(tasks), body(call) {}
-
-    const int count;
-    const std::function<void(int)>& body;
-    std::atomic<int> next{0};
-    FirstError error;
-
-    void work() {
-      inside_body() = true;
-      for (int i = next++; i < count; i = next++) {
-        try {
-          body(i);
-        } catch (...) {
-          error.capture();
-        }
+  void work() {
+    inside_body() = true;
+    for (int i = next_++; i < count_; i = next_++) {
+      try {
+        body_(i);
+      } catch (...) {
+        error_.capture();
       }
-      inside_body() = false;
     }
-  };
+    inside_body() = false;
+  }
+  void rethrow() const { error_.rethrow(); }
 
+  /// Whether this thread works on a job.
   static bool& inside_body() {
     thread_local bool inside = false;
     return inside;
   }
 
-  void run_parallel(int count, int threads, const std::function<void(int)>& body) {
-    Job job(count, body);
+ private:
+  const int count_;
+  const std::function<void(int)>& body_;
+  std::atomic<int> next_{0};
+  FirstError error_;
+};
+
+/// Threads that sleep between runs. The caller works too, so one fewer than a run takes are started, on first need.
+class Crew {
+ public:
+  ~Crew() { stop(); }
+
+  /// Held by the caller whose job runs.
+  std::mutex& running() { return running_; }
+
+  void run(int threads, Job& job) {
     {
       const std::scoped_lock lock(mutex_);
       while (static_cast<int>(threads_.size()) < threads - 1) threads_.emplace_back([this] { serve(); });
@@ -127,9 +116,9 @@ class ThreadPool final : public Executor {
     std::unique_lock lock(mutex_);
     job_ = nullptr;
     done_.wait(lock, [this] { return busy_ == 0; });
-    job.error.rethrow();
   }
 
+ private:
   void serve() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -154,9 +143,8 @@ class ThreadPool final : public Executor {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  std::atomic<int> wanted_{0};
-  std::mutex running_;  ///< held by the caller whose job runs
-  std::mutex mutex_;    ///< guards what follows
+  std::mutex running_;
+  std::mutex mutex_;  ///< guards what follows
   std::condition_variable wake_, done_;
   std::vector<std::thread> threads_;
   Job* job_ = nullptr;
@@ -165,8 +153,48 @@ class ThreadPool final : public Executor {
   bool stopping_ = false;
 };
 
+class ThreadPool final : public Executor {
+ public:
+  ThreadPool() : crew_(std::make_unique<Crew>()) {}
+
+  int workers() const override {
+    const int wanted = wanted_.load(std::memory_order_relaxed);
+    if (wanted != 0) return wanted;
+    const int from_environment = threads_from_environment();
+    return from_environment != 0 ? from_environment : cpu::available_processors();
+  }
+
+  void set_threads(int threads) { wanted_.store(threads, std::memory_order_relaxed); }
+
+  void run(int count, const std::function<void(int)>& body) override {
+    // A body that calls back, or a second caller, must not wait for the pool it is using: it works alone.
+    const std::unique_lock running(crew_->running(), std::try_to_lock);
+    const int threads = std::min(workers(), count);
+    if (Job::inside_body() || !running.owns_lock() || threads <= 1) {
+      serial_executor().run(count, body);
+      return;
+    }
+    Job job(count, body);
+    crew_->run(threads, job);
+    job.rethrow();
+  }
+
+  /// In the child of a fork, which has none of its parent's threads but whatever locks they held.
+  void start_anew() {
+    parents_ = crew_.release();
+    crew_ = std::make_unique<Crew>();
+  }
+
+ private:
+  std::atomic<int> wanted_{0};
+  std::unique_ptr<Crew> crew_;
+  Crew* parents_ = nullptr;  ///< can be neither used nor put away
+};
+
 ThreadPool& pool() {
   static ThreadPool instance;
+  // Data loaders fork workers out of processes whose pool has started.
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { pool().start_anew(); });
   return instance;
 }
 

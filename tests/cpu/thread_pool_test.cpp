@@ -1,6 +1,11 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <set>
@@ -23,6 +28,15 @@ class ThreadPool : public testing::Test {
   }
 };
 
+/// Each body waits for the others: they can only meet when `threads` run at once.
+void meet(int threads) {
+  std::atomic<int> arrived{0};
+  default_executor().run(threads, [&](int) {
+    ++arrived;
+    while (arrived < threads) std::this_thread::yield();
+  });
+}
+
 TEST_F(ThreadPool, CallsEveryBodyOnce) {
   set_thread_count(4);
   for (const int count : {0, 1, 3, 4, 5, 100}) {
@@ -35,13 +49,65 @@ TEST_F(ThreadPool, CallsEveryBodyOnce) {
 TEST_F(ThreadPool, UsesAsManyThreadsAsAsked) {
   set_thread_count(3);
   EXPECT_EQ(default_executor().workers(), 3);
-  // Each body waits for the others: they can only meet when three threads run at once.
-  std::atomic<int> arrived{0};
-  default_executor().run(3, [&](int) {
-    ++arrived;
-    while (arrived < 3) std::this_thread::yield();
+  meet(3);
+}
+
+/// Runs `body` in a forked child that ends as a program does; its exit status, or −1 where it did not end in time.
+template <class Body>
+int status_of_child(const Body& body) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::exit(0);
+  }
+  int status = 0;
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > late) {
+      kill(child, SIGKILL);
+      waitpid(child, &status, 0);
+      return -1;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -2;
+}
+
+TEST_F(ThreadPool, AForkedChildHasThreadsOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer lets no child of several threads start threads";
+#endif
+  set_thread_count(3);
+  meet(3);
+  EXPECT_EQ(status_of_child([] { meet(3); }), 0);
+  EXPECT_EQ(status_of_child([] {}), 0) << "a child that runs nothing ends";
+  EXPECT_EQ(status_of_child([] {
+              meet(3);
+              if (status_of_child([] { meet(3); }) != 0) _exit(1);
+            }),
+            0)
+      << "a child of the child";
+  meet(3);
+}
+
+TEST_F(ThreadPool, AChildForkedWhileThePoolWorksHasThreadsOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer lets no child of several threads start threads";
+#endif
+  set_thread_count(3);
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) default_executor().run(3, [](int) {});
   });
-  EXPECT_EQ(arrived, 3);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(status_of_child([] {
+                meet(3);
+                _exit(0);
+              }),
+              0);
+  stop = true;
+  busy.join();
 }
 
 TEST_F(ThreadPool, ANestedCallRunsOnItsCaller) {

@@ -1,0 +1,14 @@
+"""Packing for fine-tuning: whole examples side by side in sequences of one length, with the mask that isolates them.
+
+from functools import partial
+from torch.utils.data import DataLoader
+from flashmask.data import pack
+
+loader = DataLoader(examples, batch_size=64, collate_fn=partial(pack, length=4096))
+"""
+
+from flashmask.data._answers import answer_log_probs
+from flashmask.data._bins import fill
+from flashmask.data._pack import Packed, pack
+
+__all__ = ["Packed", "answer_log_probs", "fill", "pack"]
