@@ -100,7 +100,7 @@ TEST_F(ThreadPool, AChildForkedWhileThePoolWorksHasThreadsOfItsOwn) {
   std::thread busy([&] {
     while (!stop) default_executor().run(3, [](int) {});
   });
-  for (int i = 0; i < 20; ++i)
+  for (int i = 0; i < 20 && !HasFailure(); ++i)
     EXPECT_EQ(status_of_child([] {
                 meet(3);
                 _exit(0);
