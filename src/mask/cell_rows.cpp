@@ -5,12 +5,10 @@
 
 #include "mask/cell_words.h"
 #include "schedule/joined_lists.h"
+#include "schedule/piece_count.h"
 
 namespace flashmask {
 namespace {
-
-/// More pieces than workers even out uneven ones.
-constexpr std::int64_t kPiecesPerWorker = 4;
 
 BitMask join(const MaskShape& shape, std::vector<CellRows>& pieces) {
   std::vector<RunLists> lists;
@@ -53,8 +51,7 @@ void CellRows::add(std::int32_t column, const std::uint64_t* words, std::int64_t
 BitMask build_bits(const MaskShape& shape, Executor& executor, const std::function<FillCells()>& make_fill) {
   const std::int64_t per_head = (shape.rows + kCellSize - 1) / kCellSize;
   const std::int64_t rows = shape.batch * shape.heads * per_head;
-  const std::int64_t most = executor.workers() == 1 ? 1 : executor.workers() * kPiecesPerWorker;
-  const std::int64_t number = std::clamp<std::int64_t>(rows, 1, most);
+  const std::int64_t number = piece_count(executor, rows);
   std::vector<CellRows> pieces(static_cast<std::size_t>(number));
   executor.run(static_cast<int>(number), [&](int i) {
     CellRows& piece = pieces[static_cast<std::size_t>(i)];

@@ -11,21 +11,20 @@
 #include "schedule/block_runs.h"
 #include "schedule/column_runs.h"
 #include "schedule/joined_lists.h"
+#include "schedule/piece_count.h"
 #include "schedule/tile_shape.h"
 #include "schedule/turned_runs.h"
 
 namespace flashmask {
 namespace {
 
-/// More pieces than workers even out uneven ones; pieces of a few lists cost more than they bring.
-constexpr std::int64_t kPiecesPerWorker = 4;
+/// Pieces of a few lists cost more than they bring.
 constexpr std::int64_t kListsPerPiece = 16;
 
 /// Shares [0, count) out in consecutive pieces; build(begin, end) gives the run lists of one.
 template <class Build>
 RunLists build_in_pieces(std::int64_t count, std::int64_t least, Executor& executor, const Build& build) {
-  const std::int64_t most = executor.workers() == 1 ? 1 : executor.workers() * kPiecesPerWorker;
-  const std::int64_t number = std::clamp<std::int64_t>(count / least, 1, most);
+  const std::int64_t number = piece_count(executor, count / least);
   std::vector<RunLists> pieces(static_cast<std::size_t>(number));
   executor.run(static_cast<int>(number), [&](int i) {
     pieces[static_cast<std::size_t>(i)] = build(count * i / number, count * (i + 1) / number);

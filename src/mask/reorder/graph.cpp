@@ -10,13 +10,13 @@
 
 #include "mask/reorder/row_words.h"
 #include "schedule/changed_tiles.h"
+#include "schedule/piece_count.h"
 
 namespace flashmask {
 namespace {
 
 /// Rows in which visible scores are counted.
 constexpr std::int64_t kCountedRows = 512;
-constexpr std::int64_t kPiecesPerWorker = 4;
 /// Times the mean degree, from which a node is a hub.
 constexpr std::int64_t kHubDegrees = 8;
 
@@ -95,9 +95,8 @@ double visible_per_row(const BitMask& mask, std::int64_t batch) {
 }
 
 Graph visible_columns(const BitMask& mask, std::int64_t batch, int halvings, Executor& executor) {
-  const std::int64_t most = executor.workers() == 1 ? 1 : executor.workers() * kPiecesPerWorker;
   const std::int64_t rows = mask.shape().rows;
-  const std::int64_t number = std::clamp<std::int64_t>(mask.cell_rows(), 1, most);
+  const std::int64_t number = piece_count(executor, mask.cell_rows());
   std::vector<Graph> pieces(static_cast<std::size_t>(number));
   executor.run(static_cast<int>(number), [&](int i) {
     RowReader reader(mask, batch, halvings);
