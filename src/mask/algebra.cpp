@@ -26,9 +26,6 @@ constexpr Operator kAnd = {"&", unite, [](std::uint64_t a, std::uint64_t b) { re
 /// Either sees it: what both mask is masked.
 constexpr Operator kOr = {"|", intersect, [](std::uint64_t a, std::uint64_t b) { return a | b; }};
 
-/// A mask's batch entry or head where those of 1 are broadcast.
-std::int64_t broadcast_index(std::int64_t index, std::int64_t size) { return size == 1 ? 0 : index; }
-
 std::size_t ranges_of(const IntervalMask& mask, std::int64_t batch, std::int64_t head, std::int64_t column,
                       std::array<Interval, 2>& out) {
   const MaskShape& shape = mask.shape();
@@ -60,7 +57,7 @@ std::optional<Misfit> combine_intervals(const IntervalMask& a, const IntervalMas
 /// What a row of a stretch shows in one of its cells.
 std::uint64_t word_of(const CellReader::Stretch& stretch, std::int32_t cell, std::int64_t row) {
   if (stretch.kind != TileKind::partial) return stretch.kind == TileKind::full ? ~0ULL : 0;
-  return stretch.words[std::int64_t{cell - stretch.begin} * kCellSize + row];
+  return stretch.words_of(cell)[row];
 }
 
 /// Both stretches cover [begin, end). Cells that neither side has to be looked at in cost nothing.
@@ -82,14 +79,10 @@ void combine_stretches(const CellReader::Stretch& a, const CellReader::Stretch& 
 
 BitMask combine_bits(const BitMask& a, const BitMask& b, const Operator& op, const MaskShape& shape,
                      Executor& executor) {
-  const auto reader = [](const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row) {
-    return CellReader(mask, broadcast_index(batch, mask.shape().batch), broadcast_index(head, mask.shape().heads),
-                      cell_row);
-  };
   return build_bits(shape, executor, [&]() -> FillCells {
     return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
-      CellReader of_a = reader(a, batch, head, cell_row);
-      CellReader of_b = reader(b, batch, head, cell_row);
+      CellReader of_a(a, batch, head, cell_row);
+      CellReader of_b(b, batch, head, cell_row);
       const std::int64_t rows = shape.rows - cell_row * kCellSize;
       for (std::int32_t cell = 0; cell < a.cell_columns();) {
         const CellReader::Stretch left = of_a.at(cell);
@@ -119,12 +112,10 @@ MaskShape common_shape(const MaskShape& a, const MaskShape& b, const std::string
           a.rows, a.columns};
 }
 
-bool plain_intervals(const LoweredMask& mask) { return mask.form() == MaskForm::intervals && mask.blocks() == nullptr; }
-
 Mask combine(const Mask& a, const Mask& b, const Operator& op) {
   const MaskShape shape = common_shape(a.shape(), b.shape(), std::string("Mask ") + op.symbol + " Mask");
   const std::string description = "(" + a.description() + " " + op.symbol + " " + b.description() + ")";
-  if (plain_intervals(a.lowered()) && plain_intervals(b.lowered())) {
+  if (is_plain_intervals(a.lowered()) && is_plain_intervals(b.lowered())) {
     IntervalMask intervals(shape);
     const auto misfit = combine_intervals(a.lowered().intervals(), b.lowered().intervals(), op, intervals);
     if (!misfit) return {std::move(intervals), description};
@@ -153,25 +144,26 @@ bool complement_intervals(const IntervalMask& mask, IntervalMask& out) {
   return true;
 }
 
+/// What a partial stretch hides, in the rows and columns that exist.
+void complement_cells(const CellReader::Stretch& stretch, const MaskShape& shape, std::int64_t rows, CellRows& out) {
+  std::array<std::uint64_t, kCellSize> words;
+  for (std::int32_t cell = stretch.begin; cell < stretch.end; ++cell) {
+    const std::uint64_t present = low_bits(shape.columns - std::int64_t{cell} * kCellSize);
+    for (std::int64_t r = 0; r < kCellSize; ++r) {
+      words[static_cast<std::size_t>(r)] = r < rows ? ~stretch.words_of(cell)[r] & present : 0;
+    }
+    out.add_partial(cell, words.data());
+  }
+}
+
 BitMask complement_bits(const BitMask& mask, Executor& executor) {
   const MaskShape& shape = mask.shape();
   return build_bits(shape, executor, [&]() -> FillCells {
     return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
-      CellReader reader(mask, batch, head, cell_row);
-      const std::int64_t rows = shape.rows - cell_row * kCellSize;
-      std::array<std::uint64_t, kCellSize> words;
-      for (std::int32_t cell = 0; cell < mask.cell_columns();) {
-        const CellReader::Stretch stretch = reader.at(cell);
-        if (stretch.kind == TileKind::skip) out.add_full(cell, stretch.end);
-        for (; stretch.kind == TileKind::partial && cell < stretch.end; ++cell) {
-          const std::uint64_t present = low_bits(shape.columns - std::int64_t{cell} * kCellSize);
-          for (std::int64_t r = 0; r < kCellSize; ++r) {
-            words[static_cast<std::size_t>(r)] = r < rows ? ~word_of(stretch, cell, r) & present : 0;
-          }
-          out.add_partial(cell, words.data());
-        }
-        cell = stretch.end;
-      }
+      for_each_stretch(mask, batch, head, cell_row, [&](const CellReader::Stretch& stretch) {
+        if (stretch.kind == TileKind::skip) out.add_full(stretch.begin, stretch.end);
+        if (stretch.kind == TileKind::partial) complement_cells(stretch, shape, shape.rows - cell_row * kCellSize, out);
+      });
     };
   });
 }
@@ -184,7 +176,7 @@ Mask operator|(const Mask& a, const Mask& b) { return combine(a, b, kOr); }
 
 Mask operator~(const Mask& mask) {
   const std::string description = "~" + mask.description();
-  if (plain_intervals(mask.lowered())) {
+  if (is_plain_intervals(mask.lowered())) {
     IntervalMask intervals(mask.shape());
     if (complement_intervals(mask.lowered().intervals(), intervals)) return {std::move(intervals), description};
   }

@@ -14,13 +14,12 @@
 namespace flashmask {
 namespace {
 
-/// Bits of a cell's 64 columns, or rows, that lie in kept blocks.
-template <class Keeps>
-std::uint64_t kept_bits(std::int64_t first, std::int64_t end, std::int64_t block, const Keeps& keeps) {
+/// Bits of the 64 columns from `first` on that lie in kept blocks; `end` is where the mask ends.
+std::uint64_t kept_bits(std::int64_t first, std::int64_t end, std::int64_t block, const std::uint8_t* keep) {
   std::uint64_t word = 0;
   for (std::int64_t i = first; i < std::min(end, first + kCellSize);) {
     const std::int64_t next = std::min((i / block + 1) * block, end);
-    if (keeps(i / block)) word |= range_bits(i - first, next - first);
+    if (keep[i / block] != 0) word |= range_bits(i - first, next - first);
     i = next;
   }
   return word;
@@ -33,8 +32,7 @@ void kept_words(const BlockMap& map, std::int64_t batch, std::int64_t head, std:
   std::fill_n(out, kCellSize, 0);
   for (std::int64_t row = row0; row < std::min(row0 + kCellSize, shape.rows);) {
     const std::uint8_t* keep = map.row(batch, head, row / map.block());
-    const std::uint64_t kept =
-        kept_bits(column0, shape.columns, map.block(), [&](std::int64_t block) { return keep[block] != 0; });
+    const std::uint64_t kept = kept_bits(column0, shape.columns, map.block(), keep);
     const std::int64_t end = std::min({(row / map.block() + 1) * map.block(), row0 + kCellSize, shape.rows});
     for (; row < end; ++row) out[row - row0] = (words == nullptr ? ~0ULL : words[row - row0]) & kept;
   }
@@ -43,12 +41,20 @@ void kept_words(const BlockMap& map, std::int64_t batch, std::int64_t head, std:
 /// Blocks of whole cells: each cell is kept or left out.
 void keep_whole_cells(const CellReader::Stretch& stretch, const std::uint8_t* keep, std::int64_t block, CellRows& out) {
   for (std::int32_t cell = stretch.begin; cell < stretch.end; ++cell) {
-    if (keep[std::int64_t{cell} * kCellSize / block] == 0) continue;
-    if (stretch.kind == TileKind::full) {
-      out.add_full(cell, cell + 1);
-    } else {
-      out.add_partial(cell, stretch.words + std::int64_t{cell - stretch.begin} * kCellSize);
-    }
+    if (keep[std::int64_t{cell} * kCellSize / block] != 0) out.copy(stretch, cell, cell + 1);
+  }
+}
+
+/// Any other blocks: each cell is looked at.
+void keep_parts_of_cells(const CellReader::Stretch& stretch, const BlockMap& map, std::int64_t batch, std::int64_t head,
+                         std::int64_t row0, CellRows& out) {
+  const MaskShape& shape = map.shape();
+  std::array<std::uint64_t, kCellSize> words;
+  for (std::int32_t cell = stretch.begin; cell < stretch.end; ++cell) {
+    const std::int64_t column0 = std::int64_t{cell} * kCellSize;
+    const std::uint64_t* own = stretch.kind == TileKind::partial ? stretch.words_of(cell) : nullptr;
+    kept_words(map, batch, head, row0, column0, own, words.data());
+    out.add(cell, words.data(), shape.rows - row0, shape.columns - column0);
   }
 }
 
@@ -100,28 +106,19 @@ double BlockMap::density() const {
 
 BitMask keep_blocks(const BitMask& mask, const BlockMap& map, Executor& executor) {
   const MaskShape shape = common_shape(mask.shape(), map.shape());
-  const auto of_one = [](std::int64_t index, std::int64_t size) { return size == 1 ? 0 : index; };
   return build_bits(shape, executor, [&]() -> FillCells {
     return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
-      CellReader reader(mask, of_one(batch, mask.shape().batch), of_one(head, mask.shape().heads), cell_row);
-      const std::int64_t map_batch = of_one(batch, map.shape().batch);
-      const std::int64_t map_head = of_one(head, map.shape().heads);
+      const std::int64_t map_batch = broadcast_index(batch, map.shape().batch);
+      const std::int64_t map_head = broadcast_index(head, map.shape().heads);
       const std::int64_t row0 = cell_row * kCellSize;
-      std::array<std::uint64_t, kCellSize> words;
-      for (std::int32_t cell = 0; cell < mask.cell_columns();) {
-        const CellReader::Stretch stretch = reader.at(cell);
-        const bool seen = stretch.kind != TileKind::skip;
-        if (seen && map.block() % kCellSize == 0) {
+      for_each_stretch(mask, batch, head, cell_row, [&](const CellReader::Stretch& stretch) {
+        if (stretch.kind == TileKind::skip) return;
+        if (map.block() % kCellSize == 0) {
           keep_whole_cells(stretch, map.row(map_batch, map_head, row0 / map.block()), map.block(), out);
-        } else if (seen) {
-          for (std::int32_t c = cell; c < stretch.end; ++c) {
-            const std::uint64_t* own = stretch.words == nullptr ? nullptr : stretch.words + (c - cell) * kCellSize;
-            kept_words(map, map_batch, map_head, row0, std::int64_t{c} * kCellSize, own, words.data());
-            out.add(c, words.data(), shape.rows - row0, shape.columns - std::int64_t{c} * kCellSize);
-          }
+        } else {
+          keep_parts_of_cells(stretch, map, map_batch, map_head, row0, out);
         }
-        cell = stretch.end;
-      }
+      });
     };
   });
 }
@@ -130,8 +127,8 @@ Mask operator&(const Mask& mask, const BlockMap& map) {
   const MaskShape shape = common_shape(mask.shape(), map.shape());
   const std::string description = "(" + mask.description() + " & block_map(" + grouped(map.block()) + "))";
   const LoweredMask& lowered = mask.lowered();
-  const bool beside = lowered.form() == MaskForm::intervals && lowered.blocks() == nullptr &&
-                      map.block() % kWholeTiles == 0 && shape == mask.shape() && same_heads(map.shape(), shape);
+  const bool beside = is_plain_intervals(lowered) && map.block() % kWholeTiles == 0 && shape == mask.shape() &&
+                      same_heads(map.shape(), shape);
   if (beside) {
     LoweredMask both(lowered.shared_intervals(), lowered.why() + ", and the block map is kept beside them",
                      std::make_shared<const BlockMap>(map));

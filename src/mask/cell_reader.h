@@ -7,21 +7,29 @@
 
 namespace flashmask {
 
-/// One row of cells of a BitMask, from left to right.
+/// A mask's batch entry or head where those of 1 are broadcast.
+inline std::int64_t broadcast_index(std::int64_t index, std::int64_t size) { return size == 1 ? 0 : index; }
+
+/// One row of cells of a BitMask, from left to right. Batch and heads of 1 are broadcast.
 class CellReader {
  public:
-  CellReader(const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row)
-      : mask_(mask),
-        next_(mask.cells().begin(mask.list(batch, head, cell_row))),
-        end_(mask.cells().end(mask.list(batch, head, cell_row))) {}
+  CellReader(const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row) : mask_(mask) {
+    const MaskShape& shape = mask.shape();
+    const std::int64_t list =
+        mask.list(broadcast_index(batch, shape.batch), broadcast_index(head, shape.heads), cell_row);
+    next_ = mask.cells().begin(list);
+    end_ = mask.cells().end(list);
+  }
 
-  /// What lies at cells [begin, end): one kind, as far to the right as it goes. `words` is that of the first, if
-  /// partial.
+  /// What lies at cells [begin, end): one kind, as far to the right as it goes.
   struct Stretch {
     std::int32_t begin = 0;
     std::int32_t end = 0;
     TileKind kind = TileKind::skip;
-    const std::uint64_t* words = nullptr;
+    const std::uint64_t* words = nullptr;  ///< of the first cell, if partial
+
+    /// Of one of its cells, if partial.
+    const std::uint64_t* words_of(std::int32_t cell) const { return words + std::int64_t{cell - begin} * kCellSize; }
   };
 
   /// `from` never falls.
@@ -38,7 +46,19 @@ class CellReader {
 
  private:
   const BitMask& mask_;
-  std::int64_t next_, end_;
+  std::int64_t next_ = 0, end_ = 0;
 };
+
+/// Calls body(stretch) for one row of cells, from left to right.
+template <class Body>
+void for_each_stretch(const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row,
+                      const Body& body) {
+  CellReader reader(mask, batch, head, cell_row);
+  for (std::int32_t cell = 0; cell < mask.cell_columns();) {
+    const CellReader::Stretch stretch = reader.at(cell);
+    body(stretch);
+    cell = stretch.end;
+  }
+}
 
 }  // namespace flashmask

@@ -60,7 +60,7 @@ std::vector<std::uint8_t> expand(const Mask& mask) {
   const MaskShape& shape = mask.shape();
   std::vector<std::uint8_t> visible(element_count("expand", {shape.batch, shape.heads, shape.rows, shape.columns}));
   const LoweredMask& lowered = mask.lowered();
-  const bool intervals = lowered.form() == MaskForm::intervals && lowered.blocks() == nullptr;
+  const bool intervals = is_plain_intervals(lowered);
   const auto bits = intervals ? nullptr : to_bits(lowered, default_executor());
   Matrix head_scores{visible.data(), shape.columns};
   for (std::int64_t batch = 0; batch < shape.batch; ++batch) {

@@ -55,21 +55,18 @@ void count_head(const BitMask& mask, std::int64_t batch, std::int64_t head, Cens
     const std::int64_t row0 = cell_row * kCellSize;
     const std::int64_t rows = std::min<std::int64_t>(kCellSize, shape.rows - row0);
     std::uint64_t seen = 0;  // rows of the cells that see anything
-    CellReader reader(mask, batch, head, cell_row);
-    for (std::int32_t cell = 0; cell < mask.cell_columns();) {
-      const CellReader::Stretch stretch = reader.at(cell);
+    for_each_stretch(mask, batch, head, cell_row, [&](const CellReader::Stretch& stretch) {
       if (stretch.kind == TileKind::full) {
         const std::int64_t end = std::min(std::int64_t{stretch.end} * kCellSize, shape.columns);
-        census.visible += rows * (end - std::int64_t{cell} * kCellSize);
+        census.visible += rows * (end - std::int64_t{stretch.begin} * kCellSize);
         seen = ~0ULL;
       }
-      const std::int64_t words = stretch.kind == TileKind::partial ? (stretch.end - cell) * kCellSize : 0;
+      const std::int64_t words = stretch.kind == TileKind::partial ? (stretch.end - stretch.begin) * kCellSize : 0;
       for (std::int64_t i = 0; i < words; ++i) {
         census.visible += std::popcount(stretch.words[i]);
         if (stretch.words[i] != 0) seen |= 1ULL << i % kCellSize;
       }
-      cell = stretch.end;
-    }
+    });
     for (std::int64_t r = 0; r < rows; ++r) {
       if ((seen >> r & 1) == 0) census.note_empty_row(batch, head, row0 + r);
     }
@@ -86,8 +83,7 @@ Census census_of(const Form& mask) {
 }
 
 Census census_of(const LoweredMask& mask) {
-  const bool intervals = mask.form() == MaskForm::intervals && mask.blocks() == nullptr;
-  return intervals ? census_of(mask.intervals()) : census_of(*to_bits(mask, default_executor()));
+  return is_plain_intervals(mask) ? census_of(mask.intervals()) : census_of(*to_bits(mask, default_executor()));
 }
 
 /// Scores of the tiles a kernel computes; ragged tiles count what they have.

@@ -63,15 +63,8 @@ BitMask stack_bits(const MaskShape& shape, const std::vector<Layer>& layers, Axi
     return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
       const Place at = place(layers, axis, batch, head);
       const BitMask& mask = *bits[static_cast<std::size_t>(&at.layer - layers.data())];
-      CellReader reader(mask, at.batch, at.head, cell_row);
-      for (std::int32_t cell = 0; cell < mask.cell_columns();) {
-        const CellReader::Stretch stretch = reader.at(cell);
-        if (stretch.kind == TileKind::full) out.add_full(cell, stretch.end);
-        for (std::int32_t c = cell; stretch.kind == TileKind::partial && c < stretch.end; ++c) {
-          out.add_partial(c, stretch.words + std::int64_t{c - cell} * kCellSize);
-        }
-        cell = stretch.end;
-      }
+      for_each_stretch(mask, at.batch, at.head, cell_row,
+                       [&](const CellReader::Stretch& stretch) { out.copy(stretch, stretch.begin, stretch.end); });
     };
   });
 }
@@ -101,9 +94,7 @@ Mask stack(const std::string& function, std::span<const Mask> masks, Axis axis) 
   MaskShape shape = masks[0].shape();
   shape.*stacked = std::ssize(layers);
   const std::string description = function + "(" + counted(masks.size(), "mask") + ")";
-  const bool intervals = std::all_of(masks.begin(), masks.end(), [](const Mask& mask) {
-    return mask.lowered().form() == MaskForm::intervals && mask.lowered().blocks() == nullptr;
-  });
+  const bool intervals = std::ranges::all_of(masks, is_plain_intervals, &Mask::lowered);
   if (intervals) return {stack_intervals(shape, layers, axis), description};
   return {stack_bits(shape, layers, axis), description};
 }

@@ -7,6 +7,11 @@
 
 namespace flashmask {
 
+/// Whether intervals alone say what the mask shows.
+inline bool is_plain_intervals(const LoweredMask& mask) {
+  return mask.form() == MaskForm::intervals && mask.blocks() == nullptr;
+}
+
 /// The bits of a mask of either form; a mask of bits is handed out without a copy.
 std::shared_ptr<const BitMask> to_bits(const LoweredMask& mask, Executor& executor);
 

@@ -19,11 +19,6 @@ CellWords row_words(const std::vector<std::uint8_t>& is_dropped, std::int64_t ro
   return kept;
 }
 
-/// The words of a cell of a partial stretch.
-const std::uint64_t* seen(const CellReader::Stretch& stretch, std::int32_t cell) {
-  return stretch.words + std::int64_t{cell - stretch.begin} * kCellSize;
-}
-
 /// The cells of a stretch without the dropped rows.
 void keep_rows(const CellReader::Stretch& stretch, const CellWords& kept, const MaskShape& shape, std::int64_t rows,
                CellRows& out) {
@@ -31,7 +26,7 @@ void keep_rows(const CellReader::Stretch& stretch, const CellWords& kept, const 
     const std::int64_t columns = shape.columns - std::int64_t{cell} * kCellSize;
     CellWords words = kept;
     for (std::size_t r = 0; r < kCellSize; ++r) {
-      words[r] &= stretch.kind == TileKind::full ? low_bits(columns) : seen(stretch, cell)[r];
+      words[r] &= stretch.kind == TileKind::full ? low_bits(columns) : stretch.words_of(cell)[r];
     }
     out.add(cell, words.data(), rows, columns);
   }
@@ -50,12 +45,8 @@ Mask drop_queries(const Mask& mask, std::span<const std::int64_t> rows) {
     const std::int64_t row0 = cell_row * kCellSize;
     const std::int64_t count = std::min<std::int64_t>(kCellSize, shape.rows - row0);
     const CellWords kept = row_words(is_dropped, row0, count);
-    CellReader reader(*bits, batch, head, cell_row);
-    for (std::int32_t cell = 0; cell < bits->cell_columns();) {
-      const CellReader::Stretch stretch = reader.at(cell);
-      keep_rows(stretch, kept, shape, count, out);
-      cell = stretch.end;
-    }
+    for_each_stretch(*bits, batch, head, cell_row,
+                     [&](const CellReader::Stretch& stretch) { keep_rows(stretch, kept, shape, count, out); });
   };
   return {build_bits(shape, executor, [&]() -> FillCells { return fill; }),
           "drop_queries(" + mask.description() + ", " + counted(rows.size(), "row") + ")"};
