@@ -28,8 +28,7 @@ template <typename Build>
 flashmask_status hand_out(flashmask_block_map** map, const flashmask_mask_shape* shape, Build&& build) noexcept {
   return guard([&] {
     require(map, "map");
-    const flashmask_mask_shape& given = require(shape, "shape");
-    *map = make_block_map(build(MaskShape{given.batch, given.heads, given.rows, given.columns}));
+    *map = make_block_map(build(flashmask::c_api::to_shape(shape)));
   });
 }
 

@@ -264,9 +264,9 @@ flashmask_status flashmask_mask_graph(int64_t nodes, const flashmask_visible_pai
 flashmask_status flashmask_mask_from_dense(const flashmask_mask_shape* shape, const uint8_t* visible,
                                            flashmask_mask** mask) {
   return hand_out(mask, [&] {
-    const auto [batch, heads, rows, columns] = require(shape, "shape");
-    const std::size_t count = element_count(std::array{batch, heads, rows, columns}, "visible");
-    return flashmask::from_dense({batch, heads, rows, columns},
-                                 array(visible, static_cast<std::int64_t>(count), "visible"));
+    const flashmask::MaskShape extent = flashmask::c_api::to_shape(shape);
+    const std::array sizes = {extent.batch, extent.heads, extent.rows, extent.columns};
+    const auto count = static_cast<std::int64_t>(element_count(sizes, "visible"));
+    return flashmask::from_dense(extent, array(visible, count, "visible"));
   });
 }

@@ -45,6 +45,11 @@ std::size_t element_count(std::span<const std::int64_t> sizes, const char* name)
   return static_cast<std::size_t>(count);
 }
 
+MaskShape to_shape(const flashmask_mask_shape* shape) {
+  const auto& [batch, heads, rows, columns] = require(shape, "shape");
+  return {batch, heads, rows, columns};
+}
+
 Direction to_direction(std::int32_t direction) { return enumerator(direction, Direction::backward, "direction"); }
 
 Visit to_visit(std::int32_t visit) { return enumerator(visit, Visit::all, "visit"); }

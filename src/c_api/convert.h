@@ -46,6 +46,8 @@ inline flashmask_mask* make_handle(Mask mask) { return new flashmask_mask{std::m
 /// Elements of a mask-shaped array with `innermost` values a column; throws when a size is negative or too large.
 std::size_t element_count(std::span<const std::int64_t> sizes, const char* name);
 
+/// A shape argument, which may not be NULL.
+MaskShape to_shape(const flashmask_mask_shape* shape);
 Direction to_direction(std::int32_t direction);
 Visit to_visit(std::int32_t visit);
 std::optional<MaskForm> to_form(std::int32_t choice);

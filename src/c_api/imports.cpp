@@ -16,13 +16,9 @@ using flashmask::c_api::enumerator;
 using flashmask::c_api::guard;
 using flashmask::c_api::make_handle;
 using flashmask::c_api::require;
+using flashmask::c_api::to_shape;
 
 namespace {
-
-MaskShape to_shape(const flashmask_mask_shape* shape) {
-  const auto& [batch, heads, rows, columns] = require(shape, "shape");
-  return {batch, heads, rows, columns};
-}
 
 /// Copies all of a dense result.
 void copy_dense(const std::vector<std::uint8_t>& from, std::uint8_t* to, std::int64_t capacity, const char* name) {

@@ -125,10 +125,11 @@ flashmask_status flashmask_mask_from_startend_row_indices(const int32_t* values,
                                                           int vectors, int causal, flashmask_mask** mask) {
   return guard([&] {
     require(mask, "mask");
-    const auto [batch, heads, rows, columns] = require(shape, "shape");
-    const std::size_t count = element_count(std::array<std::int64_t, 4>{batch, heads, columns, vectors}, "values");
-    *mask = make_handle(flashmask::from_startend_row_indices(array(values, static_cast<std::int64_t>(count), "values"),
-                                                             {batch, heads, rows, columns}, vectors, causal != 0));
+    const flashmask::MaskShape extent = flashmask::c_api::to_shape(shape);
+    const std::array<std::int64_t, 4> sizes = {extent.batch, extent.heads, extent.columns, vectors};
+    const auto count = static_cast<std::int64_t>(element_count(sizes, "values"));
+    *mask =
+        make_handle(flashmask::from_startend_row_indices(array(values, count, "values"), extent, vectors, causal != 0));
   });
 }
 
