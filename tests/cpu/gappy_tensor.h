@@ -6,6 +6,7 @@
 
 #include "check/host_tensor.h"
 #include "check/rounding.h"
+#include "cpu/kernels.h"
 
 namespace flashmask::test {
 
@@ -56,5 +57,22 @@ class GappyTensor {
   const check::HostTensor& dense_;
   check::HostTensor buffer_;
 };
+
+/// Runs a plan forward and backward in gappy memory: the results are those of `dense` to the bit, which the plan gave
+/// already, and nothing is written between the rows.
+inline void expect_same_in_gappy_memory(const Plan& planned, const check::AttentionTensors& dense) {
+  const check::AttentionTensors blank(planned.problem(), 1);
+  const GappyTensor q(dense.q), k(dense.k), v(dense.v), grad_o(dense.grad_o);
+  const GappyTensor o(blank.o), grad_q(blank.grad_q), grad_k(blank.grad_k), grad_v(blank.grad_v);
+  forward(planned, {q.view(), k.view(), v.view(), o.view(), blank.lse.view()});
+  backward(planned, {q.view(), k.view(), v.view(), o.view(), blank.lse.view(), grad_o.view(), dense.grad_lse.view(),
+                     grad_q.view(), grad_k.view(), grad_v.view()});
+  EXPECT_TRUE(same_bits(blank.lse, dense.lse)) << "lse";
+  o.expect_values_of(dense.o);
+  grad_q.expect_values_of(dense.grad_q);
+  grad_k.expect_values_of(dense.grad_k);
+  grad_v.expect_values_of(dense.grad_v);
+  for (const GappyTensor* output : {&o, &grad_q, &grad_k, &grad_v}) output->expect_canaries();
+}
 
 }  // namespace flashmask::test
