@@ -81,6 +81,9 @@ _BLOCK_MAPS: dict[str, list[Any]] = {
 
 _FUNCTIONS: dict[str, list[Any]] = {
     "set_thread_count": [c_int],
+    "kernel_count": [POINTER(c_int64)],
+    "kernel_get": [c_int64, POINTER(s.KernelInfo)],
+    "instruction_sets": [POINTER(c_char_p)],
     "mask_to_startend_row_indices": [_MASK, POINTER(c_int32), c_int64, POINTER(s.StartendRowIndices)],
     "mask_expand": [_MASK, _BYTES, c_int64],
     "mask_get_shape": [_MASK, POINTER(s.MaskShape)],
@@ -111,7 +114,7 @@ _EXCEPTIONS: dict[int, type[Exception]] = {
 }
 
 
-def _find() -> str:
+def library_path() -> str:
     """The file named by FLASHMASK_LIBRARY, else the one that lies in the package."""
     named = os.environ.get("FLASHMASK_LIBRARY")
     if named:
@@ -126,7 +129,7 @@ def _find() -> str:
 
 
 def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(_find())
+    library = ctypes.CDLL(library_path())
     library.flashmask_version.restype = c_char_p
     library.flashmask_last_error.restype = c_char_p
     signatures = dict(_FUNCTIONS)
@@ -136,7 +139,8 @@ def _load() -> ctypes.CDLL:
         function = getattr(library, f"flashmask_{name}", None)
         if function is None:
             raise ImportError(
-                f"flashmask: {_find()} has no flashmask_{name}; it is another version than this package: rebuild it"
+                f"flashmask: {library_path()} has no flashmask_{name}; it is another version than this package: "
+                "rebuild it"
             )
         function.argtypes = arguments
         function.restype = c_int

@@ -17,6 +17,8 @@ from flashmask._library import call, create, library
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from flashmask._arguments import Integers
     from flashmask._reordering import Reordering
@@ -186,6 +188,26 @@ class Mask:
         text = ctypes.create_string_buffer(size.value)
         call("mask_draw", self._handle, ctypes.byref(options), text, size.value, ctypes.byref(size))
         return text.value.decode()
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        batch: int = 0,
+        head: int = 0,
+        tile: tuple[int, int] | None = None,
+        title: str | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """A picture of one batch entry and head by matplotlib, saved to `path` (.png, .svg, .pdf) where one is given.
+
+        Full, partial and skipped tiles of `tile` (rows, columns) have colours of their own; None: 128 x 128, or an
+        eighth of a smaller mask. Masks of more than 2,048 tokens are painted block by block. `ax`: axes to paint into
+        instead of a new figure. Returns the figure. ImportError without matplotlib: pip install 'flashmask[plot]'.
+        """
+        from flashmask._plot import plot
+
+        return plot(self, path, batch, head, tile, title, ax)
 
     def __str__(self) -> str:
         """A line or two on the mask and a drawing of its first batch entry and head, at most 64 wide."""

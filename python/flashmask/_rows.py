@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from flashmask._arguments import boolean, described, length
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     import numpy as np
     import torch
+    from matplotlib.figure import Figure
 
     from flashmask._explain import Explanation
     from flashmask._mask import Mask
@@ -32,6 +35,7 @@ class RowIndices:
         check_row_indices("startend_row_indices", self.startend_row_indices, self.causal)
         if self.rows is not None:
             length("rows", self.rows)
+        _register_pytrees()
 
     @classmethod
     def _unchecked(cls, values: Any, causal: bool, rows: int | None) -> RowIndices:
@@ -57,6 +61,10 @@ class RowIndices:
         """Mask.explain() of to_mask()."""
         return self.to_mask().explain(tile)
 
+    def plot(self, path: str | PathLike[str] | None = None, **options: Any) -> Figure:
+        """Mask.plot() of to_mask(), with its options."""
+        return self.to_mask().plot(path, **options)
+
     def __repr__(self) -> str:
         values = self.startend_row_indices
         rows = "" if self.rows is None else f", rows={self.rows}"
@@ -64,6 +72,16 @@ class RowIndices:
 
     def __str__(self) -> str:
         return str(self.to_mask())
+
+
+def _register_pytrees() -> None:
+    """Where torch was imported after this package; not while torch.compile traces."""
+    import torch
+
+    if not torch.compiler.is_compiling():
+        from flashmask._pytree import register
+
+        register()
 
 
 def check_row_indices(name: str, values: Any, causal: object) -> None:

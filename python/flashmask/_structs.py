@@ -86,6 +86,20 @@ class Explanation(Structure):
     ]
 
 
+class KernelInfo(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("arch", c_char_p),
+        ("direction", c_int32),
+        ("dtype", c_int32),
+        ("device_type", c_int32),
+        ("form", c_int32),
+        ("tile_rows", c_int32),
+        ("tile_columns", c_int32),
+        ("why_not", c_char_p),
+    ]
+
+
 class DrawOptions(Structure):
     _fields_ = [("batch", c_int64), ("head", c_int64), ("width", c_int64), ("colour", c_int32)]
 

@@ -1,0 +1,102 @@
+"""`python -m flashmask info` says what this build can do; `python -m flashmask show` draws a mask."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from flashmask import Mask, masks
+from flashmask._info import as_text, info
+
+_NO_FAMILIES = ("drop_queries", "medusa_parents", "reverse_cuthill_mckee", "stack_batch", "stack_heads")
+_FAMILIES = [
+    name
+    for name in masks.__all__
+    if inspect.isfunction(getattr(masks, name)) and not name.startswith("from_") and name not in _NO_FAMILIES
+]
+_EXAMPLES = """examples:
+  python -m flashmask show causal_document 4,3,3
+  python -m flashmask show shared_question "[(4, [3, 3])]" tokens=12
+  python -m flashmask show sliding_window 131072 131072 window=4096 --plot window.png
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, or 2 where the request could not be carried out."""
+    options = _parser().parse_args(arguments)
+    try:
+        print(options.run(options))
+    except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
+        print(f"python -m flashmask: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m flashmask", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    told = commands.add_parser("info", help="version, instruction sets and kernels")
+    told.add_argument("--json", action="store_true", help="print JSON")
+    told.set_defaults(run=_info)
+    show = commands.add_parser(
+        "show",
+        help="draw a mask and say what it costs",
+        epilog=_EXAMPLES + "\nfamilies: " + ", ".join(_FAMILIES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    show.add_argument("family", help="a builder of flashmask.masks, such as causal_document")
+    show.add_argument("values", nargs="*", metavar="value", help="its arguments: Python literals, or name=literal")
+    show.add_argument("--tile", type=int, nargs=2, default=(128, 128), metavar=("ROWS", "COLUMNS"))
+    show.add_argument("--plot", metavar="FILE", help="write a picture (.png, .svg, .pdf); needs matplotlib")
+    show.add_argument("--json", action="store_true", help="print JSON instead of a drawing")
+    show.set_defaults(run=_show)
+    return parser
+
+
+def _info(options: argparse.Namespace) -> str:
+    facts = info()
+    return json.dumps(facts, indent=2) if options.json else as_text(facts)
+
+
+def _show(options: argparse.Namespace) -> str:
+    mask = _build(options.family, options.values)
+    told = mask.explain(tuple(options.tile))
+    if options.plot:
+        mask.plot(options.plot)
+    if options.json:
+        return json.dumps({"shape": list(mask.shape), **asdict(told)}, indent=2)
+    return f"{mask.draw()}\n{told}"
+
+
+def _build(family: str, values: Sequence[str]) -> Mask:
+    if family not in _FAMILIES:
+        raise ValueError(f"there is no mask {family!r}; there are {', '.join(_FAMILIES)}")
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if equals and name.isidentifier():
+            named[name] = _literal(text)
+        else:
+            positional.append(_literal(value))
+    made = getattr(masks, family)(*positional, **named)
+    mask: Mask = made.mask if isinstance(made, masks.TreeMask) else made
+    return mask
+
+
+def _literal(text: str) -> Any:
+    """A Python literal; what is none is a word."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What this build and this machine can do."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import platform
+from typing import Any
+
+from flashmask import _structs as s
+from flashmask._explain import FORMS
+from flashmask._library import call, library_path, version
+
+_DIRECTIONS = ("forward", "backward")
+_DTYPES = ("f32", "bf16", "f16")
+_DEVICES = ("cpu", "cuda")
+
+
+def info() -> dict[str, Any]:
+    """Versions, instruction sets and the kernel table with the reason why a kernel cannot run; ready for JSON."""
+    sets = ctypes.c_char_p()
+    call("instruction_sets", ctypes.byref(sets))
+    table = kernels()
+    return {
+        "version": version(),
+        "library": library_path(),
+        "python": platform.python_version(),
+        **{name: _installed(name) for name in ("numpy", "torch", "transformers")},
+        "devices": sorted({kernel["device"] for kernel in table}),
+        "instruction_sets": (sets.value or b"").decode().split(),
+        "kernels": table,
+    }
+
+
+def kernels() -> list[dict[str, Any]]:
+    """The kernel table, best first for each direction, dtype and form."""
+    count = ctypes.c_int64()
+    call("kernel_count", ctypes.byref(count))
+    return [_kernel(index) for index in range(count.value)]
+
+
+def _kernel(index: int) -> dict[str, Any]:
+    given = s.KernelInfo()
+    call("kernel_get", index, ctypes.byref(given))
+    return {
+        "name": given.name.decode(),
+        "arch": given.arch.decode(),
+        "direction": _DIRECTIONS[given.direction],
+        "dtype": _DTYPES[given.dtype],
+        "device": _DEVICES[given.device_type],
+        "tile": [given.tile_rows, given.tile_columns],
+        "predicate": FORMS[given.form],
+        "runs": not given.why_not,
+        "why_not": given.why_not.decode(),
+    }
+
+
+def _installed(name: str) -> str | None:
+    """Version of a package, without importing it."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def as_text(facts: dict[str, Any]) -> str:
+    """A table for people."""
+    lines = [f"{name.replace('_', ' '):<18}{_cell(value)}" for name, value in facts.items() if name != "kernels"]
+    for form in FORMS:
+        rows = [kernel for kernel in facts["kernels"] if kernel["predicate"] == form]
+        lines += ["", f"{'kernels for masks as ' + form:<52}{'tile':<12}runs here"]
+        for kernel in rows:
+            tile = "{} x {}".format(*kernel["tile"])
+            runs = "yes" if kernel["runs"] else f"no: {kernel['why_not']}"
+            lines.append(f"{kernel['name']:<52}{tile:<12}{runs}")
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "not installed"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
