@@ -1,0 +1,58 @@
+"""docs/masks.md: its examples run, and its pictures show every family."""
+
+import doctest
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from flashmask import block_maps, masks
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """docs/draw_masks.py as a module."""
+    spec = importlib.util.spec_from_file_location("draw_masks", DOCS / "draw_masks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_examples_run():
+    page = re.sub(r"^```.*$", "", (DOCS / "masks.md").read_text(), flags=re.M)
+    examples = doctest.DocTestParser().get_doctest(page, {}, "docs/masks.md", "docs/masks.md", 0)
+    assert len(examples.examples) > 20
+    told = doctest.DocTestRunner().run(examples)
+    assert told.failed == 0
+
+
+def builders(module):
+    """Functions that make a mask or a map from numbers."""
+    others = ("stack_batch", "stack_heads", "medusa_parents", "reverse_cuthill_mckee", "create", "at_least")
+    return {
+        name
+        for name in module.__all__
+        if inspect.isfunction(getattr(module, name)) and not name.startswith("from_") and name not in others
+    }
+
+
+def test_the_pictures_show_every_family(drawn):
+    shown = {name.split(",")[0] for panels in (drawn.INTERVALS, drawn.BITS) for name in panels}
+    assert shown | {"neighbourhood"} == builders(masks)
+    assert set(drawn.BLOCKS) == builders(block_maps)
+    forms = {name: mask.form for name, mask in drawn.INTERVALS.items()}
+    assert set(forms.values()) == {"intervals"}, forms
+
+
+def test_the_pictures_are_there_and_small(drawn, tmp_path):
+    page = (DOCS / "masks.md").read_text()
+    for file in drawn.PICTURES:
+        assert f"({file})" in page
+    assert sum((DOCS / file).stat().st_size for file in drawn.PICTURES) < 300_000
+    panels, tile = drawn.PICTURES["masks-blocks.png"]
+    drawn.draw(panels, tile, tmp_path / "blocks.png")
+    assert (tmp_path / "blocks.png").stat().st_size > 5_000
