@@ -40,18 +40,23 @@ def described(value: object) -> str:
 
 def integer(name: str, value: object, *, minimum: int = -(2**63), maximum: int = 2**63 - 1) -> int:
     """An int in a range, of 64 bits by default; bool, float and str are refused."""
-    dtype = getattr(value, "dtype", None)
-    if isinstance(value, (bool, np.bool_)) or (dtype is not None and "int" not in str(dtype)):
-        raise TypeError(f"{name} is {described(value)}; expected an integer")
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is {described(value)}; expected an integer") from None
+    # torch.compile traces lengths as integers that it cannot look into.
+    number = value if isinstance(value, int) and not isinstance(value, bool) else _index(name, value)
     if number < minimum:
         raise ValueError(f"{name} is {number}; expected at least {minimum}")
     if number > maximum:
         raise ValueError(f"{name} is {number}; expected at most {maximum}")
     return number
+
+
+def _index(name: str, value: object) -> int:
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, (bool, np.bool_)) or (dtype is not None and "int" not in str(dtype)):
+        raise TypeError(f"{name} is {described(value)}; expected an integer")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {described(value)}; expected an integer") from None
 
 
 def length(name: str, value: object) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,9 @@ class MaskShape(NamedTuple):
     def struct(self) -> s.MaskShape:
         """The same for the C ABI."""
         return s.MaskShape(*self)
+
+
+_unpacking = threading.Lock()
 
 
 class Mask:
@@ -72,9 +76,11 @@ class Mask:
     def _handle(self) -> int:
         """Of the C ABI; lives as long as the mask."""
         if self._native is None:
-            packed = np.ascontiguousarray(self.tensor.numpy())
-            self._id, _ = read_header(packed[:HEADER_BYTES].tobytes())
-            self._native = _unpacked_handle(packed)
+            with _unpacking:
+                if self._native is None:
+                    packed = np.ascontiguousarray(self.tensor.numpy())
+                    self._id, _ = read_header(packed[:HEADER_BYTES].tobytes())
+                    self._native = _unpacked_handle(packed)
         return self._native
 
     @property
@@ -247,9 +253,9 @@ class Mask:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mask):
             return NotImplemented
-        return self is other or (
-            self.shape == other.shape and not (self & ~other)._any() and not (other & ~self)._any()
-        )
+        if self is other:
+            return True
+        return self.shape == other.shape and (self._id == other._id or not ((self & ~other) | (other & ~self))._any())
 
     def __hash__(self) -> int:
         return hash(self.shape)

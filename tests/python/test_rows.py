@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from visibility import check, documents_of, grid
@@ -158,6 +159,25 @@ def test_builders_compile_into_one_graph(build, arguments, prefix):
         assert made.causal == expected.causal
         assert torch.equal(made.startend_row_indices, expected.startend_row_indices)
     assert torch.equal(both_ways, build(*given, causal=False).startend_row_indices)
+
+
+def test_other_lengths_do_not_compile_again():
+    torch._dynamo.reset()
+    counter = CompileCounter()
+
+    @torch.compile(fullgraph=True, backend=counter, dynamic=True)
+    def built(ends, ids):
+        by_ends = masks.from_cu_seqlens(ends, ids.shape[0], window=3)
+        return by_ends.startend_row_indices, masks.from_document_ids(ids, prefix=2).startend_row_indices
+
+    for lengths in ([4, 3, 6], [5, 0, 9, 7], [3, 20], [1, 1, 1, 1, 1, 40]):
+        tokens = sum(lengths)
+        ends = torch.tensor([0, *np.cumsum(lengths)])
+        ids = torch.tensor(documents_of(lengths, tokens))
+        by_ends, by_ids = built(ends, ids)
+        assert torch.equal(by_ends, masks.from_cu_seqlens(ends, tokens, window=3).startend_row_indices)
+        assert torch.equal(by_ids, masks.from_document_ids(ids, prefix=2).startend_row_indices)
+    assert counter.frame_count == 1
 
 
 def test_row_indices_go_through_torch():
