@@ -40,6 +40,15 @@ def builders(module):
     }
 
 
+@pytest.mark.parametrize(("header", "module"), [("builders.h", masks), ("block_map_builders.h", block_maps)])
+def test_python_has_every_builder_of_the_header(header, module):
+    text = (DOCS.parent / "include" / "flashmask" / header).read_text()
+    declared = set(re.findall(r"^FLASHMASK_API \S+ (\w+)\(", text, flags=re.M))
+    declared |= {"medusa_parents"} if module is masks else set()
+    assert len(declared) > 5
+    assert declared <= set(module.__all__)
+
+
 def test_the_pictures_show_every_family(drawn):
     shown = {name.split(",")[0] for panels in (drawn.INTERVALS, drawn.BITS) for name in panels}
     assert shown | {"neighbourhood"} == builders(masks)
