@@ -97,7 +97,10 @@ def _tensor_array(name: str, tensor: Any) -> AnyArray:
             f"{name} is a tensor on {tensor.device}; a mask is built on the CPU: pass {name}.cpu(), or see "
             "masks.from_cu_seqlens and its kin, which stay on the device"
         )
-    result: AnyArray = tensor.detach().numpy()
+    try:
+        result: AnyArray = tensor.detach().numpy()
+    except TypeError:  # a dtype that NumPy does not have
+        raise TypeError(f"{name} holds {tensor.dtype} values; expected booleans or integers") from None
     return result
 
 
@@ -117,6 +120,13 @@ def _holds_bool(values: Any) -> bool:
     return any(
         isinstance(value, (bool, np.bool_)) or (isinstance(value, _LISTED) and _holds_bool(value)) for value in values
     )
+
+
+def items(name: str, values: object, expected: str) -> list[Any]:
+    """What an iterable holds."""
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
+        raise TypeError(f"{name} is {described(values)}; expected {expected}")
+    return list(values)
 
 
 def integers(name: str, value: object, *, ndim: int | tuple[int, ...] = 1) -> IntArray:
@@ -145,9 +155,7 @@ def lengths(name: str, value: object) -> IntArray:
 def pairs(name: str, value: object) -> IntArray:
     """Pairs of integers, int64 [count, 2]."""
     if not isinstance(value, (np.ndarray, list, tuple)) and not hasattr(value, "detach"):
-        if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
-            raise TypeError(f"{name} is {described(value)}; expected pairs of integers")
-        value = list(value)
+        value = items(name, value, "pairs of integers")
     if isinstance(value, _LISTED) and len(value) == 0:
         return np.empty((0, 2), np.int64)
     numbers = integers(name, value, ndim=2)

@@ -78,7 +78,7 @@ class Mask:
         if self._native is None:
             with _unpacking:
                 if self._native is None:
-                    packed = np.ascontiguousarray(self.tensor.numpy())
+                    packed = np.ascontiguousarray(self.tensor.detach().cpu().numpy())
                     self._id, _ = read_header(packed[:HEADER_BYTES].tobytes())
                     self._native = _unpacked_handle(packed)
         return self._native

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from flashmask import _structs as s
-from flashmask._arguments import IntArray, described, integer, length, lengths, pairs, pointer, structs
+from flashmask._arguments import IntArray, described, integer, items, length, lengths, pairs, pointer, structs
 from flashmask._library import create
 from flashmask._mask import Mask
 
@@ -128,7 +128,8 @@ def shared_question(documents: Iterable[tuple[int, Integers]], tokens: int | Non
     `documents` holds (question, answers) in tokens, such as [(4, [3, 3])]: two answers for DPO, up to six for a reward
     model, any number for GRPO. `tokens` defaults to their sum.
     """
-    given = [_shared_question(k, document) for k, document in enumerate(documents)]
+    pairs_given = items("documents", documents, "pairs (question, answers), such as [(4, [3, 3])]")
+    given = [_shared_question(k, document) for k, document in enumerate(pairs_given)]
     array = (s.SharedQuestion * len(given))()
     for struct, (question, answers) in zip(array, given, strict=True):
         struct.question = question

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flashmask import _structs as s
-from flashmask._arguments import IntArray, array, described, integer, integers, length, pairs, pointer, structs
+from flashmask._arguments import IntArray, array, described, integer, integers, items, length, pairs, pointer, structs
 from flashmask._library import create
 from flashmask._mask import Mask
 
@@ -107,8 +107,8 @@ def neighbourhood(axes: Iterable[NeighbourhoodAxis | tuple[int, ...]]) -> Mask:
     An axis is (length, kernel) or (length, kernel, dilation), as NeighbourhoodAxis has them. Hassani et al. 2023
     (Neighborhood Attention Transformer), section 3.
     """
-    given = [_axis(f"axes[{k}]", axis) for k, axis in enumerate(axes)]
-    return _neighbourhood(given)
+    given = items("axes", axes, "axes (length, kernel[, dilation])")
+    return _neighbourhood([_axis(f"axes[{k}]", axis) for k, axis in enumerate(given)])
 
 
 def neighbourhood_2d(height: NeighbourhoodAxis | tuple[int, ...], width: NeighbourhoodAxis | tuple[int, ...]) -> Mask:

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from flashmask._arguments import described
+from flashmask._arguments import described, items
 from flashmask._library import create
 from flashmask._mask import Mask
 
@@ -25,7 +25,7 @@ def stack_heads(masks: Iterable[Mask]) -> Mask:
 
 
 def _stacked(name: str, masks: Iterable[Mask]) -> Mask:
-    given = list(masks)
+    given = items("masks", masks, "masks")
     for k, mask in enumerate(given):
         if not isinstance(mask, Mask):
             raise TypeError(f"masks[{k}] is {described(mask)}; expected a Mask")
