@@ -3,12 +3,17 @@
 import sys as _sys
 
 from flashmask import block_maps, masks
+from flashmask._attention import attention
 from flashmask._block_map import BlockMap
 from flashmask._explain import Explanation
 from flashmask._library import version as _version
 from flashmask._mask import Mask, MaskShape
+from flashmask._merge import merge
+from flashmask._plan import Plan, plan
 from flashmask._reordering import Reordering
+from flashmask._row_index_attention import flashmask_attention
 from flashmask._rows import RowIndices
+from flashmask._varlen import varlen_attention
 
 __version__ = _version()
 __all__ = [
@@ -16,14 +21,21 @@ __all__ = [
     "Explanation",
     "Mask",
     "MaskShape",
+    "Plan",
     "Reordering",
     "RowIndices",
     "__version__",
+    "attention",
     "block_maps",
+    "flashmask_attention",
     "masks",
+    "merge",
+    "plan",
+    "varlen_attention",
 ]
 
 if "torch" in _sys.modules:
+    from flashmask import operators as operators
     from flashmask._pytree import register as _register
 
     _register()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ _BYTES = POINTER(c_uint8)
 _MASK = c_void_p
 _PLAN = c_void_p
 _MAP = c_void_p
-_DOUBLES = POINTER(c_double)
 
 _BUILDERS: dict[str, list[Any]] = {
     "full": [c_int64, c_int64],
@@ -102,6 +101,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "dropout_expand": [POINTER(s.Problem), c_uint64, c_uint64, _BYTES, c_int64],
     "forward": [_PLAN, c_void_p, c_void_p],
     "backward": [_PLAN, c_void_p, c_void_p],
+    "reference_forward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), c_void_p, c_void_p],
+    "reference_backward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 5],
 }
 
 _DESTROYERS = ("mask_destroy", "block_map_destroy", "reordering_destroy", "plan_destroy")

@@ -42,7 +42,7 @@ class _Picture(NamedTuple):
     """Share of visible scores, where it was counted."""
 
 
-def plot(  # noqa: PLR0917
+def plot(
     mask: Mask,
     path: str | PathLike[str] | None,
     batch: int,

@@ -52,8 +52,8 @@ def reorder(mask: Mask, tile: object) -> Reordering:
         shape = mask.shape
         return Reordering(
             mask=Mask(create("reordering_get_mask", handle)),
-            rows=_copied(view.rows, shape.batch, shape.rows),
-            columns=_copied(view.columns, shape.batch, shape.columns),
+            rows=copied(view.rows, shape.batch, shape.rows),
+            columns=copied(view.columns, shape.batch, shape.columns),
             gained=bool(view.gained),
             tile=(view.tile_rows, view.tile_columns),
             tiles_before=view.tiles_before,
@@ -64,7 +64,7 @@ def reorder(mask: Mask, tile: object) -> Reordering:
         library.flashmask_reordering_destroy(handle)
 
 
-def _copied(values: ctypes._Pointer[ctypes.c_int64], batch: int, tokens: int) -> IntArray:
+def copied(values: ctypes._Pointer[ctypes.c_int64], batch: int, tokens: int) -> IntArray:
     if batch * tokens == 0:
         return np.empty((batch, tokens), np.int64)
     return np.ctypeslib.as_array(values, (batch, tokens)).copy()

@@ -176,6 +176,16 @@ class Execution(Structure):
     ]
 
 
+class ReferenceInputs(Structure):
+    _fields_ = [
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("dropout_seed", c_uint64),
+        ("dropout_offset", c_uint64),
+    ]
+
+
 class ForwardTensors(Structure):
     _fields_ = [(name, Tensor) for name in ("q", "k", "v", "o", "lse")]
 

@@ -1,0 +1,89 @@
+"""attention() of NumPy arrays and others that say DLPack, on the CPU and without torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flashmask._arguments import described
+from flashmask._header import HEADER_BYTES, Options, header
+from flashmask._live_plan import AnyPlan, View, make_plan
+from flashmask._plan import Plan, as_mask, dtype_name
+from flashmask._plan_cache import Key, plans
+from flashmask._problem import F64, Problem, check_mask, make_problem
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def attention_of_arrays(
+    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, scale: float, heads_first: bool
+) -> tuple[Array, Array]:
+    """o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim)."""
+    arrays = [_array(name, values) for name, values in (("q", q), ("k", k), ("v", v))]
+    dtypes = [dtype_name(name, array) for name, array in zip("qkv", arrays, strict=True)]
+    if len(set(dtypes)) > 1:
+        raise TypeError(f"q, k and v have dtypes {', '.join(dtypes)}; expected one dtype")
+    if heads_first:
+        _check_rank(arrays)
+        arrays = [array.swapaxes(1, 2) for array in arrays]
+    problem = make_problem([array.shape for array in arrays], dtypes[0], scale or None, 0.0)
+    if plan is not None:
+        plan.check_fits(*problem.shapes)
+    o, lse = _run(plan._live if plan is not None else _live_plan(mask, problem), arrays, problem)
+    return (o.swapaxes(1, 2) if heads_first else o), lse
+
+
+def _array(name: str, values: Any) -> Array:
+    """A NumPy view of an array; values that have no DLPack type, such as bfloat16, come through __array__."""
+    if isinstance(values, np.ndarray):
+        return values
+    if not hasattr(values, "__dlpack__"):
+        raise TypeError(f"{name} is {described(values)}; expected a torch tensor, or an array that says DLPack")
+    try:
+        return np.from_dlpack(values)
+    except (BufferError, RuntimeError, TypeError) as reason:
+        if hasattr(values, "__array__"):
+            return np.asarray(values)
+        raise TypeError(f"{name} is {described(values)}, which NumPy cannot read: {reason}") from reason
+
+
+def _check_rank(arrays: list[Array]) -> None:
+    for name, array in zip("qkv", arrays, strict=True):
+        if array.ndim != 4:
+            raise ValueError(f"{name} has shape {list(array.shape)}; expected (batch, heads, sequence, head dim)")
+
+
+def _live_plan(mask: Any, problem: Problem) -> AnyPlan:
+    made = as_mask(mask, problem)
+    check_mask("mask", made.shape, problem)
+    source = header(made._id, Options()) if mask is not None else False
+    key: Key = (source, *problem.shapes, problem.code, problem.scale or 0.0, problem.dropout)
+    found = plans.find(key)
+    if found is None:
+        found = plans.keep(key, make_plan("mask", made, problem, Options()), HEADER_BYTES + 8 * problem.key_length)
+    return found
+
+
+def _run(plan: AnyPlan, arrays: list[Array], problem: Problem) -> tuple[Array, Array]:
+    batch, rows, heads, _ = problem.shapes[0]
+    ready = [_ready(array, plan.contiguous) for array in arrays]
+    o = np.empty((batch, rows, heads, problem.value_dim), arrays[0].dtype)
+    lse = np.empty((batch, heads, rows), np.float64 if problem.code == F64 else np.float32)
+    q, k, v = map(_view, ready)
+    plan.forward(q, k, v, _view(o), lse.ctypes.data, (0, 0))
+    return o, lse
+
+
+def _ready(array: Array, contiguous: bool) -> Array:
+    """The array, or an aligned copy with strides that kernels take."""
+    usable = array.flags.aligned and array.strides[3] == array.itemsize
+    gaps = contiguous and not array.flags.c_contiguous
+    whole = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    if usable and whole and not gaps:
+        return array
+    return np.array(array, order="C")
+
+
+def _view(array: Array) -> View:
+    return array.ctypes.data, tuple(stride // array.itemsize for stride in array.strides)

@@ -1,0 +1,73 @@
+"""attention(): exact attention under any mask, for torch tensors and for NumPy and other arrays on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flashmask._arguments import choice, described
+from flashmask._mask import Mask
+from flashmask._plan import LAYOUTS, Plan
+from flashmask._problem import check_scale
+from flashmask._rows import RowIndices
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Mask | RowIndices | Any = None,
+    *,
+    scale: float | None = None,
+    layout: str = "bshd",
+    return_lse: bool = False,
+    deterministic: bool = False,
+    plan: Plan | None = None,
+) -> Any:
+    """softmax(scale · q kᵀ under the mask) v, differentiable once in q, k and v, through o and lse.
+
+    Args:
+        q: (batch, query length, query heads, head dim), a torch tensor on the CPU of dtype float32, bfloat16, float16,
+            or float64, which the dense reference computes. Or a NumPy array, or another that says DLPack, on the CPU.
+        k: (batch, key length, kv heads, head dim), where query heads is a multiple of kv heads.
+        v: (batch, key length, kv heads, value dim); head dims are at most 256.
+        mask: None: every query sees every key. A Mask of flashmask.masks; RowIndices; or booleans, True = visible,
+            [rows, columns] or with heads, or batch and heads, before, which are read anew in every call: a Mask from
+            masks.from_dense is read once. A row that sees nothing gets o = 0, lse = -inf and no gradient.
+        scale: factor on the scores; None: 1 / sqrt(head dim).
+        layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
+        return_lse: return (o, lse) rather than o.
+        deterministic: bitwise the same results in every run. On the CPU they always are.
+        plan: of flashmask.plan(), instead of a mask; it must have been made for these shapes.
+
+    Returns:
+        o (batch, query length, query heads, value dim), or in the layout "bhsd", of the dtype of q; with `return_lse`
+        also lse (batch, query heads, query length), the natural logarithm of the sum of exponentials of the scaled
+        scores that a row sees, float32, or float64 where q is.
+
+    Raises:
+        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+        NotImplementedError: no kernel serves the request.
+    """
+    heads_first = layout != "bshd" and choice("layout", layout, LAYOUTS) == 1
+    if plan is not None:
+        scale = _scale_of(plan, mask, scale)
+    factor = 0.0 if scale is None else check_scale("scale", scale)
+    if hasattr(q, "__torch_function__"):
+        from flashmask._tensors import attention_of_tensors
+
+        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first)
+        return (o, lse) if return_lse else o
+    from flashmask._arrays import attention_of_arrays
+
+    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first)
+    return outputs if return_lse else outputs[0]
+
+
+def _scale_of(plan: object, mask: object, scale: float | None) -> float | None:
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is {described(plan)}; expected what flashmask.plan() returns")
+    if mask is not None and mask is not plan.mask:
+        raise ValueError("mask and plan are both given, and the plan was made for another mask; pass one of them")
+    if scale is not None and scale != plan.problem.scale:
+        raise ValueError(f"scale is {scale}; the plan was made for {plan.problem.scale}: leave it out")
+    return plan.problem.scale

@@ -1,0 +1,158 @@
+"""Plans that run: one of the compiled library, or the reference for float64."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from flashmask import _structs as s
+from flashmask._header import Options
+from flashmask._library import call, check, create, library
+from flashmask._mask import Mask
+from flashmask._problem import F64, Problem, check_mask
+
+View: TypeAlias = tuple[int, Sequence[int]]
+"""Address and strides [4], in elements, of a tensor (batch, sequence, heads, head dim)."""
+Seed: TypeAlias = tuple[int, int]
+"""Seed and offset of the dropout; both 0 without."""
+
+# A call describes its tensors with flashmask_tensor structs. All but addresses and strides is the same for every call
+# of a plan, so it is kept as bytes, and one pack() makes the whole struct: five times as fast as setting ctypes fields.
+_TENSOR = "Q48s4q"
+_LSE = "Q80s"
+_FORWARD = struct.Struct("=" + 4 * _TENSOR + _LSE)
+_BACKWARD = struct.Struct("=" + 4 * _TENSOR + _LSE + _TENSOR + _LSE + 3 * _TENSOR)
+_EXECUTION = struct.Struct("=6Q")
+_DESCRIPTION = struct.Struct("=4i4q")
+_ABSENT = bytes(80)
+
+_forward = library.flashmask_forward
+_backward = library.flashmask_backward
+
+
+def _described(code: int, shape: Sequence[int]) -> bytes:
+    """What a flashmask_tensor says before its strides."""
+    return _DESCRIPTION.pack(code, s.CPU, 0, len(shape), *shape, *(0 for _ in range(4 - len(shape))))
+
+
+def _execution(seed: Seed) -> bytes | None:
+    return _EXECUTION.pack(0, 0, 0, 0, *seed) if seed != (0, 0) else None
+
+
+class LivePlan:
+    """A plan of the compiled library, and what all of its calls have in common."""
+
+    contiguous = False
+    """Whether tensors must be without gaps, rather than only with a last stride of 1."""
+
+    def __init__(self, name: str, mask: Mask, problem: Problem, options: Options) -> None:
+        check_mask(name, mask.shape, problem)
+        given = s.PlanOptions(visit=options.visit, form=options.form, reorder=options.reorder)
+        given.kernel = options.kernel.encode()
+        self._handle = create("plan_create", mask._handle, ctypes.byref(problem.struct()), ctypes.byref(given))
+        q, k, v = problem.shapes
+        batch, rows, heads, value_dim = *q[:3], v[3]
+        self._q, self._k, self._v = (_described(problem.code, shape) for shape in (q, k, v))
+        self._o = _described(problem.code, (batch, rows, heads, value_dim))
+        self._lse = _described(s.F32, (batch, heads, rows)) + struct.pack("=4q", heads * rows, rows, 1, 0)
+
+    def __del__(self, destroy: Any = library.flashmask_plan_destroy) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            destroy(handle)
+
+    def forward(self, q: View, k: View, v: View, o: View, lse: int, seed: Seed) -> None:
+        """Writes o and, at the address `lse`, the contiguous logsumexp (batch, heads, rows)."""
+        tensors = _FORWARD.pack(
+            *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
+            *(lse, self._lse),
+        )
+        status = _forward(self._handle, tensors, _execution(seed))
+        if status:
+            check(status)
+
+    def backward(
+        self,
+        saved: tuple[View, View, View, View, int],
+        grads: tuple[View, int],
+        out: tuple[View, View, View],
+        seed: Seed,
+    ) -> None:
+        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k and v."""
+        q, k, v, o, lse = saved
+        grad_o, grad_lse = grads
+        grad_q, grad_k, grad_v = out
+        tensors = _BACKWARD.pack(
+            *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
+            *(lse, self._lse, grad_o[0], self._o, *grad_o[1], grad_lse, self._lse if grad_lse else _ABSENT),
+            *(grad_q[0], self._q, *grad_q[1], grad_k[0], self._k, *grad_k[1], grad_v[0], self._v, *grad_v[1]),
+        )
+        status = _backward(self._handle, tensors, _execution(seed))
+        if status:
+            check(status)
+
+    def kernel(self, direction: int) -> str:
+        """Name of the kernel of a direction."""
+        name = ctypes.c_char_p()
+        call("plan_kernel", self._handle, direction, ctypes.byref(name))
+        return (name.value or b"").decode()
+
+    def reordering(self) -> s.ReorderingView:
+        """Lives as long as the plan."""
+        view = s.ReorderingView()
+        call("plan_reordering", self._handle, ctypes.byref(view))
+        return view
+
+
+class ReferencePlan:
+    """The dense reference in double precision behind the same functions."""
+
+    contiguous = True
+
+    def __init__(self, name: str, mask: Mask, problem: Problem, options: Options) -> None:
+        check_mask(name, mask.shape, problem)
+        if options != Options():
+            raise ValueError(
+                "q has dtype float64, which the reference computes; it has no visit, form, kernel or reorder: "
+                "leave them at their defaults"
+            )
+        self._mask = mask
+        self._problem = problem.struct()
+
+    def _arguments(self, q: View, k: View, v: View, seed: Seed) -> tuple[Any, ...]:
+        inputs = s.ReferenceInputs(q[0], k[0], v[0], *seed)
+        return self._mask._handle, ctypes.byref(self._problem), ctypes.byref(inputs)
+
+    def forward(self, q: View, k: View, v: View, o: View, lse: int, seed: Seed) -> None:
+        """As LivePlan.forward(), lse in double precision too."""
+        call("reference_forward", *self._arguments(q, k, v, seed), o[0], lse)
+
+    def backward(
+        self,
+        saved: tuple[View, View, View, View, int],
+        grads: tuple[View, int],
+        out: tuple[View, View, View],
+        seed: Seed,
+    ) -> None:
+        """As LivePlan.backward()."""
+        q, k, v, _, _ = saved
+        addresses = (grads[0][0], grads[1] or None, *(view[0] for view in out))
+        call("reference_backward", *self._arguments(q, k, v, seed), *addresses)
+
+    def kernel(self, direction: int) -> str:
+        """There is one."""
+        return "reference"
+
+    def reordering(self) -> s.ReorderingView:
+        """None was asked for."""
+        return s.ReorderingView()
+
+
+AnyPlan: TypeAlias = LivePlan | ReferencePlan
+
+
+def make_plan(name: str, mask: Mask, problem: Problem, options: Options) -> AnyPlan:
+    """`name` is what messages call the mask."""
+    return (ReferencePlan if problem.code == F64 else LivePlan)(name, mask, problem, options)

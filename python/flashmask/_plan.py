@@ -1,0 +1,246 @@
+"""Plan: everything about an attention call that is decided before data arrives, made once and shared."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flashmask._arguments import boolean, choice, described
+from flashmask._explain import Explanation
+from flashmask._header import HEADER_BYTES, Options, read_header
+from flashmask._library import create
+from flashmask._live_plan import AnyPlan, make_plan
+from flashmask._mask import Mask
+from flashmask._plan_cache import Key, plans
+from flashmask._problem import DTYPES, Problem, check_scale, make_problem
+from flashmask._reordering import Reordering, copied
+from flashmask._rows import RowIndices
+
+if TYPE_CHECKING:
+    import torch
+
+LAYOUTS = ("bshd", "bhsd")
+_VISITS = ("active", "all")
+_FORMS = ("intervals", "bits")
+_DIRECTIONS = ("forward", "backward")
+
+
+class Plan:
+    """Made by flashmask.plan(): the schedules and kernels of a mask and a problem, forward and backward.
+
+    Immutable; any number of layers and threads share it. It can be pickled, and torch transforms see its tensor.
+    """
+
+    mask: Mask
+    """The mask as it was given."""
+    problem: Problem
+    """Shapes, dtype and scale of the calls that the plan is for."""
+
+    def __init__(self, mask: Mask, problem: Problem, options: Options) -> None:
+        """flashmask.plan() calls this, users do not."""
+        self.mask = mask
+        self.problem = problem
+        self._shapes = problem.shapes
+        self._options = options
+        self._packed = mask._packed(options)
+        self._live_plan: AnyPlan | None = self._find_or_make()
+        self._tensor: torch.Tensor | None = None
+        if "torch" in sys.modules:  # torch.compile can read an attribute, not call the library
+            self._make_tensor()
+
+    @classmethod
+    def _from_tensor(cls, tensor: Any, problem: Problem) -> Plan:
+        """The plan of which `tensor` is the leaf; what it takes to run is made when it is asked for."""
+        plan = cls.__new__(cls)
+        plan.mask = Mask._from_tensor(tensor)
+        plan.problem = problem
+        plan._shapes = problem.shapes
+        plan._tensor = tensor
+        plan._live_plan = None
+        return plan
+
+    def _find_or_make(self) -> AnyPlan:
+        problem = self.problem
+        source = self._packed[:HEADER_BYTES].tobytes()
+        key: Key = (source, *problem.shapes, problem.code, problem.scale or 0.0, problem.dropout)
+        found = plans.find(key)
+        if found is None:
+            made = make_plan("mask", self.mask, problem, self._options)
+            found = plans.keep(key, made, self._packed.nbytes)
+        return found
+
+    @property
+    def _live(self) -> AnyPlan:
+        if self._live_plan is None:
+            self._packed = self.tensor.numpy()
+            _, self._options = read_header(self._packed[:HEADER_BYTES].tobytes())
+            self._live_plan = self._find_or_make()
+        return self._live_plan
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The plan as operators take it: uint8 [n] on the CPU, an id and options, then the packed mask."""
+        if self._tensor is None:
+            self._make_tensor()
+        assert self._tensor is not None
+        return self._tensor
+
+    def _make_tensor(self) -> None:
+        import torch
+
+        from flashmask._plan_pytree import register
+
+        register()
+        self._tensor = torch.from_numpy(self._packed)
+
+    @property
+    def reordering(self) -> Reordering | None:
+        """What the option `reorder` did; None where it was not asked for."""
+        live = self._live
+        if not self._options.reorder:
+            return None
+        view = live.reordering()
+        shape = self.mask.shape
+        rows, columns = copied(view.rows, shape.batch, shape.rows), copied(view.columns, shape.batch, shape.columns)
+        return Reordering(
+            mask=self.mask.permute(rows, columns) if view.gained else self.mask,
+            rows=rows,
+            columns=columns,
+            gained=bool(view.gained),
+            tile=(view.tile_rows, view.tile_columns),
+            tiles_before=view.tiles_before,
+            tiles_after=view.tiles_after,
+            why=(view.why or b"").decode(),
+        )
+
+    def kernel(self, direction: str) -> str:
+        """Name of the kernel for "forward" or "backward", such as "avx2.forward.f32.dany.m64n64.intervals"."""
+        return self._live.kernel(choice("direction", direction, _DIRECTIONS))
+
+    def explain(self) -> Explanation:
+        """What the mask costs in tiles of the forward kernel."""
+        tile = re.search(r"\.m(\d+)n(\d+)\.", self.kernel("forward"))
+        return self.mask.explain((int(tile[1]), int(tile[2])) if tile else (128, 128))
+
+    def check_fits(self, q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> None:
+        """Refuses tensors of other shapes (batch, sequence, heads, head dim) than the plan is for."""
+        if (q, k, v) == self._shapes:
+            return
+        for name, given, expected in zip("qkv", (q, k, v), self._shapes, strict=True):
+            if tuple(given) != expected:
+                raise ValueError(
+                    f"{name} has (batch, sequence, heads, head dim) = {tuple(given)}; expected {expected}, which plan "
+                    "was made for"
+                )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._live  # noqa: B018  reads the options of a plan that came from a tensor
+        return Plan, (self.mask, self.problem, self._options)
+
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return self
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={value}" for name, value in self.problem._asdict().items())
+        return f"<flashmask.Plan {sizes}, kernels={self.kernel('forward')}, {self.kernel('backward')}>"
+
+
+def plan(
+    mask: Mask | RowIndices | Any,
+    q: Any,
+    k: Any,
+    v: Any = None,
+    *,
+    scale: float | None = None,
+    layout: str = "bshd",
+    visit: str = "active",
+    form: str | None = None,
+    kernel: str = "",
+    reorder: bool = False,
+) -> Plan:
+    """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
+
+    Args:
+        mask: a Mask, RowIndices, booleans as for masks.from_dense, or None when all is visible.
+        q: a tensor or array (batch, query length, query heads, head dim), of which shape and dtype are read only.
+        k: (batch, key length, kv heads, head dim).
+        v: (batch, key length, kv heads, value dim); None: like k.
+        scale: factor on the scores; None: 1 / sqrt(head dim).
+        layout: "bshd", or "bhsd" for (batch, heads, sequence, head dim).
+        visit: "active": tiles without a visible score are not computed; "all": they are, to the same bits.
+        form: the lowered form that kernels read, "intervals" or "bits"; None: intervals where they are exact.
+        kernel: a kernel name or the beginning of one; "": the best of the machine.
+        reorder: compute in another order of tokens where that takes less work.
+
+    Raises:
+        ValueError, TypeError: an argument is not as said, or mask, q, k and v do not fit each other.
+        NotImplementedError: no kernel serves the request.
+    """
+    options = Options(
+        visit=choice("visit", visit, _VISITS),
+        form=0 if form is None else 1 + choice("form", form, _FORMS),
+        reorder=int(boolean("reorder", reorder)),
+        kernel=_kernel_name(kernel),
+    )
+    order = (0, 2, 1, 3) if choice("layout", layout, LAYOUTS) else (0, 1, 2, 3)
+    dtype = computed_dtype("q", q)
+    shapes = [_shape(name, tensor, order) for name, tensor in (("q", q), ("k", k), ("v", k if v is None else v))]
+    problem = make_problem(shapes, dtype, check_scale("scale", scale) or None, 0.0)
+    return Plan(as_mask(mask, problem), problem, options)
+
+
+def as_mask(mask: Any, problem: Problem) -> Mask:
+    """A Mask of whatever attention() takes for one."""
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, RowIndices):
+        from flashmask._mask_source import from_row_indices
+
+        return from_row_indices(mask.startend_row_indices.detach().cpu(), mask.causal, problem)
+    if mask is None:
+        return Mask(create("mask_full", problem.query_length, problem.key_length))
+    if isinstance(mask, Plan):
+        raise TypeError("mask is a Plan; pass it as plan=")
+    if not hasattr(mask, "dtype") and not isinstance(mask, (list, tuple)):
+        raise TypeError(f"mask is {described(mask)}; expected a Mask, RowIndices, booleans or None")
+    from flashmask.masks import from_dense
+
+    return from_dense(mask)
+
+
+def dtype_name(name: str, tensor: Any) -> str:
+    """One of DTYPES."""
+    if not (hasattr(tensor, "dtype") and hasattr(tensor, "shape")):
+        raise TypeError(f"{name} is {described(tensor)}; expected a tensor or array")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise TypeError(f"{name} has dtype {tensor.dtype}; expected {', '.join(DTYPES[:-1])} or {DTYPES[-1]}")
+    return dtype
+
+
+def computed_dtype(name: str, tensor: Any) -> str:
+    """dtype_name(), or the autocast dtype where torch is about to cast the tensor to it."""
+    dtype = dtype_name(name, tensor)
+    torch = sys.modules.get("torch")
+    if torch is None or dtype == "float64" or not isinstance(tensor, torch.Tensor):
+        return dtype
+    device = tensor.device.type
+    return str(torch.get_autocast_dtype(device))[6:] if torch.is_autocast_enabled(device) else dtype
+
+
+def _shape(name: str, tensor: Any, order: Sequence[int]) -> tuple[int, ...]:
+    if not hasattr(tensor, "shape"):
+        raise TypeError(f"{name} is {described(tensor)}; expected a tensor or array")
+    shape = tuple(tensor.shape)
+    return tuple(shape[axis] for axis in order) if len(shape) == 4 else shape
+
+
+def _kernel_name(kernel: object) -> str:
+    if not isinstance(kernel, str):
+        raise TypeError(f"kernel is {described(kernel)}; expected a kernel name or the beginning of one")
+    return kernel

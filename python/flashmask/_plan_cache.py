@@ -1,0 +1,76 @@
+"""The plans that are alive, found by what they were made from."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+from flashmask._live_plan import AnyPlan
+
+Key: TypeAlias = tuple[Hashable, Sequence[int], Sequence[int], Sequence[int], int, float, float]
+"""What says the mask, the shapes of q, k and v, the dtype's code, scale and dropout."""
+
+MAX_PLANS = 32
+MAX_BYTES = 256 << 20
+
+
+class PlanCache:
+    """The plans used last, at most `max_plans` of them with masks of `max_bytes` in all; the newest always stays.
+
+    A plan that someone still holds (a Plan, a thread that runs it) is found even after it was left out.
+    """
+
+    def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
+        self._max_plans = max_plans
+        self._max_bytes = max_bytes
+        self._recent: OrderedDict[Key, tuple[AnyPlan, int]] = OrderedDict()
+        self._alive: WeakValueDictionary[Key, AnyPlan] = WeakValueDictionary()
+        self._bytes = 0
+        self.reset_lock()
+
+    def reset_lock(self) -> None:
+        """For the child of a fork: a thread that held the lock does not exist there."""
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def find(self, key: Key) -> AnyPlan | None:
+        """The plan of a key, which becomes the one used last."""
+        with self._lock:
+            entry = self._recent.get(key)
+            if entry is not None:
+                self._recent.move_to_end(key)
+                return entry[0]
+            return self._alive.get(key)
+
+    def keep(self, key: Key, plan: AnyPlan, mask_bytes: int) -> AnyPlan:
+        """Adds a plan, and returns the one that another thread added for the key meanwhile if there is one."""
+        dropped = []  # destroyed after the lock is given back
+        with self._lock:
+            present = self._recent.get(key)
+            if present is not None:
+                return present[0]
+            plan = self._alive.setdefault(key, plan)
+            self._recent[key] = (plan, mask_bytes)
+            self._bytes += mask_bytes
+            while len(self._recent) > 1 and (len(self._recent) > self._max_plans or self._bytes > self._max_bytes):
+                entry = self._recent.popitem(last=False)[1]
+                self._bytes -= entry[1]
+                dropped.append(entry)
+        return plan
+
+    def clear(self) -> None:
+        """Forgets every plan that nobody else holds."""
+        with self._lock:
+            recent, self._recent = self._recent, OrderedDict()
+            self._bytes = 0
+        recent.clear()
+
+
+plans = PlanCache()
+os.register_at_fork(after_in_child=plans.reset_lock)

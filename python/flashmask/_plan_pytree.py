@@ -1,0 +1,31 @@
+"""Makes Plan a pytree, so that torch transforms see the tensor inside. Imported with torch only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import torch.utils._pytree as pytree
+
+from flashmask._plan import Plan
+from flashmask._problem import Problem
+
+
+@cache
+def register() -> None:
+    """Registers it, once."""
+    pytree.register_pytree_node(
+        Plan,
+        lambda plan: ([plan.tensor], plan.problem),
+        _unflatten,
+        serialized_type_name="flashmask.Plan",
+        to_dumpable_context=list,
+        from_dumpable_context=lambda values: Problem(*values),
+        flatten_with_keys_fn=lambda plan: ([(pytree.GetAttrKey("tensor"), plan.tensor)], plan.problem),
+    )
+
+
+def _unflatten(leaves: Iterable[Any], problem: Problem) -> Plan:
+    (tensor,) = leaves
+    return Plan._from_tensor(tensor, problem)

@@ -1,0 +1,121 @@
+"""Problem: shapes, dtype, scale and dropout of one attention call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from flashmask import _structs as s
+from flashmask._arguments import described
+
+if TYPE_CHECKING:
+    from flashmask._mask import MaskShape
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+"""By code; the first three are those of the C ABI, the last is computed by the reference."""
+F64 = 3
+MAX_HEAD_DIM = 256
+
+
+class Problem(NamedTuple):
+    """Everything about an attention call but the data. Lengths are in tokens."""
+
+    batch: int
+    query_length: int
+    key_length: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    dtype: str
+    scale: float | None = None
+    """None: 1 / sqrt(head_dim)."""
+    dropout: float = 0.0
+
+    @property
+    def code(self) -> int:
+        """Position of the dtype in DTYPES."""
+        return DTYPES.index(self.dtype)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Of q, k and v, each (batch, sequence, heads, head dim)."""
+        return (
+            (self.batch, self.query_length, self.query_heads, self.head_dim),
+            (self.batch, self.key_length, self.kv_heads, self.head_dim),
+            (self.batch, self.key_length, self.kv_heads, self.value_dim),
+        )
+
+    def struct(self) -> s.Problem:
+        """The same for the C ABI; the reference does not look at the dtype."""
+        dtype = s.F32 if self.code == F64 else self.code
+        return s.Problem(*self[:7], dtype, s.CPU, 0, self.scale or 0.0, self.dropout)
+
+
+def make_problem(
+    shapes: Sequence[Sequence[int]],
+    dtype: str,
+    scale: float | None,
+    dropout: float,
+    names: tuple[str, str, str] = ("q", "k", "v"),
+) -> Problem:
+    """The problem of q, k and v of these shapes (batch, sequence, heads, head dim), or what is wrong with them."""
+    for name, shape in zip(names, shapes, strict=True):
+        if len(shape) != 4:
+            raise ValueError(f"{name} has shape {list(shape)}; expected (batch, sequence, heads, head dim)")
+    q, k, v = shapes
+    of_q, of_k, of_v = names
+    for name, shape in ((of_k, k), (of_v, v)):
+        if shape[0] != q[0]:
+            raise ValueError(f"{name} has a batch of {shape[0]}; expected {q[0]}, that of {of_q}")
+    if v[1] != k[1]:
+        raise ValueError(f"{of_v} has {v[1]} tokens; expected {k[1]}, as many as {of_k}")
+    if v[2] != k[2]:
+        raise ValueError(f"{of_v} has {v[2]} heads; expected {k[2]}, as many as {of_k}")
+    if k[3] != q[3]:
+        raise ValueError(f"{of_k} has a head dim of {k[3]}; expected {q[3]}, that of {of_q}")
+    if k[2] < 1:
+        raise ValueError(f"{of_k} has {k[2]} heads; expected at least 1")
+    if q[2] < 1 or q[2] % k[2]:
+        raise ValueError(f"{of_q} has {q[2]} heads; expected a multiple of those of {of_k}, {k[2]}")
+    for name, dim in ((of_q, q[3]), (of_v, v[3])):
+        if not 1 <= dim <= MAX_HEAD_DIM:
+            raise ValueError(f"{name} has a head dim of {dim}; expected 1 to {MAX_HEAD_DIM}")
+    check_dropout("dropout", dropout)
+    return Problem(q[0], q[1], k[1], q[2], k[2], q[3], v[3], dtype, scale, dropout)
+
+
+def check_scale(name: str, scale: object) -> float:
+    """The scale as the C ABI takes it, where 0 means 1 / sqrt(head dim)."""
+    if scale is None:
+        return 0.0
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise TypeError(f"{name} is {described(scale)}; expected a number, or None for 1 / sqrt(head dim)")
+    if scale == 0 or not math.isfinite(scale):
+        raise ValueError(f"{name} is {scale}; expected a finite number other than 0, or None for 1 / sqrt(head dim)")
+    return float(scale)
+
+
+def check_dropout(name: str, dropout: object) -> float:
+    """A probability that keeps something."""
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
+        raise TypeError(f"{name} is {described(dropout)}; expected a probability in [0, 1)")
+    if not 0 <= dropout < 1 - 2**-17:
+        raise ValueError(f"{name} is {dropout}; expected a probability in [0, 1)")
+    return float(dropout)
+
+
+def check_mask(name: str, mask: MaskShape, problem: Problem) -> None:
+    """Refuses a mask that does not fit a problem."""
+    if mask.rows != problem.query_length:
+        raise ValueError(f"{name} has {mask.rows} rows; expected {problem.query_length}, the tokens of q")
+    if mask.columns != problem.key_length:
+        raise ValueError(f"{name} has {mask.columns} columns; expected {problem.key_length}, the tokens of k")
+    if mask.batch not in (1, problem.batch):
+        raise ValueError(f"{name} has a batch of {mask.batch}; expected 1 or {problem.batch}, that of q")
+    if mask.heads not in (1, problem.kv_heads, problem.query_heads):
+        raise ValueError(
+            f"{name} has {mask.heads} heads; expected 1, {problem.kv_heads} (the heads of k) or "
+            f"{problem.query_heads} (the heads of q)"
+        )

@@ -1,0 +1,157 @@
+"""flashmask_attention(): the function of the FlashMask papers, argument for argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flashmask._arguments import boolean, described, integer
+from flashmask._problem import check_dropout, check_scale, make_problem
+from flashmask._rows import check_row_indices
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def flashmask_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    startend_row_indices: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    causal: bool = False,
+    window_size: int | Sequence[int | None] | None = None,
+    return_softmax_lse: bool = False,
+    return_seed_offset: bool = False,
+    fixed_seed_offset: Tensor | Sequence[int] | None = None,
+    rng_name: str = "",
+    training: bool = True,
+    name: str | None = None,
+    softmax_scale: float | None = None,
+    block_mask: Tensor | None = None,
+) -> Any:
+    """Attention under row indices: for each key, which query rows do not see it.
+
+    The format is that of Wang et al. 2024 (FlashMask), section 4.1; names, order, defaults and results are those of
+    the function that users of the papers' kernels call. Tensors are torch tensors as flashmask.attention() takes them.
+
+    Args:
+        query: (batch, query length, query heads, head dim).
+        key: (batch, key length, kv heads, head dim).
+        value: (batch, key length, kv heads, value dim).
+        startend_row_indices: int32 [batch or 1, mask heads, key length, n], mask heads 1, kv heads or query heads. With
+            `causal`, n = 1: the first masked row LTS, or n = 2: masked rows [LTS, LTE); without, n = 2: [LTS, end) and
+            [0, UTE), or n = 4: [LTS, LTE) and [UTS, UTE). None: all that `causal` allows.
+        dropout: probability with which an attention probability is dropped, in [0, 1).
+        causal: row i sees key j only when j <= i + key length - query length.
+        window_size: keys before and after its own that a row sees, or (before, after); None or -1: no limit on that
+            side. Excludes `startend_row_indices`. With `causal` none after it are seen.
+        return_softmax_lse: also return lse (batch, query heads, query length), float32.
+        return_seed_offset: also return the seed and offset of the dropout, int64 [2]; zeros where nothing is dropped.
+        fixed_seed_offset: int64 [2] that repeats the dropout of an earlier call; None: drawn from torch's generator,
+            which torch.manual_seed() sets.
+        rng_name: accepted, and without a meaning in PyTorch, whose generator has no name.
+        training: False: no dropout.
+        name: accepted, and without a meaning in PyTorch.
+        softmax_scale: factor on the scores; None: 1 / sqrt(head dim).
+        block_mask: int32 [batch or 1, mask heads, ceil(query length / 128), ceil(key length / 128)], 1: the block of
+            128 x 128 scores is kept, 0: it is left out. Taken together with the row indices, or alone.
+
+    Returns:
+        The output (batch, query length, query heads, value dim), or a tuple of it, lse and seed_offset, in this order,
+        as far as they were asked for.
+
+    Raises:
+        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+    """
+    boolean("causal", causal)
+    scale = check_scale("softmax_scale", softmax_scale)
+    p = check_dropout("dropout", dropout) if training else 0.0
+    _check_tensors(query, key, value)
+    _check_masks(startend_row_indices, causal, window_size, block_mask)
+
+    from flashmask._dropout import seed_offset_of
+    from flashmask.operators import forward
+
+    seed_offset = seed_offset_of(fixed_seed_offset, p)
+    rows = startend_row_indices
+    if window_size is not None:
+        rows = _window_rows(window_size, query, key, causal)
+    o, lse = forward(query, key, value, rows, block_mask, causal, scale, p, seed_offset if p > 0 else None)
+    results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
+    return tuple(results) if len(results) > 1 else o
+
+
+def _check_tensors(query: Any, key: Any, value: Any) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not hasattr(tensor, "__torch_function__"):
+            raise TypeError(
+                f"{name} is {described(tensor)}; expected a torch tensor (flashmask.attention takes NumPy arrays too)"
+            )
+    import torch
+
+    if torch.compiler.is_compiling():  # sizes would be guarded on; the operator looks at them
+        return
+    if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
+        raise TypeError(
+            f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; expected one dtype"
+        )
+    make_problem((query.shape, key.shape, value.shape), "float32", None, 0.0, ("query", "key", "value"))
+
+
+def _check_masks(rows: Any, causal: bool, window_size: object, block_mask: Any) -> None:
+    if rows is not None:
+        check_row_indices("startend_row_indices", rows, causal)
+        if window_size is not None:
+            raise ValueError("startend_row_indices and window_size are both given; pass one of them")
+    if block_mask is not None:
+        _check_block_mask(block_mask)
+
+
+def _check_block_mask(block_mask: Any) -> None:
+    if not hasattr(block_mask, "__torch_function__"):
+        raise TypeError(f"block_mask is {described(block_mask)}; expected an int32 tensor")
+    if str(block_mask.dtype) != "torch.int32":
+        raise TypeError(f"block_mask holds {block_mask.dtype} values; expected int32")
+    if block_mask.ndim != 4:
+        raise ValueError(
+            f"block_mask has shape {list(block_mask.shape)}; expected [batch or 1, heads, ceil(query length / 128), "
+            "ceil(key length / 128)]"
+        )
+
+
+def _window_rows(window_size: object, query: Tensor, key: Tensor, causal: bool) -> Tensor | None:
+    """Row indices [1, 1, key length, 1 or 2] of a window, bottom-right aligned; None when it has no limit."""
+    import torch
+
+    left, right = _sides(window_size)
+    if left is None and (causal or right is None):
+        return None
+    rows, columns = query.shape[1], key.shape[1]
+    diagonal = torch.arange(columns, device=query.device) + (rows - columns)  # the row whose last key this is
+    unlimited = torch.zeros_like(diagonal)
+    starts = unlimited + rows if left is None else (diagonal + left + 1).clamp(0, rows)
+    if causal:
+        vectors = starts[:, None]
+    else:
+        ends = unlimited if right is None else (diagonal - right).clamp(0, rows)
+        vectors = torch.stack([starts, ends], dim=-1)
+    return vectors.to(torch.int32)[None, None]
+
+
+def _sides(window_size: object) -> tuple[int | None, int | None]:
+    if isinstance(window_size, (tuple, list)):
+        if len(window_size) != 2:
+            raise ValueError(f"window_size has {len(window_size)} values; expected one, or (before, after)")
+        left, right = window_size
+    else:
+        left = right = window_size
+    return _side("window_size[0]", left), _side("window_size[1]", right)
+
+
+def _side(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    number = integer(name, value, minimum=-1, maximum=2**31 - 1)
+    return None if number < 0 else number

@@ -1,0 +1,66 @@
+"""attention() of torch tensors. Imported only where torch is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashmask._arguments import described
+from flashmask._mask import Mask
+from flashmask._plan import Plan
+from flashmask._rows import RowIndices
+from flashmask.operators import forward
+
+
+def attention_of_tensors(
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, plan: Plan | None, scale: float, heads_first: bool
+) -> tuple[Tensor, Tensor]:
+    """o and lse; `scale` 0 stands for 1 / sqrt(head dim)."""
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        _refuse_types(q=q, k=k, v=v)
+    if heads_first:
+        q, k, v = heads_last(q, k, v)
+    tensor, causal = None, False
+    if plan is not None:
+        if not torch.compiler.is_compiling():  # lengths would be guarded on; the operator holds them against the mask
+            plan.check_fits(q.shape, k.shape, v.shape)
+        tensor = plan.tensor
+    else:
+        tensor, causal = mask_tensor(mask, q)
+    o, lse = forward(q, k, v, tensor, None, causal, scale, 0.0, None)
+    return (o.transpose(1, 2) if heads_first else o), lse
+
+
+def _refuse_types(**tensors: object) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor, as the others are")
+
+
+def heads_last(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Views (batch, sequence, heads, head dim) of tensors (batch, heads, sequence, head dim)."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.ndim != 4:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, heads, sequence, head dim)")
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
+    """What the operators take for a mask: a tensor or None, and whether row indices are causal."""
+    if isinstance(mask, Mask):
+        return mask.tensor, False
+    if mask is None:
+        return None, False
+    if isinstance(mask, RowIndices):
+        if mask.rows is not None and mask.rows != q.shape[1]:
+            raise ValueError(f"mask has {mask.rows} rows; expected {q.shape[1]}, the tokens of q")
+        return mask.startend_row_indices, mask.causal
+    if isinstance(mask, Plan):
+        raise TypeError("mask is a Plan; pass it as plan=")
+    if not hasattr(mask, "dtype") and not isinstance(mask, (list, tuple)):
+        raise TypeError(f"mask is {described(mask)}; expected a Mask, RowIndices, booleans or None")
+    from flashmask.masks import from_dense
+
+    return from_dense(mask).tensor, False

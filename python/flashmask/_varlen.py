@@ -1,0 +1,135 @@
+"""varlen_attention(): sequences of different lengths, one after another without padding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flashmask._arguments import boolean, described
+from flashmask._problem import check_dropout, check_scale
+from flashmask._row_index_attention import _sides
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    return_lse: bool = False,
+) -> Any:
+    """Attention of each sequence to itself alone: flash_attn_varlen_func's arguments, the kernels of attention().
+
+    Sequence i has the queries [cu_seqlens_q[i], cu_seqlens_q[i + 1]) and the keys [cu_seqlens_k[i],
+    cu_seqlens_k[i + 1]). Row indices are made of them by tensor operations, on their device.
+
+    Args:
+        q: (total queries, query heads, head dim), a torch tensor as attention() takes it.
+        k: (total keys, kv heads, head dim).
+        v: (total keys, kv heads, value dim).
+        cu_seqlens_q: int32 or int64 [sequences + 1], from 0 upwards. Queries past the last see nothing.
+        cu_seqlens_k: int32 or int64 [sequences + 1]. Keys past the last are seen by nobody.
+        max_seqlen_q, max_seqlen_k: accepted, and not needed.
+        dropout_p: probability with which an attention probability is dropped, in [0, 1), seeded from torch's generator.
+        softmax_scale: factor on the scores; None: 1 / sqrt(head dim).
+        causal: each sequence is causal, its last query aligned with its last key.
+        window_size: keys before and after its aligned one that a query sees, itself not counted; -1: no limit.
+        deterministic: bitwise the same results in every run. On the CPU they always are.
+        return_attn_probs: also return lse and None, in place of probabilities, which are never computed.
+        return_lse: also return lse, (query heads, total queries) float32.
+
+    Returns:
+        o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
+
+    Raises:
+        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+    """
+    _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    boolean("causal", causal)
+    scale = check_scale("softmax_scale", softmax_scale)
+    p = check_dropout("dropout_p", dropout_p)
+
+    from flashmask._dropout import seed_offset_of
+    from flashmask.operators import forward
+
+    rows = _row_indices(cu_seqlens_q, cu_seqlens_k, k.shape[0], causal, window_size)
+    seed_offset = seed_offset_of(None, p) if p > 0 else None
+    o, lse = forward(q[None], k[None], v[None], rows, None, False, scale, p, seed_offset)
+    if return_attn_probs:
+        return o[0], lse[0], None
+    return (o[0], lse[0]) if return_lse else o[0]
+
+
+def _row_indices(cu_q: Tensor, cu_k: Tensor, keys: int, causal: bool, window_size: object) -> Tensor:
+    """int32 [1, 1, keys, 2]: the rows of a key's own sequence that its window and causality leave visible."""
+    import torch
+
+    left, right = _sides(window_size)
+    right = 0 if causal else right
+    key = torch.arange(keys, device=cu_k.device, dtype=cu_k.dtype)
+    sequence = torch.searchsorted(cu_k[1:].contiguous(), key, right=True)  # their number for keys past the last
+    first_row, end_row = _bounds(cu_q, sequence)
+    _, end_key = _bounds(cu_k, sequence)
+    aligned = end_row - (end_key - key)  # the row for which this key is its own
+    begin = first_row if right is None else torch.maximum(first_row, aligned - right)
+    end = end_row if left is None else torch.minimum(end_row, aligned + left + 1)
+    # Rows from `end` on and rows before `begin` are masked; where end <= begin these are all.
+    return torch.stack([end, begin], dim=-1).to(torch.int32)[None, None]
+
+
+def _bounds(cu_seqlens: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:
+    """Begin and end of the sequences [keys]; one past the last is empty."""
+    import torch
+
+    bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]])
+    return bounds[sequence], bounds[sequence + 1]
+
+
+def _check_tensors(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check_torch(name, tensor)
+        if tensor.ndim != 3:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (total, heads, head dim)")
+    for name, tensor in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        _check_torch(name, tensor)
+        if str(tensor.dtype) not in ("torch.int32", "torch.int64"):
+            raise TypeError(f"{name} holds {tensor.dtype} values; expected int32 or int64")
+        if tensor.ndim != 1 or tensor.shape[0] < 1:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}; expected [sequences + 1]")
+    if cu_seqlens_q.shape != cu_seqlens_k.shape:
+        raise ValueError(
+            f"cu_seqlens_q has {cu_seqlens_q.shape[0]} values and cu_seqlens_k {cu_seqlens_k.shape[0]}; expected as "
+            "many, sequences + 1"
+        )
+    _check_values("cu_seqlens_q", cu_seqlens_q, "q", q.shape[0])
+    _check_values("cu_seqlens_k", cu_seqlens_k, "k", k.shape[0])
+
+
+def _check_torch(name: str, tensor: object) -> None:
+    if not hasattr(tensor, "__torch_function__"):
+        raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor")
+
+
+def _check_values(name: str, cu_seqlens: Tensor, tokens_of: str, tokens: int) -> None:
+    """On the CPU only: on another device the host would have to wait for the values."""
+    import torch
+
+    if torch.compiler.is_compiling() or cu_seqlens.device.type != "cpu":
+        return
+    if int(cu_seqlens[0]) != 0 or bool((cu_seqlens[1:] < cu_seqlens[:-1]).any()):
+        raise ValueError(
+            f"{name} is {cu_seqlens.tolist()[:8]}...; expected values that begin with 0 and never decrease"
+        )
+    if int(cu_seqlens[-1]) > tokens:
+        raise ValueError(f"{name} ends with {int(cu_seqlens[-1])}; {tokens_of} has {tokens} tokens")

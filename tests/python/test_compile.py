@@ -1,0 +1,197 @@
+"""torch.compile(fullgraph=True): the results, and that neither lengths nor masks recompile per batch."""
+
+import pytest
+import torch
+from attention_oracle import random_inputs, softmax_attention
+from mask_families import FAMILIES, N, visible
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import flashmask
+from flashmask import masks
+
+LENGTHS = (40, 56, 72, 90, 133)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def inputs(tokens, dtype=torch.float32):
+    return [t.to(dtype).requires_grad_() for t in random_inputs(1, tokens, tokens, 4, 2, 16, 16, seed=tokens)[:3]]
+
+
+def split(tokens):
+    return [tokens // 3, tokens - tokens // 3]
+
+
+def with_gradients(compute, tensors):
+    o = compute(*tensors)
+    return [o.detach(), *torch.autograd.grad(o, tensors, torch.ones_like(o))]
+
+
+def check_batches(function, argument):
+    """Runs a function compiled and not, forward and backward, over lengths and masks; returns how often it compiled."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(function, fullgraph=True, backend=counter)
+    for tokens in LENGTHS:
+        tensors = inputs(tokens)
+        given = argument(tokens, tensors)
+        expected = with_gradients(lambda *t, given=given: function(*t, given), tensors)
+        found = with_gradients(lambda *t, given=given: compiled(*t, given), tensors)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+    return counter.frame_count
+
+
+def test_masks_of_each_batch_do_not_recompile():
+    def attend(q, k, v, mask):
+        return flashmask.attention(q, k, v, mask).sin()
+
+    # The first shapes are compiled as they are, the next as dynamic.
+    assert check_batches(attend, lambda tokens, _: masks.causal_document(split(tokens))) <= 2
+
+
+def test_masks_of_changing_forms_do_not_recompile():
+    def attend(q, k, v, mask):
+        return flashmask.attention(q, k, v, mask)
+
+    def mask(tokens, _):
+        if tokens % 16:
+            return masks.causal(tokens, tokens)
+        return masks.from_dense(torch.rand(4, tokens, tokens, generator=torch.Generator().manual_seed(tokens)) < 0.5)
+
+    assert check_batches(attend, mask) <= 2
+
+
+def test_plans_of_each_batch_do_not_recompile():
+    def attend(q, k, v, plan):
+        return flashmask.attention(q, k, v, plan=plan)
+
+    assert check_batches(attend, lambda tokens, t: flashmask.plan(masks.document(split(tokens)), *t)) <= 2
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_row_indices_are_built_inside(window):
+    def attend(q, k, v, cu_seqlens):
+        return flashmask.attention(q, k, v, masks.from_cu_seqlens(cu_seqlens, q.shape[1], window=window))
+
+    def cu_seqlens(tokens, _):
+        return torch.tensor([0, tokens // 3, tokens // 2, tokens])
+
+    assert check_batches(attend, cu_seqlens) <= 2
+
+
+def test_row_indices_passed_in_do_not_recompile():
+    def attend(q, k, v, rows):
+        return flashmask.attention(q, k, v, rows)
+
+    def rows(tokens, _):
+        return masks.from_position_ids(torch.cat([torch.arange(n) for n in split(tokens)]))
+
+    assert check_batches(attend, rows) <= 2
+
+
+def test_the_papers_function_does_not_recompile():
+    def attend(q, k, v, rows):
+        return flashmask.flashmask_attention(q, k, v, rows, causal=True)
+
+    def rows(tokens, _):
+        return torch.full((1, 1, tokens, 1), tokens // 2 + 1, dtype=torch.int32)
+
+    assert check_batches(attend, rows) <= 2
+
+
+def test_windows_do_not_recompile():
+    def attend(q, k, v, _):
+        return flashmask.flashmask_attention(q, k, v, window_size=(7, 3))
+
+    assert check_batches(attend, lambda *_: None) <= 2
+
+
+def test_varlen_does_not_recompile():
+    def attend(q, k, v, cu_seqlens):
+        return flashmask.varlen_attention(q[0], k[0], v[0], cu_seqlens, cu_seqlens, causal=True, window_size=(20, 0))
+
+    assert check_batches(attend, lambda tokens, _: torch.tensor([0, *split(tokens)]).cumsum(0)) <= 2
+
+
+def test_inductor_runs_it_with_heads_first():
+    def attend(q, k, v, mask):
+        o, lse = flashmask.attention(q * 2, k, v, mask, layout="bhsd", return_lse=True)
+        return o.relu().transpose(1, 2) + lse.transpose(1, 2)[..., None] * 0.1
+
+    compiled = torch.compile(attend, fullgraph=True)
+    mask = FAMILIES["document"]()
+    tensors = [t.detach().transpose(1, 2).requires_grad_() for t in inputs(N)]
+    expected = with_gradients(lambda *t: attend(*t, mask), tensors)
+    found = with_gradients(lambda *t: compiled(*t, mask), tensors)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_autocast_is_traced():
+    def attend(q, k, v, mask):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return flashmask.attention(q, k, v, mask)
+
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    mask = masks.causal(N, N)
+    tensors = inputs(N)
+    o = compiled(*tensors, mask)
+    assert o.dtype == torch.bfloat16
+    assert torch.equal(o, attend(*tensors, mask))
+
+
+def test_dropout_is_drawn_anew_and_repeats_with_the_seed():
+    def attend(q, k, v):
+        return flashmask.flashmask_attention(q, k, v, causal=True, dropout=0.5)
+
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    tensors = inputs(N)
+    torch.manual_seed(3)
+    first, second = compiled(*tensors), compiled(*tensors)
+    torch.manual_seed(3)
+    assert torch.equal(compiled(*tensors), first)
+    assert not torch.equal(first, second)
+
+
+def test_checkpointing_inside_a_compiled_function():
+    from torch.utils.checkpoint import checkpoint
+
+    mask = FAMILIES["graph"]()
+
+    def attend(q, k, v):
+        return checkpoint(lambda *t: flashmask.attention(*t, mask).sin(), q, k, v, use_reentrant=False)
+
+    tensors = inputs(N)
+    expected = with_gradients(lambda *t: flashmask.attention(*t, mask).sin(), tensors)
+    found = with_gradients(torch.compile(attend, fullgraph=True, backend="aot_eager"), tensors)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_wrong_mask_is_refused_when_it_runs():
+    compiled = torch.compile(flashmask.attention, fullgraph=True, backend="aot_eager")
+    with pytest.raises(ValueError, match="mask has 5 rows; expected 40, the tokens of q"):
+        compiled(*inputs(40), masks.causal(5, 40))
+
+
+class Attend(torch.nn.Module):
+    def forward(self, q, k, v, mask):
+        return flashmask.attention(q, k, v, mask)
+
+
+def test_an_exported_program_takes_other_masks_and_lengths():
+    tokens = torch.export.Dim("tokens", min=8, max=4096)
+    shapes = ({1: tokens},) * 3
+    q, k, v = (t.detach() for t in inputs(64))
+    program = torch.export.export(
+        Attend(), (q, k, v, masks.causal(64, 64)), dynamic_shapes=(*shapes, [{0: torch.export.Dim("bytes")}])
+    )
+    mask = masks.document([60, 30])
+    q, k, v = (t.detach() for t in inputs(90))
+    found = program.module()(q, k, v, mask)
+    torch.testing.assert_close(found, softmax_attention(q, k, v, visible(mask))[0])

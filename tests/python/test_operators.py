@@ -1,0 +1,360 @@
+"""The operators as PyTorch sees them: opcheck, autograd, autocast, vmap, checkpointing, hooks, threads, processes."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from attention_oracle import random_inputs, softmax_attention
+from mask_families import FAMILIES, N, visible
+from torch.utils.checkpoint import checkpoint
+
+import flashmask
+import flashmask.operators
+from flashmask import masks
+
+forward = torch.ops.flashmask.forward.default
+backward = torch.ops.flashmask.backward.default
+SEED = torch.tensor([11, 3])
+
+
+def leaves(dtype=torch.float32, tokens=N):
+    return [t.to(dtype).requires_grad_() for t in random_inputs(2, tokens, tokens, 4, 2, 16, 8)[:3]]
+
+
+def operator_masks():
+    rows = torch.full((1, 2, N, 1), N, dtype=torch.int32)
+    rows[:, 0, :30] = 30
+    blocks = torch.ones(1, 1, 1, 1, dtype=torch.int32)
+    return {
+        "none": (None, None, False),
+        "causal": (None, None, True),
+        "intervals": (FAMILIES["document"]().tensor, None, False),
+        "bits": (FAMILIES["graph"]().tensor, None, False),
+        "row indices": (rows, None, True),
+        "blocks": (rows, blocks, True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in operator_masks()), ("bits", torch.bfloat16), ("intervals", torch.float64)],
+)
+def test_opcheck_passes(name, dtype):
+    mask, blocks, causal = operator_masks()[name]
+    q, k, v = leaves(dtype)
+    for p, seed in ((0.0, None), (0.25, SEED)):
+        torch.library.opcheck(forward, (q, k, v, mask, blocks, causal, 0.3, p, seed))
+    o, lse = (t.detach() for t in forward(q, k, v, mask, blocks, causal, 0.3, 0.25, SEED))
+    values = [t.detach() for t in (q, k, v)]
+    for grad_lse in (None, torch.ones_like(lse)):
+        torch.library.opcheck(backward, (o, grad_lse, *values, o, lse, mask, blocks, causal, 0.3, 0.25, SEED))
+
+
+@pytest.mark.parametrize("name", ["causal_document", "graph"])
+def test_gradients_with_dropout_are_those_of_finite_differences(name):
+    seen = visible(FAMILIES[name]())[:, :, :6, :7].clone()
+    seen[..., 0] = True
+    mask = masks.from_dense(seen)
+    q, k, v = (t.double().requires_grad_() for t in random_inputs(1, 6, 7, 2, 1, 3, 2)[:3])
+    assert torch.autograd.gradcheck(
+        lambda *t: forward(*t, mask.tensor, None, False, 0.0, 0.3, SEED), (q, k, v), check_undefined_grad=False
+    )
+
+
+def test_a_packed_mask_from_elsewhere_is_unpacked(tmp_path):
+    from flashmask._plan_cache import plans
+
+    mask = FAMILIES["random_dense_heads_and_batch"]()
+    q, k, v = leaves()
+    expected = flashmask.attention(q, k, v, mask)
+    torch.save(mask.tensor, tmp_path / "mask.pt")
+    tensor = torch.load(tmp_path / "mask.pt")
+    plans.clear()
+    assert torch.equal(forward(q, k, v, tensor, None, False, 0.0, 0.0, None)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.zeros(500, dtype=torch.uint8), None, False, 0.0, 0.0, None), "does not hold a packed mask"),
+        ((torch.zeros(3, dtype=torch.uint8), None, False, 0.0, 0.0, None), "does not hold a packed mask"),
+        ((masks.causal(N, N).tensor, None, True, 0.0, 0.0, None), "causal is True beside a packed mask"),
+        ((torch.zeros(1, 1, N, 3, dtype=torch.int32), None, True, 0.0, 0.0, None), "n = 3 vectors"),
+        ((None, None, True, 0.0, 0.5, None), "seed_offset is None; expected int64"),
+        ((None, None, True, 0.0, 0.5, torch.tensor([0, 2**32])), "offset 4294967296; expected one in"),
+        ((None, None, True, 0.0, 1.5, SEED), "dropout is 1.5"),
+        (
+            (None, torch.ones(1, 1, 2, 1, dtype=torch.int32), True, 0.0, 0.0, None),
+            r"block_mask has shape \[1, 1, 2, 1\]",
+        ),
+        ((None, torch.full((1, 1, 1, 1), 2, dtype=torch.int32), True, 0.0, 0.0, None), "other values than 0 and 1"),
+    ],
+)
+def test_the_operator_refuses_what_it_cannot_read(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        forward(*leaves(), *arguments)
+
+
+def test_the_backward_operator_refuses_what_is_not_of_its_forward():
+    q, k, v = (t.detach() for t in leaves())
+    o, lse = forward(q, k, v, None, None, True, 0.0, 0.0, None)
+    rest = (None, None, True, 0.0, 0.0, None)
+    with pytest.raises(ValueError, match=r"grad_o is torch.float32 \[1, 70, 4, 8\]; expected"):
+        backward(o[:1], None, q, k, v, o, lse, *rest)
+    with pytest.raises(ValueError, match=r"grad_lse is torch.float64 \[2, 4, 70\]; expected torch.float32"):
+        backward(o, lse.double(), q, k, v, o, lse, *rest)
+
+
+@pytest.mark.parametrize("cast", [torch.bfloat16, torch.float16])
+def test_autocast_casts_as_sdpa_does(cast):
+    q, k, v = leaves()
+    mask = masks.causal(N, N)
+    with torch.autocast("cpu", dtype=cast):
+        o, lse = flashmask.attention(q, k, v, mask, return_lse=True)
+        double = flashmask.attention(*(t.double() for t in (q, k, v)), mask)
+        sdpa = torch.nn.functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, q, q)))
+        plan = flashmask.plan(mask, q, k, v)
+        assert torch.equal(flashmask.attention(q, k, v, plan=plan), o)
+    assert o.dtype == sdpa.dtype == cast
+    assert lse.dtype == torch.float32
+    assert double.dtype == torch.float64
+    assert torch.equal(o, flashmask.attention(*(t.to(cast) for t in (q, k, v)), mask))
+    gradients = torch.autograd.grad(o.float().sum(), (q, k, v))
+    assert all(gradient.dtype == torch.float32 for gradient in gradients)
+
+
+def test_vmap_is_refused_clearly():
+    q, k, v = (torch.stack([t.detach()] * 3) for t in leaves())
+    with pytest.raises(NotImplementedError, match=r"does not support torch\.func\.vmap; pass the mapped dimension"):
+        torch.func.vmap(flashmask.attention)(q, k, v)
+
+
+def test_a_second_derivative_is_refused_clearly():
+    q, k, v = leaves()
+    (first,) = torch.autograd.grad(flashmask.attention(q, k, v).square().sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="a gradient of a gradient was asked for"):
+        first.sum().backward()
+
+
+def test_forward_mode_is_refused():
+    from torch.autograd import forward_ad
+
+    q, k, v = (t.detach() for t in leaves())
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        flashmask.attention(forward_ad.make_dual(q, q), k, v)
+
+
+def run(compute, grad):
+    inputs = leaves()
+    o = compute(*inputs)
+    return [o.detach(), *torch.autograd.grad(o, inputs, grad(o))]
+
+
+@pytest.mark.parametrize("kind", ["mask", "plan", "row indices"])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_works_under_activation_checkpointing(kind, reentrant):
+    mask = FAMILIES["causal_document"]()
+    plan = flashmask.plan(mask, *leaves()) if kind == "plan" else None
+    given = masks.from_cu_seqlens(torch.tensor([0, 31, 31, 51]), N) if kind == "row indices" else mask
+
+    def attend(q, k, v):
+        return flashmask.attention(q, k, v, plan=plan) if plan else flashmask.attention(q, k, v, given)
+
+    expected = run(attend, torch.ones_like)
+    inputs = leaves()
+    o = checkpoint(attend, *inputs, use_reentrant=reentrant)
+    o.backward(torch.ones_like(o))
+    for a, b in zip([o, *(t.grad for t in inputs)], expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_dropout_repeats_under_activation_checkpointing():
+    torch.manual_seed(0)
+    inputs = leaves()
+
+    def attend(q, k, v):
+        return flashmask.flashmask_attention(q, k, v, causal=True, dropout=0.4)
+
+    o = checkpoint(attend, *inputs, use_reentrant=False)
+    o.backward(torch.ones_like(o))
+    torch.manual_seed(0)
+    assert torch.equal(attend(*inputs), o)
+    torch.manual_seed(0)
+    expected = torch.autograd.grad(attend(*inputs).sum(), inputs)
+    for a, b in zip(inputs, expected, strict=True):
+        assert torch.equal(a.grad, b)
+
+
+def test_selective_checkpointing_can_name_the_operator():
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    calls = []
+
+    def policy(context, operator, *arguments, **keywords):
+        if operator is forward:
+            calls.append(context.is_recompute)
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    inputs = leaves()
+    o = checkpoint(
+        lambda q, k, v: flashmask.attention(q * 1, k, v).sin(),
+        *inputs,
+        use_reentrant=False,
+        context_fn=lambda: create_selective_checkpoint_contexts(policy),
+    )
+    o.sum().backward()
+    assert False in calls
+
+
+def test_saved_tensor_hooks_see_and_move_what_is_saved():
+    mask = FAMILIES["graph"]()
+
+    def attend(q, k, v):
+        return flashmask.attention(q, k, v, mask)
+
+    expected = run(attend, torch.ones_like)
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.dtype)
+        return tensor.clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hooked = run(attend, torch.ones_like)
+    with torch.autograd.graph.save_on_cpu():
+        on_cpu = run(attend, torch.ones_like)
+    assert torch.uint8 in packed
+    for a, b, c in zip(expected, hooked, on_cpu, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+def test_honours_deterministic_algorithms():
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run(lambda *t: flashmask.attention(*t, masks.causal(N, N)), torch.ones_like) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(32, 96)
+        self.out = torch.nn.Linear(32, 32)
+
+    def forward(self, x, mask=None, plan=None):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).unbind(2)
+        return self.out(flashmask.attention(q, k, v, mask, plan=plan).flatten(2))
+
+
+def test_trains_under_ddp(tmp_path):
+    import torch.distributed as dist
+
+    torch.manual_seed(0)
+    block = Block()
+    x = torch.randn(2, N, 32)
+    mask = FAMILIES["causal_document"]()
+    block(x, mask).square().sum().backward()
+    expected = [p.grad.clone() for p in block.parameters()]
+    block.zero_grad()
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        parallel = torch.nn.parallel.DistributedDataParallel(block)
+        parallel(x, mask).square().sum().backward()
+    finally:
+        dist.destroy_process_group()
+    for p, grad in zip(block.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.grad, grad)
+
+
+def test_several_threads_run_forward_and_backward_at_once():
+    mask = FAMILIES["causal_document"]()
+
+    def attend(q, k, v):
+        return flashmask.attention(q, k, v, mask)
+
+    expected = run(attend, torch.ones_like)
+    wrong = []
+
+    def work():
+        for _ in range(20):
+            if not all(torch.equal(a, b) for a, b in zip(run(attend, torch.ones_like), expected, strict=True)):
+                wrong.append(threading.get_ident())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_pool_follows_torch(monkeypatch):
+    from flashmask import operators
+
+    counts = []
+    monkeypatch.setattr(operators.library, "flashmask_set_thread_count", counts.append)
+    monkeypatch.setattr(operators, "_threads", 0)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 1, 2):
+            torch.set_num_threads(threads)
+            flashmask.attention(*leaves())
+    finally:
+        torch.set_num_threads(before)
+        monkeypatch.undo()
+        operators._threads = 0
+    assert counts == [1, 2]
+
+
+class Attended(torch.utils.data.Dataset):
+    """Items whose making runs attention in the loader's worker."""
+
+    def __init__(self, mask):
+        self.mask = mask
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, item):
+        q, k, v = (t.detach() for t in leaves())
+        return flashmask.attention(q + item, k, v, self.mask)
+
+
+def test_data_loader_workers_run_it():
+    data = Attended(FAMILIES["causal_document"]())
+    flashmask.attention(*leaves(tokens=300))  # the parent's pool has started
+    loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    for item, found in enumerate(loader):
+        assert torch.equal(found, data[item])
+
+
+FORKS = """
+import os, sys, torch, flashmask
+torch.set_num_threads(2)
+q = torch.ones(1, 600, 4, 16)
+expected = flashmask.attention(q, q, q).tolist()
+child = os.fork()
+if child == 0:
+    sys.exit(0 if flashmask.attention(q, q, q).tolist() == expected else 1)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_child_runs_it_and_ends():
+    subprocess.run([sys.executable, "-c", FORKS], check=True, timeout=60)
+
+
+def test_the_formula_is_what_the_operator_computes():
+    q, k, v = leaves()
+    o, lse = forward(q, k, v, None, None, True, 0.0, 0.0, None)
+    seen = torch.ones(N, N, dtype=torch.bool).tril()[None, None]
+    expected, expected_lse = softmax_attention(q.double(), k.double(), v.double(), seen)
+    torch.testing.assert_close(o.double(), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(lse.double(), expected_lse, atol=1e-5, rtol=1e-5)
