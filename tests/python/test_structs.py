@@ -1,0 +1,111 @@
+"""The structs, enumerations and functions that Python knows, held against the C header by a C compiler."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flashmask import _structs
+from flashmask._library import library
+
+INCLUDE = Path(__file__).parents[2] / "include"
+HEADER = re.sub(r"//.*|/\*.*?\*/", "", (INCLUDE / "flashmask" / "c_api.h").read_text())
+FUNCTIONS = re.findall(r"FLASHMASK_API\s+[\w ]+?[ *]+flashmask_(\w+)\(", HEADER)
+STRUCTS = {
+    name: kind
+    for name, kind in vars(_structs).items()
+    if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and kind is not ctypes.Structure
+}
+ENUMERATORS = {name: value for name, value in vars(_structs).items() if name.isupper() and isinstance(value, int)}
+# Functions and structs of the header that Python does without, and why.
+UNUSED = {
+    "mask_from_predicate": "a call into Python a score; from_mask_mod evaluates tensors instead",
+    "merge": "torch operations join and differentiate on any device",
+    "merge_backward": "as merge",
+}
+UNUSED_STRUCTS = {"flashmask_merge_tensors", "flashmask_merge_gradients"}
+
+
+def c_name(name):
+    """MaskShape → flashmask_mask_shape."""
+    return "flashmask_" + re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """What a C program prints: sizes of structs, offsets and sizes of fields, values of enumerators."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    assert compiler, "the tests need a C compiler named cc, gcc or clang"
+    lines = []
+    for name, kind in STRUCTS.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof({c_name(name)}));')
+        for field, *_ in kind._fields_:
+            member = f"(({c_name(name)}*)0)->{field}"
+            lines.append(f'printf("{name}.{field} %zu %zu\\n", offsetof({c_name(name)}, {field}), sizeof({member}));')
+    lines += [f'printf("{name} %d\\n", (int)FLASHMASK_{name});' for name in ENUMERATORS]
+    folder = tmp_path_factory.mktemp("structs")
+    source = folder / "structs.c"
+    source.write_text(
+        '#include <stddef.h>\n#include <stdio.h>\n#include "flashmask/c_api.h"\n'
+        "int main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    program = folder / "structs"
+    subprocess.run([compiler, "-std=c11", f"-I{INCLUDE}", source, "-o", program], check=True)
+    told = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    return {line.split()[0]: tuple(map(int, line.split()[1:])) for line in told.splitlines()}
+
+
+def fields_of_header(name):
+    """Members of a struct, in the order of the header."""
+    body = re.search(rf"typedef struct {c_name(name)} \{{(.*?)\n?\}} {c_name(name)};", HEADER, re.S).group(1)
+    members = []
+    for declaration in filter(None, (part.strip() for part in body.split(";"))):
+        pointer = re.search(r"\(\*(\w+)\)", declaration)
+        if pointer:
+            members.append(pointer.group(1))
+            continue
+        first, *others = declaration.split(",")
+        members += [re.search(r"(\w+)(\[\d+\])?$", part.strip()).group(1) for part in (first, *others)]
+    return members
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structs_lie_as_in_c(name, compiled):
+    kind = STRUCTS[name]
+    assert ctypes.sizeof(kind) == compiled[name][0]
+    for field, *_ in kind._fields_:
+        descriptor = getattr(kind, field)
+        assert (descriptor.offset, descriptor.size) == compiled[f"{name}.{field}"], field
+    assert [field for field, *_ in kind._fields_] == fields_of_header(name)
+
+
+@pytest.mark.parametrize("name", ENUMERATORS)
+def test_enumerators_have_their_values(name, compiled):
+    assert ENUMERATORS[name] == compiled[name][0]
+
+
+def test_every_struct_of_the_header_is_known():
+    declared = set(re.findall(r"typedef struct (\w+) \{", HEADER))
+    assert declared == {c_name(name) for name in STRUCTS} | UNUSED_STRUCTS
+
+
+def test_every_function_of_the_header_has_a_prototype():
+    assert len(FUNCTIONS) > 80
+    for name in FUNCTIONS:
+        function = getattr(library, f"flashmask_{name}")
+        if name in UNUSED:
+            assert function.argtypes is None, f"flashmask_{name} is used; take it off the list"
+            continue
+        assert function.argtypes is not None or name in ("version", "last_error"), f"flashmask_{name} has no prototype"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_prototypes_take_as_many_arguments(name):
+    arguments = re.search(rf"flashmask_{name}\((.*?)\);", HEADER, re.S).group(1)
+    arguments = re.sub(r"\([^()]*\)", "", arguments)
+    count = 0 if arguments.strip() == "void" else arguments.count(",") + 1
+    declared = getattr(library, f"flashmask_{name}").argtypes
+    assert declared is None or len(declared) == count
