@@ -142,6 +142,25 @@ def test_no_value_is_looked_at(build, arguments, prefix, options):
         assert values.dtype == torch.int32
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device to wait for")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("build", "arguments", "prefix"), BUILDERS)
+def test_a_device_is_not_waited_for(build, arguments, prefix, options):
+    eager = [build(*arguments(), **options), build(*arguments(), prefix=prefix)]
+    given = [a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments()]
+    torch.cuda.synchronize()
+    on_device = prefix.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        made = [build(*given, **options), build(*given, prefix=on_device)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for one, other in zip(made, eager, strict=True):
+        assert one.startend_row_indices.device.type == "cuda"
+        assert torch.equal(one.startend_row_indices.cpu(), other.startend_row_indices)
+        assert one.to_mask() == other.to_mask()
+
+
 @pytest.mark.parametrize(("build", "arguments", "prefix"), BUILDERS)
 def test_builders_compile_into_one_graph(build, arguments, prefix):
     torch._dynamo.reset()
