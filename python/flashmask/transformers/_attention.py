@@ -1,0 +1,134 @@
+"""The function in the attention registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+import flashmask
+from flashmask import Mask
+from flashmask.transformers._indices import Indices
+from flashmask.transformers._layer_mask import Call, layer_mask
+from flashmask.transformers._mask import flashmask_mask
+from flashmask.transformers._once import warn_once
+
+_REFUSED = {
+    "softcap": "a cap on the scores",
+    "s_aux": "attention sinks",
+    "head_mask": "a mask of whole heads",
+    "position_bias": "a bias on the scores",
+    "cache": "a paged cache (continuous batching)",
+}
+
+
+def flashmask_attention_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    is_causal: bool | None = None,
+    startend_row_indices: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one layer; Transformers calls this, users do not.
+
+    query [B, Hq, Sq, D], key [B, Hkv, Sk, D], value [B, Hkv, Sk, Dv]; returns [B, Sq, Hq, Dv] and None. The mask is
+    attention_mask as flashmask_mask() made it, or startend_row_indices, int32 [B or 1, heads, Sk, n], or one such 4-D
+    tensor in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids [B or 1, S].
+    Raises ValueError for what it would have to leave out: docs/transformers.md lists it.
+    """
+    _refuse(others)
+    if attention_mask is None:
+        _check_registered(module)
+    mask = layer_mask(
+        Call(
+            batch=query.shape[0],
+            rows=query.shape[2],
+            columns=key.shape[2],
+            device=query.device,
+            causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
+            window=sliding_window,
+            attention_mask=attention_mask,
+            row_indices=startend_row_indices,
+            position_ids=position_ids,
+            cu_seq_lens_q=cu_seq_lens_q,
+            cu_seq_lens_k=cu_seq_lens_k,
+        )
+    )
+    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal:
+        return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
+    q, k, v = (each.transpose(1, 2) for each in (query, key, value))
+    return _attend(q, k, v, mask, dropout=dropout if module.training else 0.0, scaling=scaling), None
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    for name, meaning in _REFUSED.items():
+        if others.get(name) is not None:
+            raise ValueError(
+                f"{name} came to flashmask's attention: {meaning} is not supported, and leaving it out would "
+                'change the result; use another attn_implementation for this model, such as "eager"'
+            )
+    if others.get("output_attentions"):
+        raise ValueError('output_attentions=True: flashmask never forms the weights; use attn_implementation="eager"')
+
+
+def _check_registered(module: torch.nn.Module) -> None:
+    """No mask came: that must not be because Transformers knows no mask function of this name and dropped it."""
+    name = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if name is None:
+        return
+    if name not in ALL_MASK_ATTENTION_FUNCTIONS._global_mapping:
+        found = "nothing, so that Transformers drops every mask"
+    elif ALL_MASK_ATTENTION_FUNCTIONS[name] is not flashmask_mask:
+        found = f"{ALL_MASK_ATTENTION_FUNCTIONS[name]!r}, which does not make flashmask's masks"
+    else:
+        return
+    raise ValueError(
+        f"attn_implementation={name!r} is registered for attention, but in the mask registry it is {found}; call "
+        f"flashmask.transformers.register({name!r}) rather than AttentionInterface.register"
+    )
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Indices | Mask, *, dropout: float, scaling: float | None) -> Tensor:
+    if isinstance(mask, Indices):
+        indices = mask.vectors
+        out: Tensor = flashmask.flashmask_attention(
+            q, k, v, indices, dropout=dropout, causal=mask.causal, softmax_scale=scaling
+        )
+        return out
+    if dropout:
+        raise ValueError(f"dropout={dropout} under a dense mask is not supported; hand over startend_row_indices")
+    dense: Tensor = flashmask.attention(q, k, v, mask, scale=scaling)
+    return dense
+
+
+def _single_token(
+    query: Tensor, key: Tensor, value: Tensor, mask: Indices, *, dropout: float, scaling: float | None
+) -> Tensor:
+    """[B, 1, Hq, Dv] of one query, which reads every key it sees once: there is no tile to skip."""
+    warn_once(
+        "flashmask leaves queries of a single token (generation) to torch's scaled_dot_product_attention: one row of "
+        "scores has nothing to skip. Prefill and training run on flashmask."
+    )
+    end, first = mask.vectors.unbind(-1)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=((first < 1) & (end > 0))[:, :, None],  # [B or 1, 1, 1, Sk]
+        dropout_p=dropout,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return out.transpose(1, 2)

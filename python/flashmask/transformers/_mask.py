@@ -1,0 +1,86 @@
+"""The function in the mask registry: what a model says about its mask, as the visible rows of each key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import masking_utils
+
+from flashmask.transformers._once import warn_once
+from flashmask.transformers._recognise import Keys, MaskFunction, recognise, recognise_traced
+from flashmask.transformers._visible import VisibleRows
+
+#: Rank of the tensor made here, which no mask that a user hands over has (2 and 4).
+RANK = 3
+
+
+def flashmask_mask(
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: MaskFunction = masking_utils.causal_mask_function,
+    attention_mask: Tensor | None = None,
+    device: torch.device | str = "cpu",
+    use_vmap: bool = False,
+    **others: Any,
+) -> Tensor:
+    """The mask of one kind of layers, made once a forward; Transformers calls this, users do not.
+
+    q_length rows from number q_offset on and kv_length columns from number kv_offset on; attention_mask bool
+    [batch_size, keys], False is padding. Returns int32 [batch_size or 1, kv_length, 2]: key j is seen by the rows
+    [r_j1, r_j0). A mask_function that is not made of the parts of transformers.masking_utils is evaluated for every
+    pair: bool [batch_size, 1, q_length, kv_length], with a warning.
+    """
+    if attention_mask is not None and attention_mask.ndim == RANK:
+        return attention_mask  # generate() made it ahead, by this function
+    keys = Keys(kv_length, kv_offset, device)
+    if torch.compiler.is_compiling() and _is_plain(mask_function, use_vmap, others):
+        window, both_ways = others.get("local_size"), "allow_is_bidirectional_skip" in others
+        rows = recognise_traced(mask_function, keys, batch=batch_size, window=window, both_ways=both_ways)
+    else:
+        rows = _recognised(mask_function, keys)
+    if rows is None:
+        return _evaluated(
+            batch_size=batch_size,
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            use_vmap=use_vmap,
+            device=device,
+        )
+    rows = rows.starting_at(q_offset)
+    if attention_mask is not None:
+        missing = max(0, kv_length + kv_offset - attention_mask.shape[-1])  # keys that a static cache has room for
+        held = torch.nn.functional.pad(attention_mask, (0, missing))
+        rows = rows.where(held[:, kv_offset : kv_offset + kv_length])
+    return rows.packed(q_length)
+
+
+def _is_plain(function: MaskFunction, use_vmap: bool, others: dict[str, Any]) -> bool:
+    """Whether a function has neither image blocks nor parts of the user's, nor chunks."""
+    chunked = getattr(others.get("config"), "attention_chunk_size", None) is not None
+    return not use_vmap and not chunked and function.__name__ != "or_mask"
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _recognised(function: MaskFunction, keys: Keys) -> VisibleRows | None:
+    return recognise(function, keys)
+
+
+def _evaluated(**arguments: Any) -> Tensor:
+    warn_once(
+        "flashmask does not know the mask function of this model and evaluates it for every query and key: "
+        f"{arguments['q_length']} x {arguments['kv_length']} booleans a batch entry, here and from now on. Where "
+        "startend_row_indices can say the same, hand them to the model instead."
+    )
+    dense = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
+    assert isinstance(dense, Tensor)
+    return dense

@@ -1,0 +1,125 @@
+"""What the mask functions of Transformers say, read off the closures that transformers.masking_utils makes.
+
+A model describes its mask by a function of (batch, head, query, key) made of a few parts. Evaluating it takes time and
+memory for every pair; its parts say the same in a number or a tensor each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import masking_utils
+
+from flashmask.transformers._visible import (
+    VisibleRows,
+    causal,
+    equal_runs,
+    every_row,
+    last_keys,
+    neighbours,
+    runs,
+)
+
+MaskFunction = Callable[..., Any]
+_INNER = "{}.<locals>.inner_mask"
+_PACKED = _INNER.format("packed_sequence_mask_function")
+_REMAPPED = _INNER.format("remap_positions_for_packed_sequence")
+_BLOCKS = _INNER.format("blockwise_overlay")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys a mask function is asked about: `count` of them, from number `offset` on."""
+
+    count: int
+    offset: int
+    device: torch.device | str
+
+    @property
+    def columns(self) -> Tensor:
+        """Their numbers, int64 [1, count]."""
+        return torch.arange(self.count, device=self.device)[None] + self.offset
+
+
+def recognise(function: MaskFunction, keys: Keys) -> VisibleRows | None:
+    """The rows that see each key, by their numbers, or None where the function is made of anything unknown."""
+    name, held = _parts(function)
+    reader = _READERS.get(name)
+    return reader(held, keys) if reader is not None else None
+
+
+def recognise_traced(
+    function: MaskFunction, keys: Keys, *, batch: int, window: int | None, both_ways: bool
+) -> VisibleRows:
+    """The same while torch.compile traces, which cannot look into closures.
+
+    Takes what Transformers says beside the function: the window, and whether it is without causality. What is left to
+    know are documents, and whether one ends behind a key shows in whether the next row sees that key.
+    """
+    columns = keys.columns
+    if both_ways:
+        return every_row(columns) if window is None else neighbours(columns, window)
+    rows = causal(columns) if window is None else causal(columns) & last_keys(columns, window)
+    entries = torch.arange(batch, device=keys.device)[:, None]
+    together = function(entries, torch.zeros_like(entries), columns[:, 1:], columns[:, :-1])
+    return rows & runs(torch.nn.functional.pad(~together, (1, 0), value=True))
+
+
+def _parts(function: MaskFunction) -> tuple[str, dict[str, Any]]:
+    """The name of a function of masking_utils, "" for any other, and the values that it closes over."""
+    if getattr(function, "__module__", None) != masking_utils.__name__:
+        return "", {}
+    cells = function.__closure__ or ()
+    return function.__qualname__, dict(
+        zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True)
+    )
+
+
+def _intersection(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
+    functions = list(held["mask_functions"])
+    if _PACKED in (_parts(each)[0] for each in functions):
+        # Inside a document positions and numbers differ by a constant, and what is asked compares two of them.
+        functions = [_parts(each)[1]["mask_function"] if _parts(each)[0] == _REMAPPED else each for each in functions]
+    found = [recognise(each, keys) for each in functions]
+    rows = found[0]
+    for other in found[1:]:
+        rows = rows & other if rows is not None and other is not None else None
+    return rows
+
+
+def _union(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
+    """Any mask whose rows see themselves, and blocks that see themselves both ways: their ranges meet in row j."""
+    functions = held["mask_functions"]
+    if len(functions) != 2 or _parts(functions[1])[0] != _BLOCKS:
+        return None
+    rows, blocks = recognise(functions[0], keys), _blocks(_parts(functions[1])[1]["block_sequence_ids"], keys)
+    return rows.widened(blocks) if rows is not None and blocks is not None else None
+
+
+def _blocks(ids: Tensor, keys: Keys) -> VisibleRows | None:
+    """Blocks of equal numbers in ids [B, all keys], without negative ones. None where a block lies in pieces."""
+    held = equal_runs(ids)
+    in_block = ids >= 0
+    begins = in_block & (held.first == torch.arange(ids.shape[-1], device=ids.device))
+    numbers = torch.where(begins, ids, -1 - torch.arange(ids.shape[-1], device=ids.device)).sort(-1).values
+    if bool((numbers[:, 1:] == numbers[:, :-1]).any()):
+        return None
+    rows = VisibleRows(held.first, torch.where(in_block, held.end, held.first))
+    return VisibleRows(*(each[:, keys.offset : keys.offset + keys.count] for each in rows))
+
+
+_READERS: dict[str, Callable[[dict[str, Any], Keys], VisibleRows | None]] = {
+    "causal_mask_function": lambda _, keys: causal(keys.columns),
+    "bidirectional_mask_function": lambda _, keys: every_row(keys.columns),
+    _INNER.format("sliding_window_overlay"): lambda held, keys: last_keys(keys.columns, held["sliding_window"]),
+    _INNER.format("sliding_window_bidirectional_overlay"): lambda held, keys: neighbours(
+        keys.columns, held["sliding_window"]
+    ),
+    _PACKED: lambda held, _: equal_runs(held["packed_sequence_mask"]),
+    "and_masks.<locals>.and_mask": _intersection,
+    "or_masks.<locals>.or_mask": _union,
+}

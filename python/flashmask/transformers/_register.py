@@ -1,0 +1,53 @@
+"""The name in both registries of Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import AttentionInterface, AttentionMaskInterface, modeling_utils
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+from flashmask.transformers._attention import flashmask_attention_forward
+from flashmask.transformers._mask import flashmask_mask
+
+_PRELOAD = "lazy_import_flash_attention"
+_names: set[str] = set()
+
+
+def register(name: str = "flashmask") -> None:
+    """Makes attn_implementation=name mean FlashMask, for attention and for masks; calling it again changes nothing.
+
+    Transformers has no entry points for attention, so that a program calls this once before it makes a model.
+    Raises ValueError where the name belongs to another attention implementation.
+    """
+    if not isinstance(name, str) or not name or "/" in name or "|" in name:
+        raise ValueError(f"name is {name!r}; expected a word, without the / and | that Transformers gives a meaning")
+    held = {
+        "attention": (modeling_utils.ALL_ATTENTION_FUNCTIONS.get(name), flashmask_attention_forward),
+        "mask": (ALL_MASK_ATTENTION_FUNCTIONS.get(name), flashmask_mask),
+    }
+    for registry, (found, ours) in held.items():
+        if found is not None and found is not ours:
+            raise ValueError(f"name {name!r} belongs to {found!r} in the {registry} registry; expected a free name")
+    _names.add(name)
+    _keep_from_preloading()
+    AttentionInterface.register(name, flashmask_attention_forward)
+    AttentionMaskInterface.register(name, flashmask_mask)
+
+
+def _keep_from_preloading() -> None:
+    """Lets models be made with a name that has "flash" in it.
+
+    Transformers takes every such name for a build of FlashAttention and loads its package while it makes a model, which
+    fails for names that are none. There is nothing to load for ours.
+    """
+    preload: Callable[..., Any] | None = getattr(modeling_utils, _PRELOAD, None)
+    if preload is None or hasattr(preload, "__flashmask_original__"):
+        return
+
+    def preload_others(implementation: str | None, *arguments: Any, **options: Any) -> Any:
+        return None if implementation in _names else preload(implementation, *arguments, **options)
+
+    preload_others.__flashmask_original__ = preload  # type: ignore[attr-defined]
+    setattr(modeling_utils, _PRELOAD, preload_others)

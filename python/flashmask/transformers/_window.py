@@ -1,0 +1,53 @@
+"""A layer's window beside row indices that the user handed over."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from flashmask import Mask, RowIndices, masks
+from flashmask.transformers._indices import Indices
+from flashmask.transformers._once import warn_once
+from flashmask.transformers._visible import equal_runs
+
+_BETWEEN = (
+    "row indices beside a window that reaches over part of what lies between an answer and its question: rows and "
+    "positions differ there, and two ranges a key cannot say it"
+)
+
+
+def within_window(says: Indices, positions: Tensor | None, *, rows: int, window: int) -> Indices | Mask:
+    """Row indices, and only keys at fewer than `window` positions before the query's own.
+
+    positions [B or 1, Sk] are those of the tokens, None: their numbers, aligned bottom-right. They differ from rows
+    where answers share a question: each stands right behind it, whatever lies between them.
+    """
+    columns = says.vectors.shape[2]
+    if says.vectors.shape[-1] == 1:
+        cut, exact = _cut(says.vectors, positions, rows, window)
+        if torch.compiler.is_compiling():
+            torch._assert_async(exact.all(), f"{_BETWEEN}; run this model without torch.compile")
+            return Indices(cut, says.causal)
+        if bool(exact.all()):
+            return Indices(cut, says.causal)
+    mask = RowIndices(*says, rows).to_mask()
+    if positions is None or bool((positions.diff() == 1).all()):
+        return mask & masks.window(rows, columns, window - 1, None)
+    return _pair_by_pair(mask, positions, window)
+
+
+def _cut(vectors: Tensor, positions: Tensor | None, rows: int, window: int) -> tuple[Tensor, Tensor]:
+    """The first masked rows [B or 1, heads, Sk, 1] within the window, and for which of them that is exact."""
+    ends, index = vectors[..., 0].clamp(max=rows), torch.arange(vectors.shape[2], device=vectors.device)
+    leaves = (index + window + rows - len(index)).to(torch.int32)  # the row that a key leaves the window at
+    if positions is None:
+        return torch.minimum(ends, leaves)[..., None], torch.ones_like(ends, dtype=torch.bool)
+    together = ends <= equal_runs(positions - index).end[:, None]  # rows and positions go together up to here
+    near = (positions.amax(-1, keepdim=True) - positions < window)[:, None]  # no position is outside
+    return torch.where(together, torch.minimum(ends, leaves), ends)[..., None], together | near
+
+
+def _pair_by_pair(mask: Mask, positions: Tensor, window: int) -> Mask:
+    warn_once(f"flashmask: {_BETWEEN}. The mask is made of booleans for every pair of tokens, here and from now on.")
+    near = positions[:, None, :, None] - positions[:, None, None, :] < window
+    return masks.from_dense(torch.as_tensor(mask.to_dense()) & near.cpu())
