@@ -156,7 +156,7 @@ def test_the_command_tells_what_this_build_can_do():
 
     facts = json.loads(told("--json"))
     assert facts["version"] == flashmask.__version__
-    assert facts["torch"] == torch.__version__
+    assert facts["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert facts["instruction_sets"][-1] == "scalar"
     names = [kernel["name"] for kernel in facts["kernels"]]
     assert len(set(names)) == len(names) >= 12
