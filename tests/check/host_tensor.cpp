@@ -26,22 +26,27 @@ HostTensor::HostTensor(DType dtype, const std::vector<std::int64_t>& shape) {
     view_.strides[dim] = size_;
     size_ *= shape[dim];
   }
-  bytes_.resize(static_cast<std::size_t>(size_) * size_in_bytes(dtype));
-  view_.data = bytes_.data();
+  bytes_ = static_cast<std::size_t>(size_) * size_in_bytes(dtype);
+  memory_.reset(static_cast<std::byte*>(::operator new(bytes_, kAlignment)));
+  view_.data = memory_.get();
   fill_nan();
 }
 
 void HostTensor::fill_nan() {
   constexpr std::byte kNan{0xFF};  // all bits set are a NaN in every dtype
-  std::fill(bytes_.begin(), bytes_.end(), kNan);
+  std::fill_n(memory_.get(), bytes_, kNan);
 }
 
 void HostTensor::fill_normal(RandomNumbers& random) {
   for (std::int64_t i = 0; i < size_; ++i) set(i, random.normal());
 }
 
+std::byte* HostTensor::element(std::int64_t index) const {
+  return memory_.get() + static_cast<std::size_t>(index) * size_in_bytes(view_.dtype);
+}
+
 void HostTensor::set(std::int64_t index, float value) {
-  std::byte* where = bytes_.data() + static_cast<std::size_t>(index) * size_in_bytes(view_.dtype);
+  std::byte* where = element(index);
   if (view_.dtype == DType::f32) {
     std::memcpy(where, &value, sizeof value);
   } else {
@@ -51,7 +56,7 @@ void HostTensor::set(std::int64_t index, float value) {
 }
 
 float HostTensor::at(std::int64_t index) const {
-  const std::byte* where = bytes_.data() + static_cast<std::size_t>(index) * size_in_bytes(view_.dtype);
+  const std::byte* where = element(index);
   if (view_.dtype == DType::f32) {
     float value = 0;
     std::memcpy(&value, where, sizeof value);

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "check/random_numbers.h"
@@ -11,7 +13,7 @@
 
 namespace flashmask::check {
 
-/// A tensor without gaps in host memory.
+/// A tensor without gaps in host memory, which begins on a cache line as frameworks' tensors do.
 class HostTensor {
  public:
   /// Filled with NaN, so that what a kernel forgets to write is noticed.
@@ -33,8 +35,16 @@ class HostTensor {
   std::vector<double> values() const;
 
  private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct FreeAligned {
+    void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
+  };
+
+  std::byte* element(std::int64_t index) const;
+
   std::int64_t size_ = 1;
-  std::vector<std::byte> bytes_;
+  std::size_t bytes_ = 0;
+  std::unique_ptr<std::byte, FreeAligned> memory_;  ///< [bytes_] and none after: a sanitizer notices the next
   TensorView view_;
 };
 
