@@ -199,6 +199,18 @@ class BackwardKernel {
     return extent_[block / KeyBlocks::count].needed[block % KeyBlocks::count];
   }
 
+  /// From the first to the last key that a block of queries sees.
+  FLASHMASK_INLINE typename TileExtent<Isa, kQueries>::Range keys_of_block(int block) const {
+    typename TileExtent<Isa, kQueries>::Range keys{kKeys, 0};
+    for (int half = 0; half < kHalves; ++half) {
+      const auto lanes = extent_[half].lanes(block);
+      if (lanes.begin >= lanes.end) continue;
+      if (keys.end == 0) keys.begin = half * kWordBits + lanes.begin;
+      keys.end = half * kWordBits + lanes.end;
+    }
+    return keys;
+  }
+
   FLASHMASK_INLINE void load_queries(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile) {
     int begin = kQueries, end = 0;
     for (int half = 0; half < kHalves; ++half) {
@@ -234,7 +246,7 @@ class BackwardKernel {
             for (Prefetch& next : next_) next.fetch(kPrefetchLines);
             register_tile_of_scores<Masked, Dropout, rows.value>(head, tile, key_panel, QueryBlocks::begin(block), keys,
                                                                  values);
-          } else {
+          } else if (is_summed(block, half, panel)) {
             clear_register_tile<rows.value>(key_panel, QueryBlocks::begin(block));
           }
         });
@@ -309,7 +321,21 @@ class BackwardKernel {
     }
   }
 
-  /// Products that follow may sum over a register tile that was left out.
+  /// Do the products that follow sum over a register tile that holds nothing visible? Those of keys sum from the first
+  /// to the last query that sees any of a block of keys, that of queries from the first to the last key.
+  FLASHMASK_INLINE bool is_summed(int block, int half, int panel) const {
+    const int lane = panel * kPanel<Isa>, key = half * kWordBits + lane;
+    const auto keys = keys_of_block(block);
+    if (keys.begin < key + kPanel<Isa> && key < keys.end) return true;
+    for (int i = 0; i < KeyBlocks::count; ++i) {
+      const auto queries = extent_[half].needed[i];
+      if (KeyBlocks::begin(i) < lane + kPanel<Isa> && lane < KeyBlocks::end(i) &&
+          queries.begin < QueryBlocks::end(block) && QueryBlocks::begin(block) < queries.end)
+        return true;
+    }
+    return false;
+  }
+
   template <int Rows>
   FLASHMASK_INLINE void clear_register_tile(int panel, int q0) {
     Accumulators<Isa, Rows, Isa::vectors> zero;
@@ -346,16 +372,10 @@ class BackwardKernel {
     const Sum mode = turn.first ? Sum::start : Sum::go_on;
     for (std::int64_t column = 0; column < key_columns_; column += kPanel<Isa>) {
       for (int block = 0; block < QueryBlocks::count; ++block) {
-        int begin = kKeys, end = 0;
-        for (int half = 0; half < kHalves; ++half) {
-          const auto lanes = extent_[half].lanes(block);
-          if (lanes.begin >= lanes.end) continue;
-          if (end == 0) begin = half * kWordBits + lanes.begin;
-          end = half * kWordBits + lanes.end;
-        }
-        if (begin >= end && !turn.first) continue;
-        begin /= Isa::step;
-        end = (end + Isa::step - 1) / Isa::step;
+        const auto keys = keys_of_block(block);
+        if (keys.begin >= keys.end && !turn.first) continue;
+        const int begin = keys.begin / Isa::step;
+        const int end = (keys.end + Isa::step - 1) / Isa::step;
         const int q = QueryBlocks::begin(block);
         accumulate_block<Isa, kQueries>(
             sum + q * key_columns_, key_columns_, block, {grad_score_rows_ + q * kRowStride + begin, kRowStride, 1},

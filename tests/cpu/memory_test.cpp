@@ -35,6 +35,28 @@ TEST_P(Memory, KeysOfSkippedTilesMayHoldNan) {
   EXPECT_TRUE(test::all_finite(poisoned.grad_k));
 }
 
+/// Forward and backward on one thread, in memory of which every byte is `fill`.
+void attend_in_memory_of(std::uint8_t fill, const Plan& planned, const check::AttentionTensors& tensors) {
+  forward(planned, tensors.forward());
+  std::vector<std::byte> memory(planned.workspace_bytes(Direction::backward, 1), static_cast<std::byte>(fill));
+  backward(planned, tensors.backward(), {&serial_executor(), memory.data(), memory.size()});
+}
+
+TEST_P(Memory, WhatAWorkspaceHoldsChangesNoBit) {
+  // Tiles of short documents are left out in part; what the scratch holds there is not to be summed.
+  const Mask documents = masks::causal_document(std::vector<std::int64_t>{20, 45, 130, 1, 60, 90, 40}, 400);
+  const Problem p = problem(400, 400);
+  for (const Mask& mask : {documents, documents | masks::dilated_window(400, 400, 120, 0, 40)}) {
+    if (!test::serves(GetParam(), mask)) continue;
+    const Plan planned = plan(mask, p, test::forced(GetParam()));
+    const check::AttentionTensors zeros(p, 1), nans(p, 1);
+    attend_in_memory_of(0x00, planned, zeros);
+    attend_in_memory_of(0xFF, planned, nans);
+    test::expect_same_results(zeros, nans);
+    EXPECT_TRUE(test::all_finite(nans.grad_q));
+  }
+}
+
 TEST_P(Memory, WritesEveryElementAlsoWhereNothingIsVisible) {
   Problem p = problem(150, 170);
   p.query_heads = p.kv_heads = 2;
