@@ -61,6 +61,8 @@ def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
         raise TypeError("mask is a Plan; pass it as plan=")
     if not hasattr(mask, "dtype") and not isinstance(mask, (list, tuple)):
         raise TypeError(f"mask is {described(mask)}; expected a Mask, RowIndices, booleans or None")
+    if torch.compiler.is_compiling():
+        raise TypeError("mask holds booleans, which torch.compile cannot read; build masks.from_dense(mask) outside")
     from flashmask.masks import from_dense
 
     return from_dense(mask).tensor, False

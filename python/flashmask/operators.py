@@ -264,10 +264,16 @@ def _is_differentiated(*tensors: Tensor | None) -> bool:
 
 def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Outputs:
     if _is_differentiated(q, k, v):
+        if torch._C._are_functorch_transforms_active():
+            _refuse_transforms()
         outputs: Outputs = _Attention.apply(q, k, v, *arguments)  # type: ignore[no-untyped-call]
         return outputs
     with _BelowAutograd():
         return forward_operator(q, k, v, *arguments)
+
+
+def _refuse_transforms() -> None:
+    raise NotImplementedError("flashmask does not support torch.func.grad and its kin; use torch.autograd.grad")
 
 
 def _backward_autograd(

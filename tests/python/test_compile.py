@@ -179,6 +179,12 @@ def test_a_wrong_mask_is_refused_when_it_runs():
         compiled(*inputs(40), masks.causal(5, 40))
 
 
+def test_booleans_are_refused_inside():
+    compiled = torch.compile(flashmask.attention, fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match=r"masks\.from_dense\(mask\) outside"):
+        compiled(*inputs(40), torch.ones(40, 40, dtype=torch.bool))
+
+
 class Attend(torch.nn.Module):
     def forward(self, q, k, v, mask):
         return flashmask.attention(q, k, v, mask)

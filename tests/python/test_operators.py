@@ -131,6 +131,12 @@ def test_vmap_is_refused_clearly():
         torch.func.vmap(flashmask.attention)(q, k, v)
 
 
+def test_other_function_transforms_are_refused_clearly():
+    q, k, v = (t.detach() for t in leaves())
+    with pytest.raises(NotImplementedError, match=r"does not support torch\.func\.grad"):
+        torch.func.grad(lambda q: flashmask.attention(q, k, v).sum())(q)
+
+
 def test_a_second_derivative_is_refused_clearly():
     q, k, v = leaves()
     (first,) = torch.autograd.grad(flashmask.attention(q, k, v).square().sum(), q, create_graph=True)

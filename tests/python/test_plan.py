@@ -7,10 +7,11 @@ import threading
 
 import pytest
 import torch
-from attention_oracle import random_inputs
+from attention_oracle import random_inputs, softmax_attention
 from mask_families import FAMILIES, N, visible
 
 import flashmask
+import flashmask.operators
 from flashmask import masks
 from flashmask._plan_cache import PlanCache, plans
 
@@ -36,10 +37,13 @@ def test_a_plan_gives_what_its_mask_gives(name, options):
 
 
 def test_visiting_every_tile_gives_the_same_bits():
-    mask = FAMILIES["causal_document"]()
-    q, k, v = inputs()
+    mask = masks.causal_document([128, 128])
+    q, k, v = inputs(tokens=256)
     everything = flashmask.plan(mask, q, k, v, visit="all")
     assert torch.equal(flashmask.attention(q, k, v, plan=everything), flashmask.attention(q, k, v, mask))
+    k[:, :64] = v[:, :64] = torch.nan  # in tiles that the second document does not see
+    assert torch.isfinite(flashmask.attention(q, k, v, mask)[:, 128:]).all()
+    assert not torch.isfinite(flashmask.attention(q, k, v, plan=everything)[:, 128:]).all()
 
 
 def test_a_plan_says_what_it_is():
@@ -93,6 +97,7 @@ def test_reordering_is_told():
     assert told.tiles_after < told.tiles_before
     assert sorted(told.rows[0].tolist()) == list(range(tokens))
     assert plan.mask is mask
+    assert told.mask == mask.permute(told.rows, told.columns)
     torch.testing.assert_close(flashmask.attention(q, k, v, plan=plan), flashmask.attention(q, k, v, mask))
 
 
@@ -227,6 +232,21 @@ def test_equal_row_indices_share_a_plan_and_changed_ones_do_not():
     changed = flashmask.flashmask_attention(q, k, v, rows, causal=True)
     assert len(plans) == 2
     assert torch.equal(changed, flashmask.attention(q, k, v, masks.causal_document([40, 30])))
+
+
+def test_one_mask_has_a_plan_for_each_scale_dtype_and_dropout():
+    seed = torch.tensor([1, 2])
+    mask = masks.causal(N, N).tensor
+    calls = [(torch.float32, 0.2, 0.0), (torch.float32, 0.9, 0.0), (torch.float64, 0.2, 0.0), (torch.float32, 0.2, 0.5)]
+    results = {}
+    for dtype, scale, p in (*calls, *calls):
+        q, k, v = inputs(dtype)
+        o, _ = torch.ops.flashmask.forward(q, k, v, mask, None, False, scale, p, seed)
+        if p == 0:
+            seen = torch.ones(N, N, dtype=torch.bool).tril()[None, None]
+            torch.testing.assert_close(o, softmax_attention(q, k, v, seen, scale)[0])
+        assert torch.equal(results.setdefault((dtype, scale, p), o), o)
+    assert not torch.equal(results[calls[0]], results[calls[3]])
 
 
 def test_threads_share_plans():
