@@ -8,7 +8,18 @@ import pytest
 
 pytest.importorskip("transformers", reason="runs its integration")
 
+torch = pytest.importorskip("torch", reason="Transformers runs on torch")
+
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The models are too small to share."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def test_the_page_runs_from_top_to_bottom():

@@ -93,6 +93,19 @@ def test_what_a_compiler_can_trace_says_the_same(name):
     assert torch.equal(found, evaluated(batch_size=2, q_length=9, kv_length=9, mask_function=KNOWN[name]))
 
 
+def test_chunks_are_no_windows_for_a_compiler():
+    chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long))
+    arguments = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": chunks}
+    config = SimpleNamespace(attention_chunk_size=4)
+
+    def made(length):
+        return flashmask_mask(**arguments | {"q_length": length}, local_size=4, config=config)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(torch.compile(made, backend="eager")(9), evaluated(**arguments))
+
+
 def unknown(batch_idx, head_idx, q_idx, kv_idx):
     return (kv_idx <= q_idx) & (kv_idx % 3 != 1)
 
@@ -344,6 +357,12 @@ def test_registers_other_names_and_any_number_of_times(monkeypatch):
         register("my_flash")
     ids = torch.ones(1, 4, dtype=torch.long)
     assert tiny("my_flash")(ids).logits.shape == (1, 4, 9)
+
+
+def test_refuses_versions_that_describe_masks_in_another_way(monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", "5.4.0")
+    with pytest.raises(ImportError, match=r"Transformers 5.4.0 is installed; .* needs 5.5 or newer"):
+        register()
 
 
 @pytest.mark.parametrize("name", ["sdpa", "eager", "flash_attention_2", "", "org/repo", "paged|flashmask"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import transformers
 from transformers import AttentionInterface, AttentionMaskInterface, modeling_utils
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from flashmask.transformers._attention import flashmask_attention_forward
 from flashmask.transformers._mask import flashmask_mask
 
+_OLDEST = (5, 5)
 _PRELOAD = "lazy_import_flash_attention"
 _names: set[str] = set()
 
@@ -19,8 +21,10 @@ def register(name: str = "flashmask") -> None:
     """Makes attn_implementation=name mean FlashMask, for attention and for masks; calling it again changes nothing.
 
     Transformers has no entry points for attention, so that a program calls this once before it makes a model.
-    Raises ValueError where the name belongs to another attention implementation.
+    Raises ValueError where the name belongs to another attention implementation, ImportError for a Transformers before
+    5.5, which describes masks in another way.
     """
+    _check_version()
     if not isinstance(name, str) or not name or "/" in name or "|" in name:
         raise ValueError(f"name is {name!r}; expected a word, without the / and | that Transformers gives a meaning")
     held = {
@@ -34,6 +38,12 @@ def register(name: str = "flashmask") -> None:
     _keep_from_preloading()
     AttentionInterface.register(name, flashmask_attention_forward)
     AttentionMaskInterface.register(name, flashmask_mask)
+
+
+def _check_version() -> None:
+    found = transformers.__version__
+    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
+        raise ImportError(f"Transformers {found} is installed; flashmask.transformers needs 5.5 or newer")
 
 
 def _keep_from_preloading() -> None:
