@@ -1,4 +1,5 @@
 """What scipy's reverse_cuthill_mckee takes and reaches on the graphs of bench/reorder.cpp: needs numpy and scipy."""
+
 import time
 
 import numpy as np
@@ -40,5 +41,7 @@ for name, pairs in (("band", band()), ("grid", grid())):
         order = reverse_cuthill_mckee(graph, symmetric_mode=True)
         seconds.append(time.perf_counter() - begin)
     position = np.argsort(order)
-    print(f"{name}: {1e3 * min(seconds):.2f} ms, {active_tiles(rows, columns):,} tiles of 64 x 64 before, "
-          f"{active_tiles(position[rows], position[columns]):,} after")
+    print(
+        f"{name}: {1e3 * min(seconds):.2f} ms, {active_tiles(rows, columns):,} tiles of 64 x 64 before, "
+        f"{active_tiles(position[rows], position[columns]):,} after"
+    )
