@@ -16,6 +16,7 @@
 
 namespace flashmask {
 
+struct DevicePlan;
 struct Reordering;
 
 struct PlanOptions {
@@ -33,8 +34,8 @@ struct PlanOptions {
 class FLASHMASK_API Plan {
  public:
   const Problem& problem() const { return problem_; }
-  /// In the order that the kernels see.
-  const LoweredMask& mask() const { return *mask_; }
+  /// In the order that the kernels see. This and schedule() throw where the plan is on a GPU.
+  const LoweredMask& mask() const;
   Visit visit() const { return visit_; }
   const TileSchedule& schedule(Direction direction) const;
   const KernelInfo& kernel(Direction direction) const;
@@ -49,9 +50,12 @@ class FLASHMASK_API Plan {
   struct Choice;
 
   Plan() = default;
+  const Choice& choice(Direction direction) const;
+
   Problem problem_;
   Visit visit_ = Visit::active;
   std::shared_ptr<const LoweredMask> mask_;
+  std::shared_ptr<const DevicePlan> device_;
   std::shared_ptr<const Reordering> reordering_;
   std::shared_ptr<const Choice> forward_, backward_;
 
@@ -76,13 +80,14 @@ struct BackwardTensors {
 /// Where a call runs and the memory it may use.
 struct Execution {
   Executor* executor = nullptr;  ///< nullptr: default_executor()
-  void* workspace = nullptr;     ///< nullptr: allocated for the call
+  void* workspace = nullptr;     ///< nullptr: allocated for the call; on a GPU it is always the caller's, and there
   std::size_t workspace_bytes = 0;
+  void* stream = nullptr;     ///< of a call on a GPU, a cudaStream_t; nullptr: its default stream
   DropoutState dropout = {};  ///< of a problem with dropout; the backward takes that of its forward
 };
 
 /// Exact attention: o = softmax(scale · q kᵀ under the mask) v. Rows that see nothing get o = 0, lse = −inf.
-/// Bitwise the same for any number of threads.
+/// Bitwise the same for any number of threads. On a GPU the call returns before the work is done.
 FLASHMASK_API void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution = {});
 
 /// Gradients of q, k, v, with a gradient through lse when it is given. Bitwise the same for any number of threads.

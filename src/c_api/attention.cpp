@@ -96,6 +96,7 @@ void execute(const flashmask::Plan& plan, const flashmask_execution& execution, 
   run(Execution{executor ? &*executor : nullptr,
                 execution.workspace,
                 execution.workspace_bytes,
+                execution.stream,
                 {execution.dropout_seed, execution.dropout_offset}});
 }
 

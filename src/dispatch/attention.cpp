@@ -30,28 +30,32 @@ class CallResources {
   CallResources(const Plan& plan, Direction direction, const Execution& execution)
       : executor_(execution.executor != nullptr ? *execution.executor : default_executor()),
         workers_(std::max(executor_.workers(), 1)),
-        dropout_(execution.dropout) {
+        dropout_(execution.dropout),
+        stream_(execution.stream) {
     check_dropout(to_string(direction), plan.problem(), dropout_);
     const std::size_t needed = plan.workspace_bytes(direction, workers_);
-    if (execution.workspace == nullptr) {
+    const bool on_host = plan.problem().device.type == DeviceType::cpu;
+    if (on_host && execution.workspace == nullptr) {
       own_.reset(static_cast<std::byte*>(::operator new(needed, std::align_val_t(kWorkspaceAlignment))));
       workspace_ = own_.get();
       return;
     }
-    if (execution.workspace_bytes < needed)
-      throw Error(Status::invalid_argument, to_string(direction) + ": the workspace has " +
-                                                std::to_string(execution.workspace_bytes) + " bytes; expected " +
+    const std::size_t given = execution.workspace == nullptr ? 0 : execution.workspace_bytes;
+    if (given < needed)
+      throw Error(Status::invalid_argument, to_string(direction) + ": the workspace has " + std::to_string(given) +
+                                                (on_host ? " bytes; expected " : " bytes on the device; expected ") +
                                                 std::to_string(needed) + ", which workspace_bytes() says for " +
                                                 std::to_string(workers_) + " workers");
     workspace_ = align(execution.workspace);
   }
 
-  KernelExecution kernel_execution() const { return {executor_, workers_, workspace_, dropout_}; }
+  KernelExecution kernel_execution() const { return {executor_, workers_, workspace_, dropout_, stream_}; }
 
  private:
   Executor& executor_;
   int workers_;
   DropoutState dropout_;
+  void* stream_;
   std::unique_ptr<std::byte, FreeAligned> own_;
   std::byte* workspace_ = nullptr;
 };

@@ -17,6 +17,7 @@ struct KernelExecution {
   int workers;
   std::byte* workspace;
   DropoutState dropout;
+  void* stream = nullptr;  ///< of a GPU
 };
 
 /// One row of the kernel table.

@@ -13,6 +13,12 @@ namespace {
 
 [[noreturn]] void refuse_mask(const std::string& what) { throw Error(Status::invalid_argument, "plan: " + what); }
 
+[[noreturn]] void refuse_on_device(const std::string& what, const Problem& problem) {
+  throw Error(Status::unsupported, what + " of a plan for " + to_string(problem.device) + " is not on the host");
+}
+
+}  // namespace
+
 void check_mask(const MaskShape& mask, const Problem& problem) {
   if (mask.rows != problem.query_length || mask.columns != problem.key_length)
     refuse_mask("the mask is " + std::to_string(mask.rows) + " rows by " + std::to_string(mask.columns) +
@@ -26,21 +32,41 @@ void check_mask(const MaskShape& mask, const Problem& problem) {
                 std::to_string(problem.kv_heads) + ") or query_heads (" + std::to_string(problem.query_heads) + ")");
 }
 
-}  // namespace
+const LoweredMask& Plan::mask() const {
+  if (mask_ == nullptr) refuse_on_device("the mask", problem_);
+  return *mask_;
+}
+
+const Plan::Choice& Plan::choice(Direction direction) const {
+  const Choice* chosen = direction == Direction::forward ? forward_.get() : backward_.get();
+  if (chosen == nullptr)
+    throw Error(Status::unsupported, "no " + to_string(direction) + " kernel for " + to_string(problem_.device) +
+                                         " is in this build; run the " + to_string(direction) + " on the CPU");
+  return *chosen;
+}
 
 const TileSchedule& Plan::schedule(Direction direction) const {
-  return *(direction == Direction::forward ? forward_ : backward_)->schedule;
+  const Choice& chosen = choice(direction);
+  if (chosen.schedule == nullptr) refuse_on_device("the schedule", problem_);
+  return *chosen.schedule;
 }
 
-const KernelInfo& Plan::kernel(Direction direction) const {
-  return (direction == Direction::forward ? forward_ : backward_)->kernel->info();
-}
+const KernelInfo& Plan::kernel(Direction direction) const { return choice(direction).kernel->info(); }
 
 std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
-  const Choice& choice = direction == Direction::forward ? *forward_ : *backward_;
+  const Choice& choice = this->choice(direction);
   const std::size_t gathered = PlanAccess::reorders(*this) ? gathered_bytes(problem_, direction) : 0;
   // The caller's memory may start anywhere; kernels start on a cache line.
   return gathered + choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
+}
+
+Plan PlanAccess::on_device(const Problem& problem, Visit visit, const Kernel& forward, const DevicePlan& made) {
+  Plan plan;
+  plan.problem_ = problem;
+  plan.visit_ = visit;
+  plan.device_ = std::make_shared<const DevicePlan>(made);
+  plan.forward_ = std::make_shared<const Plan::Choice>(Plan::Choice{&forward, nullptr});
+  return plan;
 }
 
 Plan PlanAccess::reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor) {
@@ -60,6 +86,9 @@ Plan PlanAccess::reordered(const Mask& mask, const Problem& problem, PlanOptions
 Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, Executor& executor) {
   validate(problem);
   check_mask(mask.shape(), problem);
+  if (problem.device.type != DeviceType::cpu)
+    refuse_mask("the problem is on " + to_string(problem.device) +
+                "; give a PlanPlace, as a plan for a GPU is made in memory there");
   if (options.reorder) return PlanAccess::reordered(mask, problem, options, executor);
   Plan made;
   made.problem_ = problem;

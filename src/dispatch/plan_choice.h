@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "dispatch/device_plan.h"
 #include "dispatch/kernel.h"
 #include "flashmask/attention.h"
 #include "flashmask/reorder.h"
@@ -17,16 +18,22 @@ struct Plan::Choice {
   std::shared_ptr<const TileSchedule> schedule;
 };
 
+/// Throws where a mask of this shape is not one of the problem's.
+void check_mask(const MaskShape& mask, const Problem& problem);
+
 /// Reaches the kernels of a plan, which its public face does not show.
 struct PlanAccess {
   static const ForwardKernel& forward(const Plan& plan) {
-    return static_cast<const ForwardKernel&>(*plan.forward_->kernel);
+    return static_cast<const ForwardKernel&>(*plan.choice(Direction::forward).kernel);
   }
   static const BackwardKernel& backward(const Plan& plan) {
-    return static_cast<const BackwardKernel&>(*plan.backward_->kernel);
+    return static_cast<const BackwardKernel&>(*plan.choice(Direction::backward).kernel);
   }
   /// Tokens are not where the caller has them.
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
+  /// Of a plan for a GPU.
+  static const DevicePlan& device(const Plan& plan) { return *plan.device_; }
+  static Plan on_device(const Problem& problem, Visit visit, const Kernel& forward, const DevicePlan& made);
   static Plan reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor);
 };
 

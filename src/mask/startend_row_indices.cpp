@@ -5,13 +5,16 @@
 #include <optional>
 
 #include "mask/check.h"
+#include "mask/row_indices.h"
 
 namespace flashmask {
 namespace {
 
 const std::string importer = "from_startend_row_indices";
 
-void check_values(std::size_t count, const MaskShape& shape, int vectors, bool causal) {
+}  // namespace
+
+void check_row_indices(const MaskShape& shape, int vectors, bool causal) {
   const bool known = causal ? vectors == 1 || vectors == 2 : vectors == 2 || vectors == 4;
   if (!known) {
     refuse(importer + ": vectors is " + std::to_string(vectors) + "; give " +
@@ -21,6 +24,12 @@ void check_values(std::size_t count, const MaskShape& shape, int vectors, bool c
   check_size(importer, "shape.heads", shape.heads);
   check_size(importer, "shape.rows", shape.rows);
   check_size(importer, "shape.columns", shape.columns);
+}
+
+namespace {
+
+void check_values(std::size_t count, const MaskShape& shape, int vectors, bool causal) {
+  check_row_indices(shape, vectors, causal);
   const std::size_t expected = element_count(importer, {shape.batch, shape.heads, shape.columns, vectors});
   if (count != expected) {
     refuse(importer + ": values has " + counted(count, "value") + " but batch x heads x columns x vectors is " +
