@@ -108,7 +108,7 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
   for (const KernelInfo& kernel : kernels()) {
     const bool named = kernel.name.compare(0, request.kernel.size(), request.kernel) == 0;
     const bool wanted = !request.dtype || kernel.dtype == *request.dtype;
-    if (named && wanted && why_not(kernel).empty()) chosen.push_back(kernel);
+    if (named && wanted && kernel.device == DeviceType::cpu && why_not(kernel).empty()) chosen.push_back(kernel);
   }
   if (!chosen.empty()) return chosen;
   throw Error(Status::invalid_argument, "check: no kernel that runs here has a name that begins with \"" +

@@ -28,7 +28,7 @@ struct Level {
 inline std::vector<Level> levels() {
   std::vector<Level> all;
   for (const KernelInfo& kernel : kernels())
-    if (kernel.direction == Direction::forward && why_not(kernel).empty())
+    if (kernel.device == DeviceType::cpu && kernel.direction == Direction::forward && why_not(kernel).empty())
       all.push_back({kernel.arch, kernel.dtype, kernel.predicate});
   return all;
 }

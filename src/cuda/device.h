@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "flashmask/tensor.h"
+
+namespace flashmask::cuda {
+
+/// Makes a device current until the end of the scope. Throws Status::invalid_argument where the machine has none of
+/// that index.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(Device device);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+/// Why no device of this machine runs code of a compute capability, such as 9.0; empty when one does.
+std::string capability_refusal(int major, int minor);
+
+/// Of the current device.
+int multiprocessors();
+
+}  // namespace flashmask::cuda

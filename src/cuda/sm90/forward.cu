@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "cuda/device.h"
+#include "cuda/sm90/forward.h"
+#include "cuda/sm90/forward_kernel.cuh"
+#include "cuda/sm90/tensor_map.h"
+#include "cuda/status.h"
+#include "cuda/tile_map.h"
+#include "dispatch/plan_choice.h"
+
+namespace flashmask::cuda::sm90 {
+namespace {
+
+constexpr std::int64_t kItemLimit = std::int64_t{1} << 31;
+/// Keys and values of heads that run side by side; half of this is what they lose to others in a cache of 50 to 60 MB.
+constexpr std::int64_t kSectionBytes = std::int64_t{16} << 20;
+
+template <class T>
+constexpr DType kDType = DType::bf16;
+template <>
+constexpr DType kDType<__half> = DType::f16;
+
+template <class Shape>
+KernelInfo info_of() {
+  KernelInfo info;
+  info.arch = "sm90";
+  info.direction = Direction::forward;
+  info.dtype = kDType<typename Shape::Element>;
+  info.device = DeviceType::cuda;
+  info.tile = {Shape::kRows, Shape::kColumns};
+  info.predicate = MaskForm::intervals;
+  info.name = info.arch + ".forward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + ".m" +
+              std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + ".intervals";
+  return info;
+}
+
+/// Whole groups of query heads, so that they share what they load.
+int heads_in_section(const Problem& problem) {
+  const std::int64_t bytes = std::max<std::int64_t>(problem.key_length * (problem.head_dim + problem.value_dim) * 2, 1);
+  const std::int64_t kv_heads = std::max<std::int64_t>(kSectionBytes / bytes, 1);
+  return static_cast<int>(
+      std::min(kv_heads * (problem.query_heads / problem.kv_heads), problem.batch * problem.query_heads));
+}
+
+TileMapView tile_map_view(const DevicePlan& plan, const Problem& problem, Visit visit) {
+  const TileCounts tiles(plan.mask, plan.tile);
+  return {.tiles = plan.tiles_by_row,
+          .row_tiles = tiles.rows,
+          .column_tiles = tiles.columns,
+          .words = tiles.column_words(),
+          .batch = static_cast<int>(plan.mask.batch),
+          .heads = static_cast<int>(plan.mask.heads),
+          .head_ratio = static_cast<int>(problem.query_heads / plan.mask.heads),
+          .ragged = plan.mask.columns % plan.tile.columns != 0,
+          .visit_all = visit == Visit::all};
+}
+
+ForwardArguments arguments_of(const Plan& plan, const ForwardTensors& tensors, std::byte* workspace) {
+  const Problem& problem = plan.problem();
+  const DevicePlan& on_device = PlanAccess::device(plan);
+  ForwardArguments arguments{};
+  arguments.o = tensors.o.data;
+  arguments.o_batch = tensors.o.strides[0];
+  arguments.o_row = tensors.o.strides[1];
+  arguments.o_head = tensors.o.strides[2];
+  arguments.lse = static_cast<float*>(tensors.lse.data);
+  arguments.lse_batch = tensors.lse.strides[0];
+  arguments.lse_head = tensors.lse.strides[1];
+  arguments.batch = static_cast<int>(problem.batch);
+  arguments.query_length = static_cast<int>(problem.query_length);
+  arguments.key_length = static_cast<int>(problem.key_length);
+  arguments.query_heads = static_cast<int>(problem.query_heads);
+  arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
+  arguments.value_dim = static_cast<int>(problem.value_dim);
+  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  arguments.section_heads = heads_in_section(problem);
+  arguments.map = tile_map_view(on_device, problem, plan.visit());
+  std::copy(std::begin(on_device.intervals), std::end(on_device.intervals), arguments.intervals);
+  arguments.next_item = reinterpret_cast<int*>(workspace);
+  return arguments;
+}
+
+void check_output(const TensorView& o) {
+  bool aligned = reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0;
+  for (std::size_t axis = 0; axis < 3; ++axis) aligned &= o.shape[axis] <= 1 || o.strides[axis] % 8 == 0;
+  if (!aligned)
+    throw Error(Status::invalid_argument,
+                "forward: o: its start or a stride is no multiple of 16 bytes; make it contiguous");
+}
+
+template <class Shape>
+class Row final : public ForwardKernel {
+ public:
+  Row() : ForwardKernel(info_of<Shape>()) {}
+
+  std::string refusal() const override { return capability_refusal(9, 0); }
+
+  std::string refusal(const Problem& problem) const override {
+    if (problem.head_dim > Shape::kHeadDim || problem.value_dim > Shape::kValueDim)
+      return "head dims are (" + std::to_string(problem.head_dim) + ", " + std::to_string(problem.value_dim) +
+             "); it takes up to (" + std::to_string(Shape::kHeadDim) + ", " + std::to_string(Shape::kValueDim) + ")";
+    if (problem.head_dim % 8 != 0 || problem.value_dim % 8 != 0)
+      return "a head dim is no multiple of 8; pad the heads with zeros";
+    if (!(problem.softmax_scale() > 0)) return "the scale is not above 0";
+    const std::int64_t row_tiles = (problem.query_length + Shape::kRows - 1) / Shape::kRows;
+    if (problem.batch * problem.query_heads * row_tiles >= kItemLimit ||
+        std::max(problem.query_length, problem.key_length) > kItemLimit - 1024)
+      return "it has more than 2^31 rows of tiles, or of tokens";
+    return "";
+  }
+
+  double measure_peak() const override {
+    throw Error(Status::unsupported, info().name + ": the peak of a GPU is not measured");
+  }
+
+  std::size_t workspace_bytes(const Problem&, int) const override { return sizeof(int); }
+
+  void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
+    const CurrentDevice current(plan.problem().device);
+    check_output(tensors.o);
+    const ForwardArguments arguments = arguments_of(plan, tensors, execution.workspace);
+    const CUtensorMap q = make_tensor_map("q", tensors.q, Shape::kRows);
+    const CUtensorMap k = make_tensor_map("k", tensors.k, Shape::kColumns);
+    const CUtensorMap v = make_tensor_map("v", tensors.v, Shape::kColumns);
+    const auto stream = static_cast<cudaStream_t>(execution.stream);
+    check(cudaMemsetAsync(arguments.next_item, 0, sizeof(int), stream), "forward: clearing the workspace");
+    constexpr int kSharedBytes = sizeof(SharedMemory<Shape>);
+    check(cudaFuncSetAttribute(forward_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+          "forward: shared memory");
+    const int items = arguments.batch * arguments.query_heads * arguments.map.row_tiles;
+    forward_kernel<Shape>
+        <<<std::min(items, multiprocessors() * Shape::kBlocks), Shape::kThreads, kSharedBytes, stream>>>(q, k, v,
+                                                                                                         arguments);
+    check(cudaGetLastError(), "forward: " + info().name);
+  }
+};
+
+/// Turns pay where exponentials take as long as products. Registers: what ptxas needs for no spills, builders included.
+template <class T>
+void add_rows(KernelRows& rows) {
+  rows.push_back(std::make_unique<Row<ForwardShape<T, 64, 64, 2, 128, 72, 216, true>>>());
+  rows.push_back(std::make_unique<Row<ForwardShape<T, 64, 64, 1, 64, 72, 184>>>());
+  rows.push_back(std::make_unique<Row<ForwardShape<T, 128, 128, 2, 128, 72, 216>>>());
+  rows.push_back(std::make_unique<Row<ForwardShape<T, 128, 128, 1, 64, 72, 184>>>());
+  rows.push_back(std::make_unique<Row<ForwardShape<T, 256, 256, 2, 64, 56, 224>>>());
+}
+
+}  // namespace
+
+KernelRows forward_kernels() {
+  KernelRows rows;
+  add_rows<__nv_bfloat16>(rows);
+  add_rows<__half>(rows);
+  return rows;
+}
+
+}  // namespace flashmask::cuda::sm90

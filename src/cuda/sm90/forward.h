@@ -1,0 +1,10 @@
+#pragma once
+
+#include "dispatch/kernel.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// The forward's rows of the kernel table, smallest head dim first.
+KernelRows forward_kernels();
+
+}  // namespace flashmask::cuda::sm90

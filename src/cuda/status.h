@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "flashmask/error.h"
+
+namespace flashmask::cuda {
+
+/// Throws what a call of the CUDA runtime answered, unless it is success.
+inline void check(cudaError_t answer, const std::string& call) {
+  if (answer == cudaSuccess) return;
+  const Status status = answer == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::internal;
+  throw Error(status, call + ": " + cudaGetErrorString(answer));
+}
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "flashmask/mask_shape.h"
+#include "flashmask/tile.h"
+
+/// Which tiles a kernel visits, as a GPU keeps it: no list's length is known there without asking the device, so a bit
+/// a tile. For each (batch, head) of the mask and each row of tiles, ⌈column tiles / 32⌉ words of partial tiles, then
+/// as many of full ones; bit t of word w is column tile 32 w + t. A tile in neither is skipped.
+namespace flashmask::cuda {
+
+struct TileCounts {
+  int lists, rows, columns;  ///< lists: batch · heads of the mask
+
+  TileCounts(const MaskShape& mask, TileShape tile);
+  int row_words() const { return (rows + 31) / 32; }
+  int column_words() const { return (columns + 31) / 32; }
+  /// Of the map by rows of tiles, and of its transpose.
+  std::size_t by_row_words() const { return std::size_t{2} * lists * rows * column_words(); }
+  std::size_t by_column_words() const { return std::size_t{2} * lists * columns * row_words(); }
+};
+
+/// Fills both maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
+/// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form.
+void make_tile_map(const std::int32_t* const (&intervals)[4], const MaskShape& mask, TileShape tile,
+                   std::uint32_t* by_column, std::uint32_t* by_row, cudaStream_t stream);
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,202 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check/error_bound.h"
+#include "check/host_tensor.h"
+#include "check/naive_attention.h"
+#include "corpus/corpus.h"
+#include "cuda/device_memory.h"
+#include "flashmask/builders.h"
+#include "flashmask/device_plan.h"
+#include "flashmask/reference.h"
+#include "flashmask/startend_row_indices.h"
+
+namespace flashmask {
+namespace {
+
+using check::AttentionTensors;
+using check::DeviceMemory;
+using check::DeviceTensor;
+
+std::vector<KernelInfo> forward_kernels() {
+  std::vector<KernelInfo> chosen;
+  for (const KernelInfo& kernel : kernels())
+    if (kernel.device == DeviceType::cuda && kernel.direction == Direction::forward) chosen.push_back(kernel);
+  return chosen;
+}
+
+std::string test_name(const testing::TestParamInfo<KernelInfo>& info) {
+  std::string name = info.param.name;
+  for (char& letter : name)
+    if (letter == '.') letter = '_';
+  return name;
+}
+
+/// Of the kernel's name, such as 128 in sm90.forward.bf16.d128.m128n128.intervals.
+std::int64_t head_dim_of(const KernelInfo& kernel) {
+  return std::stoll(kernel.name.substr(kernel.name.find(".d") + 2));
+}
+
+Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t columns) {
+  Problem problem;
+  problem.batch = 2;
+  problem.query_length = rows;
+  problem.key_length = columns;
+  problem.query_heads = 6;
+  problem.kv_heads = 2;
+  problem.head_dim = problem.value_dim = head_dim_of(kernel);
+  problem.dtype = kernel.dtype;
+  problem.device = {DeviceType::cuda, 0};
+  return problem;
+}
+
+/// A plan and the memory it lives in.
+struct PlacedPlan {
+  DeviceMemory memory;
+  Plan plan;
+
+  template <class Source>
+  PlacedPlan(const Source& mask, const MaskShape& shape, const Problem& problem, const PlanOptions& options)
+      : memory(plan_bytes(shape, problem, options)),
+        plan(flashmask::plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options)) {}
+};
+
+/// Runs on the device; o and lse of `tensors` receive the results.
+void run(const Plan& plan, AttentionTensors& tensors) {
+  tensors.clear_outputs();
+  const ForwardTensors host = tensors.forward();
+  const DeviceTensor q(host.q), k(host.k), v(host.v), o(host.o), lse(host.lse);
+  const DeviceMemory workspace(plan.workspace_bytes(Direction::forward, 1));
+  forward(plan, {q.view(), k.view(), v.view(), o.view(), lse.view()},
+          {.workspace = workspace.data(), .workspace_bytes = workspace.bytes()});
+  cuda::check(cudaDeviceSynchronize(), "forward");
+  o.download();
+  lse.download();
+}
+
+/// o and lse, element by element, as bits.
+std::vector<std::byte> bits_of(const AttentionTensors& tensors) {
+  std::vector<std::byte> bits;
+  for (const check::HostTensor* tensor : {&tensors.o, &tensors.lse}) {
+    const TensorView view = tensor->view();
+    const auto* bytes = static_cast<const std::byte*>(view.data);
+    bits.insert(bits.end(), bytes, bytes + static_cast<std::size_t>(tensor->size()) * size_in_bytes(view.dtype));
+  }
+  return bits;
+}
+
+void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTensors& tensors,
+                     const std::string& what) {
+  const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
+  const reference::Inputs inputs{q, k, v};
+  const reference::Outputs expected = reference::forward(problem, mask, inputs);
+  const std::vector<double> no_gradient(expected.o.size(), 0);
+  const auto naive = check::naive::attend(problem, mask, inputs, no_gradient, {});
+  check::ErrorBound bound(problem.dtype);
+  bound.add(tensors.o.values(), expected.o, naive.o);
+  EXPECT_LE(bound.result().ratio(), 1) << what;
+  for (std::int64_t i = 0; i < tensors.lse.size(); ++i)
+    ASSERT_LE(check::compare_lse(problem.dtype, tensors.lse.at(i), expected.lse[static_cast<std::size_t>(i)]).ratio(),
+              1)
+        << what << ", lse " << i;
+}
+
+class SM90Forward : public testing::TestWithParam<KernelInfo> {
+ protected:
+  PlanOptions options(Visit visit = Visit::active) const { return {.visit = visit, .kernel = GetParam().name}; }
+};
+
+TEST_P(SM90Forward, HoldsTheBoundOverTheCorpus) {
+  std::size_t turn = 0;
+  for (const corpus::Entry& entry : corpus::entries()) {
+    for (const corpus::Size& size : corpus::awkward_sizes()) {
+      const std::int64_t heads = std::vector<std::int64_t>{1, 2, 6}[turn++ % 3];
+      if (!entry.accepts(size)) continue;
+      const Mask mask = entry.build({size.rows, size.columns, heads});
+      if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() != nullptr) continue;
+      const Problem problem = problem_for(GetParam(), size.rows, size.columns);
+      AttentionTensors tensors(problem, turn);
+      const PlacedPlan placed(mask, mask.shape(), problem, options());
+      run(placed.plan, tensors);
+      expect_accurate(mask, problem, tensors, entry.name + " " + std::to_string(size.rows));
+    }
+  }
+}
+
+TEST_P(SM90Forward, VisitingEveryTileGivesTheSameBits) {
+  const Problem problem = problem_for(GetParam(), 700, 900);
+  const Mask mask = masks::sliding_window(700, 900, 230);
+  AttentionTensors tensors(problem, 3);
+  run(PlacedPlan(mask, mask.shape(), problem, options()).plan, tensors);
+  const auto skipping = bits_of(tensors);
+  run(PlacedPlan(mask, mask.shape(), problem, options(Visit::all)).plan, tensors);
+  EXPECT_EQ(bits_of(tensors), skipping);
+}
+
+TEST_P(SM90Forward, RepeatsToTheBit) {
+  const Problem problem = problem_for(GetParam(), 1500, 1500);
+  const Mask mask = masks::causal_document(std::vector<std::int64_t>{100, 700, 37, 500}, 1500);
+  AttentionTensors tensors(problem, 4);
+  const PlacedPlan placed(mask, mask.shape(), problem, options());
+  run(placed.plan, tensors);
+  const auto first = bits_of(tensors);
+  for (int repeat = 0; repeat < 1000; ++repeat) {
+    run(placed.plan, tensors);
+    ASSERT_EQ(bits_of(tensors), first) << repeat;
+  }
+}
+
+TEST_P(SM90Forward, KeysInSkippedTilesMayHoldAnything) {
+  const Problem problem = problem_for(GetParam(), 512, 1024);
+  const Mask mask = masks::sliding_window(512, 1024, 100);  // nobody sees the first 413 columns
+  AttentionTensors tensors(problem, 5);
+  const PlacedPlan placed(mask, mask.shape(), problem, options());
+  run(placed.plan, tensors);
+  const auto clean = bits_of(tensors);
+  const std::int64_t row = problem.kv_heads * problem.head_dim;
+  for (std::int64_t i = 0; i < 384 * row; ++i) {
+    tensors.k.set(i, NAN);
+    tensors.v.set(i, INFINITY);
+  }
+  run(placed.plan, tensors);
+  EXPECT_EQ(bits_of(tensors), clean);
+}
+
+TEST_P(SM90Forward, ReadsRowIndicesThatLieOnTheDevice) {
+  const Problem problem = problem_for(GetParam(), 640, 640);
+  const Mask mask =
+      masks::prefix_lm_document(std::vector<std::int64_t>{300, 200, 140}, std::vector<std::int64_t>{64, 0, 140}, 640);
+  const StartEndRowIndices rows = to_startend_row_indices(mask.lowered().intervals());
+  DeviceMemory values(rows.values.size() * sizeof(std::int32_t));
+  values.upload(rows.values.data());
+  const DeviceRowIndices on_device{static_cast<const std::int32_t*>(values.data()), rows.shape, rows.vectors,
+                                   rows.causal};
+  AttentionTensors tensors(problem, 6);
+  run(PlacedPlan(mask, mask.shape(), problem, options()).plan, tensors);
+  const auto from_host = bits_of(tensors);
+  run(PlacedPlan(on_device, rows.shape, problem, options()).plan, tensors);
+  EXPECT_EQ(bits_of(tensors), from_host);
+}
+
+TEST_P(SM90Forward, PadsSmallerHeads) {
+  for (const std::int64_t head_dim : {8L, 40L, head_dim_of(GetParam()) - 8}) {
+    Problem problem = problem_for(GetParam(), 200, 333);
+    problem.head_dim = head_dim;
+    problem.value_dim = head_dim_of(GetParam()) - 24;
+    const Mask mask = masks::causal(200, 333);
+    AttentionTensors tensors(problem, 7);
+    run(PlacedPlan(mask, mask.shape(), problem, options()).plan, tensors);
+    expect_accurate(mask, problem, tensors, "head dim " + std::to_string(head_dim));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, SM90Forward, testing::ValuesIn(forward_kernels()), test_name);
+
+}  // namespace
+}  // namespace flashmask

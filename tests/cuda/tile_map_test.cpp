@@ -1,0 +1,79 @@
+#include "cuda/tile_map.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "corpus/corpus.h"
+#include "cuda/device_memory.h"
+#include "flashmask/builders.h"
+#include "flashmask/schedule.h"
+
+namespace flashmask {
+namespace {
+
+using check::DeviceMemory;
+
+/// The map that the device makes of a mask, by rows of tiles and by columns.
+struct Maps {
+  std::vector<std::uint32_t> by_column, by_row;
+
+  Maps(const IntervalMask& mask, TileShape tile) {
+    const cuda::TileCounts tiles(mask.shape(), tile);
+    by_column.resize(tiles.by_column_words());
+    by_row.resize(tiles.by_row_words());
+    const auto bytes = static_cast<std::size_t>(mask.shape().batch * mask.shape().heads * mask.shape().columns) * 4;
+    DeviceMemory a(bytes), b(bytes), c(bytes), d(bytes), columns(by_column.size() * 4), rows(by_row.size() * 4);
+    a.upload(mask.first_begin());
+    b.upload(mask.first_end());
+    c.upload(mask.second_begin());
+    d.upload(mask.second_end());
+    const auto* words = [](const DeviceMemory& memory) { return static_cast<const std::int32_t*>(memory.data()); }(a);
+    const std::int32_t* const intervals[4] = {words, static_cast<const std::int32_t*>(b.data()),
+                                              static_cast<const std::int32_t*>(c.data()),
+                                              static_cast<const std::int32_t*>(d.data())};
+    cuda::make_tile_map(intervals, mask.shape(), tile, static_cast<std::uint32_t*>(columns.data()),
+                        static_cast<std::uint32_t*>(rows.data()), nullptr);
+    cuda::check(cudaDeviceSynchronize(), "make_tile_map");
+    columns.download(by_column.data());
+    rows.download(by_row.data());
+  }
+};
+
+/// The same words from the host's run lists.
+std::vector<std::uint32_t> words_of(const RunLists& lists, std::int64_t count, int words) {
+  std::vector<std::uint32_t> map(static_cast<std::size_t>(count) * 2 * static_cast<std::size_t>(words), 0);
+  for (std::int64_t list = 0; list < count; ++list)
+    for (const Run& run : lists.list(list))
+      for (int tile = run.begin; tile < run.end; ++tile) {
+        const std::int64_t kind = run.kind == TileKind::full ? 1 : 0;
+        map[static_cast<std::size_t>((list * 2 + kind) * words + tile / 32)] |= 1U << (tile % 32);
+      }
+  return map;
+}
+
+void expect_host_schedule(const Mask& mask, TileShape tile, const std::string& name) {
+  if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() != nullptr) return;
+  const Maps maps(mask.lowered().intervals(), tile);
+  const TileSchedule expected = schedule(mask.lowered(), tile);
+  const cuda::TileCounts tiles(mask.shape(), tile);
+  EXPECT_EQ(maps.by_row, words_of(expected.rows(), std::int64_t{tiles.lists} * tiles.rows, tiles.column_words()))
+      << name;
+  EXPECT_EQ(maps.by_column, words_of(expected.columns(), std::int64_t{tiles.lists} * tiles.columns, tiles.row_words()))
+      << name;
+}
+
+TEST(TileMap, EqualsTheHostsScheduleOverTheCorpus) {
+  for (const TileShape tile : {TileShape{128, 128}, TileShape{64, 64}, TileShape{128, 64}})
+    for (const corpus::Case& one : corpus::cases(2)) expect_host_schedule(one.mask(), tile, one.name());
+}
+
+TEST(TileMap, EqualsTheHostsScheduleOfLongMasks) {
+  const std::vector<std::int64_t> documents(2000, 97);
+  const Mask mask = masks::causal_document(documents, 200000);
+  for (const TileShape tile : {TileShape{128, 128}, TileShape{64, 64}}) expect_host_schedule(mask, tile, "documents");
+}
+
+}  // namespace
+}  // namespace flashmask
