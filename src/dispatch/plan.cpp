@@ -86,9 +86,11 @@ Plan PlanAccess::reordered(const Mask& mask, const Problem& problem, PlanOptions
 Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, Executor& executor) {
   validate(problem);
   check_mask(mask.shape(), problem);
-  if (problem.device.type != DeviceType::cpu)
+  if (problem.device.type != DeviceType::cpu) {
+    select_kernel(Direction::forward, problem, mask.lowered().form(), options.kernel);
     refuse_mask("the problem is on " + to_string(problem.device) +
                 "; give a PlanPlace, as a plan for a GPU is made in memory there");
+  }
   if (options.reorder) return PlanAccess::reordered(mask, problem, options, executor);
   Plan made;
   made.problem_ = problem;

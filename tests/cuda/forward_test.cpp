@@ -14,6 +14,7 @@
 #include "cuda/device_memory.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
+#include "flashmask/error.h"
 #include "flashmask/reference.h"
 #include "flashmask/startend_row_indices.h"
 
@@ -193,6 +194,17 @@ TEST_P(SM90Forward, PadsSmallerHeads) {
     AttentionTensors tensors(problem, 7);
     run(PlacedPlan(mask, mask.shape(), problem, options()).plan, tensors);
     expect_accurate(mask, problem, tensors, "head dim " + std::to_string(head_dim));
+  }
+}
+
+TEST_P(SM90Forward, AsksForAPlace) {
+  const Problem problem = problem_for(GetParam(), 64, 64);
+  try {
+    plan(masks::causal(64, 64), problem, options());
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("PlanPlace"), std::string::npos) << error.what();
   }
 }
 

@@ -42,12 +42,6 @@ TEST(DevicePlan, NeedsAProblemOnADevice) {
   EXPECT_NE(message.find("cpu"), std::string::npos) << message;
 }
 
-TEST(DevicePlan, NeedsAPlaceForAProblemOnADevice) {
-  const std::string message =
-      refusal([] { plan(masks::causal(64, 64), problem_on(DeviceType::cuda)); }, Status::invalid_argument);
-  EXPECT_NE(message.find("PlanPlace"), std::string::npos) << message;
-}
-
 TEST(DevicePlan, RefusesWhatNoKernelThereServes) {
   Problem dropping = problem_on(DeviceType::cuda);
   dropping.dropout = 0.5;
