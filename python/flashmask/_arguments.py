@@ -38,6 +38,11 @@ def described(value: object) -> str:
     return f"{name} {text if len(text) <= 40 else text[:37] + '...'}"
 
 
+def is_tensor(value: object) -> bool:
+    """Whether a value is a torch tensor; does not import torch, and torch.compile can trace it."""
+    return hasattr(type(value), "__torch_function__")
+
+
 def integer(name: str, value: object, *, minimum: int = -(2**63), maximum: int = 2**63 - 1) -> int:
     """An int in a range, of 64 bits by default; bool, float and str are refused."""
     # torch.compile traces lengths as integers that it cannot look into.

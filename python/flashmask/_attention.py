@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flashmask._arguments import choice, described
+from flashmask._arguments import choice, described, is_tensor
 from flashmask._mask import Mask
 from flashmask._plan import LAYOUTS, Plan
 from flashmask._problem import check_scale
@@ -52,7 +52,7 @@ def attention(
     if plan is not None:
         scale = _scale_of(plan, mask, scale)
     factor = 0.0 if scale is None else check_scale("scale", scale)
-    if hasattr(q, "__torch_function__"):
+    if is_tensor(q):
         from flashmask._tensors import attention_of_tensors
 
         o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashmask._arguments import described
+from flashmask._arguments import described, is_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +45,7 @@ def _beside_o(weight: Tensor) -> Tensor:
 
 def _check(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> None:
     for name, tensor in (("o1", o1), ("lse1", lse1), ("o2", o2), ("lse2", lse2)):
-        if not hasattr(tensor, "__torch_function__"):
+        if not is_tensor(tensor):
             raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor")
     if o1.ndim not in (3, 4):
         raise ValueError(

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch.utils._pytree as pytree
+from torch.fx._pytree import register_pytree_flatten_spec
 
 from flashmask._plan import Plan
 from flashmask._problem import Problem
@@ -24,6 +25,7 @@ def register() -> None:
         from_dumpable_context=lambda values: Problem(*values),
         flatten_with_keys_fn=lambda plan: ([(pytree.GetAttrKey("tensor"), plan.tensor)], plan.problem),
     )
+    register_pytree_flatten_spec(Plan, lambda plan, spec: [plan.tensor])
 
 
 def _unflatten(leaves: Iterable[Any], problem: Problem) -> Plan:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch.utils._pytree as pytree
+from torch.fx._pytree import register_pytree_flatten_spec
 
 from flashmask._mask import Mask
 from flashmask._rows import RowIndices
@@ -31,6 +32,8 @@ def register() -> None:
         from_dumpable_context=tuple,
         flatten_with_keys_fn=_flatten_rows_with_keys,
     )
+    register_pytree_flatten_spec(Mask, lambda mask, spec: [mask.tensor])
+    register_pytree_flatten_spec(RowIndices, lambda rows, spec: [rows.startend_row_indices])
 
 
 def _unflatten_mask(leaves: Iterable[Any], context: None) -> Mask:

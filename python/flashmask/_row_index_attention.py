@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flashmask._arguments import boolean, described, integer
+from flashmask._arguments import boolean, described, integer, is_tensor
 from flashmask._problem import check_dropout, check_scale, make_problem
 from flashmask._rows import check_row_indices
 
@@ -85,7 +85,7 @@ def flashmask_attention(
 
 def _check_tensors(query: Any, key: Any, value: Any) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not hasattr(tensor, "__torch_function__"):
+        if not is_tensor(tensor):
             raise TypeError(
                 f"{name} is {described(tensor)}; expected a torch tensor (flashmask.attention takes NumPy arrays too)"
             )
@@ -110,7 +110,7 @@ def _check_masks(rows: Any, causal: bool, window_size: object, block_mask: Any) 
 
 
 def _check_block_mask(block_mask: Any) -> None:
-    if not hasattr(block_mask, "__torch_function__"):
+    if not is_tensor(block_mask):
         raise TypeError(f"block_mask is {described(block_mask)}; expected an int32 tensor")
     if str(block_mask.dtype) != "torch.int32":
         raise TypeError(f"block_mask holds {block_mask.dtype} values; expected int32")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flashmask._arguments import boolean, described
+from flashmask._arguments import boolean, described, is_tensor
 from flashmask._problem import check_dropout, check_scale
 from flashmask._row_index_attention import _sides
 
@@ -117,7 +117,7 @@ def _check_tensors(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any)
 
 
 def _check_torch(name: str, tensor: object) -> None:
-    if not hasattr(tensor, "__torch_function__"):
+    if not is_tensor(tensor):
         raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor")
 
 
