@@ -290,3 +290,20 @@ def test_says_which_devices_compute():
     with pytest.raises(ValueError, match=r"on cuda:0; this build of flashmask computes on the devices: cpu"):
         _refuse_device(q, q, q)
     assert torch._C._dispatch_has_kernel_for_dispatch_key("flashmask::forward", "CompositeExplicitAutograd")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device to refuse")
+def test_refuses_cuda_tensors_clearly():
+    q, k, v = (t.cuda() for t in tensors())
+    rows = torch.full((1, 1, 8, 1), 8, dtype=torch.int32, device="cuda")
+    cu_seqlens = torch.tensor([0, 8], device="cuda")
+    calls = [
+        lambda q: flashmask.attention(q, k, v, masks.causal(8, 8)),
+        lambda q: flashmask.flashmask_attention(q, k, v, rows, causal=True),
+        lambda q: flashmask.flashmask_attention(q, k, v, window_size=3, dropout=0.1),
+        lambda q: flashmask.varlen_attention(q[0], k[0], v[0], cu_seqlens, cu_seqlens),
+    ]
+    for call in calls:
+        for query in (q, q.clone().requires_grad_()):
+            with pytest.raises(ValueError, match=r"on cuda:0; this build of flashmask computes on the devices: cpu"):
+                call(query)
