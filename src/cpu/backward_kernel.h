@@ -60,6 +60,7 @@ class BackwardKernel {
       }
     }
     kernel.finish(task);
+    Isa::fence();
   }
 
  private:
@@ -384,8 +385,7 @@ class BackwardKernel {
     }
     if (turn.last) {
       for (int q = 0; q < tile.rows; ++q)
-        store_row_scaled<Isa>(row_of<In>(head.grad_q, tile.row0 + q), sum + q * key_columns_, scale_,
-                              task.sizes.head_dim);
+        store_row_scaled<Isa, In>(head.grad_q, tile.row0 + q, sum + q * key_columns_, scale_, task.sizes.head_dim);
     }
     pass_turn(*head.turns, row_tile);
   }
@@ -397,10 +397,9 @@ class BackwardKernel {
         store_zero_row(row_of<In>(task.grad_v, column0_ + c), task.sizes.value_dim);
         continue;
       }
-      store_row_scaled<Isa>(row_of<In>(task.grad_k, column0_ + c), grad_keys_ + c * key_stride_, scale_,
-                            task.sizes.head_dim);
-      store_row_scaled<Isa>(row_of<In>(task.grad_v, column0_ + c), grad_values_ + c * value_stride_, task.dropout_scale,
-                            task.sizes.value_dim);
+      store_row_scaled<Isa, In>(task.grad_k, column0_ + c, grad_keys_ + c * key_stride_, scale_, task.sizes.head_dim);
+      store_row_scaled<Isa, In>(task.grad_v, column0_ + c, grad_values_ + c * value_stride_, task.dropout_scale,
+                                task.sizes.value_dim);
     }
   }
 

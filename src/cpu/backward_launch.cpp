@@ -87,8 +87,8 @@ class BackwardCall {
     code_.prepare({head_sizes(problem_), head_rows<Rows>(tensors_.o, batch, head),
                    head_rows<Rows>(tensors_.grad_o, batch, head), head_line(tensors_.lse, batch, head),
                    tensors_.grad_lse.present() ? head_line(tensors_.grad_lse, batch, head) : nullptr,
-                   statistics(head_index), head_rows<MutableRows>(tensors_.grad_q, batch, head),
-                   mask.row_runs(row_tile).count != 0, row_tile});
+                   statistics(head_index), written(tensors_.grad_q, batch, head), mask.row_runs(row_tile).count != 0,
+                   row_tile});
   }
 
   void run_column_tile(std::int64_t batch, std::int64_t kv_head, std::int64_t column_tile, int worker) const {
@@ -103,7 +103,7 @@ class BackwardCall {
       new (heads + g) BackwardHead{head_rows<Rows>(tensors_.q, batch, head),
                                    head_rows<Rows>(tensors_.grad_o, batch, head),
                                    statistics(head_index),
-                                   head_rows<MutableRows>(tensors_.grad_q, batch, head),
+                                   written(tensors_.grad_q, batch, head),
                                    workspace<float>(layout_.sums) + head_index * layout_.sum_floats,
                                    turns + g,
                                    mask.column_runs(column_tile),
@@ -111,11 +111,15 @@ class BackwardCall {
                                    dropout_draw(problem_, execution_.dropout, batch, head)};
     }
     code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
-               head_rows<Rows>(tensors_.v, batch, kv_head), head_rows<MutableRows>(tensors_.grad_k, batch, kv_head),
-               head_rows<MutableRows>(tensors_.grad_v, batch, kv_head), column_tile, column_tile + execution_.workers,
-               heads, static_cast<int>(layout_.group), row_words_, static_cast<float>(dropout_scale(problem_.dropout)),
+               head_rows<Rows>(tensors_.v, batch, kv_head), written(tensors_.grad_k, batch, kv_head),
+               written(tensors_.grad_v, batch, kv_head), column_tile, column_tile + execution_.workers, heads,
+               static_cast<int>(layout_.group), row_words_, static_cast<float>(dropout_scale(problem_.dropout)),
                plan_.visit() == Visit::active,
                workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes});
+  }
+
+  MutableRows written(const TensorView& tensor, std::int64_t batch, std::int64_t head) const {
+    return written_rows(problem_, Direction::backward, tensor, batch, head);
   }
 
   const BackwardCode& code_;

@@ -36,6 +36,7 @@ class ForwardKernel {
       for (std::int64_t tile = run.begin; tile < run.end; ++tile) kernel.visit(task, tile, run.kind);
     }
     kernel.finish(task);
+    Isa::fence();
   }
 
  private:
@@ -250,8 +251,8 @@ class ForwardKernel {
     for (int q = 0; q < rows_; ++q) {
       const float sum = sum_[q];
       const bool sees_nothing = sum == 0.0f;
-      store_row_scaled<Isa>(row_of<In>(task.o, row0_ + q), output_ + q * value_stride_,
-                            sees_nothing ? 0.0f : task.dropout.scale / sum, task.sizes.value_dim);
+      store_row_scaled<Isa, In>(task.o, row0_ + q, output_ + q * value_stride_,
+                                sees_nothing ? 0.0f : task.dropout.scale / sum, task.sizes.value_dim);
       task.lse[row0_ + q] = sees_nothing ? -kInfinity : (maximum_[q] + log2f(sum)) * kLn2;
     }
   }

@@ -44,8 +44,9 @@ class Forward final : public ForwardKernel {
     const std::int64_t kv_head = head / (problem.query_heads / problem.kv_heads);
     const HeadMask mask(plan, Direction::forward, batch, head);
     code_.run({head_sizes(problem), head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
-               head_rows<Rows>(tensors.v, batch, kv_head), head_rows<MutableRows>(tensors.o, batch, head),
-               head_line(tensors.lse, batch, head), row_tile, mask.row_runs(row_tile), mask.partial_tiles(),
+               head_rows<Rows>(tensors.v, batch, kv_head),
+               written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
+               row_tile, mask.row_runs(row_tile), mask.partial_tiles(),
                set_.predicates.of(info().predicate).column_words, dropout_draw(problem, dropout, batch, head),
                plan.visit() == Visit::active, scratch});
   }

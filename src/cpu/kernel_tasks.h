@@ -85,6 +85,7 @@ struct Rows {
 struct MutableRows {
   void* data;
   std::int64_t stride;
+  bool past_caches = false;  ///< whole rows are written where they will not be read soon
 };
 
 struct HeadSizes {

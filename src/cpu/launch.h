@@ -8,6 +8,7 @@
 #include "cpu/instruction_set.h"
 #include "cpu/kernel_tasks.h"
 #include "dispatch/dropout.h"
+#include "dispatch/gather.h"
 #include "dispatch/kernel.h"
 #include "flashmask/block_map.h"
 #include "mask/to_bits.h"
@@ -37,6 +38,15 @@ RowsType head_rows(const TensorView& tensor, std::int64_t batch, std::int64_t he
   const auto element = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
   const std::int64_t offset = batch * tensor.strides[0] + head * tensor.strides[2];
   return {static_cast<std::byte*>(tensor.data) + offset * element, tensor.strides[1]};
+}
+/// Rows that a call writes. Where its tensors are larger than caches are, they are written past them: a line that is
+/// written into a cache is read first, and pushes out what is still to be read.
+inline MutableRows written_rows(const Problem& problem, Direction direction, const TensorView& tensor,
+                                std::int64_t batch, std::int64_t head) {
+  constexpr std::size_t kCache = std::size_t{32} << 20;
+  MutableRows rows = head_rows<MutableRows>(tensor, batch, head);
+  rows.past_caches = gathered_bytes(problem, direction) > kCache;
+  return rows;
 }
 inline float* head_line(const TensorView& tensor, std::int64_t batch, std::int64_t head) {
   return static_cast<float*>(tensor.data) + batch * tensor.strides[0] + head * tensor.strides[1];

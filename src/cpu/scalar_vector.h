@@ -155,6 +155,13 @@ struct Scalar {
   static FLASHMASK_INLINE void narrow_tail(Out* p, Vec x, int count) {
     for (int i = 0; i < count; ++i) narrow_one(p + i, x[i]);
   }
+  /// narrow() past the caches, where the instruction set can; the vector fills whole lines with its neighbours.
+  template <class Out>
+  static FLASHMASK_INLINE void narrow_past_caches(Out* p, Vec x) {
+    narrow(p, x);
+  }
+  /// What was written past the caches comes before what is written next.
+  static FLASHMASK_INLINE void fence() {}
 
   /// Hides from the compiler what a value is.
   static FLASHMASK_INLINE void make_opaque(Vec& x) { asm volatile("" : "+m"(x)); }

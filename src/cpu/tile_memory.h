@@ -122,11 +122,17 @@ FLASHMASK_INLINE void load_transposed(typename Isa::Unit* dst, typename Isa::Uni
   transpose_to_panels<Isa>(spare, spare_stride, dst, rows, units_of<Isa>(width));
 }
 
-/// One row of float32 times `factor`, rounded to the tensor's dtype.
+/// A row of float32 times `factor`, rounded to the tensor's dtype.
 template <class Isa, class Out>
-FLASHMASK_INLINE void store_row_scaled(Out* dst, const float* src, float factor, int width) {
+FLASHMASK_INLINE void store_row_scaled(const MutableRows& rows, std::int64_t row, const float* src, float factor,
+                                       int width) {
+  constexpr std::uintptr_t kLine = 64;
+  Out* dst = row_of<Out>(rows, row);
   const typename Isa::Vec f = Isa::broadcast(factor);
+  const std::uintptr_t ends = reinterpret_cast<std::uintptr_t>(dst) | static_cast<std::uintptr_t>(width) * sizeof(Out);
   int c = 0;
+  if (rows.past_caches && ends % kLine == 0)
+    for (; c < width; c += Isa::lanes) Isa::narrow_past_caches(dst + c, Isa::mul(Isa::load(src + c), f));
   for (; c + Isa::lanes <= width; c += Isa::lanes) Isa::narrow(dst + c, Isa::mul(Isa::load(src + c), f));
   if (c < width) Isa::narrow_tail(dst + c, Isa::mul(Isa::load(src + c), f), width - c);
 }

@@ -108,6 +108,18 @@ TEST_P(Memory, StridesChangeNoBitAndNothingIsWrittenBetweenThem) {
   }
 }
 
+TEST_P(Memory, LargeTensorsAreWrittenPastTheCachesWithTheSameBits) {
+  if (GetParam().form != MaskForm::intervals) return;  // what is written does not depend on it
+  // The backward's tensors are larger than 32 MiB. Rows with gaps begin within a line, so most go the other way.
+  Problem p = problem(520, 520);
+  p.query_heads = GetParam().dtype == DType::f32 ? 66 : 132;
+  p.head_dim = p.value_dim = 64;
+  const Plan planned = plan(masks::sliding_window(520, 520, 30), p, test::forced(GetParam()));
+  const check::AttentionTensors dense(p, 6);
+  test::attend(planned, dense);
+  test::expect_same_in_gappy_memory(planned, dense);
+}
+
 TEST_P(Memory, OffsetsPast31BitsReachTheRightMemory) {
   // Two batch entries 2^31 + 64 elements apart, in memory that is reserved but hardly touched.
   Problem p = problem(65, 65);

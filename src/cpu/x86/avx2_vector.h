@@ -141,6 +141,13 @@ struct Avx2 {
     std::memcpy(p, whole, static_cast<std::size_t>(count) * sizeof(Out));
   }
 
+  static FLASHMASK_INLINE void narrow_past_caches(float* p, Vec x) { _mm256_stream_ps(p, x); }
+  template <class Half>
+  static FLASHMASK_INLINE void narrow_past_caches(Half* p, Vec x) {
+    narrow(p, x);
+  }
+  static FLASHMASK_INLINE void fence() { _mm_sfence(); }
+
   static FLASHMASK_INLINE void make_opaque(Vec& x) { asm volatile("" : "+v"(x)); }
 
   static FLASHMASK_INLINE void transpose(const Unit* src, std::int64_t src_stride, Unit* dst, std::int64_t dst_stride) {

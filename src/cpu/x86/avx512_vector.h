@@ -111,6 +111,13 @@ struct Avx512 {
     _mm256_mask_storeu_epi16(p, first(count), to_half(x, Half{}));
   }
 
+  static FLASHMASK_INLINE void narrow_past_caches(float* p, Vec x) { _mm512_stream_ps(p, x); }
+  template <class Half>
+  static FLASHMASK_INLINE void narrow_past_caches(Half* p, Vec x) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_half(x, Half{}));
+  }
+  static FLASHMASK_INLINE void fence() { _mm_sfence(); }
+
   static FLASHMASK_INLINE void make_opaque(Vec& x) { asm volatile("" : "+v"(x)); }
 
   static FLASHMASK_INLINE void transpose(const Unit* src, std::int64_t src_stride, Unit* dst, std::int64_t dst_stride) {
