@@ -125,7 +125,7 @@ def _window_rows(window_size: object, query: Tensor, key: Tensor, causal: bool) 
     """Row indices [1, 1, key length, 1 or 2] of a window, bottom-right aligned; None when it has no limit."""
     import torch
 
-    left, right = _sides(window_size)
+    left, right = window_sides(window_size)
     if left is None and (causal or right is None):
         return None
     rows, columns = query.shape[1], key.shape[1]
@@ -140,7 +140,8 @@ def _window_rows(window_size: object, query: Tensor, key: Tensor, causal: bool) 
     return vectors.to(torch.int32)[None, None]
 
 
-def _sides(window_size: object) -> tuple[int | None, int | None]:
+def window_sides(window_size: object) -> tuple[int | None, int | None]:
+    """Keys before and after its own that a row sees; None: no limit."""
     if isinstance(window_size, (tuple, list)):
         if len(window_size) != 2:
             raise ValueError(f"window_size has {len(window_size)} values; expected one, or (before, after)")

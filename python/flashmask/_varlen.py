@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashmask._arguments import boolean, described, is_tensor
 from flashmask._problem import check_dropout, check_scale
-from flashmask._row_index_attention import _sides
+from flashmask._row_index_attention import window_sides
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,7 +75,7 @@ def _row_indices(cu_q: Tensor, cu_k: Tensor, keys: int, causal: bool, window_siz
     """int32 [1, 1, keys, 2]: the rows of a key's own sequence that its window and causality leave visible."""
     import torch
 
-    left, right = _sides(window_size)
+    left, right = window_sides(window_size)
     right = 0 if causal else right
     key = torch.arange(keys, device=cu_k.device, dtype=cu_k.dtype)
     sequence = torch.searchsorted(cu_k[1:].contiguous(), key, right=True)  # their number for keys past the last
