@@ -41,6 +41,20 @@ def _execution(seed: Seed) -> bytes | None:
     return _EXECUTION.pack(0, 0, 0, 0, *seed) if seed != (0, 0) else None
 
 
+class _Handle:
+    """Destroys a plan of the C ABI when it goes.
+
+    Not LivePlan.__del__: Python runs that before it clears weak references, so that another thread could still get the
+    plan out of the cache while, or after, it is destroyed.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self.value = handle
+
+    def __del__(self, destroy: Any = library.flashmask_plan_destroy) -> None:
+        destroy(self.value)
+
+
 class LivePlan:
     """A plan of the compiled library, and what all of its calls have in common."""
 
@@ -51,17 +65,13 @@ class LivePlan:
         check_mask(name, mask.shape, problem)
         given = s.PlanOptions(visit=options.visit, form=options.form, reorder=options.reorder)
         given.kernel = options.kernel.encode()
-        self._handle = create("plan_create", mask._handle, ctypes.byref(problem.struct()), ctypes.byref(given))
+        self._owner = _Handle(create("plan_create", mask._handle, ctypes.byref(problem.struct()), ctypes.byref(given)))
+        self._handle = self._owner.value
         q, k, v = problem.shapes
         batch, rows, heads, value_dim = *q[:3], v[3]
         self._q, self._k, self._v = (_described(problem.code, shape) for shape in (q, k, v))
         self._o = _described(problem.code, (batch, rows, heads, value_dim))
         self._lse = _described(s.F32, (batch, heads, rows)) + struct.pack("=4q", heads * rows, rows, 1, 0)
-
-    def __del__(self, destroy: Any = library.flashmask_plan_destroy) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None:
-            destroy(handle)
 
     def forward(self, q: View, k: View, v: View, o: View, lse: int, seed: Seed) -> None:
         """Writes o and, at the address `lse`, the contiguous logsumexp (batch, heads, rows)."""
