@@ -44,7 +44,7 @@ RowsType head_rows(const TensorView& tensor, std::int64_t batch, std::int64_t he
 inline MutableRows written_rows(const Problem& problem, Direction direction, const TensorView& tensor,
                                 std::int64_t batch, std::int64_t head) {
   constexpr std::size_t kCache = std::size_t{32} << 20;
-  MutableRows rows = head_rows<MutableRows>(tensor, batch, head);
+  auto rows = head_rows<MutableRows>(tensor, batch, head);
   rows.past_caches = gathered_bytes(problem, direction) > kCache;
   return rows;
 }
