@@ -65,7 +65,7 @@ void expect_host_schedule(const Mask& mask, TileShape tile, const std::string& n
 }
 
 TEST(TileMap, EqualsTheHostsScheduleOverTheCorpus) {
-  for (const TileShape tile : {TileShape{128, 128}, TileShape{64, 64}, TileShape{128, 64}})
+  for (const TileShape tile : {TileShape{128, 128}, TileShape{64, 64}, TileShape{128, 64}, TileShape{192, 96}})
     for (const corpus::Case& one : corpus::cases(2)) expect_host_schedule(one.mask(), tile, one.name());
 }
 

@@ -473,8 +473,8 @@ class Consumer {
   __device__ __forceinline__ void multiply_keys(float (&s)[kScores]) {
     std::uint32_t q = shared_address(shared_.q[queries_.slot]) + group_ * 64 * kPanel * 2;
     const std::uint32_t k = shared_address(shared_.k[keys_.slot]);
-    // Else the compiler keeps a descriptor a step over the whole loop.
-    asm volatile("" : "+r"(q));
+    // With one buffer the compiler would keep a descriptor a step over the whole loop.
+    if constexpr (Shape::kQueryStages == 1) asm volatile("" : "+r"(q));
 #pragma unroll
     for (int step = 0; step < Shape::kHeadDim / 16; ++step) {
       const std::uint32_t inside = step % 4 * 32;

@@ -45,10 +45,12 @@ struct Products;
 #define FLASHMASK_D8(i)                                                                                       \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
+#define FLASHMASK_D16(i) FLASHMASK_D8(i), FLASHMASK_D8(i + 8)
 #define FLASHMASK_D32(i) FLASHMASK_D8(i), FLASHMASK_D8(i + 8), FLASHMASK_D8(i + 16), FLASHMASK_D8(i + 24)
 #define FLASHMASK_R32_0                                                                                    \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27," \
   "%28,%29,%30,%31"
+#define FLASHMASK_R16_1 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define FLASHMASK_R32_1                                                                                              \
   "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59," \
   "%60,%61,%62,%63"
@@ -80,6 +82,8 @@ struct Products;
 
 #define FLASHMASK_PRODUCTS_OF(T, type)                                                                            \
   FLASHMASK_PRODUCTS(T, type, 64, FLASHMASK_R32_0, "%32", "%33", "%34", "%35", "%36", "%37", FLASHMASK_D32(0))    \
+  FLASHMASK_PRODUCTS(T, type, 96, FLASHMASK_R32_0 "," FLASHMASK_R16_1, "%48", "%49", "%50", "%51", "%52", "%53",  \
+                     FLASHMASK_D32(0), FLASHMASK_D16(32))                                                         \
   FLASHMASK_PRODUCTS(T, type, 128, FLASHMASK_R32_0 "," FLASHMASK_R32_1, "%64", "%65", "%66", "%67", "%68", "%69", \
                      FLASHMASK_D32(0), FLASHMASK_D32(32))                                                         \
   FLASHMASK_PRODUCTS(T, type, 192, FLASHMASK_R32_0 "," FLASHMASK_R32_1 "," FLASHMASK_R32_2, "%96", "%97", "%98",  \
@@ -97,7 +101,9 @@ FLASHMASK_PRODUCTS_OF(__half, "f16")
 #undef FLASHMASK_R32_2
 #undef FLASHMASK_R32_1
 #undef FLASHMASK_R32_0
+#undef FLASHMASK_R16_1
 #undef FLASHMASK_D32
+#undef FLASHMASK_D16
 #undef FLASHMASK_D8
 
 }  // namespace flashmask::cuda::sm90
