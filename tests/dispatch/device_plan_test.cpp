@@ -5,8 +5,8 @@
 #include <array>
 #include <string>
 
-#include "flashmask/builders.h"
-#include "flashmask/error.h"
+#include "dispatch/refusal.h"
+#include "flashmask/kernels.h"
 
 // What can be said of plans for a GPU where there is none; tests/cuda runs them.
 namespace flashmask {
@@ -19,18 +19,6 @@ Problem problem_on(DeviceType device) {
   problem.dtype = DType::bf16;
   problem.device = {device, 0};
   return problem;
-}
-
-template <class Call>
-std::string refusal(const Call& call, Status expected) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), expected) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 TEST(DevicePlan, NeedsAProblemOnADevice) {

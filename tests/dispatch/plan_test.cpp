@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check/host_tensor.h"
+#include "dispatch/refusal.h"
 #include "flashmask/attention.h"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
@@ -24,18 +25,6 @@ Problem small_problem() {
   p.head_dim = 8;
   p.value_dim = 6;
   return p;
-}
-
-/// The message of the Error that `call` throws.
-std::string refusal(const std::function<void()>& call, Status expected = Status::invalid_argument) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), expected) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 void expect_words(const std::string& text, const std::vector<std::string>& words) {
