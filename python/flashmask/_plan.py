@@ -204,13 +204,18 @@ def as_mask(mask: Any, problem: Problem) -> Mask:
         return from_row_indices(mask.startend_row_indices.detach().cpu(), mask.causal, problem)
     if mask is None:
         return Mask(create("mask_full", problem.query_length, problem.key_length))
+    check_booleans(mask)
+    from flashmask.masks import from_dense
+
+    return from_dense(mask)
+
+
+def check_booleans(mask: object) -> None:
+    """Refuses what is neither booleans nor anything else that attention() takes for a mask."""
     if isinstance(mask, Plan):
         raise TypeError("mask is a Plan; pass it as plan=")
     if not hasattr(mask, "dtype") and not isinstance(mask, (list, tuple)):
         raise TypeError(f"mask is {described(mask)}; expected a Mask, RowIndices, booleans or None")
-    from flashmask.masks import from_dense
-
-    return from_dense(mask)
 
 
 def dtype_name(name: str, tensor: Any) -> str:

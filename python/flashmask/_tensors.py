@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flashmask._arguments import described
 from flashmask._mask import Mask
-from flashmask._plan import Plan
+from flashmask._plan import Plan, check_booleans
 from flashmask._rows import RowIndices
 from flashmask.operators import forward
 
@@ -57,10 +57,7 @@ def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
         if mask.rows is not None and mask.rows != q.shape[1]:
             raise ValueError(f"mask has {mask.rows} rows; expected {q.shape[1]}, the tokens of q")
         return mask.startend_row_indices, mask.causal
-    if isinstance(mask, Plan):
-        raise TypeError("mask is a Plan; pass it as plan=")
-    if not hasattr(mask, "dtype") and not isinstance(mask, (list, tuple)):
-        raise TypeError(f"mask is {described(mask)}; expected a Mask, RowIndices, booleans or None")
+    check_booleans(mask)
     if torch.compiler.is_compiling():
         raise TypeError("mask holds booleans, which torch.compile cannot read; build masks.from_dense(mask) outside")
     from flashmask.masks import from_dense
