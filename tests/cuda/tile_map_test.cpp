@@ -29,10 +29,8 @@ struct Maps {
     b.upload(mask.first_end());
     c.upload(mask.second_begin());
     d.upload(mask.second_end());
-    const auto* words = [](const DeviceMemory& memory) { return static_cast<const std::int32_t*>(memory.data()); }(a);
-    const std::int32_t* const intervals[4] = {words, static_cast<const std::int32_t*>(b.data()),
-                                              static_cast<const std::int32_t*>(c.data()),
-                                              static_cast<const std::int32_t*>(d.data())};
+    const auto words = [](const DeviceMemory& memory) { return static_cast<const std::int32_t*>(memory.data()); };
+    const std::int32_t* const intervals[4] = {words(a), words(b), words(c), words(d)};
     cuda::make_tile_map(intervals, mask.shape(), tile, static_cast<std::uint32_t*>(columns.data()),
                         static_cast<std::uint32_t*>(rows.data()), nullptr);
     cuda::check(cudaDeviceSynchronize(), "make_tile_map");
