@@ -21,6 +21,7 @@ class Scheduler {
   }
 
  private:
+  /// Taken only once there is room to publish it, lest a block hold a row tile that another could begin.
   __device__ __forceinline__ int next_item() {
     int item = 0;
     barrier_wait(&shared_.work_empty[work_.slot], work_.phase ^ 1);
@@ -28,8 +29,8 @@ class Scheduler {
     return __shfl_sync(~0U, item, 0);
   }
 
+  /// Into a slot that is free: the first one, or the one that next_item() waited for.
   __device__ __forceinline__ void publish(const Work& work) {
-    barrier_wait(&shared_.work_empty[work_.slot], work_.phase ^ 1);
     if (lane_ == 0) {
       shared_.work[work_.slot] = work;
       barrier_arrive(&shared_.work_full[work_.slot]);
