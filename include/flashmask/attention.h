@@ -27,6 +27,8 @@ struct PlanOptions {
   std::string kernel = {};
   /// Take the tokens in another order where that saves tiles; callers see their own. Not together with dropout.
   bool reorder = false;
+  /// Gradients that are the same bits on every run. Kernels of a CPU always give them; a GPU's take more time for it.
+  bool deterministic = false;
 };
 
 /// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels. Built once and
@@ -90,7 +92,8 @@ struct Execution {
 /// Bitwise the same for any number of threads. On a GPU the call returns before the work is done.
 FLASHMASK_API void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution = {});
 
-/// Gradients of q, k, v, with a gradient through lse when it is given. Bitwise the same for any number of threads.
+/// Gradients of q, k, v, with a gradient through lse when it is given. Bitwise the same for any number of threads; on a
+/// GPU bitwise the same on every run where the plan is deterministic.
 FLASHMASK_API void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution = {});
 
 }  // namespace flashmask

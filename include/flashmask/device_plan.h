@@ -31,7 +31,7 @@ struct DeviceRowIndices {
 /// Bytes on the device that a plan of such a mask needs. Throws where no kernel of the device serves the problem.
 FLASHMASK_API std::size_t plan_bytes(const MaskShape& mask, const Problem& problem, const PlanOptions& options = {});
 
-/// A plan of the forward, as no backward kernel of a GPU is in this build. Masks of the form bits, dropout and
+/// backward() throws where no backward kernel of the device serves the problem. Masks of the form bits, dropout and
 /// reordering are refused with Status::unsupported.
 FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});

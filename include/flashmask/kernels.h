@@ -13,7 +13,7 @@
 namespace flashmask {
 
 /// One row of the kernel table. `name` follows the grammar
-/// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>.<predicate>.
+/// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>.<predicate>[.deterministic].
 struct KernelInfo {
   std::string name;
   std::string arch;  ///< scalar, avx2, avx512, avx512bf16, sm90, …
@@ -22,6 +22,7 @@ struct KernelInfo {
   DeviceType device = DeviceType::cpu;
   TileShape tile;
   MaskForm predicate = MaskForm::intervals;
+  bool deterministic = true;  ///< the same bits on every run
 };
 
 /// Every kernel of this build, best first for each direction, dtype and predicate.

@@ -10,32 +10,50 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-/// How the caller's memory is used: the four arrays of the intervals, then the two maps.
-struct Layout {
-  std::size_t array_bytes, by_column_bytes, by_row_bytes;
+/// Hands out the caller's memory piece by piece; without memory it only counts.
+class Pieces {
+ public:
+  explicit Pieces(void* memory) : memory_(static_cast<std::byte*>(memory)) {}
 
-  Layout(const MaskShape& mask, TileShape tile) {
-    const cuda::TileCounts tiles(mask, tile);
-    array_bytes = round_up(static_cast<std::size_t>(mask.batch * mask.heads * mask.columns) * sizeof(std::int32_t));
-    by_column_bytes = round_up(tiles.by_column_words() * sizeof(std::uint32_t));
-    by_row_bytes = round_up(tiles.by_row_words() * sizeof(std::uint32_t));
+  template <class T>
+  T* take(std::size_t count) {
+    T* const piece = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return piece;
   }
-  std::size_t bytes() const { return 4 * array_bytes + by_column_bytes + by_row_bytes; }
+  std::size_t bytes() const { return bytes_; }
 
  private:
-  static std::size_t round_up(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+  std::byte* memory_;
+  std::size_t bytes_ = 0;
 };
 
-struct Arrays {
+struct Intervals {
   std::int32_t* values[4];
 };
 
-Arrays arrays_in(const PlanPlace& place, const Layout& layout) {
-  Arrays arrays{};
-  for (int i = 0; i < 4; ++i)
-    arrays.values[i] = reinterpret_cast<std::int32_t*>(static_cast<std::byte*>(place.memory) + i * layout.array_bytes);
-  return arrays;
-}
+struct TileMaps {
+  std::uint32_t *by_column = nullptr, *by_row = nullptr;
+};
+
+/// How the caller's memory is used.
+struct Layout {
+  Intervals intervals;
+  TileMaps forward, backward;
+  std::size_t bytes;
+
+  Layout(const MaskShape& mask, const DeviceTileShapes& tiles, void* memory) {
+    Pieces pieces(memory);
+    for (std::int32_t*& array : intervals.values)
+      array = pieces.take<std::int32_t>(static_cast<std::size_t>(mask.batch * mask.heads * mask.columns));
+    const cuda::TileCounts counts(mask, tiles.forward);
+    forward.by_column = pieces.take<std::uint32_t>(counts.by_column_words());
+    forward.by_row = pieces.take<std::uint32_t>(counts.by_row_words());
+    if (tiles.backward.has_value())
+      backward.by_column = pieces.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
+    bytes = pieces.bytes();
+  }
+};
 
 struct Range {
   int begin, end;
@@ -47,7 +65,7 @@ __device__ Range clip(int begin, int end, int rows) {
 }
 
 /// One thread a column: its vectors, as masks.md tells them, become two ranges in IntervalMask's normal form.
-__global__ void lower_row_indices(DeviceRowIndices rows, Arrays out, std::int64_t columns) {
+__global__ void lower_row_indices(DeviceRowIndices rows, Intervals out, std::int64_t columns) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= columns) return;
   const std::int32_t* given = rows.values + at * rows.vectors;
@@ -76,45 +94,54 @@ __global__ void lower_row_indices(DeviceRowIndices rows, Arrays out, std::int64_
   out.values[3][at] = second.end;
 }
 
-DevicePlan classify(const MaskShape& mask, TileShape tile, const PlanPlace& place, const Layout& layout) {
-  const Arrays arrays = arrays_in(place, layout);
-  std::byte* after = static_cast<std::byte*>(place.memory) + 4 * layout.array_bytes;
-  auto* by_column = reinterpret_cast<std::uint32_t*>(after);
-  auto* by_row = reinterpret_cast<std::uint32_t*>(after + layout.by_column_bytes);
-  const std::int32_t* const intervals[4] = {arrays.values[0], arrays.values[1], arrays.values[2], arrays.values[3]};
-  cuda::make_tile_map(intervals, mask, tile, by_column, by_row, static_cast<cudaStream_t>(place.stream));
-  return {mask, tile, {intervals[0], intervals[1], intervals[2], intervals[3]}, by_row};
+DevicePlan classify(const MaskShape& mask, const DeviceTileShapes& tiles, const Layout& layout, void* stream) {
+  const auto& values = layout.intervals.values;
+  const std::int32_t* const intervals[4] = {values[0], values[1], values[2], values[3]};
+  const auto make_maps = [&](TileShape tile, const TileMaps& maps) {
+    cuda::make_tile_map(intervals, mask, tile, maps.by_column, maps.by_row, static_cast<cudaStream_t>(stream));
+  };
+  DevicePlan plan{};
+  plan.mask = {mask, {values[0], values[1], values[2], values[3]}};
+  make_maps(tiles.forward, layout.forward);
+  plan.forward = {tiles.forward, layout.forward.by_row, nullptr};
+  if (!tiles.backward.has_value()) return plan;
+  make_maps(*tiles.backward, layout.backward);
+  plan.backward = {*tiles.backward, nullptr, layout.backward.by_column};
+  return plan;
 }
 
 }  // namespace
 
-std::size_t device_plan_bytes(const MaskShape& mask, TileShape tile) { return Layout(mask, tile).bytes(); }
-
-DevicePlan make_device_plan(const IntervalMask& mask, TileShape tile, Device device, const PlanPlace& place) {
-  const cuda::CurrentDevice current(device);
-  const Layout layout(mask.shape(), tile);
-  const Arrays arrays = arrays_in(place, layout);
-  const std::int32_t* const values[4] = {mask.first_begin(), mask.first_end(), mask.second_begin(), mask.second_end()};
-  const MaskShape& shape = mask.shape();
-  const std::size_t bytes = static_cast<std::size_t>(shape.batch * shape.heads * shape.columns) * sizeof(std::int32_t);
-  for (int i = 0; i < 4; ++i)
-    cuda::check(cudaMemcpyAsync(arrays.values[i], values[i], bytes, cudaMemcpyHostToDevice,
-                                static_cast<cudaStream_t>(place.stream)),
-                "plan: copying the mask");
-  return classify(shape, tile, place, layout);
+std::size_t device_plan_bytes(const MaskShape& mask, const DeviceTileShapes& tiles) {
+  return Layout(mask, tiles, nullptr).bytes;
 }
 
-DevicePlan make_device_plan(const DeviceRowIndices& rows, TileShape tile, Device device, const PlanPlace& place) {
+DevicePlan make_device_plan(const IntervalMask& mask, const DeviceTileShapes& tiles, Device device,
+                            const PlanPlace& place) {
   const cuda::CurrentDevice current(device);
-  const Layout layout(rows.shape, tile);
+  const MaskShape& shape = mask.shape();
+  const Layout layout(shape, tiles, place.memory);
+  const std::int32_t* const values[4] = {mask.first_begin(), mask.first_end(), mask.second_begin(), mask.second_end()};
+  const std::size_t bytes = static_cast<std::size_t>(shape.batch * shape.heads * shape.columns) * sizeof(std::int32_t);
+  for (int i = 0; i < 4; ++i)
+    cuda::check(cudaMemcpyAsync(layout.intervals.values[i], values[i], bytes, cudaMemcpyHostToDevice,
+                                static_cast<cudaStream_t>(place.stream)),
+                "plan: copying the mask");
+  return classify(shape, tiles, layout, place.stream);
+}
+
+DevicePlan make_device_plan(const DeviceRowIndices& rows, const DeviceTileShapes& tiles, Device device,
+                            const PlanPlace& place) {
+  const cuda::CurrentDevice current(device);
+  const Layout layout(rows.shape, tiles, place.memory);
   const std::int64_t columns = rows.shape.batch * rows.shape.heads * rows.shape.columns;
   constexpr int kThreads = 256;
   if (columns > 0) {
     lower_row_indices<<<static_cast<unsigned>((columns + kThreads - 1) / kThreads), kThreads, 0,
-                        static_cast<cudaStream_t>(place.stream)>>>(rows, arrays_in(place, layout), columns);
+                        static_cast<cudaStream_t>(place.stream)>>>(rows, layout.intervals, columns);
     cuda::check(cudaGetLastError(), "plan: lower_row_indices");
   }
-  return classify(rows.shape, tile, place, layout);
+  return classify(rows.shape, tiles, layout, place.stream);
 }
 
 }  // namespace flashmask

@@ -110,6 +110,7 @@ void make_tile_map(const std::int32_t* const (&intervals)[4], const MaskShape& m
         "plan: shared memory of classify_columns");
   classify_columns<<<dim3(tiles.columns, tiles.lists), tile.columns, shared_bytes, stream>>>(classification, by_column);
   check(cudaGetLastError(), "plan: classify_columns");
+  if (by_row == nullptr) return;
   constexpr int kWarps = 4;
   turn<<<dim3(divide_up(tiles.column_words(), kWarps), tiles.row_words(), tiles.lists), 32 * kWarps, 0, stream>>>(
       by_column, by_row, tiles.rows, tiles.columns);

@@ -25,7 +25,8 @@ struct TileCounts {
 };
 
 /// Fills both maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
-/// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form.
+/// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form. by_row may be null: then it
+/// is not made.
 void make_tile_map(const std::int32_t* const (&intervals)[4], const MaskShape& mask, TileShape tile,
                    std::uint32_t* by_column, std::uint32_t* by_row, cudaStream_t stream);
 

@@ -24,7 +24,7 @@ void check_place(const PlanPlace& place, std::size_t needed) {
                                          " bytes; expected what cudaMalloc gives");
 }
 
-const Kernel& select_forward(const Problem& problem, const PlanOptions& options) {
+void check_problem(const Problem& problem, const PlanOptions& options) {
   validate(problem);
   if (problem.device.type != DeviceType::cuda)
     refuse(Status::invalid_argument,
@@ -33,25 +33,43 @@ const Kernel& select_forward(const Problem& problem, const PlanOptions& options)
   if (options.reorder) refuse(Status::unsupported, "reordering on a GPU is not in this build; reorder the mask first");
   if (options.form == MaskForm::bits)
     refuse(Status::unsupported, "masks as bits on a GPU are not in this build; take a mask that fits intervals");
-  return select_kernel(Direction::forward, problem, MaskForm::intervals, options.kernel);
 }
+
+/// The kernels of both directions. Without a backward the forward still serves.
+struct Selection {
+  PlanAccess::Choice forward, backward;
+
+  Selection(const MaskShape& mask, const Problem& problem, const PlanOptions& options) {
+    check_problem(problem, options);
+    check_mask(mask, problem);
+    const auto request = [&](Direction direction) {
+      return KernelRequest{direction, problem, MaskForm::intervals, options.kernel, options.deterministic};
+    };
+    forward.kernel = &select_kernel(request(Direction::forward));
+    backward.kernel = find_kernel(request(Direction::backward));
+    if (backward.kernel == nullptr) backward.refusal = no_kernel(request(Direction::backward));
+  }
+
+  DeviceTileShapes tiles() const {
+    DeviceTileShapes tiles{forward.kernel->info().tile, std::nullopt};
+    if (backward.kernel != nullptr) tiles.backward = backward.kernel->info().tile;
+    return tiles;
+  }
+};
 
 template <class Source>
 Plan make_plan(const Source& mask, const MaskShape& shape, const Problem& problem, const PlanPlace& place,
                const PlanOptions& options) {
-  const Kernel& kernel = select_forward(problem, options);
-  check_mask(shape, problem);
-  check_place(place, device_plan_bytes(shape, kernel.info().tile));
-  return PlanAccess::on_device(problem, options.visit, kernel,
-                               make_device_plan(mask, kernel.info().tile, problem.device, place));
+  const Selection kernels(shape, problem, options);
+  check_place(place, device_plan_bytes(shape, kernels.tiles()));
+  return PlanAccess::on_device(problem, options.visit, kernels.forward, kernels.backward,
+                               make_device_plan(mask, kernels.tiles(), problem.device, place));
 }
 
 }  // namespace
 
 std::size_t plan_bytes(const MaskShape& mask, const Problem& problem, const PlanOptions& options) {
-  const Kernel& kernel = select_forward(problem, options);
-  check_mask(mask, problem);
-  return device_plan_bytes(mask, kernel.info().tile);
+  return device_plan_bytes(mask, Selection(mask, problem, options).tiles());
 }
 
 Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {

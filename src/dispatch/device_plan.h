@@ -2,24 +2,45 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "flashmask/device_plan.h"
 #include "flashmask/tile.h"
 
 namespace flashmask {
 
-/// What kernels of a GPU read: the mask's intervals and which tiles to visit, all in the memory of the device.
-struct DevicePlan {
-  MaskShape mask;
-  TileShape tile;
-  const std::int32_t* intervals[4];   ///< [batch, heads, columns]: first begin, first end, second begin, second end
-  const std::uint32_t* tiles_by_row;  ///< described in cuda/tile_map.h
+/// The mask as kernels of a GPU read it, in the memory of the device.
+struct DeviceMask {
+  MaskShape shape;
+  const std::int32_t* intervals[4];  ///< [batch, heads, columns]: first begin, first end, second begin, second end
 };
 
-std::size_t device_plan_bytes(const MaskShape& mask, TileShape tile);
+/// Which tiles a kernel visits, in the memory of the device: the maps of cuda/tile_map.h, null where it reads none.
+struct DeviceTiles {
+  TileShape tile;
+  const std::uint32_t* by_row;
+  const std::uint32_t* by_column;
+};
 
-/// `tile` is that of the kernel. The place has enough memory.
-DevicePlan make_device_plan(const IntervalMask& mask, TileShape tile, Device device, const PlanPlace& place);
-DevicePlan make_device_plan(const DeviceRowIndices& rows, TileShape tile, Device device, const PlanPlace& place);
+/// What kernels of a GPU read.
+struct DevicePlan {
+  DeviceMask mask;
+  DeviceTiles forward;   ///< by rows of tiles
+  DeviceTiles backward;  ///< by columns of tiles; empty where no kernel of the device has a backward for the problem
+};
+
+/// Tiles of the kernels that a plan is for.
+struct DeviceTileShapes {
+  TileShape forward;
+  std::optional<TileShape> backward;
+};
+
+std::size_t device_plan_bytes(const MaskShape& mask, const DeviceTileShapes& tiles);
+
+/// The place has enough memory.
+DevicePlan make_device_plan(const IntervalMask& mask, const DeviceTileShapes& tiles, Device device,
+                            const PlanPlace& place);
+DevicePlan make_device_plan(const DeviceRowIndices& rows, const DeviceTileShapes& tiles, Device device,
+                            const PlanPlace& place);
 
 }  // namespace flashmask

@@ -38,11 +38,9 @@ const LoweredMask& Plan::mask() const {
 }
 
 const Plan::Choice& Plan::choice(Direction direction) const {
-  const Choice* chosen = direction == Direction::forward ? forward_.get() : backward_.get();
-  if (chosen == nullptr)
-    throw Error(Status::unsupported, "no " + to_string(direction) + " kernel for " + to_string(problem_.device) +
-                                         " is in this build; run the " + to_string(direction) + " on the CPU");
-  return *chosen;
+  const Choice& chosen = direction == Direction::forward ? *forward_ : *backward_;
+  if (chosen.kernel == nullptr) throw Error(Status::unsupported, to_string(direction) + ": " + chosen.refusal);
+  return chosen;
 }
 
 const TileSchedule& Plan::schedule(Direction direction) const {
@@ -60,12 +58,14 @@ std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
   return gathered + choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
 }
 
-Plan PlanAccess::on_device(const Problem& problem, Visit visit, const Kernel& forward, const DevicePlan& made) {
+Plan PlanAccess::on_device(const Problem& problem, Visit visit, Choice forward, Choice backward,
+                           const DevicePlan& made) {
   Plan plan;
   plan.problem_ = problem;
   plan.visit_ = visit;
   plan.device_ = std::make_shared<const DevicePlan>(made);
-  plan.forward_ = std::make_shared<const Plan::Choice>(Plan::Choice{&forward, nullptr});
+  plan.forward_ = std::make_shared<const Plan::Choice>(std::move(forward));
+  plan.backward_ = std::make_shared<const Plan::Choice>(std::move(backward));
   return plan;
 }
 
@@ -87,7 +87,7 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
   validate(problem);
   check_mask(mask.shape(), problem);
   if (problem.device.type != DeviceType::cpu) {
-    select_kernel(Direction::forward, problem, mask.lowered().form(), options.kernel);
+    select_kernel({Direction::forward, problem, mask.lowered().form(), options.kernel});
     refuse_mask("the problem is on " + to_string(problem.device) +
                 "; give a PlanPlace, as a plan for a GPU is made in memory there");
   }
@@ -96,8 +96,9 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
   made.problem_ = problem;
   made.visit_ = options.visit;
   made.mask_ = std::make_shared<const LoweredMask>(options.form ? lower(mask, *options.form, executor) : lower(mask));
-  const Kernel& forward = select_kernel(Direction::forward, problem, made.mask_->form(), options.kernel);
-  const Kernel& backward = select_kernel(Direction::backward, problem, made.mask_->form(), options.kernel);
+  const MaskForm form = made.mask_->form();
+  const Kernel& forward = select_kernel({Direction::forward, problem, form, options.kernel, options.deterministic});
+  const Kernel& backward = select_kernel({Direction::backward, problem, form, options.kernel, options.deterministic});
   auto rows = std::make_shared<const TileSchedule>(schedule(*made.mask_, forward.info().tile, options.visit, executor));
   auto columns =
       backward.info().tile == forward.info().tile

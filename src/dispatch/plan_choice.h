@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "dispatch/device_plan.h"
 #include "dispatch/kernel.h"
@@ -14,8 +15,9 @@ inline constexpr std::size_t kWorkspaceAlignment = 64;
 
 /// What a plan holds for one direction.
 struct Plan::Choice {
-  const Kernel* kernel;
-  std::shared_ptr<const TileSchedule> schedule;
+  const Kernel* kernel;                          ///< nullptr: none serves
+  std::shared_ptr<const TileSchedule> schedule;  ///< nullptr: on the device
+  std::string refusal = {};                      ///< why no kernel serves
 };
 
 /// Throws where a mask of this shape is not one of the problem's.
@@ -23,6 +25,8 @@ void check_mask(const MaskShape& mask, const Problem& problem);
 
 /// Reaches the kernels of a plan, which its public face does not show.
 struct PlanAccess {
+  using Choice = Plan::Choice;
+
   static const ForwardKernel& forward(const Plan& plan) {
     return static_cast<const ForwardKernel&>(*plan.choice(Direction::forward).kernel);
   }
@@ -33,7 +37,7 @@ struct PlanAccess {
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
   /// Of a plan for a GPU.
   static const DevicePlan& device(const Plan& plan) { return *plan.device_; }
-  static Plan on_device(const Problem& problem, Visit visit, const Kernel& forward, const DevicePlan& made);
+  static Plan on_device(const Problem& problem, Visit visit, Choice forward, Choice backward, const DevicePlan& made);
   static Plan reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor);
 };
 

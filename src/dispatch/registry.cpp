@@ -60,19 +60,25 @@ std::string refusal(const Kernel& kernel, const Problem& problem, MaskForm form)
   return reason;
 }
 
-/// "avx2" concerns both directions, "avx2.forward.f32" only the forward.
-bool concerns(const std::string& wanted, Direction direction) {
-  const Direction other = direction == Direction::forward ? Direction::backward : Direction::forward;
-  return wanted.find("." + to_string(other)) == std::string::npos;
+std::string refusal(const Kernel& kernel, const KernelRequest& request) {
+  if (request.deterministic && !kernel.info().deterministic) return "it is not deterministic, which was asked for";
+  return refusal(kernel, request.problem, request.form);
 }
 
-std::string candidates_text(Direction direction, const Problem& problem, MaskForm form, const std::string& wanted) {
+/// What names have to begin with: "avx2" concerns both directions, "avx2.forward.f32" only the forward.
+std::string prefix_of(const KernelRequest& request) {
+  const std::string prefix = request.wanted.empty() ? environment("FLASHMASK_KERNEL") : request.wanted;
+  const Direction other = request.direction == Direction::forward ? Direction::backward : Direction::forward;
+  return prefix.find("." + to_string(other)) == std::string::npos ? prefix : "";
+}
+
+std::string candidates_text(const KernelRequest& request, const std::string& prefix) {
   std::string text;
   for (const auto& kernel : kernel_table()) {
     const KernelInfo& info = kernel->info();
-    if (info.direction != direction || !info.name.starts_with(wanted)) continue;
-    if (wanted.empty() && info.dtype != problem.dtype) continue;
-    text += "\n  " + info.name + ": " + refusal(*kernel, problem, form);
+    if (info.direction != request.direction || !info.name.starts_with(prefix)) continue;
+    if (prefix.empty() && info.dtype != request.problem.dtype) continue;
+    text += "\n  " + info.name + ": " + refusal(*kernel, request);
   }
   return text.empty() ? "\n  no kernel of this build has such a name; `flashmask info` lists them" : text;
 }
@@ -95,18 +101,27 @@ std::string machine_refusal(const Kernel& kernel) {
   return reason.empty() ? override_refusal(kernel.info()) : reason;
 }
 
-const Kernel& select_kernel(Direction direction, const Problem& problem, MaskForm form, const std::string& wanted) {
-  std::string prefix = wanted.empty() ? environment("FLASHMASK_KERNEL") : wanted;
-  if (!concerns(prefix, direction)) prefix.clear();
+const Kernel* find_kernel(const KernelRequest& request) {
+  const std::string prefix = prefix_of(request);
   for (const auto& kernel : kernel_table()) {
     const KernelInfo& info = kernel->info();
-    if (info.direction == direction && info.name.starts_with(prefix) && refusal(*kernel, problem, form).empty())
-      return *kernel;
+    if (info.direction == request.direction && info.name.starts_with(prefix) && refusal(*kernel, request).empty())
+      return kernel.get();
   }
-  throw Error(Status::unsupported, "plan: no " + to_string(direction) + " kernel for " + to_string(problem.dtype) +
-                                       " on " + to_string(problem.device) + " with a mask of " + to_string(form) +
-                                       (prefix.empty() ? "" : " named \"" + prefix + "…\"") + ":" +
-                                       candidates_text(direction, problem, form, prefix));
+  return nullptr;
+}
+
+std::string no_kernel(const KernelRequest& request) {
+  const std::string prefix = prefix_of(request);
+  return "no " + to_string(request.direction) + " kernel for " + to_string(request.problem.dtype) + " on " +
+         to_string(request.problem.device) + " with a mask of " + to_string(request.form) +
+         (prefix.empty() ? "" : " named \"" + prefix + "…\"") + ":" + candidates_text(request, prefix);
+}
+
+const Kernel& select_kernel(const KernelRequest& request) {
+  const Kernel* kernel = find_kernel(request);
+  if (kernel == nullptr) throw Error(Status::unsupported, "plan: " + no_kernel(request));
+  return *kernel;
 }
 
 std::vector<KernelInfo> kernels() {

@@ -13,8 +13,21 @@ std::span<const std::unique_ptr<const Kernel>> kernel_table();
 /// Why a kernel is refused by the machine or by FLASHMASK_ISA; empty when it can run.
 std::string machine_refusal(const Kernel& kernel);
 
-/// The first row that serves the problem. `wanted` is a prefix of a kernel name or a whole one; a name that says a
-/// direction concerns that direction only. Throws Status::unsupported with the refusal of every candidate.
-const Kernel& select_kernel(Direction direction, const Problem& problem, MaskForm form, const std::string& wanted);
+/// What a plan asks the table for.
+struct KernelRequest {
+  Direction direction;
+  const Problem& problem;
+  MaskForm form;
+  /// A prefix of a kernel name or a whole one; a name that says a direction concerns that direction only.
+  const std::string& wanted;
+  bool deterministic = false;  ///< rows that are so only
+};
+
+/// The first row that serves the problem; nullptr: none does.
+const Kernel* find_kernel(const KernelRequest& request);
+/// Why none does, with the refusal of every candidate.
+std::string no_kernel(const KernelRequest& request);
+/// find_kernel(), or throws Status::unsupported with no_kernel().
+const Kernel& select_kernel(const KernelRequest& request);
 
 }  // namespace flashmask

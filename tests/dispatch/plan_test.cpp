@@ -116,6 +116,11 @@ TEST_F(KernelChoice, ANameWithADirectionConcernsThatDirectionOnly) {
   EXPECT_EQ(arch(options, Direction::backward), arch({}, Direction::backward));
 }
 
+TEST_F(KernelChoice, KernelsOfACPUAreDeterministicAlready) {
+  for (const Direction direction : {Direction::forward, Direction::backward})
+    EXPECT_EQ(arch({.deterministic = true}, direction), arch({}, direction));
+}
+
 TEST_F(KernelChoice, SaysWhyNoKernelServes) {
   PlanOptions options;
   options.kernel = "scalar.forward.bf16";

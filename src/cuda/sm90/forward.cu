@@ -45,15 +45,16 @@ int heads_in_section(const Problem& problem) {
 }
 
 TileMapView tile_map_view(const DevicePlan& plan, const Problem& problem, Visit visit) {
-  const TileCounts tiles(plan.mask, plan.tile);
-  return {.tiles = plan.tiles_by_row,
+  const MaskShape& mask = plan.mask.shape;
+  const TileCounts tiles(mask, plan.forward.tile);
+  return {.tiles = plan.forward.by_row,
           .row_tiles = tiles.rows,
           .column_tiles = tiles.columns,
           .words = tiles.column_words(),
-          .batch = static_cast<int>(plan.mask.batch),
-          .heads = static_cast<int>(plan.mask.heads),
-          .head_ratio = static_cast<int>(problem.query_heads / plan.mask.heads),
-          .ragged = plan.mask.columns % plan.tile.columns != 0,
+          .batch = static_cast<int>(mask.batch),
+          .heads = static_cast<int>(mask.heads),
+          .head_ratio = static_cast<int>(problem.query_heads / mask.heads),
+          .ragged = mask.columns % plan.forward.tile.columns != 0,
           .visit_all = visit == Visit::all};
 }
 
@@ -77,7 +78,7 @@ ForwardArguments arguments_of(const Plan& plan, const ForwardTensors& tensors, s
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
   arguments.section_heads = heads_in_section(problem);
   arguments.map = tile_map_view(on_device, problem, plan.visit());
-  std::copy(std::begin(on_device.intervals), std::end(on_device.intervals), arguments.intervals);
+  std::copy(std::begin(on_device.mask.intervals), std::end(on_device.mask.intervals), arguments.intervals);
   arguments.next_item = reinterpret_cast<int*>(workspace);
   return arguments;
 }
