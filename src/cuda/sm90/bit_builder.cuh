@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/sm90/forward_shared.cuh"
+#include "cuda/sm90/row_memory.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -8,7 +8,7 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 class BitBuilder {
  public:
-  __device__ __forceinline__ BitBuilder(SharedMemory<Shape>& shared, const ForwardArguments& arguments, int builder)
+  __device__ __forceinline__ BitBuilder(RowMemory<Shape>& shared, const RowArguments& arguments, int builder)
       : shared_(shared), arguments_(arguments), lane_(threadIdx.x % 32), turn_(builder) {}
 
   __device__ __forceinline__ void run() {
@@ -90,12 +90,12 @@ class BitBuilder {
     rows = own;
   }
 
-  SharedMemory<Shape>& shared_;
-  const ForwardArguments& arguments_;
+  RowMemory<Shape>& shared_;
+  const RowArguments& arguments_;
   int lane_;
   int turn_;
   RingPosition<kWorkSlots> work_;
-  RingPosition<kBitSlots> bits_;
+  RingPosition<Shape::kBitSlots> bits_;
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -7,16 +7,12 @@
 #include "cuda/sm90/forward_kernel.cuh"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/status.h"
-#include "cuda/tile_map.h"
 #include "dispatch/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {
 
 constexpr std::int64_t kItemLimit = std::int64_t{1} << 31;
-/// Of keys and values whose heads run side by side: in an L2 cache of 50 to 60 MB twice as much is already slower.
-constexpr std::int64_t kSectionBytes = std::int64_t{16} << 20;
-
 template <class T>
 constexpr DType kDType = DType::bf16;
 template <>
@@ -36,32 +32,8 @@ KernelInfo info_of() {
   return info;
 }
 
-/// Whole groups of query heads, so that they share what they load.
-int heads_in_section(const Problem& problem) {
-  const std::int64_t bytes = std::max<std::int64_t>(problem.key_length * (problem.head_dim + problem.value_dim) * 2, 1);
-  const std::int64_t kv_heads = std::max<std::int64_t>(kSectionBytes / bytes, 1);
-  return static_cast<int>(
-      std::min(kv_heads * (problem.query_heads / problem.kv_heads), problem.batch * problem.query_heads));
-}
-
-TileMapView tile_map_view(const DevicePlan& plan, const Problem& problem, Visit visit) {
-  const MaskShape& mask = plan.mask.shape;
-  const TileCounts tiles(mask, plan.forward.tile);
-  return {.tiles = plan.forward.by_row,
-          .row_tiles = tiles.rows,
-          .column_tiles = tiles.columns,
-          .words = tiles.column_words(),
-          .batch = static_cast<int>(mask.batch),
-          .heads = static_cast<int>(mask.heads),
-          .head_ratio = static_cast<int>(problem.query_heads / mask.heads),
-          .ragged = mask.columns % plan.forward.tile.columns != 0,
-          .visit_all = visit == Visit::all};
-}
-
 ForwardArguments arguments_of(const Plan& plan, const ForwardTensors& tensors, std::byte* workspace) {
-  const Problem& problem = plan.problem();
-  const DevicePlan& on_device = PlanAccess::device(plan);
-  ForwardArguments arguments{};
+  ForwardArguments arguments{row_arguments(plan, PlanAccess::device(plan).forward, reinterpret_cast<int*>(workspace))};
   arguments.o = tensors.o.data;
   arguments.o_batch = tensors.o.strides[0];
   arguments.o_row = tensors.o.strides[1];
@@ -69,17 +41,7 @@ ForwardArguments arguments_of(const Plan& plan, const ForwardTensors& tensors, s
   arguments.lse = static_cast<float*>(tensors.lse.data);
   arguments.lse_batch = tensors.lse.strides[0];
   arguments.lse_head = tensors.lse.strides[1];
-  arguments.batch = static_cast<int>(problem.batch);
-  arguments.query_length = static_cast<int>(problem.query_length);
-  arguments.key_length = static_cast<int>(problem.key_length);
-  arguments.query_heads = static_cast<int>(problem.query_heads);
-  arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
-  arguments.value_dim = static_cast<int>(problem.value_dim);
-  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
-  arguments.section_heads = heads_in_section(problem);
-  arguments.map = tile_map_view(on_device, problem, plan.visit());
-  std::copy(std::begin(on_device.mask.intervals), std::end(on_device.mask.intervals), arguments.intervals);
-  arguments.next_item = reinterpret_cast<int*>(workspace);
+  arguments.value_dim = static_cast<int>(plan.problem().value_dim);
   return arguments;
 }
 
@@ -127,13 +89,11 @@ class Row final : public ForwardKernel {
     const CUtensorMap v = make_tensor_map("v", tensors.v, Shape::kColumns);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     check(cudaMemsetAsync(arguments.next_item, 0, sizeof(int), stream), "forward: clearing the workspace");
-    constexpr int kSharedBytes = sizeof(SharedMemory<Shape>);
+    constexpr int kSharedBytes = sizeof(RowMemory<Shape>);
     check(cudaFuncSetAttribute(forward_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
           "forward: shared memory");
-    const int items = arguments.batch * arguments.query_heads * arguments.map.row_tiles;
-    forward_kernel<Shape>
-        <<<std::min(items, multiprocessors() * Shape::kBlocks), Shape::kThreads, kSharedBytes, stream>>>(q, k, v,
-                                                                                                         arguments);
+    const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
+    forward_kernel<Shape><<<blocks, Shape::kThreads, kSharedBytes, stream>>>(q, k, v, arguments);
     check(cudaGetLastError(), "forward: " + info().name);
   }
 };

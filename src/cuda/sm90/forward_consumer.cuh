@@ -1,24 +1,24 @@
 #pragma once
 
-#include "cuda/sm90/forward_shared.cuh"
-#include "cuda/sm90/wgmma.h"
+#include "cuda/sm90/forward_shape.cuh"
+#include "cuda/sm90/row_consumer.cuh"
 
 namespace flashmask::cuda::sm90 {
 
-/// A warpgroup: 64 rows of every row tile. A thread holds parts of two rows, quads of threads hold whole ones.
+constexpr float kRescaleThreshold = 8;  // in powers of two that the running maximum may lag behind
+
+/// A warpgroup of the forward: scores, softmax, output.
 template <class Shape>
-class Consumer {
-  using T = typename Shape::Element;
-  static constexpr int kScores = Shape::kColumns / 2;
+class ForwardConsumer : RowConsumer<Shape> {
+  using Base = RowConsumer<Shape>;
+  using Base::kScores, Base::kSteps, Base::shared_, Base::group_, Base::row_, Base::work_, Base::queries_, Base::keys_,
+      Base::values_, Base::lane, Base::release;
+  using typename Base::T;
   static constexpr int kOutputs = Shape::kValueDim / 2;
-  static constexpr int kSteps = Shape::kColumns / 16;
 
  public:
-  __device__ __forceinline__ Consumer(SharedMemory<Shape>& shared, const ForwardArguments& arguments)
-      : shared_(shared),
-        arguments_(arguments),
-        group_(threadIdx.x / 128 - 1),
-        row_(group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) {}
+  __device__ __forceinline__ ForwardConsumer(RowMemory<Shape>& shared, const ForwardArguments& arguments)
+      : Base(shared), arguments_(arguments) {}
 
   __device__ __forceinline__ void run() {
     float o[kOutputs];
@@ -31,13 +31,6 @@ class Consumer {
   }
 
  private:
-  static __device__ __forceinline__ int lane() { return lane_index(); }
-
-  __device__ __forceinline__ void release(std::uint64_t* barrier) {
-    __syncwarp();
-    if (lane() == 0) barrier_arrive(barrier);
-  }
-
   /// Warpgroups ask for their products one after the other, so that one computes exponentials while the other
   /// multiplies.
   __device__ __forceinline__ void await_turn() {
@@ -87,13 +80,13 @@ class Consumer {
     keys_.advance();
     if (masked) {
       std::uint32_t bits[2];
-      take_bits(bits);
-      hide(s, bits);
+      Base::take_bits(bits);
+      Base::hide(s, bits);
     }
     float factor[2];
     raise_maximum(s, factor);
     exponentiate(s);
-    round(p, s);
+    Base::round(p, s);
   }
 
   template <bool kMasked>
@@ -109,12 +102,12 @@ class Consumer {
     multiply_values(o, p);
     pass_turn();
     std::uint32_t bits[2];
-    if constexpr (kMasked) take_bits(bits);
+    if constexpr (kMasked) Base::take_bits(bits);
     wgmma_wait<1>();
     pin(s);
     release(&shared_.k_empty[keys_.slot]);
     keys_.advance();
-    if constexpr (kMasked) hide(s, bits);
+    if constexpr (kMasked) Base::hide(s, bits);
     float factor[2];
     const bool raised = raise_maximum(s, factor);
     exponentiate(s);
@@ -125,54 +118,18 @@ class Consumer {
     pin(o);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
-    round(p, s);
+    Base::round(p, s);
     if (raised) rescale(o, factor);
   }
 
   /// s = q kᵀ
   __device__ __forceinline__ void multiply_keys(float (&s)[kScores]) {
-    std::uint32_t q = shared_address(shared_.q[queries_.slot]) + group_ * 64 * kPanel * 2;
-    const std::uint32_t k = shared_address(shared_.k[keys_.slot]);
-    // With one buffer the compiler would keep a descriptor a step over the whole loop.
-    if constexpr (Shape::kQueryStages == 1) asm volatile("" : "+r"(q));
-#pragma unroll
-    for (int step = 0; step < Shape::kHeadDim / 16; ++step) {
-      const std::uint32_t inside = step % 4 * 32;
-      Products<T, Shape::kColumns>::ss(s, tile_descriptor(q + step / 4 * (Shape::kRows * kPanel * 2) + inside, 16),
-                                       tile_descriptor(k + step / 4 * (Shape::kColumns * kPanel * 2) + inside, 16),
-                                       step > 0);
-    }
-    wgmma_commit();
+    Base::template multiply_by_keys<Shape::kHeadDim>(s, shared_.q[queries_.slot], shared_.k[keys_.slot]);
   }
 
   /// o += p v
   __device__ __forceinline__ void multiply_values(float (&o)[kOutputs], const std::uint32_t (&p)[kSteps][4]) {
-    const std::uint32_t v = shared_address(shared_.v[values_.slot]);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      Products<T, Shape::kValueDim>::rs(o, p[step],
-                                        tile_descriptor(v + step * 16 * kPanel * 2, Shape::kColumns * kPanel * 2), 1);
-    wgmma_commit();
-  }
-
-  /// Bits of the thread's two rows.
-  __device__ __forceinline__ void take_bits(std::uint32_t (&masked)[2]) {
-    barrier_wait(&shared_.bits_full[bits_.slot], bits_.phase);
-    const std::uint32_t* words = shared_.bits[bits_.slot].words + lane() % 4 * TileBits<Shape::kRows>::kPitch + row_;
-    masked[0] = words[0];
-    masked[1] = words[8];
-    release(&shared_.bits_empty[bits_.slot]);
-    bits_.advance();
-  }
-
-  static __device__ __forceinline__ void hide(float (&s)[kScores], const std::uint32_t (&masked)[2]) {
-    // One row after the other: the compiler then moves a word's bits into predicates all at once.
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i)
-        if (masked[row] & (1U << i)) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
-    }
+    Base::template multiply_scores<Shape::kValueDim>(o, p, shared_.v[values_.slot]);
   }
 
   /// Follows the maxima of the rows once they grew by more than the threshold; `factor` is what sums so far then shrink
@@ -212,14 +169,6 @@ class Consumer {
     }
   }
 
-  /// Accumulators of one product are, packed, the operand of the next.
-  __device__ __forceinline__ void round(std::uint32_t (&p)[kSteps][4], const float (&s)[kScores]) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) p[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
-  }
-
   __device__ __forceinline__ void rescale(float (&o)[kOutputs], const float (&factor)[2]) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i % 4 / 2];
@@ -235,7 +184,9 @@ class Consumer {
     }
     const int first = tile.row_tile * Shape::kRows + row_;
     if (lane() % 4 == 0) store_lse(tile, first);
-    store_rows(o, inverse, tile, first);
+    T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
+    Base::template store_rows<Shape::kValueDim>(o, inverse, out, arguments_.o_row, first, arguments_.query_length,
+                                                arguments_.value_dim);
   }
 
   __device__ __forceinline__ void store_lse(const RowTile& tile, int first) {
@@ -249,54 +200,8 @@ class Consumer {
     }
   }
 
-  /// Four groups of eight columns at a time: a quad exchanges words, so that each thread stores 16 bytes of one group.
-  __device__ __forceinline__ void store_rows(const float (&o)[kOutputs], const float (&inverse)[2], const RowTile& tile,
-                                             int first) {
-    T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
-    const int quad = lane() % 4;
-#pragma unroll
-    for (int group = 0; group < Shape::kValueDim / 32; ++group) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        std::uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int at = (group * 4 + i) * 4 + row * 2;
-          words[i] = pack<T>(o[at] * inverse[row], o[at + 1] * inverse[row]);
-        }
-        transpose_in_quad(words, quad);
-        const int column = group * 32 + quad * 8;
-        const int query = first + 8 * row;
-        if (query < arguments_.query_length && column < arguments_.value_dim)
-          *reinterpret_cast<uint4*>(out + query * arguments_.o_row + column) = {words[0], words[1], words[2], words[3]};
-      }
-    }
-  }
-
-  /// words[i] of thread t becomes words[t] of thread i.
-  static __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int quad) {
-    exchange<1>(words[0], words[1], quad);
-    exchange<1>(words[2], words[3], quad);
-    exchange<2>(words[0], words[2], quad);
-    exchange<2>(words[1], words[3], quad);
-  }
-
-  template <int kDistance>
-  static __device__ __forceinline__ void exchange(std::uint32_t& low, std::uint32_t& high, int quad) {
-    const bool upper = (quad & kDistance) != 0;
-    const std::uint32_t received = __shfl_xor_sync(~0U, upper ? low : high, kDistance);
-    (upper ? low : high) = received;
-  }
-
-  SharedMemory<Shape>& shared_;
   const ForwardArguments& arguments_;
-  int group_;
-  int row_;  // of the row tile; the thread's second row is 8 further on
   float maximum_[2], sum_[2];
-  RingPosition<kWorkSlots> work_;
-  RingPosition<kBitSlots> bits_;
-  RingPosition<Shape::kQueryStages> queries_;
-  RingPosition<Shape::kStages> keys_, values_;
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -2,17 +2,9 @@
 
 #include <cstdint>
 
-namespace flashmask::cuda::sm90 {
+#include "cuda/sm90/row_arguments.h"
 
-/// A plan's map by rows of tiles (cuda/tile_map.h), and how heads find their list in it.
-struct TileMapView {
-  const std::uint32_t* tiles;
-  int row_tiles, column_tiles, words;
-  int batch, heads;  // of the mask
-  int head_ratio;    // query heads that share a mask head
-  bool ragged;       // the last column tile ends beyond the last column: it always needs bits
-  bool visit_all;    // every tile, in the order of the lists, as if partial
-};
+namespace flashmask::cuda::sm90 {
 
 struct TileCount {
   int masked = 0, full = 0;

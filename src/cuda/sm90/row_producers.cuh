@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/sm90/forward_shared.cuh"
+#include "cuda/sm90/row_memory.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -8,11 +8,11 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 class Scheduler {
  public:
-  __device__ __forceinline__ Scheduler(SharedMemory<Shape>& shared, const ForwardArguments& arguments)
+  __device__ __forceinline__ Scheduler(RowMemory<Shape>& shared, const RowArguments& arguments)
       : shared_(shared), arguments_(arguments), lane_(threadIdx.x % 32) {}
 
-  __device__ __forceinline__ void run(int items) {
-    for (int item = blockIdx.x; item < items; item = next_item()) {
+  __device__ __forceinline__ void run() {
+    for (int item = blockIdx.x; item < arguments_.items; item = next_item()) {
       const RowTile tile(item, arguments_);
       const TileCount count = MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
       publish({item, count.masked, count.full});
@@ -39,53 +39,71 @@ class Scheduler {
     work_.advance();
   }
 
-  SharedMemory<Shape>& shared_;
-  const ForwardArguments& arguments_;
+  RowMemory<Shape>& shared_;
+  const RowArguments& arguments_;
   int lane_;
   RingPosition<kWorkSlots> work_;
+};
+
+/// What the copy engine reads; grad_o where the Shape says so.
+struct RowTensors {
+  const CUtensorMap *q, *k, *v, *grad_o;
 };
 
 /// One warp: keeps the rings of Q, K and V filled.
 template <class Shape>
 class Producer {
  public:
-  __device__ __forceinline__ Producer(SharedMemory<Shape>& shared, const ForwardArguments& arguments,
-                                      const CUtensorMap* q, const CUtensorMap* k, const CUtensorMap* v)
-      : shared_(shared), arguments_(arguments), q_(q), k_(k), v_(v), lane_(threadIdx.x % 32) {}
+  __device__ __forceinline__ Producer(RowMemory<Shape>& shared, const RowArguments& arguments,
+                                      const RowTensors& tensors)
+      : shared_(shared), arguments_(arguments), tensors_(tensors), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
     for (Work work = take_work(shared_, work_); work.item >= 0; work = take_work(shared_, work_)) {
       if (work.masked_tiles + work.full_tiles == 0) continue;
       const RowTile tile(work.item, arguments_);
-      stream(tile, MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile));
+      copy_queries(tile);
+      copy_tiles(tile, MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile));
     }
   }
 
  private:
-  /// K runs one tile ahead of V, as the products do.
-  __device__ __forceinline__ void stream(const RowTile& tile, const MapRow& row) {
-    const int kv_head = tile.head / arguments_.head_ratio;
+  __device__ __forceinline__ void copy_queries(const RowTile& tile) {
     barrier_wait(&shared_.q_empty[queries_.slot], queries_.phase ^ 1);
     if (lane_ == 0) {
-      barrier_arrive_expecting(&shared_.q_full[queries_.slot], Shape::kQueryBytes);
-      copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[queries_.slot], q_, &shared_.q_full[queries_.slot],
-                                               tile.row_tile * Shape::kRows, tile.head, tile.batch);
+      std::uint64_t* full = &shared_.q_full[queries_.slot];
+      std::uint8_t* q = shared_.q[queries_.slot];
+      const int row = tile.row_tile * Shape::kRows;
+      barrier_arrive_expecting(full, Shape::kQueryBytes);
+      copy_rows<Shape::kRows, Shape::kHeadDim>(q, tensors_.q, full, row, tile.head, tile.batch);
+      if constexpr (Shape::kReadsOutputGradient)
+        copy_rows<Shape::kRows, Shape::kValueDim>(q + Shape::kRows * Shape::kHeadDim * 2, tensors_.grad_o, full, row,
+                                                  tile.head, tile.batch);
     }
     queries_.advance();
+  }
+
+  /// In the order in which the products read them: the forward's run one tile of K ahead of V.
+  __device__ __forceinline__ void copy_tiles(const RowTile& tile, const MapRow& row) {
+    const int kv_head = tile.head / arguments_.head_ratio;
     int before = -1;
     row.for_each_tile(lane_, [&](int column_tile) {
       copy_keys(column_tile, kv_head, tile.batch);
-      if (before >= 0) copy_values(before, kv_head, tile.batch);
-      before = column_tile;
+      if constexpr (Shape::kReadsOutputGradient) {
+        copy_values(column_tile, kv_head, tile.batch);
+      } else {
+        if (before >= 0) copy_values(before, kv_head, tile.batch);
+        before = column_tile;
+      }
     });
-    copy_values(before, kv_head, tile.batch);
+    if constexpr (!Shape::kReadsOutputGradient) copy_values(before, kv_head, tile.batch);
   }
 
   __device__ __forceinline__ void copy_keys(int column_tile, int kv_head, int batch) {
     barrier_wait(&shared_.k_empty[keys_.slot], keys_.phase ^ 1);
     if (lane_ == 0) {
       barrier_arrive_expecting(&shared_.k_full[keys_.slot], Shape::kKeyBytes);
-      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k[keys_.slot], k_, &shared_.k_full[keys_.slot],
+      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k[keys_.slot], tensors_.k, &shared_.k_full[keys_.slot],
                                                   column_tile * Shape::kColumns, kv_head, batch);
     }
     keys_.advance();
@@ -95,19 +113,20 @@ class Producer {
     barrier_wait(&shared_.v_empty[values_.slot], values_.phase ^ 1);
     if (lane_ == 0) {
       barrier_arrive_expecting(&shared_.v_full[values_.slot], Shape::kValueBytes);
-      copy_rows<Shape::kColumns, Shape::kValueDim>(shared_.v[values_.slot], v_, &shared_.v_full[values_.slot],
+      copy_rows<Shape::kColumns, Shape::kValueDim>(shared_.v[values_.slot], tensors_.v, &shared_.v_full[values_.slot],
                                                    column_tile * Shape::kColumns, kv_head, batch);
     }
     values_.advance();
   }
 
-  SharedMemory<Shape>& shared_;
-  const ForwardArguments& arguments_;
-  const CUtensorMap *q_, *k_, *v_;
+  RowMemory<Shape>& shared_;
+  const RowArguments& arguments_;
+  RowTensors tensors_;
   int lane_;
   RingPosition<kWorkSlots> work_;
   RingPosition<Shape::kQueryStages> queries_;
-  RingPosition<Shape::kStages> keys_, values_;
+  RingPosition<Shape::kKeyStages> keys_;
+  RingPosition<Shape::kValueStages> values_;
 };
 
 }  // namespace flashmask::cuda::sm90

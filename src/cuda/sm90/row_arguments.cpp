@@ -1,0 +1,57 @@
+#include "cuda/sm90/row_arguments.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "cuda/tile_map.h"
+#include "dispatch/plan_choice.h"
+
+namespace flashmask::cuda::sm90 {
+namespace {
+
+/// Of keys and values whose heads run side by side: in an L2 cache of 50 to 60 MB twice as much is already slower.
+constexpr std::int64_t kSectionBytes = std::int64_t{16} << 20;
+
+/// Whole groups of query heads, so that they share what they load.
+int heads_in_section(const Problem& problem) {
+  const std::int64_t bytes = std::max<std::int64_t>(problem.key_length * (problem.head_dim + problem.value_dim) * 2, 1);
+  const std::int64_t kv_heads = std::max<std::int64_t>(kSectionBytes / bytes, 1);
+  return static_cast<int>(
+      std::min(kv_heads * (problem.query_heads / problem.kv_heads), problem.batch * problem.query_heads));
+}
+
+TileMapView view_of(const DeviceTiles& tiles, const Plan& plan) {
+  const MaskShape& mask = PlanAccess::device(plan).mask.shape;
+  const TileCounts counts(mask, tiles.tile);
+  return {.tiles = tiles.by_row,
+          .row_tiles = counts.rows,
+          .column_tiles = counts.columns,
+          .words = counts.column_words(),
+          .batch = static_cast<int>(mask.batch),
+          .heads = static_cast<int>(mask.heads),
+          .head_ratio = static_cast<int>(plan.problem().query_heads / mask.heads),
+          .ragged = mask.columns % tiles.tile.columns != 0,
+          .visit_all = plan.visit() == Visit::all};
+}
+
+}  // namespace
+
+RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item) {
+  const Problem& problem = plan.problem();
+  const DeviceMask& mask = PlanAccess::device(plan).mask;
+  RowArguments arguments{};
+  arguments.batch = static_cast<int>(problem.batch);
+  arguments.query_length = static_cast<int>(problem.query_length);
+  arguments.key_length = static_cast<int>(problem.key_length);
+  arguments.query_heads = static_cast<int>(problem.query_heads);
+  arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
+  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  arguments.section_heads = heads_in_section(problem);
+  arguments.map = view_of(tiles, plan);
+  arguments.items = arguments.batch * arguments.query_heads * arguments.map.row_tiles;
+  std::copy(std::begin(mask.intervals), std::end(mask.intervals), arguments.intervals);
+  arguments.next_item = next_item;
+  return arguments;
+}
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch/device_plan.h"
+#include "flashmask/attention.h"
+
+/// What kernels that walk row tiles are told, beside their own tensors.
+namespace flashmask::cuda::sm90 {
+
+/// A plan's map by rows of tiles (cuda/tile_map.h), and how heads find their list in it.
+struct TileMapView {
+  const std::uint32_t* tiles;
+  int row_tiles, column_tiles, words;
+  int batch, heads;  // of the mask
+  int head_ratio;    // query heads that share a mask head
+  bool ragged;       // the last column tile ends beyond the last column: it always needs bits
+  bool visit_all;    // every tile, in the order of the lists, as if partial
+};
+
+struct RowArguments {
+  int batch, query_length, key_length, query_heads;
+  int head_ratio;     // query heads that share a key head
+  int items;          // row tiles of all heads
+  float scale_log2;   // softmax scale · log2(e)
+  int section_heads;  // heads whose keys and values stay in the L2 cache together
+  TileMapView map;
+  const std::int32_t* intervals[4];  // of a DevicePlan
+  int* next_item;                    // 0 at the start of a launch
+};
+
+/// `tiles`: those of the kernel, in the plan.
+RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item);
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,137 @@
+#pragma once
+
+#include "cuda/sm90/row_memory.cuh"
+#include "cuda/sm90/wgmma.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// What warpgroups that compute row tiles have in common: 64 rows of each, of which a thread holds parts of two and
+/// quads of threads hold whole ones; products of tiles, bits of partial tiles, and rows of results.
+template <class Shape>
+class RowConsumer {
+ protected:
+  using T = typename Shape::Element;
+  static constexpr int kScores = Shape::kColumns / 2;
+  static constexpr int kSteps = Shape::kColumns / 16;
+
+  __device__ __forceinline__ explicit RowConsumer(RowMemory<Shape>& shared)
+      : shared_(shared),
+        group_(threadIdx.x / 128 - 1),
+        row_(group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) {}
+
+  static __device__ __forceinline__ int lane() { return lane_index(); }
+
+  __device__ __forceinline__ void release(std::uint64_t* barrier) {
+    __syncwarp();
+    if (lane() == 0) barrier_arrive(barrier);
+  }
+
+  /// s = a bᵀ, for the group's rows of a tile of the query side and a tile of the key side.
+  template <int kDim>
+  __device__ __forceinline__ void multiply_by_keys(float (&s)[kScores], const std::uint8_t* rows,
+                                                   const std::uint8_t* columns) {
+    std::uint32_t a = shared_address(rows) + group_ * 64 * kPanel * 2;
+    const std::uint32_t b = shared_address(columns);
+    // With one buffer the compiler would keep a descriptor a step over the whole loop.
+    if constexpr (Shape::kQueryStages == 1) asm volatile("" : "+r"(a));
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      const std::uint32_t inside = step % 4 * 32;
+      Products<T, Shape::kColumns>::ss(s, tile_descriptor(a + step / 4 * (Shape::kRows * kPanel * 2) + inside, 16),
+                                       tile_descriptor(b + step / 4 * (Shape::kColumns * kPanel * 2) + inside, 16),
+                                       step > 0);
+    }
+    wgmma_commit();
+  }
+
+  /// d += p b, for packed scores and a tile of the key side.
+  template <int kDim>
+  __device__ __forceinline__ void multiply_scores(float (&d)[kDim / 2], const std::uint32_t (&p)[kSteps][4],
+                                                  const std::uint8_t* columns) {
+    const std::uint32_t b = shared_address(columns);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      Products<T, kDim>::rs(d, p[step], tile_descriptor(b + step * 16 * kPanel * 2, Shape::kColumns * kPanel * 2), 1);
+    wgmma_commit();
+  }
+
+  /// Bits of the thread's two rows.
+  __device__ __forceinline__ void take_bits(std::uint32_t (&masked)[2]) {
+    barrier_wait(&shared_.bits_full[bits_.slot], bits_.phase);
+    const std::uint32_t* words = shared_.bits[bits_.slot].words + lane() % 4 * TileBits<Shape::kRows>::kPitch + row_;
+    masked[0] = words[0];
+    masked[1] = words[8];
+    release(&shared_.bits_empty[bits_.slot]);
+    bits_.advance();
+  }
+
+  static __device__ __forceinline__ void hide(float (&s)[kScores], const std::uint32_t (&masked)[2]) {
+    // One row after the other: the compiler then moves a word's bits into predicates all at once.
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int i = 0; i < kScores / 2; ++i)
+        if (masked[row] & (1U << i)) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+    }
+  }
+
+  /// Accumulators of one product are, packed, the operand of the next.
+  static __device__ __forceinline__ void round(std::uint32_t (&p)[kSteps][4], const float (&s)[kScores]) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+  }
+
+  /// Rows of a head's result from `first` on, times their factors. Four groups of eight columns at a time: a quad
+  /// exchanges words, so that each thread stores 16 bytes of one group.
+  template <int kDim>
+  static __device__ __forceinline__ void store_rows(const float (&d)[kDim / 2], const float (&factor)[2], T* out,
+                                                    std::int64_t row_stride, int first, int rows, int dim) {
+    const int quad = lane() % 4;
+#pragma unroll
+    for (int group = 0; group < kDim / 32; ++group) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int at = (group * 4 + i) * 4 + row * 2;
+          words[i] = pack<T>(d[at] * factor[row], d[at + 1] * factor[row]);
+        }
+        transpose_in_quad(words, quad);
+        const int column = group * 32 + quad * 8;
+        const int query = first + 8 * row;
+        if (query < rows && column < dim)
+          *reinterpret_cast<uint4*>(out + query * row_stride + column) = {words[0], words[1], words[2], words[3]};
+      }
+    }
+  }
+
+  RowMemory<Shape>& shared_;
+  int group_;
+  int row_;  // of the row tile; the thread's second row is 8 further on
+  RingPosition<kWorkSlots> work_;
+  RingPosition<Shape::kBitSlots> bits_;
+  RingPosition<Shape::kQueryStages> queries_;
+  RingPosition<Shape::kKeyStages> keys_;
+  RingPosition<Shape::kValueStages> values_;
+
+ private:
+  /// words[i] of thread t becomes words[t] of thread i.
+  static __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int quad) {
+    exchange<1>(words[0], words[1], quad);
+    exchange<1>(words[2], words[3], quad);
+    exchange<2>(words[0], words[2], quad);
+    exchange<2>(words[1], words[3], quad);
+  }
+
+  template <int kDistance>
+  static __device__ __forceinline__ void exchange(std::uint32_t& low, std::uint32_t& high, int quad) {
+    const bool upper = (quad & kDistance) != 0;
+    const std::uint32_t received = __shfl_xor_sync(~0U, upper ? low : high, kDistance);
+    (upper ? low : high) = received;
+  }
+};
+
+}  // namespace flashmask::cuda::sm90

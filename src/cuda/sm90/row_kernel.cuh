@@ -1,0 +1,38 @@
+#pragma once
+
+#include "cuda/sm90/bit_builder.cuh"
+#include "cuda/sm90/row_producers.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// The body of a kernel over row tiles: four warps feed the others (one copies tiles into shared memory, one takes row
+/// tiles from a counter, two turn the mask of partial tiles into bits), and warpgroups of 64 rows each compute.
+template <class Consumer, class Shape, class Arguments>
+__device__ __forceinline__ void run_roles(const Arguments& arguments, const RowTensors& tensors) {
+  extern __shared__ std::uint8_t memory[];
+  auto& shared = *reinterpret_cast<RowMemory<Shape>*>(memory);
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(tensors.q);
+    prefetch_tensor_map(tensors.k);
+    prefetch_tensor_map(tensors.v);
+    if constexpr (Shape::kReadsOutputGradient) prefetch_tensor_map(tensors.grad_o);
+    init_barriers(shared);
+  }
+  __syncthreads();
+  if (warp < 4) {
+    give_registers<Shape::kProducerRegisters>();
+    if (warp == 0) {
+      Producer<Shape>(shared, arguments, tensors).run();
+    } else if (warp == 1) {
+      Scheduler<Shape>(shared, arguments).run();
+    } else {
+      BitBuilder<Shape>(shared, arguments, warp - 2).run();
+    }
+  } else {
+    take_registers<Shape::kConsumerRegisters>();
+    Consumer(shared, arguments).run();
+  }
+}
+
+}  // namespace flashmask::cuda::sm90

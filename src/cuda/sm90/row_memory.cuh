@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/sm90/ptx.h"
+#include "cuda/sm90/row_arguments.h"
+#include "cuda/sm90/tile_walk.cuh"
+
+/// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's
+/// Shape says its tiles, its rings and its warps.
+namespace flashmask::cuda::sm90 {
+
+constexpr int kPanel = 64;  // elements of a row that one copy and one swizzle cover
+constexpr int kBuilderWarps = 2;
+constexpr int kWorkSlots = 2;
+
+/// Bits of a partial tile in the order of accumulators: word [q][row] holds the columns 8 i + 2 q and 8 i + 2 q + 1 of
+/// a row at bits 2 i and 2 i + 1, 1 = masked. The padding keeps builders and consumers off each other's banks.
+template <int kRows>
+struct TileBits {
+  static constexpr int kPitch = kRows + 8;
+  alignas(16) std::uint32_t words[4 * kPitch];
+};
+
+struct Work {
+  int item, masked_tiles, full_tiles;
+};
+
+/// q: all of the query side that a row tile needs, one tensor after the other.
+template <class Shape>
+struct RowMemory {
+  alignas(1024) std::uint8_t q[Shape::kQueryStages][Shape::kQueryBytes];
+  alignas(1024) std::uint8_t k[Shape::kKeyStages][Shape::kKeyBytes];
+  alignas(1024) std::uint8_t v[Shape::kValueStages][Shape::kValueBytes];
+  alignas(16) TileBits<Shape::kRows> bits[Shape::kBitSlots];
+  Work work[kWorkSlots];
+  std::uint64_t q_full[Shape::kQueryStages], q_empty[Shape::kQueryStages];
+  std::uint64_t k_full[Shape::kKeyStages], k_empty[Shape::kKeyStages];
+  std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
+  std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
+  std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
+};
+
+/// Where a ring stands. Producers begin in the phase that lets their first waits pass.
+template <int kSlots>
+struct RingPosition {
+  int slot = 0;
+  std::uint32_t phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++slot == kSlots) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+/// The row tile that an item stands for: sections of heads one after another, inside one the last rows first, because
+/// with causal masks they take longest; the heads of a row tile side by side.
+struct RowTile {
+  int batch, head, row_tile;
+
+  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments) {
+    const int heads = arguments.batch * arguments.query_heads;
+    const int section = item / (arguments.section_heads * arguments.map.row_tiles);
+    const int first_head = section * arguments.section_heads;
+    const int section_heads = min(arguments.section_heads, heads - first_head);
+    const int rest = item - first_head * arguments.map.row_tiles;
+    const int flat_head = first_head + rest % section_heads;
+    row_tile = arguments.map.row_tiles - 1 - rest / section_heads;
+    batch = flat_head / arguments.query_heads;
+    head = flat_head % arguments.query_heads;
+  }
+};
+
+/// A ring whose slots one thread fills and `readers` warps empty.
+template <int kSlots>
+__device__ __forceinline__ void init_ring(std::uint64_t (&full)[kSlots], std::uint64_t (&empty)[kSlots], int readers) {
+  for (int i = 0; i < kSlots; ++i) {
+    barrier_init(&full[i], 1);
+    barrier_init(&empty[i], readers);
+  }
+}
+
+template <class Shape>
+__device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
+  init_ring(shared.q_full, shared.q_empty, Shape::kConsumerWarps);
+  init_ring(shared.k_full, shared.k_empty, Shape::kConsumerWarps);
+  init_ring(shared.v_full, shared.v_empty, Shape::kConsumerWarps);
+  init_ring(shared.bits_full, shared.bits_empty, Shape::kConsumerWarps);
+  init_ring(shared.work_full, shared.work_empty, Shape::kConsumerWarps + kBuilderWarps + 1);
+  barrier_init_fence();
+}
+
+/// Rows [row, row + kRows) of one head: a panel of 64 columns after the other.
+template <int kRows, int kDim>
+__device__ __forceinline__ void copy_rows(std::uint8_t* destination, const CUtensorMap* map, std::uint64_t* barrier,
+                                          int row, int head, int batch) {
+#pragma unroll
+  for (int panel = 0; panel < kDim / kPanel; ++panel)
+    copy_box(destination + panel * kRows * kPanel * 2, map, barrier, panel * kPanel, head, row, batch);
+}
+
+/// The next row tile that the scheduler published; item < 0: there is none.
+template <class Shape>
+__device__ __forceinline__ Work take_work(RowMemory<Shape>& shared, RingPosition<kWorkSlots>& position) {
+  barrier_wait(&shared.work_full[position.slot], position.phase);
+  const Work work = shared.work[position.slot];
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(&shared.work_empty[position.slot]);
+  position.advance();
+  return work;
+}
+
+}  // namespace flashmask::cuda::sm90
