@@ -45,14 +45,6 @@ ForwardArguments arguments_of(const Plan& plan, const ForwardTensors& tensors, s
   return arguments;
 }
 
-void check_output(const TensorView& o) {
-  bool aligned = reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0;
-  for (std::size_t axis = 0; axis < 3; ++axis) aligned &= o.shape[axis] <= 1 || o.strides[axis] % 8 == 0;
-  if (!aligned)
-    throw Error(Status::invalid_argument,
-                "forward: o: its start or a stride is no multiple of 16 bytes; make it contiguous");
-}
-
 template <class Shape>
 class Row final : public ForwardKernel {
  public:
@@ -82,11 +74,11 @@ class Row final : public ForwardKernel {
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
     const CurrentDevice current(plan.problem().device);
-    check_output(tensors.o);
+    check_rows("forward: o", tensors.o);
     const ForwardArguments arguments = arguments_of(plan, tensors, execution.workspace);
-    const CUtensorMap q = make_tensor_map("q", tensors.q, Shape::kRows);
-    const CUtensorMap k = make_tensor_map("k", tensors.k, Shape::kColumns);
-    const CUtensorMap v = make_tensor_map("v", tensors.v, Shape::kColumns);
+    const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
+    const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
+    const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     check(cudaMemsetAsync(arguments.next_item, 0, sizeof(int), stream), "forward: clearing the workspace");
     constexpr int kSharedBytes = sizeof(RowMemory<Shape>);

@@ -2,6 +2,7 @@
 
 #include "cuda/sm90/forward_shape.cuh"
 #include "cuda/sm90/row_consumer.cuh"
+#include "cuda/sm90/store_rows.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -185,8 +186,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     const int first = tile.row_tile * Shape::kRows + row_;
     if (lane() % 4 == 0) store_lse(tile, first);
     T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
-    Base::template store_rows<Shape::kValueDim>(o, inverse, out, arguments_.o_row, first, arguments_.query_length,
-                                                arguments_.value_dim);
+    sm90::store_rows(o, inverse, out, arguments_.o_row, first, arguments_.query_length, arguments_.value_dim);
   }
 
   __device__ __forceinline__ void store_lse(const RowTile& tile, int first) {

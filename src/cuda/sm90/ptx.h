@@ -72,6 +72,33 @@ __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* m
       : "memory");
 }
 
+/// Copies `bytes`, a multiple of 16, from global memory aligned to 16 and counts them on the barrier.
+__device__ __forceinline__ void copy_bytes(void* destination, const void* source, int bytes, std::uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(destination)),
+               "l"(source), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+/// Before a barrier after which the copy engine or wgmma reads what this thread stored in shared memory.
+__device__ __forceinline__ void fence_stores_for_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Stores four 8 × 8 matrices of 16-bit numbers, each transposed. Thread l holds, of each, row l / 4 at columns
+/// 2 (l % 4) and + 1 in one word; `address` is where thread l's row l % 8 of the transpose of matrix l / 8 begins.
+__device__ __forceinline__ void store_matrices_transposed(std::uint32_t address, const std::uint32_t (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+/// Adds to four numbers in global memory, aligned to 16 bytes; in no order among threads.
+__device__ __forceinline__ void add_to_global(float* address, float a, float b, float c, float d) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+
 // Registers a thread of this warpgroup may use; the sum over the warpgroups stays what the launch gave.
 
 template <int kRegisters>

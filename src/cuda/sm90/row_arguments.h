@@ -8,7 +8,8 @@
 /// What kernels that walk row tiles are told, beside their own tensors.
 namespace flashmask::cuda::sm90 {
 
-/// A plan's map by rows of tiles (cuda/tile_map.h), and how heads find their list in it.
+/// A plan's map by rows of tiles (cuda/tile_map.h), and how heads find their list in it. Or that by columns: rows and
+/// columns have then changed places.
 struct TileMapView {
   const std::uint32_t* tiles;
   int row_tiles, column_tiles, words;

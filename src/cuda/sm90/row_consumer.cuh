@@ -83,31 +83,6 @@ class RowConsumer {
       for (int i = 0; i < 4; ++i) p[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
   }
 
-  /// Rows of a head's result from `first` on, times their factors. Four groups of eight columns at a time: a quad
-  /// exchanges words, so that each thread stores 16 bytes of one group.
-  template <int kDim>
-  static __device__ __forceinline__ void store_rows(const float (&d)[kDim / 2], const float (&factor)[2], T* out,
-                                                    std::int64_t row_stride, int first, int rows, int dim) {
-    const int quad = lane() % 4;
-#pragma unroll
-    for (int group = 0; group < kDim / 32; ++group) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        std::uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int at = (group * 4 + i) * 4 + row * 2;
-          words[i] = pack<T>(d[at] * factor[row], d[at + 1] * factor[row]);
-        }
-        transpose_in_quad(words, quad);
-        const int column = group * 32 + quad * 8;
-        const int query = first + 8 * row;
-        if (query < rows && column < dim)
-          *reinterpret_cast<uint4*>(out + query * row_stride + column) = {words[0], words[1], words[2], words[3]};
-      }
-    }
-  }
-
   RowMemory<Shape>& shared_;
   int group_;
   int row_;  // of the row tile; the thread's second row is 8 further on
@@ -116,22 +91,6 @@ class RowConsumer {
   RingPosition<Shape::kQueryStages> queries_;
   RingPosition<Shape::kKeyStages> keys_;
   RingPosition<Shape::kValueStages> values_;
-
- private:
-  /// words[i] of thread t becomes words[t] of thread i.
-  static __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int quad) {
-    exchange<1>(words[0], words[1], quad);
-    exchange<1>(words[2], words[3], quad);
-    exchange<2>(words[0], words[2], quad);
-    exchange<2>(words[1], words[3], quad);
-  }
-
-  template <int kDistance>
-  static __device__ __forceinline__ void exchange(std::uint32_t& low, std::uint32_t& high, int quad) {
-    const bool upper = (quad & kDistance) != 0;
-    const std::uint32_t received = __shfl_xor_sync(~0U, upper ? low : high, kDistance);
-    (upper ? low : high) = received;
-  }
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "cuda/sm90/ptx.h"
+#include "cuda/sm90/copy_rows.cuh"
 #include "cuda/sm90/row_arguments.h"
 #include "cuda/sm90/tile_walk.cuh"
 
@@ -10,7 +10,6 @@
 /// Shape says its tiles, its rings and its warps.
 namespace flashmask::cuda::sm90 {
 
-constexpr int kPanel = 64;  // elements of a row that one copy and one swizzle cover
 constexpr int kBuilderWarps = 2;
 constexpr int kWorkSlots = 2;
 
@@ -90,15 +89,6 @@ __device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
   init_ring(shared.bits_full, shared.bits_empty, Shape::kConsumerWarps);
   init_ring(shared.work_full, shared.work_empty, Shape::kConsumerWarps + kBuilderWarps + 1);
   barrier_init_fence();
-}
-
-/// Rows [row, row + kRows) of one head: a panel of 64 columns after the other.
-template <int kRows, int kDim>
-__device__ __forceinline__ void copy_rows(std::uint8_t* destination, const CUtensorMap* map, std::uint64_t* barrier,
-                                          int row, int head, int batch) {
-#pragma unroll
-  for (int panel = 0; panel < kDim / kPanel; ++panel)
-    copy_box(destination + panel * kRows * kPanel * 2, map, barrier, panel * kPanel, head, row, batch);
 }
 
 /// The next row tile that the scheduler published; item < 0: there is none.

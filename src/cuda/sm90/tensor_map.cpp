@@ -25,10 +25,9 @@ auto encode_function() {
 }
 
 [[noreturn]] void refuse(const char* name, const std::string& what) {
-  throw Error(Status::invalid_argument,
-              std::string("forward: ") + name + ": " + what +
-                  "; expected a multiple of 16 bytes: make the tensor contiguous, with a head "
-                  "dim that is a multiple of 8");
+  throw Error(Status::invalid_argument, std::string(name) + ": " + what +
+                                            "; expected a multiple of 16 bytes: make the tensor contiguous, with a "
+                                            "head dim that is a multiple of 8");
 }
 
 /// Bytes between neighbours along an axis. That of an axis of one entry is never used, so any legal one does.
@@ -43,9 +42,14 @@ cuuint64_t stride_bytes(const char* name, const TensorView& tensor, int axis) {
 
 }  // namespace
 
+void check_rows(const char* name, const TensorView& tensor) {
+  if (reinterpret_cast<cuuint64_t>(tensor.data) % kAlignment != 0) refuse(name, "its start is not aligned");
+  for (int axis = 0; axis < 3; ++axis) stride_bytes(name, tensor, axis);
+}
+
 CUtensorMap make_tensor_map(const char* name, const TensorView& tensor, int rows) {
   static const auto encode = encode_function();
-  if (reinterpret_cast<cuuint64_t>(tensor.data) % kAlignment != 0) refuse(name, "its start is not aligned");
+  check_rows(name, tensor);
   const auto size = [&](std::size_t axis) {
     return static_cast<cuuint64_t>(std::max<std::int64_t>(tensor.shape[axis], 1));
   };
@@ -59,8 +63,8 @@ CUtensorMap make_tensor_map(const char* name, const TensorView& tensor, int rows
       encode(&map, type, 4, tensor.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (answer != CUDA_SUCCESS)
-    throw Error(Status::internal, std::string("forward: ") + name + ": cuTensorMapEncodeTiled answered " +
-                                      std::to_string(static_cast<int>(answer)));
+    throw Error(Status::internal,
+                std::string(name) + ": cuTensorMapEncodeTiled answered " + std::to_string(static_cast<int>(answer)));
   return map;
 }
 

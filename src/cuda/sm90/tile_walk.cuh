@@ -50,11 +50,16 @@ struct MapRow {
 
   template <class Body>
   __device__ __forceinline__ void for_each_masked_tile(int lane, const Body& body) const {
-    walk(lane, map.visit_all ? 3 : 1, body);
+    walk(lane, map.visit_all ? 3 : 1, [&](int tile, int) { body(tile); });
   }
   template <class Body>
   __device__ __forceinline__ void for_each_tile(int lane, const Body& body) const {
-    walk(lane, map.visit_all ? 3 : 2, body);
+    walk(lane, map.visit_all ? 3 : 2, [&](int tile, int) { body(tile); });
+  }
+  /// body(tile, whether it needs bits)
+  template <class Body>
+  __device__ __forceinline__ void for_each_marked_tile(int lane, const Body& body) const {
+    walk(lane, map.visit_all ? 3 : 2, [&](int tile, int kind) { body(tile, map.visit_all || kind == 0); });
   }
 
  private:
@@ -67,7 +72,7 @@ struct MapRow {
         for (std::uint32_t some = __ballot_sync(~0U, own != 0); some != 0; some &= some - 1) {
           const int holder = __ffs(some) - 1;
           for (std::uint32_t word = __shfl_sync(~0U, own, holder); word != 0; word &= word - 1)
-            body((first + holder) * 32 + __ffs(word) - 1);
+            body((first + holder) * 32 + __ffs(word) - 1, kind);
         }
       }
     }

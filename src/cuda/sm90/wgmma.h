@@ -37,8 +37,9 @@ __device__ __forceinline__ std::uint64_t tile_descriptor(std::uint32_t address, 
   return kSwizzle128 | kStride | (std::uint64_t{leading_bytes >> 4} << 16) | ((address & 0x3FFFF) >> 4);
 }
 
-/// products<T, N>::ss(d, a, b): a and b in shared memory, rows of 16 contiguous k. products<T, N>::rs(d, a, b): a in
-/// registers, the packed accumulators of an earlier product, b in shared memory with contiguous columns.
+/// products<T, N>::ss(d, a, b): a and b in shared memory, rows of 16 contiguous k; with kTurned, b has contiguous
+/// columns. products<T, N>::rs(d, a, b): a in registers, the packed accumulators of an earlier product, b in shared
+/// memory with contiguous columns.
 template <class T, int kColumns>
 struct Products;
 
@@ -65,11 +66,12 @@ struct Products;
 #define FLASHMASK_PRODUCTS(T, type, columns, registers, p0, p1, p2, p3, p4, p5, ...)                                 \
   template <>                                                                                                        \
   struct Products<T, columns> {                                                                                      \
+    template <int kTurned = 0>                                                                                       \
     static __device__ __forceinline__ void ss(float (&d)[columns / 2], std::uint64_t a, std::uint64_t b, int add) {  \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " p2 ", 0; wgmma.mma_async.sync.aligned.m64n" #columns             \
-                   "k16.f32." type "." type " {" registers "}, " p0 ", " p1 ", p, 1, 1, 0, 0;}"                      \
+                   "k16.f32." type "." type " {" registers "}, " p0 ", " p1 ", p, 1, 1, 0, " p3 ";}"                 \
                    : __VA_ARGS__                                                                                     \
-                   : "l"(a), "l"(b), "r"(add));                                                                      \
+                   : "l"(a), "l"(b), "r"(add), "n"(kTurned));                                                        \
     }                                                                                                                \
     static __device__ __forceinline__ void rs(float (&d)[columns / 2], const std::uint32_t (&a)[4], std::uint64_t b, \
                                               int add) {                                                             \

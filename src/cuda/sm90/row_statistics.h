@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/sm90/backward_workspace.h"
+#include "flashmask/attention.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// Fills the statistics of all rows, and clears the counters and the sums of the gradients of q. The value dim is at
+/// most `head_dim`, that of the kernel: 64, 128 or 256.
+void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                           int head_dim, cudaStream_t stream);
+
+}  // namespace flashmask::cuda::sm90
