@@ -12,9 +12,9 @@ class BitBuilder {
       : shared_(shared), arguments_(arguments), lane_(threadIdx.x % 32), turn_(builder) {}
 
   __device__ __forceinline__ void run() {
-    for (Work work = take_work(shared_, work_); work.item >= 0; work = take_work(shared_, work_)) {
+    for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       if (work.masked_tiles == 0) continue;
-      const RowTile tile(work.item, arguments_);
+      const RowTile& tile = work.tile;
       const MapRow row(arguments_.map, tile.batch, tile.head, tile.row_tile);
       row.for_each_masked_tile(lane_, [&](int column_tile) {
         if (turn_ == 0) build_in_turn(tile, row.list, column_tile);

@@ -24,10 +24,10 @@ class ForwardConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ void run() {
     float o[kOutputs];
     if (group_ + 1 == Shape::kGroups) pass_turn();
-    for (Work work = take_work(shared_, work_); work.item >= 0; work = take_work(shared_, work_)) {
+    for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o);
       if (work.masked_tiles + work.full_tiles > 0) attend(o, work);
-      finish_rows(o, RowTile(work.item, arguments_));
+      finish_rows(o, work.tile);
     }
   }
 
@@ -136,9 +136,11 @@ class ForwardConsumer : RowConsumer<Shape> {
   /// Follows the maxima of the rows once they grew by more than the threshold; `factor` is what sums so far then shrink
   /// by. A lagging maximum changes no result but for rounding, as numerator and denominator share it.
   __device__ __forceinline__ bool raise_maximum(const float (&s)[kScores], float (&factor)[2]) {
-    float found[2] = {s[0], s[2]};
+    // Two chains a row: one alone waits for itself.
+    float chains[4] = {s[0], s[1], s[2], s[3]};
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) found[i % 4 / 2] = fmaxf(found[i % 4 / 2], s[i]);
+    for (int i = 4; i < kScores; ++i) chains[i % 4] = fmaxf(chains[i % 4], s[i]);
+    float found[2] = {fmaxf(chains[0], chains[1]), fmaxf(chains[2], chains[3])};
     bool grew = false;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {

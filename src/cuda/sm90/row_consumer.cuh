@@ -16,7 +16,7 @@ class RowConsumer {
 
   __device__ __forceinline__ explicit RowConsumer(RowMemory<Shape>& shared)
       : shared_(shared),
-        group_(threadIdx.x / 128 - 1),
+        group_(__shfl_sync(~0U, threadIdx.x / 128, 0) - 1),  // so that the compiler knows it to be uniform
         row_(group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) {}
 
   static __device__ __forceinline__ int lane() { return lane_index(); }
@@ -30,16 +30,12 @@ class RowConsumer {
   template <int kDim>
   __device__ __forceinline__ void multiply_by_keys(float (&s)[kScores], const std::uint8_t* rows,
                                                    const std::uint8_t* columns) {
-    std::uint32_t a = shared_address(rows) + group_ * 64 * kPanel * 2;
-    const std::uint32_t b = shared_address(columns);
-    // With one buffer the compiler would keep a descriptor a step over the whole loop.
-    if constexpr (Shape::kQueryStages == 1) asm volatile("" : "+r"(a));
+    const TileDescriptor a(shared_address(rows) + group_ * 64 * kPanel * 2, 16), b(shared_address(columns), 16);
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
-      const std::uint32_t inside = step % 4 * 32;
-      Products<T, Shape::kColumns>::ss(s, tile_descriptor(a + step / 4 * (Shape::kRows * kPanel * 2) + inside, 16),
-                                       tile_descriptor(b + step / 4 * (Shape::kColumns * kPanel * 2) + inside, 16),
-                                       step > 0);
+      const int panel = step / 4, inside = step % 4 * 32;
+      Products<T, Shape::kColumns>::ss(s, a.at(panel * (Shape::kRows * kPanel * 2) + inside),
+                                       b.at(panel * (Shape::kColumns * kPanel * 2) + inside), step > 0);
     }
     wgmma_commit();
   }
@@ -48,10 +44,9 @@ class RowConsumer {
   template <int kDim>
   __device__ __forceinline__ void multiply_scores(float (&d)[kDim / 2], const std::uint32_t (&p)[kSteps][4],
                                                   const std::uint8_t* columns) {
-    const std::uint32_t b = shared_address(columns);
+    const TileDescriptor b(shared_address(columns), Shape::kColumns * kPanel * 2);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      Products<T, kDim>::rs(d, p[step], tile_descriptor(b + step * 16 * kPanel * 2, Shape::kColumns * kPanel * 2), 1);
+    for (int step = 0; step < kSteps; ++step) Products<T, kDim>::rs(d, p[step], b.at(step * 16 * kPanel * 2), 1);
     wgmma_commit();
   }
 

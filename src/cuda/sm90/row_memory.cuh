@@ -21,8 +21,37 @@ struct TileBits {
   alignas(16) std::uint32_t words[4 * kPitch];
 };
 
+/// The row tile that an item stands for: sections of heads one after another, inside one the last rows first, because
+/// with causal masks they take longest; the heads of a row tile side by side.
+struct RowTile {
+  int batch, head, row_tile;
+
+  RowTile() = default;
+  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments) {
+    const int heads = arguments.batch * arguments.query_heads;
+    const int section = item / (arguments.section_heads * arguments.map.row_tiles);
+    const int first_head = section * arguments.section_heads;
+    const int section_heads = min(arguments.section_heads, heads - first_head);
+    const int rest = item - first_head * arguments.map.row_tiles;
+    const int flat_head = first_head + rest % section_heads;
+    row_tile = arguments.map.row_tiles - 1 - rest / section_heads;
+    batch = flat_head / arguments.query_heads;
+    head = flat_head % arguments.query_heads;
+  }
+  static __device__ __forceinline__ RowTile none() {
+    RowTile tile;
+    tile.batch = -1;
+    tile.head = tile.row_tile = 0;
+    return tile;
+  }
+};
+
+/// What the scheduler found out about a row tile, so that nobody else divides.
 struct Work {
-  int item, masked_tiles, full_tiles;
+  RowTile tile;
+  int masked_tiles, full_tiles;
+
+  __device__ __forceinline__ bool exists() const { return tile.batch >= 0; }
 };
 
 /// q: all of the query side that a row tile needs, one tensor after the other.
@@ -54,24 +83,6 @@ struct RingPosition {
   }
 };
 
-/// The row tile that an item stands for: sections of heads one after another, inside one the last rows first, because
-/// with causal masks they take longest; the heads of a row tile side by side.
-struct RowTile {
-  int batch, head, row_tile;
-
-  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments) {
-    const int heads = arguments.batch * arguments.query_heads;
-    const int section = item / (arguments.section_heads * arguments.map.row_tiles);
-    const int first_head = section * arguments.section_heads;
-    const int section_heads = min(arguments.section_heads, heads - first_head);
-    const int rest = item - first_head * arguments.map.row_tiles;
-    const int flat_head = first_head + rest % section_heads;
-    row_tile = arguments.map.row_tiles - 1 - rest / section_heads;
-    batch = flat_head / arguments.query_heads;
-    head = flat_head % arguments.query_heads;
-  }
-};
-
 /// A ring whose slots one thread fills and `readers` warps empty.
 template <int kSlots>
 __device__ __forceinline__ void init_ring(std::uint64_t (&full)[kSlots], std::uint64_t (&empty)[kSlots], int readers) {
@@ -91,7 +102,7 @@ __device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
   barrier_init_fence();
 }
 
-/// The next row tile that the scheduler published; item < 0: there is none.
+/// The next row tile that the scheduler published, or none.
 template <class Shape>
 __device__ __forceinline__ Work take_work(RowMemory<Shape>& shared, RingPosition<kWorkSlots>& position) {
   barrier_wait(&shared.work_full[position.slot], position.phase);

@@ -15,9 +15,9 @@ class Scheduler {
     for (int item = blockIdx.x; item < arguments_.items; item = next_item()) {
       const RowTile tile(item, arguments_);
       const TileCount count = MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
-      publish({item, count.masked, count.full});
+      publish({tile, count.masked, count.full});
     }
-    publish({-1, 0, 0});
+    publish({RowTile::none(), 0, 0});
   }
 
  private:
@@ -59,9 +59,9 @@ class Producer {
       : shared_(shared), arguments_(arguments), tensors_(tensors), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
-    for (Work work = take_work(shared_, work_); work.item >= 0; work = take_work(shared_, work_)) {
+    for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       if (work.masked_tiles + work.full_tiles == 0) continue;
-      const RowTile tile(work.item, arguments_);
+      const RowTile& tile = work.tile;
       copy_queries(tile);
       copy_tiles(tile, MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile));
     }

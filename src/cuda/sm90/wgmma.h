@@ -37,6 +37,28 @@ __device__ __forceinline__ std::uint64_t tile_descriptor(std::uint32_t address, 
   return kSwizzle128 | kStride | (std::uint64_t{leading_bytes >> 4} << 16) | ((address & 0x3FFFF) >> 4);
 }
 
+/// The same with its words apart: a step through a tile changes the low one alone, by an addition. Warps of a warpgroup
+/// keep it in uniform registers where their address is the same for all lanes, as the compiler sees it.
+class TileDescriptor {
+ public:
+  __device__ __forceinline__ TileDescriptor(std::uint32_t address, std::uint32_t leading_bytes)
+      : low_((leading_bytes >> 4) << 16 | (address & 0x3FFFF) >> 4) {
+    // Else the compiler keeps a descriptor a step over the whole loop.
+    asm volatile("" : "+r"(low_));
+  }
+
+  /// Of what lies `bytes` further on.
+  __device__ __forceinline__ std::uint64_t at(std::uint32_t bytes) const {
+    constexpr std::uint32_t kSwizzle128 = 1U << 30, kStride = 1024 >> 4;
+    std::uint64_t descriptor;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low_ + (bytes >> 4)), "r"(kSwizzle128 | kStride));
+    return descriptor;
+  }
+
+ private:
+  std::uint32_t low_;
+};
+
 /// products<T, N>::ss(d, a, b): a and b in shared memory, rows of 16 contiguous k; with kTurned, b has contiguous
 /// columns. products<T, N>::rs(d, a, b): a in registers, the packed accumulators of an earlier product, b in shared
 /// memory with contiguous columns.
