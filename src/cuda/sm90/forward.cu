@@ -27,8 +27,9 @@ KernelInfo info_of() {
   info.device = DeviceType::cuda;
   info.tile = {Shape::kRows, Shape::kColumns};
   info.predicate = MaskForm::intervals;
-  info.name = info.arch + ".forward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + ".m" +
-              std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + ".intervals";
+  const std::string value_dim = Shape::kValueDim == Shape::kHeadDim ? "" : "v" + std::to_string(Shape::kValueDim);
+  info.name = info.arch + ".forward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + value_dim +
+              ".m" + std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + ".intervals";
   return info;
 }
 
@@ -97,7 +98,9 @@ void add_rows(KernelRows& rows) {
   rows.push_back(std::make_unique<Row<ForwardShape<T, 64, 64, 1, 64, 72, 184>>>());
   rows.push_back(std::make_unique<Row<ForwardShape<T, 128, 128, 2, 128, 72, 216>>>());
   rows.push_back(std::make_unique<Row<ForwardShape<T, 128, 128, 1, 64, 72, 184>>>());
-  rows.push_back(std::make_unique<Row<ForwardShape<T, 256, 256, 2, 64, 56, 224>>>());
+  rows.push_back(std::make_unique<Row<ForwardShape<T, 192, 128, 2, 128, 72, 216>>>());
+  rows.push_back(std::make_unique<Row<ForwardShape<T, 192, 192, 2, 96, 72, 216>>>());
+  rows.push_back(std::make_unique<Row<ForwardShape<T, 256, 256, 2, 64, 72, 216>>>());
 }
 
 }  // namespace
