@@ -9,6 +9,8 @@ namespace flashmask {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
+/// Of a map in finer tiles (8 MB): beyond, with many masks or very long ones, it costs more than it saves.
+constexpr std::size_t kFinerWords = std::size_t{1} << 21;
 
 /// Hands out the caller's memory piece by piece; without memory it only counts.
 class Pieces {
@@ -32,26 +34,34 @@ struct Intervals {
   std::int32_t* values[4];
 };
 
-struct TileMaps {
-  std::uint32_t *by_column = nullptr, *by_row = nullptr;
-};
-
 /// How the caller's memory is used.
 struct Layout {
   Intervals intervals;
-  TileMaps forward, backward;
+  cuda::TileMaps forward{}, finer{}, backward{};
   std::size_t bytes;
 
   Layout(const MaskShape& mask, const DeviceTileShapes& tiles, void* memory) {
     Pieces pieces(memory);
     for (std::int32_t*& array : intervals.values)
       array = pieces.take<std::int32_t>(static_cast<std::size_t>(mask.batch * mask.heads * mask.columns));
-    const cuda::TileCounts counts(mask, tiles.forward);
-    forward.by_column = pieces.take<std::uint32_t>(counts.by_column_words());
-    forward.by_row = pieces.take<std::uint32_t>(counts.by_row_words());
+    forward = take_maps(pieces, mask, tiles.forward);
+    if (tiles.finer.has_value() && is_worth_choosing(cuda::TileCounts(mask, *tiles.finer).by_row_words())) {
+      finer = take_maps(pieces, mask, *tiles.finer);
+      std::uint32_t* const visited = pieces.take<std::uint32_t>(2);
+      forward.visited = visited;
+      finer.visited = visited == nullptr ? nullptr : visited + 1;
+    }
     if (tiles.backward.has_value())
       backward.by_column = pieces.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
     bytes = pieces.bytes();
+  }
+
+ private:
+  static bool is_worth_choosing(std::size_t words) { return words > 0 && words <= kFinerWords; }
+  static cuda::TileMaps take_maps(Pieces& pieces, const MaskShape& mask, TileShape tile) {
+    const cuda::TileCounts counts(mask, tile);
+    std::uint32_t* const by_column = pieces.take<std::uint32_t>(counts.by_column_words());
+    return {by_column, pieces.take<std::uint32_t>(counts.by_row_words())};
   }
 };
 
@@ -97,13 +107,18 @@ __global__ void lower_row_indices(DeviceRowIndices rows, Intervals out, std::int
 DevicePlan classify(const MaskShape& mask, const DeviceTileShapes& tiles, const Layout& layout, void* stream) {
   const auto& values = layout.intervals.values;
   const std::int32_t* const intervals[4] = {values[0], values[1], values[2], values[3]};
-  const auto make_maps = [&](TileShape tile, const TileMaps& maps) {
-    cuda::make_tile_map(intervals, mask, tile, maps.by_column, maps.by_row, static_cast<cudaStream_t>(stream));
+  const auto make_maps = [&](TileShape tile, const cuda::TileMaps& maps) {
+    cuda::make_tile_map(intervals, mask, tile, maps, static_cast<cudaStream_t>(stream));
   };
   DevicePlan plan{};
   plan.mask = {mask, {values[0], values[1], values[2], values[3]}};
   make_maps(tiles.forward, layout.forward);
   plan.forward = {tiles.forward, layout.forward.by_row, nullptr};
+  if (layout.finer.by_row != nullptr) {
+    make_maps(*tiles.finer, layout.finer);
+    plan.finer = {*tiles.finer, layout.finer.by_row, nullptr};
+    plan.visited = layout.forward.visited;
+  }
   if (!tiles.backward.has_value()) return plan;
   make_maps(*tiles.backward, layout.backward);
   plan.backward = {*tiles.backward, nullptr, layout.backward.by_column};

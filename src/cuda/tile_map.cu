@@ -36,8 +36,9 @@ __device__ void count_range(const Classification& mask, int begin, int end, int*
 
 /// A block takes one column of tiles: its threads count ranges, a thread a column of the mask; then its first warp sums
 /// the counts down the row tiles. All columns cover a tile: skip; none touches it: full.
-__global__ void classify_columns(Classification mask, std::uint32_t* by_column) {
+__global__ void classify_columns(Classification mask, std::uint32_t* by_column, std::uint32_t* visited) {
   extern __shared__ int changes[];
+  if (visited != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *visited = 0;
   const int row_tiles = divide_up(mask.rows, mask.tile_rows), words = divide_up(row_tiles, 32);
   int *covered = changes, *touched = changes + words * 32 + 1;
   for (int i = threadIdx.x; i < 2 * (words * 32 + 1); i += blockDim.x) changes[i] = 0;
@@ -70,23 +71,28 @@ __global__ void classify_columns(Classification mask, std::uint32_t* by_column) 
   }
 }
 
-/// A warp turns 32 × 32 tiles, partial ones and full ones.
-__global__ void turn(const std::uint32_t* by_column, std::uint32_t* by_row, int row_tiles, int column_tiles) {
+/// A warp turns 32 × 32 tiles, partial ones and full ones, and counts them.
+__global__ void turn(TileMaps maps, int row_tiles, int column_tiles) {
   const int row_words = divide_up(row_tiles, 32), column_words = divide_up(column_tiles, 32);
   const int lane = threadIdx.x % 32, column_word = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (column_word >= column_words) return;
   const int column = column_word * 32 + lane, row = blockIdx.y * 32 + lane;
   const auto list = static_cast<std::int64_t>(blockIdx.z);
+  int count = 0;
   for (int kind = 0; kind < 2; ++kind) {
-    const std::uint32_t own =
-        column < column_tiles ? by_column[((list * column_tiles + column) * 2 + kind) * row_words + blockIdx.y] : 0;
+    const std::uint32_t own = column < column_tiles
+                                  ? maps.by_column[((list * column_tiles + column) * 2 + kind) * row_words + blockIdx.y]
+                                  : 0;
     std::uint32_t turned = 0;
     for (int i = 0; i < 32; ++i) {
       const std::uint32_t word = __ballot_sync(kAllLanes, own >> i & 1);
       if (lane == i) turned = word;
     }
-    if (row < row_tiles) by_row[((list * row_tiles + row) * 2 + kind) * column_words + column_word] = turned;
+    count += __popc(own);
+    if (row < row_tiles) maps.by_row[((list * row_tiles + row) * 2 + kind) * column_words + column_word] = turned;
   }
+  count = __reduce_add_sync(kAllLanes, count);
+  if (maps.visited != nullptr && lane == 0 && count > 0) atomicAdd(maps.visited, count);
 }
 
 }  // namespace
@@ -97,7 +103,7 @@ TileCounts::TileCounts(const MaskShape& mask, TileShape tile)
       columns(divide_up(static_cast<int>(mask.columns), tile.columns)) {}
 
 void make_tile_map(const std::int32_t* const (&intervals)[4], const MaskShape& mask, TileShape tile,
-                   std::uint32_t* by_column, std::uint32_t* by_row, cudaStream_t stream) {
+                   const TileMaps& maps, cudaStream_t stream) {
   const TileCounts tiles(mask, tile);
   if (tiles.by_row_words() == 0) return;
   const Classification classification{{intervals[0], intervals[1], intervals[2], intervals[3]},
@@ -108,12 +114,13 @@ void make_tile_map(const std::int32_t* const (&intervals)[4], const MaskShape& m
   const int shared_bytes = 2 * (tiles.row_words() * 32 + 1) * static_cast<int>(sizeof(int));
   check(cudaFuncSetAttribute(classify_columns, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
         "plan: shared memory of classify_columns");
-  classify_columns<<<dim3(tiles.columns, tiles.lists), tile.columns, shared_bytes, stream>>>(classification, by_column);
+  classify_columns<<<dim3(tiles.columns, tiles.lists), tile.columns, shared_bytes, stream>>>(
+      classification, maps.by_column, maps.visited);
   check(cudaGetLastError(), "plan: classify_columns");
-  if (by_row == nullptr) return;
+  if (maps.by_row == nullptr) return;
   constexpr int kWarps = 4;
   turn<<<dim3(divide_up(tiles.column_words(), kWarps), tiles.row_words(), tiles.lists), 32 * kWarps, 0, stream>>>(
-      by_column, by_row, tiles.rows, tiles.columns);
+      maps, tiles.rows, tiles.columns);
   check(cudaGetLastError(), "plan: turn");
 }
 

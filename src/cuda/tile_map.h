@@ -24,10 +24,16 @@ struct TileCounts {
   std::size_t by_column_words() const { return std::size_t{2} * lists * columns * row_words(); }
 };
 
-/// Fills both maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
-/// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form. by_row may be null: then it
-/// is not made.
+/// What make_tile_map() fills, on the device.
+struct TileMaps {
+  std::uint32_t* by_column;
+  std::uint32_t* by_row;             ///< may be null: then it is not made
+  std::uint32_t* visited = nullptr;  ///< tiles in by_row; may be null
+};
+
+/// Fills the maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
+/// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form.
 void make_tile_map(const std::int32_t* const (&intervals)[4], const MaskShape& mask, TileShape tile,
-                   std::uint32_t* by_column, std::uint32_t* by_row, cudaStream_t stream);
+                   const TileMaps& maps, cudaStream_t stream);
 
 }  // namespace flashmask::cuda

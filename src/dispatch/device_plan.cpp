@@ -51,7 +51,7 @@ struct Selection {
   }
 
   DeviceTileShapes tiles() const {
-    DeviceTileShapes tiles{forward.kernel->info().tile, std::nullopt};
+    DeviceTileShapes tiles{forward.kernel->info().tile, forward.kernel->finer_tile(), std::nullopt};
     if (backward.kernel != nullptr) tiles.backward = backward.kernel->info().tile;
     return tiles;
   }

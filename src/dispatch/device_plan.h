@@ -25,13 +25,17 @@ struct DeviceTiles {
 /// What kernels of a GPU read.
 struct DevicePlan {
   DeviceMask mask;
-  DeviceTiles forward;   ///< by rows of tiles
+  DeviceTiles forward;  ///< by rows of tiles
+  DeviceTiles finer;    ///< the same in the kernel's finer tiles; empty where it has none, or where they are too many
+  /// How many tiles `forward` and `finer` visit, on the device: nobody waits to read them here.
+  const std::uint32_t* visited;
   DeviceTiles backward;  ///< by columns of tiles; empty where no kernel of the device has a backward for the problem
 };
 
 /// Tiles of the kernels that a plan is for.
 struct DeviceTileShapes {
   TileShape forward;
+  std::optional<TileShape> finer;
   std::optional<TileShape> backward;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ class Kernel {
   /// Peak of the instructions its products are made of, in operations a second, measured when called.
   virtual double measure_peak() const = 0;
   virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
+  /// Smaller tiles that a kernel of a GPU takes instead where they leave out far more, as with short documents.
+  virtual std::optional<TileShape> finer_tile() const { return std::nullopt; }
 
  private:
   KernelInfo info_;

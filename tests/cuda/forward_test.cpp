@@ -35,7 +35,7 @@ std::vector<KernelInfo> forward_kernels() {
 std::string test_name(const testing::TestParamInfo<KernelInfo>& info) {
   std::string name = info.param.name;
   for (char& letter : name)
-    if (letter == '.') letter = '_';
+    if (letter == '.' || letter == '+') letter = '_';
   return name;
 }
 
@@ -210,6 +210,29 @@ TEST_P(SM90Forward, AsksForAPlace) {
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::invalid_argument);
     EXPECT_NE(std::string(error.what()).find("PlanPlace"), std::string::npos) << error.what();
+  }
+}
+
+/// What a kernel of this name gives.
+std::vector<std::byte> bits_from(const std::string& kernel, const Mask& mask, const Problem& problem) {
+  AttentionTensors tensors(problem, 8);
+  run(PlacedPlan(mask, mask.shape(), problem, {.kernel = kernel}).plan, tensors);
+  return bits_of(tensors);
+}
+
+TEST(SM90TileChoice, TakesFinerTilesForShortDocumentsOnly) {
+  for (const KernelInfo& kernel : forward_kernels()) {
+    const std::size_t plus = kernel.name.find('+');
+    if (plus == std::string::npos) continue;
+    const std::size_t tiles = kernel.name.find(".m"), end = kernel.name.find('.', plus);
+    const std::string coarse = kernel.name.substr(0, plus) + kernel.name.substr(end);
+    const std::string finer = kernel.name.substr(0, tiles + 1) + kernel.name.substr(plus + 1);
+    const Problem problem = problem_for(kernel, 1300, 1300);
+    const Mask shorts = masks::causal_document(std::vector<std::int64_t>(20, 65), 1300),
+               one = masks::causal(1300, 1300);
+    EXPECT_EQ(bits_from(kernel.name, shorts, problem), bits_from(finer, shorts, problem)) << kernel.name;
+    EXPECT_EQ(bits_from(kernel.name, one, problem), bits_from(coarse, one, problem)) << kernel.name;
+    EXPECT_NE(bits_from(finer, one, problem), bits_from(coarse, one, problem)) << "nothing to tell them by";
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -18,24 +19,29 @@ using check::DeviceMemory;
 /// The map that the device makes of a mask, by rows of tiles and by columns.
 struct Maps {
   std::vector<std::uint32_t> by_column, by_row;
+  std::uint32_t visited = 0;
 
   Maps(const IntervalMask& mask, TileShape tile) {
     const cuda::TileCounts tiles(mask.shape(), tile);
     by_column.resize(tiles.by_column_words());
     by_row.resize(tiles.by_row_words());
     const auto bytes = static_cast<std::size_t>(mask.shape().batch * mask.shape().heads * mask.shape().columns) * 4;
-    DeviceMemory a(bytes), b(bytes), c(bytes), d(bytes), columns(by_column.size() * 4), rows(by_row.size() * 4);
+    DeviceMemory a(bytes), b(bytes), c(bytes), d(bytes), columns(by_column.size() * 4), rows(by_row.size() * 4),
+        count(sizeof(visited));
     a.upload(mask.first_begin());
     b.upload(mask.first_end());
     c.upload(mask.second_begin());
     d.upload(mask.second_end());
     const auto words = [](const DeviceMemory& memory) { return static_cast<const std::int32_t*>(memory.data()); };
     const std::int32_t* const intervals[4] = {words(a), words(b), words(c), words(d)};
-    cuda::make_tile_map(intervals, mask.shape(), tile, static_cast<std::uint32_t*>(columns.data()),
-                        static_cast<std::uint32_t*>(rows.data()), nullptr);
+    cuda::make_tile_map(intervals, mask.shape(), tile,
+                        {static_cast<std::uint32_t*>(columns.data()), static_cast<std::uint32_t*>(rows.data()),
+                         static_cast<std::uint32_t*>(count.data())},
+                        nullptr);
     cuda::check(cudaDeviceSynchronize(), "make_tile_map");
     columns.download(by_column.data());
     rows.download(by_row.data());
+    if (!by_row.empty()) count.download(&visited);
   }
 };
 
@@ -51,6 +57,12 @@ std::vector<std::uint32_t> words_of(const RunLists& lists, std::int64_t count, i
   return map;
 }
 
+std::uint32_t set_bits(const std::vector<std::uint32_t>& words) {
+  std::uint32_t count = 0;
+  for (const std::uint32_t word : words) count += static_cast<std::uint32_t>(std::popcount(word));
+  return count;
+}
+
 void expect_host_schedule(const Mask& mask, TileShape tile, const std::string& name) {
   if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() != nullptr) return;
   const Maps maps(mask.lowered().intervals(), tile);
@@ -60,6 +72,7 @@ void expect_host_schedule(const Mask& mask, TileShape tile, const std::string& n
       << name;
   EXPECT_EQ(maps.by_column, words_of(expected.columns(), std::int64_t{tiles.lists} * tiles.columns, tiles.row_words()))
       << name;
+  EXPECT_EQ(maps.visited, set_bits(maps.by_row)) << name;
 }
 
 TEST(TileMap, EqualsTheHostsScheduleOverTheCorpus) {

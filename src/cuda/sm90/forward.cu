@@ -19,7 +19,13 @@ template <>
 constexpr DType kDType<__half> = DType::f16;
 
 template <class Shape>
-KernelInfo info_of() {
+std::string tile_name() {
+  return "m" + std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns);
+}
+
+template <class Shape>
+KernelInfo info_of(const std::string& tiles) {
+  const std::string value_dim = Shape::kValueDim == Shape::kHeadDim ? "" : "v" + std::to_string(Shape::kValueDim);
   KernelInfo info;
   info.arch = "sm90";
   info.direction = Direction::forward;
@@ -27,14 +33,14 @@ KernelInfo info_of() {
   info.device = DeviceType::cuda;
   info.tile = {Shape::kRows, Shape::kColumns};
   info.predicate = MaskForm::intervals;
-  const std::string value_dim = Shape::kValueDim == Shape::kHeadDim ? "" : "v" + std::to_string(Shape::kValueDim);
   info.name = info.arch + ".forward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + value_dim +
-              ".m" + std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + ".intervals";
+              "." + tiles + ".intervals";
   return info;
 }
 
-ForwardArguments arguments_of(const Plan& plan, const ForwardTensors& tensors, std::byte* workspace) {
-  ForwardArguments arguments{row_arguments(plan, PlanAccess::device(plan).forward, reinterpret_cast<int*>(workspace))};
+ForwardArguments arguments_of(const Plan& plan, const DeviceTiles& tiles, const ForwardTensors& tensors,
+                              int* next_item) {
+  ForwardArguments arguments{row_arguments(plan, tiles, next_item)};
   arguments.o = tensors.o.data;
   arguments.o_batch = tensors.o.strides[0];
   arguments.o_row = tensors.o.strides[1];
@@ -47,9 +53,23 @@ ForwardArguments arguments_of(const Plan& plan, const ForwardTensors& tensors, s
 }
 
 template <class Shape>
-class Row final : public ForwardKernel {
+void launch(const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
+  const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
+  const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
+  const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
+  constexpr int kSharedBytes = sizeof(RowMemory<Shape>);
+  check(cudaFuncSetAttribute(forward_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+        "forward: shared memory");
+  const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
+  forward_kernel<Shape><<<blocks, Shape::kThreads, kSharedBytes, stream>>>(q, k, v, arguments);
+  check(cudaGetLastError(), "forward");
+}
+
+/// What rows over tiles of one shape and of two have in common.
+template <class Shape>
+class Row : public ForwardKernel {
  public:
-  Row() : ForwardKernel(info_of<Shape>()) {}
+  using ForwardKernel::ForwardKernel;
 
   std::string refusal() const override { return capability_refusal(9, 0); }
 
@@ -60,7 +80,7 @@ class Row final : public ForwardKernel {
     if (problem.head_dim % 8 != 0 || problem.value_dim % 8 != 0)
       return "a head dim is no multiple of 8; pad the heads with zeros";
     if (!(problem.softmax_scale() > 0)) return "the scale is not above 0";
-    const std::int64_t row_tiles = (problem.query_length + Shape::kRows - 1) / Shape::kRows;
+    const std::int64_t row_tiles = (problem.query_length + kSmallestRows - 1) / kSmallestRows;
     if (problem.batch * problem.query_heads * row_tiles >= kItemLimit ||
         std::max(problem.query_length, problem.key_length) > kItemLimit - 1024)
       return "it has more than 2^31 rows of tiles, or of tokens";
@@ -71,36 +91,78 @@ class Row final : public ForwardKernel {
     throw Error(Status::unsupported, info().name + ": the peak of a GPU is not measured");
   }
 
-  std::size_t workspace_bytes(const Problem&, int) const override { return sizeof(int); }
+  /// A counter of row tiles a launch.
+  std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
     const CurrentDevice current(plan.problem().device);
     check_rows("forward: o", tensors.o);
-    const ForwardArguments arguments = arguments_of(plan, tensors, execution.workspace);
-    const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
-    const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
-    const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
+    auto* const next_items = reinterpret_cast<int*>(execution.workspace);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
-    check(cudaMemsetAsync(arguments.next_item, 0, sizeof(int), stream), "forward: clearing the workspace");
-    constexpr int kSharedBytes = sizeof(RowMemory<Shape>);
-    check(cudaFuncSetAttribute(forward_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-          "forward: shared memory");
-    const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
-    forward_kernel<Shape><<<blocks, Shape::kThreads, kSharedBytes, stream>>>(q, k, v, arguments);
-    check(cudaGetLastError(), "forward: " + info().name);
+    check(cudaMemsetAsync(next_items, 0, 2 * sizeof(int), stream), "forward: clearing the workspace");
+    attend(plan, tensors, next_items, stream);
+  }
+
+ private:
+  static constexpr std::int64_t kSmallestRows = 64;
+
+  virtual void attend(const Plan& plan, const ForwardTensors& tensors, int* next_items, cudaStream_t stream) const = 0;
+};
+
+template <class Shape>
+class FixedRow final : public Row<Shape> {
+ public:
+  FixedRow() : Row<Shape>(info_of<Shape>(tile_name<Shape>())) {}
+
+ private:
+  void attend(const Plan& plan, const ForwardTensors& tensors, int* next_items, cudaStream_t stream) const override {
+    launch<Shape>(arguments_of(plan, PlanAccess::device(plan).forward, tensors, next_items), tensors, stream);
   }
 };
 
+/// Tiles of Shape, or of Finer where these cover less than `area` of the scores that the others do.
+template <class Shape, class Finer>
+class ChoosingRow final : public Row<Shape> {
+ public:
+  explicit ChoosingRow(float area)
+      : Row<Shape>(info_of<Shape>(tile_name<Shape>() + "+" + tile_name<Finer>())),
+        limit_(area * Shape::kRows * Shape::kColumns / (Finer::kRows * Finer::kColumns)) {}
+
+  std::optional<TileShape> finer_tile() const override { return TileShape{Finer::kRows, Finer::kColumns}; }
+
+ private:
+  void attend(const Plan& plan, const ForwardTensors& tensors, int* next_items, cudaStream_t stream) const override {
+    const DevicePlan& made = PlanAccess::device(plan);
+    ForwardArguments arguments = arguments_of(plan, made.forward, tensors, next_items);
+    arguments.choice = {made.visited, limit_, false};
+    launch<Shape>(arguments, tensors, stream);
+    if (made.visited == nullptr) return;
+    arguments = arguments_of(plan, made.finer, tensors, next_items + 1);
+    arguments.choice = {made.visited, limit_, true};
+    launch<Finer>(arguments, tensors, stream);
+  }
+
+  float limit_;
+};
+
+/// A head dim's kernels: the one that chooses, and each alone for those who ask for it by name.
+template <class Shape, class Finer>
+void add_choosing_rows(KernelRows& rows, float area) {
+  rows.push_back(std::make_unique<ChoosingRow<Shape, Finer>>(area));
+  rows.push_back(std::make_unique<FixedRow<Shape>>());
+  rows.push_back(std::make_unique<FixedRow<Finer>>());
+}
+
 /// Turns pay where exponentials take as long as products. Registers: what ptxas needs for no spills, builders included.
+/// Areas: where documents take the same time in both tiles, measured (docs/kernels/sm90.md).
 template <class T>
 void add_rows(KernelRows& rows) {
-  rows.push_back(std::make_unique<Row<ForwardShape<T, 64, 64, 3, 96, 72, 144, true>>>());
-  rows.push_back(std::make_unique<Row<ForwardShape<T, 64, 64, 1, 64, 72, 184>>>());
-  rows.push_back(std::make_unique<Row<ForwardShape<T, 128, 128, 2, 128, 72, 216>>>());
-  rows.push_back(std::make_unique<Row<ForwardShape<T, 128, 128, 1, 64, 72, 184>>>());
-  rows.push_back(std::make_unique<Row<ForwardShape<T, 192, 128, 2, 128, 72, 216>>>());
-  rows.push_back(std::make_unique<Row<ForwardShape<T, 192, 192, 2, 96, 72, 216>>>());
-  rows.push_back(std::make_unique<Row<ForwardShape<T, 256, 256, 2, 64, 72, 216>>>());
+  add_choosing_rows<ForwardShape<T, 64, 64, 3, 96, 72, 144, true>, ForwardShape<T, 64, 64, 1, 64, 72, 184>>(rows,
+                                                                                                            0.55F);
+  add_choosing_rows<ForwardShape<T, 128, 128, 2, 128, 72, 216>, ForwardShape<T, 128, 128, 1, 64, 72, 184>>(rows, 0.7F);
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, 192, 128, 2, 128, 72, 216>>>());
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, 192, 192, 2, 96, 72, 216>>>());
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, 256, 256, 2, 64, 72, 216>>>());
 }
 
 }  // namespace

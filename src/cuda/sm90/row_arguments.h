@@ -19,6 +19,14 @@ struct TileMapView {
   bool visit_all;    // every tile, in the order of the lists, as if partial
 };
 
+/// Two launches over one mask in tiles of two shapes, of which the one that takes less time does all the work: which
+/// one only the device knows. Its tiles are finer where they are fewer than `limit` times those of the other.
+struct TileChoice {
+  const std::uint32_t* visited;  // of a DevicePlan; nullptr: there is but one launch
+  float limit;
+  bool finer;
+};
+
 struct RowArguments {
   int batch, query_length, key_length, query_heads;
   int head_ratio;     // query heads that share a key head
@@ -28,6 +36,7 @@ struct RowArguments {
   TileMapView map;
   const std::int32_t* intervals[4];  // of a DevicePlan
   int* next_item;                    // 0 at the start of a launch
+  TileChoice choice;                 // of none, unless the kernel says more
 };
 
 /// `tiles`: those of the kernel, in the plan.

@@ -12,7 +12,8 @@ class Scheduler {
       : shared_(shared), arguments_(arguments), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
-    for (int item = blockIdx.x; item < arguments_.items; item = next_item()) {
+    const int items = has_the_work() ? arguments_.items : 0;
+    for (int item = blockIdx.x; item < items; item = next_item()) {
       const RowTile tile(item, arguments_);
       const TileCount count = MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
       publish({tile, count.masked, count.full});
@@ -21,6 +22,13 @@ class Scheduler {
   }
 
  private:
+  __device__ __forceinline__ bool has_the_work() const {
+    const TileChoice& choice = arguments_.choice;
+    if (choice.visited == nullptr) return true;
+    const bool finer = static_cast<float>(choice.visited[1]) < choice.limit * static_cast<float>(choice.visited[0]);
+    return finer == choice.finer;
+  }
+
   /// Taken only once there is room to publish it, lest a block hold a row tile that another could begin.
   __device__ __forceinline__ int next_item() {
     int item = 0;
