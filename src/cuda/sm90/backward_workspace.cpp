@@ -1,5 +1,7 @@
 #include "cuda/sm90/backward_workspace.h"
 
+#include <algorithm>
+
 namespace flashmask::cuda::sm90 {
 namespace {
 
@@ -14,7 +16,7 @@ BackwardWorkspace::BackwardWorkspace(const Problem& problem, std::int64_t head_d
     bytes += (static_cast<std::size_t>(count) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
     return piece;
   };
-  rows.padded = (problem.query_length + kPaddedRows - 1) / kPaddedRows * kPaddedRows;
+  rows.padded = std::max<std::int64_t>((problem.query_length + kPaddedRows - 1) / kPaddedRows, 1) * kPaddedRows;
   const std::int64_t all_rows = problem.batch * problem.query_heads * rows.padded;
   counters = reinterpret_cast<int*>(take(kCounters));
   rows.lse_log2 = reinterpret_cast<float*>(take(all_rows));

@@ -5,6 +5,7 @@
 #include "cuda/device.h"
 #include "cuda/sm90/forward.h"
 #include "cuda/sm90/forward_kernel.cuh"
+#include "cuda/sm90/problem_refusal.h"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/status.h"
 #include "dispatch/plan_choice.h"
@@ -12,7 +13,6 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-constexpr std::int64_t kItemLimit = std::int64_t{1} << 31;
 template <class T>
 constexpr DType kDType = DType::bf16;
 template <>
@@ -74,17 +74,7 @@ class Row : public ForwardKernel {
   std::string refusal() const override { return capability_refusal(9, 0); }
 
   std::string refusal(const Problem& problem) const override {
-    if (problem.head_dim > Shape::kHeadDim || problem.value_dim > Shape::kValueDim)
-      return "head dims are (" + std::to_string(problem.head_dim) + ", " + std::to_string(problem.value_dim) +
-             "); it takes up to (" + std::to_string(Shape::kHeadDim) + ", " + std::to_string(Shape::kValueDim) + ")";
-    if (problem.head_dim % 8 != 0 || problem.value_dim % 8 != 0)
-      return "a head dim is no multiple of 8; pad the heads with zeros";
-    if (!(problem.softmax_scale() > 0)) return "the scale is not above 0";
-    const std::int64_t row_tiles = (problem.query_length + kSmallestRows - 1) / kSmallestRows;
-    if (problem.batch * problem.query_heads * row_tiles >= kItemLimit ||
-        std::max(problem.query_length, problem.key_length) > kItemLimit - 1024)
-      return "it has more than 2^31 rows of tiles, or of tokens";
-    return "";
+    return problem_refusal(problem, Shape::kHeadDim, Shape::kValueDim);
   }
 
   double measure_peak() const override {
@@ -104,8 +94,6 @@ class Row : public ForwardKernel {
   }
 
  private:
-  static constexpr std::int64_t kSmallestRows = 64;
-
   virtual void attend(const Plan& plan, const ForwardTensors& tensors, int* next_items, cudaStream_t stream) const = 0;
 };
 

@@ -145,4 +145,18 @@ __device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
   return packed;
 }
 
+/// The two numbers of such a word.
+template <class T>
+__device__ __forceinline__ float2 unpack(std::uint32_t packed);
+
+template <>
+__device__ __forceinline__ float2 unpack<__nv_bfloat16>(std::uint32_t packed) {
+  return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xFFFF0000U)};
+}
+
+template <>
+__device__ __forceinline__ float2 unpack<__half>(std::uint32_t packed) {
+  return __half22float2(reinterpret_cast<const __half2&>(packed));
+}
+
 }  // namespace flashmask::cuda::sm90

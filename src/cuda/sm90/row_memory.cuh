@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/sm90/copy_rows.cuh"
+#include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/row_arguments.h"
 #include "cuda/sm90/tile_walk.cuh"
 
@@ -67,20 +68,6 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
-};
-
-/// Where a ring stands. Producers begin in the phase that lets their first waits pass.
-template <int kSlots>
-struct RingPosition {
-  int slot = 0;
-  std::uint32_t phase = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++slot == kSlots) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
 };
 
 /// A ring whose slots one thread fills and `readers` warps empty.

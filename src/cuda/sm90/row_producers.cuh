@@ -92,7 +92,7 @@ class Producer {
   }
 
   /// In the order in which the products read them: the forward's run one tile of K ahead of V.
-  __device__ __forceinline__ void copy_tiles(const RowTile& tile, const MapRow& row) {
+  __device__ __forceinline__ void copy_tiles(const RowTile& tile, const MapRow<>& row) {
     const int kv_head = tile.head / arguments_.head_ratio;
     int before = -1;
     row.for_each_tile(lane_, [&](int column_tile) {

@@ -21,23 +21,20 @@ struct Rows {
   int* counters;
 };
 
-__device__ __forceinline__ float2 unpack(__nv_bfloat162 pair) { return __bfloat1622float2(pair); }
-__device__ __forceinline__ float2 unpack(__half2 pair) { return __half22float2(pair); }
-
-template <class Pair>
+template <class T>
 __device__ __forceinline__ float dot(const uint4& a, const uint4& b) {
-  const auto *left = reinterpret_cast<const Pair*>(&a), *right = reinterpret_cast<const Pair*>(&b);
+  const std::uint32_t left[4] = {a.x, a.y, a.z, a.w}, right[4] = {b.x, b.y, b.z, b.w};
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 x = unpack(left[i]), y = unpack(right[i]);
+    const float2 x = unpack<T>(left[i]), y = unpack<T>(right[i]);
     sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
   }
   return sum;
 }
 
 /// A block takes 64 rows of a head: kDim / 8 threads a row, 16 bytes a thread.
-template <class T, class Pair, int kDim>
+template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
   constexpr int kLanes = kDim / 8, kRowsAtOnce = kThreads / kLanes, kTurns = kRows / kRowsAtOnce;
   if (blockIdx.x == 0 && threadIdx.x < BackwardWorkspace::kCounters) rows.counters[threadIdx.x] = 0;
@@ -63,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows ro
   }
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
-    float sum = dot<Pair>(values[turn], gradients[turn]);
+    float sum = dot<T>(values[turn], gradients[turn]);
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
     const int row = first + turn * kRowsAtOnce + threadIdx.x / kLanes;
@@ -79,14 +76,14 @@ __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows ro
   }
 }
 
-template <class T, class Pair>
+template <class T>
 void launch(const Rows& rows, unsigned blocks, int head_dim, cudaStream_t stream) {
   if (head_dim == 64)
-    compute_row_statistics<T, Pair, 64><<<blocks, kThreads, 0, stream>>>(rows);
+    compute_row_statistics<T, 64><<<blocks, kThreads, 0, stream>>>(rows);
   else if (head_dim == 128)
-    compute_row_statistics<T, Pair, 128><<<blocks, kThreads, 0, stream>>>(rows);
+    compute_row_statistics<T, 128><<<blocks, kThreads, 0, stream>>>(rows);
   else
-    compute_row_statistics<T, Pair, 256><<<blocks, kThreads, 0, stream>>>(rows);
+    compute_row_statistics<T, 256><<<blocks, kThreads, 0, stream>>>(rows);
   check(cudaGetLastError(), "backward: compute_row_statistics");
 }
 
@@ -117,9 +114,9 @@ void launch_row_statistics(const Problem& problem, const BackwardTensors& tensor
                   .counters = workspace.counters};
   const auto blocks = static_cast<unsigned>(problem.batch * problem.query_heads * workspace.rows.padded / kRows);
   if (problem.dtype == DType::bf16)
-    launch<__nv_bfloat16, __nv_bfloat162>(rows, blocks, head_dim, stream);
+    launch<__nv_bfloat16>(rows, blocks, head_dim, stream);
   else
-    launch<__half, __half2>(rows, blocks, head_dim, stream);
+    launch<__half>(rows, blocks, head_dim, stream);
 }
 
 }  // namespace flashmask::cuda::sm90

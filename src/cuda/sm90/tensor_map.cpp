@@ -50,6 +50,8 @@ void check_rows(const char* name, const TensorView& tensor) {
 CUtensorMap make_tensor_map(const char* name, const TensorView& tensor, int rows) {
   static const auto encode = encode_function();
   check_rows(name, tensor);
+  // Nothing is ever copied from an empty tensor, which may lie nowhere.
+  if (tensor.data == nullptr) return {};
   const auto size = [&](std::size_t axis) {
     return static_cast<cuuint64_t>(std::max<std::int64_t>(tensor.shape[axis], 1));
   };

@@ -11,7 +11,8 @@ struct TileCount {
 };
 
 /// The tiles of one row tile, as a warp walks them: partial tiles, then full ones, each from left to right. Full tiles
-/// that need bits all the same walk with the partial ones.
+/// that need bits all the same walk with the partial ones. kMayBeRagged: whether the view may be.
+template <bool kMayBeRagged = true>
 struct MapRow {
   const std::uint32_t* row;
   const TileMapView& map;
@@ -23,7 +24,7 @@ struct MapRow {
   }
 
   __device__ __forceinline__ std::uint32_t tail(int word) const {
-    return map.ragged && word == map.words - 1 ? 1U << ((map.column_tiles - 1) % 32) : 0;
+    return kMayBeRagged && map.ragged && word == map.words - 1 ? 1U << ((map.column_tiles - 1) % 32) : 0;
   }
   __device__ __forceinline__ std::uint32_t existing(int word) const {
     const int tiles = map.column_tiles - 32 * word;
@@ -39,6 +40,7 @@ struct MapRow {
 
   __device__ __forceinline__ TileCount count(int lane) const {
     TileCount count;
+#pragma unroll 1
     for (int word = lane; word < map.words; word += 32) {
       count.masked += __popc(masked(word));
       count.full += __popc(full(word));

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "cuda/device.h"
+#include "cuda/sm90/backward.h"
+#include "cuda/sm90/column_kernel.cuh"
+#include "cuda/sm90/grad_query_rows.h"
+#include "cuda/sm90/problem_refusal.h"
+#include "cuda/sm90/row_statistics.h"
+#include "cuda/sm90/tensor_map.h"
+#include "cuda/status.h"
+#include "cuda/tile_map.h"
+#include "dispatch/plan_choice.h"
+
+namespace flashmask::cuda::sm90 {
+namespace {
+
+/// Of queries, their gradients and those of the output whose heads run side by side, in an L2 cache of 50 to 60 MB.
+constexpr std::int64_t kSectionBytes = std::int64_t{36} << 20;
+
+template <class T>
+constexpr DType kDType = DType::bf16;
+template <>
+constexpr DType kDType<__half> = DType::f16;
+
+template <class Shape>
+KernelInfo info_of() {
+  KernelInfo info;
+  info.arch = "sm90";
+  info.direction = Direction::backward;
+  info.dtype = kDType<typename Shape::Element>;
+  info.device = DeviceType::cuda;
+  info.tile = {Shape::kRows, Shape::kColumns};
+  info.predicate = MaskForm::intervals;
+  info.deterministic = false;
+  info.name = info.arch + ".backward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + ".m" +
+              std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + ".intervals";
+  return info;
+}
+
+TileMapView map_by_columns(const DeviceTiles& tiles, const Plan& plan) {
+  const MaskShape& mask = PlanAccess::device(plan).mask.shape;
+  const TileCounts counts(mask, tiles.tile);
+  return {.tiles = tiles.by_column,
+          .row_tiles = counts.columns,
+          .column_tiles = counts.rows,
+          .words = counts.row_words(),
+          .batch = static_cast<int>(mask.batch),
+          .heads = static_cast<int>(mask.heads),
+          .head_ratio = static_cast<int>(plan.problem().query_heads / mask.heads),
+          .ragged = false,
+          .visit_all = plan.visit() == Visit::all};
+}
+
+int heads_in_section(const Problem& problem) {
+  const std::int64_t of_row = problem.head_dim * (2 + 4) + problem.value_dim * 2;
+  const std::int64_t bytes = problem.query_heads / problem.kv_heads * problem.query_length * of_row;
+  const std::int64_t heads = std::max<std::int64_t>(kSectionBytes / std::max<std::int64_t>(bytes, 1), 1);
+  return static_cast<int>(std::min(heads, problem.batch * problem.kv_heads));
+}
+
+template <class Shape>
+ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace) {
+  const Problem& problem = plan.problem();
+  const DevicePlan& on_device = PlanAccess::device(plan);
+  ColumnArguments arguments{};
+  arguments.grad_k = tensors.grad_k.data;
+  arguments.grad_k_batch = tensors.grad_k.strides[0];
+  arguments.grad_k_row = tensors.grad_k.strides[1];
+  arguments.grad_k_head = tensors.grad_k.strides[2];
+  arguments.grad_v = tensors.grad_v.data;
+  arguments.grad_v_batch = tensors.grad_v.strides[0];
+  arguments.grad_v_row = tensors.grad_v.strides[1];
+  arguments.grad_v_head = tensors.grad_v.strides[2];
+  arguments.rows = workspace.rows;
+  arguments.query_sums = workspace.query_sums;
+  arguments.key_length = static_cast<int>(problem.key_length);
+  arguments.query_heads = static_cast<int>(problem.query_heads);
+  arguments.kv_heads = static_cast<int>(problem.kv_heads);
+  arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
+  arguments.head_dim = static_cast<int>(problem.head_dim);
+  arguments.value_dim = static_cast<int>(problem.value_dim);
+  arguments.scale = problem.softmax_scale();
+  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  arguments.section_heads = heads_in_section(problem);
+  arguments.map = map_by_columns(on_device.backward, plan);
+  arguments.heads = static_cast<int>(problem.batch * problem.kv_heads);
+  arguments.items = arguments.heads * arguments.map.row_tiles;
+  arguments.padded_row_tiles = static_cast<int>(workspace.rows.padded / Shape::kRows);
+  std::copy(std::begin(on_device.mask.intervals), std::end(on_device.mask.intervals), arguments.intervals);
+  arguments.next_item = workspace.counters;
+  return arguments;
+}
+
+template <class Shape>
+void launch_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                    cudaStream_t stream) {
+  const ColumnArguments arguments = arguments_of<Shape>(plan, tensors, workspace);
+  if (arguments.items == 0) return;
+  const CUtensorMap q = make_tensor_map("backward: q", tensors.q, Shape::kRows);
+  const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
+  const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
+  const CUtensorMap grad_o = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows);
+  constexpr int kSharedBytes = sizeof(ColumnMemory<Shape>);
+  check(cudaFuncSetAttribute(column_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+        "backward: shared memory");
+  column_kernel<Shape><<<std::min(arguments.items, multiprocessors()), Shape::kThreads, kSharedBytes, stream>>>(
+      q, k, v, grad_o, arguments);
+  check(cudaGetLastError(), "backward: column_kernel");
+}
+
+void check_tensor_rows(const BackwardTensors& tensors) {
+  check_rows("backward: o", tensors.o);
+  check_rows("backward: grad_o", tensors.grad_o);
+  check_rows("backward: grad_q", tensors.grad_q);
+  check_rows("backward: grad_k", tensors.grad_k);
+  check_rows("backward: grad_v", tensors.grad_v);
+}
+
+/// The gradient of q in sums that blocks add to in any order.
+template <class Shape>
+class Row final : public BackwardKernel {
+ public:
+  Row() : BackwardKernel(info_of<Shape>()) {}
+
+  std::string refusal() const override { return capability_refusal(9, 0); }
+
+  std::string refusal(const Problem& problem) const override {
+    return problem_refusal(problem, Shape::kHeadDim, Shape::kHeadDim);
+  }
+
+  double measure_peak() const override {
+    throw Error(Status::unsupported, info().name + ": the peak of a GPU is not measured");
+  }
+
+  std::size_t workspace_bytes(const Problem& problem, int) const override {
+    return BackwardWorkspace(problem, Shape::kHeadDim, nullptr).bytes;
+  }
+
+  void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
+    const Problem& problem = plan.problem();
+    const CurrentDevice current(problem.device);
+    check_tensor_rows(tensors);
+    const auto stream = static_cast<cudaStream_t>(execution.stream);
+    const BackwardWorkspace workspace(problem, Shape::kHeadDim, execution.workspace);
+    launch_row_statistics(problem, tensors, workspace, Shape::kHeadDim, stream);
+    launch_columns<Shape>(plan, tensors, workspace, stream);
+    launch_grad_query_rows(problem, tensors.grad_q, workspace, Shape::kHeadDim, stream);
+  }
+};
+
+template <class T>
+void add_rows(KernelRows& rows) {
+  rows.push_back(std::make_unique<Row<ColumnShape<T, 64, 128, false, true, 24, 240>>>());
+  rows.push_back(std::make_unique<Row<ColumnShape<T, 128, 64, true, true, 24, 240>>>());
+}
+
+}  // namespace
+
+KernelRows backward_kernels() {
+  KernelRows rows;
+  add_rows<__nv_bfloat16>(rows);
+  add_rows<__half>(rows);
+  return rows;
+}
+
+}  // namespace flashmask::cuda::sm90

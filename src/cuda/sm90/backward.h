@@ -1,0 +1,10 @@
+#pragma once
+
+#include "dispatch/kernel.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// The backward's rows of the kernel table, smallest head dim first.
+KernelRows backward_kernels();
+
+}  // namespace flashmask::cuda::sm90

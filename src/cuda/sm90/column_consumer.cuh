@@ -1,0 +1,338 @@
+#pragma once
+
+#include "cuda/sm90/column_memory.cuh"
+#include "cuda/sm90/interval_words.cuh"
+#include "cuda/sm90/store_rows.cuh"
+#include "cuda/sm90/wgmma.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// A warpgroup: 64 keys of every key tile. Scores are transposed, a thread holds parts of two keys: probabilities and
+/// gradients of scores are then, packed, operands of the products that sum over rows, and only the latter go through
+/// shared memory, for the gradient of q.
+template <class Shape>
+class ColumnConsumer {
+  using T = typename Shape::Element;
+  using Words = IntervalWords<Shape::kRows>;
+  static constexpr int kScores = Shape::kRows / 2;
+  static constexpr int kGradients = Shape::kHeadDim / 2;
+  static constexpr int kSteps = Shape::kRows / 16;
+  static constexpr int kQuerySums = 32;  // of 64 rows by 64 columns, the group's part of the tile
+  static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
+
+ public:
+  __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
+      : shared_(shared),
+        arguments_(arguments),
+        group_(__shfl_sync(~0U, threadIdx.x / 128 - 1, 0)),
+        words_(arguments, shared.intervals + first_key()) {}
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      barrier_wait(&shared_.work_full[work_.slot], work_.phase);
+      const int steps = shared_.work[work_.slot].steps;
+      if (steps < 0) break;
+      float grad_k[kGradients], grad_v[kGradients];
+#pragma unroll
+      for (int i = 0; i < kGradients; ++i) grad_k[i] = grad_v[i] = 0;
+      pin(grad_k);
+      pin(grad_v);
+      if (steps > 0) attend(grad_k, grad_v, steps);
+      store(grad_k, grad_v, shared_.work[work_.slot]);
+      release(&shared_.work_empty[work_.slot]);
+      work_.advance();
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return lane_index(); }
+  /// Of the warp's 16 keys, in the tile.
+  static __device__ __forceinline__ int first_key() { return (threadIdx.x / 32 - 4) * 16; }
+
+  __device__ __forceinline__ void release(std::uint64_t* barrier) {
+    __syncwarp();
+    if (lane() == 0) barrier_arrive(barrier);
+  }
+
+  __device__ __forceinline__ void attend(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
+    list_ = -1;
+    barrier_wait(&shared_.k_full, tile_phase_);
+    barrier_wait(&shared_.v_full, tile_phase_);
+    if constexpr (Shape::kLate) {
+      late_steps(grad_k, grad_v, steps);
+    } else {
+#pragma unroll 1
+      for (int left = steps;;) {
+        step<0>(grad_k, grad_v);
+        if (--left == 0) break;
+        step<1>(grad_k, grad_v);
+        if (--left == 0) break;
+      }
+    }
+    release(&shared_.k_empty);
+    release(&shared_.v_empty);
+    tile_phase_ ^= 1;
+  }
+
+  /// Stages are known when compiling: every key tile begins at the first.
+  __device__ __forceinline__ void late_steps(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
+    late_step<0, true>(grad_k, grad_v);
+#pragma unroll 1
+    for (int left = steps - 1;;) {
+      if (left-- == 0) return finish_queries<0>();
+      late_step<1, false>(grad_k, grad_v);
+      if (left-- == 0) return finish_queries<1>();
+      late_step<0, false>(grad_k, grad_v);
+    }
+  }
+
+  /// The gradient of q of the last tile, which lies in this stage.
+  template <int kStage>
+  __device__ __forceinline__ void finish_queries() {
+    float grad_q[kQuerySums];
+    barrier_wait(&shared_.grad_s_full[kStage], phases_.of(kStage) ^ 1);
+    wgmma_fence();
+    multiply_columns(grad_q, shared_.grad_s[kStage]);
+    wgmma_wait<0>();
+    pin(grad_q);
+    release(&shared_.grad_s_empty[kStage]);
+    add_to_queries(grad_q, tile_before_);
+  }
+
+  /// A tile of rows, and the gradient of q of the one before: its operand, half of it from the other warpgroup, has had
+  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored. Needs
+  /// registers: probabilities are read back from what the product for the gradient of v takes.
+  template <int kStage, bool kFirst>
+  __device__ __forceinline__ void late_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
+    float s[kScores], grad_p[kScores];
+    std::uint32_t p[kSteps][4], grad_s[kSteps][4];
+    barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
+    const RowStep row_step = shared_.steps[kStage];
+    wgmma_fence();
+    multiply_rows(s, shared_.k, shared_.q[kStage]);
+    std::uint32_t masked[Words::kWords];
+    if (row_step.masked != 0) load_words(masked, row_step);
+    wgmma_wait<0>();
+    pin(s);
+    if (row_step.masked != 0) hide(s, masked);
+    exponentiate(s, shared_.lse_log2[kStage]);
+    round(p, s);
+    barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+    wgmma_fence();
+    multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
+    multiply_scores(grad_v, p, shared_.grad_o[kStage]);
+    wgmma_wait<1>();
+    pin(grad_p);
+    unpack_all(s, p);
+    differentiate(grad_p, s, shared_.dot[kStage]);
+    round(grad_s, grad_p);
+    float grad_q[kQuerySums];
+    if constexpr (!kFirst) {
+      barrier_wait(&shared_.grad_s_full[1 - kStage], phases_.of(1 - kStage) ^ 1);
+      wgmma_fence();
+      multiply_columns(grad_q, shared_.grad_s[1 - kStage]);
+    }
+    wgmma_fence();
+    multiply_scores(grad_k, grad_s, shared_.q[kStage]);
+    barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
+    store_scores(shared_.grad_s[kStage], grad_s);
+    fence_stores_for_async();
+    release(&shared_.grad_s_full[kStage]);
+    wgmma_wait<1>();
+    pin(grad_v);
+    release(&shared_.grad_o_empty[kStage]);
+    if constexpr (!kFirst) {
+      pin(grad_q);
+      release(&shared_.grad_s_empty[1 - kStage]);
+      add_to_queries(grad_q, tile_before_);
+    }
+    tile_before_ = row_step.tile;
+    wgmma_wait<0>();
+    pin(grad_k);
+    release(&shared_.q_empty[kStage]);
+    phases_.flip(kStage);
+  }
+
+  /// A tile of rows, all of it.
+  template <int kStage>
+  __device__ __forceinline__ void step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
+    float s[kScores], grad_p[kScores];
+    std::uint32_t p[kSteps][4], grad_s[kSteps][4];
+    barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
+    const RowStep row_step = shared_.steps[kStage];
+    wgmma_fence();
+    multiply_rows(s, shared_.k, shared_.q[kStage]);
+    barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+    wgmma_fence();
+    multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
+    std::uint32_t masked[Words::kWords];
+    if (row_step.masked != 0) load_words(masked, row_step);
+    wgmma_wait<1>();
+    pin(s);
+    if (row_step.masked != 0) hide(s, masked);
+    exponentiate(s, shared_.lse_log2[kStage]);
+    pin(s);
+    // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
+    barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+    wgmma_wait<0>();
+    pin(grad_p);
+    differentiate(grad_p, s, shared_.dot[kStage]);
+    round(p, s);
+    round(grad_s, grad_p);
+    wgmma_fence();
+    multiply_scores(grad_v, p, shared_.grad_o[kStage]);
+    if constexpr (Shape::kSums) {
+      store_scores(shared_.grad_s[kStage], grad_s);
+      fence_stores_for_async();
+      named_barrier(1, Shape::kGroups * 128);
+      float grad_q[kQuerySums];
+      wgmma_fence();
+      multiply_columns(grad_q, shared_.grad_s[kStage]);
+      multiply_scores(grad_k, grad_s, shared_.q[kStage]);
+      wgmma_wait<1>();
+      pin(grad_q);
+      release(&shared_.grad_o_empty[kStage]);
+      add_to_queries(grad_q, row_step.tile);
+    } else {
+      multiply_scores(grad_k, grad_s, shared_.q[kStage]);
+      wgmma_wait<1>();
+      release(&shared_.grad_o_empty[kStage]);
+    }
+    wgmma_wait<0>();
+    pin(grad_k);
+    pin(grad_v);
+    release(&shared_.q_empty[kStage]);
+    phases_.flip(kStage);
+  }
+
+  __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step) {
+    if (step.list != list_)
+      words_.begin(step.list, shared_.work[work_.slot].column_tile * Shape::kColumns + first_key());
+    list_ = step.list;
+    words_.load(masked, step.row_tile * Shape::kRows);
+  }
+
+  /// s = columns rowsᵀ, for the group's keys: transposed scores, from K and Q, or their gradients, from V and that of
+  /// O.
+  __device__ __forceinline__ void multiply_rows(float (&s)[kScores], const std::uint8_t* columns,
+                                                const std::uint8_t* rows) {
+    const TileDescriptor a(shared_address(columns) + group_ * 64 * kPanel * 2, 16), b(shared_address(rows), 16);
+#pragma unroll
+    for (int step = 0; step < Shape::kHeadDim / 16; ++step) {
+      const int panel = step / 4, inside = step % 4 * 32;
+      Products<T, Shape::kRows>::ss(s, a.at(panel * kColumnPanel + inside), b.at(panel * kRowPanel + inside), step > 0);
+    }
+    wgmma_commit();
+  }
+
+  /// d += p rows, for packed transposed scores.
+  __device__ __forceinline__ void multiply_scores(float (&d)[kGradients], const std::uint32_t (&p)[kSteps][4],
+                                                  const std::uint8_t* rows) {
+    const TileDescriptor b(shared_address(rows), kRowPanel);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      Products<T, Shape::kHeadDim>::rs(d, p[step], b.at(step * 16 * kPanel * 2), 1);
+    wgmma_commit();
+  }
+
+  /// The group's 64 columns, or 64 rows, of the gradient of q: gradients of all scores of the tile times K.
+  __device__ __forceinline__ void multiply_columns(float (&grad_q)[kQuerySums], const std::uint8_t* grad_s) {
+    constexpr bool kSplitsRows = Shape::kRows == 128;
+    const TileDescriptor a(shared_address(grad_s) + (kSplitsRows ? group_ * 64 * kPanel * 2 : 0), 16);
+    const TileDescriptor b(shared_address(shared_.k) + (kSplitsRows ? 0 : group_ * kColumnPanel), 16);
+#pragma unroll
+    for (int step = 0; step < Shape::kColumns / 16; ++step)
+      Products<T, 64>::template ss<1>(grad_q, a.at(step / 4 * kRowPanel + step % 4 * 32), b.at(step * 16 * kPanel * 2),
+                                      step > 0);
+    wgmma_commit();
+  }
+
+  static __device__ __forceinline__ void hide(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords]) {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int h = i / (kScores / 2), at = i % (kScores / 2);
+      if (masked[i / 32] & (1U << i % 32)) s[at / 2 * 4 + h * 2 + at % 2] = -INFINITY;
+    }
+  }
+
+  /// Scores become probabilities. A thread's rows are 8 i + 2 (lane % 4) and + 1.
+  __device__ __forceinline__ void exponentiate(float (&s)[kScores], const float* lse_log2) {
+    const auto* pairs = reinterpret_cast<const float2*>(lse_log2) + lane() % 4;
+#pragma unroll
+    for (int i = 0; i < kScores / 4; ++i) {
+      const float2 lse = pairs[4 * i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        s[4 * i + j] = exp2_approximate(fmaf(s[4 * i + j], arguments_.scale_log2, j % 2 == 0 ? -lse.x : -lse.y));
+    }
+  }
+
+  /// Gradients of probabilities become those of scores.
+  __device__ __forceinline__ void differentiate(float (&grad)[kScores], const float (&p)[kScores], const float* dots) {
+    const auto* pairs = reinterpret_cast<const float2*>(dots) + lane() % 4;
+#pragma unroll
+    for (int i = 0; i < kScores / 4; ++i) {
+      const float2 dot = pairs[4 * i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) grad[4 * i + j] = p[4 * i + j] * (grad[4 * i + j] - (j % 2 == 0 ? dot.x : dot.y));
+    }
+  }
+
+  /// Accumulators of one product are, packed, the operand of the next.
+  static __device__ __forceinline__ void round(std::uint32_t (&packed)[kSteps][4], const float (&s)[kScores]) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) packed[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+  }
+
+  /// What round() packed.
+  static __device__ __forceinline__ void unpack_all(float (&s)[kScores], const std::uint32_t (&packed)[kSteps][4]) {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      const float2 pair = unpack<T>(packed[i / 4][i % 4]);
+      s[2 * i] = pair.x;
+      s[2 * i + 1] = pair.y;
+    }
+  }
+
+  /// Turned: rows of queries, a panel of 64 keys a group, with the swizzle that wgmma reads.
+  __device__ __forceinline__ void store_scores(std::uint8_t* tile, const std::uint32_t (&packed)[kSteps][4]) {
+    const int in_matrix = lane() % 8, matrix = lane() / 8, warp = threadIdx.x % 128 / 32;
+    const std::uint32_t row = matrix / 2 * 8 + in_matrix, chunk = (2 * warp + matrix % 2) ^ in_matrix;
+    const std::uint32_t address = shared_address(tile) + group_ * kRowPanel + row * kPanel * 2 + chunk * 16;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanel * 2, packed[step]);
+  }
+
+  /// In an order of the kernel's own: grad_query_rows.cu undoes it.
+  __device__ __forceinline__ void add_to_queries(const float (&grad_q)[kQuerySums], int tile) {
+    float* sums = arguments_.query_sums + static_cast<std::int64_t>(tile) * (Shape::kRows * Shape::kHeadDim) +
+                  (group_ * kQuerySums * 128 + threadIdx.x % 128 * 4);
+#pragma unroll
+    for (int i = 0; i < kQuerySums / 4; ++i)
+      add_to_global(sums + i * 512, grad_q[4 * i], grad_q[4 * i + 1], grad_q[4 * i + 2], grad_q[4 * i + 3]);
+  }
+
+  __device__ __forceinline__ void store(const float (&grad_k)[kGradients], const float (&grad_v)[kGradients],
+                                        const ColumnWork& tile) {
+    const ColumnArguments& to = arguments_;
+    const int first = tile.column_tile * Shape::kColumns + first_key() + lane() / 4;
+    T* k = static_cast<T*>(to.grad_k) + tile.batch * to.grad_k_batch + tile.kv_head * to.grad_k_head;
+    T* v = static_cast<T*>(to.grad_v) + tile.batch * to.grad_v_batch + tile.kv_head * to.grad_v_head;
+    store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, to.key_length, to.head_dim);
+    store_rows(grad_v, {1, 1}, v, to.grad_v_row, first, to.key_length, to.value_dim);
+  }
+
+  ColumnMemory<Shape>& shared_;
+  const ColumnArguments& arguments_;
+  int group_;
+  Words words_;
+  int list_ = -1;    // that words_ has begun
+  int tile_before_;  // whose gradient of q is still to come
+  std::uint32_t tile_phase_ = 0;
+  RingPosition<Shape::kStages> work_;
+  StagePhases phases_;
+};
+
+}  // namespace flashmask::cuda::sm90

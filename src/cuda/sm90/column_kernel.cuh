@@ -1,0 +1,32 @@
+#pragma once
+
+#include "cuda/sm90/column_consumer.cuh"
+#include "cuda/sm90/column_producer.cuh"
+
+/// The gradients of K and V, and of Q by sums in global memory: one warp copies, two warpgroups of 64 keys compute. A
+/// block takes a tile of 128 keys of one key head through the rows of all its query heads, so that gradients of K and
+/// V stay in registers and no two blocks add to the same ones.
+namespace flashmask::cuda::sm90 {
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    column_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
+                  const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap grad_o,
+                  const __grid_constant__ ColumnArguments arguments) {
+  extern __shared__ std::uint8_t memory[];
+  auto& shared = *reinterpret_cast<ColumnMemory<Shape>*>(memory);
+  if (threadIdx.x == 0) {
+    for (const CUtensorMap* map : {&q, &k, &v, &grad_o}) prefetch_tensor_map(map);
+    init_barriers(shared);
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    give_registers<Shape::kProducerRegisters>();
+    if (threadIdx.x < 32) ColumnProducer<Shape>(shared, arguments, &q, &k, &v, &grad_o).run();
+  } else {
+    take_registers<Shape::kConsumerRegisters>();
+    ColumnConsumer<Shape>(shared, arguments).run();
+  }
+}
+
+}  // namespace flashmask::cuda::sm90

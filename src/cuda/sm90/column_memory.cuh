@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/sm90/backward_workspace.h"
+#include "cuda/sm90/copy_rows.cuh"
+#include "cuda/sm90/ring.cuh"
+#include "cuda/sm90/tile_walk.cuh"
+
+/// What the warps of the column kernel share: what a launch is about, shared memory and its barriers, key tiles.
+namespace flashmask::cuda::sm90 {
+
+/// What one launch is about, beside the tensors that the copy engine reads.
+struct ColumnArguments {
+  void *grad_k, *grad_v;
+  std::int64_t grad_k_batch, grad_k_row, grad_k_head;  // strides in elements
+  std::int64_t grad_v_batch, grad_v_row, grad_v_head;
+  RowStatistics rows;
+  float* query_sums;
+  int key_length, query_heads, kv_heads, head_dim, value_dim;
+  int heads;                         // key heads of all batch entries
+  int items;                         // key tiles of all key heads
+  int padded_row_tiles;              // of a head, in the workspace
+  int head_ratio;                    // query heads that share a key head
+  float scale, scale_log2;           // the softmax's; · log2(e)
+  int section_heads;                 // key heads whose queries and gradients stay in the L2 cache together
+  TileMapView map;                   // by columns of tiles
+  const std::int32_t* intervals[4];  // of a DevicePlan
+  int* next_item;                    // 0 at the start of a launch
+};
+
+/// kLate: the gradient of q of a tile is computed one tile later (column_consumer.cuh). kSums: it is computed at all.
+template <class T, int kHeadDim_, int kRows_, bool kLate_, bool kSums_, int kProducerRegisters_,
+          int kConsumerRegisters_>
+struct ColumnShape {
+  using Element = T;
+  static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2;
+  static constexpr bool kLate = kLate_, kSums = kSums_;
+  static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
+  static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kRowBytes = kRows * kHeadDim * 2, kColumnBytes = kColumns * kHeadDim * 2,
+                       kScoreBytes = kRows * kColumns * 2, kStatisticsBytes = kRows * 4;
+};
+
+/// A key tile and how many tiles of rows it takes, over all query heads; steps < 0: there is none.
+struct ColumnWork {
+  int batch, kv_head, column_tile, steps;
+};
+
+/// A tile of rows that the producer has put into a stage.
+struct alignas(16) RowStep {
+  int tile;  // [batch, query heads, padded row tiles]
+  int row_tile;
+  int list;    // of the mask's (batch, head)
+  int masked;  // whether some of its scores may be
+};
+
+template <class Shape>
+struct ColumnMemory {
+  alignas(1024) std::uint8_t k[Shape::kColumnBytes];
+  alignas(1024) std::uint8_t v[Shape::kColumnBytes];
+  alignas(1024) std::uint8_t q[Shape::kStages][Shape::kRowBytes];
+  alignas(1024) std::uint8_t grad_o[Shape::kStages][Shape::kRowBytes];
+  alignas(1024) std::uint8_t grad_s[Shape::kSums ? Shape::kStages : 0][Shape::kScoreBytes];
+  alignas(16) float lse_log2[Shape::kStages][Shape::kRows];
+  alignas(16) float dot[Shape::kStages][Shape::kRows];
+  RowStep steps[Shape::kStages];
+  alignas(16) int4 intervals[Shape::kColumns];  // of the keys; a warp's part is its own
+  ColumnWork work[Shape::kStages];
+  std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
+  std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
+  std::uint64_t grad_o_full[Shape::kStages], grad_o_empty[Shape::kStages];
+  std::uint64_t grad_s_full[Shape::kStages], grad_s_empty[Shape::kStages];
+};
+
+/// Phases of the barriers of a ring whose users begin each key tile at stage 0: stages are then used unequally often.
+class StagePhases {
+ public:
+  __device__ __forceinline__ std::uint32_t of(int stage) const { return phases_ >> stage & 1; }
+  __device__ __forceinline__ void flip(int stage) { phases_ ^= 1U << stage; }
+
+ private:
+  std::uint32_t phases_ = 0;
+};
+
+template <class Shape>
+__device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
+  for (std::uint64_t* full : {&shared.k_full, &shared.v_full}) barrier_init(full, 1);
+  for (std::uint64_t* empty : {&shared.k_empty, &shared.v_empty}) barrier_init(empty, Shape::kConsumerWarps);
+  for (int stage = 0; stage < Shape::kStages; ++stage) {
+    barrier_init(&shared.work_full[stage], 1);
+    barrier_init(&shared.work_empty[stage], Shape::kConsumerWarps);
+    barrier_init(&shared.q_full[stage], 1);
+    barrier_init(&shared.q_empty[stage], Shape::kConsumerWarps);
+    barrier_init(&shared.grad_o_full[stage], 1);
+    barrier_init(&shared.grad_o_empty[stage], Shape::kConsumerWarps);
+    barrier_init(&shared.grad_s_full[stage], Shape::kConsumerWarps);
+    barrier_init(&shared.grad_s_empty[stage], Shape::kConsumerWarps);
+  }
+  barrier_init_fence();
+}
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,151 @@
+#pragma once
+
+#include "cuda/sm90/column_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// One warp: takes key tiles from the counter, copies K and V of each, and keeps the rings of Q and the gradient of O
+/// filled: for each query head its partial row tiles, then its full ones.
+template <class Shape>
+class ColumnProducer {
+ public:
+  __device__ __forceinline__ ColumnProducer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
+                                            const CUtensorMap* q, const CUtensorMap* k, const CUtensorMap* v,
+                                            const CUtensorMap* grad_o)
+      : shared_(shared), arguments_(arguments), q_(q), k_(k), v_(v), grad_o_(grad_o) {}
+
+  __device__ __forceinline__ void run() {
+    for (int item = blockIdx.x; item < arguments_.items; item = next_item()) {
+      ColumnWork tile = key_tile(item);
+      tile.steps = count(tile);
+      publish(tile);
+      if (tile.steps > 0) stream(tile);
+    }
+    publish({0, 0, 0, -1});
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return lane_index(); }
+
+  /// Only once all of the key tile before is on its way, lest a busy block hold one that another could begin.
+  __device__ __forceinline__ int next_item() {
+    int item = 0;
+    if (lane() == 0) item = static_cast<int>(gridDim.x) + atomicAdd(arguments_.next_item, 1);
+    return __shfl_sync(~0U, item, 0);
+  }
+
+  /// The key tile that an item stands for: sections of heads one after another, inside one the first keys first,
+  /// because with causal masks they take longest; the heads of a key tile side by side.
+  __device__ __forceinline__ ColumnWork key_tile(int item) const {
+    const int section = item / (arguments_.section_heads * arguments_.map.row_tiles);
+    const int first_head = section * arguments_.section_heads;
+    const int section_heads = min(arguments_.section_heads, arguments_.heads - first_head);
+    const int rest = item - first_head * arguments_.map.row_tiles;
+    const int flat_head = first_head + rest % section_heads;
+    return {flat_head / arguments_.kv_heads, flat_head % arguments_.kv_heads, rest / section_heads, 0};
+  }
+
+  __device__ __forceinline__ MapRow<false> list_of(const ColumnWork& tile, int head) const {
+    return MapRow<false>(arguments_.map, tile.batch, head, tile.column_tile);
+  }
+
+  __device__ __forceinline__ int count(const ColumnWork& tile) const {
+    int steps = 0;
+    const int first = tile.kv_head * arguments_.head_ratio;
+#pragma unroll 1
+    for (int head = first; head < first + arguments_.head_ratio; ++head) {
+      const TileCount count = list_of(tile, head).count(lane());
+      steps += count.masked + count.full;
+    }
+    return steps;
+  }
+
+  __device__ __forceinline__ void publish(const ColumnWork& work) {
+    barrier_wait(&shared_.work_empty[work_.slot], work_.phase ^ 1);
+    if (lane() == 0) {
+      shared_.work[work_.slot] = work;
+      barrier_arrive(&shared_.work_full[work_.slot]);
+    }
+    __syncwarp();
+    work_.advance();
+  }
+
+  __device__ __forceinline__ void stream(const ColumnWork& tile) {
+    copy_keys(tile);
+    bool first_step = true;
+    int stage = 0;
+    const bool ragged = (tile.column_tile + 1) * Shape::kColumns > arguments_.key_length;
+    const int first = tile.kv_head * arguments_.head_ratio;
+    for (int head = first; head < first + arguments_.head_ratio; ++head) {
+      const MapRow<false> list = list_of(tile, head);
+      list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
+        copy_queries(stage, tile.batch, head, row_tile, list.list, masked || ragged);
+        if (first_step) copy_values(tile);
+        first_step = false;
+        copy_gradients(stage, tile.batch, head, row_tile);
+        phases_.flip(stage);
+        stage ^= 1;
+      });
+    }
+  }
+
+  __device__ __forceinline__ void copy_keys(const ColumnWork& tile) {
+    barrier_wait(&shared_.k_empty, tile_phase_ ^ 1);
+    if (lane() == 0) {
+      barrier_arrive_expecting(&shared_.k_full, Shape::kColumnBytes);
+      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k, k_, &shared_.k_full, tile.column_tile * Shape::kColumns,
+                                                  tile.kv_head, tile.batch);
+    }
+  }
+
+  __device__ __forceinline__ void copy_values(const ColumnWork& tile) {
+    barrier_wait(&shared_.v_empty, tile_phase_ ^ 1);
+    if (lane() == 0) {
+      barrier_arrive_expecting(&shared_.v_full, Shape::kColumnBytes);
+      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.v, v_, &shared_.v_full, tile.column_tile * Shape::kColumns,
+                                                  tile.kv_head, tile.batch);
+    }
+    tile_phase_ ^= 1;
+  }
+
+  /// The row tile among those of all heads, padding included.
+  __device__ __forceinline__ int flat_tile(int batch, int head, int row_tile) const {
+    return (batch * arguments_.query_heads + head) * arguments_.padded_row_tiles + row_tile;
+  }
+
+  __device__ __forceinline__ void copy_queries(int stage, int batch, int head, int row_tile, int list, bool masked) {
+    barrier_wait(&shared_.q_empty[stage], phases_.of(stage) ^ 1);
+    if (lane() == 0) {
+      const int tile = flat_tile(batch, head, row_tile);
+      shared_.steps[stage] = {tile, row_tile, list, masked ? 1 : 0};
+      barrier_arrive_expecting(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes);
+      copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage], row_tile * Shape::kRows,
+                                               head, batch);
+      copy_bytes(shared_.lse_log2[stage], arguments_.rows.lse_log2 + static_cast<std::int64_t>(tile) * Shape::kRows,
+                 Shape::kStatisticsBytes, &shared_.q_full[stage]);
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void copy_gradients(int stage, int batch, int head, int row_tile) {
+    barrier_wait(&shared_.grad_o_empty[stage], phases_.of(stage) ^ 1);
+    if (lane() == 0) {
+      barrier_arrive_expecting(&shared_.grad_o_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes);
+      copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.grad_o[stage], grad_o_, &shared_.grad_o_full[stage],
+                                               row_tile * Shape::kRows, head, batch);
+      copy_bytes(shared_.dot[stage],
+                 arguments_.rows.dot + static_cast<std::int64_t>(flat_tile(batch, head, row_tile)) * Shape::kRows,
+                 Shape::kStatisticsBytes, &shared_.grad_o_full[stage]);
+    }
+    __syncwarp();
+  }
+
+  ColumnMemory<Shape>& shared_;
+  const ColumnArguments& arguments_;
+  const CUtensorMap *q_, *k_, *v_, *grad_o_;
+  std::uint32_t tile_phase_ = 0;
+  RingPosition<Shape::kStages> work_;
+  StagePhases phases_;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,259 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check/error_bound.h"
+#include "check/host_tensor.h"
+#include "check/naive_attention.h"
+#include "check/random_numbers.h"
+#include "corpus/corpus.h"
+#include "cuda/device_memory.h"
+#include "flashmask/builders.h"
+#include "flashmask/device_plan.h"
+#include "flashmask/error.h"
+#include "flashmask/reference.h"
+
+namespace flashmask {
+namespace {
+
+using check::AttentionTensors;
+using check::DeviceMemory;
+using check::DeviceTensor;
+using check::RandomNumbers;
+
+std::vector<KernelInfo> backward_kernels() {
+  std::vector<KernelInfo> chosen;
+  for (const KernelInfo& kernel : kernels())
+    if (kernel.device == DeviceType::cuda && kernel.direction == Direction::backward) chosen.push_back(kernel);
+  return chosen;
+}
+
+std::string test_name(const testing::TestParamInfo<KernelInfo>& info) {
+  std::string name = info.param.name;
+  for (char& letter : name)
+    if (letter == '.') letter = '_';
+  return name;
+}
+
+/// Of the kernel's name, such as 128 in sm90.backward.bf16.d128.m64n128.intervals.
+std::int64_t head_dim_of(const KernelInfo& kernel) {
+  return std::stoll(kernel.name.substr(kernel.name.find(".d") + 2));
+}
+
+Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t columns) {
+  Problem problem;
+  problem.batch = rows * columns > 10000 ? 1 : 2;
+  problem.query_length = rows;
+  problem.key_length = columns;
+  problem.query_heads = 4;
+  problem.kv_heads = 2;
+  problem.head_dim = problem.value_dim = head_dim_of(kernel);
+  problem.dtype = kernel.dtype;
+  problem.device = {DeviceType::cuda, 0};
+  return problem;
+}
+
+/// Random inputs, and the gradients that the device gives for them.
+class Call {
+ public:
+  Call(Mask mask, const Problem& problem, std::uint64_t seed, bool with_grad_lse)
+      : tensors(problem, seed), mask_(std::move(mask)), problem_(problem), with_grad_lse_(with_grad_lse) {
+    // What no softmax gave does where nothing is compared with what is right.
+    RandomNumbers random(seed + 1);
+    tensors.o.fill_normal(random);
+    tensors.lse.fill_normal(random);
+  }
+
+  /// grad_q, grad_k and grad_v of `tensors` receive the results.
+  void run(const PlanOptions& options) {
+    for (check::HostTensor* output : {&tensors.grad_q, &tensors.grad_k, &tensors.grad_v}) output->fill_nan();
+    const DeviceMemory memory(plan_bytes(mask_.shape(), problem_, options));
+    const Plan plan = flashmask::plan(mask_, problem_, {nullptr, memory.data(), memory.bytes()}, options);
+    const BackwardTensors host = tensors.backward();
+    const DeviceTensor q(host.q), k(host.k), v(host.v), o(host.o), lse(host.lse), grad_o(host.grad_o),
+        grad_lse(host.grad_lse), grad_q(host.grad_q), grad_k(host.grad_k), grad_v(host.grad_v);
+    const DeviceMemory workspace(plan.workspace_bytes(Direction::backward, 1));
+    backward(plan,
+             {.q = q.view(),
+              .k = k.view(),
+              .v = v.view(),
+              .o = o.view(),
+              .lse = lse.view(),
+              .grad_o = grad_o.view(),
+              .grad_lse = with_grad_lse_ ? grad_lse.view() : TensorView{},
+              .grad_q = grad_q.view(),
+              .grad_k = grad_k.view(),
+              .grad_v = grad_v.view()},
+             {.workspace = workspace.data(), .workspace_bytes = workspace.bytes()});
+    cuda::check(cudaDeviceSynchronize(), "backward");
+    grad_q.download();
+    grad_k.download();
+    grad_v.download();
+  }
+
+  AttentionTensors tensors;
+
+ protected:
+  Mask mask_;
+  Problem problem_;
+  bool with_grad_lse_;
+};
+
+/// The same after a forward, and what is right. o and lse are the reference's, rounded: no forward kernel matters.
+class CheckedCall : public Call {
+ public:
+  CheckedCall(Mask mask, const Problem& problem, std::uint64_t seed, bool with_grad_lse)
+      : Call(std::move(mask), problem, seed, with_grad_lse) {
+    const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
+    const std::vector<double> grad_o = tensors.grad_o.values();
+    const std::vector<double> grad_lse = with_grad_lse ? tensors.grad_lse.values() : std::vector<double>();
+    const reference::Inputs inputs{q, k, v};
+    const reference::Outputs outputs = reference::forward(problem, mask_, inputs);
+    for (std::size_t i = 0; i < outputs.o.size(); ++i)
+      tensors.o.set(static_cast<std::int64_t>(i), static_cast<float>(outputs.o[i]));
+    for (std::size_t i = 0; i < outputs.lse.size(); ++i)
+      tensors.lse.set(static_cast<std::int64_t>(i), static_cast<float>(outputs.lse[i]));
+    expected_ = reference::backward(problem, mask_, inputs, grad_o, grad_lse);
+    naive_ = check::naive::attend(problem, mask_, inputs, grad_o, grad_lse);
+  }
+
+  void expect_accurate(const std::string& what) const {
+    const auto ratio = [&](const check::HostTensor& output, const std::vector<double>& reference,
+                           const std::vector<double>& naive) {
+      check::ErrorBound bound(problem_.dtype);
+      bound.add(output.values(), reference, naive);
+      return bound.result().ratio();
+    };
+    EXPECT_LE(ratio(tensors.grad_q, expected_.q, naive_.grad_q), 1) << what << ", grad_q";
+    EXPECT_LE(ratio(tensors.grad_k, expected_.k, naive_.grad_k), 1) << what << ", grad_k";
+    EXPECT_LE(ratio(tensors.grad_v, expected_.v, naive_.grad_v), 1) << what << ", grad_v";
+  }
+
+ private:
+  reference::Gradients expected_;
+  check::naive::Results naive_;
+};
+
+std::vector<std::byte> bits_of(const check::HostTensor& tensor) {
+  const auto* bytes = static_cast<const std::byte*>(tensor.view().data);
+  return {bytes, bytes + static_cast<std::size_t>(tensor.size()) * size_in_bytes(tensor.view().dtype)};
+}
+
+class SM90Backward : public testing::TestWithParam<KernelInfo> {
+ protected:
+  PlanOptions options(Visit visit = Visit::active) const {
+    return {.visit = visit, .kernel = GetParam().name, .deterministic = GetParam().deterministic};
+  }
+  /// Of gradients that have to repeat: those of q only where the kernel promises it.
+  std::vector<std::vector<std::byte>> repeatable(const AttentionTensors& tensors) const {
+    std::vector<std::vector<std::byte>> bits = {bits_of(tensors.grad_k), bits_of(tensors.grad_v)};
+    if (GetParam().deterministic) bits.push_back(bits_of(tensors.grad_q));
+    return bits;
+  }
+};
+
+TEST_P(SM90Backward, HoldsTheBoundOverTheCorpus) {
+  std::size_t turn = 0;
+  for (const corpus::Entry& entry : corpus::entries()) {
+    for (const corpus::Size& size : corpus::awkward_sizes()) {
+      const std::int64_t heads = std::vector<std::int64_t>{1, 2, 4}[turn++ % 3];
+      if (!entry.accepts(size)) continue;
+      const Mask mask = entry.build({size.rows, size.columns, heads});
+      if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() != nullptr) continue;
+      CheckedCall one(mask, problem_for(GetParam(), size.rows, size.columns), turn, turn % 2 == 0);
+      one.run(options());
+      one.expect_accurate(entry.name + " " + std::to_string(size.rows) + " x " + std::to_string(size.columns));
+    }
+  }
+}
+
+TEST_P(SM90Backward, VisitingEveryTileGivesTheSameBits) {
+  CheckedCall one(masks::sliding_window(700, 900, 230), problem_for(GetParam(), 700, 900), 3, true);
+  one.run(options());
+  const auto skipping = repeatable(one.tensors);
+  one.run(options(Visit::all));
+  EXPECT_EQ(repeatable(one.tensors), skipping);
+  one.expect_accurate("every tile");
+}
+
+TEST_P(SM90Backward, RepeatsToTheBit) {
+  Call one(masks::causal_document(std::vector<std::int64_t>{100, 700, 37, 500}, 1500),
+           problem_for(GetParam(), 1500, 1500), 4, false);
+  one.run(options());
+  const auto first = repeatable(one.tensors);
+  for (int repeat = 0; repeat < (GetParam().deterministic ? 1000 : 100); ++repeat) {
+    one.run(options());
+    ASSERT_EQ(repeatable(one.tensors), first) << repeat;
+  }
+}
+
+TEST_P(SM90Backward, KeysInSkippedTilesMayHoldAnything) {
+  // Nobody sees the first 413 columns.
+  const Problem problem = problem_for(GetParam(), 512, 1024);
+  CheckedCall one(masks::sliding_window(512, 1024, 100), problem, 5, true);
+  const std::int64_t skipped = 384 * problem.kv_heads * problem.head_dim;
+  for (std::int64_t i = 0; i < skipped; ++i) {
+    one.tensors.k.set(i, NAN);
+    one.tensors.v.set(i, INFINITY);
+  }
+  one.run(options());
+  one.expect_accurate("NaN in skipped keys");
+  for (std::int64_t i = 0; i < skipped; ++i)
+    ASSERT_TRUE(one.tensors.grad_k.at(i) == 0 && one.tensors.grad_v.at(i) == 0) << i;
+}
+
+TEST_P(SM90Backward, PadsSmallerHeads) {
+  for (const std::int64_t head_dim : {std::int64_t{8}, std::int64_t{40}, head_dim_of(GetParam()) - 8}) {
+    Problem problem = problem_for(GetParam(), 200, 333);
+    problem.head_dim = head_dim;
+    problem.value_dim = head_dim_of(GetParam()) - 24;
+    CheckedCall one(masks::causal(200, 333), problem, 7, true);
+    one.run(options());
+    one.expect_accurate("head dim " + std::to_string(head_dim));
+  }
+}
+
+TEST_P(SM90Backward, ScalesAsAsked) {
+  Problem problem = problem_for(GetParam(), 150, 150);
+  problem.scale = 0.37F;
+  CheckedCall one(masks::causal(150, 150), problem, 8, false);
+  one.run(options());
+  one.expect_accurate("scale 0.37");
+}
+
+TEST_P(SM90Backward, HasNoGradientWithoutQueriesOrKeys) {
+  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{0, 200}, {200, 0}}) {
+    Call one(masks::full(rows, columns), problem_for(GetParam(), rows, columns), 9, false);
+    one.run(options());
+    for (const check::HostTensor* gradient : {&one.tensors.grad_q, &one.tensors.grad_k, &one.tensors.grad_v})
+      for (std::int64_t i = 0; i < gradient->size(); ++i) ASSERT_EQ(gradient->at(i), 0) << rows << " x " << columns;
+  }
+}
+
+TEST_P(SM90Backward, NamesATensorThatLiesBadly) {
+  const Problem problem = problem_for(GetParam(), 64, 64);
+  const Mask mask = masks::causal(64, 64);
+  AttentionTensors tensors(problem, 10);
+  const DeviceMemory memory(plan_bytes(mask.shape(), problem, options()));
+  const Plan placed = plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options());
+  const DeviceMemory workspace(placed.workspace_bytes(Direction::backward, 1));
+  BackwardTensors given = tensors.backward();
+  for (TensorView* view : {&given.q, &given.k, &given.v, &given.o, &given.lse, &given.grad_o, &given.grad_lse,
+                           &given.grad_q, &given.grad_k, &given.grad_v})
+    view->device = problem.device;
+  given.grad_q.data = static_cast<std::byte*>(given.grad_q.data) + 2;
+  try {
+    backward(placed, given, {.workspace = workspace.data(), .workspace_bytes = workspace.bytes()});
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("backward: grad_q"), std::string::npos) << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, SM90Backward, testing::ValuesIn(backward_kernels()), test_name);
+
+}  // namespace
+}  // namespace flashmask
