@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,22 +21,60 @@ struct PlanPlace {
   std::size_t bytes = 0;  ///< of the memory; at least plan_bytes()
 };
 
-/// startend_row_indices in the memory of a GPU; see startend_row_indices.h. Read once, on the stream.
+// Masks in the memory of a GPU. What they point to is read once, on the stream, and may go afterwards.
+
+/// Blocks of 128 × 128 scores that are kept or left out as a whole; see block_map.h.
+struct DeviceBlockMap {
+  static constexpr int kBlock = 128;
+  /// [batch, heads, ⌈rows / 128⌉, ⌈columns / 128⌉], nonzero = keep; nullptr: all are kept.
+  const std::int32_t* keep = nullptr;
+  std::int64_t batch = 1;  ///< 1 or that of the mask, as heads
+  std::int64_t heads = 1;
+};
+
+/// startend_row_indices; see startend_row_indices.h.
 struct DeviceRowIndices {
   const std::int32_t* values = nullptr;  ///< [batch, heads, columns, vectors]
   MaskShape shape;
   int vectors = 1;
   bool causal = true;
+  DeviceBlockMap blocks = {};  ///< ANDed onto them
 };
 
-/// Bytes on the device that a plan of such a mask needs. Throws where no kernel of the device serves the problem.
-FLASHMASK_API std::size_t plan_bytes(const MaskShape& mask, const Problem& problem, const PlanOptions& options = {});
+/// Dense booleans [batch, heads, rows, columns], a byte each, nonzero = visible.
+struct DeviceDenseMask {
+  const std::uint8_t* data = nullptr;
+  MaskShape shape;
+  std::array<std::int64_t, 4> strides{};  ///< in bytes
+};
 
-/// backward() throws where no backward kernel of the device serves the problem. Masks of the form bits, dropout and
-/// reordering are refused with Status::unsupported.
+/// Bits [batch, heads, rows, ⌈columns / 8⌉] as from_packed() takes them: bit c % 8 of byte c / 8 for column c.
+struct DevicePackedMask {
+  const std::uint8_t* bits = nullptr;
+  MaskShape shape;
+};
+
+/// Bytes on the device that a plan of such a mask needs: with intervals alone, of a mask, or of what lies there. Bits
+/// that lie there take a quarter of a byte a score. Throws where no kernel of the device serves the problem.
+FLASHMASK_API std::size_t plan_bytes(const MaskShape& intervals, const Problem& problem,
+                                     const PlanOptions& options = {});
+FLASHMASK_API std::size_t plan_bytes(const Mask& mask, const Problem& problem, const PlanOptions& options = {});
+FLASHMASK_API std::size_t plan_bytes(const DeviceRowIndices& rows, const Problem& problem,
+                                     const PlanOptions& options = {});
+FLASHMASK_API std::size_t plan_bytes(const DeviceDenseMask& mask, const Problem& problem,
+                                     const PlanOptions& options = {});
+FLASHMASK_API std::size_t plan_bytes(const DevicePackedMask& mask, const Problem& problem,
+                                     const PlanOptions& options = {});
+
+/// backward() throws where no backward kernel of the device serves the problem. Dropout and reordering are refused with
+/// Status::unsupported.
 FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});
 FLASHMASK_API Plan plan(const DeviceRowIndices& rows, const Problem& problem, const PlanPlace& place,
+                        const PlanOptions& options = {});
+FLASHMASK_API Plan plan(const DeviceDenseMask& mask, const Problem& problem, const PlanPlace& place,
+                        const PlanOptions& options = {});
+FLASHMASK_API Plan plan(const DevicePackedMask& mask, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});
 
 }  // namespace flashmask

@@ -1,9 +1,11 @@
 #include <cuda_runtime_api.h>
 
+#include "cuda/bit_cells.h"
 #include "cuda/device.h"
 #include "cuda/status.h"
 #include "cuda/tile_map.h"
 #include "dispatch/device_plan.h"
+#include "flashmask/block_map.h"
 
 namespace flashmask {
 namespace {
@@ -34,35 +36,86 @@ struct Intervals {
   std::int32_t* values[4];
 };
 
-/// How the caller's memory is used.
+/// A BitMask's arrays, to be copied from the host.
+struct HostCells {
+  std::int64_t* offsets = nullptr;
+  Run* runs = nullptr;
+  std::int64_t* first_cells = nullptr;
+  std::uint64_t* words = nullptr;
+};
+
+/// How the caller's memory is used; a mask leaves out what it has no use for.
 struct Layout {
-  Intervals intervals;
+  Intervals intervals{};
+  std::uint8_t* blocks = nullptr;  // of a map that is copied from the host
+  bool as_bits = false;
+  cuda::BitStorage bits{};
+  HostCells host_cells;
   cuda::TileMaps forward{}, finer{}, backward{};
   std::size_t bytes;
 
-  Layout(const MaskShape& mask, const DeviceTileShapes& tiles, void* memory) {
-    Pieces pieces(memory);
-    for (std::int32_t*& array : intervals.values)
-      array = pieces.take<std::int32_t>(static_cast<std::size_t>(mask.batch * mask.heads * mask.columns));
-    forward = take_maps(pieces, mask, tiles.forward);
+  Layout(const DeviceSource& source, const DeviceTileShapes& tiles, void* memory) : pieces_(memory) {
+    const MaskShape mask = std::visit([this](const auto* from) { return take_mask(*from); }, source);
+    forward = take_maps(mask, tiles.forward);
     if (tiles.finer.has_value() && is_worth_choosing(cuda::TileCounts(mask, *tiles.finer).by_row_words())) {
-      finer = take_maps(pieces, mask, *tiles.finer);
-      std::uint32_t* const visited = pieces.take<std::uint32_t>(2);
+      finer = take_maps(mask, *tiles.finer);
+      std::uint32_t* const visited = pieces_.take<std::uint32_t>(2);
       forward.visited = visited;
       finer.visited = visited == nullptr ? nullptr : visited + 1;
     }
     if (tiles.backward.has_value())
-      backward.by_column = pieces.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
-    bytes = pieces.bytes();
+      backward.by_column = pieces_.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
+    bytes = pieces_.bytes();
   }
 
  private:
   static bool is_worth_choosing(std::size_t words) { return words > 0 && words <= kFinerWords; }
-  static cuda::TileMaps take_maps(Pieces& pieces, const MaskShape& mask, TileShape tile) {
+  /// By rows of tiles. Intervals say what a column looks like, and that is turned.
+  cuda::TileMaps take_maps(const MaskShape& mask, TileShape tile) {
     const cuda::TileCounts counts(mask, tile);
-    std::uint32_t* const by_column = pieces.take<std::uint32_t>(counts.by_column_words());
-    return {by_column, pieces.take<std::uint32_t>(counts.by_row_words())};
+    std::uint32_t* const by_column = as_bits ? nullptr : pieces_.take<std::uint32_t>(counts.by_column_words());
+    return {by_column, pieces_.take<std::uint32_t>(counts.by_row_words())};
   }
+
+  MaskShape take_mask(const LoweredMask& mask) {
+    if (mask.form() == MaskForm::intervals) {
+      take_intervals(mask.shape());
+      if (mask.blocks() != nullptr) blocks = pieces_.take<std::uint8_t>(mask.blocks()->memory_bytes());
+    } else {
+      take_host_cells(mask.bits());
+    }
+    return mask.shape();
+  }
+  MaskShape take_mask(const DeviceRowIndices& rows) {
+    take_intervals(rows.shape);
+    return rows.shape;
+  }
+  template <class AllCells>
+  MaskShape take_mask(const AllCells& mask) {
+    take_cells(mask.shape, cuda::cell_count(mask.shape));
+    return mask.shape;
+  }
+
+  void take_intervals(const MaskShape& mask) {
+    for (std::int32_t*& array : intervals.values)
+      array = pieces_.take<std::int32_t>(static_cast<std::size_t>(mask.batch * mask.heads * mask.columns));
+  }
+  void take_cells(const MaskShape& mask, std::size_t stored) {
+    as_bits = true;
+    bits.words = pieces_.take<std::uint32_t>(stored * DeviceBits::kCellWords);
+    bits.granules = pieces_.take<std::uint32_t>(cuda::granule_words(mask));
+  }
+  void take_host_cells(const BitMask& mask) {
+    const auto stored = static_cast<std::size_t>(mask.partial_cells());
+    take_cells(mask.shape(), stored);
+    bits.index = pieces_.take<CellEntry>(cuda::cell_entries(mask.shape()));
+    host_cells.offsets = pieces_.take<std::int64_t>(mask.cells().offsets.size());
+    host_cells.runs = pieces_.take<Run>(mask.cells().runs.size());
+    host_cells.first_cells = pieces_.take<std::int64_t>(mask.cells().runs.size());
+    host_cells.words = pieces_.take<std::uint64_t>(stored * BitMask::kCell);
+  }
+
+  Pieces pieces_;
 };
 
 struct Range {
@@ -104,14 +157,106 @@ __global__ void lower_row_indices(DeviceRowIndices rows, Intervals out, std::int
   out.values[3][at] = second.end;
 }
 
-DevicePlan classify(const MaskShape& mask, const DeviceTileShapes& tiles, const Layout& layout, void* stream) {
+/// Puts a mask into its place on the device.
+class Filler {
+ public:
+  Filler(const Layout& layout, void* stream) : layout_(layout), stream_(static_cast<cudaStream_t>(stream)) {}
+
+  void fill(const LoweredMask& mask) const {
+    if (mask.form() == MaskForm::bits) {
+      fill(mask.bits());
+      return;
+    }
+    const IntervalMask& from = mask.intervals();
+    const std::int32_t* const values[4] = {from.first_begin(), from.first_end(), from.second_begin(),
+                                           from.second_end()};
+    const MaskShape& shape = mask.shape();
+    for (int i = 0; i < 4; ++i)
+      copy(layout_.intervals.values[i], values[i], static_cast<std::size_t>(shape.batch * shape.heads * shape.columns));
+    if (mask.blocks() != nullptr) copy(layout_.blocks, mask.blocks()->row(0, 0, 0), mask.blocks()->memory_bytes());
+  }
+
+  void fill(const DeviceRowIndices& rows) const {
+    const std::int64_t columns = rows.shape.batch * rows.shape.heads * rows.shape.columns;
+    constexpr int kThreads = 256;
+    if (columns == 0) return;
+    lower_row_indices<<<static_cast<unsigned>((columns + kThreads - 1) / kThreads), kThreads, 0, stream_>>>(
+        rows, layout_.intervals, columns);
+    cuda::check(cudaGetLastError(), "plan: lower_row_indices");
+  }
+
+  void fill(const DeviceDenseMask& mask) const { cuda::pack_cells(mask, layout_.bits, stream_); }
+  void fill(const DevicePackedMask& mask) const { cuda::pack_cells(mask, layout_.bits, stream_); }
+
+ private:
+  void fill(const BitMask& mask) const {
+    const HostCells& to = layout_.host_cells;
+    copy(to.offsets, mask.cells().offsets.data(), mask.cells().offsets.size());
+    copy(to.runs, mask.cells().runs.data(), mask.cells().runs.size());
+    copy(to.first_cells, mask.first_cells(), mask.cells().runs.size());
+    copy(to.words, mask.words(), static_cast<std::size_t>(mask.partial_cells()) * BitMask::kCell);
+    cuda::pack_cells({to.offsets, to.runs, to.first_cells, to.words}, mask.shape(), layout_.bits, stream_);
+  }
+
+  /// Memory of the host may go once this returns: the driver has taken what is not on the device yet.
+  template <class T>
+  void copy(T* to, const T* from, std::size_t count) const {
+    if (count == 0) return;
+    cuda::check(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyHostToDevice, stream_),
+                "plan: copying the mask");
+  }
+
+  const Layout& layout_;
+  cudaStream_t stream_;
+};
+
+cuda::KeptBlocks blocks_of(const LoweredMask& mask, const Layout& layout) {
+  if (mask.blocks() == nullptr) return {};
+  const BlockMap& map = *mask.blocks();
+  const MaskShape& shape = map.shape();
+  return {.keep = layout.blocks,
+          .wide = false,
+          .batch = static_cast<int>(shape.batch),
+          .heads = static_cast<int>(shape.heads),
+          .rows = static_cast<int>(map.block_rows()),
+          .columns = static_cast<int>(map.block_columns()),
+          .block = static_cast<int>(map.block())};
+}
+
+cuda::KeptBlocks blocks_of(const DeviceRowIndices& rows, const Layout&) {
+  const cuda::TileCounts blocks(rows.shape, {DeviceBlockMap::kBlock, DeviceBlockMap::kBlock});
+  return {.keep = rows.blocks.keep,
+          .wide = true,
+          .batch = static_cast<int>(rows.blocks.batch),
+          .heads = static_cast<int>(rows.blocks.heads),
+          .rows = blocks.rows,
+          .columns = blocks.columns,
+          .block = DeviceBlockMap::kBlock};
+}
+
+template <class AllCells>
+cuda::KeptBlocks blocks_of(const AllCells&, const Layout&) {
+  return {};
+}
+
+DeviceMask device_mask(const MaskShape& shape, const Layout& layout) {
   const auto& values = layout.intervals.values;
-  const std::int32_t* const intervals[4] = {values[0], values[1], values[2], values[3]};
-  const auto make_maps = [&](TileShape tile, const cuda::TileMaps& maps) {
-    cuda::make_tile_map(intervals, mask, tile, maps, static_cast<cudaStream_t>(stream));
-  };
+  return {shape, {values[0], values[1], values[2], values[3]}, {layout.bits.words, layout.bits.index}};
+}
+
+template <class Source>
+DevicePlan classify(const Source& source, const MaskShape& shape, const DeviceTileShapes& tiles, const Layout& layout,
+                    cudaStream_t stream) {
   DevicePlan plan{};
-  plan.mask = {mask, {values[0], values[1], values[2], values[3]}};
+  plan.mask = device_mask(shape, layout);
+  const cuda::KeptBlocks blocks = blocks_of(source, layout);
+  const auto make_maps = [&](TileShape tile, const cuda::TileMaps& maps) {
+    if (layout.as_bits) {
+      cuda::make_tile_map(layout.bits.granules, shape, tile, maps, stream);
+    } else {
+      cuda::make_tile_map(plan.mask.intervals, blocks, shape, tile, maps, stream);
+    }
+  };
   make_maps(tiles.forward, layout.forward);
   plan.forward = {tiles.forward, layout.forward.by_row, nullptr};
   if (layout.finer.by_row != nullptr) {
@@ -125,38 +270,28 @@ DevicePlan classify(const MaskShape& mask, const DeviceTileShapes& tiles, const 
   return plan;
 }
 
+const MaskShape& shape_of(const LoweredMask& mask) { return mask.shape(); }
+template <class OnDevice>
+const MaskShape& shape_of(const OnDevice& mask) {
+  return mask.shape;
+}
+
 }  // namespace
 
-std::size_t device_plan_bytes(const MaskShape& mask, const DeviceTileShapes& tiles) {
-  return Layout(mask, tiles, nullptr).bytes;
+std::size_t device_plan_bytes(const DeviceSource& source, const DeviceTileShapes& tiles) {
+  return Layout(source, tiles, nullptr).bytes;
 }
 
-DevicePlan make_device_plan(const IntervalMask& mask, const DeviceTileShapes& tiles, Device device,
+DevicePlan make_device_plan(const DeviceSource& source, const DeviceTileShapes& tiles, Device device,
                             const PlanPlace& place) {
   const cuda::CurrentDevice current(device);
-  const MaskShape& shape = mask.shape();
-  const Layout layout(shape, tiles, place.memory);
-  const std::int32_t* const values[4] = {mask.first_begin(), mask.first_end(), mask.second_begin(), mask.second_end()};
-  const std::size_t bytes = static_cast<std::size_t>(shape.batch * shape.heads * shape.columns) * sizeof(std::int32_t);
-  for (int i = 0; i < 4; ++i)
-    cuda::check(cudaMemcpyAsync(layout.intervals.values[i], values[i], bytes, cudaMemcpyHostToDevice,
-                                static_cast<cudaStream_t>(place.stream)),
-                "plan: copying the mask");
-  return classify(shape, tiles, layout, place.stream);
-}
-
-DevicePlan make_device_plan(const DeviceRowIndices& rows, const DeviceTileShapes& tiles, Device device,
-                            const PlanPlace& place) {
-  const cuda::CurrentDevice current(device);
-  const Layout layout(rows.shape, tiles, place.memory);
-  const std::int64_t columns = rows.shape.batch * rows.shape.heads * rows.shape.columns;
-  constexpr int kThreads = 256;
-  if (columns > 0) {
-    lower_row_indices<<<static_cast<unsigned>((columns + kThreads - 1) / kThreads), kThreads, 0,
-                        static_cast<cudaStream_t>(place.stream)>>>(rows, layout.intervals, columns);
-    cuda::check(cudaGetLastError(), "plan: lower_row_indices");
-  }
-  return classify(rows.shape, tiles, layout, place.stream);
+  const Layout layout(source, tiles, place.memory);
+  return std::visit(
+      [&](const auto* from) {
+        Filler(layout, place.stream).fill(*from);
+        return classify(*from, shape_of(*from), tiles, layout, static_cast<cudaStream_t>(place.stream));
+      },
+      source);
 }
 
 }  // namespace flashmask

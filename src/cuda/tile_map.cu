@@ -10,7 +10,19 @@ __host__ __device__ constexpr int divide_up(int a, int b) { return (a + b - 1) /
 
 struct Classification {
   const std::int32_t* intervals[4];
-  int rows, columns, tile_rows, tile_columns;
+  KeptBlocks blocks;
+  int heads, rows, columns, tile_rows, tile_columns;
+
+  /// Whether the block of a tile is kept.
+  __device__ bool keeps(int list, int row_tile, int column_tile) const {
+    if (blocks.keep == nullptr) return true;
+    const int batch = blocks.batch == 1 ? 0 : list / heads, head = blocks.heads == 1 ? 0 : list % heads;
+    const std::int64_t row =
+        (static_cast<std::int64_t>(batch) * blocks.heads + head) * blocks.rows + row_tile * tile_rows / blocks.block;
+    const std::int64_t at = row * blocks.columns + column_tile * tile_columns / blocks.block;
+    return blocks.wide ? static_cast<const std::int32_t*>(blocks.keep)[at] != 0
+                       : static_cast<const std::uint8_t*>(blocks.keep)[at] != 0;
+  }
 };
 
 /// Sums of a value over this lane and those before it.
@@ -59,7 +71,8 @@ __global__ void classify_columns(Classification mask, std::uint32_t* by_column, 
     const int row = word * 32 + lane;
     covering += sum_before(covered[row]);
     touching += sum_before(touched[row]);
-    const bool exists = row < row_tiles, skip = !exists || covering == columns, full = exists && touching == 0;
+    const bool skip = row >= row_tiles || covering == columns || !mask.keeps(blockIdx.y, row, blockIdx.x);
+    const bool full = !skip && touching == 0;
     const std::uint32_t partial_bits = __ballot_sync(kAllLanes, !full && !skip);
     const std::uint32_t full_bits = __ballot_sync(kAllLanes, full);
     if (lane == 0) {
@@ -102,11 +115,13 @@ TileCounts::TileCounts(const MaskShape& mask, TileShape tile)
       rows(divide_up(static_cast<int>(mask.rows), tile.rows)),
       columns(divide_up(static_cast<int>(mask.columns), tile.columns)) {}
 
-void make_tile_map(const std::int32_t* const (&intervals)[4], const MaskShape& mask, TileShape tile,
-                   const TileMaps& maps, cudaStream_t stream) {
+void make_tile_map(const std::int32_t* const (&intervals)[4], const KeptBlocks& blocks, const MaskShape& mask,
+                   TileShape tile, const TileMaps& maps, cudaStream_t stream) {
   const TileCounts tiles(mask, tile);
   if (tiles.by_row_words() == 0) return;
   const Classification classification{{intervals[0], intervals[1], intervals[2], intervals[3]},
+                                      blocks,
+                                      static_cast<int>(mask.heads),
                                       static_cast<int>(mask.rows),
                                       static_cast<int>(mask.columns),
                                       tile.rows,

@@ -24,6 +24,14 @@ struct TileCounts {
   std::size_t by_column_words() const { return std::size_t{2} * lists * columns * row_words(); }
 };
 
+/// Which blocks of scores of a mask are kept, in the memory of the device. No tile lies in two blocks.
+struct KeptBlocks {
+  const void* keep;  ///< [batch, heads, rows, columns] of blocks, not 0 = keep; nullptr: all are
+  bool wide;         ///< 32-bit integers instead of bytes
+  int batch, heads, rows, columns;
+  int block;  ///< scores on a side
+};
+
 /// What make_tile_map() fills, on the device.
 struct TileMaps {
   std::uint32_t* by_column;
@@ -32,8 +40,9 @@ struct TileMaps {
 };
 
 /// Fills the maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
-/// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form.
-void make_tile_map(const std::int32_t* const (&intervals)[4], const MaskShape& mask, TileShape tile,
-                   const TileMaps& maps, cudaStream_t stream);
+/// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form; tiles of blocks that are
+/// not kept are skipped.
+void make_tile_map(const std::int32_t* const (&intervals)[4], const KeptBlocks& blocks, const MaskShape& mask,
+                   TileShape tile, const TileMaps& maps, cudaStream_t stream);
 
 }  // namespace flashmask::cuda

@@ -3,16 +3,33 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <variant>
 
 #include "flashmask/device_plan.h"
 #include "flashmask/tile.h"
 
 namespace flashmask {
 
-/// The mask as kernels of a GPU read it, in the memory of the device.
+/// What 32 neighbouring cells of a row of cells are.
+struct alignas(16) CellEntry {
+  std::uint32_t stored;  ///< bit i: the words of cell i are there
+  std::uint32_t full;    ///< bit i: cell i is visible throughout; in neither: it is masked
+  std::uint32_t first;   ///< the number of the first stored one; the others follow
+  std::uint32_t unused;
+};
+
+/// A mask as bits: cells of 64 × 64 scores, read through cuda/bit_cells.cuh.
+struct DeviceBits {
+  static constexpr int kCellWords = 256;  ///< 64 × 64 bits by rows, then the same by columns
+  const std::uint32_t* words;             ///< [stored cells, kCellWords]
+  const CellEntry* index;  ///< [batch, heads, rows of cells, ⌈columns of cells / 32⌉]; nullptr: all cells are stored
+};
+
+/// The mask as kernels of a GPU read it, in the memory of the device: one of the two forms, the other is null.
 struct DeviceMask {
   MaskShape shape;
   const std::int32_t* intervals[4];  ///< [batch, heads, columns]: first begin, first end, second begin, second end
+  DeviceBits bits;
 };
 
 /// Which tiles a kernel visits, in the memory of the device: the maps of cuda/tile_map.h, null where it reads none.
@@ -39,12 +56,14 @@ struct DeviceTileShapes {
   std::optional<TileShape> backward;
 };
 
-std::size_t device_plan_bytes(const MaskShape& mask, const DeviceTileShapes& tiles);
+/// What a plan is made from.
+using DeviceSource =
+    std::variant<const LoweredMask*, const DeviceRowIndices*, const DeviceDenseMask*, const DevicePackedMask*>;
+
+std::size_t device_plan_bytes(const DeviceSource& source, const DeviceTileShapes& tiles);
 
 /// The place has enough memory.
-DevicePlan make_device_plan(const IntervalMask& mask, const DeviceTileShapes& tiles, Device device,
-                            const PlanPlace& place);
-DevicePlan make_device_plan(const DeviceRowIndices& rows, const DeviceTileShapes& tiles, Device device,
+DevicePlan make_device_plan(const DeviceSource& source, const DeviceTileShapes& tiles, Device device,
                             const PlanPlace& place);
 
 }  // namespace flashmask

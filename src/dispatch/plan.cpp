@@ -87,7 +87,7 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
   validate(problem);
   check_mask(mask.shape(), problem);
   if (problem.device.type != DeviceType::cpu) {
-    select_kernel({Direction::forward, problem, mask.lowered().form(), options.kernel});
+    select_kernel({Direction::forward, problem, options.form.value_or(mask.lowered().form()), options.kernel});
     refuse_mask("the problem is on " + to_string(problem.device) +
                 "; give a PlanPlace, as a plan for a GPU is made in memory there");
   }

@@ -12,10 +12,8 @@ namespace {
 
 KernelRows cuda_kernels() { return {}; }
 
-std::size_t device_plan_bytes(const MaskShape&, const DeviceTileShapes&) { refuse(); }
+std::size_t device_plan_bytes(const DeviceSource&, const DeviceTileShapes&) { refuse(); }
 
-DevicePlan make_device_plan(const IntervalMask&, const DeviceTileShapes&, Device, const PlanPlace&) { refuse(); }
-
-DevicePlan make_device_plan(const DeviceRowIndices&, const DeviceTileShapes&, Device, const PlanPlace&) { refuse(); }
+DevicePlan make_device_plan(const DeviceSource&, const DeviceTileShapes&, Device, const PlanPlace&) { refuse(); }
 
 }  // namespace flashmask

@@ -12,6 +12,7 @@
 #include "check/naive_attention.h"
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/error.h"
@@ -70,8 +71,8 @@ struct PlacedPlan {
   Plan plan;
 
   template <class Source>
-  PlacedPlan(const Source& mask, const MaskShape& shape, const Problem& problem, const PlanOptions& options)
-      : memory(plan_bytes(shape, problem, options)),
+  PlacedPlan(const Source& mask, const Problem& problem, const PlanOptions& options)
+      : memory(plan_bytes(mask, problem, options)),
         plan(flashmask::plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options)) {}
 };
 
@@ -117,7 +118,18 @@ void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTe
 
 class SM90Forward : public testing::TestWithParam<KernelInfo> {
  protected:
-  PlanOptions options(Visit visit = Visit::active) const { return {.visit = visit, .kernel = GetParam().name}; }
+  PlanOptions options(Visit visit = Visit::active) const {
+    return {.visit = visit, .form = GetParam().predicate, .kernel = GetParam().name};
+  }
+
+  /// Whether the kernel reads a mask of the form that it has, or bits, which any mask becomes.
+  bool reads(const Mask& mask) const {
+    if (GetParam().predicate == MaskForm::bits) return true;
+    const BlockMap* blocks = mask.lowered().blocks();
+    const TileShape tile = GetParam().tile;
+    return mask.lowered().form() == MaskForm::intervals &&
+           (blocks == nullptr || (blocks->block() % tile.rows == 0 && blocks->block() % tile.columns == 0));
+  }
 };
 
 TEST_P(SM90Forward, HoldsTheBoundOverTheCorpus) {
@@ -127,10 +139,10 @@ TEST_P(SM90Forward, HoldsTheBoundOverTheCorpus) {
       const std::int64_t heads = std::vector<std::int64_t>{1, 2, 6}[turn++ % 3];
       if (!entry.accepts(size)) continue;
       const Mask mask = entry.build({size.rows, size.columns, heads});
-      if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() != nullptr) continue;
+      if (!reads(mask)) continue;
       const Problem problem = problem_for(GetParam(), size.rows, size.columns);
       AttentionTensors tensors(problem, turn);
-      const PlacedPlan placed(mask, mask.shape(), problem, options());
+      const PlacedPlan placed(mask, problem, options());
       run(placed.plan, tensors);
       expect_accurate(mask, problem, tensors, entry.name + " " + std::to_string(size.rows));
     }
@@ -141,9 +153,9 @@ TEST_P(SM90Forward, VisitingEveryTileGivesTheSameBits) {
   const Problem problem = problem_for(GetParam(), 700, 900);
   const Mask mask = masks::sliding_window(700, 900, 230);
   AttentionTensors tensors(problem, 3);
-  run(PlacedPlan(mask, mask.shape(), problem, options()).plan, tensors);
+  run(PlacedPlan(mask, problem, options()).plan, tensors);
   const auto skipping = bits_of(tensors);
-  run(PlacedPlan(mask, mask.shape(), problem, options(Visit::all)).plan, tensors);
+  run(PlacedPlan(mask, problem, options(Visit::all)).plan, tensors);
   EXPECT_EQ(bits_of(tensors), skipping);
 }
 
@@ -151,7 +163,7 @@ TEST_P(SM90Forward, RepeatsToTheBit) {
   const Problem problem = problem_for(GetParam(), 1500, 1500);
   const Mask mask = masks::causal_document(std::vector<std::int64_t>{100, 700, 37, 500}, 1500);
   AttentionTensors tensors(problem, 4);
-  const PlacedPlan placed(mask, mask.shape(), problem, options());
+  const PlacedPlan placed(mask, problem, options());
   run(placed.plan, tensors);
   const auto first = bits_of(tensors);
   for (int repeat = 0; repeat < 1000; ++repeat) {
@@ -164,7 +176,7 @@ TEST_P(SM90Forward, KeysInSkippedTilesMayHoldAnything) {
   const Problem problem = problem_for(GetParam(), 512, 1024);
   const Mask mask = masks::sliding_window(512, 1024, 100);  // nobody sees the first 413 columns
   AttentionTensors tensors(problem, 5);
-  const PlacedPlan placed(mask, mask.shape(), problem, options());
+  const PlacedPlan placed(mask, problem, options());
   run(placed.plan, tensors);
   const auto clean = bits_of(tensors);
   const std::int64_t poisoned = 384 * problem.kv_heads;
@@ -174,7 +186,33 @@ TEST_P(SM90Forward, KeysInSkippedTilesMayHoldAnything) {
   EXPECT_EQ(bits_of(tensors), clean);
 }
 
+TEST_P(SM90Forward, HoldsTheBoundOverRaggedSizes) {
+  for (const corpus::Size& size : {corpus::Size{129, 257}, {1000, 63}, {65, 1000}, {450, 1400}}) {
+    const Problem problem = problem_for(GetParam(), size.rows, size.columns);
+    const Mask mask = masks::sliding_window(size.rows, size.columns, 91);
+    AttentionTensors tensors(problem, 8);
+    run(PlacedPlan(mask, problem, options()).plan, tensors);
+    expect_accurate(mask, problem, tensors, std::to_string(size.rows) + " x " + std::to_string(size.columns));
+  }
+}
+
+TEST_P(SM90Forward, VisitingEveryTileUnderABlockMapGivesTheSameBits) {
+  const Problem problem = problem_for(GetParam(), 700, 900);
+  std::vector<std::uint8_t> keep(6 * 8);
+  for (std::size_t i = 0; i < keep.size(); ++i) keep[i] = i * i % 7 < 4 ? 1 : 0;
+  const Mask mask = masks::causal(700, 900) & BlockMap({1, 1, 700, 900}, 128, keep);
+  if (!reads(mask)) GTEST_SKIP() << "the kernel's tiles do not divide blocks";
+  AttentionTensors tensors(problem, 9);
+  run(PlacedPlan(mask, problem, options()).plan, tensors);
+  expect_accurate(mask, problem, tensors, "block map");
+  const auto skipping = bits_of(tensors);
+  const std::string own = GetParam().name, bits = own.substr(0, own.rfind('.')) + ".bits";
+  run(PlacedPlan(mask, problem, {.visit = Visit::all, .kernel = bits}).plan, tensors);
+  EXPECT_EQ(bits_of(tensors), skipping);
+}
+
 TEST_P(SM90Forward, ReadsRowIndicesThatLieOnTheDevice) {
+  if (GetParam().predicate == MaskForm::bits) GTEST_SKIP() << "row indices are intervals";
   const Problem problem = problem_for(GetParam(), 640, 640);
   const Mask mask =
       masks::prefix_lm_document(std::vector<std::int64_t>{300, 200, 140}, std::vector<std::int64_t>{64, 0, 140}, 640);
@@ -184,9 +222,9 @@ TEST_P(SM90Forward, ReadsRowIndicesThatLieOnTheDevice) {
   const DeviceRowIndices on_device{static_cast<const std::int32_t*>(values.data()), rows.shape, rows.vectors,
                                    rows.causal};
   AttentionTensors tensors(problem, 6);
-  run(PlacedPlan(mask, mask.shape(), problem, options()).plan, tensors);
+  run(PlacedPlan(mask, problem, options()).plan, tensors);
   const auto from_host = bits_of(tensors);
-  run(PlacedPlan(on_device, rows.shape, problem, options()).plan, tensors);
+  run(PlacedPlan(on_device, problem, options()).plan, tensors);
   EXPECT_EQ(bits_of(tensors), from_host);
 }
 
@@ -197,7 +235,7 @@ TEST_P(SM90Forward, PadsSmallerHeads) {
     problem.value_dim = value_dim_of(GetParam()) - 24;
     const Mask mask = masks::causal(200, 333);
     AttentionTensors tensors(problem, 7);
-    run(PlacedPlan(mask, mask.shape(), problem, options()).plan, tensors);
+    run(PlacedPlan(mask, problem, options()).plan, tensors);
     expect_accurate(mask, problem, tensors, "head dim " + std::to_string(head_dim));
   }
 }
@@ -216,7 +254,7 @@ TEST_P(SM90Forward, AsksForAPlace) {
 /// What a kernel of this name gives.
 std::vector<std::byte> bits_from(const std::string& kernel, const Mask& mask, const Problem& problem) {
   AttentionTensors tensors(problem, 8);
-  run(PlacedPlan(mask, mask.shape(), problem, {.kernel = kernel}).plan, tensors);
+  run(PlacedPlan(mask, problem, {.kernel = kernel}).plan, tensors);
   return bits_of(tensors);
 }
 

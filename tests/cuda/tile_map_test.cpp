@@ -8,6 +8,7 @@
 
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "cuda/tile_words.h"
 #include "flashmask/builders.h"
 #include "flashmask/schedule.h"
 
@@ -34,7 +35,7 @@ struct Maps {
     d.upload(mask.second_end());
     const auto words = [](const DeviceMemory& memory) { return static_cast<const std::int32_t*>(memory.data()); };
     const std::int32_t* const intervals[4] = {words(a), words(b), words(c), words(d)};
-    cuda::make_tile_map(intervals, mask.shape(), tile,
+    cuda::make_tile_map(intervals, {}, mask.shape(), tile,
                         {static_cast<std::uint32_t*>(columns.data()), static_cast<std::uint32_t*>(rows.data()),
                          static_cast<std::uint32_t*>(count.data())},
                         nullptr);
@@ -44,18 +45,6 @@ struct Maps {
     if (!by_row.empty()) count.download(&visited);
   }
 };
-
-/// The same words from the host's run lists.
-std::vector<std::uint32_t> words_of(const RunLists& lists, std::int64_t count, int words) {
-  std::vector<std::uint32_t> map(static_cast<std::size_t>(count) * 2 * static_cast<std::size_t>(words), 0);
-  for (std::int64_t list = 0; list < count; ++list)
-    for (const Run& run : lists.list(list))
-      for (int tile = run.begin; tile < run.end; ++tile) {
-        const std::int64_t kind = run.kind == TileKind::full ? 1 : 0;
-        map[static_cast<std::size_t>((list * 2 + kind) * words + tile / 32)] |= 1U << (tile % 32);
-      }
-  return map;
-}
 
 std::uint32_t set_bits(const std::vector<std::uint32_t>& words) {
   std::uint32_t count = 0;
@@ -67,11 +56,8 @@ void expect_host_schedule(const Mask& mask, TileShape tile, const std::string& n
   if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() != nullptr) return;
   const Maps maps(mask.lowered().intervals(), tile);
   const TileSchedule expected = schedule(mask.lowered(), tile);
-  const cuda::TileCounts tiles(mask.shape(), tile);
-  EXPECT_EQ(maps.by_row, words_of(expected.rows(), std::int64_t{tiles.lists} * tiles.rows, tiles.column_words()))
-      << name;
-  EXPECT_EQ(maps.by_column, words_of(expected.columns(), std::int64_t{tiles.lists} * tiles.columns, tiles.row_words()))
-      << name;
+  EXPECT_EQ(maps.by_row, check::row_words_of(expected)) << name;
+  EXPECT_EQ(maps.by_column, check::column_words_of(expected)) << name;
   EXPECT_EQ(maps.visited, set_bits(maps.by_row)) << name;
 }
 

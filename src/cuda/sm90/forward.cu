@@ -32,9 +32,9 @@ KernelInfo info_of(const std::string& tiles) {
   info.dtype = kDType<typename Shape::Element>;
   info.device = DeviceType::cuda;
   info.tile = {Shape::kRows, Shape::kColumns};
-  info.predicate = MaskForm::intervals;
+  info.predicate = Shape::kForm;
   info.name = info.arch + ".forward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + value_dim +
-              "." + tiles + ".intervals";
+              "." + tiles + "." + to_string(Shape::kForm);
   return info;
 }
 
@@ -143,22 +143,25 @@ void add_choosing_rows(KernelRows& rows, float area) {
 
 /// Turns pay where exponentials take as long as products. Registers: what ptxas needs for no spills, builders included.
 /// Areas: where documents take the same time in both tiles, measured (docs/kernels/sm90.md).
-template <class T>
+template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
-  add_choosing_rows<ForwardShape<T, 64, 64, 3, 96, 72, 144, true>, ForwardShape<T, 64, 64, 1, 64, 72, 184>>(rows,
-                                                                                                            0.55F);
-  add_choosing_rows<ForwardShape<T, 128, 128, 2, 128, 72, 216>, ForwardShape<T, 128, 128, 1, 64, 72, 184>>(rows, 0.7F);
-  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, 192, 128, 2, 128, 72, 216>>>());
-  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, 192, 192, 2, 96, 72, 216>>>());
-  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, 256, 256, 2, 64, 72, 216>>>());
+  add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, true>,
+                    ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184>>(rows, 0.55F);
+  add_choosing_rows<ForwardShape<T, kForm, 128, 128, 2, 128, 72, 216>,
+                    ForwardShape<T, kForm, 128, 128, 1, 64, 72, 184>>(rows, 0.7F);
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 192, 128, 2, 128, 72, 216>>>());
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 192, 192, 2, 96, 72, 216>>>());
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 256, 256, 2, 64, 72, 216>>>());
 }
 
 }  // namespace
 
 KernelRows forward_kernels() {
   KernelRows rows;
-  add_rows<__nv_bfloat16>(rows);
-  add_rows<__half>(rows);
+  add_rows<__nv_bfloat16, MaskForm::intervals>(rows);
+  add_rows<__nv_bfloat16, MaskForm::bits>(rows);
+  add_rows<__half, MaskForm::intervals>(rows);
+  add_rows<__half, MaskForm::bits>(rows);
   return rows;
 }
 

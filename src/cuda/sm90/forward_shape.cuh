@@ -11,10 +11,11 @@ struct ForwardArguments : RowArguments {
   int value_dim;
 };
 
-template <class T, int kHeadDim_, int kValueDim_, int kGroups_, int kColumns_, int kProducerRegisters_,
+template <class T, MaskForm kForm_, int kHeadDim_, int kValueDim_, int kGroups_, int kColumns_, int kProducerRegisters_,
           int kConsumerRegisters_, bool kTakesTurns_ = false>
 struct ForwardShape {
   using Element = T;
+  static constexpr MaskForm kForm = kForm_;
   static constexpr int kHeadDim = kHeadDim_, kValueDim = kValueDim_, kGroups = kGroups_, kRows = 64 * kGroups,
                        kColumns = kColumns_;
   static constexpr int kQueryStages = kHeadDim > 128 ? 1 : 2, kKeyStages = 2, kValueStages = 2, kBitSlots = 4;

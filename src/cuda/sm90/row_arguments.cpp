@@ -1,7 +1,6 @@
 #include "cuda/sm90/row_arguments.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "cuda/tile_map.h"
 #include "dispatch/plan_choice.h"
@@ -38,7 +37,6 @@ TileMapView view_of(const DeviceTiles& tiles, const Plan& plan) {
 
 RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item) {
   const Problem& problem = plan.problem();
-  const DeviceMask& mask = PlanAccess::device(plan).mask;
   RowArguments arguments{};
   arguments.batch = static_cast<int>(problem.batch);
   arguments.query_length = static_cast<int>(problem.query_length);
@@ -49,7 +47,7 @@ RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next
   arguments.section_heads = heads_in_section(problem);
   arguments.map = view_of(tiles, plan);
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.row_tiles;
-  std::copy(std::begin(mask.intervals), std::end(mask.intervals), arguments.intervals);
+  arguments.mask = mask_view(PlanAccess::device(plan).mask);
   arguments.next_item = next_item;
   return arguments;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cuda/mask_view.h"
 #include "dispatch/device_plan.h"
 #include "flashmask/attention.h"
 
@@ -34,9 +35,9 @@ struct RowArguments {
   float scale_log2;   // softmax scale · log2(e)
   int section_heads;  // heads whose keys and values stay in the L2 cache together
   TileMapView map;
-  const std::int32_t* intervals[4];  // of a DevicePlan
-  int* next_item;                    // 0 at the start of a launch
-  TileChoice choice;                 // of none, unless the kernel says more
+  MaskView mask;
+  int* next_item;     // 0 at the start of a launch
+  TileChoice choice;  // of none, unless the kernel says more
 };
 
 /// `tiles`: those of the kernel, in the plan.

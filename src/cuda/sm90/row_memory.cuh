@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/sm90/copy_rows.cuh"
+#include "cuda/sm90/partial_tile.cuh"
 #include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/row_arguments.h"
 #include "cuda/sm90/tile_walk.cuh"
@@ -13,14 +14,6 @@ namespace flashmask::cuda::sm90 {
 
 constexpr int kBuilderWarps = 2;
 constexpr int kWorkSlots = 2;
-
-/// Bits of a partial tile in the order of accumulators: word [q][row] holds the columns 8 i + 2 q and 8 i + 2 q + 1 of
-/// a row at bits 2 i and 2 i + 1, 1 = masked. The padding keeps builders and consumers off each other's banks.
-template <int kRows>
-struct TileBits {
-  static constexpr int kPitch = kRows + 8;
-  alignas(16) std::uint32_t words[4 * kPitch];
-};
 
 /// The row tile that an item stands for: sections of heads one after another, inside one the last rows first, because
 /// with causal masks they take longest; the heads of a row tile side by side.

@@ -1,0 +1,143 @@
+#pragma once
+
+#include "cuda/bit_cells.cuh"
+#include "flashmask/mask.h"
+
+/// What a warp makes of a partial tile, from a mask of either form. Kernels know no more of a mask than that.
+namespace flashmask::cuda::sm90 {
+
+/// Bits of a partial tile in the order of accumulators: word [q][row] holds the columns 8 i + 2 q and 8 i + 2 q + 1 of
+/// a row at bits 2 i and 2 i + 1, 1 = masked. The padding keeps builders and consumers off each other's banks.
+template <int kRows>
+struct TileBits {
+  static constexpr int kPitch = kRows + 8;
+  alignas(16) std::uint32_t words[4 * kPitch];
+};
+
+/// PartialTile<form, rows, columns>(mask, list, first row, first column).build(bits). What lies past the last column is
+/// masked in every row.
+template <MaskForm kForm, int kRows, int kColumns>
+class PartialTile;
+
+template <int kRows, int kColumns>
+class PartialTile<MaskForm::intervals, kRows, kColumns> {
+ public:
+  __device__ __forceinline__ PartialTile(const MaskView& mask, int list, int first_row, int first_column)
+      : mask_(mask), list_(list), first_row_(first_row), first_column_(first_column), lane_(threadIdx.x % 32) {}
+
+  /// Marks the rows where a column turns masked or visible, then sums along the rows, modulo 2.
+  __device__ __forceinline__ void build(TileBits<kRows>& bits) const {
+    for (int i = lane_; i < TileBits<kRows>::kPitch; i += 32) reinterpret_cast<uint4*>(bits.words)[i] = {0, 0, 0, 0};
+    __syncwarp();
+    std::int32_t ends[kColumns / 32][4];
+#pragma unroll
+    for (int i = 0; i < kColumns / 32; ++i) load_intervals(ends[i], first_column_ + 32 * i + lane_);
+#pragma unroll
+    for (int i = 0; i < kColumns / 32; ++i) mark_column(bits, ends[i], 32 * i + lane_);
+    __syncwarp();
+#pragma unroll
+    for (int q = 0; q < 4; ++q) sum_rows(bits.words + q * TileBits<kRows>::kPitch);
+  }
+
+ private:
+  /// What lies past the last column is masked in every row.
+  __device__ __forceinline__ void load_intervals(std::int32_t (&ends)[4], int column) const {
+    const bool exists = column < mask_.columns;
+    const std::int64_t at = static_cast<std::int64_t>(list_) * mask_.columns + column;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ends[i] = exists ? __ldg(mask_.intervals[i] + at) : i == 1 ? 1 << 30 : 0;
+  }
+
+  __device__ __forceinline__ void mark_column(TileBits<kRows>& bits, const std::int32_t (&ends)[4], int column) const {
+    std::uint32_t* words = bits.words + column % 8 / 2 * TileBits<kRows>::kPitch;
+    const std::uint32_t bit = 1U << (column / 8 * 2 + column % 2);
+#pragma unroll
+    for (int range = 0; range < 2; ++range) {
+      const int begin = max(ends[2 * range] - first_row_, 0), end = ends[2 * range + 1] - first_row_;
+      if (begin >= min(end, kRows)) continue;
+      atomicXor(words + begin, bit);
+      if (end < kRows) atomicXor(words + end, bit);
+    }
+  }
+
+  /// words[row] becomes the sum of words[0 … row]; a lane has consecutive rows.
+  __device__ __forceinline__ void sum_rows(std::uint32_t* words) const {
+    constexpr int kOwn = kRows / 32;
+    struct alignas(kOwn % 4 == 0 ? 16 : 8) Rows {
+      std::uint32_t word[kOwn];
+    };
+    Rows& rows = reinterpret_cast<Rows*>(words)[lane_];
+    Rows own = rows;
+#pragma unroll
+    for (int i = 1; i < kOwn; ++i) own.word[i] ^= own.word[i - 1];
+    std::uint32_t before = own.word[kOwn - 1];
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const std::uint32_t other = __shfl_up_sync(~0U, before, step);
+      if (lane_ >= step) before ^= other;
+    }
+    before ^= own.word[kOwn - 1];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) own.word[i] ^= before;
+    rows = own;
+  }
+
+  const MaskView& mask_;
+  int list_, first_row_, first_column_, lane_;
+};
+
+template <int kRows, int kColumns>
+class PartialTile<MaskForm::bits, kRows, kColumns> {
+  static constexpr int kGroups = kColumns / 32;  // of columns, a word each
+  static constexpr int kCellColumns = kColumns % kCellSize == 0 ? kColumns / kCellSize : kColumns / kCellSize + 1;
+  static_assert(kRows % kCellSize == 0 && kColumns % 32 == 0 && kRows / kCellSize * kCellColumns <= 32);
+
+ public:
+  __device__ __forceinline__ PartialTile(const MaskView& mask, int list, int first_row, int first_column)
+      : cells_(mask.cells),
+        first_group_(first_column / 32),
+        present_(mask.columns - first_column),
+        lane_(threadIdx.x % 32) {
+    own_cell_ = find_cell(cells_, list, first_row / kCellSize + lane_ / kCellColumns,
+                          first_column / kCellSize + lane_ % kCellColumns);
+  }
+
+  /// Cells hold words of 32 columns in the order of fragments; a tile's words take a byte from each.
+  __device__ __forceinline__ void build(TileBits<kRows>& bits) const {
+    std::uint32_t words[kRows / 32][4] = {};
+#pragma unroll
+    for (int part = 0; part < kRows / 32; ++part)
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) words[part][group] = load(part, group);
+#pragma unroll
+    for (int part = 0; part < kRows / 32; ++part) store(bits.words + part * 32 + lane_, words[part]);
+  }
+
+ private:
+  /// Of row 32 part + lane.
+  __device__ __forceinline__ std::uint32_t load(int part, int group) const {
+    const int half = (first_group_ + group) % 2;
+    const int cell_column = kColumns % kCellSize == 0 ? group / 2 : (first_group_ % 2 + group) / 2;
+    const std::uint32_t cell = __shfl_sync(~0U, own_cell_, part / 2 * kCellColumns + cell_column);
+    return row_word(cells_, cell, half, part % 2 * 32 + lane_, present_ - 32 * group);
+  }
+
+  static __device__ __forceinline__ void store(std::uint32_t* to, const std::uint32_t (&words)[4]) {
+    constexpr unsigned kLowBytes = 0x5140, kHighBytes = 0x7362, kLowHalves = 0x5410, kHighHalves = 0x7632;
+    const std::uint32_t low[2] = {__byte_perm(words[0], words[1], kLowBytes),
+                                  __byte_perm(words[2], words[3], kLowBytes)};
+    const std::uint32_t high[2] = {__byte_perm(words[0], words[1], kHighBytes),
+                                   __byte_perm(words[2], words[3], kHighBytes)};
+    constexpr int kPitch = TileBits<kRows>::kPitch;
+    to[0] = __byte_perm(low[0], low[1], kLowHalves);
+    to[kPitch] = __byte_perm(low[0], low[1], kHighHalves);
+    to[2 * kPitch] = __byte_perm(high[0], high[1], kLowHalves);
+    to[3 * kPitch] = __byte_perm(high[0], high[1], kHighHalves);
+  }
+
+  const BitCells& cells_;
+  int first_group_, present_, lane_;
+  std::uint32_t own_cell_;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,305 @@
+#include "flashmask/device_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string>
+#include <vector>
+
+#include "corpus/corpus.h"
+#include "cuda/device_memory.h"
+#include "cuda/tile_words.h"
+#include "dispatch/plan_choice.h"
+#include "dispatch/refusal.h"
+#include "flashmask/block_map.h"
+#include "flashmask/builders.h"
+#include "flashmask/kernels.h"
+#include "flashmask/schedule.h"
+#include "flashmask/startend_row_indices.h"
+#include "schedule/random_mask.h"
+
+namespace flashmask {
+namespace {
+
+using check::DeviceMemory;
+
+/// Of bfloat16: float16 has the same tiles.
+std::vector<KernelInfo> forward_kernels(MaskForm form) {
+  std::vector<KernelInfo> chosen;
+  for (const KernelInfo& kernel : kernels())
+    if (kernel.device == DeviceType::cuda && kernel.direction == Direction::forward && kernel.dtype == DType::bf16 &&
+        kernel.predicate == form)
+      chosen.push_back(kernel);
+  return chosen;
+}
+
+Problem problem_for(const KernelInfo& kernel, const MaskShape& mask) {
+  Problem problem;
+  problem.batch = mask.batch;
+  problem.query_length = mask.rows;
+  problem.key_length = mask.columns;
+  problem.query_heads = problem.kv_heads = mask.heads;
+  problem.head_dim = std::stoll(kernel.name.substr(kernel.name.find(".d") + 2));
+  problem.value_dim = std::min<std::int64_t>(problem.head_dim, 128);
+  problem.dtype = kernel.dtype;
+  problem.device = {DeviceType::cuda, 0};
+  return problem;
+}
+
+template <class T>
+std::vector<T> download(const T* from, std::size_t count) {
+  std::vector<T> values(count);
+  if (count != 0) cuda::check(cudaMemcpy(values.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost), "download");
+  return values;
+}
+
+/// A plan of a kernel and the memory it lives in.
+struct PlacedPlan {
+  DeviceMemory memory;
+  Plan plan;
+
+  template <class Source>
+  PlacedPlan(const Source& mask, const Problem& problem, const PlanOptions& options)
+      : memory(plan_bytes(mask, problem, options)),
+        plan(flashmask::plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options)) {}
+
+  const DevicePlan& on_device() const { return PlanAccess::device(plan); }
+};
+
+PlanOptions options_for(const KernelInfo& kernel) { return {.form = kernel.predicate, .kernel = kernel.name}; }
+
+/// How many tiles a map of the host's visits.
+std::uint32_t expect_rows(const DeviceTiles& tiles, const Mask& mask, const std::string& name) {
+  const TileSchedule expected = schedule(mask.lowered(), tiles.tile);
+  const auto rows = check::row_words_of(expected);
+  EXPECT_EQ(download(tiles.by_row, rows.size()), rows) << name;
+  return static_cast<std::uint32_t>(expected.counts().active());
+}
+
+/// Tiles of each direction are what the host's schedule says.
+template <class Source>
+void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo& kernel, const std::string& name) {
+  const PlacedPlan placed(source, problem_for(kernel, mask.shape()), {.form = {}, .kernel = kernel.name});
+  std::vector<std::uint32_t> visited = {expect_rows(placed.on_device().forward, mask, name + ", " + kernel.name)};
+  if (placed.on_device().visited != nullptr) {
+    visited.push_back(expect_rows(placed.on_device().finer, mask, name + ", finer, " + kernel.name));
+    EXPECT_EQ(download(placed.on_device().visited, 2), visited) << name << ", " << kernel.name;
+  }
+  const DeviceTiles& backward = placed.on_device().backward;
+  if (backward.by_column == nullptr) return;
+  const auto columns = check::column_words_of(schedule(mask.lowered(), backward.tile));
+  EXPECT_EQ(download(backward.by_column, columns.size()), columns) << name << ", backward, " << kernel.name;
+}
+
+/// Where a score of 32 lies in a word in the order of fragments.
+std::int64_t fragment_place(std::int64_t i) { return i % 8 / 2 * 8 + i / 8 * 2 + i % 2; }
+
+/// A mask's cells, copied back.
+class Cells {
+ public:
+  Cells(const DeviceMask& mask, std::int64_t stored)
+      : rows_((mask.shape.rows + 63) / 64), columns_((mask.shape.columns + 63) / 64) {
+    const std::int64_t lists = mask.shape.batch * mask.shape.heads * rows_;
+    words_ = download(mask.bits.words, static_cast<std::size_t>(stored) * DeviceBits::kCellWords);
+    if (mask.bits.index != nullptr)
+      index_ = download(mask.bits.index, static_cast<std::size_t>(lists * ((columns_ + 31) / 32)));
+  }
+
+  /// As its words by rows and its words by columns say.
+  std::array<bool, 2> visible(std::int64_t list, std::int64_t row, std::int64_t column) const {
+    const std::int64_t cell_row = list * rows_ + row / 64, cell_column = column / 64;
+    std::int64_t number = cell_row * columns_ + cell_column;
+    if (!index_.empty()) {
+      const CellEntry& entry = index_[static_cast<std::size_t>(cell_row * ((columns_ + 31) / 32) + cell_column / 32)];
+      const std::uint32_t bit = 1U << cell_column % 32;
+      if ((entry.stored & bit) == 0) return {(entry.full & bit) != 0, (entry.full & bit) != 0};
+      number = entry.first + std::popcount(entry.stored & (bit - 1));
+    }
+    const std::int64_t words = number * DeviceBits::kCellWords, i = row % 64, j = column % 64;
+    return {(word(words + j / 32 * 64 + i) >> fragment_place(j % 32) & 1) == 0,
+            (word(words + 128 + i / 32 * 64 + j) >> fragment_place(i % 32) & 1) == 0};
+  }
+
+ private:
+  std::uint32_t word(std::int64_t at) const { return words_[static_cast<std::size_t>(at)]; }
+
+  std::int64_t rows_, columns_;
+  std::vector<std::uint32_t> words_;
+  std::vector<CellEntry> index_;
+};
+
+template <class Source>
+void expect_scores(const Source& source, const Mask& mask, std::int64_t stored, const std::string& name) {
+  const KernelInfo kernel = forward_kernels(MaskForm::bits).front();
+  const MaskShape& shape = mask.shape();
+  const PlacedPlan placed(source, problem_for(kernel, shape), options_for(kernel));
+  const Cells cells(placed.on_device().mask, stored);
+  std::int64_t wrong = 0;
+  for (std::int64_t list = 0; list < shape.batch * shape.heads; ++list)
+    for (std::int64_t row = 0; row < shape.rows; ++row)
+      for (std::int64_t column = 0; column < shape.columns; ++column) {
+        const bool expected = mask.visible(list / shape.heads, list % shape.heads, row, column);
+        wrong += cells.visible(list, row, column) == std::array<bool, 2>{expected, expected} ? 0 : 1;
+      }
+  EXPECT_EQ(wrong, 0) << name;
+}
+
+std::int64_t all_cells(const MaskShape& shape) {
+  return shape.batch * shape.heads * ((shape.rows + 63) / 64) * ((shape.columns + 63) / 64);
+}
+
+/// Dense booleans on the device; visible ones are any number but 0.
+struct DenseOnDevice {
+  DeviceMemory memory;
+  DeviceDenseMask mask;
+
+  DenseOnDevice(const std::vector<std::uint8_t>& visible, const MaskShape& shape,
+                const std::array<std::int64_t, 4>& strides)
+      : memory(static_cast<std::size_t>(shape.batch * strides[0] + shape.heads * strides[1] + shape.rows * strides[2] +
+                                        shape.columns * strides[3])),
+        mask{static_cast<const std::uint8_t*>(memory.data()), shape, strides} {
+    std::vector<std::uint8_t> bytes(memory.bytes(), 3);  // what lies between strides counts for nothing
+    std::size_t i = 0;
+    for (std::int64_t b = 0; b < shape.batch; ++b)
+      for (std::int64_t h = 0; h < shape.heads; ++h)
+        for (std::int64_t r = 0; r < shape.rows; ++r)
+          for (std::int64_t c = 0; c < shape.columns; ++c, ++i)
+            bytes[static_cast<std::size_t>(b * strides[0] + h * strides[1] + r * strides[2] + c * strides[3])] =
+                visible[i] == 0 ? 0 : static_cast<std::uint8_t>(1 + i % 255);
+    memory.upload(bytes.data());
+  }
+};
+
+/// Without gaps; every row on 16 bytes; columns before rows.
+std::vector<std::array<std::int64_t, 4>> layouts(const MaskShape& shape) {
+  const std::int64_t padded = (shape.columns + 31) / 16 * 16;
+  return {{shape.heads * shape.rows * shape.columns, shape.rows * shape.columns, shape.columns, 1},
+          {shape.heads * shape.rows * padded, shape.rows * padded, padded, 1},
+          {shape.heads * shape.rows * shape.columns, shape.rows * shape.columns, 1, shape.rows}};
+}
+
+struct PackedOnDevice {
+  DeviceMemory memory;
+  DevicePackedMask mask;
+
+  PackedOnDevice(const std::vector<std::uint8_t>& visible, const MaskShape& shape)
+      : memory(static_cast<std::size_t>(shape.batch * shape.heads * shape.rows * ((shape.columns + 7) / 8))),
+        mask{static_cast<const std::uint8_t*>(memory.data()), shape} {
+    std::vector<std::uint8_t> bits(memory.bytes(), 0);
+    const auto row_bytes = static_cast<std::size_t>((shape.columns + 7) / 8);
+    for (std::size_t i = 0; i < visible.size(); ++i) {
+      const std::size_t row = i / static_cast<std::size_t>(shape.columns),
+                        column = i % static_cast<std::size_t>(shape.columns);
+      if (visible[i] != 0) bits[row * row_bytes + column / 8] |= static_cast<std::uint8_t>(1U << column % 8);
+    }
+    if (shape.columns % 8 != 0)  // bits past the last column count for nothing
+      for (std::size_t row = row_bytes; row <= bits.size(); row += row_bytes) bits[row - 1] |= 0x80;
+    memory.upload(bits.data());
+  }
+};
+
+void expect_every_source(const Mask& mask, const std::string& name) {
+  const MaskShape& shape = mask.shape();
+  const Mask bits(lower(mask, MaskForm::bits), "as bits");
+  const std::vector<std::uint8_t> visible = expand(mask);
+  const PackedOnDevice packed(visible, shape);
+  expect_scores(bits, mask, bits.lowered().bits().partial_cells(), name + " from the host");
+  expect_scores(packed.mask, mask, all_cells(shape), name + ", packed");
+  for (const auto& strides : layouts(shape)) {
+    const DenseOnDevice dense(visible, shape, strides);
+    expect_scores(dense.mask, mask, all_cells(shape), name + ", dense");
+  }
+  const DenseOnDevice dense(visible, shape, layouts(shape)[1]);
+  for (const KernelInfo& kernel : forward_kernels(MaskForm::bits)) {
+    expect_host_tiles(bits, bits, kernel, name + " from the host");
+    expect_host_tiles(dense.mask, bits, kernel, name + ", dense");
+    expect_host_tiles(packed.mask, bits, kernel, name + ", packed");
+  }
+}
+
+TEST(DevicePlan, HoldsTheBitsAndTilesOfTheHostOverTheCorpus) {
+  for (const corpus::Case& one : corpus::cases(2)) expect_every_source(one.mask(), one.name());
+}
+
+TEST(DevicePlan, HoldsTheBitsAndTilesOfLongMasks) {
+  RandomMasks masks(7);
+  for (const MaskShape shape : {MaskShape{1, 1, 700, 2500}, MaskShape{2, 3, 130, 4200}, MaskShape{1, 1, 2500, 1000}}) {
+    const DenseMask dense = masks.rectangles(shape);
+    expect_every_source(from_dense(shape, dense.visible), "rectangles " + std::to_string(shape.columns));
+  }
+}
+
+TEST(DevicePlan, HoldsTheTilesOfIntervalsUnderBlockMaps) {
+  int seen = 0;
+  for (const corpus::Case& one : corpus::cases(2)) {
+    const Mask mask = one.mask();
+    if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() == nullptr) continue;
+    for (const KernelInfo& kernel : forward_kernels(MaskForm::intervals)) {
+      if (128 % kernel.tile.rows != 0 || 128 % kernel.tile.columns != 0) continue;
+      expect_host_tiles(mask, mask, kernel, one.name());
+      ++seen;
+    }
+  }
+  EXPECT_GT(seen, 0);
+}
+
+/// Row indices and a block map that lie on the device, and the same mask on the host.
+struct BlocksOnDevice {
+  Mask mask;
+  StartEndRowIndices rows;
+  DeviceMemory values, keep;
+  DeviceRowIndices on_device;
+
+  BlocksOnDevice(const Mask& intervals, const std::vector<std::uint8_t>& kept, std::int64_t heads)
+      : mask(intervals & BlockMap(intervals.shape(), 128, spread(kept, intervals.shape().heads / heads))),
+        rows(to_startend_row_indices(intervals.lowered().intervals())),
+        values(rows.values.size() * sizeof(std::int32_t)),
+        keep(kept.size() * sizeof(std::int32_t)),
+        on_device{static_cast<const std::int32_t*>(values.data()),
+                  rows.shape,
+                  rows.vectors,
+                  rows.causal,
+                  {static_cast<const std::int32_t*>(keep.data()), 1, heads}} {
+    values.upload(rows.values.data());
+    keep.upload(std::vector<std::int32_t>(kept.begin(), kept.end()).data());
+  }
+
+ private:
+  static std::vector<std::uint8_t> spread(const std::vector<std::uint8_t>& kept, std::int64_t times) {
+    std::vector<std::uint8_t> all;
+    for (std::int64_t i = 0; i < times; ++i) all.insert(all.end(), kept.begin(), kept.end());
+    return all;
+  }
+};
+
+TEST(DevicePlan, ReadsBlockMapsThatLieOnTheDevice) {
+  const std::int64_t rows = 1000, columns = 700;
+  for (const std::int64_t heads : {1, 2}) {
+    std::vector<std::uint8_t> kept(static_cast<std::size_t>(heads * 8 * 6));
+    for (std::size_t i = 0; i < kept.size(); ++i) kept[i] = i * i % 5 < 2 ? 0 : 1;
+    const std::vector<Mask> masks = {masks::causal(rows, columns), masks::sliding_window(rows, columns, 300)};
+    const BlocksOnDevice blocks(stack_heads(masks), kept, heads);
+    for (const KernelInfo& kernel : forward_kernels(MaskForm::intervals))
+      if (128 % kernel.tile.rows == 0 && 128 % kernel.tile.columns == 0)
+        expect_host_tiles(blocks.on_device, blocks.mask, kernel, std::to_string(heads) + " heads of blocks");
+  }
+}
+
+TEST(DevicePlan, TakesNoKernelWhoseTilesDivideABlock) {
+  const std::vector<std::uint8_t> kept(6 * 6, 1);
+  const BlocksOnDevice blocks(masks::causal(700, 700), kept, 1);
+  for (const KernelInfo& kernel : forward_kernels(MaskForm::intervals)) {
+    if (128 % kernel.tile.rows == 0 && 128 % kernel.tile.columns == 0) continue;
+    const Problem problem = problem_for(kernel, blocks.mask.shape());
+    EXPECT_NE(refusal([&] { plan_bytes(blocks.on_device, problem, {.kernel = kernel.name}); }, Status::unsupported)
+                  .find("do not divide the blocks of 128"),
+              std::string::npos);
+    const PlacedPlan placed(blocks.mask, problem, {});
+    EXPECT_EQ(128 % placed.plan.kernel(Direction::forward).tile.rows, 0);
+  }
+}
+
+}  // namespace
+}  // namespace flashmask
