@@ -13,7 +13,7 @@
 namespace flashmask {
 
 /// One row of the kernel table. `name` follows the grammar
-/// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>.<predicate>[.deterministic].
+/// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>[+<finer tiles>].<predicate>[.deterministic].
 struct KernelInfo {
   std::string name;
   std::string arch;  ///< scalar, avx2, avx512, avx512bf16, sm90, …
