@@ -168,8 +168,8 @@ class BackwardKernel {
   FLASHMASK_INLINE void prefetch_next(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                                       bool last) {
     if (last) {
-      prefetch_tile(next_[0], task.k, task.next_column_tile * kKeys, task.sizes.key_length, task.sizes.head_dim);
-      prefetch_tile(next_[1], task.v, task.next_column_tile * kKeys, task.sizes.key_length, task.sizes.value_dim);
+      prefetch_tile(next_[0], task.next_k, task.next_column_tile * kKeys, task.sizes.key_length, task.sizes.head_dim);
+      prefetch_tile(next_[1], task.next_v, task.next_column_tile * kKeys, task.sizes.key_length, task.sizes.value_dim);
     } else {
       const std::int64_t row0 = (row_tile + 1) * kQueries;
       prefetch_tile(next_[0], head.q, row0, task.sizes.query_length, task.sizes.head_dim);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <new>
 #include <utility>
@@ -56,14 +57,15 @@ class BackwardCall {
         layout_(problem_, code, execution.workers) {}
 
   void run() const {
-    for_each_task(execution_.executor, execution_.workers, problem_.batch * problem_.query_heads * layout_.row_tiles,
-                  [&](std::int64_t task, int) { prepare(task / layout_.row_tiles, task % layout_.row_tiles); });
-    const std::int64_t column_tiles = tiles_of(problem_.key_length, kBackwardColumns);
-    for_each_task(execution_.executor, execution_.workers, problem_.batch * problem_.kv_heads * column_tiles,
-                  [&](std::int64_t task, int worker) {
-                    run_column_tile(task / column_tiles / problem_.kv_heads, task / column_tiles % problem_.kv_heads,
-                                    task % column_tiles, worker);
-                  });
+    const TileSchedule& schedule = plan_.schedule(Direction::backward);
+    const TaskOrder rows(schedule, tensors_.q, problem_.query_heads, layout_.row_tiles);
+    for_each_task(execution_.executor, execution_.workers, rows.tasks(),
+                  [&](std::int64_t task, int) { prepare(rows[task]); });
+    const TaskOrder columns(schedule, tensors_.k, problem_.kv_heads, tiles_of(problem_.key_length, kBackwardColumns));
+    for_each_task(execution_.executor, execution_.workers, columns.tasks(), [&](std::int64_t task, int worker) {
+      const std::int64_t next = std::min(task + execution_.workers, columns.tasks() - 1);
+      run_column_tile(columns[task], columns[next], worker);
+    });
   }
 
  private:
@@ -79,9 +81,9 @@ class BackwardCall {
             workspace<float>(layout_.delta) + head_index * layout_.padded_rows};
   }
 
-  void prepare(std::int64_t head_index, std::int64_t row_tile) const {
-    const std::int64_t batch = head_index / problem_.query_heads;
-    const std::int64_t head = head_index % problem_.query_heads;
+  void prepare(const HeadTile& place) const {
+    const auto [batch, head, row_tile] = place;
+    const std::int64_t head_index = batch * problem_.query_heads + head;
     new (added(head_index) + row_tile) std::atomic<std::int32_t>(0);
     const HeadMask mask(plan_, Direction::backward, batch, head);
     code_.prepare({head_sizes(problem_), head_rows<Rows>(tensors_.o, batch, head),
@@ -91,7 +93,8 @@ class BackwardCall {
                    row_tile});
   }
 
-  void run_column_tile(std::int64_t batch, std::int64_t kv_head, std::int64_t column_tile, int worker) const {
+  void run_column_tile(const HeadTile& place, const HeadTile& next, int worker) const {
+    const auto [batch, kv_head, column_tile] = place;
     const std::int64_t first = static_cast<std::int64_t>(worker) * layout_.group;
     BackwardHead* heads = workspace<BackwardHead>(layout_.heads_of_workers) + first;
     GradQueryTurns* turns = workspace<GradQueryTurns>(layout_.turns) + first;
@@ -112,9 +115,10 @@ class BackwardCall {
     }
     code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
                head_rows<Rows>(tensors_.v, batch, kv_head), written(tensors_.grad_k, batch, kv_head),
-               written(tensors_.grad_v, batch, kv_head), column_tile, column_tile + execution_.workers, heads,
-               static_cast<int>(layout_.group), row_words_, static_cast<float>(dropout_scale(problem_.dropout)),
-               plan_.visit() == Visit::active,
+               written(tensors_.grad_v, batch, kv_head), column_tile,
+               head_rows<Rows>(tensors_.k, next.batch, next.head), head_rows<Rows>(tensors_.v, next.batch, next.head),
+               next.tile, heads, static_cast<int>(layout_.group), row_words_,
+               static_cast<float>(dropout_scale(problem_.dropout)), plan_.visit() == Visit::active,
                workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes});
   }
 

@@ -8,6 +8,7 @@
 
 #include "cpu/dropout_words.h"
 #include "cpu/kernel_tasks.h"
+#include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
 #include "cpu/tile_extent.h"
 #include "cpu/tile_memory.h"
@@ -33,7 +34,10 @@ class ForwardKernel {
     kernel.begin(task);
     for (std::int64_t i = 0; i < task.runs.count; ++i) {
       const Run run = task.runs.runs[i];
-      for (std::int64_t tile = run.begin; tile < run.end; ++tile) kernel.visit(task, tile, run.kind);
+      for (std::int64_t tile = run.begin; tile < run.end; ++tile) {
+        if (i + 1 == task.runs.count && tile + 1 == run.end) kernel.prefetch_next(task);
+        kernel.visit(task, tile, run.kind);
+      }
     }
     kernel.finish(task);
     Isa::fence();
@@ -44,6 +48,8 @@ class ForwardKernel {
   using Vec = typename Isa::Vec;
   static constexpr int kTile = kForwardRows;
   using Blocks = RowBlocks<Isa, kTile>;
+  /// Cache lines of each next operand to ask for a register tile of scores.
+  static constexpr int kPrefetchLines = 24;
   static constexpr int kPanels = kTile / kPanel<Isa>;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kLn2 = 0.69314718055994530942f;
@@ -83,6 +89,24 @@ class ForwardKernel {
       Isa::store(sum_ + q, Isa::broadcast(0.0f));
     }
     fill_zero<Isa>(output_, value_stride_ * kTile);
+  }
+
+  /// What the next task reads first. Within a row tile the processor fetches ahead by itself; short documents have
+  /// little but first tiles.
+  FLASHMASK_INLINE void prefetch_next(const ForwardTask& task) {
+    const FirstRead& next = task.next;
+    if (next.q.data == nullptr) return;
+    prefetch_tile(next_[0], next.q, next.row_tile, task.sizes.query_length, task.sizes.head_dim);
+    prefetch_tile(next_[1], next.k, next.column_tile, task.sizes.key_length, task.sizes.head_dim);
+    prefetch_tile(next_[2], next.v, next.column_tile, task.sizes.key_length, task.sizes.value_dim);
+  }
+
+  static FLASHMASK_INLINE void prefetch_tile(Prefetch& prefetch, const Rows& rows, std::int64_t tile,
+                                             std::int64_t length, int width) {
+    constexpr std::int64_t kElement = sizeof(In);
+    const std::int64_t left = length - tile * kTile;
+    prefetch.begin(row_of<In>(rows, tile * kTile), rows.stride * kElement, left < kTile ? left : kTile,
+                   width * kElement);
   }
 
   FLASHMASK_INLINE void visit(const ForwardTask& task, std::int64_t column_tile, TileKind kind) {
@@ -127,6 +151,7 @@ class ForwardKernel {
       for (int v = 0; v < Isa::vectors; ++v)
         Isa::store(tile_maximum_ + panel * kPanel<Isa> + v * Isa::lanes, Isa::broadcast(-kInfinity));
       for (int block = 0; block < Blocks::count; ++block) {
+        for (Prefetch& next : next_) next.fetch(kPrefetchLines);
         if (!extent_.active(block, panel)) continue;
         Blocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
           score_register_tile<Masked, rows.value>(Blocks::begin(block), panel, keys, queries);
@@ -267,6 +292,7 @@ class ForwardKernel {
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
   std::int64_t row0_ = 0;
   int rows_ = 0;
+  Prefetch next_[3];
   TileBits<kTile> bits_, kept_;
   TileExtent<Isa, kTile> extent_;
 };

@@ -22,15 +22,18 @@ class Forward final : public ForwardKernel {
     const Problem& problem = plan.problem();
     const std::int64_t row_tiles = tiles_of(problem.query_length, kForwardRows);
     const std::size_t scratch = scratch_bytes(problem);
-    for_each_task(execution.executor, execution.workers, problem.batch * problem.query_heads * row_tiles,
-                  [&](std::int64_t task, int worker) {
-                    const std::int64_t head = task / row_tiles;
-                    // The last row tiles of a causal mask are the heaviest: they go first, so that threads end
-                    // together.
-                    const std::int64_t row_tile = row_tiles - 1 - task % row_tiles;
-                    run_row_tile(plan, tensors, head / problem.query_heads, head % problem.query_heads, row_tile,
-                                 execution.dropout, execution.workspace + static_cast<std::size_t>(worker) * scratch);
-                  });
+    const TaskOrder order(plan.schedule(Direction::forward), tensors.q, problem.query_heads, row_tiles);
+    // The last row tiles of a causal mask are the heaviest: they go first, so that threads end together.
+    const auto place = [&](std::int64_t task) {
+      const HeadTile ascending = order[task];
+      return HeadTile{ascending.batch, ascending.head, row_tiles - 1 - ascending.tile};
+    };
+    for_each_task(execution.executor, execution.workers, order.tasks(), [&](std::int64_t task, int worker) {
+      const std::int64_t next = task + execution.workers;
+      run_row_tile(plan, tensors, place(task),
+                   next < order.tasks() ? first_read(plan, tensors, place(next)) : FirstRead{}, execution.dropout,
+                   execution.workspace + static_cast<std::size_t>(worker) * scratch);
+    });
   }
 
  private:
@@ -38,15 +41,24 @@ class Forward final : public ForwardKernel {
     return round_up_line(code_.scratch_bytes(static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim)));
   }
 
-  void run_row_tile(const Plan& plan, const ForwardTensors& tensors, std::int64_t batch, std::int64_t head,
-                    std::int64_t row_tile, const DropoutState& dropout, std::byte* scratch) const {
+  static FirstRead first_read(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place) {
+    const RunList runs = HeadMask(plan, Direction::forward, place.batch, place.head).row_runs(place.tile);
+    if (runs.count == 0) return {};
+    const std::int64_t kv_head = place.head / (plan.problem().query_heads / plan.problem().kv_heads);
+    return {head_rows<Rows>(tensors.q, place.batch, place.head), head_rows<Rows>(tensors.k, place.batch, kv_head),
+            head_rows<Rows>(tensors.v, place.batch, kv_head), place.tile, runs.runs[0].begin};
+  }
+
+  void run_row_tile(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place, const FirstRead& next,
+                    const DropoutState& dropout, std::byte* scratch) const {
     const Problem& problem = plan.problem();
+    const auto [batch, head, row_tile] = place;
     const std::int64_t kv_head = head / (problem.query_heads / problem.kv_heads);
     const HeadMask mask(plan, Direction::forward, batch, head);
     code_.run({head_sizes(problem), head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
                head_rows<Rows>(tensors.v, batch, kv_head),
                written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
-               row_tile, mask.row_runs(row_tile), mask.partial_tiles(),
+               row_tile, next, mask.row_runs(row_tile), mask.partial_tiles(),
                set_.predicates.of(info().predicate).column_words, dropout_draw(problem, dropout, batch, head),
                plan.visit() == Visit::active, scratch});
   }

@@ -96,6 +96,13 @@ struct HeadSizes {
   float scale;
 };
 
+/// What a forward task reads before anything else; q.data is null where it reads nothing.
+struct FirstRead {
+  Rows q, k, v;
+  std::int64_t row_tile;
+  std::int64_t column_tile;
+};
+
 /// One row tile of one query head.
 struct ForwardTask {
   HeadSizes sizes;
@@ -103,6 +110,7 @@ struct ForwardTask {
   MutableRows o;
   float* lse;  ///< of row 0
   std::int64_t row_tile;
+  FirstRead next;  ///< a guess at this worker's next task, for prefetching
   RunList runs;
   PartialTiles mask;
   ReadWords column_words;
@@ -152,7 +160,8 @@ struct BackwardTask {
   Rows k, v;
   MutableRows grad_k, grad_v;
   std::int64_t column_tile;
-  std::int64_t next_column_tile;  ///< a guess at this worker's next task, for prefetching; may not exist
+  Rows next_k, next_v;  ///< of this worker's next task, a guess for prefetching
+  std::int64_t next_column_tile;
   const BackwardHead* heads;
   int head_count;
   ReadWords row_words;

@@ -32,6 +32,42 @@ void for_each_task(Executor& executor, int workers, std::int64_t tasks, const Bo
   });
 }
 
+/// One tile of one head.
+struct HeadTile {
+  std::int64_t batch, head, tile;
+};
+
+/// What a task's number means: the order in which a call computes the tiles of all its heads. Head after head, so that
+/// keys and values of a head stay in the caches for its next tile. But tile after tile where what all heads read for
+/// one is little, and no more than a head as a whole, and where the heads of a token lie side by side: such a mask
+/// waits for memory, which is fast in long pieces.
+class TaskOrder {
+ public:
+  /// Of `heads` heads that lie as those of `tensor` do, `tiles` tiles each.
+  TaskOrder(const TileSchedule& schedule, const TensorView& tensor, std::int64_t heads, std::int64_t tiles)
+      : heads_(heads), tiles_(tiles), tasks_(tensor.shape[0] * heads * tiles) {
+    constexpr std::int64_t kLittle = 8192;  ///< keys, measured
+    const TileCounts counts = schedule.counts();
+    const std::int64_t of_all_heads = counts.active() * heads, all = counts.active() + counts.skip;
+    const MaskShape& mask = schedule.mask_shape();
+    const std::int64_t row_tiles = mask.batch * mask.heads * schedule.row_tiles();
+    tile_by_tile_ = tensor.strides[2] < tensor.strides[1] && of_all_heads <= all &&
+                    of_all_heads * schedule.tile().columns <= kLittle * row_tiles;
+  }
+
+  std::int64_t tasks() const { return tasks_; }
+
+  HeadTile operator[](std::int64_t task) const {
+    const std::int64_t batch = task / (heads_ * tiles_), rest = task % (heads_ * tiles_);
+    if (tile_by_tile_) return {batch, rest % heads_, rest / heads_};
+    return {batch, rest / tiles_, rest % tiles_};
+  }
+
+ private:
+  std::int64_t heads_, tiles_, tasks_;
+  bool tile_by_tile_;
+};
+
 /// One head of a (batch, sequence, heads, dim) tensor, and of a (batch, heads, sequence) one.
 template <class RowsType>
 RowsType head_rows(const TensorView& tensor, std::int64_t batch, std::int64_t head) {

@@ -2,6 +2,7 @@
 
 #include "corpus/corpus.h"
 #include "flashmask/builders.h"
+#include "gappy_tensor.h"
 #include "kernels.h"
 
 namespace flashmask {
@@ -43,12 +44,8 @@ class ManyThreads final : public Executor {
   int workers_;
 };
 
-TEST_P(Exactness, AnyNumberOfThreadsGivesTheSameBits) {
-  Problem p = problem(700, 650);
-  p.query_heads = 4;
-  p.kv_heads = 2;
-  const Mask mask = masks::causal(700, 650) | masks::window(700, 650, 90, 30);
-  const Plan planned = plan(mask, p, test::forced(GetParam()));
+void expect_same_bits_for_any_threads(const Mask& mask, const Problem& p, const PlanOptions& options) {
+  const Plan planned = plan(mask, p, options);
   const check::AttentionTensors one(p, 11);
   test::attend(planned, one, &serial_executor());
   for (const int threads : {2, 3, 8}) {
@@ -61,6 +58,24 @@ TEST_P(Exactness, AnyNumberOfThreadsGivesTheSameBits) {
   const check::AttentionTensors pooled(p, 11);
   test::attend(planned, pooled);
   test::expect_same_results(one, pooled);
+  test::expect_same_in_gappy_memory(planned, one);
+}
+
+TEST_P(Exactness, AnyNumberOfThreadsGivesTheSameBits) {
+  Problem p = problem(700, 650);
+  p.query_heads = 4;
+  p.kv_heads = 2;
+  const Mask mask = masks::causal(700, 650) | masks::window(700, 650, 90, 30);
+  expect_same_bits_for_any_threads(mask, p, test::forced(GetParam()));
+}
+
+TEST_P(Exactness, SoItDoesWhereHeadsTakeTurnsTileByTile) {
+  Problem p = problem(1000, 1000);
+  p.batch = 2;
+  p.query_heads = 4;
+  p.kv_heads = 2;
+  const std::vector<std::int64_t> documents{60, 200, 17, 130, 90, 64, 70, 1, 120, 88, 100};
+  expect_same_bits_for_any_threads(masks::causal_document(documents, 1000), p, test::forced(GetParam()));
 }
 
 /// Runs the workers one after another, as the contract of Executor allows.
