@@ -18,6 +18,8 @@ class ColumnConsumer {
   static constexpr int kGradients = Shape::kHeadDim / 2;
   static constexpr int kSteps = Shape::kRows / 16;
   static constexpr int kQuerySums = 32;  // of 64 rows by 64 columns, the group's part of the tile
+  // Where registers are short, probabilities are read back from their packed form.
+  static constexpr bool kKeepsProbabilities = !Shape::kSums;
   static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
 
  public:
@@ -58,20 +60,29 @@ class ColumnConsumer {
     list_ = -1;
     barrier_wait(&shared_.k_full, tile_phase_);
     barrier_wait(&shared_.v_full, tile_phase_);
-    if constexpr (Shape::kLate) {
+    if constexpr (Shape::kLate && Shape::kSums) {
       late_steps(grad_k, grad_v, steps);
     } else {
 #pragma unroll 1
       for (int left = steps;;) {
-        step<0>(grad_k, grad_v);
+        any_step<0>(grad_k, grad_v);
         if (--left == 0) break;
-        step<1>(grad_k, grad_v);
+        any_step<1>(grad_k, grad_v);
         if (--left == 0) break;
       }
     }
     release(&shared_.k_empty);
     release(&shared_.v_empty);
     tile_phase_ ^= 1;
+  }
+
+  template <int kStage>
+  __device__ __forceinline__ void any_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
+    if constexpr (Shape::kLate) {
+      late_step<kStage, true>(grad_k, grad_v);
+    } else {
+      step<kStage>(grad_k, grad_v);
+    }
   }
 
   /// Stages are known when compiling: every key tile begins at the first.
@@ -100,8 +111,7 @@ class ColumnConsumer {
   }
 
   /// A tile of rows, and the gradient of q of the one before: its operand, half of it from the other warpgroup, has had
-  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored. Needs
-  /// registers: probabilities are read back from what the product for the gradient of v takes.
+  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored.
   template <int kStage, bool kFirst>
   __device__ __forceinline__ void late_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
     float s[kScores], grad_p[kScores];
@@ -123,7 +133,7 @@ class ColumnConsumer {
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
-    unpack_all(s, p);
+    if constexpr (!kKeepsProbabilities) unpack_all(s, p);
     differentiate(grad_p, s, shared_.dot[kStage]);
     round(grad_s, grad_p);
     float grad_q[kQuerySums];
@@ -134,10 +144,12 @@ class ColumnConsumer {
     }
     wgmma_fence();
     multiply_scores(grad_k, grad_s, shared_.q[kStage]);
-    barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
-    store_scores(shared_.grad_s[kStage], grad_s);
-    fence_stores_for_async();
-    release(&shared_.grad_s_full[kStage]);
+    if constexpr (Shape::kSums) {
+      barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
+      store_scores(shared_.grad_s[kStage], grad_s);
+      fence_stores_for_async();
+      release(&shared_.grad_s_full[kStage]);
+    }
     wgmma_wait<1>();
     pin(grad_v);
     release(&shared_.grad_o_empty[kStage]);

@@ -46,22 +46,20 @@ class IntervalWords {
 
  private:
   static __device__ __forceinline__ std::uint32_t bits(const int4& ends, int first_row, int first) {
-    return (below(ends.y - first_row, first) & ~below(ends.x - first_row, first)) |
-           (below(ends.w - first_row, first) & ~below(ends.z - first_row, first));
+    return bits_between(below(ends.x - first_row, first), below(ends.y - first_row, first)) |
+           bits_between(below(ends.z - first_row, first), below(ends.w - first_row, first));
   }
 
-  /// Of the thread's rows, every eight from `first` on two, those before `end`.
-  static __device__ __forceinline__ std::uint32_t below(int end, int first) {
-    const int rows = min(max(end, 0), kRows);
-    const int of_eight = min(max(rows % 8 - first, 0), 2);
-    return one_shifted(rows / 8 * 2 + of_eight) - 1;
+  /// How many of the thread's rows, every eight from `first` on two, lie before `end`.
+  static __device__ __forceinline__ int below(int end, int first) {
+    const int rows = min(max(end, 0), kRows) - first;
+    return ((rows + 7) >> 3) + ((rows + 6) >> 3);
   }
 
-  /// 0 for 32.
-  static __device__ __forceinline__ std::uint32_t one_shifted(int count) {
-    std::uint32_t shifted;
-    asm("shl.b32 %0, 1, %1;" : "=r"(shifted) : "r"(count));
-    return shifted;
+  static __device__ __forceinline__ std::uint32_t bits_between(int begin, int end) {
+    std::uint32_t bits;
+    asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(begin), "r"(end - begin));
+    return bits;
   }
 
   const ColumnArguments& arguments_;
