@@ -49,7 +49,7 @@ class ForwardKernel {
   static constexpr int kTile = kForwardRows;
   using Blocks = RowBlocks<Isa, kTile>;
   /// Cache lines of each next operand to ask for a register tile of scores.
-  static constexpr int kPrefetchLines = 24;
+  static constexpr int kPrefetchLines = 48;
   static constexpr int kPanels = kTile / kPanel<Isa>;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kLn2 = 0.69314718055994530942f;
@@ -96,17 +96,16 @@ class ForwardKernel {
   FLASHMASK_INLINE void prefetch_next(const ForwardTask& task) {
     const FirstRead& next = task.next;
     if (next.q.data == nullptr) return;
-    prefetch_tile(next_[0], next.q, next.row_tile, task.sizes.query_length, task.sizes.head_dim);
-    prefetch_tile(next_[1], next.k, next.column_tile, task.sizes.key_length, task.sizes.head_dim);
-    prefetch_tile(next_[2], next.v, next.column_tile, task.sizes.key_length, task.sizes.value_dim);
+    prefetch_tiles(next_[0], next.q, next.row_tile, 1, task.sizes.query_length, task.sizes.head_dim);
+    prefetch_tiles(next_[1], next.k, next.column_tile, next.column_tiles, task.sizes.key_length, task.sizes.head_dim);
+    prefetch_tiles(next_[2], next.v, next.column_tile, next.column_tiles, task.sizes.key_length, task.sizes.value_dim);
   }
 
-  static FLASHMASK_INLINE void prefetch_tile(Prefetch& prefetch, const Rows& rows, std::int64_t tile,
-                                             std::int64_t length, int width) {
+  static FLASHMASK_INLINE void prefetch_tiles(Prefetch& prefetch, const Rows& rows, std::int64_t tile,
+                                              std::int64_t tiles, std::int64_t length, int width) {
     constexpr std::int64_t kElement = sizeof(In);
-    const std::int64_t left = length - tile * kTile;
-    prefetch.begin(row_of<In>(rows, tile * kTile), rows.stride * kElement, left < kTile ? left : kTile,
-                   width * kElement);
+    const std::int64_t row0 = tile * kTile, left = length - row0, wanted = tiles * kTile;
+    prefetch.begin(row_of<In>(rows, row0), rows.stride * kElement, left < wanted ? left : wanted, width * kElement);
   }
 
   FLASHMASK_INLINE void visit(const ForwardTask& task, std::int64_t column_tile, TileKind kind) {

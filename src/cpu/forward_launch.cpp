@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "cpu/launch.h"
@@ -28,10 +29,12 @@ class Forward final : public ForwardKernel {
       const HeadTile ascending = order[task];
       return HeadTile{ascending.batch, ascending.head, row_tiles - 1 - ascending.tile};
     };
+    // Column tiles to fetch ahead: after the next row tile of the same head, all but its first have just been read.
+    const std::int64_t most = order.tile_by_tile() ? 3 : 1;
     for_each_task(execution.executor, execution.workers, order.tasks(), [&](std::int64_t task, int worker) {
       const std::int64_t next = task + execution.workers;
       run_row_tile(plan, tensors, place(task),
-                   next < order.tasks() ? first_read(plan, tensors, place(next)) : FirstRead{}, execution.dropout,
+                   next < order.tasks() ? first_read(plan, tensors, place(next), most) : FirstRead{}, execution.dropout,
                    execution.workspace + static_cast<std::size_t>(worker) * scratch);
     });
   }
@@ -41,12 +44,18 @@ class Forward final : public ForwardKernel {
     return round_up_line(code_.scratch_bytes(static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim)));
   }
 
-  static FirstRead first_read(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place) {
+  static FirstRead first_read(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place,
+                              std::int64_t most) {
     const RunList runs = HeadMask(plan, Direction::forward, place.batch, place.head).row_runs(place.tile);
     if (runs.count == 0) return {};
+    const std::int64_t begin = runs.runs[0].begin, end = runs.runs[runs.count - 1].end;
     const std::int64_t kv_head = place.head / (plan.problem().query_heads / plan.problem().kv_heads);
-    return {head_rows<Rows>(tensors.q, place.batch, place.head), head_rows<Rows>(tensors.k, place.batch, kv_head),
-            head_rows<Rows>(tensors.v, place.batch, kv_head), place.tile, runs.runs[0].begin};
+    return {head_rows<Rows>(tensors.q, place.batch, place.head),
+            head_rows<Rows>(tensors.k, place.batch, kv_head),
+            head_rows<Rows>(tensors.v, place.batch, kv_head),
+            place.tile,
+            begin,
+            std::min(end - begin, most)};
   }
 
   void run_row_tile(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place, const FirstRead& next,

@@ -100,7 +100,7 @@ struct HeadSizes {
 struct FirstRead {
   Rows q, k, v;
   std::int64_t row_tile;
-  std::int64_t column_tile;
+  std::int64_t column_tile, column_tiles;
 };
 
 /// One row tile of one query head.

@@ -56,6 +56,7 @@ class TaskOrder {
   }
 
   std::int64_t tasks() const { return tasks_; }
+  bool tile_by_tile() const { return tile_by_tile_; }
 
   HeadTile operator[](std::int64_t task) const {
     const std::int64_t batch = task / (heads_ * tiles_), rest = task % (heads_ * tiles_);
