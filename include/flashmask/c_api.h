@@ -421,11 +421,63 @@ typedef struct flashmask_plan_options {
   const flashmask_executor* executor;  ///< NULL: the library's own pool
   int32_t form;                        ///< a flashmask_form_choice
   int32_t reorder;                     ///< nonzero: in another order of tokens where that saves work; not with dropout
+  int32_t deterministic;               ///< nonzero: kernels that give the same bits on every run; all of the CPU do
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.
 FLASHMASK_API flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
                                                      const flashmask_plan_options* options, flashmask_plan** plan);
+
+/// Where a plan for a GPU is made: flashmask/device_plan.h. Nothing waits for the device.
+typedef struct flashmask_plan_place {
+  void* stream;  ///< a cudaStream_t of the problem's device; NULL: its default stream
+  void* memory;  ///< on that device, aligned to 256 bytes; the caller keeps it until the plan's last call is done
+  size_t bytes;  ///< of `memory`; at least what flashmask_plan_bytes() says
+} flashmask_plan_place;
+
+/// The plan of a problem on a GPU, and the bytes that it needs there; `options` as for flashmask_plan_create(). Calls
+/// on another stream than that of the place wait for that one first.
+FLASHMASK_API flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                    const flashmask_plan_options* options, size_t* bytes);
+FLASHMASK_API flashmask_status flashmask_plan_create_at(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                        const flashmask_plan_options* options,
+                                                        const flashmask_plan_place* place, flashmask_plan** plan);
+
+enum flashmask_device_mask_kind {
+  FLASHMASK_DEVICE_ROW_INDICES = 0,
+  FLASHMASK_DEVICE_DENSE = 1,
+  FLASHMASK_DEVICE_PACKED = 2
+};
+
+/// A mask in the memory of a GPU, which is read once, on the stream of the plan, and may go afterwards.
+typedef struct flashmask_device_mask {
+  int32_t kind;     ///< a flashmask_device_mask_kind
+  int32_t vectors;  ///< of row indices
+  int32_t causal;   ///< of row indices
+  flashmask_mask_shape shape;
+  /// Row indices: int32 [batch, heads, columns, vectors]. Dense: [batch, heads, rows, columns], a byte each, nonzero =
+  /// visible. Packed: [batch, heads, rows, ceil(columns / 8)], bit c % 8 of byte c / 8 for column c.
+  const void* data;
+  int64_t strides[4];  ///< of a dense mask, in bytes
+  /// Beside row indices: [keep_batch, keep_heads, ceil(rows / 128), ceil(columns / 128)], nonzero = the block is kept;
+  /// each of the first two is 1 or as in `shape`. NULL: all are kept.
+  const int32_t* keep_blocks;
+  int64_t keep_batch;
+  int64_t keep_heads;
+} flashmask_device_mask;
+
+/// The same for a mask that lies on the device of the problem.
+FLASHMASK_API flashmask_status flashmask_device_mask_plan_bytes(const flashmask_device_mask* mask,
+                                                                const flashmask_problem* problem,
+                                                                const flashmask_plan_options* options, size_t* bytes);
+FLASHMASK_API flashmask_status flashmask_device_mask_plan_create(const flashmask_device_mask* mask,
+                                                                 const flashmask_problem* problem,
+                                                                 const flashmask_plan_options* options,
+                                                                 const flashmask_plan_place* place,
+                                                                 flashmask_plan** plan);
+
+/// Which capture of a CUDA graph a stream of a device is in: a number that the process uses once; 0 for none.
+FLASHMASK_API flashmask_status flashmask_stream_capture(int32_t device_index, void* stream, uint64_t* capture);
 
 /// Destroying NULL is legal. The mask of a plan may be destroyed before it.
 FLASHMASK_API void flashmask_plan_destroy(flashmask_plan* plan);
@@ -448,7 +500,7 @@ FLASHMASK_API flashmask_status flashmask_dropout_expand(const flashmask_problem*
 /// Where a call runs and the memory it may use. All zero: the library's own pool and memory.
 typedef struct flashmask_execution {
   const flashmask_executor* executor;
-  void* workspace;          ///< NULL: allocated for the call
+  void* workspace;          ///< NULL: allocated for the call; on a GPU it is always the caller's, and there
   size_t workspace_bytes;   ///< of `workspace`
   void* stream;             ///< the CUDA stream of a call on that device; must be NULL on the CPU
   uint64_t dropout_seed;    ///< of a problem with dropout; the backward takes that of its forward
@@ -466,7 +518,8 @@ typedef struct flashmask_backward_tensors {
   flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written
 } flashmask_backward_tensors;
 
-/// o = softmax(scale · q kᵀ under the mask) v. `execution` NULL: all of it zero.
+/// o = softmax(scale · q kᵀ under the mask) v. `execution` NULL: all of it zero. On a GPU a call returns before the
+/// work is done.
 FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_forward_tensors* tensors,
                                                  const flashmask_execution* execution);
 

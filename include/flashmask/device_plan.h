@@ -77,4 +77,8 @@ FLASHMASK_API Plan plan(const DeviceDenseMask& mask, const Problem& problem, con
 FLASHMASK_API Plan plan(const DevicePackedMask& mask, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});
 
+/// Which capture of a CUDA graph a stream is in: a number that the process uses once; 0 for none. What a plan made in
+/// one reads and writes belongs to that graph.
+FLASHMASK_API std::uint64_t stream_capture(Device device, void* stream);
+
 }  // namespace flashmask

@@ -17,6 +17,7 @@ _BYTES = POINTER(c_uint8)
 _MASK = c_void_p
 _PLAN = c_void_p
 _MAP = c_void_p
+_PROBLEM = [POINTER(s.Problem), POINTER(s.PlanOptions)]
 
 _BUILDERS: dict[str, list[Any]] = {
     "full": [c_int64, c_int64],
@@ -94,7 +95,12 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "reordering_get": [c_void_p, POINTER(s.ReorderingView)],
     "reordering_get_mask": [c_void_p, _OUT],
     "reverse_cuthill_mckee": [c_int64, _LENGTHS, _LENGTHS, c_int64, _LENGTHS],
-    "plan_create": [_MASK, POINTER(s.Problem), POINTER(s.PlanOptions), _OUT],
+    "plan_create": [_MASK, *_PROBLEM, _OUT],
+    "plan_bytes": [_MASK, *_PROBLEM, POINTER(c_size_t)],
+    "plan_create_at": [_MASK, *_PROBLEM, POINTER(s.PlanPlace), _OUT],
+    "device_mask_plan_bytes": [POINTER(s.DeviceMask), *_PROBLEM, POINTER(c_size_t)],
+    "device_mask_plan_create": [POINTER(s.DeviceMask), *_PROBLEM, POINTER(s.PlanPlace), _OUT],
+    "stream_capture": [c_int32, c_void_p, POINTER(c_uint64)],
     "plan_kernel": [_PLAN, c_int32, POINTER(c_char_p)],
     "plan_reordering": [_PLAN, POINTER(s.ReorderingView)],
     "plan_workspace": [_PLAN, c_int32, c_int, POINTER(c_size_t)],

@@ -24,6 +24,7 @@ FORWARD, BACKWARD = range(2)
 INTERVALS, BITS = range(2)
 FORM_BEST, FORM_INTERVALS, FORM_BITS = range(3)
 VISIT_ACTIVE, VISIT_ALL = range(2)
+DEVICE_ROW_INDICES, DEVICE_DENSE, DEVICE_PACKED = range(3)
 DENSE_BOOLEAN, DENSE_I8, DENSE_I16, DENSE_I32, DENSE_I64 = range(5)
 
 
@@ -162,6 +163,25 @@ class PlanOptions(Structure):
         ("executor", POINTER(Executor)),
         ("form", c_int32),
         ("reorder", c_int32),
+        ("deterministic", c_int32),
+    ]
+
+
+class PlanPlace(Structure):
+    _fields_ = [("stream", c_void_p), ("memory", c_void_p), ("bytes", c_size_t)]
+
+
+class DeviceMask(Structure):
+    _fields_ = [
+        ("kind", c_int32),
+        ("vectors", c_int32),
+        ("causal", c_int32),
+        ("shape", MaskShape),
+        ("data", c_void_p),
+        ("strides", c_int64 * 4),
+        ("keep_blocks", c_void_p),
+        ("keep_batch", c_int64),
+        ("keep_heads", c_int64),
     ]
 
 

@@ -3,12 +3,8 @@
 #include <optional>
 
 #include "c_api/callback_executor.h"
-#include "c_api/convert.h"
+#include "c_api/plan.h"
 #include "flashmask/merge.h"
-
-struct flashmask_plan {
-  flashmask::Plan plan;
-};
 
 using flashmask::Error;
 using flashmask::Execution;
@@ -17,23 +13,14 @@ using flashmask::c_api::CallbackExecutor;
 using flashmask::c_api::guard;
 using flashmask::c_api::require;
 using flashmask::c_api::to_direction;
-using flashmask::c_api::to_form;
 using flashmask::c_api::to_problem;
 using flashmask::c_api::to_tensor_view;
-using flashmask::c_api::to_visit;
 
 namespace {
 
 std::optional<CallbackExecutor> borrow(const flashmask_executor* executor) {
   if (executor == nullptr) return std::nullopt;
   return CallbackExecutor(*executor);
-}
-
-flashmask::PlanOptions to_plan_options(const flashmask_plan_options& options) {
-  return {.visit = to_visit(options.visit),
-          .form = to_form(options.form),
-          .kernel = options.kernel == nullptr ? "" : options.kernel,
-          .reorder = options.reorder != 0};
 }
 
 flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
@@ -102,15 +89,23 @@ void execute(const flashmask::Plan& plan, const flashmask_execution& execution, 
 
 }  // namespace
 
+flashmask::PlanOptions flashmask::c_api::to_plan_options(const flashmask_plan_options* options) {
+  if (options == nullptr) return {};
+  return {.visit = to_visit(options->visit),
+          .form = to_form(options->form),
+          .kernel = options->kernel == nullptr ? "" : options->kernel,
+          .reorder = options->reorder != 0,
+          .deterministic = options->deterministic != 0};
+}
+
 flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
                                        const flashmask_plan_options* options, flashmask_plan** plan) {
   return guard([&] {
     require(plan, "plan");
-    const flashmask_plan_options given = options == nullptr ? flashmask_plan_options{} : *options;
-    auto borrowed = borrow(given.executor);
+    auto borrowed = borrow(options == nullptr ? nullptr : options->executor);
     flashmask::Executor& executor = borrowed ? *borrowed : flashmask::default_executor();
     *plan = new flashmask_plan{flashmask::plan(require(mask, "mask").mask, to_problem(require(problem, "problem")),
-                                               to_plan_options(given), executor)};
+                                               flashmask::c_api::to_plan_options(options), executor)};
   });
 }
 

@@ -2,7 +2,7 @@
 #include "dispatch/kernel.h"
 #include "flashmask/error.h"
 
-// No kernel of this table serves a GPU, so that nothing below is reached: plan() has refused before.
+// No kernel of this table serves a GPU: plan() has refused before it comes to what is below.
 namespace flashmask {
 namespace {
 
@@ -15,5 +15,7 @@ KernelRows cuda_kernels() { return {}; }
 std::size_t device_plan_bytes(const DeviceSource&, const DeviceTileShapes&) { refuse(); }
 
 DevicePlan make_device_plan(const DeviceSource&, const DeviceTileShapes&, Device, const PlanPlace&) { refuse(); }
+
+std::uint64_t stream_capture(Device, void*) { refuse(); }
 
 }  // namespace flashmask

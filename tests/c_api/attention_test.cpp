@@ -175,7 +175,7 @@ TEST(Attention, UsesTheCallersWorkspace) {
 }
 
 TEST(Attention, VisitsEveryTileWhenAsked) {
-  const flashmask_plan_options options{FLASHMASK_VISIT_ALL, nullptr, nullptr, FLASHMASK_FORM_BEST, 0};
+  const flashmask_plan_options options{FLASHMASK_VISIT_ALL, nullptr, nullptr, FLASHMASK_FORM_BEST, 0, 0};
   expect_bitwise_equal(attend_in_c(make_plan(&options), true), attend_in_cpp(true));
 }
 
@@ -208,7 +208,7 @@ TEST(Attention, RunsOnTheCallersThreads) {
   Runner in_order{.workers = 3};
   Runner threads{.workers = 4};
   for (const auto& executor : {in_order.executor(run_in_order), threads.executor(run_on_threads)}) {
-    const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, nullptr, &executor, FLASHMASK_FORM_BEST, 0};
+    const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, nullptr, &executor, FLASHMASK_FORM_BEST, 0, 0};
     const flashmask_execution execution{&executor, nullptr, 0, nullptr, 0, 0};
     expect_bitwise_equal(attend_in_c(make_plan(&options), true, &execution), attend_in_cpp(true));
   }
@@ -287,7 +287,7 @@ TEST(PlanHandle, NamesTheKernelsOfTheLibrary) {
 }
 
 TEST(PlanHandle, AsksForTheKernelByName) {
-  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "scalar", nullptr, FLASHMASK_FORM_BEST, 0};
+  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "scalar", nullptr, FLASHMASK_FORM_BEST, 0, 0};
   const PlanHandle plan = make_plan(&options);
   const char* name = nullptr;
   ASSERT_EQ(flashmask_plan_kernel(plan.get(), FLASHMASK_FORWARD, &name), FLASHMASK_OK);
@@ -305,7 +305,7 @@ TEST(PlanHandle, SaysTheWorkspaceOfTheLibrary) {
 TEST(PlanHandle, RefusesWhatNoKernelServes) {
   const MaskHandle mask = make(flashmask_mask_causal, kRows, kColumns);
   flashmask_plan* plan = nullptr;
-  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "nosuch", nullptr, FLASHMASK_FORM_BEST, 0};
+  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "nosuch", nullptr, FLASHMASK_FORM_BEST, 0, 0};
   EXPECT_NE(flashmask_plan_create(mask.get(), &kProblem, &options, &plan), FLASHMASK_OK);
   EXPECT_NE(std::string(flashmask_last_error()).find("nosuch"), std::string::npos) << flashmask_last_error();
   flashmask_problem problem = kProblem;
