@@ -1,8 +1,12 @@
-"""What a call costs beside the computing: attention of 1 x 16 x 1 x 8 float32, one thread, eager mode.
+"""What a call costs beside the computing, in eager mode.
 
-python bench/call_overhead.py
+Attention of 1 x 16 x 1 x 8 float32 on one thread of the CPU, or of 1 x 16 x 1 x 64 bfloat16 on a GPU, whose kernels are
+done sooner than the host comes with the next.
+
+python bench/call_overhead.py [--device cuda]
 """
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -12,18 +16,24 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import flashmask
 
-CALLS = 2000
-REPEATS = 25
+CALLS = {"cpu": 2000, "cuda": 500}
+REPEATS = {"cpu": 25, "cuda": 9}
 
 
-def microseconds(call: Callable[[], object]) -> str:
-    """Median and minimum of REPEATS means over CALLS calls."""
+def microseconds(device: str, call: Callable[[], object]) -> str:
+    """Median and minimum of means over many calls; what no kernel serves is a dash."""
     times = []
-    for _ in range(REPEATS + 1):
+    try:
+        call()
+    except NotImplementedError:
+        return f"{'-':>6} {'-':>6}"
+    for _ in range(REPEATS[device] + 1):
         begin = time.perf_counter()
-        for _ in range(CALLS):
+        for _ in range(CALLS[device]):
             call()
-        times.append((time.perf_counter() - begin) / CALLS * 1e6)
+        times.append((time.perf_counter() - begin) / CALLS[device] * 1e6)
+        if device == "cuda":
+            torch.cuda.synchronize()
     return f"{statistics.median(times[1:]):6.1f} {min(times[1:]):6.1f}"
 
 
@@ -40,23 +50,29 @@ class Copies(torch.autograd.Function):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=CALLS, default="cpu")
+    device = parser.parse_args().device
     torch.set_num_threads(1)
-    q, k, v, grad = (torch.randn(1, 16, 1, 8) for _ in range(4))
+    kind = {"dtype": torch.bfloat16, "device": device} if device == "cuda" else {}
+    q, k, v, grad = (torch.randn(1, 16, 1, 64 if device == "cuda" else 8, **kind) for _ in range(4))
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
     mask = flashmask.masks.causal(16, 16)
     plan = flashmask.plan(mask, q, k, v)
+    rows = flashmask.masks.from_cu_seqlens(torch.tensor([0, 9, 16], device=device), 16)
     functions = {
         "attention, plan": lambda *t: flashmask.attention(*t, plan=plan),
         "attention, mask": lambda *t: flashmask.attention(*t, mask),
+        "attention, row indices": lambda *t: flashmask.attention(*t, rows),
         "scaled_dot_product_attention": scaled_dot_product_attention,
         "an autograd.Function that copies": Copies.apply,
     }
     print("microseconds, median and minimum    no gradient      recorded   with backward")
     for name, function in functions.items():
         columns = (
-            microseconds(lambda f=function: f(q, k, v)),
-            microseconds(lambda f=function: f(*leaves)),
-            microseconds(lambda f=function: torch.autograd.grad(f(*leaves), leaves, grad)),
+            microseconds(device, lambda f=function: f(q, k, v)),
+            microseconds(device, lambda f=function: f(*leaves)),
+            microseconds(device, lambda f=function: torch.autograd.grad(f(*leaves), leaves, grad)),
         )
         print(f"{name:<33}", *columns, sep="  ")
 

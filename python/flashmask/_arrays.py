@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,9 +28,7 @@ def attention_of_arrays(
         _check_rank(arrays)
         arrays = [array.swapaxes(1, 2) for array in arrays]
     problem = make_problem([array.shape for array in arrays], dtypes[0], scale or None, 0.0)
-    if plan is not None:
-        plan.check_fits(*problem.shapes)
-    o, lse = _run(plan._live if plan is not None else _live_plan(mask, problem), arrays, problem)
+    o, lse = _run(_live_plan(mask, problem) if plan is None else _live_plan_of(plan, problem), arrays, problem)
     return (o.swapaxes(1, 2) if heads_first else o), lse
 
 
@@ -63,6 +61,13 @@ def _live_plan(mask: Any, problem: Problem) -> AnyPlan:
     if found is None:
         found = plans.keep(key, make_plan("mask", made, problem, Options()), HEADER_BYTES + 8 * problem.key_length)
     return found
+
+
+def _live_plan_of(plan: Plan, problem: Problem) -> AnyPlan:
+    plan.check_fits(*problem.shapes)
+    if plan.problem.device != "cpu":
+        raise ValueError(f"plan was made for {plan.problem.device}; arrays take one for the CPU")
+    return cast(AnyPlan, plan._live)
 
 
 def _run(plan: AnyPlan, arrays: list[Array], problem: Problem) -> tuple[Array, Array]:

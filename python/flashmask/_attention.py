@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flashmask._arguments import choice, described, is_tensor
+from flashmask._arguments import boolean, choice, described, is_tensor
 from flashmask._mask import Mask
 from flashmask._plan import LAYOUTS, Plan
 from flashmask._problem import check_scale
@@ -26,17 +26,20 @@ def attention(
     """softmax(scale · q kᵀ under the mask) v, differentiable once in q, k and v, through o and lse.
 
     Args:
-        q: (batch, query length, query heads, head dim), a torch tensor on the CPU of dtype float32, bfloat16, float16,
-            or float64, which the dense reference computes. Or a NumPy array, or another that says DLPack, on the CPU.
+        q: (batch, query length, query heads, head dim), a torch tensor: on the CPU of dtype float32, bfloat16, float16,
+            or float64, which the dense reference computes; on a GPU bfloat16 or float16. Or a NumPy array, or another
+            that says DLPack, on the CPU.
         k: (batch, key length, kv heads, head dim), where query heads is a multiple of kv heads.
         v: (batch, key length, kv heads, value dim); head dims are at most 256.
         mask: None: every query sees every key. A Mask of flashmask.masks; RowIndices; or booleans, True = visible,
             [rows, columns] or with heads, or batch and heads, before, which are read anew in every call: a Mask from
-            masks.from_dense is read once. A row that sees nothing gets o = 0, lse = -inf and no gradient.
+            masks.from_dense is read once, and the host waits for booleans on a GPU. A row that sees nothing gets o = 0,
+            lse = -inf and no gradient.
         scale: factor on the scores; None: 1 / sqrt(head dim).
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
-        deterministic: bitwise the same results in every run. On the CPU they always are.
+        deterministic: bitwise the same gradients in every run, as torch.use_deterministic_algorithms asks for. On the
+            CPU they always are, and o and lse are everywhere.
         plan: of flashmask.plan(), instead of a mask; it must have been made for these shapes.
 
     Returns:
@@ -51,11 +54,13 @@ def attention(
     heads_first = layout != "bshd" and choice("layout", layout, LAYOUTS) == 1
     if plan is not None:
         scale = _scale_of(plan, mask, scale)
+    if deterministic is not False:
+        boolean("deterministic", deterministic)
     factor = 0.0 if scale is None else check_scale("scale", scale)
     if is_tensor(q):
         from flashmask._tensors import attention_of_tensors
 
-        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first)
+        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic)
         return (o, lse) if return_lse else o
     from flashmask._arrays import attention_of_arrays
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from flashmask import _structs as s
+
 HEADER_BYTES = 128
 _MAGIC = b"flashmask mask 1"
-_LAYOUT = struct.Struct("<16s16siii84s")
+_LAYOUT = struct.Struct("<16s16siiii80s")
 assert _LAYOUT.size == HEADER_BYTES
+_DETERMINISTIC = slice(44, 48)
 
 
 class Options(NamedTuple):
@@ -17,20 +20,34 @@ class Options(NamedTuple):
     visit: int = 0
     form: int = 0
     reorder: int = 0
+    deterministic: int = 0
     kernel: str = ""
+
+    def struct(self) -> s.PlanOptions:
+        """The same for the C ABI."""
+        options = s.PlanOptions(
+            visit=self.visit, form=self.form, reorder=self.reorder, deterministic=self.deterministic
+        )
+        options.kernel = self.kernel.encode()
+        return options
 
 
 def header(mask_id: bytes, options: Options) -> bytes:
     """`mask_id` [16] is the same for the same mask only, in any process."""
     kernel = options.kernel.encode()
-    if len(kernel) > 84:
-        raise ValueError(f"kernel is {options.kernel!r}; expected a kernel name of at most 84 bytes")
-    return _LAYOUT.pack(_MAGIC, mask_id, options.visit, options.form, options.reorder, kernel)
+    if len(kernel) > 80:
+        raise ValueError(f"kernel is {options.kernel!r}; expected a kernel name of at most 80 bytes")
+    return _LAYOUT.pack(_MAGIC, mask_id, *options[:4], kernel)
+
+
+def says_deterministic(packed: bytes) -> bool:
+    """Whether the header asks for kernels that give the same bits on every run."""
+    return any(packed[_DETERMINISTIC])
 
 
 def read_header(packed: bytes) -> tuple[bytes, Options]:
     """The id and options in the first HEADER_BYTES bytes of a packed mask."""
     if len(packed) < HEADER_BYTES or packed[: len(_MAGIC)] != _MAGIC:
         raise ValueError("mask is a uint8 tensor that does not hold a packed mask; pass Mask.tensor or Plan.tensor")
-    _, mask_id, visit, form, reorder, kernel = _LAYOUT.unpack(packed[:HEADER_BYTES])
-    return mask_id, Options(visit, form, reorder, kernel.rstrip(b"\0").decode())
+    _, mask_id, visit, form, reorder, deterministic, kernel = _LAYOUT.unpack(packed[:HEADER_BYTES])
+    return mask_id, Options(visit, form, reorder, deterministic, kernel.rstrip(b"\0").decode())

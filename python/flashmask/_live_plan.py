@@ -15,6 +15,9 @@ from flashmask._problem import F64, Problem, check_mask
 
 View: TypeAlias = tuple[int, Sequence[int]]
 """Address and strides [4], in elements, of a tensor (batch, sequence, heads, head dim)."""
+Views: TypeAlias = tuple[View, View, View]
+Saved: TypeAlias = tuple[View, View, View, View, int]
+"""q, k, v, o, and the address of lse."""
 Seed: TypeAlias = tuple[int, int]
 """Seed and offset of the dropout; both 0 without."""
 
@@ -32,13 +35,13 @@ _forward = library.flashmask_forward
 _backward = library.flashmask_backward
 
 
-def _described(code: int, shape: Sequence[int]) -> bytes:
-    """What a flashmask_tensor says before its strides."""
-    return _DESCRIPTION.pack(code, s.CPU, 0, len(shape), *shape, *(0 for _ in range(4 - len(shape))))
+def execution(seed: Seed, workspace: int, workspace_bytes: int, stream: int) -> bytes:
+    """A flashmask_execution; `workspace` is an address."""
+    return _EXECUTION.pack(0, workspace, workspace_bytes, stream, *seed)
 
 
-def _execution(seed: Seed) -> bytes | None:
-    return _EXECUTION.pack(0, 0, 0, 0, *seed) if seed != (0, 0) else None
+def _on_cpu(seed: Seed) -> bytes | None:
+    return execution(seed, 0, 0, 0) if seed != (0, 0) else None
 
 
 class _Handle:
@@ -55,42 +58,36 @@ class _Handle:
         destroy(self.value)
 
 
-class LivePlan:
+class CompiledPlan:
     """A plan of the compiled library, and what all of its calls have in common."""
 
-    contiguous = False
-    """Whether tensors must be without gaps, rather than only with a last stride of 1."""
+    def __init__(self, handle: int, problem: Problem) -> None:
+        """Takes over a handle of the C ABI."""
+        self._owner = _Handle(handle)
+        self._handle = handle
+        given = problem.struct()
 
-    def __init__(self, name: str, mask: Mask, problem: Problem, options: Options) -> None:
-        check_mask(name, mask.shape, problem)
-        given = s.PlanOptions(visit=options.visit, form=options.form, reorder=options.reorder)
-        given.kernel = options.kernel.encode()
-        self._owner = _Handle(create("plan_create", mask._handle, ctypes.byref(problem.struct()), ctypes.byref(given)))
-        self._handle = self._owner.value
+        def described(code: int, shape: Sequence[int]) -> bytes:
+            """What a flashmask_tensor says before its strides."""
+            unused = (0,) * (4 - len(shape))
+            return _DESCRIPTION.pack(code, given.device_type, given.device_index, len(shape), *shape, *unused)
+
         q, k, v = problem.shapes
         batch, rows, heads, value_dim = *q[:3], v[3]
-        self._q, self._k, self._v = (_described(problem.code, shape) for shape in (q, k, v))
-        self._o = _described(problem.code, (batch, rows, heads, value_dim))
-        self._lse = _described(s.F32, (batch, heads, rows)) + struct.pack("=4q", heads * rows, rows, 1, 0)
+        self._q, self._k, self._v = (described(problem.code, shape) for shape in (q, k, v))
+        self._o = described(problem.code, (batch, rows, heads, value_dim))
+        self._lse = described(s.F32, (batch, heads, rows)) + struct.pack("=4q", heads * rows, rows, 1, 0)
 
-    def forward(self, q: View, k: View, v: View, o: View, lse: int, seed: Seed) -> None:
-        """Writes o and, at the address `lse`, the contiguous logsumexp (batch, heads, rows)."""
+    def _run_forward(self, q: View, k: View, v: View, o: View, lse: int, execution: bytes | None) -> None:
         tensors = _FORWARD.pack(
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
             *(lse, self._lse),
         )
-        status = _forward(self._handle, tensors, _execution(seed))
+        status = _forward(self._handle, tensors, execution)
         if status:
             check(status)
 
-    def backward(
-        self,
-        saved: tuple[View, View, View, View, int],
-        grads: tuple[View, int],
-        out: tuple[View, View, View],
-        seed: Seed,
-    ) -> None:
-        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k and v."""
+    def _run_backward(self, saved: Saved, grads: tuple[View, int], out: Views, execution: bytes | None) -> None:
         q, k, v, o, lse = saved
         grad_o, grad_lse = grads
         grad_q, grad_k, grad_v = out
@@ -99,7 +96,7 @@ class LivePlan:
             *(lse, self._lse, grad_o[0], self._o, *grad_o[1], grad_lse, self._lse if grad_lse else _ABSENT),
             *(grad_q[0], self._q, *grad_q[1], grad_k[0], self._k, *grad_k[1], grad_v[0], self._v, *grad_v[1]),
         )
-        status = _backward(self._handle, tensors, _execution(seed))
+        status = _backward(self._handle, tensors, execution)
         if status:
             check(status)
 
@@ -116,6 +113,26 @@ class LivePlan:
         return view
 
 
+class LivePlan(CompiledPlan):
+    """A plan for the CPU."""
+
+    contiguous = False
+    """Whether tensors must be without gaps, rather than only with a last stride of 1."""
+
+    def __init__(self, name: str, mask: Mask, problem: Problem, options: Options) -> None:
+        check_mask(name, mask.shape, problem)
+        given = ctypes.byref(problem.struct()), ctypes.byref(options.struct())
+        super().__init__(create("plan_create", mask._handle, *given), problem)
+
+    def forward(self, q: View, k: View, v: View, o: View, lse: int, seed: Seed) -> None:
+        """Writes o and, at the address `lse`, the contiguous logsumexp (batch, heads, rows)."""
+        self._run_forward(q, k, v, o, lse, _on_cpu(seed))
+
+    def backward(self, saved: Saved, grads: tuple[View, int], out: Views, seed: Seed) -> None:
+        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k and v."""
+        self._run_backward(saved, grads, out, _on_cpu(seed))
+
+
 class ReferencePlan:
     """The dense reference in double precision behind the same functions."""
 
@@ -123,7 +140,7 @@ class ReferencePlan:
 
     def __init__(self, name: str, mask: Mask, problem: Problem, options: Options) -> None:
         check_mask(name, mask.shape, problem)
-        if options != Options():
+        if options._replace(deterministic=0) != Options():
             raise ValueError(
                 "q has dtype float64, which the reference computes; it has no visit, form, kernel or reorder: "
                 "leave them at their defaults"
@@ -139,13 +156,7 @@ class ReferencePlan:
         """As LivePlan.forward(), lse in double precision too."""
         call("reference_forward", *self._arguments(q, k, v, seed), o[0], lse)
 
-    def backward(
-        self,
-        saved: tuple[View, View, View, View, int],
-        grads: tuple[View, int],
-        out: tuple[View, View, View],
-        seed: Seed,
-    ) -> None:
+    def backward(self, saved: Saved, grads: tuple[View, int], out: Views, seed: Seed) -> None:
         """As LivePlan.backward()."""
         q, k, v, _, _ = saved
         addresses = (grads[0][0], grads[1] or None, *(view[0] for view in out))

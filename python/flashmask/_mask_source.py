@@ -34,12 +34,17 @@ def source_of(mask: Tensor | None, block_mask: Tensor | None, causal: bool) -> H
     if mask is None:
         source: Hashable = causal
     elif mask.dtype is torch.uint8:
-        if causal or mask.ndim != 1 or mask.numel() < HEADER_BYTES or not mask.is_contiguous():
-            _refuse_packed(causal)
-        source = ctypes.string_at(mask.data_ptr(), HEADER_BYTES)
+        source = packed_header(mask, causal)
     else:
         source = (causal, _content(mask))
     return source if block_mask is None else (source, _content(block_mask))
+
+
+def packed_header(mask: Tensor, causal: bool) -> bytes:
+    """The header of a packed mask on the CPU."""
+    if causal or mask.ndim != 1 or mask.numel() < HEADER_BYTES or not mask.is_contiguous():
+        _refuse_packed(causal)
+    return ctypes.string_at(mask.data_ptr(), HEADER_BYTES)
 
 
 def _refuse_packed(causal: bool) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flashmask._arguments import boolean, choice, described
+from flashmask._arguments import boolean, choice, described, is_tensor
 from flashmask._explain import Explanation
 from flashmask._header import HEADER_BYTES, Options, read_header
 from flashmask._library import create
@@ -20,6 +20,8 @@ from flashmask._rows import RowIndices
 
 if TYPE_CHECKING:
     import torch
+
+    from flashmask._device_plan import DevicePlan
 
 LAYOUTS = ("bshd", "bhsd")
 _VISITS = ("active", "all")
@@ -45,7 +47,7 @@ class Plan:
         self._shapes = problem.shapes
         self._options = options
         self._packed = mask._packed(options)
-        self._live_plan: AnyPlan | None = self._find_or_make()
+        self._live_plan: AnyPlan | DevicePlan | None = self._find_or_make()
         self._tensor: torch.Tensor | None = None
         if "torch" in sys.modules:  # torch.compile can read an attribute, not call the library
             self._make_tensor()
@@ -61,9 +63,13 @@ class Plan:
         plan._live_plan = None
         return plan
 
-    def _find_or_make(self) -> AnyPlan:
+    def _find_or_make(self) -> AnyPlan | DevicePlan:
         problem = self.problem
         source = self._packed[:HEADER_BYTES].tobytes()
+        if problem.device != "cpu":
+            from flashmask._device_plans import plan_of_header
+
+            return plan_of_header(source, self.mask, problem, self._options)
         key: Key = (source, *problem.shapes, problem.code, problem.scale or 0.0, problem.dropout)
         found = plans.find(key)
         if found is None:
@@ -72,7 +78,7 @@ class Plan:
         return found
 
     @property
-    def _live(self) -> AnyPlan:
+    def _live(self) -> AnyPlan | DevicePlan:
         if self._live_plan is None:
             self._packed = self.tensor.numpy()
             _, self._options = read_header(self._packed[:HEADER_BYTES].tobytes())
@@ -121,7 +127,7 @@ class Plan:
 
     def explain(self) -> Explanation:
         """What the mask costs in tiles of the forward kernel."""
-        tile = re.search(r"\.m(\d+)n(\d+)\.", self.kernel("forward"))
+        tile = re.search(r"\.m(\d+)n(\d+)[.+]", self.kernel("forward"))
         return self.mask.explain((int(tile[1]), int(tile[2])) if tile else (128, 128))
 
     def check_fits(self, q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> None:
@@ -162,12 +168,15 @@ def plan(
     form: str | None = None,
     kernel: str = "",
     reorder: bool = False,
+    deterministic: bool = False,
 ) -> Plan:
     """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
 
     Args:
-        mask: a Mask, RowIndices, booleans as for masks.from_dense, or None when all is visible.
-        q: a tensor or array (batch, query length, query heads, head dim), of which shape and dtype are read only.
+        mask: a Mask, RowIndices, booleans as for masks.from_dense, or None when all is visible. Tensors on a GPU are
+            waited for and read on the host, once.
+        q: a tensor or array (batch, query length, query heads, head dim), of which shape, dtype and device are read
+            only.
         k: (batch, key length, kv heads, head dim).
         v: (batch, key length, kv heads, value dim); None: like k.
         scale: factor on the scores; None: 1 / sqrt(head dim).
@@ -176,6 +185,8 @@ def plan(
         form: the lowered form that kernels read, "intervals" or "bits"; None: intervals where they are exact.
         kernel: a kernel name or the beginning of one; "": the best of the machine.
         reorder: compute in another order of tokens where that takes less work.
+        deterministic: gradients that are the same bits on every run, as torch.use_deterministic_algorithms asks for; on
+            the CPU they always are.
 
     Raises:
         ValueError, TypeError: an argument is not as said, or mask, q, k and v do not fit each other.
@@ -185,12 +196,13 @@ def plan(
         visit=choice("visit", visit, _VISITS),
         form=0 if form is None else 1 + choice("form", form, _FORMS),
         reorder=int(boolean("reorder", reorder)),
+        deterministic=int(boolean("deterministic", deterministic) or _asked_for_deterministic()),
         kernel=_kernel_name(kernel),
     )
     order = (0, 2, 1, 3) if choice("layout", layout, LAYOUTS) else (0, 1, 2, 3)
     dtype = computed_dtype("q", q)
     shapes = [_shape(name, tensor, order) for name, tensor in (("q", q), ("k", k), ("v", k if v is None else v))]
-    problem = make_problem(shapes, dtype, check_scale("scale", scale) or None, 0.0)
+    problem = make_problem(shapes, dtype, check_scale("scale", scale) or None, 0.0)._replace(device=_device(q))
     return Plan(as_mask(mask, problem), problem, options)
 
 
@@ -207,7 +219,7 @@ def as_mask(mask: Any, problem: Problem) -> Mask:
     check_booleans(mask)
     from flashmask.masks import from_dense
 
-    return from_dense(mask)
+    return from_dense(mask.cpu() if is_tensor(mask) else mask)
 
 
 def check_booleans(mask: object) -> None:
@@ -243,6 +255,15 @@ def _shape(name: str, tensor: Any, order: Sequence[int]) -> tuple[int, ...]:
         raise TypeError(f"{name} is {described(tensor)}; expected a tensor or array")
     shape = tuple(tensor.shape)
     return tuple(shape[axis] for axis in order) if len(shape) == 4 else shape
+
+
+def _device(q: Any) -> str:
+    return str(q.device) if is_tensor(q) and q.is_cuda else "cpu"
+
+
+def _asked_for_deterministic() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.are_deterministic_algorithms_enabled()
 
 
 def _kernel_name(kernel: object) -> str:

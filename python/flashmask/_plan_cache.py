@@ -6,19 +6,20 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from flashmask._live_plan import AnyPlan
 
-Key: TypeAlias = tuple[Hashable, Sequence[int], Sequence[int], Sequence[int], int, float, float]
-"""What says the mask, the shapes of q, k and v, the dtype's code, scale and dropout."""
+AnyKind = TypeVar("AnyKind")
+Key: TypeAlias = tuple[Hashable | Sequence[int], ...]
+"""What says the mask, the shapes of q, k and v, and the numbers that a plan depends on beside."""
 
 MAX_PLANS = 32
 MAX_BYTES = 256 << 20
 
 
-class PlanCache:
+class PlanCache(Generic[AnyKind]):
     """The plans used last, at most `max_plans` of them with masks of `max_bytes` in all; the newest always stays.
 
     A plan that someone still holds (a Plan, a thread that runs it) is found even after it was left out.
@@ -27,8 +28,8 @@ class PlanCache:
     def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
         self._max_plans = max_plans
         self._max_bytes = max_bytes
-        self._recent: OrderedDict[Key, tuple[AnyPlan, int]] = OrderedDict()
-        self._alive: WeakValueDictionary[Key, AnyPlan] = WeakValueDictionary()
+        self._recent: OrderedDict[Key, tuple[AnyKind, int]] = OrderedDict()
+        self._alive: WeakValueDictionary[Key, AnyKind] = WeakValueDictionary()
         self._bytes = 0
         self.reset_lock()
 
@@ -39,7 +40,7 @@ class PlanCache:
     def __len__(self) -> int:
         return len(self._recent)
 
-    def find(self, key: Key) -> AnyPlan | None:
+    def find(self, key: Key) -> AnyKind | None:
         """The plan of a key, which becomes the one used last."""
         with self._lock:
             entry = self._recent.get(key)
@@ -48,7 +49,7 @@ class PlanCache:
                 return entry[0]
             return self._alive.get(key)
 
-    def keep(self, key: Key, plan: AnyPlan, mask_bytes: int) -> AnyPlan:
+    def keep(self, key: Key, plan: AnyKind, mask_bytes: int) -> AnyKind:
         """Adds a plan, and returns the one that another thread added for the key meanwhile if there is one."""
         dropped = []  # destroyed after the lock is given back
         with self._lock:
@@ -72,5 +73,5 @@ class PlanCache:
         recent.clear()
 
 
-plans = PlanCache()
+plans: PlanCache[AnyPlan] = PlanCache()
 os.register_at_fork(after_in_child=plans.reset_lock)

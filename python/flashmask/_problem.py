@@ -32,6 +32,8 @@ class Problem(NamedTuple):
     scale: float | None = None
     """None: 1 / sqrt(head_dim)."""
     dropout: float = 0.0
+    device: str = "cpu"
+    """Or "cuda:0" and its kin."""
 
     @property
     def code(self) -> int:
@@ -50,7 +52,9 @@ class Problem(NamedTuple):
     def struct(self) -> s.Problem:
         """The same for the C ABI; the reference does not look at the dtype."""
         dtype = s.F32 if self.code == F64 else self.code
-        return s.Problem(*self[:7], dtype, s.CPU, 0, self.scale or 0.0, self.dropout)
+        kind, _, index = self.device.partition(":")
+        device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
+        return s.Problem(*self[:7], dtype, *device, self.scale or 0.0, self.dropout)
 
 
 def make_problem(

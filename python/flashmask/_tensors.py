@@ -15,7 +15,14 @@ from flashmask.operators import forward
 
 
 def attention_of_tensors(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any, plan: Plan | None, scale: float, heads_first: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any,
+    plan: Plan | None,
+    scale: float,
+    heads_first: bool,
+    deterministic: bool,
 ) -> tuple[Tensor, Tensor]:
     """o and lse; `scale` 0 stands for 1 / sqrt(head dim)."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
@@ -29,7 +36,7 @@ def attention_of_tensors(
         tensor = plan.tensor
     else:
         tensor, causal = mask_tensor(mask, q)
-    o, lse = forward(q, k, v, tensor, None, causal, scale, 0.0, None)
+    o, lse = forward(q, k, v, tensor, None, causal, scale, 0.0, None, deterministic)
     return (o.transpose(1, 2) if heads_first else o), lse
 
 
@@ -58,8 +65,10 @@ def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
             raise ValueError(f"mask has {mask.rows} rows; expected {q.shape[1]}, the tokens of q")
         return mask.startend_row_indices, mask.causal
     check_booleans(mask)
+    if isinstance(mask, Tensor) and mask.is_cuda and mask.dtype is torch.bool and 2 <= mask.ndim <= 4:
+        return mask[(None,) * (4 - mask.ndim)], False
     if torch.compiler.is_compiling():
         raise TypeError("mask holds booleans, which torch.compile cannot read; build masks.from_dense(mask) outside")
     from flashmask.masks import from_dense
 
-    return from_dense(mask).tensor, False
+    return from_dense(mask.cpu() if isinstance(mask, Tensor) else mask).tensor, False

@@ -45,7 +45,7 @@ def varlen_attention(
         softmax_scale: factor on the scores; None: 1 / sqrt(head dim).
         causal: each sequence is causal, its last query aligned with its last key.
         window_size: keys before and after its aligned one that a query sees, itself not counted; -1: no limit.
-        deterministic: bitwise the same results in every run. On the CPU they always are.
+        deterministic: bitwise the same gradients in every run, as for attention().
         return_attn_probs: also return lse and None, in place of probabilities, which are never computed.
         return_lse: also return lse, (query heads, total queries) float32.
 
@@ -57,25 +57,30 @@ def varlen_attention(
     """
     _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
     boolean("causal", causal)
+    boolean("deterministic", deterministic)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
 
     from flashmask._dropout import seed_offset_of
+    from flashmask._shared import shared
     from flashmask.operators import forward
 
-    rows = _row_indices(cu_seqlens_q, cu_seqlens_k, k.shape[0], causal, window_size)
+    sides = window_sides(window_size)
+    rows = shared(_row_indices, (cu_seqlens_q, cu_seqlens_k), keys=k.shape[0], causal=causal, window_size=sides)
     seed_offset = seed_offset_of(None, p) if p > 0 else None
-    o, lse = forward(q[None], k[None], v[None], rows, None, False, scale, p, seed_offset)
+    o, lse = forward(q[None], k[None], v[None], rows, None, False, scale, p, seed_offset, deterministic)
     if return_attn_probs:
         return o[0], lse[0], None
     return (o[0], lse[0]) if return_lse else o[0]
 
 
-def _row_indices(cu_q: Tensor, cu_k: Tensor, keys: int, causal: bool, window_size: object) -> Tensor:
+def _row_indices(
+    cu_q: Tensor, cu_k: Tensor, *, keys: int, causal: bool, window_size: tuple[int | None, int | None]
+) -> Tensor:
     """int32 [1, 1, keys, 2]: the rows of a key's own sequence that its window and causality leave visible."""
     import torch
 
-    left, right = window_sides(window_size)
+    left, right = window_size
     right = 0 if causal else right
     key = torch.arange(keys, device=cu_k.device, dtype=cu_k.dtype)
     sequence = torch.searchsorted(cu_k[1:].contiguous(), key, right=True)  # their number for keys past the last

@@ -63,6 +63,7 @@ def test_a_plan_says_what_it_is():
         "dtype": "float32",
         "scale": 0.5,
         "dropout": 0.0,
+        "device": "cpu",
     }
     assert ".forward.f32." in plan.kernel("forward")
     assert ".backward.f32." in plan.kernel("backward")

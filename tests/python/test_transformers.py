@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers", reason="tests its integration
 
 import flashmask  # noqa: E402
 import flashmask.transformers  # noqa: E402
+from flashmask import _shared  # noqa: E402
 from flashmask.data import answer_log_probs, pack  # noqa: E402
 from flashmask.transformers import _once  # noqa: E402
 
@@ -345,12 +346,12 @@ def test_the_next_batch_gets_its_own_mask():
 
 @pytest.mark.parametrize("way", ["position_ids", "startend_row_indices", "attention_mask", "booleans"])
 def test_masks_do_not_outlive_what_they_came_from(way):
-    _once._shared.clear()
+    _shared._shared.clear()
     packed, sees = question_and_answers()
     said = {"booleans": sees[None, None], "attention_mask": packed["startend_row_indices"]}.get(way, packed.get(way))
     model("llama")(packed["input_ids"], **{"attention_mask" if way == "booleans" else way: said})
     del packed, sees, said
-    assert not _once._shared
+    assert not _shared._shared
 
 
 def test_dropout_is_for_training(monkeypatch):

@@ -100,7 +100,9 @@ def _check_registered(module: torch.nn.Module) -> None:
     )
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Indices | Mask, *, dropout: float, scaling: float | None) -> Tensor:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Indices | Mask | Tensor, *, dropout: float, scaling: float | None
+) -> Tensor:
     if isinstance(mask, Indices):
         indices = mask.vectors
         out: Tensor = flashmask.flashmask_attention(

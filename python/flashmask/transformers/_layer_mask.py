@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from flashmask import Mask
+from flashmask._shared import shared
 from flashmask.transformers._given import check_row_indices, dense_mask, given_mask
 from flashmask.transformers._indices import Indices, read
 from flashmask.transformers._mask import RANK
-from flashmask.transformers._once import shared
 from flashmask.transformers._visible import (
     VisibleRows,
     causal,
@@ -40,8 +40,11 @@ class Call:
     cu_seq_lens_k: Tensor | None
 
 
-def layer_mask(call: Call) -> Indices | Mask:
-    """The mask of a call; all layers that are called with the same tensors get the same one."""
+def layer_mask(call: Call) -> Indices | Mask | Tensor:
+    """The mask of a call; all layers that are called with the same tensors get the same one.
+
+    Booleans stay the tensor that they are on a GPU, where kernels read them.
+    """
     mask = call.attention_mask
     if mask is not None and mask.ndim == 4:
         return _handed_as_attention_mask(call, mask)
@@ -56,14 +59,14 @@ def layer_mask(call: Call) -> Indices | Mask:
     return shared(_row_indices_within, (visible, *within), rows=call.rows)
 
 
-def _handed_as_attention_mask(call: Call, mask: Tensor) -> Indices | Mask:
+def _handed_as_attention_mask(call: Call, mask: Tensor) -> Indices | Mask | Tensor:
     if call.row_indices is not None:
         raise ValueError(
             f"a 4-D attention_mask {list(mask.shape)} and startend_row_indices {list(call.row_indices.shape)} came "
             "together; hand over one of them"
         )
     if mask.dtype is torch.bool:
-        return shared(dense_mask, (mask,))
+        return mask if mask.is_cuda else shared(dense_mask, (mask,))
     if mask.is_floating_point():
         raise ValueError(
             f"attention_mask is a 4-D tensor of {mask.dtype}, numbers to add to the scores; flashmask takes what is "

@@ -1,19 +1,12 @@
-"""What is done once: warnings, and the work that all layers of one forward share."""
+"""What is said once."""
 
 from __future__ import annotations
 
 import warnings
-import weakref
-from collections.abc import Callable, Hashable
-from typing import TypeVar
 
 import torch
-from torch import Tensor
 
-Result = TypeVar("Result")
 _warned: set[str] = set()
-_shared: dict[Hashable, tuple[tuple[weakref.ref[Tensor], ...], object]] = {}
-_SHARED_AT_MOST = 16  # kinds of layers in a model, times models that run at once
 
 
 def warn_once(message: str) -> None:
@@ -22,21 +15,3 @@ def warn_once(message: str) -> None:
         return
     _warned.add(message)
     warnings.warn(message, stacklevel=3)
-
-
-def shared(make: Callable[..., Result], tensors: tuple[Tensor, ...], **numbers: Hashable) -> Result:
-    """make(*tensors, **numbers), made once for as long as these very tensors live and nobody writes to them.
-
-    The result must not be a view of the tensors, which would keep them alive.
-    """
-    if torch.compiler.is_compiling() or any(each.is_inference() for each in tensors):
-        return make(*tensors, **numbers)  # inference tensors do not tell when they are written to
-    key = (make, tuple((id(each), each._version) for each in tensors), tuple(numbers.items()))
-    held = _shared.get(key)
-    if held is not None and all(reference() is each for reference, each in zip(held[0], tensors, strict=True)):
-        return held[1]  # type: ignore[return-value]
-    for oldest in list(_shared)[: max(0, len(_shared) + 1 - _SHARED_AT_MOST)]:
-        _shared.pop(oldest, None)
-    result = make(*tensors, **numbers)
-    _shared[key] = (tuple(weakref.ref(each, lambda _: _shared.pop(key, None)) for each in tensors), result)
-    return result

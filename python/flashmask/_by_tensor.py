@@ -1,0 +1,37 @@
+"""Values that belong to tensors. Imported only where torch is."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+Value = TypeVar("Value")
+
+
+class ByTensor(Generic[Value]):
+    """A value a tensor, found by the tensor's identity, for as long as the tensor lives."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, tensor: Tensor) -> Value | None:
+        """The value of this very tensor."""
+        held = self._held.get(id(tensor))
+        return held[1] if held is not None and held[0]() is tensor else None
+
+    def put(self, tensor: Tensor, value: Value) -> Value:
+        """Keeps the value, which must not refer to the tensor."""
+        key = id(tensor)
+
+        def forget(reference: weakref.ref[Tensor]) -> None:
+            held = self._held.get(key)
+            if held is not None and held[0] is reference:
+                self._held.pop(key, None)
+
+        self._held[key] = (weakref.ref(tensor, forget), value)
+        return value

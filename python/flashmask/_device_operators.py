@@ -1,0 +1,102 @@
+"""The operators flashmask::forward and flashmask::backward on a GPU. Imported only where torch is."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from flashmask import _structs as s
+from flashmask._device_plans import plan_of_call
+from flashmask._live_plan import View
+from flashmask._operands import check_devices, check_saved
+
+Outputs: TypeAlias = tuple[Tensor, Tensor]
+Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor]
+
+# Kernels read 16 bytes at a time: eight elements of their dtypes.
+_ELEMENTS = 8
+_BYTES = 16
+
+
+def forward_cuda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    block_mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    seed_offset: Tensor | None,
+    deterministic: bool = False,
+) -> Outputs:
+    """flashmask::forward, which returns before the device is done."""
+    plan, stream = plan_of_call((q, k, v), mask, block_mask, causal, scale, dropout, deterministic)
+    batch, rows, heads, _ = q.shape
+    o = torch.empty((batch, rows, heads, plan.value_dim), dtype=q.dtype, device=q.device)
+    lse = torch.empty((batch, heads, rows), dtype=torch.float32, device=q.device)
+    workspace = plan.workspace(s.FORWARD)
+    q, k, v_ready = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
+    plan.forward(_view(q), _view(k), _view(v_ready), _view(o), lse.data_ptr(), workspace, stream)
+    return _columns(o, v.shape[3]), lse
+
+
+def backward_cuda(
+    grad_o: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    mask: Tensor | None,
+    block_mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    seed_offset: Tensor | None,
+    deterministic: bool = False,
+) -> Gradients:
+    """flashmask::backward, which returns before the device is done."""
+    plan, stream = plan_of_call((q, k, v), mask, block_mask, causal, scale, dropout, deterministic)
+    check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
+    check_devices(q.device, grad_o=grad_o, grad_lse=grad_lse, o=o, lse=lse)
+    workspace = plan.workspace(s.BACKWARD)
+    head_dim, value_dim = q.shape[3], v.shape[3]
+    q, k, v = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
+    o, grad_o = _ready(o, plan.value_dim), _ready(grad_o, plan.value_dim)
+    lse = lse.contiguous()
+    grad_lse = None if grad_lse is None else grad_lse.contiguous()
+    grad_q, grad_k, grad_v = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (q, k, v))
+    plan.backward(
+        (_view(q), _view(k), _view(v), _view(o), lse.data_ptr()),
+        (_view(grad_o), 0 if grad_lse is None else grad_lse.data_ptr()),
+        (_view(grad_q), _view(grad_k), _view(grad_v)),
+        workspace,
+        stream,
+    )
+    return _columns(grad_q, head_dim), _columns(grad_k, head_dim), _columns(grad_v, value_dim)
+
+
+def _ready(tensor: Tensor, dim: int) -> Tensor:
+    """The tensor, or a copy without gaps where kernels cannot read it; zeros fill it up to `dim` columns."""
+    given = tensor.shape[3]
+    if given != dim:
+        wider = tensor.new_zeros((*tensor.shape[:3], dim))
+        wider[..., :given] = tensor
+        return wider
+    batch, row, head, last = tensor.stride()
+    whole = (batch | row | head) % _ELEMENTS == 0 and tensor.data_ptr() % _BYTES == 0
+    if whole and last == 1 and batch and row and head:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _columns(tensor: Tensor, dim: int) -> Tensor:
+    return tensor if tensor.shape[3] == dim else tensor[..., :dim].contiguous()
+
+
+def _view(tensor: Tensor) -> View:
+    return tensor.data_ptr(), tensor.stride()

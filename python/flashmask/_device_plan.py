@@ -1,0 +1,179 @@
+"""Plans on a GPU: made there, on torch's current stream and in torch's memory. Imported only where torch is."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashmask import _structs as s
+from flashmask._header import Options
+from flashmask._info import kernels
+from flashmask._library import call, create
+from flashmask._live_plan import CompiledPlan, Saved, View, Views, execution
+from flashmask._mask import Mask, MaskShape
+from flashmask._mask_source import check_block_mask
+from flashmask._problem import DTYPES, Problem, check_mask
+from flashmask._rows import check_row_indices
+
+_HEAD_DIM_STEP = 8
+
+
+class DevicePlan(CompiledPlan):
+    """A plan on a GPU: its memory there, and the stream that makes it."""
+
+    def __init__(self, handle: int, problem: Problem, memory: Tensor, stream: int) -> None:
+        super().__init__(handle, problem)
+        self.head_dim = problem.head_dim
+        self.value_dim = problem.value_dim
+        self.bytes = memory.numel()
+        self._memory = memory
+        self._stream = stream
+        self._made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._made.record(torch.cuda.current_stream(memory.device))
+        self._workspace_bytes = [-1, -1]
+
+    def join(self, stream: int, captured_elsewhere: bool) -> None:
+        """Makes the current stream wait for the plan, and the memory for that stream.
+
+        `captured_elsewhere`: a graph is captured that the plan is not part of. It cannot wait for what is outside; the
+        work before a capture is done when its graph runs.
+        """
+        if stream == self._stream or captured_elsewhere:
+            return
+        current = torch.cuda.current_stream(self._memory.device)
+        current.wait_event(self._made)
+        self._memory.record_stream(current)
+
+    def workspace(self, direction: int) -> Tensor:
+        """Memory for one call. NotImplementedError where no kernel serves the direction."""
+        size = self._workspace_bytes[direction]
+        if size < 0:
+            needed = ctypes.c_size_t()
+            call("plan_workspace", self._handle, direction, 1, ctypes.byref(needed))
+            size = self._workspace_bytes[direction] = needed.value
+        return torch.empty(size, dtype=torch.uint8, device=self._memory.device)
+
+    def forward(self, q: View, k: View, v: View, o: View, lse: int, workspace: Tensor, stream: int) -> None:
+        """Writes o and, at the address `lse`, the contiguous logsumexp (batch, heads, rows)."""
+        self._run_forward(q, k, v, o, lse, execution((0, 0), workspace.data_ptr(), workspace.numel(), stream))
+
+    def backward(self, saved: Saved, grads: tuple[View, int], out: Views, workspace: Tensor, stream: int) -> None:
+        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k and v."""
+        self._run_backward(saved, grads, out, execution((0, 0), workspace.data_ptr(), workspace.numel(), stream))
+
+
+def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:
+    """Uploads a mask without waiting for the device where row indices can say it."""
+    check_mask("mask", mask.shape, problem)
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "a CUDA graph is being captured, and its mask, which is on the host, has no plan on the device yet; run "
+            "once with the mask before the capture, or pass RowIndices made of tensors on the device"
+        )
+    if options.form != s.FORM_BITS and mask.form == "intervals":
+        try:
+            values, causal = mask.to_startend_row_indices()
+        except NotImplementedError:  # there is a block map beside the intervals
+            pass
+        else:
+            rows = torch.from_numpy(values).pin_memory().to(problem.device, non_blocking=True)
+            return plan_of_rows(rows, causal, problem, options)
+    return _make("plan_bytes", "plan_create_at", mask._handle, problem, options)
+
+
+def plan_of_rows(
+    rows: Tensor, causal: bool, problem: Problem, options: Options, blocks: Tensor | None = None
+) -> DevicePlan:
+    """From row indices, int32 [batch, heads, columns, n], on the device of the problem, and a block mask ANDed on."""
+    check_row_indices("startend_row_indices", rows, causal)
+    check_mask("startend_row_indices", _shape(rows, problem), problem)
+    if blocks is not None:
+        check_block_mask(blocks, problem)
+        rows, blocks = _of_common_heads(rows, blocks)
+    rows = rows.contiguous()
+    source = s.DeviceMask(
+        kind=s.DEVICE_ROW_INDICES,
+        vectors=rows.shape[3],
+        causal=causal,
+        shape=_shape(rows, problem).struct(),
+        data=rows.data_ptr(),
+    )
+    if blocks is not None:
+        blocks = blocks.contiguous()
+        source.keep_blocks, source.keep_batch, source.keep_heads = blocks.data_ptr(), *blocks.shape[:2]
+    return _make("device_mask_plan_bytes", "device_mask_plan_create", ctypes.byref(source), problem, options)
+
+
+def plan_of_booleans(visible: Tensor, problem: Problem, options: Options) -> DevicePlan:
+    """From booleans [batch, heads, rows, columns], True = visible, on the device of the problem."""
+    if visible.ndim != 4:
+        raise ValueError(f"mask has shape {list(visible.shape)}; expected [batch, heads, rows, columns]")
+    shape = MaskShape(*visible.shape)
+    check_mask("mask", shape, problem)
+    source = s.DeviceMask(kind=s.DEVICE_DENSE, shape=shape.struct(), data=visible.data_ptr())
+    source.strides[:] = visible.stride()
+    return _make("device_mask_plan_bytes", "device_mask_plan_create", ctypes.byref(source), problem, options)
+
+
+def _shape(rows: Tensor, problem: Problem) -> MaskShape:
+    return MaskShape(rows.shape[0], rows.shape[1], problem.query_length, rows.shape[2])
+
+
+def _of_common_heads(rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Row indices of as many batch entries and heads as either has, and blocks of as many or 1."""
+    batch, heads = max(len(rows), len(blocks)), max(rows.shape[1], blocks.shape[1])
+    rows = rows.repeat_interleave(heads // rows.shape[1], dim=1).expand(batch, -1, -1, -1)
+    if blocks.shape[1] not in (1, heads):
+        blocks = blocks.repeat_interleave(heads // blocks.shape[1], dim=1)
+    return rows, blocks
+
+
+def rows_of_nothing(causal: bool, query_length: int, columns: int, device: torch.device) -> Tensor:
+    """Row indices [1, 1, columns, n] that mask nothing, or what is not causal; torch.compile can trace it."""
+    ends = torch.full((1, 1, columns, 1), query_length, dtype=torch.int32, device=device)
+    return ends if causal else torch.cat([ends, torch.zeros_like(ends)], dim=-1)
+
+
+def _make(bytes_of: str, create_of: str, source: Any, problem: Problem, options: Options) -> DevicePlan:
+    """`bytes_of` and `create_of` are functions of the C ABI that take the source."""
+    _check_served(problem)
+    problem = _as_computed(problem)
+    given = ctypes.byref(problem.struct()), ctypes.byref(options.struct())
+    size = ctypes.c_size_t()
+    call(bytes_of, source, *given, ctypes.byref(size))
+    device = torch.device(problem.device)
+    memory = torch.empty(max(size.value, 1), dtype=torch.uint8, device=device)
+    stream = torch.cuda.current_stream(device).cuda_stream
+    place = s.PlanPlace(stream, memory.data_ptr(), memory.numel())
+    return DevicePlan(create(create_of, source, *given, ctypes.byref(place)), problem, memory, stream)
+
+
+def _check_served(problem: Problem) -> None:
+    """Refuses devices and dtypes that this build has no kernels for."""
+    table = kernels()
+    devices = sorted({kernel["device"] for kernel in table})
+    if "cuda" not in devices:
+        raise ValueError(
+            f"q is on {problem.device}; this build of flashmask computes on the devices: {', '.join(devices)}; install "
+            "it where CUDA's compiler, nvcc, is"
+        )
+    served = [
+        name
+        for name, short in zip(DTYPES, ("f32", "bf16", "f16", "f64"), strict=True)
+        if any(kernel["device"] == "cuda" and kernel["dtype"] == short for kernel in table)
+    ]
+    if problem.dtype not in served:
+        raise NotImplementedError(
+            f"q is {problem.dtype} on {problem.device}; kernels there compute {' and '.join(served)}: cast q, k and v, "
+            "as torch.autocast does, or compute on the CPU"
+        )
+
+
+def _as_computed(problem: Problem) -> Problem:
+    """With head dims that kernels take: the next multiples of 8, of which the last columns are zeros."""
+    head_dim, value_dim = (-(-dim // _HEAD_DIM_STEP) * _HEAD_DIM_STEP for dim in (problem.head_dim, problem.value_dim))
+    scale = problem.scale if head_dim == problem.head_dim else problem.scale or problem.head_dim**-0.5
+    return problem._replace(head_dim=head_dim, value_dim=value_dim, scale=scale)

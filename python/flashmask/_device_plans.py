@@ -1,0 +1,189 @@
+"""Finds the plan of a call on a GPU, or makes it. Imported only where torch is."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashmask._by_tensor import ByTensor
+from flashmask._device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
+from flashmask._device_streams import capture_of, current_stream
+from flashmask._header import HEADER_BYTES, Options, read_header, says_deterministic
+from flashmask._mask import Mask
+from flashmask._mask_source import packed_header
+from flashmask._operands import check_devices, code_of
+from flashmask._plan_cache import Key, PlanCache
+from flashmask._problem import DTYPES, Problem, make_problem
+
+
+@dataclass
+class _OfTensor:
+    """Plans of a mask in a tensor, as it was at `version`, each with the block mask beside it if there was one."""
+
+    version: int
+    plans: dict[Key, tuple[DevicePlan, weakref.ref[Tensor] | None]] = field(default_factory=dict)
+
+
+# A mask on the host never changes, so that its plans are found by its id. One in a tensor on a device may, and nobody
+# can look without waiting for it: its plans belong to the tensor and go with its version counter.
+device_plans: PlanCache[DevicePlan] = PlanCache()
+_of_tensors: ByTensor[_OfTensor] = ByTensor()
+# A graph reads the memory of plans that were made before its capture for as long as it is run: these plans stay as
+# long as the mask that the graph was captured with, or for good where that was no mask.
+_captured: ByTensor[set[DevicePlan]] = ByTensor()
+_captured_without_mask: set[DevicePlan] = set()
+
+
+def remember_plans_of(mask: Tensor) -> None:
+    """Lets plans of this mask on a device be kept with its tensor: nobody writes to it past its version counter.
+
+    Code that torch.compile makes does: it takes memory that is done with for other values, in the same tensor.
+    """
+    if _of_tensors.get(mask) is None and not mask.is_inference():  # inference tensors count no versions
+        _of_tensors.put(mask, _OfTensor(mask._version))
+
+
+class Numbers(NamedTuple):
+    """What a plan depends on beside its mask."""
+
+    q: Sequence[int]
+    k: Sequence[int]
+    v: Sequence[int]
+    code: int
+    scale: float
+    dropout: float
+    deterministic: bool
+    device_index: int
+
+    def problem(self) -> Problem:
+        """The same as a Problem."""
+        made = make_problem((self.q, self.k, self.v), DTYPES[self.code], self.scale or None, self.dropout)
+        return made._replace(device=f"cuda:{self.device_index}")
+
+
+def plan_of_call(
+    tensors: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    block_mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    deterministic: bool,
+) -> tuple[DevicePlan, int]:
+    """The plan, which the current stream may use, and that stream."""
+    q, k, v = tensors
+    device = q.device
+    check_devices(device, k=k, v=v)
+    stream = current_stream(device.index)
+    capture = capture_of(device.index, stream)
+    numbers = Numbers(q.shape, k.shape, v.shape, code_of(q, k, v), scale, dropout, deterministic, device.index)
+    if block_mask is None and (mask is None or mask.dtype is torch.uint8):
+        plan, made_in = _of_constant(mask, causal, numbers, capture)
+    else:
+        plan, made_in = _of_masks(mask, block_mask, causal, numbers, capture), capture
+    plan.join(stream, made_in != capture)
+    return plan, stream
+
+
+def plan_of_header(header: bytes, mask: Mask, problem: Problem, options: Options) -> DevicePlan:
+    """For a Plan: where calls with its tensor find it."""
+    index = int(problem.device.partition(":")[2])
+    numbers = Numbers(*problem.shapes, problem.code, problem.scale or 0.0, problem.dropout, False, index)
+    key = (header, numbers)
+    found = device_plans.find(key)
+    if found is None:
+        made = plan_of_mask(mask, problem, options)
+        found = device_plans.keep(key, made, made.bytes)
+    return found
+
+
+def _of_masks(
+    mask: Tensor | None, block_mask: Tensor | None, causal: bool, numbers: Numbers, capture: int
+) -> DevicePlan:
+    """Of row indices or booleans on the device, and of a block mask."""
+    owner, beside = (mask, block_mask) if mask is not None else (block_mask, None)
+    assert owner is not None
+    kept = _kept(owner)
+    key: Key = (capture, causal, mask is None, numbers)
+    if beside is not None:
+        kept = None if _of_tensors.get(beside) is None else kept
+        key = (*key, id(beside), beside._version) if kept is not None else key
+    if kept is not None:
+        found, reference = kept.plans.get(key, (None, None))
+        if found is not None and (reference is None or reference() is beside):
+            return found
+    plan = _make_of_tensors(mask, block_mask, causal, numbers)
+    if kept is not None:
+        if capture:  # plans of an earlier graph are of no use to another
+            kept.plans = {of: other for of, other in kept.plans.items() if of[0] in (0, capture)}
+        kept.plans[key] = plan, None if beside is None else weakref.ref(beside)
+    return plan
+
+
+def _kept(mask: Tensor) -> _OfTensor | None:
+    """The plans of a mask as it is now; None where nobody vouches for its version counter."""
+    kept = _of_tensors.get(mask)
+    if kept is None or kept.version == mask._version:
+        return kept
+    return _of_tensors.put(mask, _OfTensor(mask._version))
+
+
+def _make_of_tensors(mask: Tensor | None, block_mask: Tensor | None, causal: bool, numbers: Numbers) -> DevicePlan:
+    problem = numbers.problem()
+    device = torch.device(problem.device)
+    options = Options(deterministic=int(numbers.deterministic))
+    if mask is not None and mask.dtype is torch.bool:
+        check_devices(device, mask=mask)
+        if causal or block_mask is not None:
+            raise ValueError("booleans came beside causal=True or block_mask; expected all of the mask in them")
+        return plan_of_booleans(mask, problem, options)
+    if mask is not None and mask.dtype is torch.uint8:
+        raise NotImplementedError(f"block_mask beside a packed mask on {device}; AND a block map onto the Mask instead")
+    check_devices(device, startend_row_indices=mask, block_mask=block_mask)
+    if mask is None:
+        mask = rows_of_nothing(causal, problem.query_length, problem.key_length, device)
+    return plan_of_rows(mask, causal, problem, options, block_mask)
+
+
+def _of_constant(mask: Tensor | None, causal: bool, numbers: Numbers, capture: int) -> tuple[DevicePlan, int]:
+    """Of a mask on the host or of none, and the capture that the plan was made in."""
+    source: Hashable = causal
+    if mask is not None:
+        if mask.device.type != "cpu":
+            raise ValueError(
+                f"mask is a packed mask on {mask.device}; leave Mask.tensor on the CPU: its plan is made where q is"
+            )
+        source = header = packed_header(mask, causal)
+        if numbers.deterministic and says_deterministic(header):
+            numbers = numbers._replace(deterministic=False)
+    key: Key = (source, numbers)
+    found = device_plans.find(key)
+    if found is None:
+        found = _make(mask, causal, numbers)
+        if capture:
+            return found, capture
+        found = device_plans.keep(key, found, found.bytes)
+    elif capture:
+        _staying(mask).add(found)
+    return found, 0
+
+
+def _make(mask: Tensor | None, causal: bool, numbers: Numbers) -> DevicePlan:
+    if mask is None:
+        return _make_of_tensors(None, None, causal, numbers)
+    _, options = read_header(mask[:HEADER_BYTES].numpy().tobytes())
+    options = options._replace(deterministic=options.deterministic | numbers.deterministic)
+    return plan_of_mask(Mask._from_tensor(mask), numbers.problem(), options)
+
+
+def _staying(mask: Tensor | None) -> set[DevicePlan]:
+    """The plans that stay for graphs with this mask."""
+    if mask is None:
+        return _captured_without_mask
+    found = _captured.get(mask)
+    return _captured.put(mask, set()) if found is None else found

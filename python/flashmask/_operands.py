@@ -1,0 +1,48 @@
+"""What the operators ask of their tensors, on any device. Imported only where torch is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from flashmask._problem import DTYPES
+
+_CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
+
+
+def code_of(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """Position in DTYPES of the dtype that all three have."""
+    dtype = q.dtype
+    code = _CODES.get(dtype, -1)
+    if code < 0:
+        raise TypeError(f"q has dtype {dtype}; expected torch.float32, bfloat16, float16 or float64")
+    if k.dtype is not dtype or v.dtype is not dtype:
+        raise TypeError(f"q, k and v have dtypes {dtype}, {k.dtype} and {v.dtype}; expected one dtype")
+    return code
+
+
+def lse_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of lse beside tensors of a dtype."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def check_saved(
+    grad_o: Tensor, grad_lse: Tensor | None, o: Tensor, lse: Tensor, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    """Refuses what cannot be of a forward whose o has this dtype and shape."""
+    batch, rows, heads, _ = shape
+    for name, tensor, expected, kind in (
+        ("o", o, shape, dtype),
+        ("grad_o", grad_o, shape, dtype),
+        ("lse", lse, (batch, heads, rows), lse_dtype(dtype)),
+        ("grad_lse", grad_lse, (batch, heads, rows), lse_dtype(dtype)),
+    ):
+        if tensor is not None and (tensor.shape != expected or tensor.dtype is not kind):
+            raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; expected {kind} {list(expected)}")
+
+
+def check_devices(device: torch.device, **tensors: Tensor | None) -> None:
+    """Refuses tensors that are elsewhere than q."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}; expected {device}, the device of q")

@@ -1,0 +1,184 @@
+"""Which plan a call on a GPU gets, without one: streams, captures and plans are stand-ins."""
+
+import gc
+
+import pytest
+import torch
+
+from flashmask import _device_plans, masks
+from flashmask._by_tensor import ByTensor
+from flashmask._device_plans import Numbers, remember_plans_of
+
+SHAPE = (1, 8, 2, 64)
+NUMBERS = Numbers(SHAPE, SHAPE, SHAPE, 1, 0.0, 0.0, False, 0)
+
+
+class Made:
+    """A plan, and what it was made of."""
+
+    bytes = 1
+
+    def __init__(self, source, options):
+        self.source = source
+        self.options = options
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Plans in the order in which they were made."""
+    plans = []
+
+    def keep(source, options):
+        plans.append(Made(source, options))
+        return plans[-1]
+
+    monkeypatch.setattr(
+        _device_plans, "plan_of_rows", lambda rows, causal, _, options, blocks: keep((rows, causal, blocks), options)
+    )
+    monkeypatch.setattr(_device_plans, "check_devices", lambda *_, **__: None)
+    monkeypatch.setattr(_device_plans, "plan_of_mask", lambda mask, _, options: keep(mask, options))
+    monkeypatch.setattr(_device_plans, "rows_of_nothing", lambda causal, *_: "nothing")
+    _device_plans.device_plans.clear()
+    yield plans
+    _device_plans.device_plans.clear()
+    _device_plans._captured_without_mask.clear()
+
+
+def rows():
+    return torch.zeros(1, 1, 8, 1, dtype=torch.int32)
+
+
+def of_rows(tensor, causal=True, numbers=NUMBERS, capture=0, blocks=None):
+    return _device_plans._of_masks(tensor, blocks, causal, numbers, capture)
+
+
+def of_constant(mask, causal=False, numbers=NUMBERS, capture=0):
+    return _device_plans._of_constant(mask, causal, numbers, capture)
+
+
+def test_values_go_with_their_tensor():
+    store = ByTensor()
+    first, second = rows(), rows()
+    store.put(first, "one")
+    assert store.get(first) == "one"
+    assert store.get(second) is None
+    store.put(first, "another")
+    gc.collect()
+    assert (store.get(first), len(store)) == ("another", 1)
+    del first
+    assert len(store) == 0
+
+
+def test_values_stay_while_only_autograd_holds_the_tensor():
+    class Holds(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, held):
+            ctx.save_for_backward(held)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append(store.get(ctx.saved_tensors[0]))
+            return grad, None
+
+    store, seen = ByTensor(), []
+    held = rows()
+    store.put(held, "value")
+    y = Holds.apply(torch.ones(1, requires_grad=True), held)
+    del held
+    gc.collect()
+    y.sum().backward()
+    assert seen == ["value"]
+
+
+def test_row_indices_have_one_plan_until_they_change(made):
+    tensor = rows()
+    remember_plans_of(tensor)
+    assert of_rows(tensor) is of_rows(tensor)
+    assert of_rows(tensor, causal=False) is not of_rows(tensor)
+    assert of_rows(tensor, numbers=NUMBERS._replace(scale=0.5)) is not of_rows(tensor)
+    first = of_rows(tensor)
+    tensor += 1
+    assert of_rows(tensor) is not first
+    assert of_rows(tensor) is of_rows(tensor)
+    assert len(made) == 4
+
+
+def test_row_indices_that_nobody_vouches_for_have_no_plan_to_keep(made):
+    tensor = rows()
+    assert of_rows(tensor) is not of_rows(tensor)
+    with torch.inference_mode():
+        uncounted = rows()
+    remember_plans_of(uncounted)
+    assert of_rows(uncounted) is not of_rows(uncounted)
+
+
+def test_a_block_mask_belongs_to_its_plan(made):
+    tensor, blocks, others = rows(), rows(), rows()
+    for each in (tensor, blocks, others):
+        remember_plans_of(each)
+    plan = of_rows(tensor, blocks=blocks)
+    assert plan.source == (tensor, True, blocks)
+    assert plan is of_rows(tensor, blocks=blocks)
+    assert len({id(of_rows(tensor, blocks=each)) for each in (None, blocks, others)}) == 3
+    blocks += 1
+    assert of_rows(tensor, blocks=blocks) is not plan
+    alone = of_rows(None, blocks=blocks)
+    assert alone.source == ("nothing", True, blocks)
+    assert alone is of_rows(None, blocks=blocks)
+    assert alone is not of_rows(blocks)
+    assert of_rows(tensor, blocks=rows()) is not of_rows(tensor, blocks=rows())
+
+
+def test_a_capture_makes_plans_of_row_indices_of_its_own(made):
+    tensor = rows()
+    remember_plans_of(tensor)
+    outside = of_rows(tensor)
+    first = of_rows(tensor, capture=5)
+    assert first is of_rows(tensor, capture=5)
+    second = of_rows(tensor, capture=6)
+    assert len({id(plan) for plan in (outside, first, second)}) == 3
+    assert of_rows(tensor) is outside
+    assert of_rows(tensor, capture=5) is not first  # that graph was done
+
+
+def test_a_mask_has_one_plan_and_a_capture_keeps_it(made):
+    mask = masks.causal(8, 8).tensor
+    plan, _ = of_constant(mask)
+    assert of_constant(mask) == (plan, 0)
+    assert of_constant(mask, capture=5) == (plan, 0)
+    _device_plans.device_plans.clear()
+    made.clear()
+    gc.collect()
+    assert _device_plans._captured.get(mask) == {plan}
+    assert of_constant(mask) == (plan, 0)
+    assert not made
+
+
+def test_no_mask_is_planned_on_the_device(made):
+    outside, _ = of_constant(None, capture=0)
+    assert outside.source == ("nothing", False, None)
+    assert of_constant(None, causal=True)[0].source == ("nothing", True, None)
+    assert of_constant(None, capture=5) == (outside, 0)
+    assert _device_plans._captured_without_mask == {outside}
+    other = NUMBERS._replace(scale=0.5)
+    first, made_in = of_constant(None, numbers=other, capture=5)
+    assert made_in == 5
+    assert of_constant(None, numbers=other, capture=5)[0] is not first
+
+
+def test_deterministic_plans_are_others(made):
+    mask = masks.causal(8, 8)
+    deterministic = NUMBERS._replace(deterministic=True)
+    plain, _ = of_constant(mask.tensor)
+    asked, _ = of_constant(mask.tensor, numbers=deterministic)
+    assert (plain.options.deterministic, asked.options.deterministic) == (0, 1)
+    tensor = rows()
+    remember_plans_of(tensor)
+    assert of_rows(tensor, numbers=deterministic).options.deterministic == 1
+    from flashmask._header import Options
+
+    packed = torch.from_numpy(mask._packed(Options(deterministic=1)))
+    says, _ = of_constant(packed)
+    assert says.options.deterministic == 1
+    assert of_constant(packed, numbers=deterministic) == (says, 0)
