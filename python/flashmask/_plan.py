@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flashmask._device_plan import DevicePlan
 
 LAYOUTS = ("bshd", "bhsd")
-_VISITS = ("active", "all")
+VISITS = ("active", "all")
 _FORMS = ("intervals", "bits")
 _DIRECTIONS = ("forward", "backward")
 
@@ -193,7 +193,7 @@ def plan(
         NotImplementedError: no kernel serves the request.
     """
     options = Options(
-        visit=choice("visit", visit, _VISITS),
+        visit=choice("visit", visit, VISITS),
         form=0 if form is None else 1 + choice("form", form, _FORMS),
         reorder=int(boolean("reorder", reorder)),
         deterministic=int(boolean("deterministic", deterministic) or _asked_for_deterministic()),

@@ -7,13 +7,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="Transformers runs on torch")
 transformers = pytest.importorskip("transformers", reason="tests its integration")
 
+import numpy as np  # noqa: E402
+
 import flashmask  # noqa: E402
 import flashmask.transformers  # noqa: E402
-from flashmask import _shared  # noqa: E402
+from flashmask import _live_plan, _plan_cache, _shared  # noqa: E402
 from flashmask.data import answer_log_probs, pack  # noqa: E402
 from flashmask.transformers import _once  # noqa: E402
 
 flashmask.transformers.register()
+flashmask.transformers.register("flashmask-everywhere", visit="all")
 
 SIZES = {
     "hidden_size": 32,
@@ -158,24 +161,52 @@ def test_cu_seq_lens_say_where_documents_begin(name):
     assert_same([made(ids, position_ids=positions, **lengths).logits], [logits])
 
 
-def test_answers_that_share_a_question_are_as_likely_as_alone():
-    pairs = [
-        {"prompt_ids": [3, 4, 5], "chosen_ids": [6, 7], "rejected_ids": [8, 9, 10]},
-        {"prompt_ids": [11], "chosen_ids": [12, 13, 14], "rejected_ids": [15]},
+def preferences():
+    """Questions with two answers, of lengths that several tiles and two sequences of 160 tokens hold."""
+    draw = torch.Generator().manual_seed(13)
+    sizes = [(3, 2, 3), (1, 3, 1), (40, 25, 61), (9, 70, 1), (17, 20, 20)]
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    return [
+        {name: torch.randint(1, 40, (size,), generator=draw).tolist() for name, size in zip(names, each, strict=True)}
+        for each in sizes
     ]
-    made = model("gemma3")
-    packed = pack(pairs, length=24)
-    inputs = {name: packed[name] for name in ("input_ids", "position_ids", "startend_row_indices")}
+
+
+def question_and_answer_alone():
+    """Each answer behind its question, in the order of a batch's answers: ids [1, tokens], and rows before it."""
+    for pair in preferences():
+        for answer in (pair["chosen_ids"], pair["rejected_ids"]):
+            yield torch.tensor([pair["prompt_ids"] + answer]), len(pair["prompt_ids"])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_answers_that_share_a_question_are_as_likely_as_alone(name, dtype):
+    made = model(name, dtype=dtype)
+    packed = pack(preferences(), length=160)
+    assert len(packed["input_ids"]) == 2
+    inputs = {each: packed[each] for each in ("input_ids", "position_ids", "startend_row_indices")}
     together = answer_log_probs(made(**inputs).logits, packed)
     alone = []
-    for pair in pairs:
-        for answer in (pair["chosen_ids"], pair["rejected_ids"]):
-            ids = torch.tensor([pair["prompt_ids"] + answer])
-            log_probs = made(ids).logits[0].log_softmax(-1)
-            rows = torch.arange(len(pair["prompt_ids"]) - 1, ids.shape[1] - 1)
-            alone.append(log_probs[rows, torch.tensor(answer)].sum())
+    for ids, first in question_and_answer_alone():
+        log_probs = made(ids).logits[0, first - 1 : -1].float().log_softmax(-1)
+        alone.append(log_probs.gather(-1, ids[0, first:, None]).sum())
     expected = torch.stack(alone)
-    assert_same((together.detach(), gradients(made, together)), (expected.detach(), gradients(made, expected)))
+    assert_same((together.detach(), gradients(made, together)), (expected.detach(), gradients(made, expected)), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_answers_that_share_a_question_are_rewarded_as_alone(dtype):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, num_labels=1)
+    made = transformers.AutoModelForTokenClassification.from_config(config, attn_implementation="flashmask")
+    made = made.to(dtype).eval()
+    packed = pack(preferences(), length=160)
+    inputs = {each: packed[each] for each in ("input_ids", "position_ids", "startend_row_indices")}
+    sequences, _, ends = packed["answers"].unbind(-1)
+    together = made(**inputs).logits[sequences, ends - 1, 0]
+    expected = torch.stack([made(ids).logits[0, -1, 0] for ids, _ in question_and_answer_alone()])
+    assert_same((together.detach(), gradients(made, together)), (expected.detach(), gradients(made, expected)), dtype)
 
 
 def question_and_answers():
@@ -333,6 +364,75 @@ def test_all_layers_of_a_kind_share_one_mask(monkeypatch):
     assert len(spy.indices) == 4
     assert spy.indices[0] is spy.indices[2] and spy.indices[1] is spy.indices[3]
     assert not torch.equal(spy.indices[0], spy.indices[1])
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("implementation", ["flashmask", "flashmask-everywhere"])
+def test_all_layers_share_one_plan_forward_and_backward(monkeypatch, implementation, checkpointed):
+    made = model("llama", implementation, num_hidden_layers=4).train()
+    if checkpointed:
+        made.gradient_checkpointing_enable()
+    _plan_cache.plans.clear()
+    made_plans = []
+
+    class Counted(_live_plan.LivePlan):
+        def __init__(self, *arguments):
+            made_plans.append(arguments[0])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(_live_plan, "LivePlan", Counted)
+    for seed in (11, 12):
+        ids = torch.randint(1, 40, (1, 24), generator=torch.Generator().manual_seed(seed))
+        positions = torch.cat([torch.arange(seed), torch.arange(24 - seed)])[None]
+        made(ids, position_ids=positions, labels=ids, use_cache=False).loss.backward()
+    assert len(made_plans) == 2  # one for each batch
+
+
+@pytest.mark.parametrize("way", ["position_ids", "startend_row_indices", "booleans", "windows"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_visiting_every_tile_changes_no_bit(dtype, way):
+    lengths = [70, 1, 130, 9]
+    ids, positions = packed_documents(lengths)
+    said = {}
+    if way in ("startend_row_indices", "booleans"):
+        ends = torch.cat([torch.full((n,), end) for n, end in zip(lengths, np.cumsum(lengths), strict=True)]).int()
+        rows = torch.arange(len(ends))[:, None]
+        dense = (rows >= rows.T) & (rows < ends)
+        said = {way: ends[None, None, :, None]} if way[0] == "s" else {"attention_mask": dense[None, None]}
+    results = []
+    for implementation in ("flashmask", "flashmask-everywhere"):
+        made = model("mistral" if way == "windows" else "llama", implementation, dtype)
+        logits = made(ids, position_ids=positions, use_cache=False, **said).logits
+        results.append((logits.detach(), gradients(made, logits)))
+    assert all(map(torch.equal, *results))
+
+
+def test_visiting_every_tile_visits_every_tile(monkeypatch):
+    made = model("llama", "flashmask-everywhere")
+    asked = []
+    call = flashmask.plan
+    monkeypatch.setattr(flashmask, "plan", lambda *given, **options: asked.append(options) or call(*given, **options))
+    ids, positions = packed_documents()
+    made(ids, position_ids=positions)
+    assert [each["visit"] for each in asked] == ["all", "all"]  # two layers
+
+
+def test_visiting_every_tile_refuses_dropout_and_compiling():
+    ids, positions = packed_documents()
+    made = model("llama", "flashmask-everywhere", attention_dropout=0.25).train()
+    with pytest.raises(ValueError, match=r'dropout=0\.25 under visit="all"'):
+        made(ids, position_ids=positions)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="run the model without"):
+        torch.compile(made.eval(), backend="eager", fullgraph=True)(ids, position_ids=positions, use_cache=False)
+
+
+def test_a_name_has_one_meaning():
+    with pytest.raises(ValueError, match=r"name 'flashmask' belongs to .* in the attention registry"):
+        flashmask.transformers.register("flashmask", visit="all")
+    with pytest.raises(ValueError, match="visit is 'none'; expected one of 'active', 'all'"):
+        flashmask.transformers.register("flashmask-none", visit="none")
+    flashmask.transformers.register("flashmask-everywhere", visit="all")
 
 
 def test_the_next_batch_gets_its_own_mask():

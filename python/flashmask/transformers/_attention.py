@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -9,7 +11,9 @@ from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 import flashmask
-from flashmask import Mask
+from flashmask import Mask, RowIndices
+from flashmask._shared import shared
+from flashmask.transformers._given import dense_mask
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._mask import flashmask_mask
@@ -22,6 +26,12 @@ _REFUSED = {
     "position_bias": "a bias on the scores",
     "cache": "a paged cache (continuous batching)",
 }
+
+
+@cache
+def attention_function(visit: str) -> Callable[..., tuple[Tensor, None]]:
+    """flashmask_attention_forward() of plans that visit "active" or "all" tiles: one object for each."""
+    return flashmask_attention_forward if visit == "active" else partial(flashmask_attention_forward, visit=visit)
 
 
 def flashmask_attention_forward(
@@ -39,6 +49,7 @@ def flashmask_attention_forward(
     position_ids: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
+    visit: str = "active",
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one layer; Transformers calls this, users do not.
@@ -69,7 +80,8 @@ def flashmask_attention_forward(
     if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    return _attend(q, k, v, mask, dropout=dropout if module.training else 0.0, scaling=scaling), None
+    attend = _attend if visit == "active" else _attend_everywhere
+    return attend(q, k, v, mask, dropout=dropout if module.training else 0.0, scaling=scaling), None
 
 
 def _refuse(others: dict[str, Any]) -> None:
@@ -113,6 +125,29 @@ def _attend(
         raise ValueError(f"dropout={dropout} under a dense mask is not supported; hand over startend_row_indices")
     dense: Tensor = flashmask.attention(q, k, v, mask, scale=scaling)
     return dense
+
+
+def _attend_everywhere(
+    q: Tensor, k: Tensor, v: Tensor, mask: Indices | Mask | Tensor, *, dropout: float, scaling: float | None
+) -> Tensor:
+    """The same to the bit, computing tiles that nobody sees too."""
+    if dropout:
+        raise ValueError(
+            f'dropout={dropout} under visit="all" is not supported; set attention_dropout of the model to 0'
+        )
+    if torch.compiler.is_compiling():
+        raise ValueError('visit="all" makes a plan from the mask, which torch.compile cannot; run the model without it')
+    if isinstance(mask, Indices):
+        mask = shared(_to_mask, (mask.vectors,), causal=mask.causal, rows=q.shape[1])
+    elif isinstance(mask, Tensor):
+        mask = shared(dense_mask, (mask,))
+    plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all")
+    out: Tensor = flashmask.attention(q, k, v, plan=plan)
+    return out
+
+
+def _to_mask(vectors: Tensor, *, causal: bool, rows: int) -> Mask:
+    return RowIndices(vectors, causal, rows).to_mask()
 
 
 def _single_token(

@@ -9,7 +9,9 @@ import transformers
 from transformers import AttentionInterface, AttentionMaskInterface, modeling_utils
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from flashmask.transformers._attention import flashmask_attention_forward
+from flashmask._arguments import choice
+from flashmask._plan import VISITS
+from flashmask.transformers._attention import attention_function
 from flashmask.transformers._mask import flashmask_mask
 
 _OLDEST = (5, 5)
@@ -17,18 +19,21 @@ _PRELOAD = "lazy_import_flash_attention"
 _names: set[str] = set()
 
 
-def register(name: str = "flashmask") -> None:
+def register(name: str = "flashmask", *, visit: str = "active") -> None:
     """Makes attn_implementation=name mean FlashMask, for attention and for masks; calling it again changes nothing.
 
     Transformers has no entry points for attention, so that a program calls this once before it makes a model.
-    Raises ValueError where the name belongs to another attention implementation, ImportError for a Transformers before
-    5.5, which describes masks in another way.
+    visit="all" computes tiles that nobody sees too, to the same bits, as attention under a dense mask does: another
+    name to compare with. Raises ValueError where the name belongs to another attention implementation, ImportError for
+    a Transformers before 5.5, which describes masks in another way.
     """
     _check_version()
     if not isinstance(name, str) or not name or "/" in name or "|" in name:
         raise ValueError(f"name is {name!r}; expected a word, without the / and | that Transformers gives a meaning")
+    choice("visit", visit, VISITS)
+    attention = attention_function(visit)
     held = {
-        "attention": (modeling_utils.ALL_ATTENTION_FUNCTIONS.get(name), flashmask_attention_forward),
+        "attention": (modeling_utils.ALL_ATTENTION_FUNCTIONS.get(name), attention),
         "mask": (ALL_MASK_ATTENTION_FUNCTIONS.get(name), flashmask_mask),
     }
     for registry, (found, ours) in held.items():
@@ -36,7 +41,7 @@ def register(name: str = "flashmask") -> None:
             raise ValueError(f"name {name!r} belongs to {found!r} in the {registry} registry; expected a free name")
     _names.add(name)
     _keep_from_preloading()
-    AttentionInterface.register(name, flashmask_attention_forward)
+    AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, flashmask_mask)
 
 
