@@ -71,7 +71,7 @@ __device__ std::uint32_t transpose(std::uint32_t word) {
   return word;
 }
 
-/// Puts it where row_word() and column_word() read it.
+/// Puts it where row_words() and column_words() have it.
 __device__ void store_cell(const CellRows& cell, std::uint32_t* words) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -82,6 +82,20 @@ __device__ void store_cell(const CellRows& cell, std::uint32_t* words) {
       words[c * kCellSize + h * 32 + lane] = fragment_order(masked);
       words[DeviceBits::kCellWords / 2 + h * kCellSize + c * 32 + lane] = fragment_order(transpose(masked));
     }
+  }
+}
+
+/// The cells that others share, by all threads of a block.
+__device__ void store_shared_cells(const CellGrid& grid, const BitStorage& out) {
+  std::uint32_t* const shared = out.words + static_cast<std::int64_t>(out.stored) * DeviceBits::kCellWords;
+  constexpr int kByRows = DeviceBits::kCellWords / 2;
+  const int present = grid.columns - (grid.cell_columns - 1) * kCellSize;  // columns of the last cell
+  for (int i = threadIdx.x; i < DeviceBits::kCellWords; i += blockDim.x) {
+    const int half = i % kByRows / kCellSize, at = i % kCellSize;
+    const std::uint32_t past_end = i < kByRows ? ~low_word(present - 32 * half) : at < present ? 0 : ~0U;
+    shared[DeviceBits::kSkipped * DeviceBits::kCellWords + i] = ~0U;
+    shared[DeviceBits::kFull * DeviceBits::kCellWords + i] = 0;
+    shared[DeviceBits::kFullAtEnd * DeviceBits::kCellWords + i] = fragment_order(past_end);
   }
 }
 
@@ -110,7 +124,7 @@ struct DenseScoresReader {
 
   __device__ void read(const Band& band, const CellGrid& grid, BandWords& visible) const {
     constexpr int kLoads = kCellSize * kBandColumns / 16 / kBandThreads;
-    const int lane = threadIdx.x % 32, first_load = threadIdx.x / 32 * kLoads;
+    const int first_load = threadIdx.x / 32 * kLoads;
     const std::uint8_t* scores = data + band.list / grid.heads * batch + band.list % grid.heads * head;
     uint4 bytes[kLoads];
 #pragma unroll
@@ -121,16 +135,12 @@ struct DenseScoresReader {
         bytes[i] = __ldcs(reinterpret_cast<const uint4*>(scores + at.row * row + at.column));
     }
 #pragma unroll
+    for (int i = 0; i < kLoads; ++i) store(visible, first_load + i, sixteen_bits(bytes[i]));
+#pragma unroll 1
     for (int i = 0; i < kLoads; ++i) {
       const Place at = place_of(band, first_load + i);
-      if (at.row < grid.rows && !whole(at, grid)) bytes[i] = gather(scores + at.row * row, at.column, grid.columns);
-    }
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const std::uint32_t own =
-          four_bits(bytes[i].x) | four_bits(bytes[i].y) << 4 | four_bits(bytes[i].z) << 8 | four_bits(bytes[i].w) << 12;
-      const std::uint32_t next = __shfl_down_sync(kAllLanes, own, 1);
-      if (lane % 2 == 0) visible[(first_load + i) / 2][(first_load + i) % 2 * 16 + lane / 2] = own | next << 16;
+      if (at.row < grid.rows && !whole(at, grid))
+        store(visible, first_load + i, gather(scores + at.row * row, at.column, grid.columns));
     }
   }
 
@@ -145,13 +155,21 @@ struct DenseScoresReader {
   }
   static __device__ bool whole(Place at, const CellGrid& grid) { return kAligned && at.column + 16 <= grid.columns; }
 
-  __device__ uint4 gather(const std::uint8_t* scores, int first, int columns) const {
-    std::uint32_t words[4] = {};
+  static __device__ void store(BandWords& visible, int load, std::uint32_t bits) {
+    reinterpret_cast<std::uint16_t*>(visible[load / 2])[load % 2 * 32 + threadIdx.x % 32] =
+        static_cast<std::uint16_t>(bits);
+  }
+
+  static __device__ std::uint32_t sixteen_bits(const uint4& bytes) {
+    return four_bits(bytes.x) | four_bits(bytes.y) << 4 | four_bits(bytes.z) << 8 | four_bits(bytes.w) << 12;
+  }
+
+  __device__ std::uint32_t gather(const std::uint8_t* scores, int first, int columns) const {
+    std::uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i)
-      if (first + i < columns)
-        words[i / 4] |= static_cast<std::uint32_t>(scores[(first + i) * column] != 0) << i % 4 * 8;
-    return {words[0], words[1], words[2], words[3]};
+      if (first + i < columns) bits |= static_cast<std::uint32_t>(scores[(first + i) * column] != 0) << i;
+    return bits;
   }
 };
 
@@ -182,7 +200,7 @@ struct PackedBitsReader {
 
 /// A block packs a band, which is one word of granules and a cell a warp.
 template <class Reader>
-__global__ void __launch_bounds__(kBandThreads) pack_bands(Reader reader, CellGrid grid, BitStorage out) {
+__global__ void __launch_bounds__(kBandThreads, 2) pack_bands(Reader reader, CellGrid grid, BitStorage out) {
   __shared__ BandWords visible;
   __shared__ std::uint32_t kinds[2];
   const int bands = divide_up(grid.columns, kBandColumns), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -204,6 +222,7 @@ __global__ void __launch_bounds__(kBandThreads) pack_bands(Reader reader, CellGr
   if (threadIdx.x < 2)
     out.granules[(static_cast<std::int64_t>(cell_list) * 2 + threadIdx.x) * grid.granule_words() + column_word] =
         kinds[threadIdx.x];
+  if (blockIdx.x == 0) store_shared_cells(grid, out);
 }
 
 struct FoundCell {
@@ -231,6 +250,7 @@ __device__ FoundCell find_in_runs(const CellRuns& cells, std::int64_t cell_list,
 /// A warp packs an entry: each lane finds a cell, then all of them pack the partial ones.
 __global__ void pack_entries(CellRuns cells, CellGrid grid, BitStorage out, std::int64_t warps) {
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (blockIdx.x == 0) store_shared_cells(grid, out);
   if (warp >= warps) return;
   const std::int64_t cell_list = warp / grid.entries();
   const int lane = threadIdx.x % 32, entry = static_cast<int>(warp % grid.entries()), cell_column = 32 * entry + lane;

@@ -14,39 +14,28 @@ __device__ __forceinline__ std::uint32_t fragment_order(std::uint32_t word) {
   return word ^ swap ^ swap << 12;
 }
 
-/// Cells that are not stored.
-constexpr std::uint32_t kFullCell = ~1U, kSkippedCell = ~0U;
-
-/// Which of the stored cells it is, or one of the two above.
+/// Which of the cells of `words` it is: one of its own, or one that all cells of a kind share.
 __device__ __forceinline__ std::uint32_t find_cell(const BitCells& cells, int list, int cell_row, int cell_column) {
-  if (cell_row >= cells.cell_rows || cell_column >= cells.cell_columns) return kSkippedCell;
-  const std::int64_t row = static_cast<std::int64_t>(list) * cells.cell_rows + cell_row;
-  if (cells.bits.index == nullptr) return static_cast<std::uint32_t>(row * cells.cell_columns + cell_column);
-  const std::int64_t at = row * ((cells.cell_columns + 31) / 32) + cell_column / 32;
+  if (cell_row >= cells.rows || cell_column >= cells.columns) return cells.bits.stored + DeviceBits::kSkipped;
+  const std::int64_t row = static_cast<std::int64_t>(list) * cells.rows + cell_row;
+  if (cells.bits.index == nullptr) return static_cast<std::uint32_t>(row * cells.columns + cell_column);
+  const std::int64_t at = row * ((cells.columns + 31) / 32) + cell_column / 32;
   const uint4 entry = __ldg(reinterpret_cast<const uint4*>(cells.bits.index) + at);
   const CellEntry found{entry.x, entry.y, entry.z, entry.w};
   const std::uint32_t bit = 1U << cell_column % 32;
   if (found.stored & bit) return found.first + __popc(found.stored & (bit - 1));
-  return found.full & bit ? kFullCell : kSkippedCell;
+  const bool full = (found.full & bit) != 0, last = cell_column + 1 == cells.columns;
+  return cells.bits.stored + (!full ? DeviceBits::kSkipped : last ? DeviceBits::kFullAtEnd : DeviceBits::kFull);
 }
 
-/// Word `at` of a cell. Of one that is visible throughout, `present` of the 32 scores lie before the mask's end.
-__device__ __forceinline__ std::uint32_t cell_word(const BitCells& cells, std::uint32_t cell, int at, int present) {
-  if (cell < kFullCell) return __ldg(cells.bits.words + static_cast<std::int64_t>(cell) * DeviceBits::kCellWords + at);
-  if (cell == kSkippedCell || present <= 0) return ~0U;
-  return present >= 32 ? 0 : fragment_order(~0U << present);
+/// [half][64]: word r of half h has columns 32 h … 32 h + 31 of row r, in the order of fragments, 1 = masked.
+__device__ __forceinline__ const std::uint32_t* row_words(const BitCells& cells, std::uint32_t cell) {
+  return cells.bits.words + static_cast<std::int64_t>(cell) * DeviceBits::kCellWords;
 }
 
-/// Columns 32 half … 32 half + 31 of a row of a cell, in the order of fragments, 1 = masked.
-__device__ __forceinline__ std::uint32_t row_word(const BitCells& cells, std::uint32_t cell, int half, int row,
-                                                  int present) {
-  return cell_word(cells, cell, half * kCellSize + row, present);
-}
-
-/// Rows 32 half … 32 half + 31 of a column of a cell, likewise.
-__device__ __forceinline__ std::uint32_t column_word(const BitCells& cells, std::uint32_t cell, int half, int column,
-                                                     int present) {
-  return cell_word(cells, cell, DeviceBits::kCellWords / 2 + half * kCellSize + column, present);
+/// [half][64]: word c of half h has rows 32 h … 32 h + 31 of column c, likewise.
+__device__ __forceinline__ const std::uint32_t* column_words(const BitCells& cells, std::uint32_t cell) {
+  return row_words(cells, cell) + DeviceBits::kCellWords / 2;
 }
 
 }  // namespace flashmask::cuda

@@ -16,7 +16,8 @@ inline constexpr TileShape kGranule{64, 32};
 
 /// Memory that a mask of bits is made in.
 struct BitStorage {
-  std::uint32_t* words;     ///< [cells][DeviceBits::kCellWords]
+  std::uint32_t* words;     ///< [stored + DeviceBits::kShared][DeviceBits::kCellWords]
+  std::uint32_t stored;     ///< cells
   CellEntry* index;         ///< of a DeviceBits, or nullptr
   std::uint32_t* granules;  ///< map of the granules
 };

@@ -102,7 +102,8 @@ struct Layout {
   }
   void take_cells(const MaskShape& mask, std::size_t stored) {
     as_bits = true;
-    bits.words = pieces_.take<std::uint32_t>(stored * DeviceBits::kCellWords);
+    bits.words = pieces_.take<std::uint32_t>((stored + DeviceBits::kShared) * DeviceBits::kCellWords);
+    bits.stored = static_cast<std::uint32_t>(stored);
     bits.granules = pieces_.take<std::uint32_t>(cuda::granule_words(mask));
   }
   void take_host_cells(const BitMask& mask) {
@@ -241,7 +242,8 @@ cuda::KeptBlocks blocks_of(const AllCells&, const Layout&) {
 
 DeviceMask device_mask(const MaskShape& shape, const Layout& layout) {
   const auto& values = layout.intervals.values;
-  return {shape, {values[0], values[1], values[2], values[3]}, {layout.bits.words, layout.bits.index}};
+  return {
+      shape, {values[0], values[1], values[2], values[3]}, {layout.bits.words, layout.bits.index, layout.bits.stored}};
 }
 
 template <class Source>

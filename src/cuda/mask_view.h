@@ -11,7 +11,7 @@ namespace flashmask::cuda {
 /// Read through bit_cells.cuh.
 struct BitCells {
   DeviceBits bits;
-  int cell_rows, cell_columns;
+  int rows, columns;  // of cells
 };
 
 struct MaskView {

@@ -21,8 +21,13 @@ struct alignas(16) CellEntry {
 /// A mask as bits: cells of 64 × 64 scores, read through cuda/bit_cells.cuh.
 struct DeviceBits {
   static constexpr int kCellWords = 256;  ///< 64 × 64 bits by rows, then the same by columns
-  const std::uint32_t* words;             ///< [stored cells, kCellWords]
+  /// Cells behind those stored, which all cells share that are masked throughout, visible throughout, and the same at
+  /// the last columns: what lies past the end is masked.
+  enum Shared : std::uint32_t { kSkipped, kFull, kFullAtEnd, kShared };
+
+  const std::uint32_t* words;  ///< [stored + kShared, kCellWords]
   const CellEntry* index;  ///< [batch, heads, rows of cells, ⌈columns of cells / 32⌉]; nullptr: all cells are stored
+  std::uint32_t stored;
 };
 
 /// The mask as kernels of a GPU read it, in the memory of the device: one of the two forms, the other is null.

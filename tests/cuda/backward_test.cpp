@@ -11,6 +11,7 @@
 #include "check/random_numbers.h"
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/error.h"
@@ -70,7 +71,7 @@ class Call {
   /// grad_q, grad_k and grad_v of `tensors` receive the results.
   void run(const PlanOptions& options) {
     for (check::HostTensor* output : {&tensors.grad_q, &tensors.grad_k, &tensors.grad_v}) output->fill_nan();
-    const DeviceMemory memory(plan_bytes(mask_.shape(), problem_, options));
+    const DeviceMemory memory(plan_bytes(mask_, problem_, options));
     const Plan plan = flashmask::plan(mask_, problem_, {nullptr, memory.data(), memory.bytes()}, options);
     const BackwardTensors host = tensors.backward();
     const DeviceTensor q(host.q), k(host.k), v(host.v), o(host.o), lse(host.lse), grad_o(host.grad_o),
@@ -145,7 +146,19 @@ std::vector<std::byte> bits_of(const check::HostTensor& tensor) {
 class SM90Backward : public testing::TestWithParam<KernelInfo> {
  protected:
   PlanOptions options(Visit visit = Visit::active) const {
-    return {.visit = visit, .kernel = GetParam().name, .deterministic = GetParam().deterministic};
+    return {.visit = visit,
+            .form = GetParam().predicate,
+            .kernel = GetParam().name,
+            .deterministic = GetParam().deterministic};
+  }
+
+  /// Whether the kernel reads a mask of the form that it has, or bits, which any mask becomes.
+  bool reads(const Mask& mask) const {
+    if (GetParam().predicate == MaskForm::bits) return true;
+    const BlockMap* blocks = mask.lowered().blocks();
+    const TileShape tile = GetParam().tile;
+    return mask.lowered().form() == MaskForm::intervals &&
+           (blocks == nullptr || (blocks->block() % tile.rows == 0 && blocks->block() % tile.columns == 0));
   }
   /// Of gradients that have to repeat: those of q only where the kernel promises it.
   std::vector<std::vector<std::byte>> repeatable(const AttentionTensors& tensors) const {
@@ -162,7 +175,7 @@ TEST_P(SM90Backward, HoldsTheBoundOverTheCorpus) {
       const std::int64_t heads = std::vector<std::int64_t>{1, 2, 4}[turn++ % 3];
       if (!entry.accepts(size)) continue;
       const Mask mask = entry.build({size.rows, size.columns, heads});
-      if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() != nullptr) continue;
+      if (!reads(mask)) continue;
       CheckedCall one(mask, problem_for(GetParam(), size.rows, size.columns), turn, turn % 2 == 0);
       one.run(options());
       one.expect_accurate(entry.name + " " + std::to_string(size.rows) + " x " + std::to_string(size.columns));
@@ -237,7 +250,7 @@ TEST_P(SM90Backward, NamesATensorThatLiesBadly) {
   const Problem problem = problem_for(GetParam(), 64, 64);
   const Mask mask = masks::causal(64, 64);
   AttentionTensors tensors(problem, 10);
-  const DeviceMemory memory(plan_bytes(mask.shape(), problem, options()));
+  const DeviceMemory memory(plan_bytes(mask, problem, options()));
   const Plan placed = plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options());
   const DeviceMemory workspace(placed.workspace_bytes(Direction::backward, 1));
   BackwardTensors given = tensors.backward();

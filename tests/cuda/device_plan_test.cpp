@@ -99,10 +99,10 @@ std::int64_t fragment_place(std::int64_t i) { return i % 8 / 2 * 8 + i / 8 * 2 +
 /// A mask's cells, copied back.
 class Cells {
  public:
-  Cells(const DeviceMask& mask, std::int64_t stored)
-      : rows_((mask.shape.rows + 63) / 64), columns_((mask.shape.columns + 63) / 64) {
+  explicit Cells(const DeviceMask& mask)
+      : rows_((mask.shape.rows + 63) / 64), columns_((mask.shape.columns + 63) / 64), stored_(mask.bits.stored) {
     const std::int64_t lists = mask.shape.batch * mask.shape.heads * rows_;
-    words_ = download(mask.bits.words, static_cast<std::size_t>(stored) * DeviceBits::kCellWords);
+    words_ = download(mask.bits.words, (std::size_t{mask.bits.stored} + DeviceBits::kShared) * DeviceBits::kCellWords);
     if (mask.bits.index != nullptr)
       index_ = download(mask.bits.index, static_cast<std::size_t>(lists * ((columns_ + 31) / 32)));
   }
@@ -110,32 +110,33 @@ class Cells {
   /// As its words by rows and its words by columns say.
   std::array<bool, 2> visible(std::int64_t list, std::int64_t row, std::int64_t column) const {
     const std::int64_t cell_row = list * rows_ + row / 64, cell_column = column / 64;
-    std::int64_t number = cell_row * columns_ + cell_column;
-    if (!index_.empty()) {
-      const CellEntry& entry = index_[static_cast<std::size_t>(cell_row * ((columns_ + 31) / 32) + cell_column / 32)];
-      const std::uint32_t bit = 1U << cell_column % 32;
-      if ((entry.stored & bit) == 0) return {(entry.full & bit) != 0, (entry.full & bit) != 0};
-      number = entry.first + std::popcount(entry.stored & (bit - 1));
-    }
-    const std::int64_t words = number * DeviceBits::kCellWords, i = row % 64, j = column % 64;
+    const std::int64_t words = number(cell_row, cell_column) * DeviceBits::kCellWords, i = row % 64, j = column % 64;
     return {(word(words + j / 32 * 64 + i) >> fragment_place(j % 32) & 1) == 0,
             (word(words + 128 + i / 32 * 64 + j) >> fragment_place(i % 32) & 1) == 0};
   }
 
  private:
+  std::int64_t number(std::int64_t cell_row, std::int64_t cell_column) const {
+    if (index_.empty()) return cell_row * columns_ + cell_column;
+    const CellEntry& entry = index_[static_cast<std::size_t>(cell_row * ((columns_ + 31) / 32) + cell_column / 32)];
+    const std::uint32_t bit = 1U << cell_column % 32;
+    if ((entry.stored & bit) != 0) return entry.first + std::popcount(entry.stored & (bit - 1));
+    if ((entry.full & bit) == 0) return stored_ + DeviceBits::kSkipped;
+    return stored_ + (cell_column + 1 == columns_ ? DeviceBits::kFullAtEnd : DeviceBits::kFull);
+  }
   std::uint32_t word(std::int64_t at) const { return words_[static_cast<std::size_t>(at)]; }
 
-  std::int64_t rows_, columns_;
+  std::int64_t rows_, columns_, stored_;
   std::vector<std::uint32_t> words_;
   std::vector<CellEntry> index_;
 };
 
 template <class Source>
-void expect_scores(const Source& source, const Mask& mask, std::int64_t stored, const std::string& name) {
+void expect_scores(const Source& source, const Mask& mask, const std::string& name) {
   const KernelInfo kernel = forward_kernels(MaskForm::bits).front();
   const MaskShape& shape = mask.shape();
   const PlacedPlan placed(source, problem_for(kernel, shape), options_for(kernel));
-  const Cells cells(placed.on_device().mask, stored);
+  const Cells cells(placed.on_device().mask);
   std::int64_t wrong = 0;
   for (std::int64_t list = 0; list < shape.batch * shape.heads; ++list)
     for (std::int64_t row = 0; row < shape.rows; ++row)
@@ -144,10 +145,6 @@ void expect_scores(const Source& source, const Mask& mask, std::int64_t stored, 
         wrong += cells.visible(list, row, column) == std::array<bool, 2>{expected, expected} ? 0 : 1;
       }
   EXPECT_EQ(wrong, 0) << name;
-}
-
-std::int64_t all_cells(const MaskShape& shape) {
-  return shape.batch * shape.heads * ((shape.rows + 63) / 64) * ((shape.columns + 63) / 64);
 }
 
 /// Dense booleans on the device; visible ones are any number but 0.
@@ -205,11 +202,11 @@ void expect_every_source(const Mask& mask, const std::string& name) {
   const Mask bits(lower(mask, MaskForm::bits), "as bits");
   const std::vector<std::uint8_t> visible = expand(mask);
   const PackedOnDevice packed(visible, shape);
-  expect_scores(bits, mask, bits.lowered().bits().partial_cells(), name + " from the host");
-  expect_scores(packed.mask, mask, all_cells(shape), name + ", packed");
+  expect_scores(bits, mask, name + " from the host");
+  expect_scores(packed.mask, mask, name + ", packed");
   for (const auto& strides : layouts(shape)) {
     const DenseOnDevice dense(visible, shape, strides);
-    expect_scores(dense.mask, mask, all_cells(shape), name + ", dense");
+    expect_scores(dense.mask, mask, name + ", dense");
   }
   const DenseOnDevice dense(visible, shape, layouts(shape)[1]);
   for (const KernelInfo& kernel : forward_kernels(MaskForm::bits)) {

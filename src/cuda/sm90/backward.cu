@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <iterator>
 #include <string>
 
 #include "cuda/device.h"
@@ -32,10 +31,10 @@ KernelInfo info_of() {
   info.dtype = kDType<typename Shape::Element>;
   info.device = DeviceType::cuda;
   info.tile = {Shape::kRows, Shape::kColumns};
-  info.predicate = MaskForm::intervals;
+  info.predicate = Shape::kForm;
   info.deterministic = false;
   info.name = info.arch + ".backward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + ".m" +
-              std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + ".intervals";
+              std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + "." + to_string(Shape::kForm);
   return info;
 }
 
@@ -88,7 +87,7 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.heads = static_cast<int>(problem.batch * problem.kv_heads);
   arguments.items = arguments.heads * arguments.map.row_tiles;
   arguments.padded_row_tiles = static_cast<int>(workspace.rows.padded / Shape::kRows);
-  std::copy(std::begin(on_device.mask.intervals), std::end(on_device.mask.intervals), arguments.intervals);
+  arguments.mask = mask_view(on_device.mask);
   arguments.next_item = workspace.counters;
   return arguments;
 }
@@ -150,18 +149,20 @@ class Row final : public BackwardKernel {
   }
 };
 
-template <class T>
+template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
-  rows.push_back(std::make_unique<Row<ColumnShape<T, 64, 128, false, true, 24, 240>>>());
-  rows.push_back(std::make_unique<Row<ColumnShape<T, 128, 64, true, true, 24, 240>>>());
+  rows.push_back(std::make_unique<Row<ColumnShape<T, kForm, 64, 128, false, true, 24, 240>>>());
+  rows.push_back(std::make_unique<Row<ColumnShape<T, kForm, 128, 64, true, true, 24, 240>>>());
 }
 
 }  // namespace
 
 KernelRows backward_kernels() {
   KernelRows rows;
-  add_rows<__nv_bfloat16>(rows);
-  add_rows<__half>(rows);
+  add_rows<__nv_bfloat16, MaskForm::intervals>(rows);
+  add_rows<__nv_bfloat16, MaskForm::bits>(rows);
+  add_rows<__half, MaskForm::intervals>(rows);
+  add_rows<__half, MaskForm::bits>(rows);
   return rows;
 }
 

@@ -26,10 +26,10 @@ class BitBuilder {
 
  private:
   __device__ __forceinline__ void build_in_turn(const RowTile& tile, int list, int column_tile) {
+    const PartialTile<Shape::kForm, Shape::kRows, Shape::kColumns> partial(
+        arguments_.mask, list, tile.row_tile * Shape::kRows, column_tile * Shape::kColumns);
     barrier_wait(&shared_.bits_empty[bits_.slot], bits_.phase ^ 1);
-    PartialTile<Shape::kForm, Shape::kRows, Shape::kColumns>(arguments_.mask, list, tile.row_tile * Shape::kRows,
-                                                             column_tile * Shape::kColumns)
-        .build(shared_.bits[bits_.slot]);
+    partial.build(shared_.bits[bits_.slot]);
     __syncwarp();
     if (lane_ == 0) barrier_arrive(&shared_.bits_full[bits_.slot]);
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "cuda/sm90/column_memory.cuh"
-#include "cuda/sm90/interval_words.cuh"
 #include "cuda/sm90/store_rows.cuh"
 #include "cuda/sm90/wgmma.h"
 
@@ -13,7 +12,7 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 class ColumnConsumer {
   using T = typename Shape::Element;
-  using Words = IntervalWords<Shape::kRows>;
+  using Words = typename Shape::Mask;
   static constexpr int kScores = Shape::kRows / 2;
   static constexpr int kGradients = Shape::kHeadDim / 2;
   static constexpr int kSteps = Shape::kRows / 16;
@@ -27,7 +26,7 @@ class ColumnConsumer {
       : shared_(shared),
         arguments_(arguments),
         group_(__shfl_sync(~0U, threadIdx.x / 128 - 1, 0)),
-        words_(arguments, shared.intervals + first_key()) {}
+        words_(shared.mask, arguments.mask, first_key()) {}
 
   __device__ __forceinline__ void run() {
     for (;;) {
@@ -57,7 +56,7 @@ class ColumnConsumer {
   }
 
   __device__ __forceinline__ void attend(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
-    list_ = -1;
+    words_.begin_keys();
     barrier_wait(&shared_.k_full, tile_phase_);
     barrier_wait(&shared_.v_full, tile_phase_);
     if constexpr (Shape::kLate && Shape::kSums) {
@@ -121,7 +120,7 @@ class ColumnConsumer {
     wgmma_fence();
     multiply_rows(s, shared_.k, shared_.q[kStage]);
     std::uint32_t masked[Words::kWords];
-    if (row_step.masked != 0) load_words(masked, row_step);
+    if (row_step.masked != 0) load_words(masked, row_step, kStage);
     wgmma_wait<0>();
     pin(s);
     if (row_step.masked != 0) hide(s, masked);
@@ -178,7 +177,7 @@ class ColumnConsumer {
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
     std::uint32_t masked[Words::kWords];
-    if (row_step.masked != 0) load_words(masked, row_step);
+    if (row_step.masked != 0) load_words(masked, row_step, kStage);
     wgmma_wait<1>();
     pin(s);
     if (row_step.masked != 0) hide(s, masked);
@@ -217,11 +216,9 @@ class ColumnConsumer {
     phases_.flip(kStage);
   }
 
-  __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step) {
-    if (step.list != list_)
-      words_.begin(step.list, shared_.work[work_.slot].column_tile * Shape::kColumns + first_key());
-    list_ = step.list;
-    words_.load(masked, step.row_tile * Shape::kRows);
+  __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step, int stage) {
+    const int first_key = shared_.work[work_.slot].column_tile * Shape::kColumns;
+    words_.load(masked, {step.list, step.row_tile * Shape::kRows, first_key, stage});
   }
 
   /// s = columns rowsᵀ, for the group's keys: transposed scores, from K and Q, or their gradients, from V and that of
@@ -340,7 +337,6 @@ class ColumnConsumer {
   const ColumnArguments& arguments_;
   int group_;
   Words words_;
-  int list_ = -1;    // that words_ has begun
   int tile_before_;  // whose gradient of q is still to come
   std::uint32_t tile_phase_ = 0;
   RingPosition<Shape::kStages> work_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/sm90/backward_workspace.h"
+#include "cuda/sm90/column_mask.cuh"
 #include "cuda/sm90/copy_rows.cuh"
 #include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/tile_walk.cuh"
@@ -18,23 +19,25 @@ struct ColumnArguments {
   RowStatistics rows;
   float* query_sums;
   int key_length, query_heads, kv_heads, head_dim, value_dim;
-  int heads;                         // key heads of all batch entries
-  int items;                         // key tiles of all key heads
-  int padded_row_tiles;              // of a head, in the workspace
-  int head_ratio;                    // query heads that share a key head
-  float scale, scale_log2;           // the softmax's; · log2(e)
-  int section_heads;                 // key heads whose queries and gradients stay in the L2 cache together
-  TileMapView map;                   // by columns of tiles
-  const std::int32_t* intervals[4];  // of a DevicePlan
-  int* next_item;                    // 0 at the start of a launch
+  int heads;                // key heads of all batch entries
+  int items;                // key tiles of all key heads
+  int padded_row_tiles;     // of a head, in the workspace
+  int head_ratio;           // query heads that share a key head
+  float scale, scale_log2;  // the softmax's; · log2(e)
+  int section_heads;        // key heads whose queries and gradients stay in the L2 cache together
+  TileMapView map;          // by columns of tiles
+  MaskView mask;
+  int* next_item;  // 0 at the start of a launch
 };
 
 /// kLate: the gradient of q of a tile is computed one tile later (column_consumer.cuh). kSums: it is computed at all.
-template <class T, int kHeadDim_, int kRows_, bool kLate_, bool kSums_, int kProducerRegisters_,
+template <class T, MaskForm kForm_, int kHeadDim_, int kRows_, bool kLate_, bool kSums_, int kProducerRegisters_,
           int kConsumerRegisters_>
 struct ColumnShape {
   using Element = T;
+  static constexpr MaskForm kForm = kForm_;
   static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2;
+  using Mask = ColumnMask<kForm, kRows, kColumns>;
   static constexpr bool kLate = kLate_, kSums = kSums_;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
@@ -65,7 +68,7 @@ struct ColumnMemory {
   alignas(16) float lse_log2[Shape::kStages][Shape::kRows];
   alignas(16) float dot[Shape::kStages][Shape::kRows];
   RowStep steps[Shape::kStages];
-  alignas(16) int4 intervals[Shape::kColumns];  // of the keys; a warp's part is its own
+  typename Shape::Mask::Memory mask;
   ColumnWork work[Shape::kStages];
   std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];

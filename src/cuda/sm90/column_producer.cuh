@@ -79,7 +79,7 @@ class ColumnProducer {
     for (int head = first; head < first + arguments_.head_ratio; ++head) {
       const MapRow<false> list = list_of(tile, head);
       list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
-        copy_queries(stage, tile.batch, head, row_tile, list.list, masked || ragged);
+        copy_queries(stage, tile, head, row_tile, list.list, masked || ragged);
         if (first_step) copy_values(tile);
         first_step = false;
         copy_gradients(stage, tile.batch, head, row_tile);
@@ -113,17 +113,24 @@ class ColumnProducer {
     return (batch * arguments_.query_heads + head) * arguments_.padded_row_tiles + row_tile;
   }
 
-  __device__ __forceinline__ void copy_queries(int stage, int batch, int head, int row_tile, int list, bool masked) {
+  __device__ __forceinline__ void copy_queries(int stage, const ColumnWork& work, int head, int row_tile, int list,
+                                               bool masked) {
     barrier_wait(&shared_.q_empty[stage], phases_.of(stage) ^ 1);
     if (lane() == 0) {
-      const int tile = flat_tile(batch, head, row_tile);
+      const int tile = flat_tile(work.batch, head, row_tile);
       shared_.steps[stage] = {tile, row_tile, list, masked ? 1 : 0};
-      barrier_arrive_expecting(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes);
+      barrier_arrive_expecting(&shared_.q_full[stage],
+                               Shape::kRowBytes + Shape::kStatisticsBytes + (masked ? Shape::Mask::kCopiedBytes : 0));
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage], row_tile * Shape::kRows,
-                                               head, batch);
+                                               head, work.batch);
       copy_bytes(shared_.lse_log2[stage], arguments_.rows.lse_log2 + static_cast<std::int64_t>(tile) * Shape::kRows,
                  Shape::kStatisticsBytes, &shared_.q_full[stage]);
     }
+    __syncwarp();
+    if (masked)
+      Shape::Mask::copy(shared_.mask, arguments_.mask,
+                        {list, row_tile * Shape::kRows, work.column_tile * Shape::kColumns, stage},
+                        &shared_.q_full[stage]);
     __syncwarp();
   }
 

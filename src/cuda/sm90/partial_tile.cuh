@@ -14,8 +14,8 @@ struct TileBits {
   alignas(16) std::uint32_t words[4 * kPitch];
 };
 
-/// PartialTile<form, rows, columns>(mask, list, first row, first column).build(bits). What lies past the last column is
-/// masked in every row.
+/// PartialTile<form, rows, columns>(mask, list, first row, first column): loads what it needs of the mask, for build().
+/// What lies past the last column is masked in every row.
 template <MaskForm kForm, int kRows, int kColumns>
 class PartialTile;
 
@@ -23,17 +23,17 @@ template <int kRows, int kColumns>
 class PartialTile<MaskForm::intervals, kRows, kColumns> {
  public:
   __device__ __forceinline__ PartialTile(const MaskView& mask, int list, int first_row, int first_column)
-      : mask_(mask), list_(list), first_row_(first_row), first_column_(first_column), lane_(threadIdx.x % 32) {}
+      : first_row_(first_row), lane_(threadIdx.x % 32) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 32; ++i) load_intervals(mask, list, first_column + 32 * i + lane_, ends_[i]);
+  }
 
   /// Marks the rows where a column turns masked or visible, then sums along the rows, modulo 2.
   __device__ __forceinline__ void build(TileBits<kRows>& bits) const {
     for (int i = lane_; i < TileBits<kRows>::kPitch; i += 32) reinterpret_cast<uint4*>(bits.words)[i] = {0, 0, 0, 0};
     __syncwarp();
-    std::int32_t ends[kColumns / 32][4];
 #pragma unroll
-    for (int i = 0; i < kColumns / 32; ++i) load_intervals(ends[i], first_column_ + 32 * i + lane_);
-#pragma unroll
-    for (int i = 0; i < kColumns / 32; ++i) mark_column(bits, ends[i], 32 * i + lane_);
+    for (int i = 0; i < kColumns / 32; ++i) mark_column(bits, ends_[i], 32 * i + lane_);
     __syncwarp();
 #pragma unroll
     for (int q = 0; q < 4; ++q) sum_rows(bits.words + q * TileBits<kRows>::kPitch);
@@ -41,11 +41,12 @@ class PartialTile<MaskForm::intervals, kRows, kColumns> {
 
  private:
   /// What lies past the last column is masked in every row.
-  __device__ __forceinline__ void load_intervals(std::int32_t (&ends)[4], int column) const {
-    const bool exists = column < mask_.columns;
-    const std::int64_t at = static_cast<std::int64_t>(list_) * mask_.columns + column;
+  static __device__ __forceinline__ void load_intervals(const MaskView& mask, int list, int column,
+                                                        std::int32_t (&ends)[4]) {
+    const bool exists = column < mask.columns;
+    const std::int64_t at = static_cast<std::int64_t>(list) * mask.columns + column;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) ends[i] = exists ? __ldg(mask_.intervals[i] + at) : i == 1 ? 1 << 30 : 0;
+    for (int i = 0; i < 4; ++i) ends[i] = exists ? __ldg(mask.intervals[i] + at) : i == 1 ? 1 << 30 : 0;
   }
 
   __device__ __forceinline__ void mark_column(TileBits<kRows>& bits, const std::int32_t (&ends)[4], int column) const {
@@ -82,8 +83,8 @@ class PartialTile<MaskForm::intervals, kRows, kColumns> {
     rows = own;
   }
 
-  const MaskView& mask_;
-  int list_, first_row_, first_column_, lane_;
+  std::int32_t ends_[kColumns / 32][4];  // of a column a lane
+  int first_row_, lane_;
 };
 
 template <int kRows, int kColumns>
@@ -94,34 +95,29 @@ class PartialTile<MaskForm::bits, kRows, kColumns> {
 
  public:
   __device__ __forceinline__ PartialTile(const MaskView& mask, int list, int first_row, int first_column)
-      : cells_(mask.cells),
-        first_group_(first_column / 32),
-        present_(mask.columns - first_column),
-        lane_(threadIdx.x % 32) {
-    own_cell_ = find_cell(cells_, list, first_row / kCellSize + lane_ / kCellColumns,
-                          first_column / kCellSize + lane_ % kCellColumns);
+      : lane_(threadIdx.x % 32) {
+    const std::uint32_t own = find_cell(mask.cells, list, first_row / kCellSize + lane_ / kCellColumns,
+                                        first_column / kCellSize + lane_ % kCellColumns);
+    const int first_group = first_column / 32;
+#pragma unroll
+    for (int part = 0; part < kRows / 32; ++part) {
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const int cell_column = kColumns % kCellSize == 0 ? group / 2 : (first_group % 2 + group) / 2;
+        const std::uint32_t cell = __shfl_sync(~0U, own, part / 2 * kCellColumns + cell_column);
+        const int half = (first_group + group) % 2;
+        words_[part][group] = __ldg(row_words(mask.cells, cell) + half * kCellSize + part % 2 * 32 + lane_);
+      }
+    }
   }
 
   /// Cells hold words of 32 columns in the order of fragments; a tile's words take a byte from each.
   __device__ __forceinline__ void build(TileBits<kRows>& bits) const {
-    std::uint32_t words[kRows / 32][4] = {};
 #pragma unroll
-    for (int part = 0; part < kRows / 32; ++part)
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) words[part][group] = load(part, group);
-#pragma unroll
-    for (int part = 0; part < kRows / 32; ++part) store(bits.words + part * 32 + lane_, words[part]);
+    for (int part = 0; part < kRows / 32; ++part) store(bits.words + part * 32 + lane_, words_[part]);
   }
 
  private:
-  /// Of row 32 part + lane.
-  __device__ __forceinline__ std::uint32_t load(int part, int group) const {
-    const int half = (first_group_ + group) % 2;
-    const int cell_column = kColumns % kCellSize == 0 ? group / 2 : (first_group_ % 2 + group) / 2;
-    const std::uint32_t cell = __shfl_sync(~0U, own_cell_, part / 2 * kCellColumns + cell_column);
-    return row_word(cells_, cell, half, part % 2 * 32 + lane_, present_ - 32 * group);
-  }
-
   static __device__ __forceinline__ void store(std::uint32_t* to, const std::uint32_t (&words)[4]) {
     constexpr unsigned kLowBytes = 0x5140, kHighBytes = 0x7362, kLowHalves = 0x5410, kHighHalves = 0x7632;
     const std::uint32_t low[2] = {__byte_perm(words[0], words[1], kLowBytes),
@@ -135,9 +131,8 @@ class PartialTile<MaskForm::bits, kRows, kColumns> {
     to[3 * kPitch] = __byte_perm(high[0], high[1], kHighHalves);
   }
 
-  const BitCells& cells_;
-  int first_group_, present_, lane_;
-  std::uint32_t own_cell_;
+  std::uint32_t words_[kRows / 32][4] = {};  // of row 32 part + lane
+  int lane_;
 };
 
 }  // namespace flashmask::cuda::sm90

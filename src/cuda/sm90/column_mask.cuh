@@ -1,0 +1,154 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/bit_cells.cuh"
+#include "cuda/sm90/ptx.h"
+#include "flashmask/mask.h"
+
+/// Which scores of a tile the thread of a consumer has to hide, as bits, from a mask of either form. It holds
+/// transposed scores: of key h (the thread's first and that 8 further on) the rows 8 i + 2 (lane % 4) and + 1 are bits
+/// h · kRows / 4 + 2 i and + 1; 1 = masked.
+namespace flashmask::cuda::sm90 {
+
+/// A tile of rows as consumers find it, and a tile of keys.
+struct MaskedTile {
+  int list;  // of the mask's (batch, head)
+  int first_row;
+  int first_key;
+  int stage;
+};
+
+/// ColumnMask<form, rows, columns>: Memory is its part of shared memory. The producer calls copy(), of a tile of a
+/// stage whose barrier expects kCopiedBytes; consumers call load(). What lies past the last key is masked in every row.
+template <MaskForm kForm, int kRows, int kColumns>
+class ColumnMask;
+
+/// Consumers read the intervals of their warp's keys once a list, into shared memory that is the warp's own.
+template <int kRows, int kColumns>
+class ColumnMask<MaskForm::intervals, kRows, kColumns> {
+ public:
+  static constexpr int kWords = kRows / 64, kCopiedBytes = 0;
+  struct alignas(16) Memory {
+    int4 keys[kColumns];
+  };
+
+  static __device__ __forceinline__ void copy(Memory&, const MaskView&, const MaskedTile&, std::uint64_t*) {}
+
+  /// `own_keys`: where the warp's 16 begin in the tile.
+  __device__ __forceinline__ ColumnMask(Memory& memory, const MaskView& mask, int own_keys)
+      : mask_(mask), keys_(memory.keys + own_keys), own_keys_(own_keys) {}
+
+  /// Before the first tile of other keys.
+  __device__ __forceinline__ void begin_keys() { list_ = -1; }
+
+  __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) {
+    if (tile.list != list_) read_keys(tile.list, tile.first_key + own_keys_);
+    list_ = tile.list;
+    const int lane = lane_index(), first = lane % 4 * 2;
+    const std::uint32_t low = bits(keys_[lane / 4], tile.first_row, first);
+    const std::uint32_t high = bits(keys_[lane / 4 + 8], tile.first_row, first);
+    if constexpr (kRows == 64) {
+      words[0] = low | high << 16;
+    } else {
+      words[0] = low;
+      words[1] = high;
+    }
+  }
+
+ private:
+  /// Two of the four arrays a lane.
+  __device__ __forceinline__ void read_keys(int list, int first_key) const {
+    const int lane = lane_index(), key = first_key + lane % 16;
+    const bool exists = key < mask_.columns;
+    const std::int64_t at = static_cast<std::int64_t>(list) * mask_.columns + key;
+    const bool second = lane >= 16;
+    const int begin = exists ? __ldg(mask_.intervals[0 + 2 * second] + at) : 0;
+    const int end = exists ? __ldg(mask_.intervals[1 + 2 * second] + at) : 1 << 30;
+    __syncwarp();
+    reinterpret_cast<int2*>(keys_ + lane % 16)[second] = {begin, end};
+    __syncwarp();
+  }
+
+  static __device__ __forceinline__ std::uint32_t bits(const int4& ends, int first_row, int first) {
+    return bits_between(below(ends.x - first_row, first), below(ends.y - first_row, first)) |
+           bits_between(below(ends.z - first_row, first), below(ends.w - first_row, first));
+  }
+
+  /// How many of the thread's rows, every eight from `first` on two, lie before `end`.
+  static __device__ __forceinline__ int below(int end, int first) {
+    const int rows = min(max(end, 0), kRows) - first;
+    return ((rows + 7) >> 3) + ((rows + 6) >> 3);
+  }
+
+  static __device__ __forceinline__ std::uint32_t bits_between(int begin, int end) {
+    std::uint32_t bits;
+    asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(begin), "r"(end - begin));
+    return bits;
+  }
+
+  const MaskView& mask_;
+  int4* keys_;
+  int own_keys_;
+  int list_ = -1;  // whose keys were read
+};
+
+/// The producer has the copy engine bring the words of a tile's cells with its rows.
+template <int kRows, int kColumns>
+class ColumnMask<MaskForm::bits, kRows, kColumns> {
+  static constexpr int kCellRows = kRows / kCellSize, kCellColumns = kColumns / kCellSize;
+  static constexpr int kWordsOfColumns = DeviceBits::kCellWords / 2;
+
+ public:
+  static constexpr int kWords = kRows / 64;
+  static constexpr int kCopiedBytes = kCellRows * kCellColumns * kWordsOfColumns * 4;
+  struct alignas(16) Memory {
+    std::uint32_t cells[2][kCellColumns][kCellRows][kWordsOfColumns];
+  };
+
+  /// By a warp.
+  static __device__ __forceinline__ void copy(Memory& memory, const MaskView& mask, const MaskedTile& tile,
+                                              std::uint64_t* barrier) {
+    const int lane = lane_index();
+    if (lane >= kCellRows * kCellColumns) return;
+    const int row = lane % kCellRows, column = lane / kCellRows;
+    const std::uint32_t cell =
+        find_cell(mask.cells, tile.list, tile.first_row / kCellSize + row, tile.first_key / kCellSize + column);
+    copy_bytes(memory.cells[tile.stage][column][row], column_words(mask.cells, cell), kWordsOfColumns * 4, barrier);
+  }
+
+  __device__ __forceinline__ ColumnMask(const Memory& memory, const MaskView&, int own_keys)
+      : memory_(memory), own_keys_(own_keys) {}
+
+  __device__ __forceinline__ void begin_keys() {}
+
+  /// A byte of each word of 32 rows.
+  __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) const {
+    const int lane = lane_index();
+    const std::uint32_t* of_key =
+        memory_.cells[tile.stage][own_keys_ / kCellSize][0] + own_keys_ % kCellSize + lane / 4;
+    const unsigned byte = lane % 4, bytes = byte | (byte + 4) << 4;
+    constexpr unsigned kLowHalves = 0x5410;
+    std::uint32_t halves[2][kCellRows];
+#pragma unroll
+    for (int key = 0; key < 2; ++key) {
+#pragma unroll
+      for (int row = 0; row < kCellRows; ++row) {
+        const std::uint32_t* own = of_key + row * kWordsOfColumns + 8 * key;
+        halves[key][row] = __byte_perm(own[0], own[kCellSize], bytes);
+      }
+    }
+    if constexpr (kRows == 64) {
+      words[0] = __byte_perm(halves[0][0], halves[1][0], kLowHalves);
+    } else {
+      words[0] = __byte_perm(halves[0][0], halves[0][1], kLowHalves);
+      words[1] = __byte_perm(halves[1][0], halves[1][1], kLowHalves);
+    }
+  }
+
+ private:
+  const Memory& memory_;
+  int own_keys_;
+};
+
+}  // namespace flashmask::cuda::sm90
