@@ -59,6 +59,8 @@ struct DevicePackedMask {
 FLASHMASK_API std::size_t plan_bytes(const MaskShape& intervals, const Problem& problem,
                                      const PlanOptions& options = {});
 FLASHMASK_API std::size_t plan_bytes(const Mask& mask, const Problem& problem, const PlanOptions& options = {});
+FLASHMASK_API std::size_t plan_bytes(const Reordering& reordering, const Problem& problem,
+                                     const PlanOptions& options = {});
 FLASHMASK_API std::size_t plan_bytes(const DeviceRowIndices& rows, const Problem& problem,
                                      const PlanOptions& options = {});
 FLASHMASK_API std::size_t plan_bytes(const DeviceDenseMask& mask, const Problem& problem,
@@ -66,9 +68,12 @@ FLASHMASK_API std::size_t plan_bytes(const DeviceDenseMask& mask, const Problem&
 FLASHMASK_API std::size_t plan_bytes(const DevicePackedMask& mask, const Problem& problem,
                                      const PlanOptions& options = {});
 
-/// backward() throws where no backward kernel of the device serves the problem. Dropout and reordering are refused with
-/// Status::unsupported.
+/// backward() throws where no backward kernel of the device serves the problem. Dropout is refused with
+/// Status::unsupported. With PlanOptions::reorder, plan_bytes() and plan() each look for the order on the host: give
+/// them what reorder() found, to look once. Tensors are gathered and scattered on the device.
 FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place,
+                        const PlanOptions& options = {});
+FLASHMASK_API Plan plan(const Reordering& reordering, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});
 FLASHMASK_API Plan plan(const DeviceRowIndices& rows, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});

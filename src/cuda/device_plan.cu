@@ -51,6 +51,7 @@ struct Layout {
   bool as_bits = false;
   cuda::BitStorage bits{};
   HostCells host_cells;
+  std::int64_t *row_order = nullptr, *column_order = nullptr;
   cuda::TileMaps forward{}, finer{}, backward{};
   std::size_t bytes;
 
@@ -77,7 +78,12 @@ struct Layout {
     return {by_column, pieces_.take<std::uint32_t>(counts.by_row_words())};
   }
 
-  MaskShape take_mask(const LoweredMask& mask) {
+  MaskShape take_mask(const HostMask& host) {
+    const LoweredMask& mask = host.lowered;
+    if (host.reordering != nullptr) {
+      row_order = pieces_.take<std::int64_t>(host.reordering->rows.size());
+      column_order = pieces_.take<std::int64_t>(host.reordering->columns.size());
+    }
     if (mask.form() == MaskForm::intervals) {
       take_intervals(mask.shape());
       if (mask.blocks() != nullptr) blocks = pieces_.take<std::uint8_t>(mask.blocks()->memory_bytes());
@@ -163,18 +169,16 @@ class Filler {
  public:
   Filler(const Layout& layout, void* stream) : layout_(layout), stream_(static_cast<cudaStream_t>(stream)) {}
 
-  void fill(const LoweredMask& mask) const {
-    if (mask.form() == MaskForm::bits) {
-      fill(mask.bits());
-      return;
+  void fill(const HostMask& host) const {
+    if (host.reordering != nullptr) {
+      copy(layout_.row_order, host.reordering->rows.data(), host.reordering->rows.size());
+      copy(layout_.column_order, host.reordering->columns.data(), host.reordering->columns.size());
     }
-    const IntervalMask& from = mask.intervals();
-    const std::int32_t* const values[4] = {from.first_begin(), from.first_end(), from.second_begin(),
-                                           from.second_end()};
-    const MaskShape& shape = mask.shape();
-    for (int i = 0; i < 4; ++i)
-      copy(layout_.intervals.values[i], values[i], static_cast<std::size_t>(shape.batch * shape.heads * shape.columns));
-    if (mask.blocks() != nullptr) copy(layout_.blocks, mask.blocks()->row(0, 0, 0), mask.blocks()->memory_bytes());
+    if (host.lowered.form() == MaskForm::bits) {
+      fill(host.lowered.bits());
+    } else {
+      fill_intervals(host.lowered);
+    }
   }
 
   void fill(const DeviceRowIndices& rows) const {
@@ -190,6 +194,16 @@ class Filler {
   void fill(const DevicePackedMask& mask) const { cuda::pack_cells(mask, layout_.bits, stream_); }
 
  private:
+  void fill_intervals(const LoweredMask& mask) const {
+    const IntervalMask& from = mask.intervals();
+    const std::int32_t* const values[4] = {from.first_begin(), from.first_end(), from.second_begin(),
+                                           from.second_end()};
+    const MaskShape& shape = mask.shape();
+    for (int i = 0; i < 4; ++i)
+      copy(layout_.intervals.values[i], values[i], static_cast<std::size_t>(shape.batch * shape.heads * shape.columns));
+    if (mask.blocks() != nullptr) copy(layout_.blocks, mask.blocks()->row(0, 0, 0), mask.blocks()->memory_bytes());
+  }
+
   void fill(const BitMask& mask) const {
     const HostCells& to = layout_.host_cells;
     copy(to.offsets, mask.cells().offsets.data(), mask.cells().offsets.size());
@@ -211,9 +225,9 @@ class Filler {
   cudaStream_t stream_;
 };
 
-cuda::KeptBlocks blocks_of(const LoweredMask& mask, const Layout& layout) {
-  if (mask.blocks() == nullptr) return {};
-  const BlockMap& map = *mask.blocks();
+cuda::KeptBlocks blocks_of(const HostMask& mask, const Layout& layout) {
+  if (mask.lowered.blocks() == nullptr) return {};
+  const BlockMap& map = *mask.lowered.blocks();
   const MaskShape& shape = map.shape();
   return {.keep = layout.blocks,
           .wide = false,
@@ -251,6 +265,8 @@ DevicePlan classify(const Source& source, const MaskShape& shape, const DeviceTi
                     cudaStream_t stream) {
   DevicePlan plan{};
   plan.mask = device_mask(shape, layout);
+  plan.row_order = layout.row_order;
+  plan.column_order = layout.column_order;
   const cuda::KeptBlocks blocks = blocks_of(source, layout);
   const auto make_maps = [&](TileShape tile, const cuda::TileMaps& maps) {
     if (layout.as_bits) {
@@ -272,7 +288,7 @@ DevicePlan classify(const Source& source, const MaskShape& shape, const DeviceTi
   return plan;
 }
 
-const MaskShape& shape_of(const LoweredMask& mask) { return mask.shape(); }
+const MaskShape& shape_of(const HostMask& mask) { return mask.lowered.shape(); }
 template <class OnDevice>
 const MaskShape& shape_of(const OnDevice& mask) {
   return mask.shape;

@@ -67,7 +67,10 @@ void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelE
     kernel.run(plan, tensors, execution);
     return;
   }
-  TokenGatherer gatherer(*plan.reordering(), execution.executor, execution.workspace);
+  const bool on_host = plan.problem().device.type == DeviceType::cpu;
+  const auto mover =
+      on_host ? host_mover(*plan.reordering(), execution.executor) : device_mover(plan, execution.stream);
+  TokenGatherer gatherer(*mover, execution.workspace);
   const Tensors gathered = gatherer.gather(tensors);
   execution.workspace += gathered_bytes(plan.problem(), kernel.info().direction);
   kernel.run(plan, gathered, execution);

@@ -6,6 +6,7 @@
 #include "dispatch/registry.h"
 #include "flashmask/block_map.h"
 #include "flashmask/error.h"
+#include "flashmask/reorder.h"
 #include "mask/check.h"
 #include "mask/row_indices.h"
 
@@ -26,13 +27,12 @@ void check_place(const PlanPlace& place, std::size_t needed) {
                                          " bytes; expected what cudaMalloc gives");
 }
 
-void check_problem(const Problem& problem, const PlanOptions& options) {
+void check_problem(const Problem& problem) {
   validate(problem);
   if (problem.device.type != DeviceType::cuda)
     refuse(Status::invalid_argument,
            "the problem is on " + to_string(problem.device) + "; expected a CUDA device, as a place on one was given");
   if (problem.dropout > 0) refuse(Status::unsupported, "dropout on a GPU is not in this build; take 0 there");
-  if (options.reorder) refuse(Status::unsupported, "reordering on a GPU is not in this build; reorder the mask first");
 }
 
 /// What kernels have to know of a mask, to be chosen.
@@ -42,7 +42,8 @@ struct Facts {
   std::int64_t block = 0;  // of a block map beside intervals; 0: none
 };
 
-Facts facts_of(const LoweredMask& mask) {
+Facts facts_of(const HostMask& host) {
+  const LoweredMask& mask = host.lowered;
   return {mask.shape(), mask.form(), mask.blocks() == nullptr ? 0 : mask.blocks()->block()};
 }
 Facts facts_of(const DeviceRowIndices& rows) {
@@ -58,7 +59,7 @@ struct Selection {
   PlanAccess::Choice forward, backward;
 
   Selection(const Facts& mask, const Problem& problem, const PlanOptions& options) {
-    check_problem(problem, options);
+    check_problem(problem);
     check_mask(mask.shape, problem);
     const auto request = [&](Direction direction) {
       return KernelRequest{direction, problem, mask.form, options.kernel, options.deterministic, mask.block};
@@ -81,11 +82,12 @@ std::size_t bytes_of(const Source& mask, const Problem& problem, const PlanOptio
 }
 
 template <class Source>
-Plan make_plan(const Source& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
+Plan make_plan(const Source& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options,
+               std::shared_ptr<const Reordering> reordering = nullptr) {
   const Selection kernels(facts_of(mask), problem, options);
   check_place(place, device_plan_bytes(&mask, kernels.tiles()));
   return PlanAccess::on_device(problem, options.visit, kernels.forward, kernels.backward,
-                               make_device_plan(&mask, kernels.tiles(), problem.device, place));
+                               make_device_plan(&mask, kernels.tiles(), problem.device, place), std::move(reordering));
 }
 
 /// Kernels that visit every tile know of no block map.
@@ -93,6 +95,21 @@ LoweredMask lowered(const Mask& mask, const PlanOptions& options) {
   const bool blocks = mask.lowered().blocks() != nullptr && options.visit == Visit::all;
   if (!options.form.has_value() && !blocks) return lower(mask);
   return lower(mask, blocks ? MaskForm::bits : *options.form);
+}
+
+/// In the order that takes the forward's kernel the least work.
+Reordering reordered(const Mask& mask, const Problem& problem, const PlanOptions& options) {
+  const Selection kernels(facts_of(HostMask{lowered(mask, options)}), problem, options);
+  return reorder(mask, kernels.forward.kernel->info().tile);
+}
+
+HostMask host_mask(const Reordering& reordering, const PlanOptions& options) {
+  return {lowered(reordering.mask, options), reordering.gained ? &reordering : nullptr};
+}
+
+void check_order(const PlanOptions& options) {
+  if (options.reorder)
+    refuse(Status::unsupported, "a mask that lies on the device is not reordered; give the mask from the host");
 }
 
 void check_blocks(const DeviceRowIndices& rows, const PlanOptions& options) {
@@ -110,6 +127,7 @@ void check_blocks(const DeviceRowIndices& rows, const PlanOptions& options) {
 
 void check_row_indices(const DeviceRowIndices& rows, const PlanOptions& options) {
   flashmask::check_row_indices(rows.shape, rows.vectors, rows.causal);
+  check_order(options);
   if (options.form == MaskForm::bits)
     refuse(Status::unsupported, "row indices on the device are not turned into bits; give the mask from the host");
   check_blocks(rows, options);
@@ -117,6 +135,7 @@ void check_row_indices(const DeviceRowIndices& rows, const PlanOptions& options)
 
 /// Of a mask that lies on the device as bits.
 void check_bits(const char* name, const void* data, const MaskShape& shape, const PlanOptions& options) {
+  check_order(options);
   for (const std::int64_t size : {shape.batch, shape.heads, shape.rows, shape.columns})
     if (!is_size(size))
       refuse(Status::invalid_argument,
@@ -142,7 +161,12 @@ std::size_t plan_bytes(const MaskShape& intervals, const Problem& problem, const
 }
 
 std::size_t plan_bytes(const Mask& mask, const Problem& problem, const PlanOptions& options) {
-  return bytes_of(lowered(mask, options), problem, options);
+  if (options.reorder) return plan_bytes(reordered(mask, problem, options), problem, options);
+  return bytes_of(HostMask{lowered(mask, options)}, problem, options);
+}
+
+std::size_t plan_bytes(const Reordering& reordering, const Problem& problem, const PlanOptions& options) {
+  return bytes_of(host_mask(reordering, options), problem, options);
 }
 
 std::size_t plan_bytes(const DeviceRowIndices& rows, const Problem& problem, const PlanOptions& options) {
@@ -161,7 +185,13 @@ std::size_t plan_bytes(const DevicePackedMask& mask, const Problem& problem, con
 }
 
 Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
-  return make_plan(lowered(mask, options), problem, place, options);
+  if (options.reorder) return plan(reordered(mask, problem, options), problem, place, options);
+  return make_plan(HostMask{lowered(mask, options)}, problem, place, options);
+}
+
+Plan plan(const Reordering& reordering, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
+  return make_plan(host_mask(reordering, options), problem, place, options,
+                   std::make_shared<const Reordering>(reordering));
 }
 
 Plan plan(const DeviceRowIndices& rows, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "flashmask/device_plan.h"
+#include "flashmask/reorder.h"
 #include "flashmask/tile.h"
 
 namespace flashmask {
@@ -52,6 +53,9 @@ struct DevicePlan {
   /// How many tiles `forward` and `finer` visit, on the device: nobody waits to read them here.
   const std::uint32_t* visited;
   DeviceTiles backward;  ///< by columns of tiles; empty where no kernel of the device has a backward for the problem
+  /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller; null where they agree.
+  const std::int64_t* row_order;
+  const std::int64_t* column_order;
 };
 
 /// Tiles of the kernels that a plan is for.
@@ -61,9 +65,15 @@ struct DeviceTileShapes {
   std::optional<TileShape> backward;
 };
 
+/// A mask on the host; `reordering` says what became of the caller's order of tokens, if anything.
+struct HostMask {
+  LoweredMask lowered;
+  const Reordering* reordering = nullptr;
+};
+
 /// What a plan is made from.
 using DeviceSource =
-    std::variant<const LoweredMask*, const DeviceRowIndices*, const DeviceDenseMask*, const DevicePackedMask*>;
+    std::variant<const HostMask*, const DeviceRowIndices*, const DeviceDenseMask*, const DevicePackedMask*>;
 
 std::size_t device_plan_bytes(const DeviceSource& source, const DeviceTileShapes& tiles);
 

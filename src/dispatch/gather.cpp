@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "dispatch/plan_choice.h"
+#include "dispatch/token_rows.h"
 
 namespace flashmask {
 namespace {
@@ -19,31 +20,6 @@ std::size_t bytes_of(const TensorView& tensor) {
   for (int axis = 0; axis < tensor.rank; ++axis) elements *= tensor.shape[static_cast<std::size_t>(axis)];
   return aligned(static_cast<std::size_t>(elements) * size_in_bytes(tensor.dtype));
 }
-
-/// A tensor as what a token has of it: `width` bytes a head.
-struct TokenRows {
-  std::byte* data;
-  std::int64_t batch, tokens, heads, width;
-  std::int64_t batch_stride, token_stride, head_stride;  ///< in bytes
-
-  /// (batch, token, head, value), or (batch, head, token) of lse.
-  explicit TokenRows(const TensorView& tensor) : data(static_cast<std::byte*>(tensor.data)) {
-    const auto element = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
-    const std::size_t token_axis = tensor.rank == 3 ? 2 : 1;
-    const std::size_t head_axis = tensor.rank == 3 ? 1 : 2;
-    batch = tensor.shape[0];
-    tokens = tensor.shape[token_axis];
-    heads = tensor.shape[head_axis];
-    width = tensor.rank == 3 ? element : tensor.shape[3] * element;
-    batch_stride = tensor.strides[0] * element;
-    token_stride = tensor.strides[token_axis] * element;
-    head_stride = tensor.strides[head_axis] * element;
-  }
-
-  std::byte* at(std::int64_t entry, std::int64_t token) const {
-    return data + entry * batch_stride + token * token_stride;
-  }
-};
 
 /// Calls copy(batch entry, place in the new order, token) for all tokens, shared out over the executor. `order`
 /// [batch of the mask, tokens].
@@ -65,7 +41,38 @@ void copy_heads(const TokenRows& from, const std::byte* source, const TokenRows&
     std::memcpy(target + head * to.head_stride, source + head * from.head_stride, static_cast<std::size_t>(from.width));
 }
 
+class HostMover final : public TokenMover {
+ public:
+  HostMover(const Reordering& reordering, Executor& executor) : reordering_(reordering), executor_(executor) {}
+
+  void gather(const TensorView& from, const TensorView& to, TokenSide side) const override {
+    const TokenRows source(from), target(to);
+    for_each_token(source, order(side), executor_, [&](std::int64_t entry, std::int64_t i, std::int64_t token) {
+      copy_heads(source, source.at(entry, token), target, target.at(entry, i));
+    });
+  }
+
+  void scatter(const TensorView& from, const TensorView& to, TokenSide side) const override {
+    const TokenRows source(from), target(to);
+    for_each_token(source, order(side), executor_, [&](std::int64_t entry, std::int64_t i, std::int64_t token) {
+      copy_heads(source, source.at(entry, i), target, target.at(entry, token));
+    });
+  }
+
+ private:
+  std::span<const std::int64_t> order(TokenSide side) const {
+    return side == TokenSide::rows ? reordering_.rows : reordering_.columns;
+  }
+
+  const Reordering& reordering_;
+  Executor& executor_;
+};
+
 }  // namespace
+
+std::unique_ptr<const TokenMover> host_mover(const Reordering& reordering, Executor& executor) {
+  return std::make_unique<HostMover>(reordering, executor);
+}
 
 std::size_t gathered_bytes(const Problem& p, Direction direction) {
   const auto bytes = [&](DType dtype, std::int64_t length, std::int64_t heads, std::int64_t dim) {
@@ -90,52 +97,40 @@ TensorView TokenGatherer::place(const TensorView& tensor) {
   return placed;
 }
 
-TensorView TokenGatherer::gather(const TensorView& tensor, std::span<const std::int64_t> order) {
+TensorView TokenGatherer::gather(const TensorView& tensor, TokenSide side) {
   if (!tensor.present()) return {};
   const TensorView gathered = place(tensor);
-  const TokenRows from(tensor), to(gathered);
-  for_each_token(from, order, executor_, [&](std::int64_t entry, std::int64_t i, std::int64_t token) {
-    copy_heads(from, from.at(entry, token), to, to.at(entry, i));
-  });
+  mover_.gather(tensor, gathered, side);
   return gathered;
 }
 
-void TokenGatherer::scatter(const TensorView& gathered, const TensorView& tensor,
-                            std::span<const std::int64_t> order) const {
-  const TokenRows from(gathered), to(tensor);
-  for_each_token(from, order, executor_, [&](std::int64_t entry, std::int64_t i, std::int64_t token) {
-    copy_heads(from, from.at(entry, i), to, to.at(entry, token));
-  });
-}
-
 ForwardTensors TokenGatherer::gather(const ForwardTensors& t) {
-  const std::span<const std::int64_t> rows(reordering_.rows), columns(reordering_.columns);
-  return {gather(t.q, rows), gather(t.k, columns), gather(t.v, columns), place(t.o), place(t.lse)};
+  return {gather(t.q, TokenSide::rows), gather(t.k, TokenSide::columns), gather(t.v, TokenSide::columns), place(t.o),
+          place(t.lse)};
 }
 
 BackwardTensors TokenGatherer::gather(const BackwardTensors& t) {
-  const std::span<const std::int64_t> rows(reordering_.rows), columns(reordering_.columns);
-  return {.q = gather(t.q, rows),
-          .k = gather(t.k, columns),
-          .v = gather(t.v, columns),
-          .o = gather(t.o, rows),
-          .lse = gather(t.lse, rows),
-          .grad_o = gather(t.grad_o, rows),
-          .grad_lse = gather(t.grad_lse, rows),
+  return {.q = gather(t.q, TokenSide::rows),
+          .k = gather(t.k, TokenSide::columns),
+          .v = gather(t.v, TokenSide::columns),
+          .o = gather(t.o, TokenSide::rows),
+          .lse = gather(t.lse, TokenSide::rows),
+          .grad_o = gather(t.grad_o, TokenSide::rows),
+          .grad_lse = gather(t.grad_lse, TokenSide::rows),
           .grad_q = place(t.grad_q),
           .grad_k = place(t.grad_k),
           .grad_v = place(t.grad_v)};
 }
 
 void TokenGatherer::scatter(const ForwardTensors& gathered, const ForwardTensors& tensors) const {
-  scatter(gathered.o, tensors.o, reordering_.rows);
-  scatter(gathered.lse, tensors.lse, reordering_.rows);
+  mover_.scatter(gathered.o, tensors.o, TokenSide::rows);
+  mover_.scatter(gathered.lse, tensors.lse, TokenSide::rows);
 }
 
 void TokenGatherer::scatter(const BackwardTensors& gathered, const BackwardTensors& tensors) const {
-  scatter(gathered.grad_q, tensors.grad_q, reordering_.rows);
-  scatter(gathered.grad_k, tensors.grad_k, reordering_.columns);
-  scatter(gathered.grad_v, tensors.grad_v, reordering_.columns);
+  mover_.scatter(gathered.grad_q, tensors.grad_q, TokenSide::rows);
+  mover_.scatter(gathered.grad_k, tensors.grad_k, TokenSide::columns);
+  mover_.scatter(gathered.grad_v, tensors.grad_v, TokenSide::columns);
 }
 
 }  // namespace flashmask

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <memory>
 
 #include "flashmask/attention.h"
 #include "flashmask/reorder.h"
@@ -12,13 +12,33 @@ namespace flashmask {
 /// Bytes of the tensors of a call, gathered.
 std::size_t gathered_bytes(const Problem& problem, Direction direction);
 
+/// Which order a tensor's tokens have in a plan that reorders: that of rows (q, o, lse and their gradients) or of
+/// columns (k, v and theirs).
+enum class TokenSide : std::uint8_t { rows, columns };
+
+/// Copies the tokens of a tensor between the caller's order and a plan's.
+class TokenMover {
+ public:
+  TokenMover() = default;
+  virtual ~TokenMover() = default;
+  TokenMover(const TokenMover&) = delete;
+  TokenMover& operator=(const TokenMover&) = delete;
+
+  virtual void gather(const TensorView& from, const TensorView& to, TokenSide side) const = 0;
+  virtual void scatter(const TensorView& from, const TensorView& to, TokenSide side) const = 0;
+};
+
+/// In the memory of the host, shared out over the executor.
+std::unique_ptr<const TokenMover> host_mover(const Reordering& reordering, Executor& executor);
+/// In the memory of a plan's device, on a stream.
+std::unique_ptr<const TokenMover> device_mover(const Plan& plan, void* stream);
+
 /// Takes the tensors of a call from the caller's order of tokens to that of a plan's mask, and back. One permutation a
-/// batch entry of the mask, for rows (q, o, lse and their gradients) and for columns (k, v and theirs).
+/// batch entry of the mask.
 class TokenGatherer {
  public:
   /// `memory` is that of gathered_bytes(), aligned like a workspace.
-  TokenGatherer(const Reordering& reordering, Executor& executor, std::byte* memory)
-      : reordering_(reordering), executor_(executor), memory_(memory) {}
+  TokenGatherer(const TokenMover& mover, std::byte* memory) : mover_(mover), memory_(memory) {}
 
   /// Inputs copied, outputs without values yet.
   ForwardTensors gather(const ForwardTensors& tensors);
@@ -32,11 +52,9 @@ class TokenGatherer {
   /// A tensor of the same shape in the memory, without values.
   TensorView place(const TensorView& tensor);
   /// Absent for an absent one.
-  TensorView gather(const TensorView& tensor, std::span<const std::int64_t> order);
-  void scatter(const TensorView& gathered, const TensorView& tensor, std::span<const std::int64_t> order) const;
+  TensorView gather(const TensorView& tensor, TokenSide side);
 
-  const Reordering& reordering_;
-  Executor& executor_;
+  const TokenMover& mover_;
   std::byte* memory_;
 };
 

@@ -58,12 +58,13 @@ std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
   return gathered + choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
 }
 
-Plan PlanAccess::on_device(const Problem& problem, Visit visit, Choice forward, Choice backward,
-                           const DevicePlan& made) {
+Plan PlanAccess::on_device(const Problem& problem, Visit visit, Choice forward, Choice backward, const DevicePlan& made,
+                           std::shared_ptr<const Reordering> reordering) {
   Plan plan;
   plan.problem_ = problem;
   plan.visit_ = visit;
   plan.device_ = std::make_shared<const DevicePlan>(made);
+  plan.reordering_ = std::move(reordering);
   plan.forward_ = std::make_shared<const Plan::Choice>(std::move(forward));
   plan.backward_ = std::make_shared<const Plan::Choice>(std::move(backward));
   return plan;

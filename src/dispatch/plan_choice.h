@@ -37,7 +37,8 @@ struct PlanAccess {
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
   /// Of a plan for a GPU.
   static const DevicePlan& device(const Plan& plan) { return *plan.device_; }
-  static Plan on_device(const Problem& problem, Visit visit, Choice forward, Choice backward, const DevicePlan& made);
+  static Plan on_device(const Problem& problem, Visit visit, Choice forward, Choice backward, const DevicePlan& made,
+                        std::shared_ptr<const Reordering> reordering);
   static Plan reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor);
 };
 

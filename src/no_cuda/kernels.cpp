@@ -1,4 +1,5 @@
 #include "dispatch/device_plan.h"
+#include "dispatch/gather.h"
 #include "dispatch/kernel.h"
 #include "flashmask/error.h"
 
@@ -13,6 +14,8 @@ namespace {
 KernelRows cuda_kernels() { return {}; }
 
 std::size_t device_plan_bytes(const DeviceSource&, const DeviceTileShapes&) { refuse(); }
+
+std::unique_ptr<const TokenMover> device_mover(const Plan&, void*) { refuse(); }
 
 DevicePlan make_device_plan(const DeviceSource&, const DeviceTileShapes&, Device, const PlanPlace&) { refuse(); }
 

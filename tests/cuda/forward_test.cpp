@@ -254,7 +254,8 @@ TEST_P(SM90Forward, AsksForAPlace) {
 /// What a kernel of this name gives.
 std::vector<std::byte> bits_from(const std::string& kernel, const Mask& mask, const Problem& problem) {
   AttentionTensors tensors(problem, 8);
-  run(PlacedPlan(mask, problem, {.kernel = kernel}).plan, tensors);
+  const MaskForm form = kernel.ends_with("bits") ? MaskForm::bits : MaskForm::intervals;
+  run(PlacedPlan(mask, problem, {.form = form, .kernel = kernel}).plan, tensors);
   return bits_of(tensors);
 }
 
