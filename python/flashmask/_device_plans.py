@@ -23,9 +23,9 @@ from flashmask._problem import DTYPES, Problem, make_problem
 
 @dataclass
 class _OfTensor:
-    """Plans of a mask in a tensor, as it was at `version`, each with the block mask beside it if there was one."""
+    """Plans of a mask in a tensor, as it was at `state`, each with the block mask beside it if there was one."""
 
-    version: int
+    state: tuple[int, int]
     plans: dict[Key, tuple[DevicePlan, weakref.ref[Tensor] | None]] = field(default_factory=dict)
 
 
@@ -45,7 +45,12 @@ def remember_plans_of(mask: Tensor) -> None:
     Code that torch.compile makes does: it takes memory that is done with for other values, in the same tensor.
     """
     if _of_tensors.get(mask) is None and not mask.is_inference():  # inference tensors count no versions
-        _of_tensors.put(mask, _OfTensor(mask._version))
+        _of_tensors.put(mask, _OfTensor(_state(mask)))
+
+
+def _state(mask: Tensor) -> tuple[int, int]:
+    """Another one after a change that PyTorch knows of."""
+    return mask._version, mask.data_ptr()
 
 
 class Numbers(NamedTuple):
@@ -112,7 +117,7 @@ def _of_masks(
     key: Key = (capture, causal, mask is None, numbers)
     if beside is not None:
         kept = None if _of_tensors.get(beside) is None else kept
-        key = (*key, id(beside), beside._version) if kept is not None else key
+        key = (*key, id(beside), *_state(beside)) if kept is not None else key
     if kept is not None:
         found, reference = kept.plans.get(key, (None, None))
         if found is not None and (reference is None or reference() is beside):
@@ -128,9 +133,10 @@ def _of_masks(
 def _kept(mask: Tensor) -> _OfTensor | None:
     """The plans of a mask as it is now; None where nobody vouches for its version counter."""
     kept = _of_tensors.get(mask)
-    if kept is None or kept.version == mask._version:
-        return kept
-    return _of_tensors.put(mask, _OfTensor(mask._version))
+    if kept is None:
+        return None
+    state = _state(mask)
+    return kept if kept.state == state else _of_tensors.put(mask, _OfTensor(state))
 
 
 def _make_of_tensors(mask: Tensor | None, block_mask: Tensor | None, causal: bool, numbers: Numbers) -> DevicePlan:

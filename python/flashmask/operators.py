@@ -13,6 +13,9 @@ plain tensors and numbers, so that a program that calls them can be traced, save
 - deterministic: gradients that are the same bits on every run; on the CPU they always are.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 where q is.
+
+flashmask::snapshot copies a mask that lies on a GPU. Calls with the copy share a plan; with another tensor, each makes
+its own, unless the package's functions were called with it outside of torch.compile.
 """
 
 from __future__ import annotations

@@ -233,6 +233,20 @@ def test_packed_documents_of_a_model_are_each_document_alone(compiled):
     torch.testing.assert_close(packed, torch.cat(alone, dim=1), atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("way", ["booleans", "startend_row_indices"])
+def test_a_model_takes_masks_that_lie_on_the_device(way):
+    model = tiny_model().eval()
+    ids = torch.randint(64, (1, N), device="cuda")
+    positions = torch.cat([torch.arange(90), torch.arange(110)])[None].cuda()
+    rows = rows_of(90)
+    seen = torch.from_numpy(flashmask.RowIndices(rows, True).to_dense()).cuda()
+    given = {"attention_mask": seen} if way == "booleans" else {way: rows}
+    with torch.no_grad():
+        expected = model(ids, position_ids=positions, use_cache=False).logits
+        found = model(ids, position_ids=positions, use_cache=False, **given).logits
+    torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2)
+
+
 @needs_gradients
 def test_a_model_trains_on_packed_documents():
     model = tiny_model().train()
