@@ -217,6 +217,25 @@ def test_a_plan_is_for_its_device():
         flashmask.attention(*(t.float().cpu().numpy() for t in (q, k, v)), plan=plan)
 
 
+@pytest.mark.parametrize("options", [{"visit": "all"}, {"form": "bits"}, {"reorder": True}], ids=str)
+@pytest.mark.parametrize(
+    "gradients", [False, pytest.param(True, marks=needs_gradients)], ids=["forward", "and backward"]
+)
+def test_what_a_plan_may_ask_for(options, gradients):
+    tokens = 300
+    order = torch.randperm(tokens)
+    band = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs() < 20
+    mask = masks.from_dense(band[order][:, order])
+    given = inputs(2, tokens, tokens, 4, 2, 64)
+    plan = flashmask.plan(mask, *given[:3], **options)
+    if gradients:
+        skip_unless_differentiated("bits")
+    check(attend(plan=plan), given, visible(mask), gradients=gradients)
+    if "reorder" in options:
+        assert plan.reordering.gained
+        assert plan.reordering.tiles_after < plan.reordering.tiles_before
+
+
 @pytest.mark.parametrize("name", ["a mask", "no mask", "row indices", "booleans"])
 def test_the_host_never_waits(name):
     tokens = 2000
