@@ -4,7 +4,6 @@
 #include "cuda/device.h"
 #include "cuda/sm90/backward.h"
 #include "cuda/sm90/column_kernel.cuh"
-#include "cuda/sm90/grad_query_rows.h"
 #include "cuda/sm90/problem_refusal.h"
 #include "cuda/sm90/row_statistics.h"
 #include "cuda/sm90/tensor_map.h"
@@ -64,6 +63,10 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   const Problem& problem = plan.problem();
   const DevicePlan& on_device = PlanAccess::device(plan);
   ColumnArguments arguments{};
+  arguments.grad_q = tensors.grad_q.data;
+  arguments.grad_q_batch = tensors.grad_q.strides[0];
+  arguments.grad_q_row = tensors.grad_q.strides[1];
+  arguments.grad_q_head = tensors.grad_q.strides[2];
   arguments.grad_k = tensors.grad_k.data;
   arguments.grad_k_batch = tensors.grad_k.strides[0];
   arguments.grad_k_row = tensors.grad_k.strides[1];
@@ -74,6 +77,7 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.grad_v_head = tensors.grad_v.strides[2];
   arguments.rows = workspace.rows;
   arguments.query_sums = workspace.query_sums;
+  arguments.query_length = static_cast<int>(problem.query_length);
   arguments.key_length = static_cast<int>(problem.key_length);
   arguments.query_heads = static_cast<int>(problem.query_heads);
   arguments.kv_heads = static_cast<int>(problem.kv_heads);
@@ -88,7 +92,9 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.items = arguments.heads * arguments.map.row_tiles;
   arguments.padded_row_tiles = static_cast<int>(workspace.rows.padded / Shape::kRows);
   arguments.mask = mask_view(on_device.mask);
+  arguments.all_row_tiles = arguments.heads * arguments.head_ratio * arguments.padded_row_tiles;
   arguments.next_item = workspace.counters;
+  arguments.closed = workspace.counters + BackwardWorkspace::kCounters;
   return arguments;
 }
 
@@ -96,7 +102,6 @@ template <class Shape>
 void launch_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                     cudaStream_t stream) {
   const ColumnArguments arguments = arguments_of<Shape>(plan, tensors, workspace);
-  if (arguments.items == 0) return;
   const CUtensorMap q = make_tensor_map("backward: q", tensors.q, Shape::kRows);
   const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
   const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
@@ -104,8 +109,8 @@ void launch_columns(const Plan& plan, const BackwardTensors& tensors, const Back
   constexpr int kSharedBytes = sizeof(ColumnMemory<Shape>);
   check(cudaFuncSetAttribute(column_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
         "backward: shared memory");
-  column_kernel<Shape><<<std::min(arguments.items, multiprocessors()), Shape::kThreads, kSharedBytes, stream>>>(
-      q, k, v, grad_o, arguments);
+  const int blocks = std::min(std::max(arguments.items, arguments.all_row_tiles), multiprocessors());
+  column_kernel<Shape><<<blocks, Shape::kThreads, kSharedBytes, stream>>>(q, k, v, grad_o, arguments);
   check(cudaGetLastError(), "backward: column_kernel");
 }
 
@@ -145,7 +150,6 @@ class Row final : public BackwardKernel {
     const BackwardWorkspace workspace(problem, Shape::kHeadDim, execution.workspace);
     launch_row_statistics(problem, tensors, workspace, Shape::kHeadDim, stream);
     launch_columns<Shape>(plan, tensors, workspace, stream);
-    launch_grad_query_rows(problem, tensors.grad_q, workspace, Shape::kHeadDim, stream);
   }
 };
 

@@ -19,7 +19,8 @@ struct RowStatistics {
 };
 
 struct BackwardWorkspace {
-  int* counters;  ///< kCounters of work items, 0 after the statistics are there
+  int* counters;  ///< kCounters of work items, then one a key head; 0 after the statistics are there
+  int counter_count;
   RowStatistics rows;
   float* query_sums;  ///< gradients of q before the scale, [batch, query heads, padded rows, kHeadDim], in an order
                       ///< of the column kernel's own inside each of its row tiles; null where there are none

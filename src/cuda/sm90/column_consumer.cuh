@@ -40,7 +40,7 @@ class ColumnConsumer {
       pin(grad_v);
       if (steps > 0) attend(grad_k, grad_v, steps);
       store(grad_k, grad_v, shared_.work[work_.slot]);
-      release(&shared_.work_empty[work_.slot]);
+      release(Shape::kSums ? &shared_.work_done[work_.slot] : &shared_.work_empty[work_.slot]);
       work_.advance();
     }
   }
@@ -314,7 +314,7 @@ class ColumnConsumer {
     for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanel * 2, packed[step]);
   }
 
-  /// In an order of the kernel's own: grad_query_rows.cu undoes it.
+  /// In an order of the kernel's own: ColumnConverter undoes it.
   __device__ __forceinline__ void add_to_queries(const float (&grad_q)[kQuerySums], int tile) {
     float* sums = arguments_.query_sums + static_cast<std::int64_t>(tile) * (Shape::kRows * Shape::kHeadDim) +
                   (group_ * kQuerySums * 128 + threadIdx.x % 128 * 4);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include "cuda/sm90/column_consumer.cuh"
+#include "cuda/sm90/column_converter.cuh"
 #include "cuda/sm90/column_producer.cuh"
 
-/// The gradients of K and V, and of Q by sums in global memory: one warp copies, two warpgroups of 64 keys compute. A
-/// block takes a tile of 128 keys of one key head through the rows of all its query heads, so that gradients of K and
-/// V stay in registers and no two blocks add to the same ones.
+/// The gradients of K and V, and of Q by sums in global memory: one warp copies, two warpgroups of 64 keys compute, and
+/// three warps turn sums that are complete into the gradient of Q. A block takes a tile of 128 keys of one key head
+/// through the rows of all its query heads, so that gradients of K and V stay in registers and no two blocks add to the
+/// same ones.
 namespace flashmask::cuda::sm90 {
 
 template <class Shape>
@@ -22,7 +24,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<Shape::kProducerRegisters>();
-    if (threadIdx.x < 32) ColumnProducer<Shape>(shared, arguments, &q, &k, &v, &grad_o).run();
+    const int warp = __shfl_sync(~0U, threadIdx.x / 32, 0);  // uniform, as the compiler sees it
+    if (warp == 0) {
+      ColumnProducer<Shape>(shared, arguments, &q, &k, &v, &grad_o).run();
+    } else if constexpr (Shape::kSums) {
+      if (warp == 1) {
+        ColumnCloser<Shape>(shared, arguments).run();
+      } else {
+        ColumnConverter<Shape>(shared, arguments, warp - 2).run();
+      }
+    }
   } else {
     take_registers<Shape::kConsumerRegisters>();
     ColumnConsumer<Shape>(shared, arguments).run();

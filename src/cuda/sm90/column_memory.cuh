@@ -11,23 +11,29 @@
 /// What the warps of the column kernel share: what a launch is about, shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
 
+constexpr int kConverterWarps = 2;
+constexpr int kQuarterBytes = 64 * 32 * 4;  // of a tile's sums, that a converter takes at a time
+
 /// What one launch is about, beside the tensors that the copy engine reads.
 struct ColumnArguments {
-  void *grad_k, *grad_v;
+  void *grad_q, *grad_k, *grad_v;
+  std::int64_t grad_q_batch, grad_q_row, grad_q_head;
   std::int64_t grad_k_batch, grad_k_row, grad_k_head;  // strides in elements
   std::int64_t grad_v_batch, grad_v_row, grad_v_head;
   RowStatistics rows;
   float* query_sums;
-  int key_length, query_heads, kv_heads, head_dim, value_dim;
+  int query_length, key_length, query_heads, kv_heads, head_dim, value_dim;
   int heads;                // key heads of all batch entries
   int items;                // key tiles of all key heads
   int padded_row_tiles;     // of a head, in the workspace
+  int all_row_tiles;        // of all query heads
   int head_ratio;           // query heads that share a key head
   float scale, scale_log2;  // the softmax's; · log2(e)
   int section_heads;        // key heads whose queries and gradients stay in the L2 cache together
   TileMapView map;          // by columns of tiles
   MaskView mask;
   int* next_item;  // 0 at the start of a launch
+  int* closed;     // key tiles of each section that are done; 0 at the start of a launch
 };
 
 /// kLate: the gradient of q of a tile is computed one tile later (column_consumer.cuh). kSums: it is computed at all.
@@ -69,8 +75,11 @@ struct ColumnMemory {
   alignas(16) float dot[Shape::kStages][Shape::kRows];
   RowStep steps[Shape::kStages];
   typename Shape::Mask::Memory mask;
+  alignas(128) float4 sums[Shape::kSums ? kConverterWarps : 0][2][kQuarterBytes / 16];
   ColumnWork work[Shape::kStages];
   std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
+  std::uint64_t work_done[Shape::kStages];  // the sums for the gradient of q are added
+  std::uint64_t sums_full[kConverterWarps][2];
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kStages], grad_o_empty[Shape::kStages];
   std::uint64_t grad_s_full[Shape::kStages], grad_s_empty[Shape::kStages];
@@ -92,7 +101,9 @@ __device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
   for (std::uint64_t* empty : {&shared.k_empty, &shared.v_empty}) barrier_init(empty, Shape::kConsumerWarps);
   for (int stage = 0; stage < Shape::kStages; ++stage) {
     barrier_init(&shared.work_full[stage], 1);
-    barrier_init(&shared.work_empty[stage], Shape::kConsumerWarps);
+    barrier_init(&shared.work_empty[stage], Shape::kSums ? 1 : Shape::kConsumerWarps);
+    barrier_init(&shared.work_done[stage], Shape::kConsumerWarps);
+    for (int warp = 0; warp < kConverterWarps; ++warp) barrier_init(&shared.sums_full[warp][stage], 1);
     barrier_init(&shared.q_full[stage], 1);
     barrier_init(&shared.q_empty[stage], Shape::kConsumerWarps);
     barrier_init(&shared.grad_o_full[stage], 1);

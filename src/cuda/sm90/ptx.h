@@ -93,6 +93,16 @@ __device__ __forceinline__ void store_matrices_transposed(std::uint32_t address,
                : "memory");
 }
 
+/// Before the copy engine reads global memory that this thread knows to be written from load_acquire().
+__device__ __forceinline__ void fence_loads_for_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+/// Of a number in global memory that other blocks change. What they wrote before is there afterwards.
+__device__ __forceinline__ int load_acquire(const int* address) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
 /// Adds to four numbers in global memory, aligned to 16 bytes; in no order among threads.
 __device__ __forceinline__ void add_to_global(float* address, float a, float b, float c, float d) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a), "f"(b), "f"(c), "f"(d)

@@ -19,6 +19,7 @@ struct Rows {
   RowStatistics out;
   float* query_sums;
   int* counters;
+  int counter_count;
 };
 
 template <class T>
@@ -37,7 +38,8 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b) {
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
   constexpr int kLanes = kDim / 8, kRowsAtOnce = kThreads / kLanes, kTurns = kRows / kRowsAtOnce;
-  if (blockIdx.x == 0 && threadIdx.x < BackwardWorkspace::kCounters) rows.counters[threadIdx.x] = 0;
+  if (blockIdx.x == 0)
+    for (int i = threadIdx.x; i < rows.counter_count; i += kThreads) rows.counters[i] = 0;
   const int blocks = static_cast<int>(rows.out.padded) / kRows, flat_head = blockIdx.x / blocks;
   const std::int64_t batch = flat_head / rows.query_heads, head = flat_head % rows.query_heads;
   const int first = blockIdx.x % blocks * kRows;
@@ -111,7 +113,8 @@ void launch_row_statistics(const Problem& problem, const BackwardTensors& tensor
                   .value_dim = static_cast<int>(problem.value_dim),
                   .out = workspace.rows,
                   .query_sums = workspace.query_sums,
-                  .counters = workspace.counters};
+                  .counters = workspace.counters,
+                  .counter_count = workspace.counter_count};
   const auto blocks = static_cast<unsigned>(problem.batch * problem.query_heads * workspace.rows.padded / kRows);
   if (problem.dtype == DType::bf16)
     launch<__nv_bfloat16>(rows, blocks, head_dim, stream);
