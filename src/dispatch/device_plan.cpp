@@ -83,11 +83,11 @@ std::size_t bytes_of(const Source& mask, const Problem& problem, const PlanOptio
 
 template <class Source>
 Plan make_plan(const Source& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options,
-               std::shared_ptr<const Reordering> reordering = nullptr) {
+               const std::shared_ptr<const Reordering>& reordering = nullptr) {
   const Selection kernels(facts_of(mask), problem, options);
   check_place(place, device_plan_bytes(&mask, kernels.tiles()));
   return PlanAccess::on_device(problem, options.visit, kernels.forward, kernels.backward,
-                               make_device_plan(&mask, kernels.tiles(), problem.device, place), std::move(reordering));
+                               make_device_plan(&mask, kernels.tiles(), problem.device, place), reordering);
 }
 
 /// Kernels that visit every tile know of no block map.
