@@ -1,0 +1,1 @@
+"""FlashMask beside PyTorch's own attention and other kernels; bench/compare.py runs it."""

@@ -1,0 +1,87 @@
+"""How long work on a GPU takes: of one cold launch, and over and over, when the GPU's power is the limit."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+
+Launch = Callable[[], object]
+
+REST_SECONDS = 0.04
+WARM_MS = 50.0
+MEASURED_MS = 200.0
+COLD_LAUNCHES = 9
+LONG_MS = 100.0
+"""Work that takes longer is launched three times only."""
+SPIN_CYCLES = 2_000_000
+"""Keeps the GPU busy while the host gets ahead of it, so that no launch is waited for."""
+
+
+def _elapsed(launch: Launch) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(SPIN_CYCLES)
+    begin.record()
+    launch()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end)
+
+
+def burst(launches: dict[str, Launch]) -> dict[str, float]:
+    """Milliseconds of one launch after a rest; the median of several, taken in turns."""
+    times: dict[str, list[float]] = {name: [] for name in launches}
+    for turn in range(COLD_LAUNCHES):
+        for name, launch in launches.items():
+            if turn >= 3 and times[name][0] > LONG_MS:
+                continue
+            torch.cuda.synchronize()
+            time.sleep(REST_SECONDS)
+            times[name].append(_elapsed(launch))
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def sustained(launches: dict[str, Launch]) -> dict[str, float]:
+    """Milliseconds of a launch in an unbroken row of them, after one that warms up; the median."""
+    return {name: statistics.median(_row_of(launch)) for name, launch in launches.items()}
+
+
+def _row_of(launch: Launch) -> list[float]:
+    expected = _elapsed(launch)
+    warm = max(1, round(WARM_MS / expected))
+    count = max(3, round(MEASURED_MS / expected))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    torch.cuda._sleep(SPIN_CYCLES)
+    for _ in range(warm):
+        launch()
+    events[0].record()
+    for event in events[1:]:
+        launch()
+        event.record()
+    torch.cuda.synchronize()
+    return [a.elapsed_time(b) for a, b in pairwise(events)]
+
+
+def on_the_host(work: Callable[[], object], rounds: int = 5) -> float:
+    """Milliseconds from the call until the GPU is done with it; the median."""
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def matmul_rate(side: int = 8192) -> dict[str, float]:
+    """TFLOP/s of a bfloat16 matrix product of random numbers, in both regimes."""
+    a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    launches: dict[str, Launch] = {"matmul": lambda: a @ b}
+    launches["matmul"]()
+    cold = burst(launches)
+    warm = sustained(launches)
+    return {"burst": 2e-9 * side**3 / cold["matmul"], "sustained": 2e-9 * side**3 / warm["matmul"]}

@@ -1,0 +1,180 @@
+"""What computes attention: this library and its peers. Each says how it makes a mask ready and how it runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+import flashmask
+from comparison.masks import MaskCase
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Prepare = Callable[[MaskCase, Tensor, Tensor], Attention]
+
+DENSE_BYTES = 4e9
+"""A dense mask that is larger does not fit beside what SDPA makes of it."""
+
+
+class Absent(Exception):
+    """Why a contestant does not take part."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """`prepare` makes the mask ready for tensors like q and k, and gives the attention over them."""
+
+    label: str
+    prepare: Prepare
+    heads_first: bool = True
+
+
+def problem_of(q: Tensor, k: Tensor) -> Any:
+    from flashmask._problem import make_problem
+
+    return make_problem((q.shape, k.shape, k.shape), "bfloat16", None, 0.0)._replace(device=str(q.device))
+
+
+def of_intervals(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    """From row indices on the GPU. The first call makes a plan of its own: this one says what a plan takes."""
+    from flashmask._device_plan import plan_of_rows
+
+    from flashmask._header import Options
+
+    rows = case.rows
+    if rows is None:
+        return of_mask(case, q, k)
+    own = flashmask.RowIndices(rows.startend_row_indices.clone(), rows.causal, rows=rows.rows)
+    plan = plan_of_rows(own.startend_row_indices, own.causal, problem_of(q, k), Options())
+
+    def run(q: Tensor, k: Tensor, v: Tensor, kept: object = plan) -> Tensor:
+        o: Tensor = flashmask.attention(q, k, v, own)
+        return o
+
+    return run
+
+
+def of_mask(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    """From the mask on the host."""
+    plan = flashmask.plan(case.mask, q, k)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        o: Tensor = flashmask.attention(q, k, v, plan=plan)
+        return o
+
+    return run
+
+
+def of_bits(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    """From booleans on the GPU. As above, the first call makes a plan of its own."""
+    from flashmask._device_plan import plan_of_booleans
+
+    from flashmask._header import Options
+    from flashmask.operators import forward
+
+    visible = case.visible
+    plan = plan_of_booleans(visible, problem_of(q, k), Options())
+
+    def run(q: Tensor, k: Tensor, v: Tensor, kept: object = plan) -> Tensor:
+        return forward(q, k, v, visible, None, False, 0.0, 0.0, None)[0]
+
+    return run
+
+
+_flex = torch.compile(flex_attention, dynamic=False)
+# Sorting by a kernel of its own would take Triton a minute to compile.
+_block_mask = torch.compile(create_block_mask, dynamic=False, options={"triton.persistent_reductions": False})
+
+
+def flex(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    block_mask = None
+    if case.mask_mod is not None:
+        shape = case.mask.shape
+        batch, heads = (n if n > 1 else None for n in (shape.batch, shape.heads))
+        block_mask = _block_mask(case.mask_mod, batch, heads, shape.rows, shape.columns, device=case.device)
+    grouped = q.shape[1] != k.shape[1]
+    return lambda q, k, v: _flex(q, k, v, block_mask=block_mask, enable_gqa=grouped)
+
+
+def sdpa(backend: SDPBackend) -> Prepare:
+    def prepare(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+        if not case.plain:
+            raise Absent("has no masks but full and causal")
+        is_causal, grouped = case.plain == "causal", q.shape[1] != k.shape[1]
+
+        def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            with sdpa_kernel(backend):
+                return scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=grouped)
+
+        return run
+
+    return prepare
+
+
+def dense(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    shape = case.mask.shape
+    if shape.batch * shape.heads * shape.rows * shape.columns > DENSE_BYTES:
+        raise Absent("the dense mask does not fit")
+    visible, grouped = case.visible, q.shape[1] != k.shape[1]
+    return lambda q, k, v: scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped)
+
+
+def imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Absent(f"not installed: {error}") from error
+
+
+def flash3(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    package = imported("flash_attn_interface")
+    batch, rows = q.shape[:2]
+    if case.plain:
+        return lambda q, k, v: _output(package.flash_attn_func(q, k, v, causal=case.plain == "causal"))
+    if not case.documents:
+        raise Absent("has no masks but full, causal and documents")
+    lengths = torch.tensor(list(case.documents) * batch)
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(q.device, torch.int32)
+    longest = int(lengths.max())
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        flat = [x.flatten(0, 1) for x in (q, k, v)]
+        o = package.flash_attn_varlen_func(*flat, ends, ends, longest, longest, causal=True)
+        return _output(o).unflatten(0, (batch, rows))
+
+    return run
+
+
+def flashmask3(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    package = imported("flash_mask")
+    rows = case.rows
+    if rows is None:
+        raise Absent("has no masks but intervals")
+    return lambda q, k, v: _output(
+        package.flashmask_attention(q, k, v, startend_row_indices=rows.startend_row_indices, causal=rows.causal)
+    )
+
+
+def _output(given: Any) -> Tensor:
+    """The first of what a function gives, where it gives several."""
+    o: Tensor = given[0] if isinstance(given, tuple) else given
+    return o
+
+
+CONTESTANTS = {
+    "ours": Contestant("FlashMask", of_intervals, heads_first=False),
+    "bits": Contestant("FlashMask, as bits", of_bits, heads_first=False),
+    "flex": Contestant("FlexAttention", flex),
+    "cudnn": Contestant("SDPA, cuDNN", sdpa(SDPBackend.CUDNN_ATTENTION)),
+    "flash2": Contestant("SDPA, FlashAttention", sdpa(SDPBackend.FLASH_ATTENTION)),
+    "dense": Contestant("SDPA, dense mask", dense),
+    "flash3": Contestant("FlashAttention-3", flash3, heads_first=False),
+    "flashmask3": Contestant("FlashMask V3", flashmask3, heads_first=False),
+}

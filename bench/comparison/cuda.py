@@ -1,0 +1,169 @@
+"""python bench/compare.py --device cuda [--rows 'twelve/*/8K,packed'] [--direction forward] [--json results.json]
+
+Rows of tables on the GPU, bfloat16, 131,072 tokens, hidden 4,096: FlashMask beside FlexAttention, SDPA's cuDNN and
+FlashAttention backends and SDPA with a dense mask, and beside flash_attn_interface and flash_mask where they are
+installed. Results are compared before anything is timed. Two regimes: burst, one launch after 40 ms of rest, the median
+of nine; sustained, launches back to back for 200 ms after 50 ms that warm up. TFLOP/s count visible pairs.
+
+A call takes the rows that are not in the JSON file yet, until its minutes are over, and prints the tables of all that
+are there. FlexAttention is compiled before, by several processes, for all rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from comparison.results import Results
+from comparison.workloads import Workload, all_workloads, chosen
+
+LEAST_SECONDS = 15.0
+COMPARE = Path(__file__).parent.parent / "compare.py"
+
+
+class Task(NamedTuple):
+    """A row in one direction."""
+
+    workload: Workload
+    direction: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.workload.id} {self.direction}"
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="", help="tables and patterns of rows, by commas (default: all)")
+    parser.add_argument("--list", action="store_true", help="name the rows and stop")
+    parser.add_argument("--direction", default="", help="forward or backward (default: those that have a kernel here)")
+    parser.add_argument("--minutes", type=float, default=8, help="start no row that would end later (default: 8)")
+    parser.add_argument("--json", type=Path, help="where numbers gather from call to call")
+    parser.add_argument("--again", action="store_true", help="measure rows that the file has, too")
+    parser.add_argument("--curves", action="store_true", help="also the curves: time over sparsity, memory over length")
+    parser.add_argument("--plots", type=Path, help="draw the curves of the file into this folder")
+    parser.add_argument("--show", action="store_true", help="print the tables of the file and measure nothing")
+    parser.add_argument("--workers", type=int, default=min(10, os.cpu_count() or 1), help="processes that compile")
+    parser.add_argument("--compile", action="store_true", help="compile FlexAttention for the rows and stop")
+    parsed = parser.parse_args(given)
+    if parsed.direction not in ("", "forward", "backward"):
+        parser.error(f"--direction is {parsed.direction}; expected forward or backward")
+    return parsed
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def tasks_of(options: argparse.Namespace, results: Results) -> list[Task]:
+    from comparison.gpu import directions_here
+
+    directions = [options.direction] if options.direction else directions_here()
+    tasks = [Task(workload, d) for d in directions for workload in chosen(list(filter(None, options.rows.split(","))))]
+    return [task for task in tasks if options.again or task.key not in results.rows]
+
+
+def compile_all(tasks: Iterable[Task], workers: int) -> None:
+    """In processes of their own, so that many compile at once; the code is found in the cache on the disk."""
+    with_flex = [task for task in tasks if "flex" in task.workload.contestants]
+    running = []
+    start = time.monotonic()
+    # Each compiles by itself, without processes of its own.
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    for direction in dict.fromkeys(task.direction for task in with_flex):
+        ids = [task.workload.id for task in with_flex if task.direction == direction]
+        for part in filter(None, (ids[i::workers] for i in range(workers))):
+            command = [sys.executable, COMPARE, "--device", "cuda", "--compile", "--direction", direction, "--rows"]
+            running.append(subprocess.Popen([*map(str, command), ",".join(part)], env=environment))
+    for process in running:
+        process.wait()
+    if running:
+        say(f"compiled for {len(with_flex)} rows: {time.monotonic() - start:.1f} s")
+
+
+def compile_here(tasks: list[Task]) -> None:
+    from comparison.gpu import compile_row
+
+    for task in tasks:
+        start = time.monotonic()
+        compile_row(*task)
+        say(f"compiled for {task.key}: {time.monotonic() - start:.1f} s")
+
+
+def measure_all(tasks: list[Task], options: argparse.Namespace, results: Results, deadline: float) -> bool:
+    """Whether all went well. Says which rows there was no time for."""
+    from comparison.gpu import Disagreement, measure, run_facts
+
+    run: dict[str, Any] = run_facts("python bench/compare.py " + shlex.join(sys.argv[1:]))
+    passed, longest = True, LEAST_SECONDS
+    for place, task in enumerate(tasks):
+        start = time.monotonic()
+        say(f"{task.key} …")
+        if start + longest > deadline:
+            say(f"no time for {', '.join(left.key for left in tasks[place:])}")
+            return passed
+        try:
+            results.add(measure(*task, run))
+        except (Disagreement, NotImplementedError, ValueError, RuntimeError) as error:
+            passed = False
+            say(f"{task.key}: {type(error).__name__}: {error}")
+        longest = max(LEAST_SECONDS, 1.5 * (time.monotonic() - start))
+        say(f"{task.key}: {time.monotonic() - start:.1f} s")
+    return passed
+
+
+def measure_curves(direction: str, results: Results, deadline: float) -> None:
+    from comparison.curves import CURVES, latency, memory
+    from comparison.gpu import directions_here
+
+    results.add_curve("memory", memory())
+    for one in [direction] if direction else directions_here():
+        for kind in CURVES:
+            if time.monotonic() + LEAST_SECONDS < deadline and f"{kind} {one}" not in results.curves:
+                results.add_curve(f"{kind} {one}", latency(kind, one))
+                say(f"curve of {kind} {one}")
+
+
+def set_up_torch() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("compare.py --device cuda: torch finds no GPU here; leave --device out to compare on the CPU")
+    torch._dynamo.config.recompile_limit = 64
+    torch._functorch.config.donated_buffer = False  # gradients are asked for again and again
+
+
+def main(given: list[str]) -> None:
+    options = arguments(given)
+    deadline = time.monotonic() + 60 * options.minutes
+    results = Results(options.json)
+    passed = True
+    if options.list:
+        print("\n".join(workload.id for workload in all_workloads()))
+        return
+    if not options.show:
+        set_up_torch()
+        tasks = tasks_of(options, results)
+        if options.compile:
+            compile_here(tasks)
+            return
+        compile_all(tasks, options.workers)
+        passed = measure_all(tasks, options, results, deadline)
+        if options.curves:
+            measure_curves(options.direction, results, deadline)
+    from comparison.report import text
+
+    print(text(results))
+    if options.plots:
+        from comparison.plots import draw
+
+        say("\n".join(f"drew {path}" for path in draw(results, options.plots)))
+    if not passed:
+        sys.exit(1)

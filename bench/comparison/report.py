@@ -1,0 +1,184 @@
+"""Markdown tables of what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+import numpy as np
+
+from comparison.contestants import CONTESTANTS
+from comparison.masks import TWELVE
+from comparison.results import Results, RowResult
+from comparison.workloads import LENGTHS, all_workloads, short
+
+REGIMES = ("burst", "sustained")
+CLOCK_HZ = 1.98e9
+"""The highest clock of an H100 and an H200."""
+
+
+def pair(result: RowResult, contestant: str) -> str:
+    if contestant not in result.measured:
+        return ""
+    return " / ".join(f"{result.ratio(contestant, regime):.2f}" for regime in REGIMES)
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def both(result: RowResult, first: str, text: str = "ms") -> str:
+    """Of the first contestant: milliseconds, TFLOP/s or per cent of a matrix product, in both regimes."""
+    rates = result.run["matmul_tflops"]
+    cells = {
+        "ms": [f"{result.milliseconds(first, regime):.3f}" for regime in REGIMES],
+        "tflops": [f"{result.teraflops(first, regime):.0f}" for regime in REGIMES],
+        "percent": [f"{100 * result.teraflops(first, regime) / rates[regime]:.0f}" for regime in REGIMES],
+    }
+    return " / ".join(cells[text])
+
+
+def line(result: RowResult, others: list[str]) -> str:
+    first, *rest = result.measured
+    mine = result.measured[first]
+    peer = result.measured[rest[0]] if rest else None
+    prepare = f"{mine.prepare_ms:.2f}" + (f" / {peer.prepare_ms:.2f}" if peer else "")
+    sizes = size(mine.mask_bytes) + (f" / {size(peer.mask_bytes)}" if peer else "")
+    cells = [
+        result.id.split("/", maxsplit=1)[1],
+        *(both(result, first, text) for text in ("ms", "tflops", "percent")),
+        *(pair(result, other) for other in others),
+        prepare,
+        sizes,
+        size(mine.extra_bytes),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def of_table(results: Results, table: str, direction: str) -> list[RowResult]:
+    ids = [workload.id for workload in all_workloads() if workload.table == table]
+    keys = [f"{one} {direction}" for one in ids]
+    return [results.rows[key] for key in keys if key in results.rows]
+
+
+def table_text(results: Results, table: str, direction: str) -> Iterator[str]:
+    rows = of_table(results, table, direction)
+    if not rows:
+        return
+    others = [name for name in CONTESTANTS if any(name in list(row.measured)[1:] for row in rows)]
+    heads = [
+        "mask",
+        "ms",
+        "TFLOP/s",
+        "% of a matrix product",
+        *(f"{CONTESTANTS[name].label} ÷ ours" for name in others),
+    ]
+    heads += ["mask ready, ms: ours / first peer", "mask bytes: ours / first peer", "extra memory"]
+    yield f"\n### {table}, {direction}\n"
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    yield from (line(row, others) for row in rows)
+    if table in FITTED:
+        yield from fit_text(rows)
+
+
+def totals(results: Results, names: list[str]) -> Iterator[str]:
+    """Forward and backward together, where both were measured."""
+    lines = []
+    for key, result in results.rows.items():
+        backward = results.rows.get(f"{result.id} backward")
+        if not key.endswith(" forward") or backward is None:
+            continue
+        cells = [
+            " / ".join(f"{total(result, backward, name, r) / total(result, backward, 'ours', r):.2f}" for r in REGIMES)
+            if name in result.measured and name in backward.measured
+            else ""
+            for name in names
+        ]
+        ms = " / ".join(f"{total(result, backward, 'ours', regime):.3f}" for regime in REGIMES)
+        lines.append(f"| {result.id} | {ms} | {' | '.join(cells)} |")
+    if lines:
+        yield "\n### Forward and backward together\n"
+        yield f"| row | ms | {' | '.join(f'{CONTESTANTS[name].label} ÷ ours' for name in names)} |"
+        yield "|---|---|" + "---|" * len(names)
+        yield from lines
+
+
+def total(forward: RowResult, backward: RowResult, contestant: str, regime: str) -> float:
+    return forward.milliseconds(contestant, regime) + backward.milliseconds(contestant, regime)
+
+
+def means(results: Results) -> Iterator[str]:
+    """Over the twelve masks, against FlexAttention."""
+    lines = []
+    for direction in ("forward", "backward"):
+        for tokens in LENGTHS:
+            keys = [f"twelve/{mask}/{short(tokens)} {direction}" for mask in TWELVE]
+            found = [results.rows[key] for key in keys if key in results.rows and "flex" in results.rows[key].measured]
+            if not found:
+                continue
+            ratios = {regime: {row.id: row.ratio("flex", regime) for row in found} for regime in REGIMES}
+            mean = " / ".join(f"{statistics.geometric_mean(ratios[regime].values()):.2f}" for regime in REGIMES)
+            worst = min(ratios["sustained"], key=lambda one: ratios["sustained"][one])
+            lines.append(
+                f"| {short(tokens)} | {direction} | {len(found)} | {mean} | {worst.split('/')[1]}: "
+                f"{ratios['sustained'][worst]:.2f} |"
+            )
+    if lines:
+        yield "\n### FlexAttention ÷ ours over the twelve masks\n"
+        yield "| tokens | direction | masks | geometric mean | least, sustained |\n|---|---|---|---|---|"
+        yield from lines
+
+
+FITTED = ("documents", "blocks")
+
+
+def fit_text(rows: list[RowResult]) -> Iterator[str]:
+    """How well milliseconds lie on a straight line over active tiles, and what is left without any."""
+    if len(rows) < 3:
+        return
+    tiles = np.array([row.active_tiles for row in rows], float)
+    for regime in REGIMES:
+        taken = np.array([row.milliseconds("ours", regime) for row in rows])
+        # Relative deviations count, so that short rows weigh as much as long ones.
+        design = np.stack([tiles, np.ones_like(tiles)], axis=1) / taken[:, None]
+        slope, intercept = np.linalg.lstsq(design, np.ones_like(taken), rcond=None)[0]
+        off = np.abs((slope * tiles + intercept) / taken - 1).max()
+        cycles = intercept * 1e-3 * CLOCK_HZ * rows[0].run["multiprocessors"] / rows[0].row_tiles
+        yield (
+            f"\nA straight line over active tiles, {regime}: {1e6 * slope:.2f} ns a tile, largest deviation "
+            f"{100 * off:.1f} %, intercept {1e3 * intercept:.0f} µs, which is {cycles:.0f} cycles a row tile."
+        )
+
+
+def absent_text(results: Results) -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
+    for row in results.rows.values():
+        for name, reason in row.absent.items():
+            if not reason.startswith(("not installed", "has no masks but")):
+                reasons.setdefault(f"{CONTESTANTS[name].label}: {reason[:200]}", []).append(row.key)
+    if reasons:
+        yield "\n### Not measured\n"
+        yield from (f"- {reason} ({', '.join(rows)})" for reason, rows in reasons.items())
+
+
+def text(results: Results) -> str:
+    lines: list[str] = []
+    for row in results.rows.values():
+        run, rates = row.run, row.run["matmul_tflops"]
+        lines.append(
+            f"{run['date']}, {run['gpu']}, torch {run['torch']}, cuDNN {run['cudnn']}, flashmask {run['flashmask']}; "
+            f"a product of 8192³ reached {rates['burst']:.0f} TFLOP/s burst and {rates['sustained']:.0f} sustained; "
+            f"`{run['command']}`"
+        )
+    lines = list(dict.fromkeys(lines))
+    tables = list(dict.fromkeys(workload.table for workload in all_workloads()))
+    for direction in ("forward", "backward"):
+        for table in tables:
+            lines += table_text(results, table, direction)
+    lines += [*means(results), *totals(results, ["flex", "cudnn"]), *absent_text(results)]
+    return "\n".join(lines) + "\n"

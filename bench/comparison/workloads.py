@@ -1,0 +1,112 @@
+"""The rows of the tables: which mask, on tensors of which size, and who takes part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from comparison.masks import TWELVE
+
+TOKENS = 131072
+HIDDEN = 4096
+LENGTHS = (8192, 32768, 131072)
+PEERS = ("flash3", "flashmask3")
+DENSITIES = [32768 >> n for n in range(9)]
+SHARES = [1, 2, 4, 8, 16, 32, 64]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row. The first of the contestants is what the others are compared with."""
+
+    table: str
+    name: str
+    mask: str
+    tokens: int
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    contestants: tuple[str, ...]
+    parameter: int = 0
+
+    @property
+    def id(self) -> str:
+        return f"{self.table}/{self.name}"
+
+
+def short(tokens: int) -> str:
+    return f"{tokens // 1024}K" if tokens < 1024**2 else f"{tokens // 1024**2}M"
+
+
+def row(
+    table: str,
+    mask: str,
+    tokens: int,
+    contestants: tuple[str, ...],
+    *,
+    all_tokens: int = TOKENS,
+    head_dim: int = 128,
+    heads: int = 0,
+    kv_heads: int = 0,
+    parameter: int = 0,
+    note: str = "",
+) -> Workload:
+    heads = heads or HIDDEN // head_dim
+    name = "/".join(filter(None, (mask, short(tokens), note)))
+    batch = all_tokens // tokens
+    return Workload(
+        table, name, mask, tokens, batch, heads, kv_heads or heads, head_dim, contestants, parameter=parameter
+    )
+
+
+def peers_of(mask: str, tokens: int) -> tuple[str, ...]:
+    if mask in ("full", "causal"):
+        return ("ours", "flex", "cudnn", *(("flash2",) if tokens < LENGTHS[-1] else ()), *PEERS)
+    return ("ours", "flex", *(("dense",) if tokens == LENGTHS[0] else ()), *PEERS)
+
+
+def all_workloads() -> list[Workload]:
+    """In the order in which a call takes them, until its minutes are over."""
+    square = ("ours", "cudnn", *PEERS)
+    masked = ("ours", "flex", *PEERS)
+    packed = ("ours", "flex", "dense", *PEERS)
+    rows = [row("twelve", mask, tokens, peers_of(mask, tokens)) for tokens in LENGTHS for mask in TWELVE]
+    for head_dim in (64, 256):
+        for mask in ("full", "causal"):
+            rows += [row(f"d{head_dim}", mask, tokens, square, head_dim=head_dim) for tokens in LENGTHS]
+    rows += [
+        row("packed", "alpaca", TOKENS, masked),
+        row("packed", "alpaca_short", 16384, packed),
+        row("packed", "alpaca_prefix", 16384, packed),
+    ]
+    rows += [row("grouped", "causal", tokens, square, heads=32, kv_heads=8) for tokens in LENGTHS]
+    rows += [
+        row("long", "equal_documents", tokens, ("ours",), all_tokens=tokens, heads=8, parameter=4096)
+        for tokens in (131072, 1048576)
+    ]
+    rows += [row("bits", mask, tokens, ("ours", "bits")) for tokens in LENGTHS[:2] for mask in TWELVE[:-1]]
+    rows += [
+        row("dense", mask, 16384, ("ours", "bits", "dense"), all_tokens=65536, head_dim=64, heads=32)
+        for mask in ("full", "alpaca_prefix")
+    ]
+    rows += [
+        row("documents", "equal_documents", 32768, ("ours",), parameter=length, note=str(length))
+        for length in DENSITIES
+    ]
+    rows += [row("blocks", "kept_blocks", 32768, ("ours",), parameter=share, note=f"1 in {share}") for share in SHARES]
+    return rows
+
+
+def chosen(patterns: list[str]) -> list[Workload]:
+    """Those of which the name or the table fits a pattern with wildcards. Throws ValueError where one fits nothing."""
+    found = all_workloads()
+    for pattern in patterns:
+        if not any(fits(workload, pattern) for workload in found):
+            tables = sorted({workload.table for workload in found})
+            raise ValueError(f"no row fits {pattern!r}; tables are {', '.join(tables)}, rows such as {found[0].id}")
+    return [workload for workload in found if not patterns or any(fits(workload, p) for p in patterns)]
+
+
+def fits(workload: Workload, pattern: str) -> bool:
+    return fnmatch(workload.id, pattern) or workload.table == pattern
