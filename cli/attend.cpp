@@ -1,10 +1,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 
 #include "attend_report.h"
 #include "check/host_tensor.h"
+#include "check/placed_attention.h"
+#include "device_option.h"
+#include "device_timing.h"
 #include "dropout_options.h"
 #include "flashmask/attention.h"
 #include "flashmask/block_map.h"
@@ -36,14 +40,16 @@ struct AttendOptions {
   Execution execution() const { return {.dropout = dropout.state(problem.seed)}; }
 };
 
-void run_backward(const Plan& planned, const check::AttentionTensors& tensors, const Execution& execution) {
+void run_backward(check::PlacedPlan& placed, const check::PlacedTensors& tensors, const Execution& execution) {
   BackwardTensors gradients = tensors.backward();
   gradients.grad_lse = {};
-  backward(planned, gradients, execution);
+  placed.backward(gradients, execution);
 }
 
-/// Both directions may share one schedule.
-std::size_t schedule_bytes(const Plan& planned) {
+/// Both directions may share one schedule. On a GPU, the mask is in it.
+std::size_t schedule_bytes(const check::PlacedPlan& placed) {
+  if (placed.device_bytes() > 0) return placed.device_bytes();
+  const Plan& planned = placed.plan();
   const TileSchedule& rows = planned.schedule(Direction::forward);
   const TileSchedule& columns = planned.schedule(Direction::backward);
   return rows.memory_bytes() + (&rows == &columns ? 0 : columns.memory_bytes());
@@ -116,39 +122,59 @@ VisibleScore scores_of(const AttendOptions& options, const Subject& subject, con
   };
 }
 
-/// The mask in the order of tokens that the plan took.
-Mask seen_by_kernels(const Plan& planned, const std::string& name) { return {planned.mask(), name}; }
+/// The mask in the order of tokens that the plan took. A plan on a GPU keeps none on the host.
+Mask seen_by_kernels(const Plan& planned, const Mask& mask) {
+  if (planned.problem().device.type == DeviceType::cpu) return {planned.mask(), mask.description()};
+  const Reordering* reordering = planned.reordering();
+  return reordering == nullptr ? mask : Mask(reordering->mask.lowered(), mask.description());
+}
 
 /// What of the report the plan knows.
-AttendReport describe(const AttendOptions& options, const Subject& subject, const Plan& planned,
-                      const std::string& name) {
+AttendReport describe(const AttendOptions& options, const Subject& subject, const check::PlacedPlan& placed,
+                      const Mask& mask) {
+  const Plan& planned = placed.plan();
   AttendReport report;
   report.workload = subject.workload;
   report.problem = planned.problem();
   if (options.dropout.given()) report.dropout = options.dropout.state(options.problem.seed);
-  report.device = to_string(planned.problem().device) + ", " + std::to_string(default_executor().workers()) +
-                  " threads, " + planned.kernel(Direction::forward).arch;
+  report.device = description_of(planned.problem().device) + ", " + planned.kernel(Direction::forward).arch;
   report.forward_kernel = planned.kernel(Direction::forward).name;
   report.backward_kernel = planned.kernel(Direction::backward).name;
   if (planned.reordering() != nullptr) report.reordering = report_of(*planned.reordering());
-  report.mask = explain(seen_by_kernels(planned, name), planned.schedule(Direction::forward).tile());
-  report.mask.schedule_bytes = schedule_bytes(planned);
+  report.mask = explain(seen_by_kernels(planned, mask), planned.kernel(Direction::forward).tile);
+  report.mask.schedule_bytes = schedule_bytes(placed);
   return report;
 }
 
 /// How much longer the dense runs will take, roughly: the scores they compute over those of the active tiles.
 double dense_factor(const Explanation& mask) { return 1 / std::max(mask.waste * mask.density, 1e-6); }
 
+/// On a GPU, of one cold launch; else the median of several, or of one that takes long anyway.
+double seconds_on(Device device, bool takes_long, const std::function<void()>& work) {
+  if (device.type == DeviceType::cuda) return time_on_device(work).burst;
+  return takes_long ? seconds_of(work) : median_seconds(work);
+}
+
 /// The dense runs take long: they are measured once, after the others have warmed everything up.
-Times time_dense(const AttendReport& report, const Mask& mask, const check::AttentionTensors& tensors,
+Times time_dense(const AttendReport& report, const Mask& mask, const check::PlacedTensors& tensors,
                  const Execution& execution, ProgressBar& progress) {
-  const Plan dense = plan(mask, report.problem, {.visit = Visit::all});
+  const Device device = report.problem.device;
+  check::PlacedPlan dense(mask, report.problem, {.visit = Visit::all});
   Times times;
   progress.begin("dense mask, forward", 25, report.times.forward * dense_factor(report.mask));
-  times.forward = seconds_of([&] { forward(dense, tensors.forward(), execution); });
+  times.forward = seconds_on(device, true, [&] { dense.forward(tensors.forward(), execution); });
   progress.begin("dense mask, backward", 55, report.times.backward * dense_factor(report.mask));
-  times.backward = seconds_of([&] { run_backward(dense, tensors, execution); });
+  times.backward = seconds_on(device, true, [&] { run_backward(dense, tensors, execution); });
   return times;
+}
+
+/// How long a plan takes to make; on a GPU, one after the first, which waits for the driver.
+double time_plan(const Mask& mask, const Problem& problem, const PlanOptions& options,
+                 std::optional<check::PlacedPlan>& placed) {
+  const auto make = [&] { placed.emplace(mask, problem, options); };
+  if (problem.device.type == DeviceType::cpu) return seconds_of(make);
+  make();
+  return seconds_with_device(make);
 }
 
 Problem problem_of(const AttendOptions& options, const Subject& subject) {
@@ -165,24 +191,26 @@ AttendReport measure(const AttendOptions& options, const Subject& subject, const
   const Problem problem = problem_of(options, subject);
   ProgressBar progress(console, options.dense ? 100 : 20);
   progress.begin("random inputs", 4);
-  const check::AttentionTensors tensors(problem, options.problem.seed);
+  const check::AttentionTensors host(problem, options.problem.seed);
+  const check::PlacedTensors tensors(host, problem.device);
   const Execution execution = options.execution();
 
   progress.begin("schedule");
-  std::optional<Plan> planned;
-  const double schedule_seconds = seconds_of([&] { planned = plan(mask, problem, {.reorder = options.reorder}); });
-  AttendReport report = describe(options, subject, *planned, mask.description());
+  std::optional<check::PlacedPlan> placed;
+  const double schedule_seconds = time_plan(mask, problem, {.reorder = options.reorder}, placed);
+  AttendReport report = describe(options, subject, *placed, mask);
   report.schedule_seconds = subject.seconds + schedule_seconds;
   progress.begin("forward", 4);
-  report.times.forward = median_seconds([&] { forward(*planned, tensors.forward(), execution); });
+  report.times.forward = seconds_on(problem.device, false, [&] { placed->forward(tensors.forward(), execution); });
   progress.begin("backward", 6);
-  report.times.backward = median_seconds([&] { run_backward(*planned, tensors, execution); });
+  report.times.backward = seconds_on(problem.device, false, [&] { run_backward(*placed, tensors, execution); });
+  tensors.fetch();
   progress.begin("check against the reference", 5);
   report.errors =
-      check_samples(scores_of(options, subject, problem), problem, execution.dropout, tensors, options.problem.seed);
+      check_samples(scores_of(options, subject, problem), problem, execution.dropout, host, options.problem.seed);
   if (options.dense) report.dense = time_dense(report, mask, tensors, execution, progress);
   if (png != nullptr) {
-    png->commit(MaskPicture(seen_by_kernels(*planned, mask.description()), report.mask.tile, 0, 0).png());
+    png->commit(MaskPicture(seen_by_kernels(placed->plan(), mask), report.mask.tile, 0, 0).png());
   }
   return report;
 }

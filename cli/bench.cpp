@@ -1,11 +1,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "check/host_tensor.h"
+#include "check/placed_attention.h"
+#include "device_timing.h"
 #include "dropout_options.h"
 #include "flashmask/attention.h"
 #include "flashmask/error.h"
@@ -44,7 +47,8 @@ const std::vector<std::string> kUsualMasks = {"full", "causal", "sliding_window"
 struct Timing {
   std::string kernel, mask, direction;
   double seconds = 0;
-  double gflops = 0;  ///< on visible pairs, per second
+  double gflops = 0;                        ///< on visible pairs, per second
+  std::optional<double> sustained_seconds;  ///< on a GPU, where `seconds` are those of one cold launch
   std::optional<ReorderReport> reordering;
 };
 
@@ -90,26 +94,35 @@ std::vector<Run> runs_of(const BenchOptions& options, const Problem& problem, co
                                        " and the form of a mask; see flashmask info, or give --form");
 }
 
+void take_times(Device device, const std::function<void()>& work, Timing& timing) {
+  if (device.type == DeviceType::cpu) {
+    timing.seconds = median_seconds(work);
+    return;
+  }
+  const DeviceTimes times = time_on_device(work);
+  timing.seconds = times.burst;
+  timing.sustained_seconds = times.sustained;
+}
+
 Timing time_run(const Run& run, const BenchOptions& options, const Problem& problem,
-                const check::AttentionTensors& tensors) {
+                const check::PlacedTensors& tensors) {
   const KernelInfo& kernel = run.kernel;
   const Mask& mask = run.mask->mask;
-  const Plan planned =
-      plan(mask, problem, {.form = kernel.predicate, .kernel = kernel.name, .reorder = options.reorder});
+  check::PlacedPlan placed(mask, problem,
+                           {.form = kernel.predicate, .kernel = kernel.name, .reorder = options.reorder});
   const Execution execution{.dropout = options.dropout.state(options.problem.seed)};
   const bool is_forward = kernel.direction == Direction::forward;
-  if (!is_forward) forward(planned, tensors.forward(), execution);  // the backward reads o and lse
+  if (!is_forward) placed.forward(tensors.forward(), execution);  // the backward reads o and lse
   BackwardTensors gradients = tensors.backward();
   gradients.grad_lse = {};
-  const double seconds = median_seconds(
-      [&] { is_forward ? forward(planned, tensors.forward(), execution) : backward(planned, gradients, execution); });
-  Timing timing{kernel.name,
-                run.mask->name,
-                to_string(kernel.direction),
-                seconds,
-                flops(problem, mask, kernel.direction) / seconds * 1e-9,
-                {}};
-  if (planned.reordering() != nullptr) timing.reordering = report_of(*planned.reordering());
+  const auto work = [&] {
+    is_forward ? placed.forward(tensors.forward(), execution) : placed.backward(gradients, execution);
+  };
+  Timing timing{kernel.name, run.mask->name, to_string(kernel.direction), 0, 0, {}, {}};
+  take_times(problem.device, work, timing);
+  timing.gflops = flops(problem, mask, kernel.direction) / timing.seconds * 1e-9;
+  const Reordering* reordering = placed.plan().reordering();
+  if (reordering != nullptr) timing.reordering = report_of(*reordering);
   return timing;
 }
 
@@ -150,7 +163,8 @@ MaskShape common_shape(const std::vector<NamedMask>& masks) {
 std::vector<Timing> time_all(const BenchOptions& options, const Problem& problem, const std::vector<NamedMask>& masks,
                              Console& console) {
   const std::vector<Run> runs = runs_of(options, problem, masks);
-  const check::AttentionTensors tensors(problem, options.problem.seed);
+  const check::AttentionTensors host(problem, options.problem.seed);
+  const check::PlacedTensors tensors(host, problem.device);
   ProgressBar progress(console, std::ssize(runs));
   std::vector<Timing> timings;
   for (const Run& run : runs) {
@@ -176,9 +190,23 @@ std::string text_of(const BenchOptions& options, const std::vector<Timing>& timi
   return table.text();
 }
 
+/// Of a GPU: both regimes.
+std::string device_text_of(const BenchOptions& options, const std::vector<Timing>& timings) {
+  using enum Table::Align;
+  Table table({left, left, right, right, right, right, left});
+  table.add({"kernel", "mask", "burst", "TF/s", "sustained", "TF/s", options.reorder ? "reordering" : ""});
+  for (const Timing& t : timings) {
+    table.add({t.kernel, t.mask, seconds(t.seconds), significant(1e-3 * t.gflops), seconds(*t.sustained_seconds),
+               significant(1e-3 * t.gflops * t.seconds / *t.sustained_seconds),
+               t.reordering ? reordering_cell(t) : ""});
+  }
+  return table.text();
+}
+
 nlohmann::ordered_json json_of(const Timing& t) {
   nlohmann::ordered_json json = {
       {"kernel", t.kernel}, {"mask", t.mask}, {"direction", t.direction}, {"seconds", t.seconds}, {"gflops", t.gflops}};
+  if (t.sustained_seconds) json["sustained_seconds"] = *t.sustained_seconds;
   if (t.reordering) json["reordering"] = to_json(*t.reordering);
   return json;
 }
@@ -193,6 +221,7 @@ nlohmann::ordered_json json_of(const BenchOptions& options, const Problem& probl
                                  {"kv_heads", problem.kv_heads},
                                  {"head_dim", problem.head_dim},
                                  {"dtype", options.problem.dtype},
+                                 {"device", to_string(problem.device)},
                                  {"threads", default_executor().workers()}};
   if (options.dropout.given()) {
     json["dropout"] = to_json(options.dropout.probability, options.dropout.state(options.problem.seed));
@@ -214,8 +243,9 @@ void bench(const BenchOptions& options, Console& console) {
   Problem problem = apply(options.problem, common_shape(masks));
   problem.dropout = options.dropout.probability;
   const std::vector<Timing> timings = time_all(options, problem, masks, console);
-  console.out << (options.json ? json_of(options, problem, timings).dump(2) + "\n"
-                               : text_of(options, timings) + dropout_line(options));
+  const std::string text =
+      problem.device.type == DeviceType::cpu ? text_of(options, timings) : device_text_of(options, timings);
+  console.out << (options.json ? json_of(options, problem, timings).dump(2) + "\n" : text + dropout_line(options));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "check/kernel_check.h"
+#include "device_option.h"
 #include "dropout_options.h"
 #include "flashmask/block_map.h"
 #include "flashmask/error.h"
@@ -132,6 +133,7 @@ int check(const CheckOptions& options, Console& console) {
 void add_check(CLI::App& app, Console& console, int& status) {
   CLI::App* sub = app.add_subcommand("check", "Hold every kernel that runs here against the reference");
   const auto options = std::make_shared<CheckOptions>();
+  add_device_option(*sub, options->request.device, "all that are here");
   sub->add_option("--kernel", options->request.kernel, "Only kernels whose name begins so");
   sub->add_option("--mask", options->mask, "Only the corpus mask of this name, or FILE.npy instead of the corpus");
   add_mask_input_options(*sub, options->input);

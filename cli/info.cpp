@@ -2,9 +2,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cuda/device_memory.h"
 #include "flashmask/executor.h"
 #include "flashmask/kernels.h"
 #include "names.h"
+#include "quantities.h"
 #include "subcommands.h"
 #include "table.h"
 #include "version.h"
@@ -28,13 +30,23 @@ Json kernel_json(const KernelInfo& kernel) {
           {"why_not", refused}};
 }
 
+Json device_json(const check::DeviceFacts& device) {
+  return {{"name", device.name},
+          {"capability", {device.major, device.minor}},
+          {"multiprocessors", device.multiprocessors},
+          {"bytes", device.bytes}};
+}
+
 Json info_json() {
+  Json devices = Json::array();
+  for (const check::DeviceFacts& device : check::cuda_devices()) devices.push_back(device_json(device));
   Json table = Json::array();
   for (const KernelInfo& kernel : kernels()) table.push_back(kernel_json(kernel));
   return {{"version", version()},
           {"build", build()},
           {"instruction_sets", instruction_sets()},
           {"threads", default_executor().workers()},
+          {"cuda_devices", devices},
           {"kernels", table}};
 }
 
@@ -49,12 +61,21 @@ std::string kernel_table(MaskForm predicate) {
   return table.text();
 }
 
+std::string device_text(const check::DeviceFacts& device) {
+  return device.name + ", compute capability " + std::to_string(device.major) + "." + std::to_string(device.minor) +
+         ", " + std::to_string(device.multiprocessors) + " multiprocessors, " +
+         bytes(static_cast<double>(device.bytes));
+}
+
 std::string info_text() {
   Table table({Table::Align::left, Table::Align::left});
   table.add({"version", version()});
   table.add({"build", build()});
   table.add({"instruction sets", join(instruction_sets())});
   table.add({"threads", std::to_string(default_executor().workers())});
+  int index = 0;
+  for (const check::DeviceFacts& device : check::cuda_devices())
+    table.add({to_string(Device{DeviceType::cuda, index++}), device_text(device)});
   return table.text() + "\n" + kernel_table(MaskForm::intervals) + "\n" + kernel_table(MaskForm::bits);
 }
 

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <limits>
 
+#include "device_option.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
 #include "memory_limit.h"
@@ -42,6 +43,7 @@ void add_problem_options(CLI::App& app, ProblemOptions& options) {
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str()
       ->group(group);
+  add_device_option(app, options.device, "cpu", group);
   app.add_option("--threads", options.threads, "Threads [as many as the process may use]")
       ->check(CLI::Range(1, 4096))
       ->group(group);
@@ -59,6 +61,7 @@ Problem apply(const ProblemOptions& options, const MaskShape& mask) {
   problem.kv_heads = options.kv_heads.value_or(options.heads);
   problem.head_dim = problem.value_dim = options.head_dim;
   problem.dtype = parse_dtype(options.dtype);
+  problem.device = options.device.value_or(Device{});
   validate(problem);
   check_memory(tensor_bytes(problem), "holding the tensors", "give fewer tokens, --heads or --batch");
   set_thread_count(options.threads);

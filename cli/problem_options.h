@@ -18,6 +18,7 @@ struct ProblemOptions {
   std::optional<std::int64_t> kv_heads;
   std::int64_t head_dim = 64;
   std::string dtype = "f32";
+  std::optional<Device> device;
   int threads = 0;
   std::uint64_t seed = 1;
 };

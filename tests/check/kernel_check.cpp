@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include "check/error_bound.h"
 #include "check/host_tensor.h"
 #include "check/naive_attention.h"
+#include "check/placed_attention.h"
 #include "corpus/corpus.h"
-#include "flashmask/attention.h"
 #include "flashmask/dropout.h"
 #include "flashmask/error.h"
 #include "flashmask/kernels.h"
@@ -22,13 +23,15 @@ struct Heads {
   bool grad_lse;
   double dropout;
 };
-constexpr std::array<Heads, 7> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
+constexpr std::array<Heads, 9> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
                                        {2, 3, 1, 3, 80, 48, true, 0.1},
                                        {1, 2, 2, 2, 128, 128, false, 0},
                                        {1, 4, 2, 2, 17, 33, true, 0},
                                        {2, 2, 1, 1, 100, 72, false, 0.5},
                                        {1, 1, 1, 1, 256, 256, true, 0},
-                                       {1, 5, 1, 1, 1, 3, false, 0}}};
+                                       {1, 5, 1, 1, 1, 3, false, 0},
+                                       {2, 6, 2, 6, 96, 72, true, 0},
+                                       {2, 3, 3, 3, 40, 64, false, 0}}};
 /// Of a mask that was given, which fixes batch and key heads: the heads of each key head, and the rest.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
@@ -107,12 +110,14 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
   std::vector<KernelInfo> chosen;
   for (const KernelInfo& kernel : kernels()) {
     const bool named = kernel.name.compare(0, request.kernel.size(), request.kernel) == 0;
-    const bool wanted = !request.dtype || kernel.dtype == *request.dtype;
-    if (named && wanted && kernel.device == DeviceType::cpu && why_not(kernel).empty()) chosen.push_back(kernel);
+    const bool wanted = (!request.dtype || kernel.dtype == *request.dtype) &&
+                        (!request.device || kernel.device == request.device->type);
+    if (named && wanted && why_not(kernel).empty()) chosen.push_back(kernel);
   }
   if (!chosen.empty()) return chosen;
-  throw Error(Status::invalid_argument, "check: no kernel that runs here has a name that begins with \"" +
-                                            request.kernel + "\"; see flashmask info");
+  throw Error(Status::invalid_argument,
+              "check: no kernel that runs here has a name that begins with \"" + request.kernel + "\"" +
+                  (request.device ? " and is for " + to_string(*request.device) : "") + "; see flashmask info");
 }
 
 /// Inputs in one dtype, what is right, and what a naive computation makes of it.
@@ -133,23 +138,30 @@ class Expected {
 
   /// Runs a kernel's direction and calls note(output name, comparison) for each of its outputs.
   template <class Note>
-  void compare(const Plan& planned, Direction direction, const Note& note) {
+  void compare(PlacedPlan& placed, Direction direction, const Note& note) {
     tensors_.clear_outputs();
-    forward(planned, tensors_.forward(), execution_);
+    const PlacedTensors on_device(tensors_, placed.plan().problem().device);
+    run(placed, on_device, direction);
+    on_device.fetch();
     if (direction == Direction::forward) {
       note("o", bound(tensors_.o, outputs_.o, naive_.o));
       note("lse", lse());
       return;
     }
-    BackwardTensors backward_tensors = tensors_.backward();
-    if (!with_grad_lse_) backward_tensors.grad_lse = {};
-    backward(planned, backward_tensors, execution_);
     note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
     note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
     note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
   }
 
  private:
+  void run(PlacedPlan& placed, const PlacedTensors& tensors, Direction direction) const {
+    placed.forward(tensors.forward(), execution_);
+    if (direction == Direction::forward) return;
+    BackwardTensors backward = tensors.backward();
+    if (!with_grad_lse_) backward.grad_lse = {};
+    placed.backward(backward, execution_);
+  }
+
   Comparison bound(const HostTensor& output, const std::vector<double>& reference,
                    const std::vector<double>& naive) const {
     ErrorBound collected(dtype_);
@@ -174,21 +186,30 @@ class Expected {
   naive::Results naive_;
 };
 
-/// Nothing where a kernel of intervals meets a mask that does not fit them, as given or as reordered.
-std::optional<Plan> plan_case(const KernelInfo& kernel, const Mask& mask, const Problem& problem, bool reorder) {
-  if (!why_not(kernel, problem, kernel.predicate).empty()) return std::nullopt;
+/// A GPU has no dropout.
+bool serves(const KernelInfo& kernel, const Problem& problem) {
+  return why_not(kernel, problem, kernel.predicate).empty() &&
+         (kernel.device == DeviceType::cpu || problem.dropout == 0);
+}
+
+/// nullptr where a kernel of intervals meets a mask that does not fit them, as given or as reordered.
+std::unique_ptr<PlacedPlan> plan_case(const CheckRequest& request, const KernelInfo& kernel, const Mask& mask,
+                                      Problem problem) {
+  problem.device = request.device.value_or(Device{kernel.device, 0});
+  if (!serves(kernel, problem)) return nullptr;
+  const PlanOptions options{.form = kernel.predicate, .kernel = kernel.name, .reorder = request.reorder};
   try {
-    return plan(mask, problem, {.form = kernel.predicate, .kernel = kernel.name, .reorder = reorder});
+    return std::make_unique<PlacedPlan>(mask, problem, options);
   } catch (const Error& error) {
-    if (kernel.predicate == MaskForm::intervals && error.status() == Status::unsupported) return std::nullopt;
+    if (kernel.predicate == MaskForm::intervals && error.status() == Status::unsupported) return nullptr;
     throw;
   }
 }
 
-void check_kernel(const KernelInfo& kernel, const Case& one, const Plan& planned, Expected& expected,
+void check_kernel(const KernelInfo& kernel, const Case& one, PlacedPlan& placed, Expected& expected,
                   KernelVerdict& verdict) {
   ++verdict.cases;
-  expected.compare(planned, kernel.direction, [&](const char* output, const Comparison& comparison) {
+  expected.compare(placed, kernel.direction, [&](const char* output, const Comparison& comparison) {
     if (comparison.ratio() <= verdict.worst && !verdict.where.empty()) return;
     verdict.worst = comparison.ratio();
     verdict.where = std::string(output) + " of " + one.name;
@@ -205,8 +226,8 @@ void check_case(const CheckRequest& request, const Case& one, const std::vector<
     Expected expected(one, problem, request.dropout_state);
     for (std::size_t i = 0; i < kernels.size(); ++i) {
       if (!tested(kernels[i])) continue;
-      const std::optional<Plan> planned = plan_case(kernels[i], one.mask, problem, request.reorder);
-      if (planned) check_kernel(kernels[i], one, *planned, expected, verdicts[i]);
+      const std::unique_ptr<PlacedPlan> placed = plan_case(request, kernels[i], one.mask, problem);
+      if (placed) check_kernel(kernels[i], one, *placed, expected, verdicts[i]);
     }
   }
 }

@@ -21,6 +21,7 @@ struct GivenMask {
 struct CheckRequest {
   std::string kernel;               ///< a prefix of the names
   std::optional<DType> dtype = {};  ///< nothing: all
+  std::optional<Device> device;     ///< nothing: the CPU, and the first GPU where there is one
   std::string mask;                 ///< a corpus entry; empty: all
   bool quick = false;               ///< one size an entry
   std::optional<GivenMask> given;   ///< instead of the corpus

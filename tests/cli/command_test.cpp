@@ -41,6 +41,9 @@ TEST(Command, RefusesWhatItDoesNotKnow) {
   expect_refused({"check", "--mask", "nonsense"}, "no mask \"nonsense\"");
   expect_refused({"check", "--kernel", "nonsense"}, "\"nonsense\"");
   expect_refused({"bench", "--mask", "nonsense"}, "no mask family");
+  expect_refused({"bench", "--device", "tpu"}, "expected cpu, cuda or cuda:N");
+  expect_refused({"attend", "--device", "cuda:1x"}, "expected cpu, cuda or cuda:N");
+  expect_refused({"check", "--device", "cuda:99"}, "CUDA");
   expect_refused({"attend", "--task", "nonsense"}, "sft");
   expect_refused({"attend", "--dtype", "f64"}, "f32,bf16,f16");
   expect_refused({"attend", "--seqlen", "0"}, "--seqlen");

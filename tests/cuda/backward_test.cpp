@@ -11,6 +11,7 @@
 #include "check/random_numbers.h"
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "cuda/status.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"

@@ -6,6 +6,7 @@
 
 #include "c_api/handles.h"
 #include "cuda/device_memory.h"
+#include "cuda/status.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/startend_row_indices.h"

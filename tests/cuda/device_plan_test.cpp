@@ -10,6 +10,7 @@
 
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "cuda/status.h"
 #include "cuda/tile_words.h"
 #include "dispatch/plan_choice.h"
 #include "dispatch/refusal.h"

@@ -84,7 +84,7 @@ void run(const Plan& plan, AttentionTensors& tensors) {
   const DeviceMemory workspace(plan.workspace_bytes(Direction::forward, 1));
   forward(plan, {q.view(), k.view(), v.view(), o.view(), lse.view()},
           {.workspace = workspace.data(), .workspace_bytes = workspace.bytes()});
-  cuda::check(cudaDeviceSynchronize(), "forward");
+  check::synchronize_device();
   o.download();
   lse.download();
 }

@@ -7,6 +7,7 @@
 #include "check/host_tensor.h"
 #include "check/naive_attention.h"
 #include "cuda/device_memory.h"
+#include "cuda/status.h"
 #include "dispatch/refusal.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"

@@ -8,6 +8,7 @@
 
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "cuda/status.h"
 #include "cuda/tile_words.h"
 #include "flashmask/builders.h"
 #include "flashmask/schedule.h"
