@@ -45,7 +45,6 @@ def problem_of(q: Tensor, k: Tensor) -> Any:
 def of_intervals(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
     """From row indices on the GPU. The first call makes a plan of its own: this one says what a plan takes."""
     from flashmask._device_plan import plan_of_rows
-
     from flashmask._header import Options
 
     rows = case.rows
@@ -75,7 +74,6 @@ def of_mask(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
 def of_bits(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
     """From booleans on the GPU. As above, the first call makes a plan of its own."""
     from flashmask._device_plan import plan_of_booleans
-
     from flashmask._header import Options
     from flashmask.operators import forward
 
