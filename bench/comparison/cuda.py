@@ -97,6 +97,17 @@ def compile_here(tasks: list[Task]) -> None:
         say(f"compiled for {task.key}: {time.monotonic() - start:.1f} s")
 
 
+def device_answers() -> bool:
+    """Not after a kernel's illegal access."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
 def measure_all(tasks: list[Task], options: argparse.Namespace, results: Results, deadline: float) -> bool:
     """Whether all went well. Says which rows there was no time for."""
     from comparison.gpu import Disagreement, measure, run_facts
@@ -114,6 +125,9 @@ def measure_all(tasks: list[Task], options: argparse.Namespace, results: Results
         except (Disagreement, NotImplementedError, ValueError, RuntimeError) as error:
             passed = False
             say(f"{task.key}: {type(error).__name__}: {error}")
+            if not device_answers():
+                say("the GPU answers no more in this process; call again for the other rows")
+                return passed
         longest = max(LEAST_SECONDS, 1.5 * (time.monotonic() - start))
         say(f"{task.key}: {time.monotonic() - start:.1f} s")
     return passed

@@ -1,0 +1,91 @@
+"""bench/compare.py: what its contestants are given, and what its report makes of numbers. Timing is not tested."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent.parent.parent / "bench"))
+
+from comparison import masks  # noqa: E402
+from comparison.data import Documents, alpaca, sample  # noqa: E402
+from comparison.report import text  # noqa: E402
+from comparison.results import Measured, Results, RowResult  # noqa: E402
+from comparison.workloads import LENGTHS, all_workloads, chosen  # noqa: E402
+
+TOKENS = 256
+RUN = {
+    "date": "2026-11-21",
+    "gpu": "a GPU",
+    "multiprocessors": 100,
+    "torch": "2",
+    "cudnn": 9,
+    "flashmask": "0.1.0",
+    "command": "python",
+    "matmul_tflops": {"burst": 1000.0, "sustained": 700.0},
+}
+
+
+@pytest.fixture
+def small_sample(monkeypatch):
+    documents = Documents([100, 60, 96], [20, 0, 96], [False, True, False])
+    monkeypatch.setattr(masks, "sample", lambda tokens: documents)
+
+
+@pytest.mark.parametrize("name", masks.MASKS)
+@pytest.mark.usefixtures("small_sample")
+def test_contestants_get_the_same_mask(name):
+    parameter = {"kept_blocks": 2, "equal_documents": 64}.get(name, 0)
+    case = masks.MASKS[name](masks.Setting(TOKENS, 2, 3, "cpu", parameter))
+    dense = np.asarray(case.mask.to_dense())
+    assert torch.equal(case.visible, torch.from_numpy(dense).reshape(case.visible.shape))
+    assert case.visible_pairs == dense.sum()
+
+
+def test_eviction_drops_one_key_a_row_from_the_middle_on():
+    evicted_at = masks.evictions(TOKENS, 2, seed=1)
+    for head in evicted_at:
+        assert sorted(row for row in head if row < TOKENS) == list(range(TOKENS // 2, TOKENS))
+        assert all(row >= key for key, row in enumerate(head))
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+def test_samples_and_packings_fill_a_sequence(tokens):
+    assert sum(sample(tokens).lengths) == sum(alpaca(tokens).lengths) == tokens
+
+
+def test_rows_are_named_once_and_found_by_table_and_pattern():
+    ids = [workload.id for workload in all_workloads()]
+    assert len(set(ids)) == len(ids)
+    assert {workload.table for workload in chosen(["d64", "twelve/*/8K"])} == {"d64", "twelve"}
+    with pytest.raises(ValueError, match="no row fits 'nonsense'"):
+        chosen(["nonsense"])
+
+
+def result(row, burst, sustained, active_tiles=0):
+    made = RowResult(row, "forward", flops=1e12, active_tiles=active_tiles, row_tiles=1000, run=RUN)
+    for name, cold, warm in zip(("ours", "flex"), burst, sustained, strict=False):
+        made.measured[name] = Measured(cold, warm, prepare_ms=0.1, mask_bytes=1000, extra_bytes=0)
+    return made
+
+
+def test_report_says_ratios_rates_and_means(tmp_path):
+    results = Results(tmp_path / "results.json")
+    results.add(result("twelve/causal/8K", (2.0, 3.0), (2.5, 5.0)))
+    results.add(result("twelve/document/8K", (1.0, 6.0), (1.0, 8.0)))
+    shown = text(Results(tmp_path / "results.json"))
+    assert "| causal/8K | 2.000 / 2.500 | 500 / 400 | 50 / 57 | 1.50 / 2.00 |" in shown
+    assert "| 8K | forward | 2 | 3.00 / 4.00 | causal: 2.00 |" in shown
+
+
+def test_report_fits_a_straight_line():
+    results = Results(None)
+    for share in (1, 4, 64):
+        tiles = 6400 // share
+        milliseconds = 1e-5 * tiles + 0.01
+        results.add(
+            result(f"blocks/kept_blocks/32K/1 in {share}", (milliseconds,), (milliseconds,), active_tiles=tiles)
+        )
+    assert "10.00 ns a tile, largest deviation 0.0 %, intercept 10 µs, which is 1980 cycles a row tile" in text(results)
