@@ -52,7 +52,7 @@ struct Layout {
   cuda::BitStorage bits{};
   HostCells host_cells;
   std::int64_t *row_order = nullptr, *column_order = nullptr;
-  cuda::TileMaps forward{}, finer{}, backward{};
+  cuda::TileMaps forward{}, finer{}, backward{}, second{};
   std::size_t bytes;
 
   Layout(const DeviceSource& source, const DeviceTileShapes& tiles, void* memory) : pieces_(memory) {
@@ -66,6 +66,7 @@ struct Layout {
     }
     if (tiles.backward.has_value())
       backward.by_column = pieces_.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
+    if (tiles.second.has_value()) second = *tiles.second == tiles.forward ? forward : take_maps(mask, *tiles.second);
     bytes = pieces_.bytes();
   }
 
@@ -285,6 +286,9 @@ DevicePlan classify(const Source& source, const MaskShape& shape, const DeviceTi
   if (!tiles.backward.has_value()) return plan;
   make_maps(*tiles.backward, layout.backward);
   plan.backward = {*tiles.backward, nullptr, layout.backward.by_column};
+  if (!tiles.second.has_value()) return plan;
+  if (*tiles.second != tiles.forward) make_maps(*tiles.second, layout.second);
+  plan.second = {*tiles.second, layout.second.by_row, nullptr};
   return plan;
 }
 

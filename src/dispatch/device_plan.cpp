@@ -70,8 +70,10 @@ struct Selection {
   }
 
   DeviceTileShapes tiles() const {
-    DeviceTileShapes tiles{forward.kernel->info().tile, forward.kernel->finer_tile(), std::nullopt};
-    if (backward.kernel != nullptr) tiles.backward = backward.kernel->info().tile;
+    DeviceTileShapes tiles{forward.kernel->info().tile, forward.kernel->finer_tile(), std::nullopt, std::nullopt};
+    if (backward.kernel == nullptr) return tiles;
+    tiles.backward = backward.kernel->info().tile;
+    tiles.second = backward.kernel->second_tile();
     return tiles;
   }
 };

@@ -53,6 +53,7 @@ struct DevicePlan {
   /// How many tiles `forward` and `finer` visit, on the device: nobody waits to read them here.
   const std::uint32_t* visited;
   DeviceTiles backward;  ///< by columns of tiles; empty where no kernel of the device has a backward for the problem
+  DeviceTiles second;    ///< by rows of tiles, for a second pass of the backward; empty where it makes none
   /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller; null where they agree.
   const std::int64_t* row_order;
   const std::int64_t* column_order;
@@ -63,6 +64,7 @@ struct DeviceTileShapes {
   TileShape forward;
   std::optional<TileShape> finer;
   std::optional<TileShape> backward;
+  std::optional<TileShape> second;
 };
 
 /// A mask on the host; `reordering` says what became of the caller's order of tokens, if anything.

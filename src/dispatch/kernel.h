@@ -38,6 +38,8 @@ class Kernel {
   virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
   /// Smaller tiles that a kernel of a GPU takes instead where they leave out far more, as with short documents.
   virtual std::optional<TileShape> finer_tile() const { return std::nullopt; }
+  /// Tiles of a second pass, over rows, that a deterministic backward of a GPU makes.
+  virtual std::optional<TileShape> second_tile() const { return std::nullopt; }
 
  private:
   KernelInfo info_;

@@ -62,10 +62,10 @@ std::string refusal(const Kernel& kernel, const Problem& problem, MaskForm form)
 
 std::string refusal(const Kernel& kernel, const KernelRequest& request) {
   if (request.deterministic && !kernel.info().deterministic) return "it is not deterministic, which was asked for";
-  const TileShape tile = kernel.info().tile;
-  if (request.block % tile.rows != 0 || request.block % tile.columns != 0)
-    return "its tiles of " + std::to_string(tile.rows) + " x " + std::to_string(tile.columns) +
-           " do not divide the blocks of " + std::to_string(request.block);
+  for (const TileShape tile : {kernel.info().tile, kernel.second_tile().value_or(kernel.info().tile)})
+    if (request.block % tile.rows != 0 || request.block % tile.columns != 0)
+      return "its tiles of " + std::to_string(tile.rows) + " x " + std::to_string(tile.columns) +
+             " do not divide the blocks of " + std::to_string(request.block);
   return refusal(kernel, request.problem, request.form);
 }
 

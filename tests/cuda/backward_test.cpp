@@ -70,39 +70,73 @@ class Call {
   }
 
   /// grad_q, grad_k and grad_v of `tensors` receive the results.
-  void run(const PlanOptions& options) {
-    for (check::HostTensor* output : {&tensors.grad_q, &tensors.grad_k, &tensors.grad_v}) output->fill_nan();
-    const DeviceMemory memory(plan_bytes(mask_, problem_, options));
-    const Plan plan = flashmask::plan(mask_, problem_, {nullptr, memory.data(), memory.bytes()}, options);
-    const BackwardTensors host = tensors.backward();
-    const DeviceTensor q(host.q), k(host.k), v(host.v), o(host.o), lse(host.lse), grad_o(host.grad_o),
-        grad_lse(host.grad_lse), grad_q(host.grad_q), grad_k(host.grad_k), grad_v(host.grad_v);
-    const DeviceMemory workspace(plan.workspace_bytes(Direction::backward, 1));
-    backward(plan,
-             {.q = q.view(),
-              .k = k.view(),
-              .v = v.view(),
-              .o = o.view(),
-              .lse = lse.view(),
-              .grad_o = grad_o.view(),
-              .grad_lse = with_grad_lse_ ? grad_lse.view() : TensorView{},
-              .grad_q = grad_q.view(),
-              .grad_k = grad_k.view(),
-              .grad_v = grad_v.view()},
-             {.workspace = workspace.data(), .workspace_bytes = workspace.bytes()});
-    cuda::check(cudaDeviceSynchronize(), "backward");
-    grad_q.download();
-    grad_k.download();
-    grad_v.download();
-  }
+  void run(const PlanOptions& options);
 
   AttentionTensors tensors;
 
  protected:
+  friend class CallOnDevice;
   Mask mask_;
   Problem problem_;
   bool with_grad_lse_;
 };
+
+/// NaN everywhere.
+void poison(const TensorView& tensor, cudaStream_t stream) {
+  std::size_t bytes = size_in_bytes(tensor.dtype);
+  for (int axis = 0; axis < tensor.rank; ++axis)
+    bytes *= static_cast<std::size_t>(tensor.shape[static_cast<std::size_t>(axis)]);
+  cuda::check(cudaMemsetAsync(tensor.data, 0xff, bytes, stream), "poison");
+}
+
+/// A call's tensors and a plan, on the device.
+class CallOnDevice {
+ public:
+  CallOnDevice(Call& call, const PlanOptions& options)
+      : call_(call),
+        memory_(plan_bytes(call.mask_, call.problem_, options)),
+        plan_(plan(call.mask_, call.problem_, {nullptr, memory_.data(), memory_.bytes()}, options)),
+        workspace_(plan_.workspace_bytes(Direction::backward, 1)) {
+    cuda::check(cudaDeviceSynchronize(), "plan");
+  }
+
+  void launch(cudaStream_t stream) {
+    for (const DeviceTensor* output : {&grad_q_, &grad_k_, &grad_v_}) poison(output->view(), stream);
+    backward(plan_,
+             {.q = q_.view(),
+              .k = k_.view(),
+              .v = v_.view(),
+              .o = o_.view(),
+              .lse = lse_.view(),
+              .grad_o = grad_o_.view(),
+              .grad_lse = call_.with_grad_lse_ ? grad_lse_.view() : TensorView{},
+              .grad_q = grad_q_.view(),
+              .grad_k = grad_k_.view(),
+              .grad_v = grad_v_.view()},
+             {.workspace = workspace_.data(), .workspace_bytes = workspace_.bytes(), .stream = stream});
+  }
+
+  /// Into the call's tensors.
+  void download() const {
+    cuda::check(cudaDeviceSynchronize(), "backward");
+    for (const DeviceTensor* output : {&grad_q_, &grad_k_, &grad_v_}) output->download();
+  }
+
+ private:
+  Call& call_;
+  const BackwardTensors host_ = call_.tensors.backward();
+  const DeviceTensor q_{host_.q}, k_{host_.k}, v_{host_.v}, o_{host_.o}, lse_{host_.lse}, grad_o_{host_.grad_o},
+      grad_lse_{host_.grad_lse}, grad_q_{host_.grad_q}, grad_k_{host_.grad_k}, grad_v_{host_.grad_v};
+  DeviceMemory memory_;
+  Plan plan_;
+  DeviceMemory workspace_;
+};
+
+void Call::run(const PlanOptions& options) {
+  CallOnDevice on_device(*this, options);
+  on_device.launch(nullptr);
+  on_device.download();
+}
 
 /// The same after a forward, and what is right. o and lse are the reference's, rounded: no forward kernel matters.
 class CheckedCall : public Call {
@@ -198,10 +232,30 @@ TEST_P(SM90Backward, RepeatsToTheBit) {
            problem_for(GetParam(), 1500, 1500), 4, false);
   one.run(options());
   const auto first = repeatable(one.tensors);
+  CallOnDevice on_device(one, options());
   for (int repeat = 0; repeat < (GetParam().deterministic ? 1000 : 100); ++repeat) {
-    one.run(options());
+    on_device.launch(nullptr);
+    on_device.download();
     ASSERT_EQ(repeatable(one.tensors), first) << repeat;
   }
+}
+
+TEST_P(SM90Backward, TwoStreamsDoNotDisturbEachOther) {
+  Call one(masks::sliding_window(900, 1100, 300), problem_for(GetParam(), 900, 1100), 11, true);
+  one.run(options());
+  const auto alone = repeatable(one.tensors);
+  CallOnDevice first(one, options()), second(one, options());
+  cudaStream_t streams[2];
+  for (cudaStream_t& stream : streams) cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    first.launch(streams[0]);
+    second.launch(streams[1]);
+  }
+  for (const CallOnDevice* call : {&first, &second}) {
+    call->download();
+    EXPECT_EQ(repeatable(one.tensors), alone);
+  }
+  for (cudaStream_t stream : streams) cuda::check(cudaStreamDestroy(stream), "stream");
 }
 
 TEST_P(SM90Backward, KeysInSkippedTilesMayHoldAnything) {

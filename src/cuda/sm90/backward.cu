@@ -5,6 +5,7 @@
 #include "cuda/sm90/backward.h"
 #include "cuda/sm90/column_kernel.cuh"
 #include "cuda/sm90/problem_refusal.h"
+#include "cuda/sm90/query_gradient.h"
 #include "cuda/sm90/row_statistics.h"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/status.h"
@@ -31,9 +32,10 @@ KernelInfo info_of() {
   info.device = DeviceType::cuda;
   info.tile = {Shape::kRows, Shape::kColumns};
   info.predicate = Shape::kForm;
-  info.deterministic = false;
+  info.deterministic = !Shape::kSums;
   info.name = info.arch + ".backward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + ".m" +
-              std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + "." + to_string(Shape::kForm);
+              std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + "." + to_string(Shape::kForm) +
+              (Shape::kSums ? "" : ".deterministic");
   return info;
 }
 
@@ -59,7 +61,8 @@ int heads_in_section(const Problem& problem) {
 }
 
 template <class Shape>
-ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace) {
+ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                             int* next_item) {
   const Problem& problem = plan.problem();
   const DevicePlan& on_device = PlanAccess::device(plan);
   ColumnArguments arguments{};
@@ -93,20 +96,21 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.padded_row_tiles = static_cast<int>(workspace.rows.padded / Shape::kRows);
   arguments.mask = mask_view(on_device.mask);
   arguments.all_row_tiles = arguments.heads * arguments.head_ratio * arguments.padded_row_tiles;
-  arguments.next_item = workspace.counters;
+  arguments.next_item = next_item;
   arguments.closed = workspace.counters + BackwardWorkspace::kCounters;
   return arguments;
 }
 
 template <class Shape>
 void launch_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                    cudaStream_t stream) {
-  const ColumnArguments arguments = arguments_of<Shape>(plan, tensors, workspace);
+                    int* next_item, cudaStream_t stream) {
+  const ColumnArguments arguments = arguments_of<Shape>(plan, tensors, workspace, next_item);
   const CUtensorMap q = make_tensor_map("backward: q", tensors.q, Shape::kRows);
   const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
   const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
   const CUtensorMap grad_o = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows);
   constexpr int kSharedBytes = sizeof(ColumnMemory<Shape>);
+  static_assert(kSharedBytes <= kSharedMemory);
   check(cudaFuncSetAttribute(column_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
         "backward: shared memory");
   const int blocks = std::min(std::max(arguments.items, arguments.all_row_tiles), multiprocessors());
@@ -122,8 +126,9 @@ void check_tensor_rows(const BackwardTensors& tensors) {
   check_rows("backward: grad_v", tensors.grad_v);
 }
 
-/// The gradient of q in sums that blocks add to in any order.
-template <class Shape>
+/// The gradient of q in sums that blocks add to in any order, or, where the shape has none, by a pass over rows.
+/// Passes: further ones over columns.
+template <class Shape, class... Passes>
 class Row final : public BackwardKernel {
  public:
   Row() : BackwardKernel(info_of<Shape>()) {}
@@ -139,7 +144,12 @@ class Row final : public BackwardKernel {
   }
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
-    return BackwardWorkspace(problem, Shape::kHeadDim, nullptr).bytes;
+    return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;
+  }
+
+  std::optional<TileShape> second_tile() const override {
+    if constexpr (Shape::kSums) return std::nullopt;
+    return query_gradient_tile(Shape::kHeadDim);
   }
 
   void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
@@ -147,16 +157,36 @@ class Row final : public BackwardKernel {
     const CurrentDevice current(problem.device);
     check_tensor_rows(tensors);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
-    const BackwardWorkspace workspace(problem, Shape::kHeadDim, execution.workspace);
+    const BackwardWorkspace workspace(problem, kSumsDim, execution.workspace);
     launch_row_statistics(problem, tensors, workspace, Shape::kHeadDim, stream);
-    launch_columns<Shape>(plan, tensors, workspace, stream);
+    int* next_item = workspace.counters;
+    launch_columns<Shape>(plan, tensors, workspace, next_item, stream);
+    (launch_columns<Passes>(plan, tensors, workspace, ++next_item, stream), ...);
+    if constexpr (!Shape::kSums)
+      launch_query_gradient<Shape::kForm>(plan, tensors, PlanAccess::device(plan).second, workspace, Shape::kHeadDim,
+                                          ++next_item, stream);
   }
+
+ private:
+  static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
 };
+
+/// The gradients of k and v in a pass each.
+template <class T, MaskForm kForm, int kHeadDim>
+void add_wide_row(KernelRows& rows) {
+  using Keys = CarriedColumnShape<T, kForm, kHeadDim, 64, 2, true, false>;
+  using Values = CarriedColumnShape<T, kForm, kHeadDim, 64, 2, false, true>;
+  rows.push_back(std::make_unique<Row<Keys, Values>>());
+}
 
 template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
   rows.push_back(std::make_unique<Row<ColumnShape<T, kForm, 64, 128, false, true, 24, 240>>>());
   rows.push_back(std::make_unique<Row<ColumnShape<T, kForm, 128, 64, true, true, 24, 240>>>());
+  rows.push_back(std::make_unique<Row<CarriedColumnShape<T, kForm, 64, 128, 2>>>());
+  rows.push_back(std::make_unique<Row<CarriedColumnShape<T, kForm, 128, 64, 3>>>());
+  add_wide_row<T, kForm, 192>(rows);
+  add_wide_row<T, kForm, 256>(rows);
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// Two warps: each every other masked tile, as bits in the order of accumulators.
+/// Two warps, each every other masked tile, or one: bits in the order of accumulators. A slot is always the same one's,
+/// which cannot be further ahead of it than a phase of its barrier.
 template <class Shape>
 class BitBuilder {
+  static_assert(Shape::kBitSlots % Shape::kBuilderWarps == 0);
+
  public:
   __device__ __forceinline__ BitBuilder(RowMemory<Shape>& shared, const RowArguments& arguments, int builder)
       : shared_(shared), arguments_(arguments), lane_(threadIdx.x % 32), turn_(builder) {}
@@ -18,7 +21,7 @@ class BitBuilder {
       const MapRow row(arguments_.map, tile.batch, tile.head, tile.row_tile);
       row.for_each_masked_tile(lane_, [&](int column_tile) {
         if (turn_ == 0) build_in_turn(tile, row.list, column_tile);
-        turn_ = turn_ == 0 ? kBuilderWarps - 1 : turn_ - 1;
+        turn_ = turn_ == 0 ? Shape::kBuilderWarps - 1 : turn_ - 1;
         bits_.advance();
       });
     }
@@ -26,7 +29,7 @@ class BitBuilder {
 
  private:
   __device__ __forceinline__ void build_in_turn(const RowTile& tile, int list, int column_tile) {
-    const PartialTile<Shape::kForm, Shape::kRows, Shape::kColumns> partial(
+    PartialTile<Shape::kForm, Shape::kRows, Shape::kColumns, Shape::kMaskAtOnce> partial(
         arguments_.mask, list, tile.row_tile * Shape::kRows, column_tile * Shape::kColumns);
     barrier_wait(&shared_.bits_empty[bits_.slot], bits_.phase ^ 1);
     partial.build(shared_.bits[bits_.slot]);

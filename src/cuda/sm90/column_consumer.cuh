@@ -11,14 +11,13 @@ namespace flashmask::cuda::sm90 {
 /// shared memory, for the gradient of q.
 template <class Shape>
 class ColumnConsumer {
+ protected:
   using T = typename Shape::Element;
   using Words = typename Shape::Mask;
   static constexpr int kScores = Shape::kRows / 2;
   static constexpr int kGradients = Shape::kHeadDim / 2;
   static constexpr int kSteps = Shape::kRows / 16;
   static constexpr int kQuerySums = 32;  // of 64 rows by 64 columns, the group's part of the tile
-  // Where registers are short, probabilities are read back from their packed form.
-  static constexpr bool kKeepsProbabilities = !Shape::kSums;
   static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
 
  public:
@@ -40,12 +39,12 @@ class ColumnConsumer {
       pin(grad_v);
       if (steps > 0) attend(grad_k, grad_v, steps);
       store(grad_k, grad_v, shared_.work[work_.slot]);
-      release(Shape::kSums ? &shared_.work_done[work_.slot] : &shared_.work_empty[work_.slot]);
+      release(&shared_.work_done[work_.slot]);
       work_.advance();
     }
   }
 
- private:
+ protected:
   static __device__ __forceinline__ int lane() { return lane_index(); }
   /// Of the warp's 16 keys, in the tile.
   static __device__ __forceinline__ int first_key() { return (threadIdx.x / 32 - 4) * 16; }
@@ -59,29 +58,20 @@ class ColumnConsumer {
     words_.begin_keys();
     barrier_wait(&shared_.k_full, tile_phase_);
     barrier_wait(&shared_.v_full, tile_phase_);
-    if constexpr (Shape::kLate && Shape::kSums) {
+    if constexpr (Shape::kLate) {
       late_steps(grad_k, grad_v, steps);
     } else {
 #pragma unroll 1
       for (int left = steps;;) {
-        any_step<0>(grad_k, grad_v);
+        step<0>(grad_k, grad_v);
         if (--left == 0) break;
-        any_step<1>(grad_k, grad_v);
+        step<1>(grad_k, grad_v);
         if (--left == 0) break;
       }
     }
     release(&shared_.k_empty);
     release(&shared_.v_empty);
     tile_phase_ ^= 1;
-  }
-
-  template <int kStage>
-  __device__ __forceinline__ void any_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
-    if constexpr (Shape::kLate) {
-      late_step<kStage, true>(grad_k, grad_v);
-    } else {
-      step<kStage>(grad_k, grad_v);
-    }
   }
 
   /// Stages are known when compiling: every key tile begins at the first.
@@ -110,7 +100,8 @@ class ColumnConsumer {
   }
 
   /// A tile of rows, and the gradient of q of the one before: its operand, half of it from the other warpgroup, has had
-  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored.
+  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored. Registers are
+  /// short: probabilities are read back from their packed form.
   template <int kStage, bool kFirst>
   __device__ __forceinline__ void late_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
     float s[kScores], grad_p[kScores];
@@ -132,7 +123,7 @@ class ColumnConsumer {
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
-    if constexpr (!kKeepsProbabilities) unpack_all(s, p);
+    unpack_all(s, p);
     differentiate(grad_p, s, shared_.dot[kStage]);
     round(grad_s, grad_p);
     float grad_q[kQuerySums];
@@ -143,12 +134,10 @@ class ColumnConsumer {
     }
     wgmma_fence();
     multiply_scores(grad_k, grad_s, shared_.q[kStage]);
-    if constexpr (Shape::kSums) {
-      barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
-      store_scores(shared_.grad_s[kStage], grad_s);
-      fence_stores_for_async();
-      release(&shared_.grad_s_full[kStage]);
-    }
+    barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
+    store_scores(shared_.grad_s[kStage], grad_s);
+    fence_stores_for_async();
+    release(&shared_.grad_s_full[kStage]);
     wgmma_wait<1>();
     pin(grad_v);
     release(&shared_.grad_o_empty[kStage]);
@@ -192,23 +181,17 @@ class ColumnConsumer {
     round(grad_s, grad_p);
     wgmma_fence();
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
-    if constexpr (Shape::kSums) {
-      store_scores(shared_.grad_s[kStage], grad_s);
-      fence_stores_for_async();
-      named_barrier(1, Shape::kGroups * 128);
-      float grad_q[kQuerySums];
-      wgmma_fence();
-      multiply_columns(grad_q, shared_.grad_s[kStage]);
-      multiply_scores(grad_k, grad_s, shared_.q[kStage]);
-      wgmma_wait<1>();
-      pin(grad_q);
-      release(&shared_.grad_o_empty[kStage]);
-      add_to_queries(grad_q, row_step.tile);
-    } else {
-      multiply_scores(grad_k, grad_s, shared_.q[kStage]);
-      wgmma_wait<1>();
-      release(&shared_.grad_o_empty[kStage]);
-    }
+    store_scores(shared_.grad_s[kStage], grad_s);
+    fence_stores_for_async();
+    named_barrier(1, Shape::kGroups * 128);
+    float grad_q[kQuerySums];
+    wgmma_fence();
+    multiply_columns(grad_q, shared_.grad_s[kStage]);
+    multiply_scores(grad_k, grad_s, shared_.q[kStage]);
+    wgmma_wait<1>();
+    pin(grad_q);
+    release(&shared_.grad_o_empty[kStage]);
+    add_to_queries(grad_q, row_step.tile);
     wgmma_wait<0>();
     pin(grad_k);
     pin(grad_v);
@@ -323,14 +306,16 @@ class ColumnConsumer {
       add_to_global(sums + i * 512, grad_q[4 * i], grad_q[4 * i + 1], grad_q[4 * i + 2], grad_q[4 * i + 3]);
   }
 
-  __device__ __forceinline__ void store(const float (&grad_k)[kGradients], const float (&grad_v)[kGradients],
+  template <int kOfKeys, int kOfValues>
+  __device__ __forceinline__ void store(const float (&grad_k)[kOfKeys], const float (&grad_v)[kOfValues],
                                         const ColumnWork& tile) {
     const ColumnArguments& to = arguments_;
     const int first = tile.column_tile * Shape::kColumns + first_key() + lane() / 4;
     T* k = static_cast<T*>(to.grad_k) + tile.batch * to.grad_k_batch + tile.kv_head * to.grad_k_head;
     T* v = static_cast<T*>(to.grad_v) + tile.batch * to.grad_v_batch + tile.kv_head * to.grad_v_head;
-    store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, to.key_length, to.head_dim);
-    store_rows(grad_v, {1, 1}, v, to.grad_v_row, first, to.key_length, to.value_dim);
+    if constexpr (Shape::kOfKeys)
+      store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, to.key_length, to.head_dim);
+    if constexpr (Shape::kOfValues) store_rows(grad_v, {1, 1}, v, to.grad_v_row, first, to.key_length, to.value_dim);
   }
 
   ColumnMemory<Shape>& shared_;

@@ -1,6 +1,8 @@
 #pragma once
 
-#include "cuda/sm90/column_consumer.cuh"
+#include <type_traits>
+
+#include "cuda/sm90/carried_column_consumer.cuh"
 #include "cuda/sm90/column_converter.cuh"
 #include "cuda/sm90/column_producer.cuh"
 
@@ -36,7 +38,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
   } else {
     take_registers<Shape::kConsumerRegisters>();
-    ColumnConsumer<Shape>(shared, arguments).run();
+    using Consumer = std::conditional_t<Shape::kSums, ColumnConsumer<Shape>, CarriedColumnConsumer<Shape>>;
+    Consumer(shared, arguments).run();
   }
 }
 

@@ -19,14 +19,15 @@ struct MaskedTile {
   int stage;
 };
 
-/// ColumnMask<form, rows, columns>: Memory is its part of shared memory. The producer calls copy(), of a tile of a
-/// stage whose barrier expects kCopiedBytes; consumers call load(). What lies past the last key is masked in every row.
-template <MaskForm kForm, int kRows, int kColumns>
+/// ColumnMask<form, rows, columns, stages>: Memory is its part of shared memory. The producer calls copy(), of a tile
+/// of a stage whose barrier expects kCopiedBytes; consumers call load(). What lies past the last key is masked in every
+/// row.
+template <MaskForm kForm, int kRows, int kColumns, int kStages>
 class ColumnMask;
 
 /// Consumers read the intervals of their warp's keys once a list, into shared memory that is the warp's own.
-template <int kRows, int kColumns>
-class ColumnMask<MaskForm::intervals, kRows, kColumns> {
+template <int kRows, int kColumns, int kStages>
+class ColumnMask<MaskForm::intervals, kRows, kColumns, kStages> {
  public:
   static constexpr int kWords = kRows / 64, kCopiedBytes = 0;
   struct alignas(16) Memory {
@@ -94,8 +95,8 @@ class ColumnMask<MaskForm::intervals, kRows, kColumns> {
 };
 
 /// The producer has the copy engine bring the words of a tile's cells with its rows.
-template <int kRows, int kColumns>
-class ColumnMask<MaskForm::bits, kRows, kColumns> {
+template <int kRows, int kColumns, int kStages>
+class ColumnMask<MaskForm::bits, kRows, kColumns, kStages> {
   static constexpr int kCellRows = kRows / kCellSize, kCellColumns = kColumns / kCellSize;
   static constexpr int kWordsOfColumns = DeviceBits::kCellWords / 2;
 
@@ -103,7 +104,7 @@ class ColumnMask<MaskForm::bits, kRows, kColumns> {
   static constexpr int kWords = kRows / 64;
   static constexpr int kCopiedBytes = kCellRows * kCellColumns * kWordsOfColumns * 4;
   struct alignas(16) Memory {
-    std::uint32_t cells[2][kCellColumns][kCellRows][kWordsOfColumns];
+    std::uint32_t cells[kStages][kCellColumns][kCellRows][kWordsOfColumns];
   };
 
   /// By a warp.

@@ -37,18 +37,28 @@ struct ColumnArguments {
 };
 
 /// kLate: the gradient of q of a tile is computed one tile later (column_consumer.cuh). kSums: it is computed at all.
+/// kOfKeys, kOfValues: which of the other gradients are. Stages: buffers of Q and of the gradient of O.
 template <class T, MaskForm kForm_, int kHeadDim_, int kRows_, bool kLate_, bool kSums_, int kProducerRegisters_,
           int kConsumerRegisters_>
 struct ColumnShape {
   using Element = T;
   static constexpr MaskForm kForm = kForm_;
-  static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2;
-  using Mask = ColumnMask<kForm, kRows, kColumns>;
-  static constexpr bool kLate = kLate_, kSums = kSums_;
+  static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2,
+                       kGradientStages = 2;
+  using Mask = ColumnMask<kForm, kRows, kColumns, kStages>;
+  static constexpr bool kLate = kLate_, kSums = kSums_, kOfKeys = true, kOfValues = true;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kRowBytes = kRows * kHeadDim * 2, kColumnBytes = kColumns * kHeadDim * 2,
                        kScoreBytes = kRows * kColumns * 2, kStatisticsBytes = kRows * 4;
+};
+
+/// Without the gradient of q. Where heads are wide, registers hold one gradient: it then takes a pass for each.
+template <class T, MaskForm kForm, int kHeadDim, int kRows, int kStages_, bool kOfKeys_ = true, bool kOfValues_ = true>
+struct CarriedColumnShape : ColumnShape<T, kForm, kHeadDim, kRows, false, false, 24, 240> {
+  static constexpr bool kOfKeys = kOfKeys_, kOfValues = kOfValues_;
+  static constexpr int kStages = kStages_, kGradientStages = kOfValues ? kStages : 1;
+  using Mask = ColumnMask<kForm, kRows, 128, kStages>;
 };
 
 /// A key tile and how many tiles of rows it takes, over all query heads; steps < 0: there is none.
@@ -67,22 +77,22 @@ struct alignas(16) RowStep {
 template <class Shape>
 struct ColumnMemory {
   alignas(1024) std::uint8_t k[Shape::kColumnBytes];
-  alignas(1024) std::uint8_t v[Shape::kColumnBytes];
+  alignas(1024) std::uint8_t v[Shape::kOfKeys ? Shape::kColumnBytes : 0];
   alignas(1024) std::uint8_t q[Shape::kStages][Shape::kRowBytes];
-  alignas(1024) std::uint8_t grad_o[Shape::kStages][Shape::kRowBytes];
+  alignas(1024) std::uint8_t grad_o[Shape::kGradientStages][Shape::kRowBytes];
   alignas(1024) std::uint8_t grad_s[Shape::kSums ? Shape::kStages : 0][Shape::kScoreBytes];
   alignas(16) float lse_log2[Shape::kStages][Shape::kRows];
-  alignas(16) float dot[Shape::kStages][Shape::kRows];
+  alignas(16) float dot[Shape::kGradientStages][Shape::kRows];
   RowStep steps[Shape::kStages];
   typename Shape::Mask::Memory mask;
-  alignas(128) float4 sums[Shape::kSums ? kConverterWarps : 0][2][kQuarterBytes / 16];
+  alignas(Shape::kSums ? 128 : 16) float4 sums[Shape::kSums ? kConverterWarps : 0][2][kQuarterBytes / 16];
   ColumnWork work[Shape::kStages];
   std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
-  std::uint64_t work_done[Shape::kStages];  // the sums for the gradient of q are added
-  std::uint64_t sums_full[kConverterWarps][2];
+  std::uint64_t work_done[Shape::kSums ? Shape::kStages : 0];  // the sums for the gradient of q are added
+  std::uint64_t sums_full[Shape::kSums ? kConverterWarps : 0][2];
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
-  std::uint64_t grad_o_full[Shape::kStages], grad_o_empty[Shape::kStages];
-  std::uint64_t grad_s_full[Shape::kStages], grad_s_empty[Shape::kStages];
+  std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
+  std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
 };
 
 /// Phases of the barriers of a ring whose users begin each key tile at stage 0: stages are then used unequally often.
@@ -95,6 +105,24 @@ class StagePhases {
   std::uint32_t phases_ = 0;
 };
 
+/// Where in such a ring a user stands.
+template <int kStages>
+class StagePosition {
+ public:
+  __device__ __forceinline__ void begin() { stage_ = 0; }
+  __device__ __forceinline__ int stage() const { return stage_; }
+  __device__ __forceinline__ int next() const { return stage_ + 1 == kStages ? 0 : stage_ + 1; }
+  __device__ __forceinline__ std::uint32_t phase(int stage) const { return phases_.of(stage); }
+  __device__ __forceinline__ void advance() {
+    phases_.flip(stage_);
+    stage_ = next();
+  }
+
+ private:
+  int stage_ = 0;
+  StagePhases phases_;
+};
+
 template <class Shape>
 __device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
   for (std::uint64_t* full : {&shared.k_full, &shared.v_full}) barrier_init(full, 1);
@@ -102,14 +130,18 @@ __device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
   for (int stage = 0; stage < Shape::kStages; ++stage) {
     barrier_init(&shared.work_full[stage], 1);
     barrier_init(&shared.work_empty[stage], Shape::kSums ? 1 : Shape::kConsumerWarps);
-    barrier_init(&shared.work_done[stage], Shape::kConsumerWarps);
-    for (int warp = 0; warp < kConverterWarps; ++warp) barrier_init(&shared.sums_full[warp][stage], 1);
     barrier_init(&shared.q_full[stage], 1);
     barrier_init(&shared.q_empty[stage], Shape::kConsumerWarps);
+    if constexpr (Shape::kSums) {
+      barrier_init(&shared.work_done[stage], Shape::kConsumerWarps);
+      for (int warp = 0; warp < kConverterWarps; ++warp) barrier_init(&shared.sums_full[warp][stage], 1);
+      barrier_init(&shared.grad_s_full[stage], Shape::kConsumerWarps);
+      barrier_init(&shared.grad_s_empty[stage], Shape::kConsumerWarps);
+    }
+  }
+  for (int stage = 0; stage < Shape::kGradientStages; ++stage) {
     barrier_init(&shared.grad_o_full[stage], 1);
     barrier_init(&shared.grad_o_empty[stage], Shape::kConsumerWarps);
-    barrier_init(&shared.grad_s_full[stage], Shape::kConsumerWarps);
-    barrier_init(&shared.grad_s_empty[stage], Shape::kConsumerWarps);
   }
   barrier_init_fence();
 }

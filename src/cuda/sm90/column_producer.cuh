@@ -80,13 +80,14 @@ class ColumnProducer {
       const MapRow<false> list = list_of(tile, head);
       list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
         copy_queries(stage, tile, head, row_tile, list.list, masked || ragged);
-        if (first_step) copy_values(tile);
+        if (Shape::kOfKeys && first_step) copy_values(tile);
         first_step = false;
-        copy_gradients(stage, tile.batch, head, row_tile);
+        copy_gradients(stage % Shape::kGradientStages, tile.batch, head, row_tile);
         phases_.flip(stage);
-        stage ^= 1;
+        stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       });
     }
+    tile_phase_ ^= 1;
   }
 
   __device__ __forceinline__ void copy_keys(const ColumnWork& tile) {
@@ -105,7 +106,6 @@ class ColumnProducer {
       copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.v, v_, &shared_.v_full, tile.column_tile * Shape::kColumns,
                                                   tile.kv_head, tile.batch);
     }
-    tile_phase_ ^= 1;
   }
 
   /// The row tile among those of all heads, padding included.
@@ -135,7 +135,10 @@ class ColumnProducer {
   }
 
   __device__ __forceinline__ void copy_gradients(int stage, int batch, int head, int row_tile) {
-    barrier_wait(&shared_.grad_o_empty[stage], phases_.of(stage) ^ 1);
+    // A single stage has phases of its own.
+    constexpr bool kSingle = Shape::kGradientStages == 1;
+    barrier_wait(&shared_.grad_o_empty[stage], (kSingle ? gradient_phase_ : phases_.of(stage)) ^ 1);
+    if constexpr (kSingle) gradient_phase_ ^= 1;
     if (lane() == 0) {
       barrier_arrive_expecting(&shared_.grad_o_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes);
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.grad_o[stage], grad_o_, &shared_.grad_o_full[stage],
@@ -153,6 +156,7 @@ class ColumnProducer {
   std::uint32_t tile_phase_ = 0;
   RingPosition<Shape::kStages> work_;
   StagePhases phases_;
+  std::uint32_t gradient_phase_ = 0;
 };
 
 }  // namespace flashmask::cuda::sm90

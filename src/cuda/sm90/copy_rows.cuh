@@ -15,4 +15,11 @@ __device__ __forceinline__ void copy_rows(std::uint8_t* destination, const CUten
     copy_box(destination + panel * kRows * kPanel * 2, map, barrier, panel * kPanel, head, row, batch);
 }
 
+/// The box of rows that a map describes, into the L2 cache.
+template <int kDim>
+__device__ __forceinline__ void prefetch_rows(const CUtensorMap* map, int row, int head, int batch) {
+#pragma unroll
+  for (int panel = 0; panel < kDim / kPanel; ++panel) prefetch_box(map, panel * kPanel, head, row, batch);
+}
+
 }  // namespace flashmask::cuda::sm90

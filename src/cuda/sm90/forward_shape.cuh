@@ -18,7 +18,8 @@ struct ForwardShape {
   static constexpr MaskForm kForm = kForm_;
   static constexpr int kHeadDim = kHeadDim_, kValueDim = kValueDim_, kGroups = kGroups_, kRows = 64 * kGroups,
                        kColumns = kColumns_;
-  static constexpr int kQueryStages = kHeadDim > 128 ? 1 : 2, kKeyStages = 2, kValueStages = 2, kBitSlots = 4;
+  static constexpr int kQueryStages = kHeadDim > 128 ? 1 : 2, kKeyStages = 2, kValueStages = 2, kBuilderWarps = 2,
+                       kBitSlots = 4, kMaskAtOnce = kColumns;
   static constexpr bool kTakesTurns = kTakesTurns_, kReadsOutputGradient = false;
   static constexpr int kBlocks = kGroups == 1 ? 2 : 1;  // on a multiprocessor
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);

@@ -14,32 +14,50 @@ struct TileBits {
   alignas(16) std::uint32_t words[4 * kPitch];
 };
 
-/// PartialTile<form, rows, columns>(mask, list, first row, first column): loads what it needs of the mask, for build().
-/// What lies past the last column is masked in every row.
-template <MaskForm kForm, int kRows, int kColumns>
+/// PartialTile<form, rows, columns, at once>(mask, list, first row, first column): loads what it needs of the mask, for
+/// build(). What lies past the last column is masked in every row. kAtOnce: where registers are short, build() itself
+/// loads, for as many columns, or that share of the rows, together.
+template <MaskForm kForm, int kRows, int kColumns, int kAtOnce = kColumns>
 class PartialTile;
 
-template <int kRows, int kColumns>
-class PartialTile<MaskForm::intervals, kRows, kColumns> {
+template <int kRows, int kColumns, int kAtOnce>
+class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
  public:
   __device__ __forceinline__ PartialTile(const MaskView& mask, int list, int first_row, int first_column)
-      : first_row_(first_row), lane_(threadIdx.x % 32) {
-#pragma unroll
-    for (int i = 0; i < kColumns / 32; ++i) load_intervals(mask, list, first_column + 32 * i + lane_, ends_[i]);
+      : mask_(mask), list_(list), first_row_(first_row), first_column_(first_column), lane_(threadIdx.x % 32) {
+    if constexpr (kAtOnce == kColumns) load(0);
   }
 
   /// Marks the rows where a column turns masked or visible, then sums along the rows, modulo 2.
-  __device__ __forceinline__ void build(TileBits<kRows>& bits) const {
+  __device__ __forceinline__ void build(TileBits<kRows>& bits) {
     for (int i = lane_; i < TileBits<kRows>::kPitch; i += 32) reinterpret_cast<uint4*>(bits.words)[i] = {0, 0, 0, 0};
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kColumns / 32; ++i) mark_column(bits, ends_[i], 32 * i + lane_);
+    if constexpr (kAtOnce == kColumns) {
+      mark(bits, 0);
+    } else {
+#pragma unroll 1
+      for (int first = 0; first < kColumns; first += kAtOnce) {
+        load(first);
+        mark(bits, first);
+      }
+    }
     __syncwarp();
 #pragma unroll
     for (int q = 0; q < 4; ++q) sum_rows(bits.words + q * TileBits<kRows>::kPitch);
   }
 
  private:
+  __device__ __forceinline__ void load(int first) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 32; ++i)
+      load_intervals(mask_, list_, first_column_ + first + 32 * i + lane_, ends_[i]);
+  }
+
+  __device__ __forceinline__ void mark(TileBits<kRows>& bits, int first) const {
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 32; ++i) mark_column(bits, ends_[i], first + 32 * i + lane_);
+  }
+
   /// What lies past the last column is masked in every row.
   static __device__ __forceinline__ void load_intervals(const MaskView& mask, int list, int column,
                                                         std::int32_t (&ends)[4]) {
@@ -83,41 +101,59 @@ class PartialTile<MaskForm::intervals, kRows, kColumns> {
     rows = own;
   }
 
-  std::int32_t ends_[kColumns / 32][4];  // of a column a lane
-  int first_row_, lane_;
+  std::int32_t ends_[kAtOnce / 32][4];  // of a column a lane
+  const MaskView& mask_;
+  int list_, first_row_, first_column_, lane_;
 };
 
-template <int kRows, int kColumns>
-class PartialTile<MaskForm::bits, kRows, kColumns> {
-  static constexpr int kGroups = kColumns / 32;  // of columns, a word each
+template <int kRows, int kColumns, int kAtOnce>
+class PartialTile<MaskForm::bits, kRows, kColumns, kAtOnce> {
+  static constexpr int kParts = kRows / 32 * kAtOnce / kColumns;  // of 32 rows, at once
+  static constexpr int kGroups = kColumns / 32;                   // of columns, a word each
   static constexpr int kCellColumns = kColumns % kCellSize == 0 ? kColumns / kCellSize : kColumns / kCellSize + 1;
   static_assert(kRows % kCellSize == 0 && kColumns % 32 == 0 && kRows / kCellSize * kCellColumns <= 32);
 
  public:
   __device__ __forceinline__ PartialTile(const MaskView& mask, int list, int first_row, int first_column)
-      : lane_(threadIdx.x % 32) {
-    const std::uint32_t own = find_cell(mask.cells, list, first_row / kCellSize + lane_ / kCellColumns,
-                                        first_column / kCellSize + lane_ % kCellColumns);
-    const int first_group = first_column / 32;
-#pragma unroll
-    for (int part = 0; part < kRows / 32; ++part) {
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const int cell_column = kColumns % kCellSize == 0 ? group / 2 : (first_group % 2 + group) / 2;
-        const std::uint32_t cell = __shfl_sync(~0U, own, part / 2 * kCellColumns + cell_column);
-        const int half = (first_group + group) % 2;
-        words_[part][group] = __ldg(row_words(mask.cells, cell) + half * kCellSize + part % 2 * 32 + lane_);
+      : cells_(mask.cells), first_group_(first_column / 32), lane_(threadIdx.x % 32) {
+    own_cell_ = find_cell(mask.cells, list, first_row / kCellSize + lane_ / kCellColumns,
+                          first_column / kCellSize + lane_ % kCellColumns);
+    if constexpr (kAtOnce == kColumns) load(0);
+  }
+
+  /// Cells hold words of 32 columns in the order of fragments; a tile's words take a byte from each.
+  __device__ __forceinline__ void build(TileBits<kRows>& bits) {
+    if constexpr (kAtOnce == kColumns) {
+      store(bits, 0);
+    } else {
+#pragma unroll 1
+      for (int first = 0; first < kRows / 32; first += kParts) {
+        load(first);
+        store(bits, first);
       }
     }
   }
 
-  /// Cells hold words of 32 columns in the order of fragments; a tile's words take a byte from each.
-  __device__ __forceinline__ void build(TileBits<kRows>& bits) const {
+ private:
+  __device__ __forceinline__ void load(int first) {
 #pragma unroll
-    for (int part = 0; part < kRows / 32; ++part) store(bits.words + part * 32 + lane_, words_[part]);
+    for (int i = 0; i < kParts; ++i) {
+      const int part = first + i;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const int cell_column = kColumns % kCellSize == 0 ? group / 2 : (first_group_ % 2 + group) / 2;
+        const std::uint32_t cell = __shfl_sync(~0U, own_cell_, part / 2 * kCellColumns + cell_column);
+        const int half = (first_group_ + group) % 2;
+        words_[i][group] = __ldg(row_words(cells_, cell) + half * kCellSize + part % 2 * 32 + lane_);
+      }
+    }
   }
 
- private:
+  __device__ __forceinline__ void store(TileBits<kRows>& bits, int first) const {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) store(bits.words + (first + i) * 32 + lane_, words_[i]);
+  }
+
   static __device__ __forceinline__ void store(std::uint32_t* to, const std::uint32_t (&words)[4]) {
     constexpr unsigned kLowBytes = 0x5140, kHighBytes = 0x7362, kLowHalves = 0x5410, kHighHalves = 0x7632;
     const std::uint32_t low[2] = {__byte_perm(words[0], words[1], kLowBytes),
@@ -131,8 +167,10 @@ class PartialTile<MaskForm::bits, kRows, kColumns> {
     to[3 * kPitch] = __byte_perm(high[0], high[1], kHighHalves);
   }
 
-  std::uint32_t words_[kRows / 32][4] = {};  // of row 32 part + lane
-  int lane_;
+  std::uint32_t words_[kParts][4] = {};  // of row 32 part + lane
+  const BitCells& cells_;
+  int first_group_, lane_;
+  std::uint32_t own_cell_;
 };
 
 }  // namespace flashmask::cuda::sm90

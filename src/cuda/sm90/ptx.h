@@ -72,6 +72,13 @@ __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* m
       : "memory");
 }
 
+/// The same box into the L2 cache only.
+__device__ __forceinline__ void prefetch_box(const CUtensorMap* map, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x), "r"(y),
+               "r"(z), "r"(w)
+               : "memory");
+}
+
 /// Copies `bytes`, a multiple of 16, from global memory aligned to 16 and counts them on the barrier.
 __device__ __forceinline__ void copy_bytes(void* destination, const void* source, int bytes, std::uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

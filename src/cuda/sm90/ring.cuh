@@ -4,6 +4,8 @@
 
 namespace flashmask::cuda::sm90 {
 
+constexpr int kSharedMemory = 227 << 10;  // that a block may have
+
 /// Where a ring stands. Producers begin in the phase that lets their first waits pass.
 template <int kSlots>
 struct RingPosition {

@@ -6,7 +6,7 @@
 namespace flashmask::cuda::sm90 {
 
 /// The body of a kernel over row tiles: four warps feed the others (one copies tiles into shared memory, one takes row
-/// tiles from a counter, two turn the mask of partial tiles into bits), and warpgroups of 64 rows each compute.
+/// tiles from a counter, two or one turn the mask of partial tiles into bits), and warpgroups of 64 rows each compute.
 template <class Consumer, class Shape, class Arguments>
 __device__ __forceinline__ void run_roles(const Arguments& arguments, const RowTensors& tensors) {
   extern __shared__ std::uint8_t memory[];
@@ -25,8 +25,8 @@ __device__ __forceinline__ void run_roles(const Arguments& arguments, const RowT
     if (warp == 0) {
       Producer<Shape>(shared, arguments, tensors).run();
     } else if (warp == 1) {
-      Scheduler<Shape>(shared, arguments).run();
-    } else {
+      Scheduler<Shape>(shared, arguments, tensors).run();
+    } else if (warp < 2 + Shape::kBuilderWarps) {
       BitBuilder<Shape>(shared, arguments, warp - 2).run();
     }
   } else {

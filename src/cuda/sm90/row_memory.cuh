@@ -12,7 +12,6 @@
 /// Shape says its tiles, its rings and its warps.
 namespace flashmask::cuda::sm90 {
 
-constexpr int kBuilderWarps = 2;
 constexpr int kWorkSlots = 2;
 
 /// The row tile that an item stands for: sections of heads one after another, inside one the last rows first, because
@@ -78,7 +77,7 @@ __device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
   init_ring(shared.k_full, shared.k_empty, Shape::kConsumerWarps);
   init_ring(shared.v_full, shared.v_empty, Shape::kConsumerWarps);
   init_ring(shared.bits_full, shared.bits_empty, Shape::kConsumerWarps);
-  init_ring(shared.work_full, shared.work_empty, Shape::kConsumerWarps + kBuilderWarps + 1);
+  init_ring(shared.work_full, shared.work_empty, Shape::kConsumerWarps + Shape::kBuilderWarps + 1);
   barrier_init_fence();
 }
 

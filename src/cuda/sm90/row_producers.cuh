@@ -4,12 +4,18 @@
 
 namespace flashmask::cuda::sm90 {
 
+/// What the copy engine reads; grad_o where the Shape says so.
+struct RowTensors {
+  const CUtensorMap *q, *k, *v, *grad_o;
+};
+
 /// One warp: takes row tiles from the counter and says how many tiles each has, one row tile ahead of those who work.
 template <class Shape>
 class Scheduler {
  public:
-  __device__ __forceinline__ Scheduler(RowMemory<Shape>& shared, const RowArguments& arguments)
-      : shared_(shared), arguments_(arguments), lane_(threadIdx.x % 32) {}
+  __device__ __forceinline__ Scheduler(RowMemory<Shape>& shared, const RowArguments& arguments,
+                                       const RowTensors& tensors)
+      : shared_(shared), arguments_(arguments), tensors_(tensors), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
     const int items = has_the_work() ? arguments_.items : 0;
@@ -17,6 +23,7 @@ class Scheduler {
       const RowTile tile(item, arguments_);
       const TileCount count = MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
       publish({tile, count.masked, count.full});
+      if (Shape::kQueryStages == 1 && lane_ == 0 && count.masked + count.full > 0) prefetch_queries(tile);
     }
     publish({RowTile::none(), 0, 0});
   }
@@ -47,15 +54,19 @@ class Scheduler {
     work_.advance();
   }
 
+  /// Into the L2 cache, while the one buffer is in use.
+  __device__ __forceinline__ void prefetch_queries(const RowTile& tile) {
+    const int row = tile.row_tile * Shape::kRows;
+    prefetch_rows<Shape::kHeadDim>(tensors_.q, row, tile.head, tile.batch);
+    if constexpr (Shape::kReadsOutputGradient)
+      prefetch_rows<Shape::kValueDim>(tensors_.grad_o, row, tile.head, tile.batch);
+  }
+
   RowMemory<Shape>& shared_;
   const RowArguments& arguments_;
+  const RowTensors& tensors_;
   int lane_;
   RingPosition<kWorkSlots> work_;
-};
-
-/// What the copy engine reads; grad_o where the Shape says so.
-struct RowTensors {
-  const CUtensorMap *q, *k, *v, *grad_o;
 };
 
 /// One warp: keeps the rings of Q, K and V filled.
@@ -69,9 +80,8 @@ class Producer {
   __device__ __forceinline__ void run() {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       if (work.masked_tiles + work.full_tiles == 0) continue;
-      const RowTile& tile = work.tile;
-      copy_queries(tile);
-      copy_tiles(tile, MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile));
+      if constexpr (Shape::kQueryStages > 1) copy_queries(work.tile);
+      copy_tiles(work.tile, MapRow(arguments_.map, work.tile.batch, work.tile.head, work.tile.row_tile));
     }
   }
 
@@ -91,18 +101,17 @@ class Producer {
     queries_.advance();
   }
 
-  /// In the order in which the products read them: the forward's run one tile of K ahead of V.
+  /// In the order in which the products read them, where the forward's run one tile of K ahead of V. A single buffer of
+  /// Q is filled behind the first tile, as it is free only then.
   __device__ __forceinline__ void copy_tiles(const RowTile& tile, const MapRow<>& row) {
     const int kv_head = tile.head / arguments_.head_ratio;
     int before = -1;
     row.for_each_tile(lane_, [&](int column_tile) {
       copy_keys(column_tile, kv_head, tile.batch);
-      if constexpr (Shape::kReadsOutputGradient) {
-        copy_values(column_tile, kv_head, tile.batch);
-      } else {
-        if (before >= 0) copy_values(before, kv_head, tile.batch);
-        before = column_tile;
-      }
+      if (const int values = Shape::kReadsOutputGradient ? column_tile : before; values >= 0)
+        copy_values(values, kv_head, tile.batch);
+      if (Shape::kQueryStages == 1 && before < 0) copy_queries(tile);
+      before = column_tile;
     });
     if constexpr (!Shape::kReadsOutputGradient) copy_values(before, kv_head, tile.batch);
   }
@@ -129,7 +138,7 @@ class Producer {
 
   RowMemory<Shape>& shared_;
   const RowArguments& arguments_;
-  RowTensors tensors_;
+  const RowTensors& tensors_;
   int lane_;
   RingPosition<kWorkSlots> work_;
   RingPosition<Shape::kQueryStages> queries_;

@@ -1,0 +1,90 @@
+#include <algorithm>
+
+#include "cuda/device.h"
+#include "cuda/sm90/query_gradient.h"
+#include "cuda/sm90/query_gradient_kernel.cuh"
+#include "cuda/sm90/tensor_map.h"
+#include "cuda/status.h"
+
+namespace flashmask::cuda::sm90 {
+namespace {
+
+/// Registers: what ptxas needs for no spills, builders included.
+template <class T, MaskForm kForm, int kHeadDim>
+struct ShapeOf;
+template <class T, MaskForm kForm>
+struct ShapeOf<T, kForm, 64> : QueryGradientShape<T, kForm, 64, 128, 2, 2, 2, 72, 216, true> {};
+template <class T, MaskForm kForm>
+struct ShapeOf<T, kForm, 128> : QueryGradientShape<T, kForm, 128, 128, 1, 2, 2, 56, 224, true> {};
+template <class T, MaskForm kForm>
+struct ShapeOf<T, kForm, 192> : QueryGradientShape<T, kForm, 192, 64, 1, 2, 2, 72, 216, false> {};
+template <class T, MaskForm kForm>
+struct ShapeOf<T, kForm, 256> : QueryGradientShape<T, kForm, 256, 64, 1, 2, 1, 56, 224, true> {};
+
+/// Calls body(ShapeOf<T, form, head_dim>).
+template <class T, MaskForm kForm, class Body>
+auto with_shape(int head_dim, const Body& body) {
+  if (head_dim == 64) return body(ShapeOf<T, kForm, 64>{});
+  if (head_dim == 128) return body(ShapeOf<T, kForm, 128>{});
+  if (head_dim == 192) return body(ShapeOf<T, kForm, 192>{});
+  return body(ShapeOf<T, kForm, 256>{});
+}
+
+struct Launch {
+  const BackwardTensors& tensors;
+  QueryGradientArguments arguments;
+  cudaStream_t stream;
+
+  template <class Shape>
+  void operator()(Shape) const {
+    const CUtensorMap q = make_tensor_map("backward: q", tensors.q, Shape::kRows);
+    const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
+    const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
+    const CUtensorMap grad_o = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows);
+    constexpr int kSharedBytes = sizeof(RowMemory<Shape>);
+    static_assert(kSharedBytes <= kSharedMemory);
+    check(cudaFuncSetAttribute(query_gradient_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+          "backward: shared memory of the gradient of q");
+    const int blocks = std::min(arguments.items, multiprocessors());
+    query_gradient_kernel<Shape><<<blocks, Shape::kThreads, kSharedBytes, stream>>>(q, k, v, grad_o, arguments);
+    check(cudaGetLastError(), "backward: the gradient of q");
+  }
+};
+
+}  // namespace
+
+TileShape query_gradient_tile(int head_dim) {
+  return with_shape<__half, MaskForm::intervals>(head_dim, [](auto shape) {
+    using Shape = decltype(shape);
+    return TileShape{Shape::kRows, Shape::kColumns};
+  });
+}
+
+template <MaskForm kForm>
+void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceTiles& tiles,
+                           const BackwardWorkspace& workspace, int head_dim, int* next_item, cudaStream_t stream) {
+  const Problem& problem = plan.problem();
+  const TensorView& grad_q = tensors.grad_q;
+  check_rows("backward: grad_q", grad_q);
+  QueryGradientArguments arguments{row_arguments(plan, tiles, next_item)};
+  if (arguments.items == 0) return;
+  arguments.statistics = workspace.rows;
+  arguments.grad_q = grad_q.data;
+  arguments.grad_q_batch = grad_q.strides[0];
+  arguments.grad_q_row = grad_q.strides[1];
+  arguments.grad_q_head = grad_q.strides[2];
+  arguments.head_dim = static_cast<int>(problem.head_dim);
+  arguments.scale = problem.softmax_scale();
+  const Launch launch{tensors, arguments, stream};
+  if (problem.dtype == DType::bf16)
+    with_shape<__nv_bfloat16, kForm>(head_dim, launch);
+  else
+    with_shape<__half, kForm>(head_dim, launch);
+}
+
+template void launch_query_gradient<MaskForm::intervals>(const Plan&, const BackwardTensors&, const DeviceTiles&,
+                                                         const BackwardWorkspace&, int, int*, cudaStream_t);
+template void launch_query_gradient<MaskForm::bits>(const Plan&, const BackwardTensors&, const DeviceTiles&,
+                                                    const BackwardWorkspace&, int, int*, cudaStream_t);
+
+}  // namespace flashmask::cuda::sm90
