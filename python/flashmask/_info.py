@@ -66,13 +66,14 @@ def _installed(name: str) -> str | None:
 def as_text(facts: dict[str, Any]) -> str:
     """A table for people."""
     lines = [f"{name.replace('_', ' '):<18}{_cell(value)}" for name, value in facts.items() if name != "kernels"]
+    width = max((len(kernel["name"]) for kernel in facts["kernels"]), default=0) + 2
     for form in FORMS:
         rows = [kernel for kernel in facts["kernels"] if kernel["predicate"] == form]
-        lines += ["", f"{'kernels for masks as ' + form:<52}{'tile':<12}runs here"]
+        lines += ["", f"{'kernels for masks as ' + form:<{width}}{'tile':<12}runs here"]
         for kernel in rows:
             tile = "{} x {}".format(*kernel["tile"])
             runs = "yes" if kernel["runs"] else f"no: {kernel['why_not']}"
-            lines.append(f"{kernel['name']:<52}{tile:<12}{runs}")
+            lines.append(f"{kernel['name']:<{width}}{tile:<12}{runs}")
     return "\n".join(lines)
 
 
