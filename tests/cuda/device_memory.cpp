@@ -21,6 +21,8 @@ int device_count() {
   return 0;
 }
 
+cudaEvent_t event_of(const std::shared_ptr<void>& held) { return static_cast<cudaEvent_t>(held.get()); }
+
 }  // namespace
 
 std::vector<DeviceFacts> cuda_devices() {
@@ -64,21 +66,16 @@ void DeviceMemory::download(void* to) const {
 DeviceEvent::DeviceEvent() {
   cudaEvent_t event = nullptr;
   expect_success(cudaEventCreate(&event), "cudaEventCreate");
-  event_ = event;
+  event_.reset(event, [](cudaEvent_t made) { cudaEventDestroy(made); });
 }
 
-DeviceEvent::~DeviceEvent() { cudaEventDestroy(static_cast<cudaEvent_t>(event_)); }
-
-void DeviceEvent::record() {
-  expect_success(cudaEventRecord(static_cast<cudaEvent_t>(event_), nullptr), "cudaEventRecord");
-}
+void DeviceEvent::record() { expect_success(cudaEventRecord(event_of(event_), nullptr), "cudaEventRecord"); }
 
 double DeviceEvent::seconds_since(const DeviceEvent& earlier) const {
   float milliseconds = 0;
-  expect_success(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)), "cudaEventSynchronize");
-  expect_success(
-      cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.event_), static_cast<cudaEvent_t>(event_)),
-      "cudaEventElapsedTime");
+  expect_success(cudaEventSynchronize(event_of(event_)), "cudaEventSynchronize");
+  expect_success(cudaEventElapsedTime(&milliseconds, event_of(earlier.event_), event_of(event_)),
+                 "cudaEventElapsedTime");
   return 1e-3 * static_cast<double>(milliseconds);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -52,16 +53,13 @@ class DeviceMemory {
 class DeviceEvent {
  public:
   DeviceEvent();
-  ~DeviceEvent();
-  DeviceEvent(const DeviceEvent&) = delete;
-  DeviceEvent& operator=(const DeviceEvent&) = delete;
 
   void record();
   /// Waits for both.
   double seconds_since(const DeviceEvent& earlier) const;
 
  private:
-  void* event_ = nullptr;
+  std::shared_ptr<void> event_;
 };
 
 /// A copy of a host tensor on the current device.

@@ -24,7 +24,6 @@ void DeviceMemory::upload(const void*) { refuse(); }
 void DeviceMemory::download(void*) const { refuse(); }
 
 DeviceEvent::DeviceEvent() { refuse(); }
-DeviceEvent::~DeviceEvent() = default;
 void DeviceEvent::record() { refuse(); }
 double DeviceEvent::seconds_since(const DeviceEvent&) const { refuse(); }
 
