@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, masking_uti
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
 import flashmask  # noqa: E402
-from flashmask.transformers import _once, flashmask_attention_forward, flashmask_mask, register  # noqa: E402
+from flashmask.transformers import _once, _register, flashmask_attention_forward, flashmask_mask, register  # noqa: E402
 from flashmask.transformers._indices import Indices  # noqa: E402
 from flashmask.transformers._layer_mask import Call, layer_mask  # noqa: E402
 from flashmask.transformers._recognise import Keys, recognise_traced  # noqa: E402
@@ -360,7 +360,8 @@ def test_registers_other_names_and_any_number_of_times(monkeypatch):
 
 
 def test_refuses_versions_that_describe_masks_in_another_way(monkeypatch):
-    monkeypatch.setattr(transformers, "__version__", "5.4.0")
+    # Not the module imported here: loading its lazy parts, such as the Trainer, leaves another one under the name.
+    monkeypatch.setattr(_register.transformers, "__version__", "5.4.0")
     with pytest.raises(ImportError, match=r"Transformers 5.4.0 is installed; .* needs 5.5 or newer"):
         register()
 
