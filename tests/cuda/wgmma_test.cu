@@ -111,7 +111,8 @@ __global__ void overwrite(float* out) {
   for (float& value : d) value = NAN;
   pin(d);
   wgmma_fence();
-  Products<T, kColumns>::ss(d, tile_descriptor(shared_address(a), 16), tile_descriptor(shared_address(b), 16), 0);
+  const TileDescriptor left(shared_address(a), 16), right(shared_address(b), 16);
+  Products<T, kColumns>::ss(d, left.at(0), right.at(0), 0);
   wgmma_commit();
   wgmma_wait<0>();
   pin(d);

@@ -4,11 +4,11 @@
 #include "cuda/device.h"
 #include "cuda/sm90/backward.h"
 #include "cuda/sm90/column_kernel.cuh"
-#include "cuda/sm90/problem_refusal.h"
+#include "cuda/sm90/kernel_row.h"
+#include "cuda/sm90/launch.cuh"
 #include "cuda/sm90/query_gradient.h"
 #include "cuda/sm90/row_statistics.h"
 #include "cuda/sm90/tensor_map.h"
-#include "cuda/status.h"
 #include "cuda/tile_map.h"
 #include "dispatch/plan_choice.h"
 
@@ -18,24 +18,11 @@ namespace {
 /// Of queries, their gradients and those of the output whose heads run side by side, in an L2 cache of 50 to 60 MB.
 constexpr std::int64_t kSectionBytes = std::int64_t{36} << 20;
 
-template <class T>
-constexpr DType kDType = DType::bf16;
-template <>
-constexpr DType kDType<__half> = DType::f16;
-
 template <class Shape>
-KernelInfo info_of() {
-  KernelInfo info;
-  info.arch = "sm90";
-  info.direction = Direction::backward;
-  info.dtype = kDType<typename Shape::Element>;
-  info.device = DeviceType::cuda;
-  info.tile = {Shape::kRows, Shape::kColumns};
-  info.predicate = Shape::kForm;
+KernelInfo row_info() {
+  KernelInfo info = info_of<Shape>(Direction::backward, std::to_string(Shape::kHeadDim), tile_name<Shape>());
   info.deterministic = !Shape::kSums;
-  info.name = info.arch + ".backward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + ".m" +
-              std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns) + "." + to_string(Shape::kForm) +
-              (Shape::kSums ? "" : ".deterministic");
+  if (info.deterministic) info.name += ".deterministic";
   return info;
 }
 
@@ -109,13 +96,9 @@ void launch_columns(const Plan& plan, const BackwardTensors& tensors, const Back
   const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
   const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
   const CUtensorMap grad_o = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows);
-  constexpr int kSharedBytes = sizeof(ColumnMemory<Shape>);
-  static_assert(kSharedBytes <= kSharedMemory);
-  check(cudaFuncSetAttribute(column_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-        "backward: shared memory");
   const int blocks = std::min(std::max(arguments.items, arguments.all_row_tiles), multiprocessors());
-  column_kernel<Shape><<<blocks, Shape::kThreads, kSharedBytes, stream>>>(q, k, v, grad_o, arguments);
-  check(cudaGetLastError(), "backward: column_kernel");
+  launch<ColumnMemory<Shape>>("backward: columns", column_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v,
+                              grad_o, arguments);
 }
 
 void check_tensor_rows(const BackwardTensors& tensors) {
@@ -129,19 +112,9 @@ void check_tensor_rows(const BackwardTensors& tensors) {
 /// The gradient of q in sums that blocks add to in any order, or, where the shape has none, by a pass over rows.
 /// Passes: further ones over columns.
 template <class Shape, class... Passes>
-class Row final : public BackwardKernel {
+class Row final : public KernelRow<BackwardKernel> {
  public:
-  Row() : BackwardKernel(info_of<Shape>()) {}
-
-  std::string refusal() const override { return capability_refusal(9, 0); }
-
-  std::string refusal(const Problem& problem) const override {
-    return problem_refusal(problem, Shape::kHeadDim, Shape::kHeadDim);
-  }
-
-  double measure_peak() const override {
-    throw Error(Status::unsupported, info().name + ": the peak of a GPU is not measured");
-  }
+  Row() : KernelRow(row_info<Shape>(), Shape::kHeadDim, Shape::kHeadDim) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;

@@ -1,42 +1,16 @@
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "cuda/device.h"
 #include "cuda/sm90/forward.h"
 #include "cuda/sm90/forward_kernel.cuh"
-#include "cuda/sm90/problem_refusal.h"
+#include "cuda/sm90/kernel_row.h"
+#include "cuda/sm90/launch.cuh"
 #include "cuda/sm90/tensor_map.h"
-#include "cuda/status.h"
 #include "dispatch/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {
-
-template <class T>
-constexpr DType kDType = DType::bf16;
-template <>
-constexpr DType kDType<__half> = DType::f16;
-
-template <class Shape>
-std::string tile_name() {
-  return "m" + std::to_string(Shape::kRows) + "n" + std::to_string(Shape::kColumns);
-}
-
-template <class Shape>
-KernelInfo info_of(const std::string& tiles) {
-  const std::string value_dim = Shape::kValueDim == Shape::kHeadDim ? "" : "v" + std::to_string(Shape::kValueDim);
-  KernelInfo info;
-  info.arch = "sm90";
-  info.direction = Direction::forward;
-  info.dtype = kDType<typename Shape::Element>;
-  info.device = DeviceType::cuda;
-  info.tile = {Shape::kRows, Shape::kColumns};
-  info.predicate = Shape::kForm;
-  info.name = info.arch + ".forward." + to_string(info.dtype) + ".d" + std::to_string(Shape::kHeadDim) + value_dim +
-              "." + tiles + "." + to_string(Shape::kForm);
-  return info;
-}
 
 ForwardArguments arguments_of(const Plan& plan, const DeviceTiles& tiles, const ForwardTensors& tensors,
                               int* next_item) {
@@ -53,33 +27,20 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceTiles& tiles, const 
 }
 
 template <class Shape>
-void launch(const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
+void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
   const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
   const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
   const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
-  constexpr int kSharedBytes = sizeof(RowMemory<Shape>);
-  check(cudaFuncSetAttribute(forward_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-        "forward: shared memory");
   const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
-  forward_kernel<Shape><<<blocks, Shape::kThreads, kSharedBytes, stream>>>(q, k, v, arguments);
-  check(cudaGetLastError(), "forward");
+  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, arguments);
 }
 
 /// What rows over tiles of one shape and of two have in common.
 template <class Shape>
-class Row : public ForwardKernel {
+class Row : public KernelRow<ForwardKernel> {
  public:
-  using ForwardKernel::ForwardKernel;
-
-  std::string refusal() const override { return capability_refusal(9, 0); }
-
-  std::string refusal(const Problem& problem) const override {
-    return problem_refusal(problem, Shape::kHeadDim, Shape::kValueDim);
-  }
-
-  double measure_peak() const override {
-    throw Error(Status::unsupported, info().name + ": the peak of a GPU is not measured");
-  }
+  explicit Row(const std::string& tiles)
+      : KernelRow(info_of<Shape>(Direction::forward, heads(), tiles), Shape::kHeadDim, Shape::kValueDim) {}
 
   /// A counter of row tiles a launch.
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
@@ -90,21 +51,28 @@ class Row : public ForwardKernel {
     auto* const next_items = reinterpret_cast<int*>(execution.workspace);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     check(cudaMemsetAsync(next_items, 0, 2 * sizeof(int), stream), "forward: clearing the workspace");
-    attend(plan, tensors, next_items, stream);
+    launch_all(plan, tensors, next_items, stream);
   }
 
  private:
-  virtual void attend(const Plan& plan, const ForwardTensors& tensors, int* next_items, cudaStream_t stream) const = 0;
+  static std::string heads() {
+    return std::to_string(Shape::kHeadDim) +
+           (Shape::kValueDim == Shape::kHeadDim ? "" : "v" + std::to_string(Shape::kValueDim));
+  }
+
+  virtual void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
+                          cudaStream_t stream) const = 0;
 };
 
 template <class Shape>
 class FixedRow final : public Row<Shape> {
  public:
-  FixedRow() : Row<Shape>(info_of<Shape>(tile_name<Shape>())) {}
+  FixedRow() : Row<Shape>(tile_name<Shape>()) {}
 
  private:
-  void attend(const Plan& plan, const ForwardTensors& tensors, int* next_items, cudaStream_t stream) const override {
-    launch<Shape>(arguments_of(plan, PlanAccess::device(plan).forward, tensors, next_items), tensors, stream);
+  void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
+                  cudaStream_t stream) const override {
+    attend<Shape>(arguments_of(plan, PlanAccess::device(plan).forward, tensors, next_items), tensors, stream);
   }
 };
 
@@ -113,21 +81,22 @@ template <class Shape, class Finer>
 class ChoosingRow final : public Row<Shape> {
  public:
   explicit ChoosingRow(float area)
-      : Row<Shape>(info_of<Shape>(tile_name<Shape>() + "+" + tile_name<Finer>())),
+      : Row<Shape>(tile_name<Shape>() + "+" + tile_name<Finer>()),
         limit_(area * Shape::kRows * Shape::kColumns / (Finer::kRows * Finer::kColumns)) {}
 
   std::optional<TileShape> finer_tile() const override { return TileShape{Finer::kRows, Finer::kColumns}; }
 
  private:
-  void attend(const Plan& plan, const ForwardTensors& tensors, int* next_items, cudaStream_t stream) const override {
+  void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
+                  cudaStream_t stream) const override {
     const DevicePlan& made = PlanAccess::device(plan);
     ForwardArguments arguments = arguments_of(plan, made.forward, tensors, next_items);
     arguments.choice = {made.visited, limit_, false};
-    launch<Shape>(arguments, tensors, stream);
+    attend<Shape>(arguments, tensors, stream);
     if (made.visited == nullptr) return;
     arguments = arguments_of(plan, made.finer, tensors, next_items + 1);
     arguments.choice = {made.visited, limit_, true};
-    launch<Finer>(arguments, tensors, stream);
+    attend<Finer>(arguments, tensors, stream);
   }
 
   float limit_;

@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "cuda/device.h"
+#include "cuda/sm90/launch.cuh"
 #include "cuda/sm90/query_gradient.h"
 #include "cuda/sm90/query_gradient_kernel.cuh"
 #include "cuda/sm90/tensor_map.h"
-#include "cuda/status.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {
@@ -30,7 +30,7 @@ auto with_shape(int head_dim, const Body& body) {
   return body(ShapeOf<T, kForm, 256>{});
 }
 
-struct Launch {
+struct WithShape {
   const BackwardTensors& tensors;
   QueryGradientArguments arguments;
   cudaStream_t stream;
@@ -41,13 +41,9 @@ struct Launch {
     const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
     const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
     const CUtensorMap grad_o = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows);
-    constexpr int kSharedBytes = sizeof(RowMemory<Shape>);
-    static_assert(kSharedBytes <= kSharedMemory);
-    check(cudaFuncSetAttribute(query_gradient_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-          "backward: shared memory of the gradient of q");
     const int blocks = std::min(arguments.items, multiprocessors());
-    query_gradient_kernel<Shape><<<blocks, Shape::kThreads, kSharedBytes, stream>>>(q, k, v, grad_o, arguments);
-    check(cudaGetLastError(), "backward: the gradient of q");
+    launch<RowMemory<Shape>>("backward: the gradient of q", query_gradient_kernel<Shape>, blocks, Shape::kThreads,
+                             stream, q, k, v, grad_o, arguments);
   }
 };
 
@@ -65,7 +61,6 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
                            const BackwardWorkspace& workspace, int head_dim, int* next_item, cudaStream_t stream) {
   const Problem& problem = plan.problem();
   const TensorView& grad_q = tensors.grad_q;
-  check_rows("backward: grad_q", grad_q);
   QueryGradientArguments arguments{row_arguments(plan, tiles, next_item)};
   if (arguments.items == 0) return;
   arguments.statistics = workspace.rows;
@@ -75,11 +70,11 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
   arguments.grad_q_head = grad_q.strides[2];
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.scale = problem.softmax_scale();
-  const Launch launch{tensors, arguments, stream};
+  const WithShape run{tensors, arguments, stream};
   if (problem.dtype == DType::bf16)
-    with_shape<__nv_bfloat16, kForm>(head_dim, launch);
+    with_shape<__nv_bfloat16, kForm>(head_dim, run);
   else
-    with_shape<__half, kForm>(head_dim, launch);
+    with_shape<__half, kForm>(head_dim, run);
 }
 
 template void launch_query_gradient<MaskForm::intervals>(const Plan&, const BackwardTensors&, const DeviceTiles&,

@@ -30,15 +30,8 @@ __device__ __forceinline__ void pin(float (&values)[kCount]) {
 
 /// What a tile in shared memory looks like to wgmma: panels of 64 elements (128 bytes) a row, 128-byte swizzle,
 /// 1024-byte aligned. `stride` between groups of eight rows is 1024 bytes; `leading`, between panels, matters where
-/// rows are k only.
-__device__ __forceinline__ std::uint64_t tile_descriptor(std::uint32_t address, std::uint32_t leading_bytes) {
-  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
-  constexpr std::uint64_t kStride = std::uint64_t{1024 >> 4} << 32;
-  return kSwizzle128 | kStride | (std::uint64_t{leading_bytes >> 4} << 16) | ((address & 0x3FFFF) >> 4);
-}
-
-/// The same with its words apart: a step through a tile changes the low one alone, by an addition. Warps of a warpgroup
-/// keep it in uniform registers where their address is the same for all lanes, as the compiler sees it.
+/// rows are k only. The words apart: a step through a tile changes the low one alone, by an addition. Warps of a
+/// warpgroup keep it in uniform registers where their address is the same for all lanes, as the compiler sees it.
 class TileDescriptor {
  public:
   __device__ __forceinline__ TileDescriptor(std::uint32_t address, std::uint32_t leading_bytes)

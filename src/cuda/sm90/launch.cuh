@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <type_traits>
+
+#include "cuda/sm90/ring.cuh"
+#include "cuda/status.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// Launches blocks of a kernel that share a Memory each. `what` is called so where that fails.
+template <class Memory, class... Parameters>
+void launch(const std::string& what, void (*kernel)(Parameters...), int blocks, int threads, cudaStream_t stream,
+            const std::type_identity_t<Parameters>&... arguments) {
+  constexpr int kBytes = sizeof(Memory);
+  static_assert(kBytes <= kSharedMemory);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), what + ": shared memory");
+  kernel<<<blocks, threads, kBytes, stream>>>(arguments...);
+  check(cudaGetLastError(), what);
+}
+
+}  // namespace flashmask::cuda::sm90
