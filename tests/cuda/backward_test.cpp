@@ -11,6 +11,7 @@
 #include "check/random_numbers.h"
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "cuda/kernels_under_test.h"
 #include "cuda/status.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
@@ -24,26 +25,8 @@ namespace {
 using check::AttentionTensors;
 using check::DeviceMemory;
 using check::DeviceTensor;
+using check::head_dim_of;
 using check::RandomNumbers;
-
-std::vector<KernelInfo> backward_kernels() {
-  std::vector<KernelInfo> chosen;
-  for (const KernelInfo& kernel : kernels())
-    if (kernel.device == DeviceType::cuda && kernel.direction == Direction::backward) chosen.push_back(kernel);
-  return chosen;
-}
-
-std::string test_name(const testing::TestParamInfo<KernelInfo>& info) {
-  std::string name = info.param.name;
-  for (char& letter : name)
-    if (letter == '.') letter = '_';
-  return name;
-}
-
-/// Of the kernel's name, such as 128 in sm90.backward.bf16.d128.m64n128.intervals.
-std::int64_t head_dim_of(const KernelInfo& kernel) {
-  return std::stoll(kernel.name.substr(kernel.name.find(".d") + 2));
-}
 
 Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t columns) {
   Problem problem;
@@ -321,7 +304,8 @@ TEST_P(SM90Backward, NamesATensorThatLiesBadly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, SM90Backward, testing::ValuesIn(backward_kernels()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, SM90Backward, testing::ValuesIn(check::cuda_kernels(Direction::backward)),
+                         check::test_name);
 
 }  // namespace
 }  // namespace flashmask

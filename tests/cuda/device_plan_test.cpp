@@ -10,6 +10,8 @@
 
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "cuda/kernels_under_test.h"
+#include "cuda/plan_in_memory.h"
 #include "cuda/status.h"
 #include "cuda/tile_words.h"
 #include "dispatch/plan_choice.h"
@@ -25,14 +27,13 @@ namespace flashmask {
 namespace {
 
 using check::DeviceMemory;
+using check::PlanInMemory;
 
 /// Of bfloat16: float16 has the same tiles.
 std::vector<KernelInfo> forward_kernels(MaskForm form) {
-  std::vector<KernelInfo> chosen;
-  for (const KernelInfo& kernel : kernels())
-    if (kernel.device == DeviceType::cuda && kernel.direction == Direction::forward && kernel.dtype == DType::bf16 &&
-        kernel.predicate == form)
-      chosen.push_back(kernel);
+  std::vector<KernelInfo> chosen = check::cuda_kernels(Direction::forward);
+  std::erase_if(chosen,
+                [form](const KernelInfo& kernel) { return kernel.dtype != DType::bf16 || kernel.predicate != form; });
   return chosen;
 }
 
@@ -42,7 +43,7 @@ Problem problem_for(const KernelInfo& kernel, const MaskShape& mask) {
   problem.query_length = mask.rows;
   problem.key_length = mask.columns;
   problem.query_heads = problem.kv_heads = mask.heads;
-  problem.head_dim = std::stoll(kernel.name.substr(kernel.name.find(".d") + 2));
+  problem.head_dim = check::head_dim_of(kernel);
   problem.value_dim = std::min<std::int64_t>(problem.head_dim, 128);
   problem.dtype = kernel.dtype;
   problem.device = {DeviceType::cuda, 0};
@@ -56,18 +57,7 @@ std::vector<T> download(const T* from, std::size_t count) {
   return values;
 }
 
-/// A plan of a kernel and the memory it lives in.
-struct PlacedPlan {
-  DeviceMemory memory;
-  Plan plan;
-
-  template <class Source>
-  PlacedPlan(const Source& mask, const Problem& problem, const PlanOptions& options)
-      : memory(plan_bytes(mask, problem, options)),
-        plan(flashmask::plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options)) {}
-
-  const DevicePlan& on_device() const { return PlanAccess::device(plan); }
-};
+const DevicePlan& on_device(const PlanInMemory& placed) { return PlanAccess::device(placed.plan); }
 
 PlanOptions options_for(const KernelInfo& kernel) { return {.form = kernel.predicate, .kernel = kernel.name}; }
 
@@ -82,13 +72,13 @@ std::uint32_t expect_rows(const DeviceTiles& tiles, const Mask& mask, const std:
 /// Tiles of each direction are what the host's schedule says.
 template <class Source>
 void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo& kernel, const std::string& name) {
-  const PlacedPlan placed(source, problem_for(kernel, mask.shape()), {.form = {}, .kernel = kernel.name});
-  std::vector<std::uint32_t> visited = {expect_rows(placed.on_device().forward, mask, name + ", " + kernel.name)};
-  if (placed.on_device().visited != nullptr) {
-    visited.push_back(expect_rows(placed.on_device().finer, mask, name + ", finer, " + kernel.name));
-    EXPECT_EQ(download(placed.on_device().visited, 2), visited) << name << ", " << kernel.name;
+  const PlanInMemory placed(source, problem_for(kernel, mask.shape()), {.form = {}, .kernel = kernel.name});
+  std::vector<std::uint32_t> visited = {expect_rows(on_device(placed).forward, mask, name + ", " + kernel.name)};
+  if (on_device(placed).visited != nullptr) {
+    visited.push_back(expect_rows(on_device(placed).finer, mask, name + ", finer, " + kernel.name));
+    EXPECT_EQ(download(on_device(placed).visited, 2), visited) << name << ", " << kernel.name;
   }
-  const DeviceTiles& backward = placed.on_device().backward;
+  const DeviceTiles& backward = on_device(placed).backward;
   if (backward.by_column == nullptr) return;
   const auto columns = check::column_words_of(schedule(mask.lowered(), backward.tile));
   EXPECT_EQ(download(backward.by_column, columns.size()), columns) << name << ", backward, " << kernel.name;
@@ -136,8 +126,8 @@ template <class Source>
 void expect_scores(const Source& source, const Mask& mask, const std::string& name) {
   const KernelInfo kernel = forward_kernels(MaskForm::bits).front();
   const MaskShape& shape = mask.shape();
-  const PlacedPlan placed(source, problem_for(kernel, shape), options_for(kernel));
-  const Cells cells(placed.on_device().mask);
+  const PlanInMemory placed(source, problem_for(kernel, shape), options_for(kernel));
+  const Cells cells(on_device(placed).mask);
   std::int64_t wrong = 0;
   for (std::int64_t list = 0; list < shape.batch * shape.heads; ++list)
     for (std::int64_t row = 0; row < shape.rows; ++row)
@@ -294,7 +284,7 @@ TEST(DevicePlan, TakesNoKernelWhoseTilesLieInTwoBlocks) {
     EXPECT_NE(refusal([&] { plan_bytes(blocks.on_device, problem, {.kernel = kernel.name}); }, Status::unsupported)
                   .find("do not divide the blocks of 128"),
               std::string::npos);
-    const PlacedPlan placed(blocks.mask, problem, {});
+    const PlanInMemory placed(blocks.mask, problem, {});
     EXPECT_EQ(128 % placed.plan.kernel(Direction::forward).tile.rows, 0);
   }
 }

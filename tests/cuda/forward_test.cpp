@@ -12,6 +12,8 @@
 #include "check/naive_attention.h"
 #include "corpus/corpus.h"
 #include "cuda/device_memory.h"
+#include "cuda/kernels_under_test.h"
+#include "cuda/plan_in_memory.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
@@ -25,31 +27,9 @@ namespace {
 using check::AttentionTensors;
 using check::DeviceMemory;
 using check::DeviceTensor;
-
-std::vector<KernelInfo> forward_kernels() {
-  std::vector<KernelInfo> chosen;
-  for (const KernelInfo& kernel : kernels())
-    if (kernel.device == DeviceType::cuda && kernel.direction == Direction::forward) chosen.push_back(kernel);
-  return chosen;
-}
-
-std::string test_name(const testing::TestParamInfo<KernelInfo>& info) {
-  std::string name = info.param.name;
-  for (char& letter : name)
-    if (letter == '.' || letter == '+') letter = '_';
-  return name;
-}
-
-/// Of the kernel's name, such as 128 in sm90.forward.bf16.d128.m128n128.intervals.
-std::int64_t head_dim_of(const KernelInfo& kernel) {
-  return std::stoll(kernel.name.substr(kernel.name.find(".d") + 2));
-}
-
-/// 128 in sm90.forward.bf16.d192v128.m128n128.intervals; without a "v" that of the heads.
-std::int64_t value_dim_of(const KernelInfo& kernel) {
-  const std::size_t at = kernel.name.find(".d") + 2, value = kernel.name.find('v', at);
-  return value < kernel.name.find('.', at) ? std::stoll(kernel.name.substr(value + 1)) : head_dim_of(kernel);
-}
+using check::head_dim_of;
+using check::PlanInMemory;
+using check::value_dim_of;
 
 Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t columns) {
   Problem problem;
@@ -64,17 +44,6 @@ Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t co
   problem.device = {DeviceType::cuda, 0};
   return problem;
 }
-
-/// A plan and the memory it lives in.
-struct PlacedPlan {
-  DeviceMemory memory;
-  Plan plan;
-
-  template <class Source>
-  PlacedPlan(const Source& mask, const Problem& problem, const PlanOptions& options)
-      : memory(plan_bytes(mask, problem, options)),
-        plan(flashmask::plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options)) {}
-};
 
 /// Runs on the device; o and lse of `tensors` receive the results.
 void run(const Plan& plan, AttentionTensors& tensors) {
@@ -142,7 +111,7 @@ TEST_P(SM90Forward, HoldsTheBoundOverTheCorpus) {
       if (!reads(mask)) continue;
       const Problem problem = problem_for(GetParam(), size.rows, size.columns);
       AttentionTensors tensors(problem, turn);
-      const PlacedPlan placed(mask, problem, options());
+      const PlanInMemory placed(mask, problem, options());
       run(placed.plan, tensors);
       expect_accurate(mask, problem, tensors, entry.name + " " + std::to_string(size.rows));
     }
@@ -153,9 +122,9 @@ TEST_P(SM90Forward, VisitingEveryTileGivesTheSameBits) {
   const Problem problem = problem_for(GetParam(), 700, 900);
   const Mask mask = masks::sliding_window(700, 900, 230);
   AttentionTensors tensors(problem, 3);
-  run(PlacedPlan(mask, problem, options()).plan, tensors);
+  run(PlanInMemory(mask, problem, options()).plan, tensors);
   const auto skipping = bits_of(tensors);
-  run(PlacedPlan(mask, problem, options(Visit::all)).plan, tensors);
+  run(PlanInMemory(mask, problem, options(Visit::all)).plan, tensors);
   EXPECT_EQ(bits_of(tensors), skipping);
 }
 
@@ -163,7 +132,7 @@ TEST_P(SM90Forward, RepeatsToTheBit) {
   const Problem problem = problem_for(GetParam(), 1500, 1500);
   const Mask mask = masks::causal_document(std::vector<std::int64_t>{100, 700, 37, 500}, 1500);
   AttentionTensors tensors(problem, 4);
-  const PlacedPlan placed(mask, problem, options());
+  const PlanInMemory placed(mask, problem, options());
   run(placed.plan, tensors);
   const auto first = bits_of(tensors);
   for (int repeat = 0; repeat < 1000; ++repeat) {
@@ -176,7 +145,7 @@ TEST_P(SM90Forward, KeysInSkippedTilesMayHoldAnything) {
   const Problem problem = problem_for(GetParam(), 512, 1024);
   const Mask mask = masks::sliding_window(512, 1024, 100);  // nobody sees the first 413 columns
   AttentionTensors tensors(problem, 5);
-  const PlacedPlan placed(mask, problem, options());
+  const PlanInMemory placed(mask, problem, options());
   run(placed.plan, tensors);
   const auto clean = bits_of(tensors);
   const std::int64_t poisoned = 384 * problem.kv_heads;
@@ -191,7 +160,7 @@ TEST_P(SM90Forward, HoldsTheBoundOverRaggedSizes) {
     const Problem problem = problem_for(GetParam(), size.rows, size.columns);
     const Mask mask = masks::sliding_window(size.rows, size.columns, 91);
     AttentionTensors tensors(problem, 8);
-    run(PlacedPlan(mask, problem, options()).plan, tensors);
+    run(PlanInMemory(mask, problem, options()).plan, tensors);
     expect_accurate(mask, problem, tensors, std::to_string(size.rows) + " x " + std::to_string(size.columns));
   }
 }
@@ -203,11 +172,11 @@ TEST_P(SM90Forward, VisitingEveryTileUnderABlockMapGivesTheSameBits) {
   const Mask mask = masks::causal(700, 900) & BlockMap({1, 1, 700, 900}, 128, keep);
   if (!reads(mask)) GTEST_SKIP() << "the kernel's tiles do not divide blocks";
   AttentionTensors tensors(problem, 9);
-  run(PlacedPlan(mask, problem, options()).plan, tensors);
+  run(PlanInMemory(mask, problem, options()).plan, tensors);
   expect_accurate(mask, problem, tensors, "block map");
   const auto skipping = bits_of(tensors);
   const std::string own = GetParam().name, bits = own.substr(0, own.rfind('.')) + ".bits";
-  run(PlacedPlan(mask, problem, {.visit = Visit::all, .kernel = bits}).plan, tensors);
+  run(PlanInMemory(mask, problem, {.visit = Visit::all, .kernel = bits}).plan, tensors);
   EXPECT_EQ(bits_of(tensors), skipping);
 }
 
@@ -222,9 +191,9 @@ TEST_P(SM90Forward, ReadsRowIndicesThatLieOnTheDevice) {
   const DeviceRowIndices on_device{static_cast<const std::int32_t*>(values.data()), rows.shape, rows.vectors,
                                    rows.causal};
   AttentionTensors tensors(problem, 6);
-  run(PlacedPlan(mask, problem, options()).plan, tensors);
+  run(PlanInMemory(mask, problem, options()).plan, tensors);
   const auto from_host = bits_of(tensors);
-  run(PlacedPlan(on_device, problem, options()).plan, tensors);
+  run(PlanInMemory(on_device, problem, options()).plan, tensors);
   EXPECT_EQ(bits_of(tensors), from_host);
 }
 
@@ -235,7 +204,7 @@ TEST_P(SM90Forward, PadsSmallerHeads) {
     problem.value_dim = value_dim_of(GetParam()) - 24;
     const Mask mask = masks::causal(200, 333);
     AttentionTensors tensors(problem, 7);
-    run(PlacedPlan(mask, problem, options()).plan, tensors);
+    run(PlanInMemory(mask, problem, options()).plan, tensors);
     expect_accurate(mask, problem, tensors, "head dim " + std::to_string(head_dim));
   }
 }
@@ -255,12 +224,12 @@ TEST_P(SM90Forward, AsksForAPlace) {
 std::vector<std::byte> bits_from(const std::string& kernel, const Mask& mask, const Problem& problem) {
   AttentionTensors tensors(problem, 8);
   const MaskForm form = kernel.ends_with("bits") ? MaskForm::bits : MaskForm::intervals;
-  run(PlacedPlan(mask, problem, {.form = form, .kernel = kernel}).plan, tensors);
+  run(PlanInMemory(mask, problem, {.form = form, .kernel = kernel}).plan, tensors);
   return bits_of(tensors);
 }
 
 TEST(SM90TileChoice, TakesFinerTilesForShortDocumentsOnly) {
-  for (const KernelInfo& kernel : forward_kernels()) {
+  for (const KernelInfo& kernel : check::cuda_kernels(Direction::forward)) {
     const std::size_t plus = kernel.name.find('+');
     if (plus == std::string::npos) continue;
     const std::size_t tiles = kernel.name.find(".m"), end = kernel.name.find('.', plus);
@@ -275,7 +244,8 @@ TEST(SM90TileChoice, TakesFinerTilesForShortDocumentsOnly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, SM90Forward, testing::ValuesIn(forward_kernels()), test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, SM90Forward, testing::ValuesIn(check::cuda_kernels(Direction::forward)),
+                         check::test_name);
 
 }  // namespace
 }  // namespace flashmask

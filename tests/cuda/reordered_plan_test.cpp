@@ -7,6 +7,7 @@
 #include "check/host_tensor.h"
 #include "check/naive_attention.h"
 #include "cuda/device_memory.h"
+#include "cuda/plan_in_memory.h"
 #include "cuda/status.h"
 #include "dispatch/refusal.h"
 #include "flashmask/builders.h"
@@ -21,6 +22,7 @@ namespace {
 using check::AttentionTensors;
 using check::DeviceMemory;
 using check::DeviceTensor;
+using check::PlanInMemory;
 
 Problem problem_for(const Mask& mask, std::int64_t head_dim) {
   Problem problem;
@@ -100,12 +102,10 @@ class ReorderedCall {
 
 void expect_right_when_reordered(const Mask& mask, std::int64_t head_dim) {
   const Problem problem = problem_for(mask, head_dim);
-  const PlanOptions options{.reorder = true};
-  const DeviceMemory memory(plan_bytes(mask, problem, options));
-  const Plan placed = plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options);
-  ASSERT_TRUE(placed.reordering()->gained) << placed.reordering()->why;
+  const PlanInMemory placed(mask, problem, {.reorder = true});
+  ASSERT_TRUE(placed.plan.reordering()->gained) << placed.plan.reordering()->why;
   ReorderedCall call(mask, problem);
-  call.run(placed);
+  call.run(placed.plan);
   call.expect_accurate();
 }
 
@@ -124,21 +124,18 @@ TEST(ReorderedOnDevice, TakesWhatReorderFound) {
   const Problem problem = problem_for(mask, 128);
   const Reordering found = reorder(mask, {128, 128});
   ASSERT_TRUE(found.gained);
-  const DeviceMemory memory(plan_bytes(found, problem));
   ReorderedCall call(mask, problem);
-  call.run(plan(found, problem, {nullptr, memory.data(), memory.bytes()}));
+  call.run(PlanInMemory(found, problem).plan);
   call.expect_accurate();
 }
 
 TEST(ReorderedOnDevice, StaysAsItIsWhereNothingIsGained) {
   const Mask mask = masks::causal(300, 300);
   const Problem problem = problem_for(mask, 128);
-  const PlanOptions options{.reorder = true};
-  const DeviceMemory memory(plan_bytes(mask, problem, options));
-  const Plan placed = plan(mask, problem, {nullptr, memory.data(), memory.bytes()}, options);
-  EXPECT_FALSE(placed.reordering()->gained);
+  const PlanInMemory placed(mask, problem, {.reorder = true});
+  EXPECT_FALSE(placed.plan.reordering()->gained);
   ReorderedCall call(mask, problem);
-  call.run(placed);
+  call.run(placed.plan);
   call.expect_accurate();
 }
 
