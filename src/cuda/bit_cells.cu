@@ -71,14 +71,15 @@ __device__ std::uint32_t transpose(std::uint32_t word) {
   return word;
 }
 
-/// Puts it where row_words() and column_words() have it.
-__device__ void store_cell(const CellRows& cell, std::uint32_t* words) {
+/// Puts it where row_words() and column_words() have it. Rows past the last see every column, as they do in a mask of
+/// intervals: their maxima then rise with the same tiles in both forms, and with them those of the warp's other rows.
+__device__ void store_cell(const CellRows& cell, int rows, int columns, std::uint32_t* words) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const std::uint32_t masked = ~cell.words[h][c];
+      const std::uint32_t masked = ~(lane + 32 * h < rows ? cell.words[h][c] : low_word(columns - 32 * c));
       words[c * kCellSize + h * 32 + lane] = fragment_order(masked);
       words[DeviceBits::kCellWords / 2 + h * kCellSize + c * 32 + lane] = fragment_order(transpose(masked));
     }
@@ -214,8 +215,9 @@ __global__ void __launch_bounds__(kBandThreads, 2) pack_bands(Reader reader, Cel
     const CellRows cell{{{visible[lane][2 * warp], visible[lane][2 * warp + 1]},
                          {visible[lane + 32][2 * warp], visible[lane + 32][2 * warp + 1]}}};
     const std::int64_t number = static_cast<std::int64_t>(cell_list) * grid.cell_columns + cell_column;
-    store_cell(cell, out.words + number * DeviceBits::kCellWords);
-    const CellKinds own = kinds_of(cell, grid.rows - band.cell_row * kCellSize, grid.columns - cell_column * kCellSize);
+    const int rows = grid.rows - band.cell_row * kCellSize, columns = grid.columns - cell_column * kCellSize;
+    store_cell(cell, rows, columns, out.words + number * DeviceBits::kCellWords);
+    const CellKinds own = kinds_of(cell, rows, columns);
     if (lane < 2) atomicOr(&kinds[lane], (lane == 0 ? own.partial : own.full) << 2 * warp);
   }
   __syncthreads();
@@ -266,8 +268,9 @@ __global__ void pack_entries(CellRuns cells, CellGrid grid, BitStorage out, std:
     const std::uint64_t above = rows64[lane], below = rows64[lane + 32];
     const CellRows cell{{{static_cast<std::uint32_t>(above), static_cast<std::uint32_t>(above >> 32)},
                          {static_cast<std::uint32_t>(below), static_cast<std::uint32_t>(below >> 32)}}};
-    store_cell(cell, out.words + number * DeviceBits::kCellWords);
-    const CellKinds own = kinds_of(cell, rows, grid.columns - (32 * entry + holder) * kCellSize);
+    const int columns = grid.columns - (32 * entry + holder) * kCellSize;
+    store_cell(cell, rows, columns, out.words + number * DeviceBits::kCellWords);
+    const CellKinds own = kinds_of(cell, rows, columns);
     if (lane == holder) kinds = own;
   }
   const std::uint32_t first = __shfl_sync(kAllLanes, found.number, partial == 0 ? 0 : __ffs(partial) - 1);
