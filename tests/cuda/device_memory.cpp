@@ -49,6 +49,7 @@ void synchronize_device() { expect_success(cudaDeviceSynchronize(), "cudaDeviceS
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
   expect_success(cudaMalloc(&data_, bytes + 1), "cudaMalloc of " + std::to_string(bytes) + " bytes");
   clear();
+  synchronize_device();
 }
 
 void DeviceMemory::clear() { expect_success(cudaMemsetAsync(data_, 0xff, bytes_, nullptr), "cudaMemsetAsync"); }
@@ -57,6 +58,7 @@ DeviceMemory::~DeviceMemory() { cudaFree(data_); }
 
 void DeviceMemory::upload(const void* from) {
   expect_success(cudaMemcpy(data_, from, bytes_, cudaMemcpyHostToDevice), "upload");
+  synchronize_device();
 }
 
 void DeviceMemory::download(void* to) const {

@@ -28,7 +28,8 @@ void use_device(Device device);
 /// Waits for all work of the current device.
 void synchronize_device();
 
-/// Memory of the current device, filled with 0xff: NaN in every dtype, −1 in integers.
+/// Memory of the current device, filled with 0xff: NaN in every dtype, −1 in integers. Streams need not wait for that,
+/// nor for upload(): both return once they are done.
 class DeviceMemory {
  public:
   explicit DeviceMemory(std::size_t bytes);
