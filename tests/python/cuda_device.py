@@ -1,7 +1,5 @@
 """What the tests of a GPU need: the device, tensors there, and the reason where there is none."""
 
-import re
-
 import pytest
 import torch
 from attention_oracle import assert_within_bound, random_inputs, softmax_attention, value_and_gradients
@@ -9,9 +7,6 @@ from attention_oracle import assert_within_bound, random_inputs, softmax_attenti
 from flashmask._info import kernels
 
 KERNELS = [kernel for kernel in kernels() if kernel["device"] == "cuda"]
-BACKWARD = [kernel["name"] for kernel in KERNELS if kernel["direction"] == "backward"]
-LARGEST_DIM = max((int(re.search(r"\.d(\d+)", name)[1]) for name in BACKWARD), default=0)
-DETERMINISTIC = any(name.endswith(".deterministic") for name in BACKWARD)
 
 
 def why_not():
@@ -24,16 +19,6 @@ def why_not():
 
 
 needs_gpu = pytest.mark.skipif(bool(why_not()), reason=why_not())
-needs_gradients = pytest.mark.skipif(not BACKWARD, reason="this build has no gradients on a GPU")
-needs_deterministic = pytest.mark.skipif(not DETERMINISTIC, reason="this build has no deterministic gradients on a GPU")
-
-
-def skip_unless_differentiated(form="intervals", head_dim=64):
-    """Skips where no backward kernel of this build reads a form of masks, or heads so large."""
-    if not any(f".{form}" in name for name in BACKWARD):
-        pytest.skip(f"this build has no gradients under masks of {form} on a GPU")
-    if head_dim > LARGEST_DIM:
-        pytest.skip(f"this build has gradients of heads up to {LARGEST_DIM} on a GPU")
 
 
 def inputs(batch, rows, columns, heads, kv_heads, dim, value_dim=None, dtype=torch.bfloat16, seed=0):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cuda_device import inputs, needs_deterministic, needs_gpu, needs_gradients, skip_unless_differentiated
+from cuda_device import inputs, needs_gpu
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
@@ -49,8 +49,7 @@ def test_opcheck_passes(kind):
     torch.library.opcheck(torch.ops.flashmask.snapshot.default, (rows_of(90),), test_utils=tests)
 
 
-@needs_gradients
-@pytest.mark.parametrize("deterministic", [False, pytest.param(True, marks=needs_deterministic)])
+@pytest.mark.parametrize("deterministic", [False, True])
 def test_opcheck_passes_with_gradients(deterministic):
     q, k, v = (t.requires_grad_() for t in three())
     rest = (rows_of(90), None, True, 0.3, 0.0, None, deterministic)
@@ -86,11 +85,9 @@ CALLS = {
 
 
 @pytest.mark.parametrize("kind", CALLS)
-@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=needs_gradients)])
+@pytest.mark.parametrize("gradients", [False, True])
 def test_compiles_once_for_all_lengths(kind, gradients):
     function, argument = CALLS[kind]
-    if gradients:
-        skip_unless_differentiated("bits" if kind == "booleans" else "intervals")
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(function, fullgraph=True, backend=counter)
     for tokens in LENGTHS:
@@ -130,7 +127,6 @@ def test_inductor_may_take_memory_of_row_indices_again(mode):
         torch.testing.assert_close(found, right, atol=2e-2, rtol=2e-2)
 
 
-@needs_gradients
 def test_layers_of_a_compiled_graph_that_trains_share_a_plan(monkeypatch):
     from flashmask import _device_plans
 
@@ -176,7 +172,6 @@ def test_autocast_casts_as_sdpa_does(dtype):
     assert torch.equal(o, flashmask.attention(*(t.to(dtype) for t in (q, k, v)), mask))
 
 
-@needs_gradients
 @pytest.mark.parametrize("kind", ["mask", "row indices"])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_works_under_activation_checkpointing(kind, reentrant):
@@ -193,7 +188,6 @@ def test_works_under_activation_checkpointing(kind, reentrant):
     assert_close(*runs)
 
 
-@needs_gradients
 def test_saved_tensors_may_wait_on_the_cpu():
     rows = flashmask.RowIndices(rows_of(90), True)
     runs = []
@@ -247,7 +241,6 @@ def test_a_model_takes_masks_that_lie_on_the_device(way):
     torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2)
 
 
-@needs_gradients
 def test_a_model_trains_on_packed_documents():
     model = tiny_model().train()
     lengths = (40, 70, 90)
