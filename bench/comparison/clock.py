@@ -15,7 +15,7 @@ REST_SECONDS = 0.04
 WARM_MS = 50.0
 MEASURED_MS = 200.0
 COLD_LAUNCHES = 9
-LONG_MS = 100.0
+LONG_MS = 20.0
 """Work that takes longer is launched three times only."""
 SPIN_CYCLES = 2_000_000
 """Keeps the GPU busy while the host gets ahead of it, so that no launch is waited for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,27 +43,29 @@ def problem_of(q: Tensor, k: Tensor) -> Any:
     return make_problem((q.shape, k.shape, k.shape), "bfloat16", None, 0.0)._replace(device=str(q.device))
 
 
-def of_intervals(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+def of_intervals(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -> Attention:
     """From row indices on the GPU. The first call makes a plan of its own: this one says what a plan takes."""
     from flashmask._device_plan import plan_of_rows
     from flashmask._header import Options
 
     rows = case.rows
     if rows is None:
-        return of_mask(case, q, k)
+        return of_mask(case, q, k, deterministic)
     own = flashmask.RowIndices(rows.startend_row_indices.clone(), rows.causal, rows=rows.rows)
-    plan = plan_of_rows(own.startend_row_indices, own.causal, problem_of(q, k), Options())
+    plan = plan_of_rows(
+        own.startend_row_indices, own.causal, problem_of(q, k), Options(deterministic=int(deterministic))
+    )
 
     def run(q: Tensor, k: Tensor, v: Tensor, kept: object = plan) -> Tensor:
-        o: Tensor = flashmask.attention(q, k, v, own)
+        o: Tensor = flashmask.attention(q, k, v, own, deterministic=deterministic)
         return o
 
     return run
 
 
-def of_mask(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+def of_mask(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -> Attention:
     """From the mask on the host."""
-    plan = flashmask.plan(case.mask, q, k)
+    plan = flashmask.plan(case.mask, q, k, deterministic=deterministic)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         o: Tensor = flashmask.attention(q, k, v, plan=plan)
@@ -168,6 +171,7 @@ def _output(given: Any) -> Tensor:
 
 CONTESTANTS = {
     "ours": Contestant("FlashMask", of_intervals, heads_first=False),
+    "repeatable": Contestant("FlashMask, deterministic", partial(of_intervals, deterministic=True), heads_first=False),
     "bits": Contestant("FlashMask, as bits", of_bits, heads_first=False),
     "flex": Contestant("FlexAttention", flex),
     "cudnn": Contestant("SDPA, cuDNN", sdpa(SDPBackend.CUDNN_ATTENTION)),

@@ -104,7 +104,7 @@ def enter_all(workload: Workload, case: MaskCase, direction: str, result: RowRes
     tensors = Tensors(workload, direction == "backward")
     entrants: dict[str, Entrant] = {}
     expected: list[Tensor] = []
-    for name in workload.contestants:
+    for name in workload.contestants_of(direction):
         contestant = CONTESTANTS[name]
         try:
             entrant, results = enter(contestant, case, tensors, direction)

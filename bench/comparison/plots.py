@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from comparison.results import Results
+from comparison.masks import TWELVE
+from comparison.results import Results, RowResult
+from comparison.workloads import LENGTHS, short
 
-LABELS = {"ours": "FlashMask", "flex": "FlexAttention", "dense": "dense booleans"}
-COLOURS = {"ours": "#1f5fa8", "flex": "#d97a1a", "dense": "#7a7a7a"}
+LABELS = {"ours": "FlashMask", "flex": "FlexAttention", "cudnn": "cuDNN", "dense": "dense booleans"}
+COLOURS = {"ours": "#1f5fa8", "flex": "#d97a1a", "cudnn": "#4f9e53", "dense": "#7a7a7a"}
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """One picture of all latency curves of a direction, one of the memory."""
+    """One picture of the twelve masks, one of all latency curves of a direction, one of the memory."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
+    trained = {tokens: rows for tokens in LENGTHS if (rows := both_directions(results, tokens))}
+    if trained:
+        drawn.append(draw_masks(trained, folder / "masks.png"))
     for direction in ("forward", "backward"):
         curves = {name: points for name, points in results.curves.items() if name.endswith(f" {direction}")}
         if curves:
@@ -21,6 +26,53 @@ def draw(results: Results, folder: Path) -> list[Path]:
     if "memory" in results.curves:
         drawn.append(draw_memory(results.curves["memory"], folder / "memory.png"))
     return drawn
+
+
+Both = tuple[RowResult, RowResult]
+"""Forward and backward of a row."""
+
+
+def both_directions(results: Results, tokens: int) -> dict[str, Both]:
+    """By mask, if all twelve were measured."""
+    keys = {mask: f"twelve/{mask}/{short(tokens)}" for mask in TWELVE}
+    if not all(f"{key} {direction}" in results.rows for key in keys.values() for direction in ("forward", "backward")):
+        return {}
+    return {mask: (results.rows[f"{key} forward"], results.rows[f"{key} backward"]) for mask, key in keys.items()}
+
+
+def teraflops(rows: Both, contestant: str) -> float | None:
+    """Of both directions together, sustained."""
+    if any(contestant not in row.measured for row in rows):
+        return None
+    taken = sum(row.milliseconds(contestant, "sustained") for row in rows)
+    return sum(row.flops for row in rows) / taken * 1e-9
+
+
+def draw_masks(trained: dict[int, dict[str, Both]], path: Path) -> Path:
+    """Bars of TFLOP/s, a panel a length."""
+    from matplotlib import pyplot
+
+    figure, every = pyplot.subplots(
+        1, len(trained), figsize=(1.5 + 4.2 * len(trained), 5.2), squeeze=False, sharey=True
+    )
+    names = ("ours", "flex", "cudnn")
+    for axes, (tokens, by_mask) in zip(every[0], trained.items(), strict=True):
+        for place, name in enumerate(names):
+            bars = [(at + 0.27 * (place - 1), teraflops(rows, name)) for at, rows in enumerate(by_mask.values())]
+            shown = [(at, rate) for at, rate in bars if rate is not None]
+            axes.barh(
+                [at for at, _ in shown], [rate for _, rate in shown], 0.25, color=COLOURS[name], label=LABELS[name]
+            )
+        axes.set(title=f"{131072 // tokens} × {tokens:,} tokens", xlabel="TFLOP/s on visible pairs, sustained")
+        axes.set_yticks(range(len(by_mask)), [mask.replace("_", " ") for mask in by_mask])
+        axes.grid(alpha=0.3, axis="x")
+    every[0][0].invert_yaxis()
+    figure.legend(*every[0][0].get_legend_handles_labels(), loc="lower center", ncol=len(names), frameon=False)
+    run = next(iter(next(iter(trained.values())).values()))[1].run
+    figure.suptitle(f"Forward and backward, bfloat16, 32 heads of 128, {run['gpu']}, {run['date']}", fontsize=10)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    figure.savefig(path, dpi=110)
+    return path
 
 
 def draw_latency(curves: dict[str, list[dict[str, float]]], path: Path) -> Path:

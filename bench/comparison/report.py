@@ -93,13 +93,14 @@ def totals(results: Results, names: list[str]) -> Iterator[str]:
         backward = results.rows.get(f"{result.id} backward")
         if not key.endswith(" forward") or backward is None:
             continue
+        parts = [result, backward]
         cells = [
-            " / ".join(f"{total(result, backward, name, r) / total(result, backward, 'ours', r):.2f}" for r in REGIMES)
+            " / ".join(f"{total(parts, name, regime) / total(parts, 'ours', regime):.2f}" for regime in REGIMES)
             if name in result.measured and name in backward.measured
             else ""
             for name in names
         ]
-        ms = " / ".join(f"{total(result, backward, 'ours', regime):.3f}" for regime in REGIMES)
+        ms = " / ".join(f"{total(parts, 'ours', regime):.3f}" for regime in REGIMES)
         lines.append(f"| {result.id} | {ms} | {' | '.join(cells)} |")
     if lines:
         yield "\n### Forward and backward together\n"
@@ -108,30 +109,44 @@ def totals(results: Results, names: list[str]) -> Iterator[str]:
         yield from lines
 
 
-def total(forward: RowResult, backward: RowResult, contestant: str, regime: str) -> float:
-    return forward.milliseconds(contestant, regime) + backward.milliseconds(contestant, regime)
+def total(parts: list[RowResult], contestant: str, regime: str) -> float:
+    return sum(part.milliseconds(contestant, regime) for part in parts)
 
 
 def means(results: Results) -> Iterator[str]:
     """Over the twelve masks, against FlexAttention."""
     lines = []
-    for direction in ("forward", "backward"):
+    for directions in (("forward",), ("backward",), ("forward", "backward")):
         for tokens in LENGTHS:
-            keys = [f"twelve/{mask}/{short(tokens)} {direction}" for mask in TWELVE]
-            found = [results.rows[key] for key in keys if key in results.rows and "flex" in results.rows[key].measured]
-            if not found:
-                continue
-            ratios = {regime: {row.id: row.ratio("flex", regime) for row in found} for regime in REGIMES}
-            mean = " / ".join(f"{statistics.geometric_mean(ratios[regime].values()):.2f}" for regime in REGIMES)
-            worst = min(ratios["sustained"], key=lambda one: ratios["sustained"][one])
-            lines.append(
-                f"| {short(tokens)} | {direction} | {len(found)} | {mean} | {worst.split('/')[1]}: "
-                f"{ratios['sustained'][worst]:.2f} |"
-            )
+            rows = {
+                mask: [
+                    results.rows[key]
+                    for d in directions
+                    if (key := f"twelve/{mask}/{short(tokens)} {d}") in results.rows
+                ]
+                for mask in TWELVE
+            }
+            found = {
+                mask: parts
+                for mask, parts in rows.items()
+                if len(parts) == len(directions) and all("flex" in part.measured for part in parts)
+            }
+            if found:
+                lines.append(mean_line(found, tokens, " and ".join(directions)))
     if lines:
         yield "\n### FlexAttention ÷ ours over the twelve masks\n"
         yield "| tokens | direction | masks | geometric mean | least, sustained |\n|---|---|---|---|---|"
         yield from lines
+
+
+def mean_line(rows: dict[str, list[RowResult]], tokens: int, direction: str) -> str:
+    ratios = {
+        regime: {mask: total(parts, "flex", regime) / total(parts, "ours", regime) for mask, parts in rows.items()}
+        for regime in REGIMES
+    }
+    mean = " / ".join(f"{statistics.geometric_mean(ratios[regime].values()):.2f}" for regime in REGIMES)
+    worst = min(rows, key=lambda mask: ratios["sustained"][mask])
+    return f"| {short(tokens)} | {direction} | {len(rows)} | {mean} | {worst}: {ratios['sustained'][worst]:.2f} |"
 
 
 FITTED = ("documents", "blocks")

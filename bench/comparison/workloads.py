@@ -11,6 +11,8 @@ TOKENS = 131072
 HIDDEN = 4096
 LENGTHS = (8192, 32768, 131072)
 PEERS = ("flash3", "flashmask3")
+REPEATABLE = ("repeatable",)
+"""Take part in the backward alone: a forward is always deterministic."""
 DENSITIES = [32768 >> n for n in range(9)]
 SHARES = [1, 2, 4, 8, 16, 32, 64]
 
@@ -33,6 +35,9 @@ class Workload:
     @property
     def id(self) -> str:
         return f"{self.table}/{self.name}"
+
+    def contestants_of(self, direction: str) -> list[str]:
+        return [name for name in self.contestants if direction == "backward" or name not in REPEATABLE]
 
 
 def short(tokens: int) -> str:
@@ -62,8 +67,8 @@ def row(
 
 def peers_of(mask: str, tokens: int) -> tuple[str, ...]:
     if mask in ("full", "causal"):
-        return ("ours", "flex", "cudnn", *(("flash2",) if tokens < LENGTHS[-1] else ()), *PEERS)
-    return ("ours", "flex", *(("dense",) if tokens == LENGTHS[0] else ()), *PEERS)
+        return ("ours", *REPEATABLE, "flex", "cudnn", *(("flash2",) if tokens == LENGTHS[0] else ()), *PEERS)
+    return ("ours", *REPEATABLE, "flex", *(("dense",) if tokens == LENGTHS[0] else ()), *PEERS)
 
 
 def all_workloads() -> list[Workload]:

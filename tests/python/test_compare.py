@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "bench"))
 
 from comparison import masks  # noqa: E402
 from comparison.data import Documents, alpaca, sample  # noqa: E402
+from comparison.plots import both_directions, draw, teraflops  # noqa: E402
 from comparison.report import text  # noqa: E402
 from comparison.results import Measured, Results, RowResult  # noqa: E402
 from comparison.workloads import LENGTHS, all_workloads, chosen  # noqa: E402
@@ -64,8 +65,8 @@ def test_rows_are_named_once_and_found_by_table_and_pattern():
         chosen(["nonsense"])
 
 
-def result(row, burst, sustained, active_tiles=0):
-    made = RowResult(row, "forward", flops=1e12, active_tiles=active_tiles, row_tiles=1000, run=RUN)
+def result(row, burst, sustained, active_tiles=0, direction="forward"):
+    made = RowResult(row, direction, flops=1e12, active_tiles=active_tiles, row_tiles=1000, run=RUN)
     for name, cold, warm in zip(("ours", "flex"), burst, sustained, strict=False):
         made.measured[name] = Measured(cold, warm, prepare_ms=0.1, mask_bytes=1000, extra_bytes=0)
     return made
@@ -78,6 +79,31 @@ def test_report_says_ratios_rates_and_means(tmp_path):
     shown = text(Results(tmp_path / "results.json"))
     assert "| causal/8K | 2.000 / 2.500 | 500 / 400 | 50 / 57 | 1.50 / 2.00 |" in shown
     assert "| 8K | forward | 2 | 3.00 / 4.00 | causal: 2.00 |" in shown
+
+
+def test_report_adds_both_directions():
+    results = Results(None)
+    results.add(result("twelve/causal/8K", (2.0, 3.0), (2.5, 5.0)))
+    results.add(result("twelve/causal/8K", (4.0, 6.0), (7.5, 25.0), direction="backward"))
+    shown = text(results)
+    assert "| twelve/causal/8K | 6.000 / 10.000 | 1.50 / 3.00 |" in shown
+    assert "| 8K | forward and backward | 1 | 1.50 / 3.00 | causal: 3.00 |" in shown
+
+
+def test_twelve_masks_are_drawn_once_all_were_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    results = Results(None)
+    for mask in masks.TWELVE:
+        assert both_directions(results, 8192) == {}
+        results.add(result(f"twelve/{mask}/8K", (1.0, 1.0), (2.0, 5.0)))
+        results.add(result(f"twelve/{mask}/8K", (1.0, 1.0), (3.0, 5.0), direction="backward"))
+    rows = both_directions(results, 8192)["causal"]
+    assert [teraflops(rows, name) for name in ("ours", "flex", "cudnn")] == [
+        pytest.approx(400),
+        pytest.approx(200),
+        None,
+    ]
+    assert draw(results, tmp_path) == [tmp_path / "masks.png"]
 
 
 def test_report_fits_a_straight_line():
