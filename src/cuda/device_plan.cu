@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <vector>
+
 #include "cuda/bit_cells.h"
 #include "cuda/device.h"
 #include "cuda/status.h"
@@ -52,31 +54,30 @@ struct Layout {
   cuda::BitStorage bits{};
   HostCells host_cells;
   std::int64_t *row_order = nullptr, *column_order = nullptr;
+  static constexpr std::size_t kVisited = 2;  // tiles of `forward` and of `finer`
+  std::uint32_t* visited = nullptr;
   cuda::TileMaps forward{}, finer{}, backward{}, second{};
   std::size_t bytes;
 
   Layout(const DeviceSource& source, const DeviceTileShapes& tiles, void* memory) : pieces_(memory) {
     const MaskShape mask = std::visit([this](const auto* from) { return take_mask(*from); }, source);
-    forward = take_maps(mask, tiles.forward);
+    forward = take_rows(mask, tiles.forward);
     if (tiles.finer.has_value() && is_worth_choosing(cuda::TileCounts(mask, *tiles.finer).by_row_words())) {
-      finer = take_maps(mask, *tiles.finer);
-      std::uint32_t* const visited = pieces_.take<std::uint32_t>(2);
+      finer = take_rows(mask, *tiles.finer);
+      visited = pieces_.take<std::uint32_t>(kVisited);
       forward.visited = visited;
       finer.visited = visited == nullptr ? nullptr : visited + 1;
     }
     if (tiles.backward.has_value())
       backward.by_column = pieces_.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
-    if (tiles.second.has_value()) second = *tiles.second == tiles.forward ? forward : take_maps(mask, *tiles.second);
+    if (tiles.second.has_value()) second = *tiles.second == tiles.forward ? forward : take_rows(mask, *tiles.second);
     bytes = pieces_.bytes();
   }
 
  private:
   static bool is_worth_choosing(std::size_t words) { return words > 0 && words <= kFinerWords; }
-  /// By rows of tiles. Intervals say what a column looks like, and that is turned.
-  cuda::TileMaps take_maps(const MaskShape& mask, TileShape tile) {
-    const cuda::TileCounts counts(mask, tile);
-    std::uint32_t* const by_column = as_bits ? nullptr : pieces_.take<std::uint32_t>(counts.by_column_words());
-    return {by_column, pieces_.take<std::uint32_t>(counts.by_row_words())};
+  cuda::TileMaps take_rows(const MaskShape& mask, TileShape tile) {
+    return {nullptr, pieces_.take<std::uint32_t>(cuda::TileCounts(mask, tile).by_row_words())};
   }
 
   MaskShape take_mask(const HostMask& host) {
@@ -261,34 +262,48 @@ DeviceMask device_mask(const MaskShape& shape, const Layout& layout) {
       shape, {values[0], values[1], values[2], values[3]}, {layout.bits.words, layout.bits.index, layout.bits.stored}};
 }
 
+/// All maps of a plan; those in tiles of one shape are made together.
+std::vector<cuda::TiledMaps> maps_of(const DeviceTileShapes& tiles, const Layout& layout) {
+  std::vector<cuda::TiledMaps> maps = {{tiles.forward, layout.forward}};
+  if (layout.finer.by_row != nullptr) maps.push_back({*tiles.finer, layout.finer});
+  if (tiles.second.has_value() && layout.second.by_row != layout.forward.by_row)
+    maps.push_back({*tiles.second, layout.second});
+  if (!tiles.backward.has_value()) return maps;
+  for (cuda::TiledMaps& one : maps)
+    if (one.tile == *tiles.backward) {
+      one.maps.by_column = layout.backward.by_column;
+      return maps;
+    }
+  maps.push_back({*tiles.backward, layout.backward});
+  return maps;
+}
+
 template <class Source>
-DevicePlan classify(const Source& source, const MaskShape& shape, const DeviceTileShapes& tiles, const Layout& layout,
-                    cudaStream_t stream) {
+void classify(const Source& source, const MaskShape& shape, const DeviceTileShapes& tiles, const Layout& layout,
+              cudaStream_t stream) {
+  const std::vector<cuda::TiledMaps> maps = maps_of(tiles, layout);
+  if (layout.visited != nullptr)
+    cuda::check(cudaMemsetAsync(layout.visited, 0, Layout::kVisited * sizeof(*layout.visited), stream),
+                "plan: clearing the counts of tiles");
+  if (!layout.as_bits) {
+    const auto& values = layout.intervals.values;
+    cuda::make_tile_maps({values[0], values[1], values[2], values[3]}, blocks_of(source, layout), shape, maps, stream);
+    return;
+  }
+  for (const cuda::TiledMaps& one : maps) cuda::make_tile_map(layout.bits.granules, shape, one.tile, one.maps, stream);
+}
+
+/// What kernels find in the layout.
+DevicePlan plan_in(const Layout& layout, const MaskShape& shape, const DeviceTileShapes& tiles) {
   DevicePlan plan{};
   plan.mask = device_mask(shape, layout);
   plan.row_order = layout.row_order;
   plan.column_order = layout.column_order;
-  const cuda::KeptBlocks blocks = blocks_of(source, layout);
-  const auto make_maps = [&](TileShape tile, const cuda::TileMaps& maps) {
-    if (layout.as_bits) {
-      cuda::make_tile_map(layout.bits.granules, shape, tile, maps, stream);
-    } else {
-      cuda::make_tile_map(plan.mask.intervals, blocks, shape, tile, maps, stream);
-    }
-  };
-  make_maps(tiles.forward, layout.forward);
   plan.forward = {tiles.forward, layout.forward.by_row, nullptr};
-  if (layout.finer.by_row != nullptr) {
-    make_maps(*tiles.finer, layout.finer);
-    plan.finer = {*tiles.finer, layout.finer.by_row, nullptr};
-    plan.visited = layout.forward.visited;
-  }
-  if (!tiles.backward.has_value()) return plan;
-  make_maps(*tiles.backward, layout.backward);
-  plan.backward = {*tiles.backward, nullptr, layout.backward.by_column};
-  if (!tiles.second.has_value()) return plan;
-  if (*tiles.second != tiles.forward) make_maps(*tiles.second, layout.second);
-  plan.second = {*tiles.second, layout.second.by_row, nullptr};
+  plan.visited = layout.visited;
+  if (layout.finer.by_row != nullptr) plan.finer = {*tiles.finer, layout.finer.by_row, nullptr};
+  if (tiles.backward.has_value()) plan.backward = {*tiles.backward, nullptr, layout.backward.by_column};
+  if (tiles.second.has_value()) plan.second = {*tiles.second, layout.second.by_row, nullptr};
   return plan;
 }
 
@@ -311,7 +326,8 @@ DevicePlan make_device_plan(const DeviceSource& source, const DeviceTileShapes& 
   return std::visit(
       [&](const auto* from) {
         Filler(layout, place.stream).fill(*from);
-        return classify(*from, shape_of(*from), tiles, layout, static_cast<cudaStream_t>(place.stream));
+        classify(*from, shape_of(*from), tiles, layout, static_cast<cudaStream_t>(place.stream));
+        return plan_in(layout, shape_of(*from), tiles);
       },
       source);
 }

@@ -78,8 +78,6 @@ void make_tile_map(const std::uint32_t* granules, const MaskShape& mask, TileSha
   const std::int64_t rows = std::int64_t{tiles.lists} * tiles.rows * tiles.column_words();
   const std::int64_t columns = std::int64_t{tiles.lists} * tiles.columns * tiles.row_words();
   if (rows == 0 || columns == 0) return;
-  if (maps.visited != nullptr)
-    check(cudaMemsetAsync(maps.visited, 0, sizeof(*maps.visited), stream), "plan: clearing the count of tiles");
   constexpr int kThreads = 32 * kWarps;
   if (maps.by_row != nullptr)
     combine<false>

@@ -1,29 +1,125 @@
+#include <algorithm>
+#include <string>
+
 #include "cuda/status.h"
 #include "cuda/tile_map.h"
+#include "cuda/tile_ranges.cuh"
 
 namespace flashmask::cuda {
 namespace {
 
 constexpr unsigned kAllLanes = ~0U;
+constexpr int kWarps = 16, kThreads = 32 * kWarps;
+/// Columns of tiles that a block takes: a word of the map by rows.
+constexpr int kTiles = 32;
+/// Row tiles that a block takes, in words of its columns: enough that columns are seldom read again, and less where
+/// blocks are too few to fill the device.
+constexpr int kMostWords = 64, kEnoughBlocks = 64;
+constexpr int kMostTileRows = 256;
 
 __host__ __device__ constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
 
-struct Classification {
-  const std::int32_t* intervals[4];
+struct IntervalsView {
+  const std::int32_t* values[4];
   KeptBlocks blocks;
-  int heads, rows, columns, tile_rows, tile_columns;
+  int heads, rows, columns;
+};
 
-  /// Whether the block of a tile is kept.
-  __device__ bool keeps(int list, int row_tile, int column_tile) const {
-    if (blocks.keep == nullptr) return true;
-    const int batch = blocks.batch == 1 ? 0 : list / heads, head = blocks.heads == 1 ? 0 : list % heads;
-    const std::int64_t row =
-        (static_cast<std::int64_t>(batch) * blocks.heads + head) * blocks.rows + row_tile * tile_rows / blocks.block;
-    const std::int64_t at = row * blocks.columns + column_tile * tile_columns / blocks.block;
-    return blocks.wide ? static_cast<const std::int32_t*>(blocks.keep)[at] != 0
-                       : static_cast<const std::uint8_t*>(blocks.keep)[at] != 0;
+/// A map that is made, and the share of it that a block takes.
+struct Job {
+  TileMaps maps;
+  int tile_rows, tile_columns;
+  int row_tiles, column_tiles, row_words, column_words;
+  int words, stretches;  // of a block, and of a column of tiles
+  int first_block;       // of those of a list
+
+  int blocks() const { return column_words * stretches; }
+};
+
+/// The blocks of a list follow each other, whatever they make, so that its columns are still in the cache.
+struct Jobs {
+  Job jobs[kMostMaps];
+  int count, blocks_of_list;
+
+  __device__ const Job& of(int block) const {
+    int job = count - 1;
+    while (block < jobs[job].first_block) --job;
+    return jobs[job];
   }
 };
+
+/// What a block makes: kTiles columns of tiles, and words of their rows.
+struct Share {
+  const Job& job;
+  int list, column_word, first_word, words;
+
+  __device__ explicit Share(const Jobs& jobs) : job(jobs.of(blockIdx.x % jobs.blocks_of_list)) {
+    const int block = blockIdx.x % jobs.blocks_of_list - job.first_block;
+    list = blockIdx.x / jobs.blocks_of_list;
+    column_word = block % job.column_words;
+    first_word = block / job.column_words * job.words;
+    words = min(job.words, job.row_words - first_word);
+  }
+  __device__ Stretch stretch(int rows) const {
+    const int first_tile = first_word * 32;
+    return Stretch(first_tile, min(words * 32, job.row_tiles - first_tile), job.tile_rows, rows);
+  }
+};
+
+/// In shared memory: for each column of tiles the words of tiles that a range touches in part, those of tiles that a
+/// column leaves uncovered in part, and where the number of ranges that fill whole words changes, for both kinds in one
+/// integer. The words become those of partial and of full tiles. An odd pitch keeps the banks of 32 columns apart.
+struct Counts {
+  static constexpr int kUncovered = 1 << 16;
+
+  std::uint32_t* bits;
+  int* changes;
+  int words;
+
+  __host__ __device__ static constexpr int integers(int words) { return kTiles * (2 * words + 1 + words); }
+  __device__ Counts(int* memory, int of_block)
+      : bits(reinterpret_cast<std::uint32_t*>(memory)),
+        changes(memory + kTiles * (2 * of_block + 1)),
+        words(of_block) {}
+  __device__ std::uint32_t* bits_of(int tile, int kind) const { return bits + tile * (2 * words + 1) + kind * words; }
+  __device__ int* changes_of(int tile) const { return changes + tile * words; }
+};
+
+struct SharedWords {
+  std::uint32_t* bits;
+  int* changes;
+  int count, unit;
+
+  __device__ void set(int word, std::uint32_t to) const { atomicOr(bits + word, to); }
+  __device__ void change(int word, int by) const { atomicAdd(changes + word, by * unit); }
+};
+
+/// Of neighbouring columns that say the same, the first marks: all lanes at one word would wait for each other.
+__device__ void mark_once(TileRange range, const SharedWords& words) {
+  const int own = range.begin < range.end ? range.begin << 16 | range.end : 0;
+  const int left = __shfl_up_sync(kAllLanes, own, 1);
+  if (own != 0 && (threadIdx.x % 32 == 0 || own != left)) mark(range, words.count, words);
+}
+
+/// A thread a column of the mask, a warp within one column of tiles.
+__device__ void mark_columns(const IntervalsView& mask, const Share& share, const Counts& counts) {
+  const int tile_columns = share.job.tile_columns, lane = threadIdx.x % 32;
+  const int first_column = share.column_word * kTiles * tile_columns;
+  const int columns = min(kTiles * tile_columns, mask.columns - first_column);
+  const std::int64_t begin = static_cast<std::int64_t>(share.list) * mask.columns + first_column;
+  const Stretch stretch = share.stretch(mask.rows);
+  for (int i = threadIdx.x; i - lane < columns; i += kThreads) {
+    ColumnTiles says{};
+    if (i < columns)
+      says = stretch.of(mask.values[0][begin + i], mask.values[1][begin + i], mask.values[2][begin + i],
+                        mask.values[3][begin + i]);
+    const int tile = i / tile_columns;
+    const SharedWords touched{counts.bits_of(tile, 0), counts.changes_of(tile), share.words, 1};
+    const SharedWords uncovered{counts.bits_of(tile, 1), counts.changes_of(tile), share.words, Counts::kUncovered};
+    for (const TileRange& range : says.touched) mark_once(range, touched);
+    for (const TileRange& range : says.uncovered) mark_once(range, uncovered);
+  }
+}
 
 /// Sums of a value over this lane and those before it.
 __device__ int sum_before(int value) {
@@ -34,78 +130,120 @@ __device__ int sum_before(int value) {
   return value;
 }
 
-/// Marks where a range of masked rows begins and ends to cover and to touch row tiles.
-__device__ void count_range(const Classification& mask, int begin, int end, int* covered, int* touched) {
-  if (begin >= end) return;
-  atomicAdd(touched + begin / mask.tile_rows, 1);
-  atomicSub(touched + divide_up(end, mask.tile_rows), 1);
-  const int first = divide_up(begin, mask.tile_rows);
-  const int last = end == mask.rows ? divide_up(mask.rows, mask.tile_rows) : end / mask.tile_rows;
-  if (first >= last) return;
-  atomicAdd(covered + first, 1);
-  atomicSub(covered + last, 1);
+/// Those of 32 row tiles whose block of scores is kept.
+__device__ std::uint32_t kept_tiles(const IntervalsView& mask, const Share& share, int column_tile, int word,
+                                    std::uint32_t tiles) {
+  const KeptBlocks& blocks = mask.blocks;
+  if (blocks.keep == nullptr) return tiles;
+  const int batch = blocks.batch == 1 ? 0 : share.list / mask.heads;
+  const int head = blocks.heads == 1 ? 0 : share.list % mask.heads;
+  const int column = column_tile * share.job.tile_columns / blocks.block;
+  for (std::uint32_t left = tiles; left != 0; left &= left - 1) {
+    const int tile = __ffs(left) - 1, row = (word * 32 + tile) * share.job.tile_rows / blocks.block;
+    const std::int64_t at =
+        ((static_cast<std::int64_t>(batch) * blocks.heads + head) * blocks.rows + row) * blocks.columns + column;
+    const bool keep = blocks.wide ? static_cast<const std::int32_t*>(blocks.keep)[at] != 0
+                                  : static_cast<const std::uint8_t*>(blocks.keep)[at] != 0;
+    if (!keep) tiles &= ~(1U << tile);
+  }
+  return tiles;
 }
 
-/// A block takes one column of tiles: its threads count ranges, a thread a column of the mask; then its first warp sums
-/// the counts down the row tiles. All columns cover a tile: skip; none touches it: full.
-__global__ void classify_columns(Classification mask, std::uint32_t* by_column, std::uint32_t* visited) {
-  extern __shared__ int changes[];
-  if (visited != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *visited = 0;
-  const int row_tiles = divide_up(mask.rows, mask.tile_rows), words = divide_up(row_tiles, 32);
-  int *covered = changes, *touched = changes + words * 32 + 1;
-  for (int i = threadIdx.x; i < 2 * (words * 32 + 1); i += blockDim.x) changes[i] = 0;
-  __syncthreads();
-  const int first_column = blockIdx.x * mask.tile_columns;
-  const int columns = min(mask.tile_columns, mask.columns - first_column);
-  if (threadIdx.x < columns) {
-    const std::int64_t at = static_cast<std::int64_t>(blockIdx.y) * mask.columns + first_column + threadIdx.x;
-    count_range(mask, mask.intervals[0][at], mask.intervals[1][at], covered, touched);
-    count_range(mask, mask.intervals[2][at], mask.intervals[3][at], covered, touched);
-  }
-  __syncthreads();
-  const int lane = threadIdx.x;
-  if (lane >= 32) return;
-  std::uint32_t* out = by_column + (static_cast<std::int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * 2 * words;
-  int covering = 0, touching = 0;
-  for (int word = 0; word < words; ++word) {
-    const int row = word * 32 + lane;
-    covering += sum_before(covered[row]);
-    touching += sum_before(touched[row]);
-    const bool skip = row >= row_tiles || covering == columns || !mask.keeps(blockIdx.y, row, blockIdx.x);
-    const bool full = !skip && touching == 0;
-    const std::uint32_t partial_bits = __ballot_sync(kAllLanes, !full && !skip);
-    const std::uint32_t full_bits = __ballot_sync(kAllLanes, full);
-    if (lane == 0) {
-      out[word] = partial_bits;
-      out[words + word] = full_bits;
+/// A warp a column of tiles, a lane a word: no column leaves a tile uncovered: skip; no range touches it: full.
+__device__ void settle(const IntervalsView& mask, const Share& share, const Counts& counts) {
+  const Job& job = share.job;
+  const int lane = threadIdx.x % 32;
+  for (int tile = threadIdx.x / 32; tile < kTiles; tile += kWarps) {
+    const int column = share.column_word * kTiles + tile;
+    if (column >= job.column_tiles) return;
+    std::uint32_t *const partial = counts.bits_of(tile, 0), *const full = counts.bits_of(tile, 1);
+    std::uint32_t* out = nullptr;
+    if (job.maps.by_column != nullptr)
+      out = job.maps.by_column +
+            (static_cast<std::int64_t>(share.list) * job.column_tiles + column) * 2 * job.row_words + share.first_word;
+    int before = 0;
+    for (int first = 0; first < share.words; first += 32) {
+      const int word = first + lane;
+      const bool own = word < share.words;
+      const int count = before + sum_before(own ? counts.changes_of(tile)[word] : 0);
+      before = __shfl_sync(kAllLanes, count, 31);
+      if (!own) continue;
+      const std::uint32_t touched = count % Counts::kUncovered != 0 ? ~0U : partial[word];
+      const std::uint32_t visible = count / Counts::kUncovered != 0 ? ~0U : full[word];
+      const std::uint32_t active = kept_tiles(mask, share, column, share.first_word + word, visible);
+      partial[word] = active & touched;
+      full[word] = active & ~touched;
+      if (out == nullptr) continue;
+      out[word] = partial[word];
+      out[job.row_words + word] = full[word];
     }
-    covering = __shfl_sync(kAllLanes, covering, 31);
-    touching = __shfl_sync(kAllLanes, touching, 31);
   }
+}
+
+/// A lane's word becomes that of its bit in the words of all lanes.
+__device__ std::uint32_t turned(std::uint32_t own) {
+  if (!__any_sync(kAllLanes, own != 0)) return 0;
+  std::uint32_t word = 0;
+  for (int i = 0; i < 32; ++i) {
+    const std::uint32_t bits = __ballot_sync(kAllLanes, own >> i & 1);
+    if (threadIdx.x % 32 == i) word = bits;
+  }
+  return word;
 }
 
 /// A warp turns 32 × 32 tiles, partial ones and full ones, and counts them.
-__global__ void turn(TileMaps maps, int row_tiles, int column_tiles) {
-  const int row_words = divide_up(row_tiles, 32), column_words = divide_up(column_tiles, 32);
-  const int lane = threadIdx.x % 32, column_word = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (column_word >= column_words) return;
-  const int column = column_word * 32 + lane, row = blockIdx.y * 32 + lane;
-  const auto list = static_cast<std::int64_t>(blockIdx.z);
-  int count = 0;
-  for (int kind = 0; kind < 2; ++kind) {
-    const std::uint32_t own = column < column_tiles
-                                  ? maps.by_column[((list * column_tiles + column) * 2 + kind) * row_words + blockIdx.y]
-                                  : 0;
-    std::uint32_t turned = 0;
-    for (int i = 0; i < 32; ++i) {
-      const std::uint32_t word = __ballot_sync(kAllLanes, own >> i & 1);
-      if (lane == i) turned = word;
+__device__ void turn(const Share& share, const Counts& counts) {
+  const Job& job = share.job;
+  const int lane = threadIdx.x % 32;
+  int visited = 0;
+  for (int word = threadIdx.x / 32; word < share.words; word += kWarps) {
+    const std::int64_t row = (share.first_word + word) * 32 + lane;
+    for (int kind = 0; kind < 2; ++kind) {
+      const std::uint32_t own = counts.bits_of(lane, kind)[word], by_row = turned(own);
+      visited += __popc(own);
+      if (row < job.row_tiles)
+        job.maps.by_row[((share.list * std::int64_t{1} * job.row_tiles + row) * 2 + kind) * job.column_words +
+                        share.column_word] = by_row;
     }
-    count += __popc(own);
-    if (row < row_tiles) maps.by_row[((list * row_tiles + row) * 2 + kind) * column_words + column_word] = turned;
   }
-  count = __reduce_add_sync(kAllLanes, count);
-  if (maps.visited != nullptr && lane == 0 && count > 0) atomicAdd(maps.visited, count);
+  if (job.maps.visited == nullptr) return;
+  visited = __reduce_add_sync(kAllLanes, visited);
+  if (lane == 0 && visited > 0) atomicAdd(job.maps.visited, visited);
+}
+
+__global__ void __launch_bounds__(kThreads, 2) classify(IntervalsView mask, Jobs jobs) {
+  extern __shared__ int memory[];
+  const Share share(jobs);
+  const Counts counts(memory, share.job.words);
+  for (int i = threadIdx.x; i < Counts::integers(share.job.words); i += kThreads) memory[i] = 0;
+  __syncthreads();
+  mark_columns(mask, share, counts);
+  __syncthreads();
+  settle(mask, share, counts);
+  __syncthreads();
+  if (share.job.maps.by_row != nullptr) turn(share, counts);
+}
+
+Job job_of(const TiledMaps& made, const MaskShape& mask) {
+  const TileShape tile = made.tile;
+  if (tile.columns % 32 != 0 || tile.rows < 2 || tile.rows > kMostTileRows)
+    throw Error(Status::internal, "plan: tiles of " + std::to_string(tile.rows) + " x " + std::to_string(tile.columns) +
+                                      " have more than " + std::to_string(kMostTileRows) +
+                                      " rows, or columns that are no multiple of 32");
+  const TileCounts tiles(mask, tile);
+  const std::int64_t columns = std::int64_t{tiles.lists} * tiles.column_words();
+  int words = std::min(kMostWords, tiles.row_words());
+  while (words > 1 && columns * divide_up(tiles.row_words(), words) < kEnoughBlocks) words /= 2;
+  return {made.maps,
+          tile.rows,
+          tile.columns,
+          tiles.rows,
+          tiles.columns,
+          tiles.row_words(),
+          tiles.column_words(),
+          words,
+          divide_up(tiles.row_words(), words),
+          0};
 }
 
 }  // namespace
@@ -115,28 +253,29 @@ TileCounts::TileCounts(const MaskShape& mask, TileShape tile)
       rows(divide_up(static_cast<int>(mask.rows), tile.rows)),
       columns(divide_up(static_cast<int>(mask.columns), tile.columns)) {}
 
-void make_tile_map(const std::int32_t* const (&intervals)[4], const KeptBlocks& blocks, const MaskShape& mask,
-                   TileShape tile, const TileMaps& maps, cudaStream_t stream) {
-  const TileCounts tiles(mask, tile);
-  if (tiles.by_row_words() == 0) return;
-  const Classification classification{{intervals[0], intervals[1], intervals[2], intervals[3]},
-                                      blocks,
-                                      static_cast<int>(mask.heads),
-                                      static_cast<int>(mask.rows),
-                                      static_cast<int>(mask.columns),
-                                      tile.rows,
-                                      tile.columns};
-  const int shared_bytes = 2 * (tiles.row_words() * 32 + 1) * static_cast<int>(sizeof(int));
-  check(cudaFuncSetAttribute(classify_columns, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-        "plan: shared memory of classify_columns");
-  classify_columns<<<dim3(tiles.columns, tiles.lists), tile.columns, shared_bytes, stream>>>(
-      classification, maps.by_column, maps.visited);
-  check(cudaGetLastError(), "plan: classify_columns");
-  if (maps.by_row == nullptr) return;
-  constexpr int kWarps = 4;
-  turn<<<dim3(divide_up(tiles.column_words(), kWarps), tiles.row_words(), tiles.lists), 32 * kWarps, 0, stream>>>(
-      maps, tiles.rows, tiles.columns);
-  check(cudaGetLastError(), "plan: turn");
+void make_tile_maps(const std::int32_t* const (&intervals)[4], const KeptBlocks& blocks, const MaskShape& mask,
+                    std::span<const TiledMaps> made, cudaStream_t stream) {
+  if (mask.batch * mask.heads * mask.rows * mask.columns == 0) return;
+  const IntervalsView view{{intervals[0], intervals[1], intervals[2], intervals[3]},
+                           blocks,
+                           static_cast<int>(mask.heads),
+                           static_cast<int>(mask.rows),
+                           static_cast<int>(mask.columns)};
+  Jobs jobs{};
+  int integers = 0;
+  for (const TiledMaps& one : made) {
+    Job& job = jobs.jobs[jobs.count++] = job_of(one, mask);
+    job.first_block = jobs.blocks_of_list;
+    jobs.blocks_of_list += job.blocks();
+    integers = std::max(integers, Counts::integers(job.words));
+  }
+  const std::int64_t all_blocks = mask.batch * mask.heads * jobs.blocks_of_list;
+  if (all_blocks > INT32_MAX)
+    throw Error(Status::unsupported, "plan: the tiles of the mask's " + std::to_string(mask.batch * mask.heads) +
+                                         " batch entries and heads take " + std::to_string(all_blocks) +
+                                         " blocks of threads; expected less than 2^31: split the batch");
+  classify<<<static_cast<unsigned>(all_blocks), kThreads, integers * sizeof(int), stream>>>(view, jobs);
+  check(cudaGetLastError(), "plan: classify");
 }
 
 }  // namespace flashmask::cuda

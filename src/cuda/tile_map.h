@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "flashmask/mask_shape.h"
 #include "flashmask/tile.h"
@@ -32,17 +33,26 @@ struct KeptBlocks {
   int block;  ///< scores on a side
 };
 
-/// What make_tile_map() fills, on the device.
+/// What is filled, on the device. What is null is not made.
 struct TileMaps {
   std::uint32_t* by_column;
-  std::uint32_t* by_row;             ///< may be null: then it is not made
-  std::uint32_t* visited = nullptr;  ///< tiles in by_row; may be null
+  std::uint32_t* by_row;
+  std::uint32_t* visited = nullptr;  ///< to which the number of tiles in by_row is added
 };
 
-/// Fills the maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
+/// Maps in tiles of one shape.
+struct TiledMaps {
+  TileShape tile;
+  TileMaps maps;
+};
+
+/// That one launch fills.
+inline constexpr int kMostMaps = 4;
+
+/// Fills maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
 /// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form; tiles of blocks that are
-/// not kept are skipped.
-void make_tile_map(const std::int32_t* const (&intervals)[4], const KeptBlocks& blocks, const MaskShape& mask,
-                   TileShape tile, const TileMaps& maps, cudaStream_t stream);
+/// not kept are skipped. At most kMostMaps.
+void make_tile_maps(const std::int32_t* const (&intervals)[4], const KeptBlocks& blocks, const MaskShape& mask,
+                    std::span<const TiledMaps> made, cudaStream_t stream);
 
 }  // namespace flashmask::cuda

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "corpus/corpus.h"
@@ -18,34 +21,52 @@ namespace {
 
 using check::DeviceMemory;
 
-/// The map that the device makes of a mask, by rows of tiles and by columns.
-struct Maps {
+/// What the device makes of a mask in tiles of one shape.
+class Maps {
+ public:
+  Maps(const MaskShape& mask, TileShape tile)
+      : by_column(cuda::TileCounts(mask, tile).by_column_words()),
+        by_row(cuda::TileCounts(mask, tile).by_row_words()),
+        made_{tile, {words(columns_), words(rows_), words(count_)}} {
+    count_.upload(&visited);
+  }
+
+  const cuda::TiledMaps& made() const { return made_; }
+  void download() {
+    columns_.download(by_column.data());
+    rows_.download(by_row.data());
+    if (!by_row.empty()) count_.download(&visited);
+  }
+
   std::vector<std::uint32_t> by_column, by_row;
   std::uint32_t visited = 0;
 
-  Maps(const IntervalMask& mask, TileShape tile) {
-    const cuda::TileCounts tiles(mask.shape(), tile);
-    by_column.resize(tiles.by_column_words());
-    by_row.resize(tiles.by_row_words());
-    const auto bytes = static_cast<std::size_t>(mask.shape().batch * mask.shape().heads * mask.shape().columns) * 4;
-    DeviceMemory a(bytes), b(bytes), c(bytes), d(bytes), columns(by_column.size() * 4), rows(by_row.size() * 4),
-        count(sizeof(visited));
-    a.upload(mask.first_begin());
-    b.upload(mask.first_end());
-    c.upload(mask.second_begin());
-    d.upload(mask.second_end());
-    const auto words = [](const DeviceMemory& memory) { return static_cast<const std::int32_t*>(memory.data()); };
-    const std::int32_t* const intervals[4] = {words(a), words(b), words(c), words(d)};
-    cuda::make_tile_map(intervals, {}, mask.shape(), tile,
-                        {static_cast<std::uint32_t*>(columns.data()), static_cast<std::uint32_t*>(rows.data()),
-                         static_cast<std::uint32_t*>(count.data())},
-                        nullptr);
-    cuda::check(cudaDeviceSynchronize(), "make_tile_map");
-    columns.download(by_column.data());
-    rows.download(by_row.data());
-    if (!by_row.empty()) count.download(&visited);
-  }
+ private:
+  static std::uint32_t* words(const DeviceMemory& memory) { return static_cast<std::uint32_t*>(memory.data()); }
+
+  DeviceMemory columns_{by_column.size() * 4}, rows_{by_row.size() * 4}, count_{4};
+  cuda::TiledMaps made_;
 };
+
+/// Of all shapes in one launch.
+std::vector<std::unique_ptr<Maps>> make_maps(const IntervalMask& mask, const std::vector<TileShape>& tiles) {
+  const MaskShape& shape = mask.shape();
+  const std::int32_t* const given[4] = {mask.first_begin(), mask.first_end(), mask.second_begin(), mask.second_end()};
+  std::vector<std::unique_ptr<DeviceMemory>> arrays;
+  for (const std::int32_t* values : given) {
+    arrays.push_back(
+        std::make_unique<DeviceMemory>(static_cast<std::size_t>(shape.batch * shape.heads * shape.columns) * 4));
+    arrays.back()->upload(values);
+  }
+  const auto values = [&](std::size_t i) { return static_cast<const std::int32_t*>(arrays[i]->data()); };
+  std::vector<std::unique_ptr<Maps>> maps;
+  std::vector<cuda::TiledMaps> made;
+  for (const TileShape tile : tiles) made.push_back(maps.emplace_back(std::make_unique<Maps>(shape, tile))->made());
+  cuda::make_tile_maps({values(0), values(1), values(2), values(3)}, {}, shape, made, nullptr);
+  cuda::check(cudaDeviceSynchronize(), "make_tile_maps");
+  for (const auto& one : maps) one->download();
+  return maps;
+}
 
 std::uint32_t set_bits(const std::vector<std::uint32_t>& words) {
   std::uint32_t count = 0;
@@ -53,24 +74,60 @@ std::uint32_t set_bits(const std::vector<std::uint32_t>& words) {
   return count;
 }
 
-void expect_host_schedule(const Mask& mask, TileShape tile, const std::string& name) {
-  if (mask.lowered().form() != MaskForm::intervals || mask.lowered().blocks() != nullptr) return;
-  const Maps maps(mask.lowered().intervals(), tile);
-  const TileSchedule expected = schedule(mask.lowered(), tile);
-  EXPECT_EQ(maps.by_row, check::row_words_of(expected)) << name;
-  EXPECT_EQ(maps.by_column, check::column_words_of(expected)) << name;
-  EXPECT_EQ(maps.visited, set_bits(maps.by_row)) << name;
+const std::vector<TileShape> kTiles = {{128, 128}, {64, 64}, {64, 128}, {192, 96}};
+
+void expect_host_schedule(const Mask& mask, const std::string& name) {
+  const auto maps = make_maps(mask.lowered().intervals(), kTiles);
+  for (std::size_t i = 0; i < kTiles.size(); ++i) {
+    const std::string tiles = name + ", tiles of " + std::to_string(kTiles[i].rows);
+    const TileSchedule expected = schedule(mask.lowered(), kTiles[i]);
+    EXPECT_TRUE(maps[i]->by_row == check::row_words_of(expected)) << tiles;
+    EXPECT_TRUE(maps[i]->by_column == check::column_words_of(expected)) << tiles;
+    EXPECT_EQ(maps[i]->visited, set_bits(maps[i]->by_row)) << tiles;
+  }
+}
+
+/// Two ranges a column that begin and end anywhere, or nearly where the column before has them.
+Mask random_intervals(const MaskShape& shape, bool anywhere) {
+  IntervalMask mask(shape);
+  std::mt19937 draw(3);
+  const auto row = [&] { return static_cast<std::int32_t>(draw() % static_cast<std::uint32_t>(shape.rows + 1)); };
+  Interval first{row(), row()}, second{row(), row()};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(shape.batch * shape.heads * shape.columns); ++i) {
+    if (anywhere || draw() % 50 == 0) first = {row(), row()}, second = {row(), row()};
+    ++first.begin, ++second.end;
+    mask.set(i, first, second);
+  }
+  return Mask(LoweredMask(std::make_shared<const IntervalMask>(std::move(mask)), "drawn"), "drawn");
 }
 
 TEST(TileMap, EqualsTheHostsScheduleOverTheCorpus) {
-  for (const TileShape tile : {TileShape{128, 128}, TileShape{64, 64}, TileShape{128, 64}, TileShape{192, 96}})
-    for (const corpus::Case& one : corpus::cases(2)) expect_host_schedule(one.mask(), tile, one.name());
+  for (const corpus::Case& one : corpus::cases(2)) {
+    const Mask mask = one.mask();
+    if (mask.lowered().form() == MaskForm::intervals && mask.lowered().blocks() == nullptr)
+      expect_host_schedule(mask, one.name());
+  }
 }
 
 TEST(TileMap, EqualsTheHostsScheduleOfLongMasks) {
   const std::vector<std::int64_t> documents(2000, 97);
-  const Mask mask = masks::causal_document(documents, 200000);
-  for (const TileShape tile : {TileShape{128, 128}, TileShape{64, 64}}) expect_host_schedule(mask, tile, "documents");
+  expect_host_schedule(masks::causal_document(documents, 200000), "documents");
+}
+
+TEST(TileMap, EqualsTheHostsScheduleOfRandomRanges) {
+  for (const bool anywhere : {true, false})
+    for (const MaskShape shape :
+         {MaskShape{2, 3, 5000, 3000}, MaskShape{1, 1, 40000, 9001}, MaskShape{1, 2, 33, 20000}})
+      expect_host_schedule(random_intervals(shape, anywhere), std::to_string(shape.rows) + " rows");
+}
+
+TEST(TileMap, KnowsNoLimitOfRows) {
+  for (const bool anywhere : {true, false})
+    expect_host_schedule(random_intervals({1, 1, 3'000'001, 300}, anywhere), "3,000,001 rows");
+}
+
+TEST(TileMap, KnowsNoLimitOfLists) {
+  expect_host_schedule(random_intervals({700, 101, 150, 130}, true), "70,700 lists");
 }
 
 }  // namespace
