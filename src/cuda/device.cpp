@@ -24,6 +24,13 @@ int device_count() {
   return 0;
 }
 
+bool has_capability(int device, int major, int minor) {
+  return attribute(cudaDevAttrComputeCapabilityMajor, device) == major &&
+         attribute(cudaDevAttrComputeCapabilityMinor, device) == minor;
+}
+
+std::string dotted(int major, int minor) { return std::to_string(major) + "." + std::to_string(minor); }
+
 }  // namespace
 
 CurrentDevice::CurrentDevice(Device device) {
@@ -40,10 +47,16 @@ std::string capability_refusal(int major, int minor) {
   const int devices = device_count();
   if (devices == 0) return "this machine has no CUDA device, or no driver for it";
   for (int device = 0; device < devices; ++device)
-    if (attribute(cudaDevAttrComputeCapabilityMajor, device) == major &&
-        attribute(cudaDevAttrComputeCapabilityMinor, device) == minor)
-      return "";
-  return "no CUDA device of this machine has compute capability " + std::to_string(major) + "." + std::to_string(minor);
+    if (has_capability(device, major, minor)) return "";
+  return "no CUDA device of this machine has compute capability " + dotted(major, minor);
+}
+
+std::string capability_refusal(Device device, int major, int minor) {
+  if (device.index < 0 || device.index >= device_count() || has_capability(device.index, major, minor)) return "";
+  return to_string(device) + " has compute capability " +
+         dotted(attribute(cudaDevAttrComputeCapabilityMajor, device.index),
+                attribute(cudaDevAttrComputeCapabilityMinor, device.index)) +
+         ", not " + dotted(major, minor);
 }
 
 int multiprocessors() {

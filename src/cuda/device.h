@@ -21,6 +21,8 @@ class CurrentDevice {
 
 /// Why no device of this machine runs code of a compute capability, such as 9.0; empty when one does.
 std::string capability_refusal(int major, int minor);
+/// The same of one device; empty also where there is none of its index, which CurrentDevice refuses.
+std::string capability_refusal(Device device, int major, int minor);
 
 /// Of the current device.
 int multiprocessors();

@@ -47,7 +47,10 @@ class KernelRow : public Base {
       : Base(std::move(info)), head_dim_(head_dim), value_dim_(value_dim) {}
 
   std::string refusal() const final { return capability_refusal(9, 0); }
-  std::string refusal(const Problem& problem) const final { return problem_refusal(problem, head_dim_, value_dim_); }
+  std::string refusal(const Problem& problem) const final {
+    const std::string reason = capability_refusal(problem.device, 9, 0);
+    return reason.empty() ? problem_refusal(problem, head_dim_, value_dim_) : reason;
+  }
   double measure_peak() const final {
     throw Error(Status::unsupported, this->info().name + ": the peak of a GPU is not measured");
   }
