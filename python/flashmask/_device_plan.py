@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import torch
@@ -153,23 +154,26 @@ def _make(bytes_of: str, create_of: str, source: Any, problem: Problem, options:
 
 def _check_served(problem: Problem) -> None:
     """Refuses devices and dtypes that this build has no kernels for."""
-    table = kernels()
-    devices = sorted({kernel["device"] for kernel in table})
+    devices, dtypes = _served()
     if "cuda" not in devices:
         raise ValueError(
             f"q is on {problem.device}; this build of flashmask computes on the devices: {', '.join(devices)}; install "
             "it where CUDA's compiler, nvcc, is"
         )
-    served = [
-        name
-        for name, short in zip(DTYPES, ("f32", "bf16", "f16", "f64"), strict=True)
-        if any(kernel["device"] == "cuda" and kernel["dtype"] == short for kernel in table)
-    ]
-    if problem.dtype not in served:
+    if problem.dtype not in dtypes:
         raise NotImplementedError(
-            f"q is {problem.dtype} on {problem.device}; kernels there compute {' and '.join(served)}: cast q, k and v, "
+            f"q is {problem.dtype} on {problem.device}; kernels there compute {' and '.join(dtypes)}: cast q, k and v, "
             "as torch.autocast does, or compute on the CPU"
         )
+
+
+@functools.cache
+def _served() -> tuple[list[str], list[str]]:
+    """The devices that this build has kernels for, and the dtypes of those for a GPU. Reading the table takes time."""
+    table = kernels()
+    on_gpu = {kernel["dtype"] for kernel in table if kernel["device"] == "cuda"}
+    dtypes = [name for name, short in zip(DTYPES, ("f32", "bf16", "f16", "f64"), strict=True) if short in on_gpu]
+    return sorted({kernel["device"] for kernel in table}), dtypes
 
 
 def _as_computed(problem: Problem) -> Problem:
