@@ -44,8 +44,26 @@ def remember_plans_of(mask: Tensor) -> None:
 
     Code that torch.compile makes does: it takes memory that is done with for other values, in the same tensor.
     """
-    if _of_tensors.get(mask) is None and not mask.is_inference():  # inference tensors count no versions
-        _of_tensors.put(mask, _OfTensor(_state(mask)))
+    owner, _ = _owner(mask)
+    if _of_tensors.get(owner) is None and not owner.is_inference():  # inference tensors count no versions
+        _of_tensors.put(owner, _OfTensor(_state(owner)))
+
+
+def _owner(mask: Tensor) -> tuple[Tensor, Hashable]:
+    """The tensor that plans of a mask belong to, and how the mask lies in it.
+
+    A view of a whole tensor is made anew at each call, with the memory and the version counter of that tensor. Views of
+    a part belong to themselves: plans of each step's part of a data set would stay for as long as the data set.
+    """
+    base = mask._base
+    if base is None or base.numel() != mask.numel() or _memory(base) != _memory(mask):
+        return mask, None
+    return base, (mask.storage_offset(), mask.shape, mask.stride(), mask.dtype)
+
+
+def _memory(tensor: Tensor) -> int:
+    """Another one for a base whose `data` was replaced after the view was made."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def _state(mask: Tensor) -> tuple[int, int]:
@@ -111,13 +129,15 @@ def _of_masks(
     mask: Tensor | None, block_mask: Tensor | None, causal: bool, numbers: Numbers, capture: int
 ) -> DevicePlan:
     """Of row indices or booleans on the device, and of a block mask."""
-    owner, beside = (mask, block_mask) if mask is not None else (block_mask, None)
-    assert owner is not None
-    kept = _kept(owner)
-    key: Key = (capture, causal, mask is None, numbers)
-    if beside is not None:
+    first, second = (mask, block_mask) if mask is not None else (block_mask, None)
+    assert first is not None
+    owner, lies = _owner(first)
+    kept, beside = _kept(owner), None
+    key: Key = (capture, causal, mask is None, numbers, lies)
+    if second is not None:
+        beside, second_lies = _owner(second)
         kept = None if _of_tensors.get(beside) is None else kept
-        key = (*key, id(beside), *_state(beside)) if kept is not None else key
+        key = (*key, id(beside), *_state(beside), second_lies)
     if kept is not None:
         found, reference = kept.plans.get(key, (None, None))
         if found is not None and (reference is None or reference() is beside):

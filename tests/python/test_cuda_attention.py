@@ -316,6 +316,23 @@ def test_booleans_are_read_where_they_lie(shape):
         assert all(torch.equal(a, b) for a, b in zip(found, other, strict=True))
 
 
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_booleans_of_one_tensor_take_one_plan(dims, monkeypatch):
+    from flashmask import _device_plans
+
+    made = []
+    make = _device_plans.plan_of_booleans
+    monkeypatch.setattr(_device_plans, "plan_of_booleans", lambda *given: made.append(1) or make(*given))
+    q, k, v, *_ = inputs(1, 200, 200, 2, 1, 64)
+    seen = torch.ones((1,) * (dims - 2) + (200, 200), dtype=torch.bool, device="cuda").tril()
+    first = flashmask.attention(q, k, v, seen)
+    assert torch.equal(flashmask.attention(q, k, v, seen), first)
+    assert len(made) == 1
+    seen[..., 100:, 0] = False
+    assert not torch.equal(flashmask.attention(q, k, v, seen), first)
+    assert len(made) == 2
+
+
 def test_booleans_may_change_in_place():
     q, k, v, *_ = inputs(1, 200, 200, 2, 1, 64)
     seen = causal_rows(200).cuda()

@@ -1,6 +1,7 @@
 """Which plan a call on a GPU gets, without one: streams, captures and plans are stand-ins."""
 
 import gc
+import weakref
 
 import pytest
 import torch
@@ -103,6 +104,48 @@ def test_row_indices_have_one_plan_until_they_change(made):
         assert of_rows(tensor) is not first
         assert of_rows(tensor) is of_rows(tensor)
     assert len(made) == 5
+
+
+def of_three_dimensions():
+    return torch.zeros(1, 8, 1, dtype=torch.int32)
+
+
+def test_views_of_a_whole_tensor_share_its_plan(made):
+    tensor = of_three_dimensions()
+    remember_plans_of(tensor[None])
+    first = of_rows(tensor[None])
+    assert first is of_rows(tensor[None])
+    assert of_rows(tensor[None].transpose(1, 2)) is not first
+    tensor += 1
+    changed = of_rows(tensor[None])
+    assert changed is not first
+    view = tensor[None]
+    tensor.data = of_three_dimensions()
+    assert of_rows(tensor[None]) is not changed
+    remember_plans_of(view)  # it still reads what the tensor held before
+    assert of_rows(view) is not of_rows(tensor[None])
+    assert of_rows(tensor[None], blocks=tensor[None]) is of_rows(tensor[None], blocks=tensor[None])
+    view.zero_()
+    assert of_rows(view) is of_rows(view)
+    assert len(made) == 7
+
+
+def test_plans_of_views_go_with_the_tensor_or_the_view(made):
+    whole, data_set = of_three_dimensions(), torch.zeros(4, 1, 8, 1, dtype=torch.int32)
+    remember_plans_of(whole[None])
+    plan = weakref.ref(of_rows(whole[None]))
+    part = data_set[1:2]
+    remember_plans_of(part)
+    assert of_rows(part) is of_rows(part)
+    of_part = weakref.ref(of_rows(part))
+    while made:
+        made.pop().source = None
+    gc.collect()
+    assert plan() is not None
+    assert of_part() is not None
+    del part, whole
+    gc.collect()
+    assert (plan(), of_part()) == (None, None)
 
 
 def test_row_indices_that_nobody_vouches_for_have_no_plan_to_keep(made):
