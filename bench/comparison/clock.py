@@ -77,6 +77,24 @@ def on_the_host(work: Callable[[], object], rounds: int = 5) -> float:
     return statistics.median(times)
 
 
+def on_the_gpu(work: Callable[[], object], rounds: int = 5) -> float | None:
+    """Milliseconds of what the host has the GPU do; the median. None where the host is slower than the spin: the GPU
+    would have waited."""
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(SPIN_CYCLES)
+        begin.record()
+        work()
+        end.record()
+        if begin.query():
+            return None
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
 def matmul_rate(side: int = 8192) -> dict[str, float]:
     """TFLOP/s of a bfloat16 matrix product of random numbers, in both regimes."""
     a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))

@@ -57,6 +57,7 @@ class Entrant:
 
     launch: clock.Launch
     prepare_ms: float
+    prepare_gpu_ms: float | None
     mask_bytes: int
     extra_bytes: int
 
@@ -86,9 +87,13 @@ def enter(contestant: Contestant, case: MaskCase, tensors: Tensors, direction: s
     results = launch()
     torch.cuda.synchronize()
     extra = torch.cuda.max_memory_allocated() - before - sum(x.numel() * x.element_size() for x in results)
-    prepare_ms = clock.on_the_host(lambda: contestant.prepare(case, *inputs[:2]))
+
+    def prepare() -> Attention:
+        return contestant.prepare(case, *inputs[:2])
+
+    times = clock.on_the_host(prepare), clock.on_the_gpu(prepare)
     results = [x.transpose(1, 2) for x in results] if contestant.heads_first else results
-    return Entrant(launch, prepare_ms, mask_bytes, extra), results
+    return Entrant(launch, *times, mask_bytes, extra), results
 
 
 def check_agreement(label: str, results: list[Tensor], expected: list[Tensor]) -> None:
@@ -133,7 +138,12 @@ def measure(workload: Workload, direction: str, run: dict[str, Any]) -> RowResul
         warm = clock.sustained(launches)
     for name, entrant in entrants.items():
         result.measured[name] = Measured(
-            cold[name], warm[name], entrant.prepare_ms, entrant.mask_bytes, entrant.extra_bytes
+            cold[name],
+            warm[name],
+            entrant.prepare_ms,
+            entrant.mask_bytes,
+            entrant.extra_bytes,
+            entrant.prepare_gpu_ms,
         )
     return result
 

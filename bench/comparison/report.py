@@ -53,6 +53,7 @@ def line(result: RowResult, others: list[str]) -> str:
         *(both(result, first, text) for text in ("ms", "tflops", "percent")),
         *(pair(result, other) for other in others),
         prepare,
+        "" if mine.prepare_gpu_ms is None else f"{mine.prepare_gpu_ms:.3f}",
         sizes,
         size(mine.extra_bytes),
     ]
@@ -77,7 +78,12 @@ def table_text(results: Results, table: str, direction: str) -> Iterator[str]:
         "% of a matrix product",
         *(f"{CONTESTANTS[name].label} ÷ ours" for name in others),
     ]
-    heads += ["mask ready, ms: ours / first peer", "mask bytes: ours / first peer", "extra memory"]
+    heads += [
+        "mask ready, ms: ours / first peer",
+        "of which on the GPU, ms: ours",
+        "mask bytes: ours / first peer",
+        "extra memory",
+    ]
     yield f"\n### {table}, {direction}\n"
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)

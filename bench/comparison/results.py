@@ -18,6 +18,8 @@ class Measured:
     mask_bytes: int
     extra_bytes: int
     """The most that the call took beside its inputs and outputs."""
+    prepare_gpu_ms: float | None = None
+    """Of preparing, what the GPU takes; None where it waited for the host, and in files of before."""
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """bench/compare.py: what its contestants are given, and what its report makes of numbers. Timing is not tested."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -104,6 +105,22 @@ def test_twelve_masks_are_drawn_once_all_were_measured(tmp_path):
         None,
     ]
     assert draw(results, tmp_path) == [tmp_path / "masks.png"]
+
+
+def test_what_the_gpu_takes_of_preparing_is_shown_where_it_is_known(tmp_path):
+    path = tmp_path / "results.json"
+    before, now = result("twelve/causal/8K", (2.0,), (2.5,)), result("twelve/document/8K", (1.0,), (1.0,))
+    now.measured["ours"].prepare_gpu_ms = 0.0123
+    results = Results(path)
+    results.add(before)
+    results.add(now)
+    stored = json.loads(path.read_text())
+    del stored["rows"][0]["measured"]["ours"]["prepare_gpu_ms"]
+    path.write_text(json.dumps(stored))
+    assert Results(path).rows == {row.key: row for row in (before, now)}
+    shown = text(Results(path))
+    assert "| 0.10 |  | 1 KB | 0 B |" in shown
+    assert "| 0.10 | 0.012 | 1 KB | 0 B |" in shown
 
 
 def test_report_fits_a_straight_line():
