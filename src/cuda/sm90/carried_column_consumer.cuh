@@ -90,7 +90,9 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
       wgmma_wait<0>();
       pin(grad_p);
-      Base::differentiate(grad_p, s, shared_.dot[gradient]);
+      typename Base::RowPairs dots;
+      Base::load_rows(dots, shared_.dot[gradient]);
+      Base::differentiate(grad_p, s, dots);
       Base::round(grad_s, grad_p);
       if constexpr (!kOfValues) let_go(shared_.grad_o_empty, gradients_);
     } else {
@@ -105,7 +107,9 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
                                                      const RowStep& row_step, int stage) {
     pin(s);
     if (row_step.masked != 0) Base::hide(s, masked);
-    Base::exponentiate(s, shared_.lse_log2[stage]);
+    typename Base::RowPairs lse;
+    Base::load_rows(lse, shared_.lse_log2[stage]);
+    Base::exponentiate(s, lse);
     pin(s);
   }
 

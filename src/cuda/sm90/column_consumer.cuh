@@ -19,6 +19,7 @@ class ColumnConsumer {
   static constexpr int kSteps = Shape::kRows / 16;
   static constexpr int kQuerySums = 32;  // of 64 rows by 64 columns, the group's part of the tile
   static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
+  using RowPairs = float2[kScores / 4];  // a number of each of the thread's rows, 8 i + 2 (lane % 4) and + 1
 
  public:
   __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
@@ -76,23 +77,25 @@ class ColumnConsumer {
 
   /// Stages are known when compiling: every key tile begins at the first.
   __device__ __forceinline__ void late_steps(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
-    late_step<0, true>(grad_k, grad_v);
+    float grad_q[kQuerySums];
+    late_step<0, true>(grad_k, grad_v, grad_q);
 #pragma unroll 1
     for (int left = steps - 1;;) {
-      if (left-- == 0) return finish_queries<0>();
-      late_step<1, false>(grad_k, grad_v);
-      if (left-- == 0) return finish_queries<1>();
-      late_step<0, false>(grad_k, grad_v);
+      if (left-- == 0) return finish_queries<0>(grad_q);
+      late_step<1, false>(grad_k, grad_v, grad_q);
+      if (left-- == 0) return finish_queries<1>(grad_q);
+      late_step<0, false>(grad_k, grad_v, grad_q);
     }
   }
 
-  /// The gradient of q of the last tile, which lies in this stage.
+  /// The gradient of q of the last tile, which lies in this stage, behind that of the tile before it.
   template <int kStage>
-  __device__ __forceinline__ void finish_queries() {
+  __device__ __forceinline__ void finish_queries(const float (&of_tile_before)[kQuerySums]) {
     float grad_q[kQuerySums];
     barrier_wait(&shared_.grad_s_full[kStage], phases_.of(kStage) ^ 1);
     wgmma_fence();
     multiply_columns(grad_q, shared_.grad_s[kStage]);
+    if (tile_to_add_ >= 0) add_to_queries(of_tile_before, tile_to_add_);
     wgmma_wait<0>();
     pin(grad_q);
     release(&shared_.grad_s_empty[kStage]);
@@ -100,33 +103,41 @@ class ColumnConsumer {
   }
 
   /// A tile of rows, and the gradient of q of the one before: its operand, half of it from the other warpgroup, has had
-  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored. Registers are
+  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored. It is added
+  /// to global memory in the next step, behind the product for the scores: additions hold their registers until they
+  /// have left, and whatever reads shared memory waits for them, so that statistics are read before. Registers are
   /// short: probabilities are read back from their packed form.
   template <int kStage, bool kFirst>
-  __device__ __forceinline__ void late_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
+  __device__ __forceinline__ void late_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients],
+                                            float (&grad_q)[kQuerySums]) {
     float s[kScores], grad_p[kScores];
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
+    RowPairs lse, dots;
     barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
     const RowStep row_step = shared_.steps[kStage];
+    load_rows(lse, shared_.lse_log2[kStage]);
     wgmma_fence();
     multiply_rows(s, shared_.k, shared_.q[kStage]);
     std::uint32_t masked[Words::kWords];
     if (row_step.masked != 0) load_words(masked, row_step, kStage);
+    if constexpr (!kFirst) {
+      if (tile_to_add_ >= 0) add_to_queries(grad_q, tile_to_add_);
+    }
     wgmma_wait<0>();
     pin(s);
     if (row_step.masked != 0) hide(s, masked);
-    exponentiate(s, shared_.lse_log2[kStage]);
+    exponentiate(s, lse);
     round(p, s);
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
+    load_rows(dots, shared_.dot[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
     unpack_all(s, p);
-    differentiate(grad_p, s, shared_.dot[kStage]);
+    differentiate(grad_p, s, dots);
     round(grad_s, grad_p);
-    float grad_q[kQuerySums];
     if constexpr (!kFirst) {
       barrier_wait(&shared_.grad_s_full[1 - kStage], phases_.of(1 - kStage) ^ 1);
       wgmma_fence();
@@ -144,8 +155,8 @@ class ColumnConsumer {
     if constexpr (!kFirst) {
       pin(grad_q);
       release(&shared_.grad_s_empty[1 - kStage]);
-      add_to_queries(grad_q, tile_before_);
     }
+    tile_to_add_ = kFirst ? -1 : tile_before_;
     tile_before_ = row_step.tile;
     wgmma_wait<0>();
     pin(grad_k);
@@ -158,6 +169,7 @@ class ColumnConsumer {
   __device__ __forceinline__ void step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
     float s[kScores], grad_p[kScores];
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
+    RowPairs lse, dots;
     barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
     const RowStep row_step = shared_.steps[kStage];
     wgmma_fence();
@@ -170,13 +182,15 @@ class ColumnConsumer {
     wgmma_wait<1>();
     pin(s);
     if (row_step.masked != 0) hide(s, masked);
-    exponentiate(s, shared_.lse_log2[kStage]);
+    load_rows(lse, shared_.lse_log2[kStage]);
+    exponentiate(s, lse);
     pin(s);
     // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_wait<0>();
     pin(grad_p);
-    differentiate(grad_p, s, shared_.dot[kStage]);
+    load_rows(dots, shared_.dot[kStage]);
+    differentiate(grad_p, s, dots);
     round(p, s);
     round(grad_s, grad_p);
     wgmma_fence();
@@ -247,27 +261,24 @@ class ColumnConsumer {
     }
   }
 
-  /// Scores become probabilities. A thread's rows are 8 i + 2 (lane % 4) and + 1.
-  __device__ __forceinline__ void exponentiate(float (&s)[kScores], const float* lse_log2) {
-    const auto* pairs = reinterpret_cast<const float2*>(lse_log2) + lane() % 4;
+  static __device__ __forceinline__ void load_rows(RowPairs& pairs, const float* rows) {
+    const auto* from = reinterpret_cast<const float2*>(rows) + lane() % 4;
 #pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) {
-      const float2 lse = pairs[4 * i];
+    for (int i = 0; i < kScores / 4; ++i) pairs[i] = from[4 * i];
+  }
+
+  /// Scores become probabilities.
+  __device__ __forceinline__ void exponentiate(float (&s)[kScores], const RowPairs& lse) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        s[4 * i + j] = exp2_approximate(fmaf(s[4 * i + j], arguments_.scale_log2, j % 2 == 0 ? -lse.x : -lse.y));
-    }
+    for (int i = 0; i < kScores; ++i)
+      s[i] = exp2_approximate(fmaf(s[i], arguments_.scale_log2, i % 2 == 0 ? -lse[i / 4].x : -lse[i / 4].y));
   }
 
   /// Gradients of probabilities become those of scores.
-  __device__ __forceinline__ void differentiate(float (&grad)[kScores], const float (&p)[kScores], const float* dots) {
-    const auto* pairs = reinterpret_cast<const float2*>(dots) + lane() % 4;
+  static __device__ __forceinline__ void differentiate(float (&grad)[kScores], const float (&p)[kScores],
+                                                       const RowPairs& dots) {
 #pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) {
-      const float2 dot = pairs[4 * i];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) grad[4 * i + j] = p[4 * i + j] * (grad[4 * i + j] - (j % 2 == 0 ? dot.x : dot.y));
-    }
+    for (int i = 0; i < kScores; ++i) grad[i] = p[i] * (grad[i] - (i % 2 == 0 ? dots[i / 4].x : dots[i / 4].y));
   }
 
   /// Accumulators of one product are, packed, the operand of the next.
@@ -323,6 +334,7 @@ class ColumnConsumer {
   int group_;
   Words words_;
   int tile_before_;  // whose gradient of q is still to come
+  int tile_to_add_;  // whose gradient of q waits in registers; -1: there is none
   std::uint32_t tile_phase_ = 0;
   RingPosition<Shape::kStages> work_;
   StagePhases phases_;
