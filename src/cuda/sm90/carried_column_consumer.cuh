@@ -47,7 +47,7 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
 
   __device__ __forceinline__ void attend(KeyGradient& grad_k, ValueGradient& grad_v, int steps) {
     Packed p, grad_s;
-    Base::words_.begin_keys();
+    Base::begin_keys();
     queries_.begin();
     gradients_.begin();
     barrier_wait(&shared_.k_full, tile_phase_);

@@ -56,7 +56,7 @@ class ColumnConsumer {
   }
 
   __device__ __forceinline__ void attend(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
-    words_.begin_keys();
+    begin_keys();
     barrier_wait(&shared_.k_full, tile_phase_);
     barrier_wait(&shared_.v_full, tile_phase_);
     if constexpr (Shape::kLate) {
@@ -73,6 +73,11 @@ class ColumnConsumer {
     release(&shared_.k_empty);
     release(&shared_.v_empty);
     tile_phase_ ^= 1;
+  }
+
+  __device__ __forceinline__ void begin_keys() {
+    const ColumnWork& work = shared_.work[work_.slot];
+    words_.begin_keys(work.list, work.column_tile * Shape::kColumns);
   }
 
   /// Stages are known when compiling: every key tile begins at the first.

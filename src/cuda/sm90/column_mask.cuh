@@ -40,12 +40,14 @@ class ColumnMask<MaskForm::intervals, kRows, kColumns, kStages> {
   __device__ __forceinline__ ColumnMask(Memory& memory, const MaskView& mask, int own_keys)
       : mask_(mask), keys_(memory.keys + own_keys), own_keys_(own_keys) {}
 
-  /// Before the first tile of other keys.
-  __device__ __forceinline__ void begin_keys() { list_ = -1; }
+  /// Before the first tile of other keys: `list` is that tile's.
+  __device__ __forceinline__ void begin_keys(int list, int first_key) {
+    read_keys(list, first_key + own_keys_);
+    list_ = list;
+  }
 
   __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) {
-    if (tile.list != list_) read_keys(tile.list, tile.first_key + own_keys_);
-    list_ = tile.list;
+    if (tile.list != list_) begin_keys(tile.list, tile.first_key);
     const int lane = lane_index(), first = lane % 4 * 2;
     const std::uint32_t low = bits(keys_[lane / 4], tile.first_row, first);
     const std::uint32_t high = bits(keys_[lane / 4 + 8], tile.first_row, first);
@@ -121,7 +123,7 @@ class ColumnMask<MaskForm::bits, kRows, kColumns, kStages> {
   __device__ __forceinline__ ColumnMask(const Memory& memory, const MaskView&, int own_keys)
       : memory_(memory), own_keys_(own_keys) {}
 
-  __device__ __forceinline__ void begin_keys() {}
+  __device__ __forceinline__ void begin_keys(int, int) {}
 
   /// A byte of each word of 32 rows.
   __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) const {

@@ -63,7 +63,9 @@ struct CarriedColumnShape : ColumnShape<T, kForm, kHeadDim, kRows, false, false,
 
 /// A key tile and how many tiles of rows it takes, over all query heads; steps < 0: there is none.
 struct ColumnWork {
-  int batch, kv_head, column_tile, steps;
+  int batch, kv_head, column_tile;
+  int list;  // of the mask's (batch, head), for the first query head
+  int steps;
 };
 
 /// A tile of rows that the producer has put into a stage.

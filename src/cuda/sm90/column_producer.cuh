@@ -17,11 +17,12 @@ class ColumnProducer {
   __device__ __forceinline__ void run() {
     for (int item = blockIdx.x; item < arguments_.items; item = next_item()) {
       ColumnWork tile = key_tile(item);
+      tile.list = list_of(tile, tile.kv_head * arguments_.head_ratio).list;
       tile.steps = count(tile);
       publish(tile);
       if (tile.steps > 0) stream(tile);
     }
-    publish({0, 0, 0, -1});
+    publish({0, 0, 0, 0, -1});
   }
 
  private:
@@ -42,7 +43,7 @@ class ColumnProducer {
     const int section_heads = min(arguments_.section_heads, arguments_.heads - first_head);
     const int rest = item - first_head * arguments_.map.row_tiles;
     const int flat_head = first_head + rest % section_heads;
-    return {flat_head / arguments_.kv_heads, flat_head % arguments_.kv_heads, rest / section_heads, 0};
+    return {flat_head / arguments_.kv_heads, flat_head % arguments_.kv_heads, rest / section_heads, 0, 0};
   }
 
   __device__ __forceinline__ MapRow<false> list_of(const ColumnWork& tile, int head) const {
@@ -71,7 +72,6 @@ class ColumnProducer {
   }
 
   __device__ __forceinline__ void stream(const ColumnWork& tile) {
-    copy_keys(tile);
     bool first_step = true;
     int stage = 0;
     const bool ragged = (tile.column_tile + 1) * Shape::kColumns > arguments_.key_length;
@@ -80,9 +80,12 @@ class ColumnProducer {
       const MapRow<false> list = list_of(tile, head);
       list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
         copy_queries(stage, tile, head, row_tile, list.list, masked || ragged);
-        if (Shape::kOfKeys && first_step) copy_values(tile);
-        first_step = false;
         copy_gradients(stage % Shape::kGradientStages, tile.batch, head, row_tile);
+        if (first_step) {
+          copy_keys(tile);
+          if constexpr (Shape::kOfKeys) copy_values(tile);
+          first_step = false;
+        }
         phases_.flip(stage);
         stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       });
