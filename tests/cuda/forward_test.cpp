@@ -165,6 +165,23 @@ TEST_P(SM90Forward, HoldsTheBoundOverRaggedSizes) {
   }
 }
 
+/// Long after the maxima of the rows have settled: to powers of two that fit a float, and to some that do not.
+TEST_P(SM90Forward, HoldsTheBoundWhereScoresGrowSuddenly) {
+  constexpr std::int64_t kRows = 70, kColumns = 1200, kGrown = 700;
+  const Problem problem = problem_for(GetParam(), kRows, kColumns);
+  const Mask mask = masks::full(kRows, kColumns);
+  for (const float growth : {6.0F, 60.0F}) {
+    AttentionTensors tensors(problem, 10);
+    for (std::int64_t i = 0; i < tensors.k.size(); ++i)
+      if (i / (problem.kv_heads * problem.head_dim) % kColumns >= kGrown) tensors.k.set(i, growth * tensors.k.at(i));
+    run(PlanInMemory(mask, problem, options()).plan, tensors);
+    expect_accurate(mask, problem, tensors, "keys grown " + std::to_string(growth) + " times");
+    const auto skipping = bits_of(tensors);
+    run(PlanInMemory(mask, problem, options(Visit::all)).plan, tensors);
+    EXPECT_EQ(bits_of(tensors), skipping) << growth;
+  }
+}
+
 TEST_P(SM90Forward, VisitingEveryTileUnderABlockMapGivesTheSameBits) {
   const Problem problem = problem_for(GetParam(), 700, 900);
   std::vector<std::uint8_t> keep(6 * 8);

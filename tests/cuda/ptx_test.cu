@@ -73,6 +73,21 @@ TEST(NamedBarrier, HoldsBackThoseWhoWaitUntilAllHaveArrived) {
     for (int i = 0; i < 64; ++i) ASSERT_EQ(values[turn * 64 + i], 100 * turn + 63 - i);
 }
 
+/// Of two groups of two warps, each with a barrier of its own, one thread says true in some turns.
+__global__ void ask_around(int* answers) {
+  const int thread = static_cast<int>(threadIdx.x), group = thread / 64;
+  for (int turn = 0; turn < kPhases; ++turn)
+    answers[turn * 128 + thread] = named_barrier_any(1 + group, 64, turn % 2 == group && thread % 64 == 37) ? 1 : 0;
+}
+
+TEST(NamedBarrier, TellsAllOfItsThreadsWhetherOneSaidTrue) {
+  const DeviceArray<int> answers(kPhases * 128);
+  ask_around<<<1, 128>>>(answers.data());
+  const std::vector<int> values = answers.values();
+  for (int turn = 0; turn < kPhases; ++turn)
+    for (int i = 0; i < 128; ++i) ASSERT_EQ(values[turn * 128 + i], turn % 2 == i / 64 ? 1 : 0) << turn << ' ' << i;
+}
+
 constexpr int kBoxRows = 16, kBoxBytes = kBoxRows * 128;
 
 __global__ void copy_one_box(const __grid_constant__ CUtensorMap map, int column, int head, int row, int batch,

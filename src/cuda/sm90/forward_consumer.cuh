@@ -7,6 +7,8 @@
 namespace flashmask::cuda::sm90 {
 
 constexpr float kRescaleThreshold = 8;  // in powers of two that the running maximum may lag behind
+constexpr int kTilesToLook = 4;         // for maxima in any case, the first ones of a row tile
+constexpr float kLargestSum = 1 << 15;  // of what a thread has of a tile's row, under a maximum that is taken to stay
 
 /// A warpgroup of the forward: scores, softmax, output.
 template <class Shape>
@@ -16,6 +18,7 @@ class ForwardConsumer : RowConsumer<Shape> {
       Base::values_, Base::lane, Base::release;
   using typename Base::T;
   static constexpr int kOutputs = Shape::kValueDim / 2;
+  enum class Maxima { rising, in_doubt, settled };
 
  public:
   __device__ __forceinline__ ForwardConsumer(RowMemory<Shape>& shared, const ForwardArguments& arguments)
@@ -26,7 +29,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (group_ + 1 == Shape::kGroups) pass_turn();
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o);
-      if (work.masked_tiles + work.full_tiles > 0) attend(o, work);
+      if (work.tiles() > 0) attend(o, work);
       finish_rows(o, work.tile);
     }
   }
@@ -46,6 +49,8 @@ class ForwardConsumer : RowConsumer<Shape> {
     for (int i = 0; i < kOutputs; ++i) o[i] = 0;
     maximum_[0] = maximum_[1] = -INFINITY;
     sum_[0] = sum_[1] = 0;
+    maxima_ = Maxima::rising;
+    tiles_to_look_ = kTilesToLook - 1;
   }
 
   /// The products of one tile overlap the softmax of the next.
@@ -53,11 +58,8 @@ class ForwardConsumer : RowConsumer<Shape> {
     std::uint32_t p[kSteps][4];
     barrier_wait(&shared_.q_full[queries_.slot], queries_.phase);
     first_tile(p, work.masked_tiles > 0);
-#pragma unroll 1
-    for (int tile = 1; tile < work.masked_tiles; ++tile) next_tile<true>(o, p);
-    const int full_tiles = work.full_tiles - (work.masked_tiles == 0 ? 1 : 0);
-#pragma unroll 1
-    for (int tile = 0; tile < full_tiles; ++tile) next_tile<false>(o, p);
+    next_tiles<true>(o, p, work.masked_tiles - 1);
+    next_tiles<false>(o, p, work.full_tiles - (work.masked_tiles == 0 ? 1 : 0));
     release(&shared_.q_empty[queries_.slot]);
     queries_.advance();
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
@@ -68,6 +70,24 @@ class ForwardConsumer : RowConsumer<Shape> {
     pin(o);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
+  }
+
+  /// Maxima are looked for until a tile raises none of the group's and every row has one. From then on they are taken
+  /// to stay, until the sums of a tile's probabilities say otherwise: a quarter less to do for a score, but K is held
+  /// longer, which short rows have no time for.
+  template <bool kMasked>
+  __device__ __forceinline__ void next_tiles(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4], int tiles) {
+#pragma unroll 1
+    while (tiles > 0) {
+      if (maxima_ == Maxima::in_doubt) maxima_ = any_in_group(unsettled_) ? Maxima::rising : Maxima::settled;
+      if (maxima_ == Maxima::rising) {
+        next_tile<kMasked, true>(o, p);
+        if (--tiles_to_look_ <= 0) maxima_ = Maxima::in_doubt;
+        --tiles;
+      }
+#pragma unroll 1
+      for (; maxima_ == Maxima::settled && tiles > 0; --tiles) next_tile<kMasked, false>(o, p);
+    }
   }
 
   __device__ __forceinline__ void first_tile(std::uint32_t (&p)[kSteps][4], bool masked) {
@@ -84,13 +104,15 @@ class ForwardConsumer : RowConsumer<Shape> {
       Base::take_bits(bits);
       Base::hide(s, bits);
     }
-    float factor[2];
+    float factor[2], sum[2];
     raise_maximum(s, factor);
-    exponentiate(s);
+    exponentiate(s, sum);
     Base::round(p, s);
+    add_sums(sum);
   }
 
-  template <bool kMasked>
+  /// kLooks: for maxima. K stays until nothing can ask for its scores again.
+  template <bool kMasked, bool kLooks>
   __device__ __forceinline__ void next_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4]) {
     float s[kScores];
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
@@ -106,13 +128,13 @@ class ForwardConsumer : RowConsumer<Shape> {
     if constexpr (kMasked) Base::take_bits(bits);
     wgmma_wait<1>();
     pin(s);
-    release(&shared_.k_empty[keys_.slot]);
-    keys_.advance();
+    if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
     if constexpr (kMasked) Base::hide(s, bits);
-    float factor[2];
-    const bool raised = raise_maximum(s, factor);
-    exponentiate(s);
+    float factor[2], sum[2];
+    const bool raised = kLooks && raise_maximum(s, factor);
+    exponentiate(s, sum);
     pin(s);
+    const bool repeats = !kLooks && any_in_group(sum[0] > kLargestSum || sum[1] > kLargestSum);
     // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     wgmma_wait<0>();
@@ -121,6 +143,36 @@ class ForwardConsumer : RowConsumer<Shape> {
     values_.advance();
     Base::round(p, s);
     if (raised) rescale(o, factor);
+    if (repeats) repeat_tile<kMasked>(o, p, bits, sum);
+    if constexpr (!kLooks) release(&shared_.k_empty[keys_.slot]);
+    keys_.advance();
+    add_sums(sum);
+  }
+
+  /// The tile once more from its scores on, which are gone: its probabilities were too large under the maxima so far.
+  template <bool kMasked>
+  __device__ __forceinline__ void repeat_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4],
+                                              std::uint32_t (&bits)[2], float (&sum)[2]) {
+    float s[kScores];
+    // Each lane to itself: else the assembler keeps what all bits said the first time.
+#pragma unroll
+    for (int row = 0; kMasked && row < 2; ++row) bits[row] = __shfl_sync(~0U, bits[row], lane());
+    wgmma_fence();
+    multiply_keys(s);
+    wgmma_wait<0>();
+    pin(s);
+    if constexpr (kMasked) Base::hide(s, bits);
+    float factor[2];
+    const bool raised = raise_maximum(s, factor);
+    exponentiate(s, sum);
+    Base::round(p, s);
+    if (raised) rescale(o, factor);
+    maxima_ = Maxima::rising;
+  }
+
+  /// Products are asked for by all warps of the group together.
+  __device__ __forceinline__ bool any_in_group(bool of_thread) {
+    return __any_sync(~0U, named_barrier_any(1 + Shape::kGroups + group_, 128, of_thread));
   }
 
   /// s = q kᵀ
@@ -135,6 +187,7 @@ class ForwardConsumer : RowConsumer<Shape> {
 
   /// Follows the maxima of the rows once they grew by more than the threshold; `factor` is what sums so far then shrink
   /// by. A lagging maximum changes no result but for rounding, as numerator and denominator share it.
+  /// Says whether any of the warp's did, and keeps whether those of the thread are settled.
   __device__ __forceinline__ bool raise_maximum(const float (&s)[kScores], float (&factor)[2]) {
     // Two chains a row: one alone waits for itself.
     float chains[4] = {s[0], s[1], s[2], s[3]};
@@ -148,6 +201,7 @@ class ForwardConsumer : RowConsumer<Shape> {
       found[row] = fmaxf(found[row], __shfl_xor_sync(~0U, found[row], 2));
       grew |= (found[row] - maximum_[row]) * arguments_.scale_log2 > kRescaleThreshold;
     }
+    unsettled_ = grew || fminf(fmaxf(found[0], maximum_[0]), fmaxf(found[1], maximum_[1])) == -INFINITY;
     if (!__any_sync(~0U, grew)) return false;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -160,7 +214,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     return true;
   }
 
-  __device__ __forceinline__ void exponentiate(float (&s)[kScores]) {
+  __device__ __forceinline__ void exponentiate(float (&s)[kScores], float (&sum)[2]) {
     float shift[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row)
@@ -168,8 +222,14 @@ class ForwardConsumer : RowConsumer<Shape> {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       s[i] = exp2_approximate(fmaf(s[i], arguments_.scale_log2, -shift[i % 4 / 2]));
-      sum_[i % 4 / 2] += s[i];
+      float& of_row = sum[i % 4 / 2];
+      of_row = i == 0 || i == 2 ? s[i] : of_row + s[i];
     }
+  }
+
+  __device__ __forceinline__ void add_sums(const float (&sum)[2]) {
+    sum_[0] += sum[0];
+    sum_[1] += sum[1];
   }
 
   __device__ __forceinline__ void rescale(float (&o)[kOutputs], const float (&factor)[2]) {
@@ -204,6 +264,9 @@ class ForwardConsumer : RowConsumer<Shape> {
 
   const ForwardArguments& arguments_;
   float maximum_[2], sum_[2];
+  Maxima maxima_;      // of the group
+  int tiles_to_look_;  // before anybody asks
+  bool unsettled_;     // whether the thread's maxima rose, or are of no score yet
 };
 
 }  // namespace flashmask::cuda::sm90

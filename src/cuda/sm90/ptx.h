@@ -55,6 +55,20 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// Like named_barrier(), and says whether any of the threads said true.
+__device__ __forceinline__ bool named_barrier_any(int id, int threads, bool of_thread) {
+  std::uint32_t any;
+  asm volatile(
+      "{.reg .pred p, q;\n"
+      "setp.ne.u32 q, %3, 0;\n"
+      "bar.red.or.pred p, %1, %2, q;\n"
+      "selp.u32 %0, 1, 0, p;}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<std::uint32_t>(of_thread))
+      : "memory");
+  return any != 0;
+}
+
 // Copies of boxes between global and shared memory by the copy engine; one thread asks for one.
 
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {

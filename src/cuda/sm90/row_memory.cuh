@@ -44,6 +44,7 @@ struct Work {
   RowTile tile;
   int masked_tiles, full_tiles;
 
+  __device__ __forceinline__ int tiles() const { return masked_tiles + full_tiles; }
   __device__ __forceinline__ bool exists() const { return tile.batch >= 0; }
 };
 
