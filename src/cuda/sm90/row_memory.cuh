@@ -13,6 +13,9 @@
 namespace flashmask::cuda::sm90 {
 
 constexpr int kWorkSlots = 2;
+// Behind a row tile of many tiles, the next one is taken when only so many of them are left to be copied.
+constexpr int kManyTiles = 8, kTilesAhead = 4;
+constexpr int kFewTiles = 4;  // of a row tile on average: its keys are then in the L2 cache whatever the order of heads
 
 /// The row tile that an item stands for: sections of heads one after another, inside one the last rows first, because
 /// with causal masks they take longest; the heads of a row tile side by side.
@@ -20,11 +23,11 @@ struct RowTile {
   int batch, head, row_tile;
 
   RowTile() = default;
-  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments) {
+  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments, int most_heads) {
     const int heads = arguments.batch * arguments.query_heads;
-    const int section = item / (arguments.section_heads * arguments.map.row_tiles);
-    const int first_head = section * arguments.section_heads;
-    const int section_heads = min(arguments.section_heads, heads - first_head);
+    const int section = item / (most_heads * arguments.map.row_tiles);
+    const int first_head = section * most_heads;
+    const int section_heads = min(most_heads, heads - first_head);
     const int rest = item - first_head * arguments.map.row_tiles;
     const int flat_head = first_head + rest % section_heads;
     row_tile = arguments.map.row_tiles - 1 - rest / section_heads;
@@ -82,14 +85,24 @@ __device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
   barrier_init_fence();
 }
 
-/// The next row tile that the scheduler published, or none.
+/// The next row tile that the scheduler published, or none; it stays in its slot until release_work().
 template <class Shape>
-__device__ __forceinline__ Work take_work(RowMemory<Shape>& shared, RingPosition<kWorkSlots>& position) {
+__device__ __forceinline__ Work await_work(RowMemory<Shape>& shared, const RingPosition<kWorkSlots>& position) {
   barrier_wait(&shared.work_full[position.slot], position.phase);
-  const Work work = shared.work[position.slot];
+  return shared.work[position.slot];
+}
+
+template <class Shape>
+__device__ __forceinline__ void release_work(RowMemory<Shape>& shared, RingPosition<kWorkSlots>& position) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(&shared.work_empty[position.slot]);
   position.advance();
+}
+
+template <class Shape>
+__device__ __forceinline__ Work take_work(RowMemory<Shape>& shared, RingPosition<kWorkSlots>& position) {
+  const Work work = await_work(shared, position);
+  release_work(shared, position);
   return work;
 }
 

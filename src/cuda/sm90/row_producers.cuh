@@ -9,7 +9,7 @@ struct RowTensors {
   const CUtensorMap *q, *k, *v, *grad_o;
 };
 
-/// One warp: takes row tiles from the counter and says how many tiles each has, one row tile ahead of those who work.
+/// One warp: takes row tiles from the counter and says how many tiles each has, ahead of those who work.
 template <class Shape>
 class Scheduler {
  public:
@@ -19,11 +19,14 @@ class Scheduler {
 
   __device__ __forceinline__ void run() {
     const int items = has_the_work() ? arguments_.items : 0;
+    const int section_heads = has_few_tiles() ? arguments_.query_heads : arguments_.section_heads;
     for (int item = blockIdx.x; item < items; item = next_item()) {
-      const RowTile tile(item, arguments_);
+      const RowTile tile(item, arguments_, section_heads);
       const TileCount count = MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
-      publish({tile, count.masked, count.full});
-      if (Shape::kQueryStages == 1 && lane_ == 0 && count.masked + count.full > 0) prefetch_queries(tile);
+      const Work work{tile, count.masked, count.full};
+      publish(work);
+      late_ = work.tiles() > kManyTiles;
+      if (Shape::kQueryStages == 1 && lane_ == 0 && work.tiles() > 0) prefetch_queries(tile);
     }
     publish({RowTile::none(), 0, 0});
   }
@@ -36,10 +39,19 @@ class Scheduler {
     return finer == choice.finer;
   }
 
-  /// Taken only once there is room to publish it, lest a block hold a row tile that another could begin.
+  /// Then all heads of a batch entry run side by side, as their rows lie side by side in memory.
+  __device__ __forceinline__ bool has_few_tiles() const {
+    const TileChoice& choice = arguments_.choice;
+    const int row_tiles = arguments_.map.batch * arguments_.map.heads * arguments_.map.row_tiles;
+    return choice.visited != nullptr && choice.visited[choice.finer ? 1 : 0] <= kFewTiles * row_tiles;
+  }
+
+  /// Taken only once there is room to publish it, and behind a row tile of many tiles only near its end, lest a block
+  /// hold a row tile that another could begin.
   __device__ __forceinline__ int next_item() {
     int item = 0;
     barrier_wait(&shared_.work_empty[work_.slot], work_.phase ^ 1);
+    if (late_) barrier_wait(&shared_.work_empty[published_.slot], published_.phase);
     if (lane_ == 0) item = static_cast<int>(gridDim.x) + atomicAdd(arguments_.next_item, 1);
     return __shfl_sync(~0U, item, 0);
   }
@@ -51,6 +63,7 @@ class Scheduler {
       barrier_arrive(&shared_.work_full[work_.slot]);
     }
     __syncwarp();
+    published_ = work_;
     work_.advance();
   }
 
@@ -66,7 +79,8 @@ class Scheduler {
   const RowArguments& arguments_;
   const RowTensors& tensors_;
   int lane_;
-  RingPosition<kWorkSlots> work_;
+  bool late_ = false;
+  RingPosition<kWorkSlots> work_, published_;
 };
 
 /// One warp: keeps the rings of Q, K and V filled.
@@ -78,10 +92,11 @@ class Producer {
       : shared_(shared), arguments_(arguments), tensors_(tensors), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
-    for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
-      if (work.masked_tiles + work.full_tiles == 0) continue;
+    for (Work work = await_work(shared_, work_); work.exists(); work = await_work(shared_, work_)) {
+      if (work.tiles() <= kTilesAhead) release_work(shared_, work_);
+      if (work.tiles() == 0) continue;
       if constexpr (Shape::kQueryStages > 1) copy_queries(work.tile);
-      copy_tiles(work.tile, MapRow(arguments_.map, work.tile.batch, work.tile.head, work.tile.row_tile));
+      copy_tiles(work);
     }
   }
 
@@ -103,10 +118,13 @@ class Producer {
 
   /// In the order in which the products read them, where the forward's run one tile of K ahead of V. A single buffer of
   /// Q is filled behind the first tile, as it is free only then.
-  __device__ __forceinline__ void copy_tiles(const RowTile& tile, const MapRow<>& row) {
+  __device__ __forceinline__ void copy_tiles(const Work& work) {
+    const RowTile& tile = work.tile;
     const int kv_head = tile.head / arguments_.head_ratio;
-    int before = -1;
+    int before = -1, left = work.tiles();
+    const MapRow row(arguments_.map, tile.batch, tile.head, tile.row_tile);
     row.for_each_tile(lane_, [&](int column_tile) {
+      if (--left == kTilesAhead) release_work(shared_, work_);
       copy_keys(column_tile, kv_head, tile.batch);
       if (const int values = Shape::kReadsOutputGradient ? column_tile : before; values >= 0)
         copy_values(values, kv_head, tile.batch);
