@@ -175,6 +175,33 @@ def test_sizes_of_zero(shape):
     assert torch.isneginf(lse).all()
 
 
+def gradients_of(q, k, v, grad_o, mask, deterministic):
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+    o = flashmask.attention(*leaves, mask, deterministic=deterministic)
+    return o.detach(), *torch.autograd.grad(o, leaves, grad_o)
+
+
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.mem_get_info()[1] < 70e9, reason="takes 50 GB")
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_more_than_two_to_the_31_elements(deterministic):
+    tokens, heads, window, end = 131072 + 512, 128, 100, 512  # the last tokens alone say the same of the last 256
+    q, k, v, grad_o = (torch.randn(1, tokens, heads, 128, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    assert q.numel() > 2**31
+    found = gradients_of(q, k, v, grad_o, masks.sliding_window(tokens, tokens, window), deterministic)
+    alone = (t[:, -end:].contiguous() for t in (q, k, v, grad_o))
+    expected = gradients_of(*alone, masks.sliding_window(end, end, window), deterministic)
+    for large, small in zip(found, expected, strict=True):
+        torch.testing.assert_close(large[:, -256:], small[:, -256:], rtol=2e-2, atol=2e-2)
+
+
+def test_heads_may_lie_gigabytes_apart():
+    far = 2**29 + 64
+    storage = torch.empty(3 * far + 300 * 64, device="cuda", dtype=torch.bfloat16)
+    given = inputs(1, 300, 300, 4, 2, 64)
+    spread = storage.as_strided(given[0].shape, (0, 64, far, 1)).copy_(given[0])
+    check(lambda _, k, v: attend(masks.causal(300, 300))(spread, k, v), given, causal_rows(300))
+
+
 def test_neighbours_on_the_device_are_not_touched():
     """Fills the memory that results will take with NaN, as the caching allocator hands it out again."""
     given = inputs(1, 333, 333, 3, 3, 64)
