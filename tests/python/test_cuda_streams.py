@@ -285,5 +285,10 @@ def test_several_devices_compute_in_one_process():
     assert torch.equal(attend(*there, rows.to("cuda:1")).to("cuda:0"), right)
     with torch.cuda.device(1):
         assert torch.equal(flashmask.attention(*here, mask), right)
+    expected, found = (
+        torch.autograd.grad(flashmask.attention(*leaves, mask, deterministic=True).float().sum(), leaves)
+        for leaves in ([t.detach().requires_grad_() for t in where] for where in (here, there))
+    )
+    assert all(torch.equal(a, b.to("cuda:0")) for a, b in zip(expected, found, strict=True))
     with pytest.raises(ValueError, match="startend_row_indices is on cuda:0; expected cuda:1"):
         attend(*there, rows)
