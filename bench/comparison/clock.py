@@ -14,7 +14,7 @@ Launch = Callable[[], object]
 REST_SECONDS = 0.04
 WARM_MS = 50.0
 MEASURED_MS = 200.0
-COLD_LAUNCHES = 9
+COLD_LAUNCHES = 5
 LONG_MS = 20.0
 """Work that takes longer is launched three times only."""
 SPIN_CYCLES = 2_000_000

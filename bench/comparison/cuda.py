@@ -3,7 +3,7 @@
 Rows of tables on the GPU, bfloat16, 131,072 tokens, hidden 4,096: FlashMask beside FlexAttention, SDPA's cuDNN and
 FlashAttention backends and SDPA with a dense mask, and beside flash_attn_interface and flash_mask where they are
 installed. Results are compared before anything is timed. Two regimes: burst, one launch after 40 ms of rest, the median
-of nine, or of three that take more than 20 ms; sustained, launches back to back for 200 ms after 50 ms that warm up.
+of five, or of three that take more than 20 ms; sustained, launches back to back for 200 ms after 50 ms that warm up.
 TFLOP/s count visible pairs.
 
 A call takes the rows that are not in the JSON file yet, until its minutes are over, and prints the tables of all that

@@ -92,7 +92,7 @@ def all_workloads() -> list[Workload]:
     ]
     rows += [row("bits", mask, tokens, ("ours", "bits")) for tokens in LENGTHS[:2] for mask in TWELVE[:-1]]
     rows += [
-        row("dense", mask, 16384, ("ours", "bits", "dense"), all_tokens=65536, head_dim=64, heads=32)
+        row("dense", mask, 16384, ("ours", "bits"), all_tokens=65536, head_dim=64, heads=32)
         for mask in ("full", "alpaca_prefix")
     ]
     rows += [
