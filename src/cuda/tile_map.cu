@@ -202,7 +202,7 @@ __device__ void turn(const Share& share, const Counts& counts) {
       const std::uint32_t own = counts.bits_of(lane, kind)[word], by_row = turned(own);
       visited += __popc(own);
       if (row < job.row_tiles)
-        job.maps.by_row[((share.list * std::int64_t{1} * job.row_tiles + row) * 2 + kind) * job.column_words +
+        job.maps.by_row[((std::int64_t{share.list} * job.row_tiles + row) * 2 + kind) * job.column_words +
                         share.column_word] = by_row;
     }
   }
