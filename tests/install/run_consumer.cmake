@@ -1,4 +1,5 @@
-# cmake -D FROM=… -D BUILD=<build tree to install from> -D SOURCE=… -D WORK=… -D SHARED=ON|OFF -P run_consumer.cmake
+# cmake -D FROM=… -D BUILD=<build tree to install from> -D SOURCE=… -D WORK=… -D SHARED=ON|OFF -D WERROR=ON|OFF
+# -P run_consumer.cmake
 # Configures, builds and runs consumer/ in an empty folder.
 cmake_minimum_required(VERSION 3.22)
 
@@ -9,7 +10,8 @@ endfunction()
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 set(arguments -D CMAKE_BUILD_TYPE=Release -D FLASHMASK_FROM=${FROM} -D FLASHMASK_SOURCE=${SOURCE} -D BUILD_SHARED_LIBS=${SHARED}
-              -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_C_COMPILER=${CC})
+              -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_C_COMPILER=${CC}
+              -D FLASHMASK_WERROR=${WERROR})  # as BUILD has it: a compiler cache then knows the library's objects
 if(FROM STREQUAL "find_package" OR FROM STREQUAL "pkg-config")
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/staged)
   # Moved after installation: nothing may remember where it was put first.

@@ -1,5 +1,8 @@
 #include "flashmask/bit_mask.h"
 
+#include <algorithm>
+#include <random>
+
 #include "corpus/corpus.h"
 #include "flashmask/explain.h"
 #include "mask/visibility.h"
@@ -78,7 +81,7 @@ TEST(Routes, ToOneMaskAreEqual) {
         if (dense[static_cast<std::size_t>(i * shape.columns + j)] == 0) continue;
         packed[static_cast<std::size_t>(i * ((shape.columns + 7) / 8) + j / 8)] |=
             static_cast<std::uint8_t>(1 << j % 8);
-        pairs.insert(pairs.begin() + static_cast<std::ptrdiff_t>(pairs.size() / 2), {i, j});
+        pairs.push_back({i, j});
         columns.push_back(j);
       }
       if (shape.columns % 8 != 0) {  // what lies past the last column does not count
@@ -87,6 +90,7 @@ TEST(Routes, ToOneMaskAreEqual) {
       }
       offsets.push_back(std::ssize(columns));
     }
+    std::ranges::shuffle(pairs, std::mt19937(1));  // in no order
     const auto at = [&](auto, auto, auto i, auto j) {
       return dense[static_cast<std::size_t>(i * shape.columns + j)] != 0;
     };
