@@ -21,12 +21,18 @@ SPIN_CYCLES = 2_000_000
 """Keeps the GPU busy while the host gets ahead of it, so that no launch is waited for."""
 
 
-def _elapsed(launch: Launch) -> float:
+def _record(launch: Launch) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Before and after what a launch has the GPU do, once it has spun."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(SPIN_CYCLES)
     begin.record()
     launch()
     end.record()
+    return begin, end
+
+
+def _elapsed(launch: Launch) -> float:
+    begin, end = _record(launch)
     end.synchronize()
     return begin.elapsed_time(end)
 
@@ -83,11 +89,7 @@ def on_the_gpu(work: Callable[[], object], rounds: int = 5) -> float | None:
     times = []
     for _ in range(rounds):
         torch.cuda.synchronize()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(SPIN_CYCLES)
-        begin.record()
-        work()
-        end.record()
+        begin, end = _record(work)
         if begin.query():
             return None
         end.synchronize()

@@ -49,7 +49,9 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="where numbers gather from call to call")
     parser.add_argument("--again", action="store_true", help="measure rows that the file has, too")
     parser.add_argument("--curves", action="store_true", help="also the curves: time over sparsity, memory over length")
-    parser.add_argument("--plots", type=Path, help="draw the curves of the file into this folder")
+    parser.add_argument(
+        "--plots", type=Path, help="draw what the file has into this folder: the twelve masks, the curves"
+    )
     parser.add_argument("--show", action="store_true", help="print the tables of the file and measure nothing")
     parser.add_argument("--workers", type=int, default=min(16, os.cpu_count() or 1), help="processes that compile")
     parser.add_argument("--compile", action="store_true", help="compile FlexAttention for the rows and stop")

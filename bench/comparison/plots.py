@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from comparison.masks import TWELVE
+from comparison.report import BOTH, of_twelve, total
 from comparison.results import Results, RowResult
-from comparison.workloads import LENGTHS, short
+from comparison.workloads import LENGTHS, TOKENS
 
 LABELS = {"ours": "FlashMask", "flex": "FlexAttention", "cudnn": "cuDNN", "dense": "dense booleans"}
 COLOURS = {"ours": "#1f5fa8", "flex": "#d97a1a", "cudnn": "#4f9e53", "dense": "#7a7a7a"}
@@ -16,10 +18,11 @@ def draw(results: Results, folder: Path) -> list[Path]:
     """One picture of the twelve masks, one of all latency curves of a direction, one of the memory."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
-    trained = {tokens: rows for tokens in LENGTHS if (rows := both_directions(results, tokens))}
+    trained = {tokens: of_twelve(results, tokens, BOTH) for tokens in LENGTHS}
+    trained = {tokens: rows for tokens, rows in trained.items() if len(rows) == len(TWELVE)}
     if trained:
         drawn.append(draw_masks(trained, folder / "masks.png"))
-    for direction in ("forward", "backward"):
+    for direction in BOTH:
         curves = {name: points for name, points in results.curves.items() if name.endswith(f" {direction}")}
         if curves:
             drawn.append(draw_latency(curves, folder / f"latency-{direction}.png"))
@@ -28,27 +31,14 @@ def draw(results: Results, folder: Path) -> list[Path]:
     return drawn
 
 
-Both = tuple[RowResult, RowResult]
-"""Forward and backward of a row."""
-
-
-def both_directions(results: Results, tokens: int) -> dict[str, Both]:
-    """By mask, if all twelve were measured."""
-    keys = {mask: f"twelve/{mask}/{short(tokens)}" for mask in TWELVE}
-    if not all(f"{key} {direction}" in results.rows for key in keys.values() for direction in ("forward", "backward")):
-        return {}
-    return {mask: (results.rows[f"{key} forward"], results.rows[f"{key} backward"]) for mask, key in keys.items()}
-
-
-def teraflops(rows: Both, contestant: str) -> float | None:
-    """Of both directions together, sustained."""
+def teraflops(rows: Sequence[RowResult], contestant: str) -> float | None:
+    """Of all rows together, sustained."""
     if any(contestant not in row.measured for row in rows):
         return None
-    taken = sum(row.milliseconds(contestant, "sustained") for row in rows)
-    return sum(row.flops for row in rows) / taken * 1e-9
+    return sum(row.flops for row in rows) / total(rows, contestant, "sustained") * 1e-9
 
 
-def draw_masks(trained: dict[int, dict[str, Both]], path: Path) -> Path:
+def draw_masks(trained: dict[int, dict[str, list[RowResult]]], path: Path) -> Path:
     """Bars of TFLOP/s, a panel a length."""
     from matplotlib import pyplot
 
@@ -63,7 +53,7 @@ def draw_masks(trained: dict[int, dict[str, Both]], path: Path) -> Path:
             axes.barh(
                 [at for at, _ in shown], [rate for _, rate in shown], 0.25, color=COLOURS[name], label=LABELS[name]
             )
-        axes.set(title=f"{131072 // tokens} × {tokens:,} tokens", xlabel="TFLOP/s on visible pairs, sustained")
+        axes.set(title=f"{TOKENS // tokens} × {tokens:,} tokens", xlabel="TFLOP/s on visible pairs, sustained")
         axes.set_yticks(range(len(by_mask)), [mask.replace("_", " ") for mask in by_mask])
         axes.grid(alpha=0.3, axis="x")
     every[0][0].invert_yaxis()

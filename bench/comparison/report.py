@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from comparison.results import Results, RowResult
 from comparison.workloads import LENGTHS, all_workloads, short
 
 REGIMES = ("burst", "sustained")
+BOTH = ("forward", "backward")
 CLOCK_HZ = 1.98e9
 """The highest clock of an H100 and an H200."""
 
@@ -115,27 +116,29 @@ def totals(results: Results, names: list[str]) -> Iterator[str]:
         yield from lines
 
 
-def total(parts: list[RowResult], contestant: str, regime: str) -> float:
+def total(parts: Sequence[RowResult], contestant: str, regime: str) -> float:
     return sum(part.milliseconds(contestant, regime) for part in parts)
+
+
+def of_twelve(results: Results, tokens: int, directions: Sequence[str]) -> dict[str, list[RowResult]]:
+    """By mask, those of the twelve that were measured in all of the directions."""
+    keys = {mask: [f"twelve/{mask}/{short(tokens)} {direction}" for direction in directions] for mask in TWELVE}
+    return {
+        mask: [results.rows[key] for key in own]
+        for mask, own in keys.items()
+        if all(key in results.rows for key in own)
+    }
 
 
 def means(results: Results) -> Iterator[str]:
     """Over the twelve masks, against FlexAttention."""
     lines = []
-    for directions in (("forward",), ("backward",), ("forward", "backward")):
+    for directions in (("forward",), ("backward",), BOTH):
         for tokens in LENGTHS:
-            rows = {
-                mask: [
-                    results.rows[key]
-                    for d in directions
-                    if (key := f"twelve/{mask}/{short(tokens)} {d}") in results.rows
-                ]
-                for mask in TWELVE
-            }
             found = {
                 mask: parts
-                for mask, parts in rows.items()
-                if len(parts) == len(directions) and all("flex" in part.measured for part in parts)
+                for mask, parts in of_twelve(results, tokens, directions).items()
+                if all("flex" in part.measured for part in parts)
             }
             if found:
                 lines.append(mean_line(found, tokens, " and ".join(directions)))
@@ -198,7 +201,7 @@ def text(results: Results) -> str:
         )
     lines = list(dict.fromkeys(lines))
     tables = list(dict.fromkeys(workload.table for workload in all_workloads()))
-    for direction in ("forward", "backward"):
+    for direction in BOTH:
         for table in tables:
             lines += table_text(results, table, direction)
     lines += [*means(results), *totals(results, ["flex", "cudnn"]), *absent_text(results)]

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "bench"))
 
 from comparison import masks  # noqa: E402
 from comparison.data import Documents, alpaca, sample  # noqa: E402
-from comparison.plots import both_directions, draw, teraflops  # noqa: E402
-from comparison.report import text  # noqa: E402
+from comparison.plots import draw, teraflops  # noqa: E402
+from comparison.report import BOTH, of_twelve, text  # noqa: E402
 from comparison.results import Measured, Results, RowResult  # noqa: E402
 from comparison.workloads import LENGTHS, all_workloads, chosen  # noqa: E402
 
@@ -95,10 +95,10 @@ def test_twelve_masks_are_drawn_once_all_were_measured(tmp_path):
     pytest.importorskip("matplotlib")
     results = Results(None)
     for mask in masks.TWELVE:
-        assert both_directions(results, 8192) == {}
+        assert draw(results, tmp_path) == []
         results.add(result(f"twelve/{mask}/8K", (1.0, 1.0), (2.0, 5.0)))
         results.add(result(f"twelve/{mask}/8K", (1.0, 1.0), (3.0, 5.0), direction="backward"))
-    rows = both_directions(results, 8192)["causal"]
+    rows = of_twelve(results, 8192, BOTH)["causal"]
     assert [teraflops(rows, name) for name in ("ours", "flex", "cudnn")] == [
         pytest.approx(400),
         pytest.approx(200),
