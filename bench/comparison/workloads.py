@@ -67,8 +67,8 @@ def row(
 
 def peers_of(mask: str, tokens: int) -> tuple[str, ...]:
     if mask in ("full", "causal"):
-        return ("ours", *REPEATABLE, "flex", "cudnn", *(("flash2",) if tokens == LENGTHS[0] else ()), *PEERS)
-    return ("ours", *REPEATABLE, "flex", *(("dense",) if tokens == LENGTHS[0] else ()), *PEERS)
+        return ("ours", "flex", "cudnn", *(("flash2",) if tokens == LENGTHS[0] else ()), *PEERS, *REPEATABLE)
+    return ("ours", "flex", *(("dense",) if tokens == LENGTHS[0] else ()), *PEERS, *REPEATABLE)
 
 
 def all_workloads() -> list[Workload]:
