@@ -74,16 +74,20 @@ std::uint32_t set_bits(const std::vector<std::uint32_t>& words) {
   return count;
 }
 
-const std::vector<TileShape> kTiles = {{128, 128}, {64, 64}, {64, 128}, {192, 96}};
+/// What one launch makes, and another.
+const std::vector<std::vector<TileShape>> kLaunches = {{{128, 128}, {64, 64}, {64, 128}, {192, 96}}, {{128, 64}}};
 
 void expect_host_schedule(const Mask& mask, const std::string& name) {
-  const auto maps = make_maps(mask.lowered().intervals(), kTiles);
-  for (std::size_t i = 0; i < kTiles.size(); ++i) {
-    const std::string tiles = name + ", tiles of " + std::to_string(kTiles[i].rows);
-    const TileSchedule expected = schedule(mask.lowered(), kTiles[i]);
-    EXPECT_TRUE(maps[i]->by_row == check::row_words_of(expected)) << tiles;
-    EXPECT_TRUE(maps[i]->by_column == check::column_words_of(expected)) << tiles;
-    EXPECT_EQ(maps[i]->visited, set_bits(maps[i]->by_row)) << tiles;
+  for (const std::vector<TileShape>& tiles : kLaunches) {
+    const auto maps = make_maps(mask.lowered().intervals(), tiles);
+    for (std::size_t i = 0; i < tiles.size(); ++i) {
+      const std::string what =
+          name + ", tiles of " + std::to_string(tiles[i].rows) + " x " + std::to_string(tiles[i].columns);
+      const TileSchedule expected = schedule(mask.lowered(), tiles[i]);
+      EXPECT_TRUE(maps[i]->by_row == check::row_words_of(expected)) << what;
+      EXPECT_TRUE(maps[i]->by_column == check::column_words_of(expected)) << what;
+      EXPECT_EQ(maps[i]->visited, set_bits(maps[i]->by_row)) << what;
+    }
   }
 }
 
