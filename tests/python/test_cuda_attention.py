@@ -5,12 +5,7 @@ import pickle
 
 import pytest
 import torch
-from cuda_device import (
-    KERNELS,
-    check,
-    inputs,
-    needs_gpu,
-)
+from cuda_device import KERNELS, check, inputs, needs_gpu
 from mask_families import FAMILIES, N, visible
 
 import flashmask

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <string>
+#include <utility>
 
 #include "cuda/device.h"
 #include "cuda/sm90/problem_refusal.h"
