@@ -4,17 +4,13 @@
 #include "cuda/bit_cells.h"
 #include "cuda/status.h"
 #include "cuda/tile_map.h"
+#include "cuda/words.cuh"
 #include "mask/cell_words.h"
 
 namespace flashmask::cuda {
 namespace {
 
-constexpr unsigned kAllLanes = ~0U;
 constexpr int kBandColumns = 1024, kBandThreads = 512;
-
-__host__ __device__ constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
-
-__device__ std::uint32_t low_word(int count) { return count >= 32 ? ~0U : count <= 0 ? 0 : (1U << count) - 1; }
 
 /// How cells, entries of 32 cells and granules lie in a mask.
 struct CellGrid {

@@ -1,18 +1,12 @@
 #include "cuda/bit_cells.h"
 #include "cuda/status.h"
+#include "cuda/words.cuh"
 
 namespace flashmask::cuda {
 namespace {
 
-constexpr unsigned kAllLanes = ~0U;
-
-__host__ __device__ constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
-
 /// Bits [begin, end) of a word, clipped to it.
-__device__ std::uint32_t bits_between(int begin, int end) {
-  const auto below = [](int count) { return count >= 32 ? ~0U : count <= 0 ? 0 : (1U << count) - 1; };
-  return below(end) & ~below(begin);
-}
+__device__ std::uint32_t bits_between(int begin, int end) { return low_word(end) & ~low_word(begin); }
 
 /// Granules of a mask and how many of them make a tile.
 struct TilesOfGranules {

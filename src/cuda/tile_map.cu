@@ -4,11 +4,11 @@
 #include "cuda/status.h"
 #include "cuda/tile_map.h"
 #include "cuda/tile_ranges.cuh"
+#include "cuda/words.cuh"
 
 namespace flashmask::cuda {
 namespace {
 
-constexpr unsigned kAllLanes = ~0U;
 constexpr int kWarps = 16, kThreads = 32 * kWarps;
 /// Columns of tiles that a block takes: a word of the map by rows.
 constexpr int kTiles = 32;
@@ -16,8 +16,6 @@ constexpr int kTiles = 32;
 /// blocks are too few to fill the device.
 constexpr int kMostWords = 64, kEnoughBlocks = 64;
 constexpr int kMostTileRows = 256;
-
-__host__ __device__ constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 struct IntervalsView {
   const std::int32_t* values[4];
