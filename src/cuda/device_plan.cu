@@ -4,6 +4,7 @@
 
 #include "cuda/bit_cells.h"
 #include "cuda/device.h"
+#include "cuda/row_spans.h"
 #include "cuda/status.h"
 #include "cuda/tile_map.h"
 #include "dispatch/device_plan.h"
@@ -54,23 +55,24 @@ struct Layout {
   cuda::BitStorage bits{};
   HostCells host_cells;
   std::int64_t *row_order = nullptr, *column_order = nullptr;
-  static constexpr std::size_t kVisited = 2;  // tiles of `forward` and of `finer`
-  std::uint32_t* visited = nullptr;
+  std::uint32_t* visited = nullptr;  // tiles of `forward` and of `finer`
   cuda::TileMaps forward{}, finer{}, backward{}, second{};
+  cuda::RowSpans spans{};
+  std::int32_t* zeros = nullptr;  // what counts from 0 on: `visited` and `spans`
+  std::size_t zero_count = 0;
   std::size_t bytes;
 
   Layout(const DeviceSource& source, const DeviceTileShapes& tiles, void* memory) : pieces_(memory) {
     const MaskShape mask = std::visit([this](const auto* from) { return take_mask(*from); }, source);
     forward = take_rows(mask, tiles.forward);
-    if (tiles.finer.has_value() && is_worth_choosing(cuda::TileCounts(mask, *tiles.finer).by_row_words())) {
-      finer = take_rows(mask, *tiles.finer);
-      visited = pieces_.take<std::uint32_t>(kVisited);
-      forward.visited = visited;
-      finer.visited = visited == nullptr ? nullptr : visited + 1;
-    }
+    const bool choosing =
+        tiles.finer.has_value() && is_worth_choosing(cuda::TileCounts(mask, *tiles.finer).by_row_words());
+    if (choosing) finer = take_rows(mask, *tiles.finer);
     if (tiles.backward.has_value())
       backward.by_column = pieces_.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
     if (tiles.second.has_value()) second = *tiles.second == tiles.forward ? forward : take_rows(mask, *tiles.second);
+    const bool adding = tiles.backward.has_value() && !tiles.second.has_value();
+    take_zeros(choosing, adding ? cuda::TileCounts(mask, *tiles.backward).rows : 0);
     bytes = pieces_.bytes();
   }
 
@@ -78,6 +80,21 @@ struct Layout {
   static bool is_worth_choosing(std::size_t words) { return words > 0 && words <= kFinerWords; }
   cuda::TileMaps take_rows(const MaskShape& mask, TileShape tile) {
     return {nullptr, pieces_.take<std::uint32_t>(cuda::TileCounts(mask, tile).by_row_words())};
+  }
+
+  /// Together, so that one call of the driver clears them.
+  void take_zeros(bool choosing, int row_tiles) {
+    const std::size_t of_visited = choosing ? 2 : 0, of_spans = row_tiles == 0 ? 0 : std::size_t{2} * row_tiles + 1;
+    zero_count = of_visited + of_spans;
+    zeros = pieces_.take<std::int32_t>(zero_count);
+    if (zeros == nullptr) return;
+    if (choosing) {
+      visited = reinterpret_cast<std::uint32_t*>(zeros);
+      forward.visited = visited;
+      finer.visited = visited + 1;
+    }
+    std::int32_t* const of_rows = zeros + of_visited;
+    if (row_tiles != 0) spans = {of_rows, of_rows + row_tiles, of_rows + 2 * row_tiles};
   }
 
   MaskShape take_mask(const HostMask& host) {
@@ -282,15 +299,18 @@ template <class Source>
 void classify(const Source& source, const MaskShape& shape, const DeviceTileShapes& tiles, const Layout& layout,
               cudaStream_t stream) {
   const std::vector<cuda::TiledMaps> maps = maps_of(tiles, layout);
-  if (layout.visited != nullptr)
-    cuda::check(cudaMemsetAsync(layout.visited, 0, Layout::kVisited * sizeof(*layout.visited), stream),
+  if (layout.zero_count != 0)
+    cuda::check(cudaMemsetAsync(layout.zeros, 0, layout.zero_count * sizeof(*layout.zeros), stream),
                 "plan: clearing the counts of tiles");
-  if (!layout.as_bits) {
+  if (layout.as_bits) {
+    for (const cuda::TiledMaps& one : maps)
+      cuda::make_tile_map(layout.bits.granules, shape, one.tile, one.maps, stream);
+  } else {
     const auto& values = layout.intervals.values;
     cuda::make_tile_maps({values[0], values[1], values[2], values[3]}, blocks_of(source, layout), shape, maps, stream);
-    return;
   }
-  for (const cuda::TiledMaps& one : maps) cuda::make_tile_map(layout.bits.granules, shape, one.tile, one.maps, stream);
+  if (layout.spans.from != nullptr)
+    cuda::find_row_spans(layout.backward.by_column, cuda::TileCounts(shape, *tiles.backward), layout.spans, stream);
 }
 
 /// What kernels find in the layout.
@@ -304,6 +324,7 @@ DevicePlan plan_in(const Layout& layout, const MaskShape& shape, const DeviceTil
   if (layout.finer.by_row != nullptr) plan.finer = {*tiles.finer, layout.finer.by_row, nullptr};
   if (tiles.backward.has_value()) plan.backward = {*tiles.backward, nullptr, layout.backward.by_column};
   if (tiles.second.has_value()) plan.second = {*tiles.second, layout.second.by_row, nullptr};
+  plan.spans = {layout.spans.from, layout.spans.until};
   return plan;
 }
 

@@ -45,6 +45,13 @@ struct DeviceTiles {
   const std::uint32_t* by_column;
 };
 
+/// Between which column tiles the row tiles of a map are visited, whatever the batch entry and head, in the memory of
+/// the device.
+struct DeviceRowSpans {
+  const std::int32_t* from;   ///< where those begin that visit this row tile or a later one
+  const std::int32_t* until;  ///< where those end that visit this row tile or an earlier one
+};
+
 /// What kernels of a GPU read.
 struct DevicePlan {
   DeviceMask mask;
@@ -54,6 +61,7 @@ struct DevicePlan {
   const std::uint32_t* visited;
   DeviceTiles backward;  ///< by columns of tiles; empty where no kernel of the device has a backward for the problem
   DeviceTiles second;    ///< by rows of tiles, for a second pass of the backward; empty where it makes none
+  DeviceRowSpans spans;  ///< of `backward`; null where there is a second pass
   /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller; null where they agree.
   const std::int64_t* row_order;
   const std::int64_t* column_order;

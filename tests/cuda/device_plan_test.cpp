@@ -69,6 +69,21 @@ std::uint32_t expect_rows(const DeviceTiles& tiles, const Mask& mask, const std:
   return static_cast<std::uint32_t>(expected.counts().active());
 }
 
+/// Between which column tiles the rows of the host's schedule lie, over all its lists.
+void expect_spans(const DeviceRowSpans& spans, const TileSchedule& schedule, const std::string& name) {
+  const cuda::TileCounts tiles(schedule.mask_shape(), schedule.tile());
+  std::vector<std::int32_t> from(static_cast<std::size_t>(tiles.rows), tiles.columns), until(from.size(), 0);
+  for (std::int64_t list = 0; list < std::int64_t{tiles.lists} * tiles.rows; ++list)
+    for (const Run& run : schedule.rows().list(list)) {
+      const auto row = static_cast<std::size_t>(list % tiles.rows);
+      // Rows before it may need its columns first, rows behind it be done after them.
+      for (std::size_t i = 0; i <= row; ++i) from[i] = std::min(from[i], run.begin);
+      for (std::size_t i = row; i < until.size(); ++i) until[i] = std::max(until[i], run.end);
+    }
+  EXPECT_EQ(download(spans.from, from.size()), from) << name;
+  EXPECT_EQ(download(spans.until, until.size()), until) << name;
+}
+
 /// Tiles of each direction are what the host's schedule says.
 template <class Source>
 void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo& kernel, const std::string& name) {
@@ -82,6 +97,10 @@ void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo&
   if (backward.by_column == nullptr) return;
   const auto columns = check::column_words_of(schedule(mask.lowered(), backward.tile));
   EXPECT_EQ(download(backward.by_column, columns.size()), columns) << name << ", backward, " << kernel.name;
+  // A second pass adds nothing up.
+  const bool adds = on_device(placed).second.by_row == nullptr;
+  EXPECT_EQ(on_device(placed).spans.from != nullptr, adds) << name << ", " << kernel.name;
+  if (adds) expect_spans(on_device(placed).spans, schedule(mask.lowered(), backward.tile), name + ", " + kernel.name);
 }
 
 /// Where a score of 32 lies in a word in the order of fragments.
