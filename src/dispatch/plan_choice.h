@@ -11,7 +11,8 @@
 
 namespace flashmask {
 
-inline constexpr std::size_t kWorkspaceAlignment = 64;
+/// Kernels on a GPU discard whole lines of its cache there, of 128 bytes.
+inline constexpr std::size_t kWorkspaceAlignment = 256;
 
 /// What a plan holds for one direction.
 struct Plan::Choice {

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,12 +82,15 @@ class CallOnDevice {
       : call_(call),
         memory_(plan_bytes(call.mask_, call.problem_, options)),
         plan_(plan(call.mask_, call.problem_, {nullptr, memory_.data(), memory_.bytes()}, options)),
-        workspace_(plan_.workspace_bytes(Direction::backward, 1)) {
+        workspace_bytes_(plan_.workspace_bytes(Direction::backward, 1)),
+        workspace_(kWorkspaceOffset + workspace_bytes_) {
     cuda::check(cudaDeviceSynchronize(), "plan");
   }
 
   void launch(cudaStream_t stream) {
     for (const DeviceTensor* output : {&grad_q_, &grad_k_, &grad_v_}) poison(output->view(), stream);
+    // Nor is anything of the launch before there.
+    cuda::check(cudaMemsetAsync(workspace_.data(), 0xff, workspace_.bytes(), stream), "poison");
     backward(plan_,
              {.q = q_.view(),
               .k = k_.view(),
@@ -96,7 +102,9 @@ class CallOnDevice {
               .grad_q = grad_q_.view(),
               .grad_k = grad_k_.view(),
               .grad_v = grad_v_.view()},
-             {.workspace = workspace_.data(), .workspace_bytes = workspace_.bytes(), .stream = stream});
+             {.workspace = static_cast<std::byte*>(workspace_.data()) + kWorkspaceOffset,
+              .workspace_bytes = workspace_bytes_,
+              .stream = stream});
   }
 
   /// Into the call's tensors.
@@ -110,8 +118,10 @@ class CallOnDevice {
   const BackwardTensors host_ = call_.tensors.backward();
   const DeviceTensor q_{host_.q}, k_{host_.k}, v_{host_.v}, o_{host_.o}, lse_{host_.lse}, grad_o_{host_.grad_o},
       grad_lse_{host_.grad_lse}, grad_q_{host_.grad_q}, grad_k_{host_.grad_k}, grad_v_{host_.grad_v};
+  static constexpr std::size_t kWorkspaceOffset = 16;  // a workspace may begin anywhere
   DeviceMemory memory_;
   Plan plan_;
+  std::size_t workspace_bytes_;
   DeviceMemory workspace_;
 };
 
@@ -304,6 +314,70 @@ TEST_P(SM90Backward, NamesATensorThatLiesBadly) {
   }
 }
 
+/// Those that add the gradient of q up in global memory.
+class SM90BackwardBySums : public SM90Backward {};
+
+/// Of rows that are visited from the first key tile to the last, from early and from late ones, and never.
+std::vector<std::pair<std::string, Mask>> long_masks(std::int64_t tokens, std::int64_t heads) {
+  std::mt19937 draw(5);
+  const auto up_to = [&](std::int64_t most) { return static_cast<std::int64_t>(draw() % static_cast<unsigned>(most)); };
+  std::vector<std::int64_t> documents, evicted;
+  for (std::int64_t left = tokens - 300; left > 0; left -= documents.back())
+    documents.push_back(std::min(left, 1 + up_to(400)));
+  for (std::int64_t i = 0; i < heads * tokens; ++i) evicted.push_back(std::min(tokens, i % tokens + 1 + up_to(tokens)));
+  return {{"causal documents", masks::causal_document(documents, tokens)},
+          {"documents", masks::document(documents, tokens)},
+          {"a window", masks::sliding_window(tokens, tokens, 500)},
+          {"a window and tokens that all see", masks::global_sliding_window(tokens, 70, 200, 200)},
+          {"all", masks::full(tokens, tokens)},
+          {"causal", masks::causal(tokens, tokens)},
+          {"a set of keys a head", masks::random_eviction(tokens, evicted, heads)},
+          {"only the last queries, of more keys", masks::window(tokens, 2 * tokens, 0, 300)}};
+}
+
+/// Each row within a thirtieth of its greatest number: a tile that is left out or added twice is more.
+void expect_same_rows(const std::vector<double>& found, const std::vector<double>& expected, std::int64_t dim,
+                      const std::string& what) {
+  const auto row_length = static_cast<std::size_t>(dim);
+  std::size_t wrong = 0;
+  for (std::size_t row = 0; row < expected.size(); row += row_length) {
+    const auto range = [&](const std::vector<double>& values) { return std::span(values).subspan(row, row_length); };
+    double greatest = 0;
+    for (const double value : range(expected)) greatest = std::max(greatest, std::abs(value));
+    // So that NaN is wrong, as what nobody wrote is.
+    const auto close = [&](double a, double b) { return a == b || std::abs(a - b) <= greatest / 30; };
+    wrong += std::ranges::equal(range(found), range(expected), close) ? 0 : 1;
+  }
+  EXPECT_EQ(wrong, 0) << what << ": rows of " << expected.size() / row_length;
+}
+
+TEST_P(SM90BackwardBySums, FindWhatTwoPassesFind) {
+  constexpr std::int64_t kTokens = 5000;
+  for (const auto& [name, mask] : long_masks(kTokens, 4)) {
+    if (!reads(mask)) continue;
+    Problem problem = problem_for(GetParam(), kTokens, mask.shape().columns);
+    problem.batch = 2;
+    Call one(mask, problem, 12, true);
+    // Probabilities that float16 can add up.
+    for (std::int64_t i = 0; i < one.tensors.lse.size(); ++i) one.tensors.lse.set(i, one.tensors.lse.at(i) + 5);
+    one.run({.form = GetParam().predicate, .deterministic = true});
+    const std::vector<double> expected = one.tensors.grad_q.values();
+    CallOnDevice on_device(one, options());
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      on_device.launch(nullptr);
+      on_device.download();
+      expect_same_rows(one.tensors.grad_q.values(), expected, problem.head_dim, name);
+    }
+  }
+}
+
+std::vector<KernelInfo> kernels_by_sums() {
+  std::vector<KernelInfo> chosen = check::cuda_kernels(Direction::backward);
+  std::erase_if(chosen, [](const KernelInfo& kernel) { return kernel.deterministic; });
+  return chosen;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, SM90BackwardBySums, testing::ValuesIn(kernels_by_sums()), check::test_name);
 INSTANTIATE_TEST_SUITE_P(Kernels, SM90Backward, testing::ValuesIn(check::cuda_kernels(Direction::backward)),
                          check::test_name);
 

@@ -15,7 +15,8 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-/// Of queries, their gradients and those of the output whose heads run side by side, in an L2 cache of 50 to 60 MB.
+/// Of queries, their gradients and those of the output whose heads run side by side (sections.h), in an L2 cache of 50
+/// to 60 MB.
 constexpr std::int64_t kSectionBytes = std::int64_t{36} << 20;
 
 template <class Shape>
@@ -43,8 +44,9 @@ TileMapView map_by_columns(const DeviceTiles& tiles, const Plan& plan) {
 int heads_in_section(const Problem& problem) {
   const std::int64_t of_row = problem.head_dim * (2 + 4) + problem.value_dim * 2;
   const std::int64_t bytes = problem.query_heads / problem.kv_heads * problem.query_length * of_row;
-  const std::int64_t heads = std::max<std::int64_t>(kSectionBytes / std::max<std::int64_t>(bytes, 1), 1);
-  return static_cast<int>(std::min(heads, problem.batch * problem.kv_heads));
+  const std::int64_t heads = kSectionBytes / std::max<std::int64_t>(bytes, 1);
+  return static_cast<int>(
+      std::clamp<std::int64_t>(heads, 1, std::max<std::int64_t>(problem.batch * problem.kv_heads, 1)));
 }
 
 template <class Shape>
@@ -65,7 +67,8 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.grad_v_batch = tensors.grad_v.strides[0];
   arguments.grad_v_row = tensors.grad_v.strides[1];
   arguments.grad_v_head = tensors.grad_v.strides[2];
-  arguments.rows = workspace.rows;
+  arguments.statistics = workspace.rows;
+  arguments.lse = lse_view(problem, tensors);
   arguments.query_sums = workspace.query_sums;
   arguments.query_length = static_cast<int>(problem.query_length);
   arguments.key_length = static_cast<int>(problem.key_length);
@@ -76,15 +79,19 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.value_dim = static_cast<int>(problem.value_dim);
   arguments.scale = problem.softmax_scale();
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
-  arguments.section_heads = heads_in_section(problem);
   arguments.map = map_by_columns(on_device.backward, plan);
-  arguments.heads = static_cast<int>(problem.batch * problem.kv_heads);
-  arguments.items = arguments.heads * arguments.map.row_tiles;
-  arguments.padded_row_tiles = static_cast<int>(workspace.rows.padded / Shape::kRows);
+  arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads), heads_in_section(problem),
+                       arguments.map.row_tiles};
+  arguments.rows = {arguments.columns.heads * arguments.head_ratio,
+                    arguments.columns.side_by_side * arguments.head_ratio,
+                    static_cast<int>(workspace.rows.padded / Shape::kRows)};
+  const bool knows_visits = !arguments.map.visit_all && arguments.map.column_tiles > 0;
+  arguments.visits = {knows_visits ? on_device.spans : DeviceRowSpans{}, arguments.map.column_tiles,
+                      arguments.map.row_tiles};
   arguments.mask = mask_view(on_device.mask);
-  arguments.all_row_tiles = arguments.heads * arguments.head_ratio * arguments.padded_row_tiles;
-  arguments.next_item = next_item;
-  arguments.closed = workspace.counters + BackwardWorkspace::kCounters;
+  int* const added = workspace.stretches();
+  arguments.progress = {next_item, workspace.opened_rows(), added,
+                        added + arguments.columns.count() * arguments.columns.stretches()};
   return arguments;
 }
 
@@ -96,9 +103,12 @@ void launch_columns(const Plan& plan, const BackwardTensors& tensors, const Back
   const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
   const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
   const CUtensorMap grad_o = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows);
-  const int blocks = std::min(std::max(arguments.items, arguments.all_row_tiles), multiprocessors());
+  const CUtensorMap o_quarters = make_tensor_map("backward: o", tensors.o, Shape::kRows / 4);
+  const CUtensorMap grad_o_quarters = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows / 4);
+  const int tiles = std::max(arguments.columns.all_tiles(), arguments.rows.all_tiles());
+  const int blocks = std::min(tiles, multiprocessors());
   launch<ColumnMemory<Shape>>("backward: columns", column_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v,
-                              grad_o, arguments);
+                              grad_o, o_quarters, grad_o_quarters, arguments);
 }
 
 void check_tensor_rows(const BackwardTensors& tensors) {
@@ -131,7 +141,11 @@ class Row final : public KernelRow<BackwardKernel> {
     check_tensor_rows(tensors);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     const BackwardWorkspace workspace(problem, kSumsDim, execution.workspace);
-    launch_row_statistics(problem, tensors, workspace, Shape::kHeadDim, stream);
+    if constexpr (Shape::kSums)
+      check(cudaMemsetAsync(workspace.counters, 0, workspace.counter_count * sizeof(int), stream),
+            "backward: clearing the counters");
+    else
+      launch_row_statistics(problem, tensors, workspace, Shape::kHeadDim, stream);
     int* next_item = workspace.counters;
     launch_columns<Shape>(plan, tensors, workspace, next_item, stream);
     (launch_columns<Passes>(plan, tensors, workspace, ++next_item, stream), ...);

@@ -19,14 +19,16 @@ struct RowStatistics {
 };
 
 struct BackwardWorkspace {
-  int* counters;  ///< kCounters of work items, then one a key head; 0 after the statistics are there
+  int* counters;  ///< 0 after the statistics are there: kLaunches of work items, the sums' own, those of stretches
   int counter_count;
   RowStatistics rows;
   float* query_sums;  ///< gradients of q before the scale, [batch, query heads, padded rows, kHeadDim], in an order
                       ///< of the column kernel's own inside each of its row tiles; null where there are none
   std::size_t bytes;
 
-  static constexpr int kCounters = 4;
+  static constexpr int kLaunches = 3;  ///< that take work items, at most
+  int* opened_rows() const { return counters + kLaunches; }
+  int* stretches() const { return counters + kLaunches + 1; }
 
   /// head_dim: that of the kernel; 0: no sums. Without memory only `bytes` is of use.
   BackwardWorkspace(const Problem& problem, std::int64_t head_dim, std::byte* memory);

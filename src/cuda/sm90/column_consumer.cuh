@@ -313,7 +313,7 @@ class ColumnConsumer {
     for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanel * 2, packed[step]);
   }
 
-  /// In an order of the kernel's own: ColumnConverter undoes it.
+  /// In an order of the kernel's own: RowCloser undoes it.
   __device__ __forceinline__ void add_to_queries(const float (&grad_q)[kQuerySums], int tile) {
     float* sums = arguments_.query_sums + static_cast<std::int64_t>(tile) * (Shape::kRows * Shape::kHeadDim) +
                   (group_ * kQuerySums * 128 + threadIdx.x % 128 * 4);

@@ -3,19 +3,22 @@
 #include <type_traits>
 
 #include "cuda/sm90/carried_column_consumer.cuh"
-#include "cuda/sm90/column_converter.cuh"
+#include "cuda/sm90/column_counter.cuh"
 #include "cuda/sm90/column_producer.cuh"
+#include "cuda/sm90/row_closer.cuh"
+#include "cuda/sm90/row_opener.cuh"
 
 /// The gradients of K and V, and of Q by sums in global memory: one warp copies, two warpgroups of 64 keys compute, and
-/// three warps turn sums that are complete into the gradient of Q. A block takes a tile of 128 keys of one key head
-/// through the rows of all its query heads, so that gradients of K and V stay in registers and no two blocks add to the
-/// same ones.
+/// three warps make rows ready and turn sums that are complete into the gradient of Q. A block takes a tile of 128 keys
+/// of one key head through the rows of all its query heads, so that gradients of K and V stay in registers and no two
+/// blocks add to the same ones.
 namespace flashmask::cuda::sm90 {
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     column_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                   const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap grad_o,
+                  const __grid_constant__ CUtensorMap o_quarters, const __grid_constant__ CUtensorMap grad_o_quarters,
                   const __grid_constant__ ColumnArguments arguments) {
   extern __shared__ std::uint8_t memory[];
   auto& shared = *reinterpret_cast<ColumnMemory<Shape>*>(memory);
@@ -31,9 +34,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       ColumnProducer<Shape>(shared, arguments, &q, &k, &v, &grad_o).run();
     } else if constexpr (Shape::kSums) {
       if (warp == 1) {
-        ColumnCloser<Shape>(shared, arguments).run();
+        ColumnCounter<Shape>(shared, arguments).run();
+      } else if (warp == 2) {
+        RowOpener<Shape>(shared, arguments, &o_quarters, &grad_o_quarters).run();
       } else {
-        ColumnConverter<Shape>(shared, arguments, warp - 2).run();
+        RowCloser<Shape>(shared, arguments).run();
       }
     }
   } else {

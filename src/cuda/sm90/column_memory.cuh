@@ -6,13 +6,36 @@
 #include "cuda/sm90/column_mask.cuh"
 #include "cuda/sm90/copy_rows.cuh"
 #include "cuda/sm90/ring.cuh"
+#include "cuda/sm90/row_statistics.cuh"
+#include "cuda/sm90/sections.h"
 #include "cuda/sm90/tile_walk.cuh"
 
 /// What the warps of the column kernel share: what a launch is about, shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
 
-constexpr int kConverterWarps = 2;
-constexpr int kQuarterBytes = 64 * 32 * 4;  // of a tile's sums, that a converter takes at a time
+/// A row tile's sums, or its rows of o and of the gradient of o, in quarters: what the opener has in flight, and the
+/// closer.
+constexpr int kQuarters = 4, kClosingQuarters = 2;
+constexpr int kQuarterBytes = 64 * 32 * 4;
+
+/// Which key tiles visit a row tile, whatever the head.
+struct Visits {
+  DeviceRowSpans spans;  // null: every key tile may
+  int row_tiles, column_tiles;
+
+  /// The first key tile that visits this row tile or one behind it.
+  __device__ __forceinline__ int first(int row_tile) const {
+    return spans.from == nullptr ? 0 : spans.from[place(row_tile)];
+  }
+  /// Where those end that visit this row tile or one before it.
+  __device__ __forceinline__ int end(int row_tile) const {
+    return spans.until == nullptr ? column_tiles : spans.until[place(row_tile)];
+  }
+
+ private:
+  /// The workspace has tiles past the last row; what is said of the last one holds for them.
+  __device__ __forceinline__ int place(int row_tile) const { return min(row_tile, row_tiles - 1); }
+};
 
 /// What one launch is about, beside the tensors that the copy engine reads.
 struct ColumnArguments {
@@ -20,20 +43,18 @@ struct ColumnArguments {
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;
   std::int64_t grad_k_batch, grad_k_row, grad_k_head;  // strides in elements
   std::int64_t grad_v_batch, grad_v_row, grad_v_head;
-  RowStatistics rows;
+  RowStatistics statistics;
+  LseView lse;
   float* query_sums;
   int query_length, key_length, query_heads, kv_heads, head_dim, value_dim;
-  int heads;                // key heads of all batch entries
-  int items;                // key tiles of all key heads
-  int padded_row_tiles;     // of a head, in the workspace
-  int all_row_tiles;        // of all query heads
   int head_ratio;           // query heads that share a key head
   float scale, scale_log2;  // the softmax's; · log2(e)
-  int section_heads;        // key heads whose queries and gradients stay in the L2 cache together
+  Sections columns;         // key tiles of key heads
+  Sections rows;            // row tiles of query heads, in the workspace
   TileMapView map;          // by columns of tiles
+  Visits visits;
   MaskView mask;
-  int* next_item;  // 0 at the start of a launch
-  int* closed;     // key tiles of each section that are done; 0 at the start of a launch
+  Progress progress;
 };
 
 /// kLate: the gradient of q of a tile is computed one tile later (column_consumer.cuh). kSums: it is computed at all.
@@ -63,7 +84,7 @@ struct CarriedColumnShape : ColumnShape<T, kForm, kHeadDim, kRows, false, false,
 
 /// A key tile and how many tiles of rows it takes, over all query heads; steps < 0: there is none.
 struct ColumnWork {
-  int batch, kv_head, column_tile;
+  int section, batch, kv_head, column_tile;
   int list;  // of the mask's (batch, head), for the first query head
   int steps;
 };
@@ -87,15 +108,22 @@ struct ColumnMemory {
   alignas(16) float dot[Shape::kGradientStages][Shape::kRows];
   RowStep steps[Shape::kStages];
   typename Shape::Mask::Memory mask;
-  alignas(Shape::kSums ? 128 : 16) float4 sums[Shape::kSums ? kConverterWarps : 0][2][kQuarterBytes / 16];
+  alignas(Shape::kSums ? 1024 : 16) std::uint8_t opening[Shape::kSums ? kQuarters : 0][kQuarterBytes];
+  alignas(Shape::kSums ? 128 : 16) std::uint8_t closing[Shape::kSums ? kClosingQuarters : 0][kQuarterBytes];
+  alignas(Shape::kSums ? 128 : 16) uint4 zeros[Shape::kSums ? kQuarterBytes / 16 : 0];
   ColumnWork work[Shape::kStages];
   std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
   std::uint64_t work_done[Shape::kSums ? Shape::kStages : 0];  // the sums for the gradient of q are added
-  std::uint64_t sums_full[Shape::kSums ? kConverterWarps : 0][2];
+  std::uint64_t opening_full[Shape::kSums ? kQuarters : 0], closing_full[Shape::kSums ? kClosingQuarters : 0];
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
 };
+
+/// Whether a counter of Progress is that far: the same for all lanes, whatever each sees.
+__device__ __forceinline__ bool has_reached(const int* counter, int count) {
+  return __all_sync(~0U, load_acquire(counter) >= count);
+}
 
 /// Phases of the barriers of a ring whose users begin each key tile at stage 0: stages are then used unequally often.
 class StagePhases {
@@ -136,7 +164,6 @@ __device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
     barrier_init(&shared.q_empty[stage], Shape::kConsumerWarps);
     if constexpr (Shape::kSums) {
       barrier_init(&shared.work_done[stage], Shape::kConsumerWarps);
-      for (int warp = 0; warp < kConverterWarps; ++warp) barrier_init(&shared.sums_full[warp][stage], 1);
       barrier_init(&shared.grad_s_full[stage], Shape::kConsumerWarps);
       barrier_init(&shared.grad_s_empty[stage], Shape::kConsumerWarps);
     }
@@ -144,6 +171,10 @@ __device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
   for (int stage = 0; stage < Shape::kGradientStages; ++stage) {
     barrier_init(&shared.grad_o_full[stage], 1);
     barrier_init(&shared.grad_o_empty[stage], Shape::kConsumerWarps);
+  }
+  if constexpr (Shape::kSums) {
+    for (auto& full : shared.opening_full) barrier_init(&full, 1);
+    for (auto& full : shared.closing_full) barrier_init(&full, 1);
   }
   barrier_init_fence();
 }

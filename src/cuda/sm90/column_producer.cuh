@@ -15,35 +15,32 @@ class ColumnProducer {
       : shared_(shared), arguments_(arguments), q_(q), k_(k), v_(v), grad_o_(grad_o) {}
 
   __device__ __forceinline__ void run() {
-    for (int item = blockIdx.x; item < arguments_.items; item = next_item()) {
+    const int items = arguments_.columns.all_tiles();
+    for (int item = next_item(); item < items; item = next_item()) {
       ColumnWork tile = key_tile(item);
       tile.list = list_of(tile, tile.kv_head * arguments_.head_ratio).list;
       tile.steps = count(tile);
       publish(tile);
       if (tile.steps > 0) stream(tile);
     }
-    publish({0, 0, 0, 0, -1});
+    publish({0, 0, 0, 0, 0, -1});
   }
 
  private:
   static __device__ __forceinline__ int lane() { return lane_index(); }
 
-  /// Only once all of the key tile before is on its way, lest a busy block hold one that another could begin.
+  /// Only once all of the key tile before is on its way, lest a busy block hold one that another could begin. The first
+  /// one as well: converters of other blocks wait for key tiles, and this block may begin only when those have ended.
   __device__ __forceinline__ int next_item() {
     int item = 0;
-    if (lane() == 0) item = static_cast<int>(gridDim.x) + atomicAdd(arguments_.next_item, 1);
+    if (lane() == 0) item = atomicAdd(arguments_.progress.next_column, 1);
     return __shfl_sync(~0U, item, 0);
   }
 
-  /// The key tile that an item stands for: sections of heads one after another, inside one the first keys first,
-  /// because with causal masks they take longest; the heads of a key tile side by side.
+  /// The key tile that an item stands for: the first keys first, because with causal masks they take longest.
   __device__ __forceinline__ ColumnWork key_tile(int item) const {
-    const int section = item / (arguments_.section_heads * arguments_.map.row_tiles);
-    const int first_head = section * arguments_.section_heads;
-    const int section_heads = min(arguments_.section_heads, arguments_.heads - first_head);
-    const int rest = item - first_head * arguments_.map.row_tiles;
-    const int flat_head = first_head + rest % section_heads;
-    return {flat_head / arguments_.kv_heads, flat_head % arguments_.kv_heads, rest / section_heads, 0, 0};
+    const SectionTile tile = arguments_.columns.tile(item);
+    return {tile.section, tile.head / arguments_.kv_heads, tile.head % arguments_.kv_heads, tile.tile, 0, 0};
   }
 
   __device__ __forceinline__ MapRow<false> list_of(const ColumnWork& tile, int head) const {
@@ -79,6 +76,7 @@ class ColumnProducer {
     for (int head = first; head < first + arguments_.head_ratio; ++head) {
       const MapRow<false> list = list_of(tile, head);
       list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
+        if constexpr (Shape::kSums) await_open(tile.section, row_tile);
         copy_queries(stage, tile, head, row_tile, list.list, masked || ragged);
         copy_gradients(stage % Shape::kGradientStages, tile.batch, head, row_tile);
         if (first_step) {
@@ -91,6 +89,17 @@ class ColumnProducer {
       });
     }
     tile_phase_ ^= 1;
+  }
+
+  /// Statistics are copied next, and consumers add to sums soon.
+  __device__ __forceinline__ void await_open(int section, int row_tile) {
+    const Sections& rows = arguments_.rows;
+    const int stretch = rows.stretch_of(section, row_tile);
+    if (stretch == open_) return;
+    while (load_acquire(arguments_.progress.opened + stretch) < rows.in_stretch_of(section, row_tile)) __nanosleep(50);
+    __syncwarp();
+    fence_loads_for_async();
+    open_ = stretch;
   }
 
   __device__ __forceinline__ void copy_keys(const ColumnWork& tile) {
@@ -113,7 +122,7 @@ class ColumnProducer {
 
   /// The row tile among those of all heads, padding included.
   __device__ __forceinline__ int flat_tile(int batch, int head, int row_tile) const {
-    return (batch * arguments_.query_heads + head) * arguments_.padded_row_tiles + row_tile;
+    return (batch * arguments_.query_heads + head) * arguments_.rows.tiles + row_tile;
   }
 
   __device__ __forceinline__ void copy_queries(int stage, const ColumnWork& work, int head, int row_tile, int list,
@@ -126,7 +135,8 @@ class ColumnProducer {
                                Shape::kRowBytes + Shape::kStatisticsBytes + (masked ? Shape::Mask::kCopiedBytes : 0));
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage], row_tile * Shape::kRows,
                                                head, work.batch);
-      copy_bytes(shared_.lse_log2[stage], arguments_.rows.lse_log2 + static_cast<std::int64_t>(tile) * Shape::kRows,
+      copy_bytes(shared_.lse_log2[stage],
+                 arguments_.statistics.lse_log2 + static_cast<std::int64_t>(tile) * Shape::kRows,
                  Shape::kStatisticsBytes, &shared_.q_full[stage]);
     }
     __syncwarp();
@@ -147,7 +157,7 @@ class ColumnProducer {
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.grad_o[stage], grad_o_, &shared_.grad_o_full[stage],
                                                row_tile * Shape::kRows, head, batch);
       copy_bytes(shared_.dot[stage],
-                 arguments_.rows.dot + static_cast<std::int64_t>(flat_tile(batch, head, row_tile)) * Shape::kRows,
+                 arguments_.statistics.dot + static_cast<std::int64_t>(flat_tile(batch, head, row_tile)) * Shape::kRows,
                  Shape::kStatisticsBytes, &shared_.grad_o_full[stage]);
     }
     __syncwarp();
@@ -160,6 +170,7 @@ class ColumnProducer {
   RingPosition<Shape::kStages> work_;
   StagePhases phases_;
   std::uint32_t gradient_phase_ = 0;
+  int open_ = -1;  // the stretch of row tiles that was last seen to be open
 };
 
 }  // namespace flashmask::cuda::sm90

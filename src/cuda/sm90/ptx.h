@@ -101,6 +101,19 @@ __device__ __forceinline__ void copy_bytes(void* destination, const void* source
                : "memory");
 }
 
+/// Copies `bytes`, a multiple of 16, from shared memory to global memory, both aligned to 16, behind
+/// fence_stores_for_async().
+__device__ __forceinline__ void store_bytes(void* destination, const void* source, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination),
+               "r"(shared_address(source)), "r"(bytes)
+               : "memory");
+}
+
+/// Until what this thread asked of store_bytes() lies in global memory.
+__device__ __forceinline__ void await_stores() {
+  asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /// Before a barrier after which the copy engine or wgmma reads what this thread stored in shared memory.
 __device__ __forceinline__ void fence_stores_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -128,6 +141,11 @@ __device__ __forceinline__ int load_acquire(const int* address) {
 __device__ __forceinline__ void add_to_global(float* address, float a, float b, float c, float d) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");
+}
+
+/// The cache need not write these 128 bytes of global memory, aligned to as many: what they hold is undefined then.
+__device__ __forceinline__ void discard_line(void* address) {
+  asm volatile("discard.global.L2 [%0], 128;" ::"l"(address) : "memory");
 }
 
 // Registers a thread of this warpgroup may use; the sum over the warpgroups stays what the launch gave.

@@ -7,8 +7,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// Fills the statistics of all rows, and clears the counters and the sums of the gradients of q. The value dim is at
-/// most `head_dim`, that of the kernel.
+/// Fills the statistics of all rows, and clears the counters. The value dim is at most `head_dim`, that of the kernel.
 void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                            int head_dim, cudaStream_t stream);
 

@@ -1,0 +1,52 @@
+#include "cuda/sm90/sections.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace flashmask::cuda::sm90 {
+namespace {
+
+/// Of one head, of sections of equal sizes, with a last one that has fewer, and of all heads at once.
+const std::vector<Sections> kAll = {{1, 1, 1}, {6, 2, 17}, {7, 3, 8}, {5, 5, 40}};
+
+TEST(Sections, PutTilesOfAllHeadsInOrder) {
+  for (const Sections& sections : kAll) {
+    std::vector<int> times(static_cast<std::size_t>(sections.all_tiles()), 0);
+    SectionTile before{0, -1, 0};
+    for (int index = 0; index < sections.all_tiles(); ++index) {
+      const SectionTile tile = sections.tile(index);
+      ++times.at(static_cast<std::size_t>(tile.head * sections.tiles + tile.tile));
+      EXPECT_EQ(tile.section, tile.head / sections.side_by_side);
+      EXPECT_LE(std::vector({before.section, before.tile, before.head}),
+                std::vector({tile.section, tile.tile, tile.head}));
+      before = tile;
+    }
+    EXPECT_EQ(times, std::vector(times.size(), 1));
+  }
+}
+
+TEST(Sections, KnowWhereTilesOfANumberBegin) {
+  for (const Sections& sections : kAll)
+    for (int index = 0; index < sections.all_tiles(); ++index) {
+      const SectionTile tile = sections.tile(index);
+      EXPECT_EQ(sections.index_of(tile.section, tile.tile) + tile.head % sections.side_by_side, index);
+    }
+}
+
+TEST(Sections, CountTheTilesOfEachStretch) {
+  for (const Sections& sections : kAll) {
+    std::vector<int> counted(static_cast<std::size_t>(sections.count() * sections.stretches()), 0);
+    std::vector<int> expected = counted;
+    for (int index = 0; index < sections.all_tiles(); ++index) {
+      const SectionTile tile = sections.tile(index);
+      const auto stretch = static_cast<std::size_t>(sections.stretch_of(tile.section, tile.tile));
+      ++counted.at(stretch);
+      expected.at(stretch) = sections.in_stretch_of(tile.section, tile.tile);
+    }
+    EXPECT_EQ(counted, expected);
+  }
+}
+
+}  // namespace
+}  // namespace flashmask::cuda::sm90
