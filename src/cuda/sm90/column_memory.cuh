@@ -13,8 +13,8 @@
 /// What the warps of the column kernel share: what a launch is about, shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
 
-/// A row tile's sums, or its rows of o and of the gradient of o, in quarters: what the opener has in flight, and the
-/// closer.
+/// A row tile's sums, and its rows of o and of the gradient of o, are copied in quarters: all of the latter at once, so
+/// many of the sums.
 constexpr int kQuarters = 4, kClosingQuarters = 2;
 constexpr int kQuarterBytes = 64 * 32 * 4;
 

@@ -30,7 +30,7 @@ class ColumnProducer {
   static __device__ __forceinline__ int lane() { return lane_index(); }
 
   /// Only once all of the key tile before is on its way, lest a busy block hold one that another could begin. The first
-  /// one as well: converters of other blocks wait for key tiles, and this block may begin only when those have ended.
+  /// one as well: closers of other blocks wait for key tiles, and this block may begin only when those have ended.
   __device__ __forceinline__ int next_item() {
     int item = 0;
     if (lane() == 0) item = atomicAdd(arguments_.progress.next_column, 1);
@@ -106,8 +106,8 @@ class ColumnProducer {
     barrier_wait(&shared_.k_empty, tile_phase_ ^ 1);
     if (lane() == 0) {
       barrier_arrive_expecting(&shared_.k_full, Shape::kColumnBytes);
-      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k, k_, &shared_.k_full, tile.column_tile * Shape::kColumns,
-                                                  tile.kv_head, tile.batch);
+      copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(
+          shared_.k, k_, &shared_.k_full, tile.column_tile * Shape::kColumns, tile.kv_head, tile.batch);
     }
   }
 
@@ -115,8 +115,8 @@ class ColumnProducer {
     barrier_wait(&shared_.v_empty, tile_phase_ ^ 1);
     if (lane() == 0) {
       barrier_arrive_expecting(&shared_.v_full, Shape::kColumnBytes);
-      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.v, v_, &shared_.v_full, tile.column_tile * Shape::kColumns,
-                                                  tile.kv_head, tile.batch);
+      copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(
+          shared_.v, v_, &shared_.v_full, tile.column_tile * Shape::kColumns, tile.kv_head, tile.batch);
     }
   }
 

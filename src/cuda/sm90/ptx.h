@@ -75,15 +75,28 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+/// Whether blocks read a piece of global memory again soon: what is read once leaves the L2 cache first.
+enum class Reads { again, once };
+
 /// Copies the box at (x, y, z, w), innermost first, to `destination` and counts its bytes on the barrier. What lies out
 /// of bounds becomes 0 and counts too.
+template <Reads kReads = Reads::again>
 __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* map, std::uint64_t* barrier, int x,
                                          int y, int z, int w) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(shared_address(destination)),
-      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
-      : "memory");
+  if constexpr (kReads == Reads::once) {
+    constexpr std::uint64_t kEvictFirst = 0x12F0000000000000;  // as createpolicy.fractional makes it
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+        "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(destination)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "l"(kEvictFirst)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+        "[%2];" ::"r"(shared_address(destination)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
+        : "memory");
+  }
 }
 
 /// The same box into the L2 cache only.

@@ -106,7 +106,7 @@ class RowCloser {
       for (unsigned h = 0; h < 2; ++h) {
         sort(words[h], quad);
         if (row < arguments_.query_length && column < arguments_.head_dim)
-          *reinterpret_cast<uint4*>(out) = {words[h][0], words[h][1], words[h][2], words[h][3]};
+          __stcs(reinterpret_cast<uint4*>(out), make_uint4(words[h][0], words[h][1], words[h][2], words[h][3]));
         row += 8;
         out += 8 * arguments_.grad_q_row;
       }

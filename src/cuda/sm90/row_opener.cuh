@@ -94,7 +94,7 @@ class RowOpener {
     const int batch = row.head / arguments_.query_heads, head = row.head % arguments_.query_heads;
     const int first = row.tile * Shape::kRows + quarter * kQuarterRows;
     barrier_arrive_expecting(full, kQuarterBytes);
-    copy_rows<kQuarterRows, Shape::kHeadDim>(to, o_, full, first, head, batch);
+    copy_rows<kQuarterRows, Shape::kHeadDim, Reads::once>(to, o_, full, first, head, batch);
     copy_rows<kQuarterRows, Shape::kHeadDim>(to + kTensorBytes, grad_o_, full, first, head, batch);
   }
 

@@ -40,7 +40,8 @@ __device__ __forceinline__ void store_rows(const float (&d)[kCount], const float
       const int column = group * 32 + quad * 8;
       const int at_row = first + 8 * row;
       if (at_row < rows && column < dim)
-        *reinterpret_cast<uint4*>(out + at_row * row_stride + column) = {words[0], words[1], words[2], words[3]};
+        __stcs(reinterpret_cast<uint4*>(out + at_row * row_stride + column),
+               make_uint4(words[0], words[1], words[2], words[3]));
     }
   }
 }
