@@ -332,7 +332,8 @@ std::vector<std::pair<std::string, Mask>> long_masks(std::int64_t tokens, std::i
           {"all", masks::full(tokens, tokens)},
           {"causal", masks::causal(tokens, tokens)},
           {"a set of keys a head", masks::random_eviction(tokens, evicted, heads)},
-          {"only the last queries, of more keys", masks::window(tokens, 2 * tokens, 0, 300)}};
+          {"only the last queries, of more keys", masks::window(tokens, 2 * tokens, 0, 300)},
+          {"all, of more queries than blocks stay together for by themselves", masks::full(33000, 700)}};
 }
 
 /// Each row within a thirtieth of its greatest number: a tile that is left out or added twice is more.
@@ -355,8 +356,8 @@ TEST_P(SM90BackwardBySums, FindWhatTwoPassesFind) {
   constexpr std::int64_t kTokens = 5000;
   for (const auto& [name, mask] : long_masks(kTokens, 4)) {
     if (!reads(mask)) continue;
-    Problem problem = problem_for(GetParam(), kTokens, mask.shape().columns);
-    problem.batch = 2;
+    Problem problem = problem_for(GetParam(), mask.shape().rows, mask.shape().columns);
+    problem.batch = mask.shape().rows > kTokens ? 1 : 2;
     Call one(mask, problem, 12, true);
     // Probabilities that float16 can add up.
     for (std::int64_t i = 0; i < one.tensors.lse.size(); ++i) one.tensors.lse.set(i, one.tensors.lse.at(i) + 5);

@@ -8,6 +8,9 @@ namespace flashmask::cuda::sm90 {
 /// filled: for each query head its partial row tiles, then its full ones.
 template <class Shape>
 class ColumnProducer {
+  /// Row tiles whose rows of q and of the gradient of o do not fit in the L2 cache together with what else is there.
+  static constexpr int kLongTile = 512;
+
  public:
   __device__ __forceinline__ ColumnProducer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
                                             const CUtensorMap* q, const CUtensorMap* k, const CUtensorMap* v,
@@ -20,6 +23,7 @@ class ColumnProducer {
       ColumnWork tile = key_tile(item);
       tile.list = list_of(tile, tile.kv_head * arguments_.head_ratio).list;
       tile.steps = count(tile);
+      if (tile.steps > kLongTile && tile.steps == arguments_.map.column_tiles * arguments_.head_ratio) await_wave(item);
       publish(tile);
       if (tile.steps > 0) stream(tile);
     }
@@ -35,6 +39,15 @@ class ColumnProducer {
     int item = 0;
     if (lane() == 0) item = atomicAdd(arguments_.progress.next_column, 1);
     return __shfl_sync(~0U, item, 0);
+  }
+
+  /// Key tiles that visit every row tile read the same ones in the same order, and where these do not all fit in the
+  /// L2 cache, blocks that drift apart read them from memory each for itself: those that begin about now begin
+  /// together. Not at any price: blocks may have to wait for another launch.
+  __device__ __forceinline__ void await_wave(int item) const {
+    const int blocks = static_cast<int>(gridDim.x),
+              end = min((item / blocks + 1) * blocks, arguments_.columns.all_tiles());
+    for (int looks = 0; looks < 64 && !has_reached(arguments_.progress.next_column, end); ++looks) __nanosleep(1000);
   }
 
   /// The key tile that an item stands for: the first keys first, because with causal masks they take longest.
