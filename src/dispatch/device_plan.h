@@ -61,7 +61,7 @@ struct DevicePlan {
   const std::uint32_t* visited;
   DeviceTiles backward;  ///< by columns of tiles; empty where no kernel of the device has a backward for the problem
   DeviceTiles second;    ///< by rows of tiles, for a second pass of the backward; empty where it makes none
-  DeviceRowSpans spans;  ///< of `backward`; null where there is a second pass
+  DeviceRowSpans spans;  ///< of `backward`; null without one, without rows, and where there is a second pass
   /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller; null where they agree.
   const std::int64_t* row_order;
   const std::int64_t* column_order;

@@ -332,7 +332,7 @@ std::vector<std::pair<std::string, Mask>> long_masks(std::int64_t tokens, std::i
           {"all", masks::full(tokens, tokens)},
           {"causal", masks::causal(tokens, tokens)},
           {"a set of keys a head", masks::random_eviction(tokens, evicted, heads)},
-          {"only the last queries, of more keys", masks::window(tokens, 2 * tokens, 0, 300)},
+          {"a window, of more keys than it reaches", masks::window(tokens, 2 * tokens, 0, 300)},
           {"all, of more queries than blocks stay together for by themselves", masks::full(33000, 700)}};
 }
 

@@ -8,7 +8,7 @@ namespace flashmask::cuda::sm90 {
 namespace {
 
 /// Of one head, of sections of equal sizes, with a last one that has fewer, and of all heads at once.
-const std::vector<Sections> kAll = {{1, 1, 1}, {6, 2, 17}, {7, 3, 8}, {5, 5, 40}};
+const std::vector<Sections> kAll = {{1, 1, 1}, {6, 2, 17}, {7, 3, 8}, {7, 3, 17}, {5, 5, 40}};
 
 TEST(Sections, PutTilesOfAllHeadsInOrder) {
   for (const Sections& sections : kAll) {
@@ -31,6 +31,19 @@ TEST(Sections, KnowWhereTilesOfANumberBegin) {
     for (int index = 0; index < sections.all_tiles(); ++index) {
       const SectionTile tile = sections.tile(index);
       EXPECT_EQ(sections.index_of(tile.section, tile.tile) + tile.head % sections.side_by_side, index);
+    }
+}
+
+/// As the column kernel has them: query heads that share a key head, and row tiles of their own number.
+TEST(Sections, PutRowsOfQueryHeadsBesideTheirKeyHead) {
+  for (const Sections& columns : kAll)
+    for (const int ratio : {1, 2, 4}) {
+      const Sections rows{columns.heads * ratio, columns.side_by_side * ratio, columns.tiles + 3};
+      EXPECT_EQ(rows.count(), columns.count());
+      for (int index = 0; index < rows.all_tiles(); ++index) {
+        const SectionTile row = rows.tile(index);
+        EXPECT_EQ(row.section, row.head / ratio / columns.side_by_side);
+      }
     }
 }
 

@@ -19,7 +19,7 @@ struct RowStatistics {
 };
 
 struct BackwardWorkspace {
-  int* counters;  ///< 0 after the statistics are there: kLaunches of work items, the sums' own, those of stretches
+  int* counters;  ///< 0 before the first launch over key tiles: kLaunches of work items, of row tiles, of stretches
   int counter_count;
   RowStatistics rows;
   float* query_sums;  ///< gradients of q before the scale, [batch, query heads, padded rows, kHeadDim], in an order

@@ -5,8 +5,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: turns sums for the gradient of q into that gradient as soon as no key tile adds to them any more, while
-/// they are in the L2 cache and others compute. Nobody waits for what it does.
+/// One warp: turns sums for the gradient of q into that gradient once the stretches of key tiles are done that add to
+/// them or to those of row tiles before, while they are in the L2 cache and others compute. Nobody waits for it.
 template <class Shape>
 class RowCloser {
   using T = typename Shape::Element;
