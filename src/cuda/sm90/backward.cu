@@ -90,7 +90,7 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
                       arguments.map.row_tiles};
   arguments.mask = mask_view(on_device.mask);
   int* const added = workspace.stretches();
-  arguments.progress = {next_item, workspace.opened_rows(), added,
+  arguments.progress = {next_item, workspace.taken_rows(), added,
                         added + arguments.columns.count() * arguments.columns.stretches()};
   return arguments;
 }

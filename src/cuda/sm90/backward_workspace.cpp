@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "cuda/sm90/sections.h"
+#include "dispatch/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {
-
-constexpr std::size_t kAlignment = 256;
 
 /// Counters of all stretches of key tiles and of row tiles, in tiles as small as there are.
 std::int64_t stretch_count(const Problem& problem, std::int64_t padded_rows) {
@@ -22,7 +21,8 @@ BackwardWorkspace::BackwardWorkspace(const Problem& problem, std::int64_t head_d
     : counters(nullptr), counter_count(0), rows{}, query_sums(nullptr), bytes(0) {
   const auto take = [&](std::int64_t count) {
     std::byte* const piece = memory == nullptr || count == 0 ? nullptr : memory + bytes;
-    bytes += (static_cast<std::size_t>(count) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+    bytes += (static_cast<std::size_t>(count) * sizeof(float) + kWorkspaceAlignment - 1) / kWorkspaceAlignment *
+             kWorkspaceAlignment;
     return piece;
   };
   rows.padded = std::max<std::int64_t>((problem.query_length + kPaddedRows - 1) / kPaddedRows, 1) * kPaddedRows;

@@ -27,7 +27,7 @@ struct BackwardWorkspace {
   std::size_t bytes;
 
   static constexpr int kLaunches = 3;  ///< that take work items, at most
-  int* opened_rows() const { return counters + kLaunches; }
+  int* taken_rows() const { return counters + kLaunches; }
   int* stretches() const { return counters + kLaunches + 1; }
 
   /// head_dim: that of the kernel; 0: no sums. Without memory only `bytes` is of use.

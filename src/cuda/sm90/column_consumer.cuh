@@ -315,7 +315,7 @@ class ColumnConsumer {
 
   /// In an order of the kernel's own: RowCloser undoes it.
   __device__ __forceinline__ void add_to_queries(const float (&grad_q)[kQuerySums], int tile) {
-    float* sums = arguments_.query_sums + static_cast<std::int64_t>(tile) * (Shape::kRows * Shape::kHeadDim) +
+    float* sums = arguments_.query_sums + static_cast<std::int64_t>(tile) * Shape::kTileSums +
                   (group_ * kQuerySums * 128 + threadIdx.x % 128 * 4);
 #pragma unroll
     for (int i = 0; i < kQuerySums / 4; ++i)

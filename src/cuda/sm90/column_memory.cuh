@@ -72,6 +72,7 @@ struct ColumnShape {
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kRowBytes = kRows * kHeadDim * 2, kColumnBytes = kColumns * kHeadDim * 2,
                        kScoreBytes = kRows * kColumns * 2, kStatisticsBytes = kRows * 4;
+  static constexpr int kTileSums = kRows * kHeadDim;  // for the gradient of q of a row tile
 };
 
 /// Without the gradient of q. Where heads are wide, registers hold one gradient: it then takes a pass for each.

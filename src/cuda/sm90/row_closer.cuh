@@ -10,7 +10,7 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 class RowCloser {
   using T = typename Shape::Element;
-  static constexpr int kTileSums = Shape::kRows * Shape::kHeadDim, kLineBytes = 128;
+  static constexpr int kLineBytes = 128;
 
  public:
   __device__ __forceinline__ RowCloser(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
@@ -48,7 +48,7 @@ class RowCloser {
   }
 
   __device__ __forceinline__ void close(const SectionTile& row) {
-    float* const sums = arguments_.query_sums + arguments_.rows.place_of(row) * kTileSums;
+    float* const sums = arguments_.query_sums + arguments_.rows.place_of(row) * Shape::kTileSums;
     __syncwarp();
     fence_loads_for_async();
     for (unsigned quarter = 0; quarter < kClosingQuarters; ++quarter) copy_quarter(sums, quarter);

@@ -11,12 +11,11 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 class RowOpener {
   using T = typename Shape::Element;
-  static constexpr int kTileSums = Shape::kRows * Shape::kHeadDim;
   static constexpr int kQuarterRows = Shape::kRows / kQuarters, kPanelBytes = kQuarterRows * kPanel * 2,
                        kTensorBytes = kQuarterRows * Shape::kHeadDim * 2;
   static constexpr int kLaneQuarters = 32 / kQuarterRows;              // which have a row for each lane
   static constexpr int kFoursAtOnce = Shape::kHeadDim == 128 ? 4 : 1;  // so that no register spills
-  static_assert(2 * kTensorBytes == kQuarterBytes && kTileSums * 4 == kQuarters * kQuarterBytes);
+  static_assert(2 * kTensorBytes == kQuarterBytes && Shape::kTileSums * 4 == kQuarters * kQuarterBytes);
 
  public:
   __device__ __forceinline__ RowOpener(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
@@ -26,11 +25,10 @@ class RowOpener {
   __device__ __forceinline__ void run() {
     for (int i = lane_index(); i < kQuarterBytes / 16; i += 32) shared_.zeros[i] = {0, 0, 0, 0};
     fence_stores_for_async();
-    int tile = __shfl_sync(~0U, take(), 0);
+    int tile = take();
     if (!is_tile(tile)) return;
     SectionTile row = arguments_.rows.tile(tile);
-    if (exists(row))
-      for (int quarter = 0; quarter < kQuarters; ++quarter) copy_quarter(row, quarter);
+    if (exists(row)) copy_quarters(row);
     while (is_tile(tile)) {
       await_due(row);
       open(tile, row);
@@ -43,9 +41,9 @@ class RowOpener {
   __device__ __forceinline__ bool exists(const SectionTile& row) const {
     return row.tile * Shape::kRows < arguments_.query_length;
   }
-  /// Of the first lane.
   __device__ __forceinline__ int take() const {
-    return lane_index() == 0 ? atomicAdd(arguments_.progress.next_row, 1) : 0;
+    const int tile = lane_index() == 0 ? atomicAdd(arguments_.progress.next_row, 1) : 0;
+    return __shfl_sync(~0U, tile, 0);
   }
 
   /// Until the first of the key tiles that visit it has been taken, or is among those that blocks take next. That is
@@ -59,16 +57,15 @@ class RowOpener {
   /// Opens `row` and replaces it by the next.
   __device__ __forceinline__ void open(int& tile, SectionTile& row) {
     clear(row);
-    int next = take();
+    const int next = take();
     const SectionTile own = row;
-    next = __shfl_sync(~0U, next, 0);
     if (is_tile(next)) row = arguments_.rows.tile(next);
     const bool more = is_tile(next) && exists(row);
     if (exists(own)) {
       find_statistics(own, row, more);
       phase_ ^= 1;
     } else if (more) {
-      for (int quarter = 0; quarter < kQuarters; ++quarter) copy_quarter(row, quarter);
+      copy_quarters(row);
     }
     __syncwarp();
     if (lane_index() == 0) {
@@ -81,9 +78,13 @@ class RowOpener {
 
   __device__ __forceinline__ void clear(const SectionTile& row) const {
     if (lane_index() != 0) return;
-    float* const sums = arguments_.query_sums + arguments_.rows.place_of(row) * kTileSums;
+    float* const sums = arguments_.query_sums + arguments_.rows.place_of(row) * Shape::kTileSums;
     for (int quarter = 0; quarter < kQuarters; ++quarter)
       store_bytes(sums + quarter * (kQuarterBytes / 4), shared_.zeros, kQuarterBytes);
+  }
+
+  __device__ __forceinline__ void copy_quarters(const SectionTile& row) const {
+    for (int quarter = 0; quarter < kQuarters; ++quarter) copy_quarter(row, quarter);
   }
 
   /// A quarter of the tile's rows of o, then of its gradient.
