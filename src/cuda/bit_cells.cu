@@ -56,17 +56,6 @@ __device__ CellKinds kinds_of(const CellRows& cell, int rows, int columns) {
   return kinds;
 }
 
-/// A lane has a row of 32 × 32 bits, and then a column.
-__device__ std::uint32_t transpose(std::uint32_t word) {
-  std::uint32_t keep = 0x0000FFFF;
-#pragma unroll
-  for (int half = 16; half != 0; half /= 2, keep ^= keep << half) {
-    const std::uint32_t other = __shfl_xor_sync(kAllLanes, word, half);
-    word = threadIdx.x % 32 & half ? (word & ~keep) | (other >> half & keep) : (word & keep) | (other & keep) << half;
-  }
-  return word;
-}
-
 /// Puts it where row_words() and column_words() have it. Rows past the last see every column, as they do in a mask of
 /// intervals: their maxima then rise with the same tiles in both forms, and with them those of the warp's other rows.
 __device__ void store_cell(const CellRows& cell, int rows, int columns, std::uint32_t* words) {

@@ -178,17 +178,6 @@ __device__ void settle(const IntervalsView& mask, const Share& share, const Coun
   }
 }
 
-/// A lane's word becomes that of its bit in the words of all lanes.
-__device__ std::uint32_t turned(std::uint32_t own) {
-  if (!__any_sync(kAllLanes, own != 0)) return 0;
-  std::uint32_t word = 0;
-  for (int i = 0; i < 32; ++i) {
-    const std::uint32_t bits = __ballot_sync(kAllLanes, own >> i & 1);
-    if (threadIdx.x % 32 == i) word = bits;
-  }
-  return word;
-}
-
 /// A warp turns 32 × 32 tiles, partial ones and full ones, and counts them.
 __device__ void turn(const Share& share, const Counts& counts) {
   const Job& job = share.job;
@@ -197,7 +186,7 @@ __device__ void turn(const Share& share, const Counts& counts) {
   for (int word = threadIdx.x / 32; word < share.words; word += kWarps) {
     const std::int64_t row = (share.first_word + word) * 32 + lane;
     for (int kind = 0; kind < 2; ++kind) {
-      const std::uint32_t own = counts.bits_of(lane, kind)[word], by_row = turned(own);
+      const std::uint32_t own = counts.bits_of(lane, kind)[word], by_row = transpose(own);
       visited += __popc(own);
       if (row < job.row_tiles)
         job.maps.by_row[((std::int64_t{share.list} * job.row_tiles + row) * 2 + kind) * job.column_words +

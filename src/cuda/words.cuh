@@ -14,4 +14,15 @@ __device__ __forceinline__ std::uint32_t low_word(int count) {
   return count >= 32 ? ~0U : count <= 0 ? 0 : (1U << count) - 1;
 }
 
+/// A lane has a row of 32 × 32 bits, and then a column.
+__device__ __forceinline__ std::uint32_t transpose(std::uint32_t word) {
+  std::uint32_t keep = 0x0000FFFF;
+#pragma unroll
+  for (int half = 16; half != 0; half /= 2, keep ^= keep << half) {
+    const std::uint32_t other = __shfl_xor_sync(kAllLanes, word, half);
+    word = threadIdx.x % 32 & half ? (word & ~keep) | (other >> half & keep) : (word & keep) | (other & keep) << half;
+  }
+  return word;
+}
+
 }  // namespace flashmask::cuda
