@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "corpus/corpus.h"
@@ -76,10 +78,12 @@ void expect_spans(const DeviceRowSpans& spans, const TileSchedule& schedule, con
   for (std::int64_t list = 0; list < std::int64_t{tiles.lists} * tiles.rows; ++list)
     for (const Run& run : schedule.rows().list(list)) {
       const auto row = static_cast<std::size_t>(list % tiles.rows);
-      // Rows before it may need its columns first, rows behind it be done after them.
-      for (std::size_t i = 0; i <= row; ++i) from[i] = std::min(from[i], run.begin);
-      for (std::size_t i = row; i < until.size(); ++i) until[i] = std::max(until[i], run.end);
+      from[row] = std::min(from[row], run.begin);
+      until[row] = std::max(until[row], run.end);
     }
+  // Rows before one may need its columns first, rows behind it be done after them.
+  std::inclusive_scan(from.rbegin(), from.rend(), from.rbegin(), [](int a, int b) { return std::min(a, b); });
+  std::inclusive_scan(until.begin(), until.end(), until.begin(), [](int a, int b) { return std::max(a, b); });
   EXPECT_EQ(download(spans.from, from.size()), from) << name;
   EXPECT_EQ(download(spans.until, until.size()), until) << name;
 }
@@ -236,6 +240,26 @@ TEST(DevicePlan, HoldsTheBitsAndTilesOfLongMasks) {
     const DenseMask dense = masks.rectangles(shape);
     expect_every_source(from_dense(shape, dense.visible), "rectangles " + std::to_string(shape.columns));
   }
+}
+
+/// Causal ones of random lengths.
+Mask documents_of(std::int64_t tokens, std::int64_t longest, RandomMasks& draw) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t left = tokens; left > 0; left -= lengths.back())
+    lengths.push_back(std::min(left, 1 + draw.below(longest)));
+  return masks::causal_document(lengths, tokens);
+}
+
+TEST(DevicePlan, HoldsTheTilesAndSpansOfManyRowTiles) {
+  RandomMasks draw(8);
+  std::vector<Mask> heads;
+  for (const std::int64_t longest : {400, 20000}) heads.push_back(documents_of(140000, longest, draw));
+  const std::vector<std::pair<std::string, Mask>> long_masks = {
+      {"documents of a length a head", stack_heads(heads)},
+      {"a window over more row tiles than the last block takes at once", masks::sliding_window(300000, 300000, 1000)},
+      {"rows that see nothing before those that do", masks::causal(300000, 20000)}};
+  for (const auto& [name, mask] : long_masks)
+    for (const KernelInfo& kernel : forward_kernels(MaskForm::intervals)) expect_host_tiles(mask, mask, kernel, name);
 }
 
 TEST(DevicePlan, HoldsTheTilesOfIntervalsUnderBlockMaps) {
