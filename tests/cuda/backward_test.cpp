@@ -166,6 +166,32 @@ class CheckedCall : public Call {
   check::naive::Results naive_;
 };
 
+/// Kernels in the second one begin before those in the first where it `leads`.
+class TwoStreams {
+ public:
+  explicit TwoStreams(bool leads) {
+    int least = 0, greatest = 0;
+    cuda::check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priorities");
+    create(streams_[0], least);
+    create(streams_[1], leads ? greatest : least);
+  }
+  ~TwoStreams() {
+    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  }
+  TwoStreams(const TwoStreams&) = delete;
+  TwoStreams& operator=(const TwoStreams&) = delete;
+
+  cudaStream_t first() const { return streams_[0]; }
+  cudaStream_t second() const { return streams_[1]; }
+
+ private:
+  static void create(cudaStream_t& stream, int priority) {
+    cuda::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "stream");
+  }
+
+  cudaStream_t streams_[2] = {};
+};
+
 std::vector<std::byte> bits_of(const check::HostTensor& tensor) {
   const auto* bytes = static_cast<const std::byte*>(tensor.view().data);
   return {bytes, bytes + static_cast<std::size_t>(tensor.size()) * size_in_bytes(tensor.view().dtype)};
@@ -238,17 +264,17 @@ TEST_P(SM90Backward, TwoStreamsDoNotDisturbEachOther) {
   one.run(options());
   const auto alone = repeatable(one.tensors);
   CallOnDevice first(one, options()), second(one, options());
-  cudaStream_t streams[2];
-  for (cudaStream_t& stream : streams) cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    first.launch(streams[0]);
-    second.launch(streams[1]);
+  for (const bool leads : {false, true}) {
+    const TwoStreams streams(leads);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      first.launch(streams.first());
+      second.launch(streams.second());
+    }
+    for (const CallOnDevice* call : {&first, &second}) {
+      call->download();
+      EXPECT_EQ(repeatable(one.tensors), alone) << (leads ? "one stream leads" : "neither leads");
+    }
   }
-  for (const CallOnDevice* call : {&first, &second}) {
-    call->download();
-    EXPECT_EQ(repeatable(one.tensors), alone);
-  }
-  for (cudaStream_t stream : streams) cuda::check(cudaStreamDestroy(stream), "stream");
 }
 
 TEST_P(SM90Backward, KeysInSkippedTilesMayHoldAnything) {
@@ -317,6 +343,9 @@ TEST_P(SM90Backward, NamesATensorThatLiesBadly) {
 /// Those that add the gradient of q up in global memory.
 class SM90BackwardBySums : public SM90Backward {};
 
+/// So many that key tiles which visit all of them begin together.
+constexpr std::int64_t kManyQueries = 33000;
+
 /// Of rows that are visited from the first key tile to the last, from early and from late ones, and never.
 std::vector<std::pair<std::string, Mask>> long_masks(std::int64_t tokens, std::int64_t heads) {
   std::mt19937 draw(5);
@@ -333,7 +362,18 @@ std::vector<std::pair<std::string, Mask>> long_masks(std::int64_t tokens, std::i
           {"causal", masks::causal(tokens, tokens)},
           {"a set of keys a head", masks::random_eviction(tokens, evicted, heads)},
           {"a window, of more keys than it reaches", masks::window(tokens, 2 * tokens, 0, 300)},
-          {"all, of more queries than blocks stay together for by themselves", masks::full(33000, 700)}};
+          {"all, of so many queries", masks::full(kManyQueries, 700)},
+          {"all, of so many queries and of keys for several waves of blocks", masks::full(kManyQueries, 18000)},
+          {"a window over so many queries", masks::sliding_window(kManyQueries, kManyQueries, 300)}};
+}
+
+/// With probabilities that float16 can add up.
+Call long_call(const KernelInfo& kernel, const Mask& mask) {
+  Problem problem = problem_for(kernel, mask.shape().rows, mask.shape().columns);
+  problem.batch = mask.shape().rows < kManyQueries ? 2 : 1;
+  Call one(mask, problem, 12, true);
+  for (std::int64_t i = 0; i < one.tensors.lse.size(); ++i) one.tensors.lse.set(i, one.tensors.lse.at(i) + 5);
+  return one;
 }
 
 /// Each row within a thirtieth of its greatest number: a tile that is left out or added twice is more.
@@ -353,22 +393,42 @@ void expect_same_rows(const std::vector<double>& found, const std::vector<double
 }
 
 TEST_P(SM90BackwardBySums, FindWhatTwoPassesFind) {
-  constexpr std::int64_t kTokens = 5000;
-  for (const auto& [name, mask] : long_masks(kTokens, 4)) {
+  for (const auto& [name, mask] : long_masks(5000, 4)) {
     if (!reads(mask)) continue;
-    Problem problem = problem_for(GetParam(), mask.shape().rows, mask.shape().columns);
-    problem.batch = mask.shape().rows > kTokens ? 1 : 2;
-    Call one(mask, problem, 12, true);
-    // Probabilities that float16 can add up.
-    for (std::int64_t i = 0; i < one.tensors.lse.size(); ++i) one.tensors.lse.set(i, one.tensors.lse.at(i) + 5);
+    Call one = long_call(GetParam(), mask);
     one.run({.form = GetParam().predicate, .deterministic = true});
     const std::vector<double> expected = one.tensors.grad_q.values();
     CallOnDevice on_device(one, options());
     for (int repeat = 0; repeat < 5; ++repeat) {
       on_device.launch(nullptr);
       on_device.download();
-      expect_same_rows(one.tensors.grad_q.values(), expected, problem.head_dim, name);
+      expect_same_rows(one.tensors.grad_q.values(), expected, head_dim_of(GetParam()), name);
     }
+  }
+}
+
+TEST_P(SM90BackwardBySums, FindTheSameBesideLaunchesThatLead) {
+  Call all = long_call(GetParam(), masks::full(kManyQueries, 18000)),
+       window = long_call(GetParam(), masks::sliding_window(5000, 5000, 500));
+  const auto gradients = [&](Call& call) { return std::pair(repeatable(call.tensors), call.tensors.grad_q.values()); };
+  all.run(options());
+  window.run(options());
+  const auto all_alone = gradients(all), window_alone = gradients(window);
+  CallOnDevice all_on_device(all, options()), window_on_device(window, options());
+  const auto expect_same = [&](const CallOnDevice& on_device, Call& call, const auto& alone, const std::string& name) {
+    on_device.download();
+    const auto found = gradients(call);
+    EXPECT_TRUE(found.first == alone.first) << name;
+    expect_same_rows(found.second, alone.second, head_dim_of(GetParam()), name);
+  };
+  const TwoStreams streams(true);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    // Its first launch has the device when the others come: blocks of `all` begin here and there.
+    window_on_device.launch(streams.second());
+    all_on_device.launch(streams.first());
+    for (int i = 0; i < 10; ++i) window_on_device.launch(streams.second());
+    expect_same(all_on_device, all, all_alone, "all");
+    expect_same(window_on_device, window, window_alone, "a window");
   }
 }
 
