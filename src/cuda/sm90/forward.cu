@@ -31,8 +31,9 @@ void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cu
   const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
   const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
   const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
+  const CUtensorMap o = make_tensor_map("forward: o", tensors.o, kWarpRows);
   const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
-  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, arguments);
+  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, o, arguments);
 }
 
 /// What rows over tiles of one shape and of two have in common.

@@ -21,8 +21,9 @@ class ForwardConsumer : RowConsumer<Shape> {
   enum class Maxima { rising, in_doubt, settled };
 
  public:
-  __device__ __forceinline__ ForwardConsumer(RowMemory<Shape>& shared, const ForwardArguments& arguments)
-      : Base(shared), arguments_(arguments) {}
+  __device__ __forceinline__ ForwardConsumer(RowMemory<Shape>& shared, const ForwardArguments& arguments,
+                                             const RowTensors& tensors)
+      : Base(shared), arguments_(arguments), o_(tensors.result) {}
 
   __device__ __forceinline__ void run() {
     float o[kOutputs];
@@ -30,8 +31,9 @@ class ForwardConsumer : RowConsumer<Shape> {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o);
       if (work.tiles() > 0) attend(o, work);
-      finish_rows(o, work.tile);
+      finish_rows(o, work);
     }
+    let_go_of_rows();
   }
 
  private:
@@ -58,9 +60,14 @@ class ForwardConsumer : RowConsumer<Shape> {
     std::uint32_t p[kSteps][4];
     barrier_wait(&shared_.q_full[queries_.slot], queries_.phase);
     first_tile(p, work.masked_tiles > 0);
+    let_go_of_rows();
     next_tiles<true>(o, p, work.masked_tiles - 1);
     next_tiles<false>(o, p, work.full_tiles - (work.masked_tiles == 0 ? 1 : 0));
-    release(&shared_.q_empty[queries_.slot]);
+    if constexpr (Shape::kStagesResult) {
+      staged_ = queries_.slot;
+    } else {
+      release(&shared_.q_empty[queries_.slot]);
+    }
     queries_.advance();
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     pin(o);
@@ -237,7 +244,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i % 4 / 2];
   }
 
-  __device__ __forceinline__ void finish_rows(float (&o)[kOutputs], const RowTile& tile) {
+  __device__ __forceinline__ void finish_rows(float (&o)[kOutputs], const Work& work) {
     float inverse[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -245,10 +252,28 @@ class ForwardConsumer : RowConsumer<Shape> {
       sum_[row] += __shfl_xor_sync(~0U, sum_[row], 2);
       inverse[row] = sum_[row] > 0 ? 1 / sum_[row] : 0;
     }
-    const int first = tile.row_tile * Shape::kRows + row_;
-    if (lane() % 4 == 0) store_lse(tile, first);
-    T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
-    sm90::store_rows(o, inverse, out, arguments_.o_row, first, arguments_.query_length, arguments_.value_dim);
+    const RowTile& tile = work.tile;
+    const int first = tile.row_tile * Shape::kRows;
+    if (lane() % 4 == 0) store_lse(tile, first + row_);
+    if (Shape::kStagesResult && work.tiles() > 0) {
+      named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // all of the group have read their rows
+      store_rows_staged<T>(o, inverse, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2,
+                           o_, first + group_ * 64, tile.head, tile.batch);
+    } else {
+      T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
+      sm90::store_rows(o, inverse, out, arguments_.o_row, first + row_, arguments_.query_length, arguments_.value_dim);
+    }
+  }
+
+  /// Once the copy engine has read the results that lie there.
+  __device__ __forceinline__ void let_go_of_rows() {
+    if (!Shape::kStagesResult || staged_ < 0) return;
+    if (lane() == 0) {
+      await_stores_read();
+      barrier_arrive(&shared_.q_empty[staged_]);
+    }
+    __syncwarp();
+    staged_ = -1;
   }
 
   __device__ __forceinline__ void store_lse(const RowTile& tile, int first) {
@@ -263,6 +288,8 @@ class ForwardConsumer : RowConsumer<Shape> {
   }
 
   const ForwardArguments& arguments_;
+  const CUtensorMap* o_;
+  int staged_ = -1;  // the buffer of Q whose place results have taken
   float maximum_[2], sum_[2];
   Maxima maxima_;      // of the group
   int tiles_to_look_;  // before anybody asks

@@ -21,6 +21,8 @@ struct ForwardShape {
   static constexpr int kQueryStages = kHeadDim > 128 ? 1 : 2, kKeyStages = 2, kValueStages = 2, kBuilderWarps = 2,
                        kBitSlots = 4, kMaskAtOnce = kColumns;
   static constexpr bool kTakesTurns = kTakesTurns_, kReadsOutputGradient = false;
+  /// Rows of the result leave through the buffer of Q, which then waits for them: where there is another one.
+  static constexpr bool kStagesResult = kQueryStages > 1;
   static constexpr int kBlocks = kGroups == 1 ? 2 : 1;  // on a multiprocessor
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;

@@ -75,6 +75,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+constexpr std::uint64_t kEvictFirst = 0x12F0000000000000;  // as createpolicy.fractional makes it
+
 /// Whether blocks read a piece of global memory again soon: what is read once leaves the L2 cache first.
 enum class Reads { again, once };
 
@@ -84,7 +86,6 @@ template <Reads kReads = Reads::again>
 __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* map, std::uint64_t* barrier, int x,
                                          int y, int z, int w) {
   if constexpr (kReads == Reads::once) {
-    constexpr std::uint64_t kEvictFirst = 0x12F0000000000000;  // as createpolicy.fractional makes it
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
         "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(destination)),
@@ -127,6 +128,25 @@ __device__ __forceinline__ void await_stores() {
   asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+/// Copies a box from shared memory to (x, y, z, w), innermost first, behind fence_stores_for_async(). What would lie
+/// out of bounds is left out. Leaves the L2 cache first.
+__device__ __forceinline__ void store_box(const CUtensorMap* map, const void* source, int x, int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;" ::"l"(
+          map),
+      "r"(shared_address(source)), "r"(x), "r"(y), "r"(z), "r"(w), "l"(kEvictFirst)
+      : "memory");
+}
+
+/// Ends a group of what this thread asked of store_box().
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/// Until all but the last `kGroups` groups of this thread have been read from shared memory.
+template <int kGroups = 0>
+__device__ __forceinline__ void await_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroups) : "memory");
+}
+
 /// Before a barrier after which the copy engine or wgmma reads what this thread stored in shared memory.
 __device__ __forceinline__ void fence_stores_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -136,6 +156,13 @@ __device__ __forceinline__ void fence_stores_for_async() {
 /// 2 (l % 4) and + 1 in one word; `address` is where thread l's row l % 8 of the transpose of matrix l / 8 begins.
 __device__ __forceinline__ void store_matrices_transposed(std::uint32_t address, const std::uint32_t (&words)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+/// The same, none transposed: `address` is where row l % 8 of matrix l / 8 begins.
+__device__ __forceinline__ void store_matrices(std::uint32_t address, const std::uint32_t (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
                "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
 }

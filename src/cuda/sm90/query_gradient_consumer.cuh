@@ -17,7 +17,8 @@ class QueryGradientConsumer : RowConsumer<Shape> {
   static constexpr int kGradients = Shape::kHeadDim / 2;
 
  public:
-  __device__ __forceinline__ QueryGradientConsumer(RowMemory<Shape>& shared, const QueryGradientArguments& arguments)
+  __device__ __forceinline__ QueryGradientConsumer(RowMemory<Shape>& shared, const QueryGradientArguments& arguments,
+                                                   const RowTensors&)
       : Base(shared), arguments_(arguments) {}
 
   __device__ __forceinline__ void run() {

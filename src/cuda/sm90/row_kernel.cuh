@@ -31,7 +31,7 @@ __device__ __forceinline__ void run_roles(const Arguments& arguments, const RowT
     }
   } else {
     take_registers<Shape::kConsumerRegisters>();
-    Consumer(shared, arguments).run();
+    Consumer(shared, arguments, tensors).run();
   }
 }
 

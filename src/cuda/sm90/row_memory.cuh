@@ -42,6 +42,11 @@ struct RowTile {
   }
 };
 
+/// What the copy engine reads, grad_o where the Shape says so, and what it stores where the consumer has it do that.
+struct RowTensors {
+  const CUtensorMap *q, *k, *v, *grad_o, *result;
+};
+
 /// What the scheduler found out about a row tile, so that nobody else divides.
 struct Work {
   RowTile tile;

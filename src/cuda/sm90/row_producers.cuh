@@ -4,11 +4,6 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// What the copy engine reads; grad_o where the Shape says so.
-struct RowTensors {
-  const CUtensorMap *q, *k, *v, *grad_o;
-};
-
 /// One warp: takes row tiles from the counter and says how many tiles each has, ahead of those who work.
 template <class Shape>
 class Scheduler {
