@@ -17,6 +17,7 @@ class ColumnCounter {
       const ColumnWork work = shared_.work[work_.slot];
       if (work.steps < 0) break;
       barrier_wait(&shared_.work_done[work_.slot], work_.phase);
+      __syncwarp();
       if (lane_index() == 0) {
         // What consumers added before they arrived is there for whoever reads the count.
         __threadfence();

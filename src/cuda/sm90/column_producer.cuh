@@ -109,8 +109,7 @@ class ColumnProducer {
     const Sections& rows = arguments_.rows;
     const int stretch = rows.stretch_of(section, row_tile);
     if (stretch == open_) return;
-    while (load_acquire(arguments_.progress.opened + stretch) < rows.in_stretch_of(section, row_tile)) __nanosleep(50);
-    __syncwarp();
+    while (!has_reached(arguments_.progress.opened + stretch, rows.in_stretch_of(section, row_tile))) __nanosleep(50);
     fence_loads_for_async();
     open_ = stretch;
   }

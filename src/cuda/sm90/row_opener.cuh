@@ -25,6 +25,7 @@ class RowOpener {
   __device__ __forceinline__ void run() {
     for (int i = lane_index(); i < kQuarterBytes / 16; i += 32) shared_.zeros[i] = {0, 0, 0, 0};
     fence_stores_for_async();
+    __syncwarp();
     int tile = take();
     if (!is_tile(tile)) return;
     SectionTile row = arguments_.rows.tile(tile);
