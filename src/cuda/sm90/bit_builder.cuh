@@ -32,8 +32,13 @@ class BitBuilder {
     PartialTile<Shape::kForm, Shape::kRows, Shape::kColumns, Shape::kMaskAtOnce> partial(
         arguments_.mask, list, tile.row_tile * Shape::kRows, column_tile * Shape::kColumns);
     barrier_wait(&shared_.bits_empty[bits_.slot], bits_.phase ^ 1);
-    partial.build(shared_.bits[bits_.slot]);
+    TileBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
+    partial.build(bits);
     __syncwarp();
+    if constexpr (Shape::kSkipsHidden) {
+      const std::uint32_t hidden = hidden_groups<Shape::kColumns>(bits);
+      if (lane_ == 0) bits.hidden = hidden;
+    }
     if (lane_ == 0) barrier_arrive(&shared_.bits_full[bits_.slot]);
   }
 

@@ -77,13 +77,19 @@ class FixedRow final : public Row<Shape> {
   }
 };
 
-/// Tiles of Shape, or of Finer where these cover less than `area` of the scores that the others do.
+/// When finer tiles take less time than the others, which multiply faster where rows are long.
+struct FinerTiles {
+  float area;     // that they cover of what the others do, at most, in long rows
+  float per_row;  // and as many more of them for each row tile of the others, where rows are short
+};
+
 template <class Shape, class Finer>
 class ChoosingRow final : public Row<Shape> {
  public:
-  explicit ChoosingRow(float area)
+  explicit ChoosingRow(const FinerTiles& when)
       : Row<Shape>(tile_name<Shape>() + "+" + tile_name<Finer>()),
-        limit_(area * Shape::kRows * Shape::kColumns / (Finer::kRows * Finer::kColumns)) {}
+        limit_(when.area * Shape::kRows * Shape::kColumns / (Finer::kRows * Finer::kColumns)),
+        per_row_(when.per_row) {}
 
   std::optional<TileShape> finer_tile() const override { return TileShape{Finer::kRows, Finer::kColumns}; }
 
@@ -92,33 +98,35 @@ class ChoosingRow final : public Row<Shape> {
                   cudaStream_t stream) const override {
     const DevicePlan& made = PlanAccess::device(plan);
     ForwardArguments arguments = arguments_of(plan, made.forward, tensors, next_items);
-    arguments.choice = {made.visited, limit_, false};
+    const TileMapView& map = arguments.map;
+    const float allowance = per_row_ * static_cast<float>(map.batch * map.heads * map.row_tiles);
+    arguments.choice = {made.visited, limit_, allowance, false};
     attend<Shape>(arguments, tensors, stream);
     if (made.visited == nullptr) return;
     arguments = arguments_of(plan, made.finer, tensors, next_items + 1);
-    arguments.choice = {made.visited, limit_, true};
+    arguments.choice = {made.visited, limit_, allowance, true};
     attend<Finer>(arguments, tensors, stream);
   }
 
-  float limit_;
+  float limit_, per_row_;
 };
 
 /// A head dim's kernels: the one that chooses, and each alone for those who ask for it by name.
 template <class Shape, class Finer>
-void add_choosing_rows(KernelRows& rows, float area) {
-  rows.push_back(std::make_unique<ChoosingRow<Shape, Finer>>(area));
+void add_choosing_rows(KernelRows& rows, const FinerTiles& when) {
+  rows.push_back(std::make_unique<ChoosingRow<Shape, Finer>>(when));
   rows.push_back(std::make_unique<FixedRow<Shape>>());
   rows.push_back(std::make_unique<FixedRow<Finer>>());
 }
 
 /// Turns pay where exponentials take as long as products. Registers: what ptxas needs for no spills, builders included.
-/// Areas: where documents take the same time in both tiles, measured (docs/kernels/sm90.md).
+/// FinerTiles: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
 template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
-  add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, true>,
-                    ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184>>(rows, 0.55F);
+  add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::in_turns>,
+                    ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184, TileOrder::one_by_one>>(rows, {0.656F, 0.8F});
   add_choosing_rows<ForwardShape<T, kForm, 128, 128, 2, 128, 72, 216>,
-                    ForwardShape<T, kForm, 128, 128, 1, 64, 72, 184>>(rows, 0.7F);
+                    ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrder::one_by_one, 4>>(rows, {0.815F, 0.9F});
   rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 192, 128, 2, 128, 72, 216>>>());
   rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 192, 192, 2, 96, 72, 216>>>());
   rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 256, 256, 2, 64, 72, 216>>>());

@@ -55,20 +55,56 @@ class ForwardConsumer : RowConsumer<Shape> {
     tiles_to_look_ = kTilesToLook - 1;
   }
 
-  /// The products of one tile overlap the softmax of the next.
   __device__ __forceinline__ void attend(float (&o)[kOutputs], const Work& work) {
-    std::uint32_t p[kSteps][4];
     barrier_wait(&shared_.q_full[queries_.slot], queries_.phase);
-    first_tile(p, work.masked_tiles > 0);
-    let_go_of_rows();
-    next_tiles<true>(o, p, work.masked_tiles - 1);
-    next_tiles<false>(o, p, work.full_tiles - (work.masked_tiles == 0 ? 1 : 0));
-    if constexpr (Shape::kStagesResult) {
-      staged_ = queries_.slot;
+    if constexpr (Shape::kOrder == TileOrder::one_by_one) {
+      let_go_of_rows();
+#pragma unroll 1
+      for (int tile = 0; tile < work.masked_tiles; ++tile) whole_tile<true>(o);
+#pragma unroll 1
+      for (int tile = 0; tile < work.full_tiles; ++tile) whole_tile<false>(o);
+      end_queries();
     } else {
-      release(&shared_.q_empty[queries_.slot]);
+      attend_overlapping(o, work);
     }
-    queries_.advance();
+  }
+
+  template <bool kMasked>
+  __device__ __forceinline__ void whole_tile(float (&o)[kOutputs]) {
+    float s[kScores];
+    std::uint32_t p[kSteps][4], bits[2];
+    if constexpr (kMasked && Shape::kSkipsHidden) {
+      if (Base::take_bits(bits)) return pass_tile();
+    }
+    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
+    wgmma_fence();
+    multiply_keys(s);
+    if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
+    wgmma_wait<0>();
+    pin(s);
+    release(&shared_.k_empty[keys_.slot]);
+    keys_.advance();
+    if constexpr (kMasked) Base::hide(s, bits);
+    float factor[2], sum[2];
+    if (raise_maximum(s, factor)) rescale(o, factor);
+    exponentiate(s, sum);
+    add_sums(sum);
+    Base::round(p, s);
+    multiply_last_values(o, p);
+  }
+
+  /// A tile of which the group's rows see nothing.
+  __device__ __forceinline__ void pass_tile() {
+    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
+    release(&shared_.k_empty[keys_.slot]);
+    keys_.advance();
+    barrier_wait(&shared_.v_full[values_.slot], values_.phase);
+    release(&shared_.v_empty[values_.slot]);
+    values_.advance();
+  }
+
+  /// Nothing is left to be computed meanwhile.
+  __device__ __forceinline__ void multiply_last_values(float (&o)[kOutputs], const std::uint32_t (&p)[kSteps][4]) {
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     pin(o);
     wgmma_fence();
@@ -77,6 +113,27 @@ class ForwardConsumer : RowConsumer<Shape> {
     pin(o);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
+  }
+
+  /// Rows of the result may take the place of the queries, which have all been read.
+  __device__ __forceinline__ void end_queries() {
+    if constexpr (Shape::kStagesResult) {
+      staged_ = queries_.slot;
+    } else {
+      release(&shared_.q_empty[queries_.slot]);
+    }
+    queries_.advance();
+  }
+
+  /// The products of one tile overlap the softmax of the next.
+  __device__ __forceinline__ void attend_overlapping(float (&o)[kOutputs], const Work& work) {
+    std::uint32_t p[kSteps][4];
+    first_tile(p, work.masked_tiles > 0);
+    let_go_of_rows();
+    next_tiles<true>(o, p, work.masked_tiles - 1);
+    next_tiles<false>(o, p, work.full_tiles - (work.masked_tiles == 0 ? 1 : 0));
+    end_queries();
+    multiply_last_values(o, p);
   }
 
   /// Maxima are looked for until a tile raises none of the group's and every row has one. From then on they are taken
@@ -257,8 +314,8 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (lane() % 4 == 0) store_lse(tile, first + row_);
     if (Shape::kStagesResult && work.tiles() > 0) {
       named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // all of the group have read their rows
-      store_rows_staged<T>(o, inverse, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2,
-                           o_, first + group_ * 64, tile.head, tile.batch);
+      store_rows_staged<T>(o, inverse, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2, o_,
+                           first + group_ * 64, tile.head, tile.batch);
     } else {
       T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
       sm90::store_rows(o, inverse, out, arguments_.o_row, first + row_, arguments_.query_length, arguments_.value_dim);

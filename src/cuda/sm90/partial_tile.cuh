@@ -12,7 +12,27 @@ template <int kRows>
 struct TileBits {
   static constexpr int kPitch = kRows + 8;
   alignas(16) std::uint32_t words[4 * kPitch];
+  std::uint32_t hidden;  // bit i: rows [64 i, 64 i + 64) see nothing of the tile; where somebody finds that out
 };
+
+/// By a warp, of bits that are there: which 64 rows see nothing of a tile of kColumns.
+template <int kColumns, int kRows>
+__device__ __forceinline__ std::uint32_t hidden_groups(const TileBits<kRows>& bits) {
+  constexpr std::uint32_t kAll = kColumns == 128 ? ~0U : (1U << kColumns / 4) - 1;
+  const int lane = threadIdx.x % 32;
+  std::uint32_t hidden = 0;
+#pragma unroll
+  for (int group = 0; group < kRows / 64; ++group) {
+    std::uint32_t words = kAll;
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const uint2 own = reinterpret_cast<const uint2*>(bits.words + q * TileBits<kRows>::kPitch + group * 64)[lane];
+      words &= own.x & own.y;
+    }
+    if (__all_sync(~0U, words == kAll)) hidden |= 1U << group;
+  }
+  return hidden;
+}
 
 /// PartialTile<form, rows, columns, at once>(mask, list, first row, first column): loads what it needs of the mask, for
 /// build(). What lies past the last column is masked in every row. kAtOnce: where registers are short, build() itself

@@ -21,10 +21,11 @@ struct TileMapView {
 };
 
 /// Two launches over one mask in tiles of two shapes, of which the one that takes less time does all the work: which
-/// one only the device knows. Its tiles are finer where they are fewer than `limit` times those of the other.
+/// one only the device knows. It is that of the finer tiles where they are fewer than `limit` times those of the other
+/// and `allowance`.
 struct TileChoice {
   const std::uint32_t* visited;  // of a DevicePlan; nullptr: there is but one launch
-  float limit;
+  float limit, allowance;
   bool finer;
 };
 

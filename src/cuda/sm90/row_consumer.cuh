@@ -50,14 +50,18 @@ class RowConsumer {
     wgmma_commit();
   }
 
-  /// Bits of the thread's two rows.
-  __device__ __forceinline__ void take_bits(std::uint32_t (&masked)[2]) {
+  /// Bits of the thread's two rows. Where the shape skips what is hidden, says whether all of the group's are masked.
+  __device__ __forceinline__ bool take_bits(std::uint32_t (&masked)[2]) {
     barrier_wait(&shared_.bits_full[bits_.slot], bits_.phase);
-    const std::uint32_t* words = shared_.bits[bits_.slot].words + lane() % 4 * TileBits<Shape::kRows>::kPitch + row_;
+    const TileBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
+    const std::uint32_t* words = bits.words + lane() % 4 * TileBits<Shape::kRows>::kPitch + row_;
     masked[0] = words[0];
     masked[1] = words[8];
+    bool hidden = false;
+    if constexpr (Shape::kSkipsHidden) hidden = __shfl_sync(~0U, bits.hidden, 0) >> group_ & 1;
     release(&shared_.bits_empty[bits_.slot]);
     bits_.advance();
+    return hidden;
   }
 
   static __device__ __forceinline__ void hide(float (&s)[kScores], const std::uint32_t (&masked)[2]) {

@@ -30,7 +30,8 @@ class Scheduler {
   __device__ __forceinline__ bool has_the_work() const {
     const TileChoice& choice = arguments_.choice;
     if (choice.visited == nullptr) return true;
-    const bool finer = static_cast<float>(choice.visited[1]) < choice.limit * static_cast<float>(choice.visited[0]);
+    const bool finer =
+        static_cast<float>(choice.visited[1]) < choice.limit * static_cast<float>(choice.visited[0]) + choice.allowance;
     return finer == choice.finer;
   }
 
