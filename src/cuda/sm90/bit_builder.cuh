@@ -36,7 +36,8 @@ class BitBuilder {
     partial.build(bits);
     __syncwarp();
     if constexpr (Shape::kSkipsHidden) {
-      const std::uint32_t hidden = hidden_groups<Shape::kColumns>(bits);
+      // Who asks for every tile wants them computed.
+      const std::uint32_t hidden = arguments_.map.visit_all ? 0 : hidden_groups<Shape::kColumns>(bits);
       if (lane_ == 0) bits.hidden = hidden;
     }
     if (lane_ == 0) barrier_arrive(&shared_.bits_full[bits_.slot]);
