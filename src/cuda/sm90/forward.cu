@@ -98,13 +98,13 @@ class ChoosingRow final : public Row<Shape> {
                   cudaStream_t stream) const override {
     const DevicePlan& made = PlanAccess::device(plan);
     ForwardArguments arguments = arguments_of(plan, made.forward, tensors, next_items);
-    const TileMapView& map = arguments.map;
-    const float allowance = per_row_ * static_cast<float>(map.batch * map.heads * map.row_tiles);
-    arguments.choice = {made.visited, limit_, allowance, false};
+    TileChoice choice{made.visited, limit_, per_row_ * static_cast<float>(arguments.map.all_row_tiles()), false};
+    arguments.choice = choice;
     attend<Shape>(arguments, tensors, stream);
     if (made.visited == nullptr) return;
+    choice.finer = true;
     arguments = arguments_of(plan, made.finer, tensors, next_items + 1);
-    arguments.choice = {made.visited, limit_, allowance, true};
+    arguments.choice = choice;
     attend<Finer>(arguments, tensors, stream);
   }
 

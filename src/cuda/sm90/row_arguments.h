@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 
 #include "cuda/mask_view.h"
@@ -18,6 +20,9 @@ struct TileMapView {
   int head_ratio;    // query heads that share a mask head
   bool ragged;       // the last column tile ends beyond the last column: it always needs bits
   bool visit_all;    // every tile, in the order of the lists, as if partial
+
+  /// Of all lists.
+  __host__ __device__ int all_row_tiles() const { return batch * heads * row_tiles; }
 };
 
 /// Two launches over one mask in tiles of two shapes, of which the one that takes less time does all the work: which

@@ -38,8 +38,8 @@ class Scheduler {
   /// Then all heads of a batch entry run side by side, as their rows lie side by side in memory.
   __device__ __forceinline__ bool has_few_tiles() const {
     const TileChoice& choice = arguments_.choice;
-    const int row_tiles = arguments_.map.batch * arguments_.map.heads * arguments_.map.row_tiles;
-    return choice.visited != nullptr && choice.visited[choice.finer ? 1 : 0] <= kFewTiles * row_tiles;
+    return choice.visited != nullptr &&
+           choice.visited[choice.finer ? 1 : 0] <= kFewTiles * arguments_.map.all_row_tiles();
   }
 
   /// Taken only once there is room to publish it, and behind a row tile of many tiles only near its end, lest a block
