@@ -10,8 +10,9 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 class CarriedColumnConsumer : ColumnConsumer<Shape> {
   using Base = ColumnConsumer<Shape>;
-  using Base::kScores, Base::kGradients, Base::kSteps, Base::shared_, Base::work_, Base::tile_phase_, Base::release;
-  using typename Base::Words;
+  using Base::kScores, Base::kGradients, Base::kSteps, Base::shared_, Base::work_, Base::tile_phase_, Base::release,
+      Base::arguments_;
+  using typename Base::Words, typename Base::T;
   static constexpr bool kOfKeys = Shape::kOfKeys, kOfValues = Shape::kOfValues;
   using KeyGradient = float[kOfKeys ? kGradients : 1];
   using ValueGradient = float[kOfValues ? kGradients : 1];
@@ -91,25 +92,25 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       wgmma_wait<0>();
       pin(grad_p);
       typename Base::RowPairs dots;
-      Base::load_rows(dots, shared_.dot[gradient]);
-      Base::differentiate(grad_p, s, dots);
-      Base::round(grad_s, grad_p);
+      load_pairs(dots, shared_.dot[gradient]);
+      differentiate_turned(grad_p, s, dots);
+      pack_all<T>(grad_s, grad_p);
       if constexpr (!kOfValues) let_go(shared_.grad_o_empty, gradients_);
     } else {
       wgmma_wait<0>();
       find_probabilities(s, masked, row_step, stage);
       let_go(shared_.q_empty, queries_);
     }
-    if constexpr (kOfValues) Base::round(p, s);
+    if constexpr (kOfValues) pack_all<T>(p, s);
   }
 
   __device__ __forceinline__ void find_probabilities(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords],
                                                      const RowStep& row_step, int stage) {
     pin(s);
-    if (row_step.masked != 0) Base::hide(s, masked);
+    if (row_step.masked != 0) hide_turned(s, masked);
     typename Base::RowPairs lse;
-    Base::load_rows(lse, shared_.lse_log2[stage]);
-    Base::exponentiate(s, lse);
+    load_pairs(lse, shared_.lse_log2[stage]);
+    exponentiate_turned(s, arguments_.scale_log2, lse);
     pin(s);
   }
 

@@ -2,7 +2,7 @@
 
 #include "cuda/sm90/column_memory.cuh"
 #include "cuda/sm90/store_rows.cuh"
-#include "cuda/sm90/wgmma.h"
+#include "cuda/sm90/tile_products.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -19,7 +19,7 @@ class ColumnConsumer {
   static constexpr int kSteps = Shape::kRows / 16;
   static constexpr int kQuerySums = 32;  // of 64 rows by 64 columns, the group's part of the tile
   static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
-  using RowPairs = float2[kScores / 4];  // a number of each of the thread's rows, 8 i + 2 (lane % 4) and + 1
+  using RowPairs = sm90::RowPairs<Shape::kRows>;
 
  public:
   __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
@@ -120,7 +120,7 @@ class ColumnConsumer {
     RowPairs lse, dots;
     barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
     const RowStep row_step = shared_.steps[kStage];
-    load_rows(lse, shared_.lse_log2[kStage]);
+    load_pairs(lse, shared_.lse_log2[kStage]);
     wgmma_fence();
     multiply_rows(s, shared_.k, shared_.q[kStage]);
     std::uint32_t masked[Words::kWords];
@@ -130,19 +130,19 @@ class ColumnConsumer {
     }
     wgmma_wait<0>();
     pin(s);
-    if (row_step.masked != 0) hide(s, masked);
-    exponentiate(s, lse);
-    round(p, s);
+    if (row_step.masked != 0) hide_turned(s, masked);
+    exponentiate_turned(s, arguments_.scale_log2, lse);
+    pack_all<T>(p, s);
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
-    load_rows(dots, shared_.dot[kStage]);
+    load_pairs(dots, shared_.dot[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
-    unpack_all(s, p);
-    differentiate(grad_p, s, dots);
-    round(grad_s, grad_p);
+    unpack_all<T>(s, p);
+    differentiate_turned(grad_p, s, dots);
+    pack_all<T>(grad_s, grad_p);
     if constexpr (!kFirst) {
       barrier_wait(&shared_.grad_s_full[1 - kStage], phases_.of(1 - kStage) ^ 1);
       wgmma_fence();
@@ -186,18 +186,18 @@ class ColumnConsumer {
     if (row_step.masked != 0) load_words(masked, row_step, kStage);
     wgmma_wait<1>();
     pin(s);
-    if (row_step.masked != 0) hide(s, masked);
-    load_rows(lse, shared_.lse_log2[kStage]);
-    exponentiate(s, lse);
+    if (row_step.masked != 0) hide_turned(s, masked);
+    load_pairs(lse, shared_.lse_log2[kStage]);
+    exponentiate_turned(s, arguments_.scale_log2, lse);
     pin(s);
     // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_wait<0>();
     pin(grad_p);
-    load_rows(dots, shared_.dot[kStage]);
-    differentiate(grad_p, s, dots);
-    round(p, s);
-    round(grad_s, grad_p);
+    load_pairs(dots, shared_.dot[kStage]);
+    differentiate_turned(grad_p, s, dots);
+    pack_all<T>(p, s);
+    pack_all<T>(grad_s, grad_p);
     wgmma_fence();
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
     store_scores(shared_.grad_s[kStage], grad_s);
@@ -227,23 +227,14 @@ class ColumnConsumer {
   /// O.
   __device__ __forceinline__ void multiply_rows(float (&s)[kScores], const std::uint8_t* columns,
                                                 const std::uint8_t* rows) {
-    const TileDescriptor a(shared_address(columns) + group_ * 64 * kPanel * 2, 16), b(shared_address(rows), 16);
-#pragma unroll
-    for (int step = 0; step < Shape::kHeadDim / 16; ++step) {
-      const int panel = step / 4, inside = step % 4 * 32;
-      Products<T, Shape::kRows>::ss(s, a.at(panel * kColumnPanel + inside), b.at(panel * kRowPanel + inside), step > 0);
-    }
-    wgmma_commit();
+    multiply_tiles<T, Shape::kHeadDim, kColumnPanel, kRowPanel>(s, shared_address(columns) + group_ * 64 * kPanel * 2,
+                                                                rows);
   }
 
   /// d += p rows, for packed transposed scores.
   __device__ __forceinline__ void multiply_scores(float (&d)[kGradients], const std::uint32_t (&p)[kSteps][4],
                                                   const std::uint8_t* rows) {
-    const TileDescriptor b(shared_address(rows), kRowPanel);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      Products<T, Shape::kHeadDim>::rs(d, p[step], b.at(step * 16 * kPanel * 2), 1);
-    wgmma_commit();
+    multiply_packed<T, kRowPanel>(d, p, rows);
   }
 
   /// The group's 64 columns, or 64 rows, of the gradient of q: gradients of all scores of the tile times K.
@@ -256,52 +247,6 @@ class ColumnConsumer {
       Products<T, 64>::template ss<1>(grad_q, a.at(step / 4 * kRowPanel + step % 4 * 32), b.at(step * 16 * kPanel * 2),
                                       step > 0);
     wgmma_commit();
-  }
-
-  static __device__ __forceinline__ void hide(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords]) {
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int h = i / (kScores / 2), at = i % (kScores / 2);
-      if (masked[i / 32] & (1U << i % 32)) s[at / 2 * 4 + h * 2 + at % 2] = -INFINITY;
-    }
-  }
-
-  static __device__ __forceinline__ void load_rows(RowPairs& pairs, const float* rows) {
-    const auto* from = reinterpret_cast<const float2*>(rows) + lane() % 4;
-#pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) pairs[i] = from[4 * i];
-  }
-
-  /// Scores become probabilities.
-  __device__ __forceinline__ void exponentiate(float (&s)[kScores], const RowPairs& lse) {
-#pragma unroll
-    for (int i = 0; i < kScores; ++i)
-      s[i] = exp2_approximate(fmaf(s[i], arguments_.scale_log2, i % 2 == 0 ? -lse[i / 4].x : -lse[i / 4].y));
-  }
-
-  /// Gradients of probabilities become those of scores.
-  static __device__ __forceinline__ void differentiate(float (&grad)[kScores], const float (&p)[kScores],
-                                                       const RowPairs& dots) {
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) grad[i] = p[i] * (grad[i] - (i % 2 == 0 ? dots[i / 4].x : dots[i / 4].y));
-  }
-
-  /// Accumulators of one product are, packed, the operand of the next.
-  static __device__ __forceinline__ void round(std::uint32_t (&packed)[kSteps][4], const float (&s)[kScores]) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) packed[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
-  }
-
-  /// What round() packed.
-  static __device__ __forceinline__ void unpack_all(float (&s)[kScores], const std::uint32_t (&packed)[kSteps][4]) {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) {
-      const float2 pair = unpack<T>(packed[i / 4][i % 4]);
-      s[2 * i] = pair.x;
-      s[2 * i + 1] = pair.y;
-    }
   }
 
   /// Turned: rows of queries, a panel of 64 keys a group, with the swizzle that wgmma reads.

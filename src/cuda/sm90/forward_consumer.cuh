@@ -84,12 +84,12 @@ class ForwardConsumer : RowConsumer<Shape> {
     pin(s);
     release(&shared_.k_empty[keys_.slot]);
     keys_.advance();
-    if constexpr (kMasked) Base::hide(s, bits);
+    if constexpr (kMasked) hide_in_rows(s, bits);
     float factor[2], sum[2];
     if (raise_maximum(s, factor)) rescale(o, factor);
     exponentiate(s, sum);
     add_sums(sum);
-    Base::round(p, s);
+    pack_all<T>(p, s);
     multiply_last_values(o, p);
   }
 
@@ -166,12 +166,12 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (masked) {
       std::uint32_t bits[2];
       Base::take_bits(bits);
-      Base::hide(s, bits);
+      hide_in_rows(s, bits);
     }
     float factor[2], sum[2];
     raise_maximum(s, factor);
     exponentiate(s, sum);
-    Base::round(p, s);
+    pack_all<T>(p, s);
     add_sums(sum);
   }
 
@@ -193,7 +193,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     wgmma_wait<1>();
     pin(s);
     if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
-    if constexpr (kMasked) Base::hide(s, bits);
+    if constexpr (kMasked) hide_in_rows(s, bits);
     float factor[2], sum[2];
     const bool raised = kLooks && raise_maximum(s, factor);
     exponentiate(s, sum);
@@ -205,7 +205,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     pin(o);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
-    Base::round(p, s);
+    pack_all<T>(p, s);
     if (raised) rescale(o, factor);
     if (repeats) repeat_tile<kMasked>(o, p, bits, sum);
     if constexpr (!kLooks) release(&shared_.k_empty[keys_.slot]);
@@ -225,11 +225,11 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     wgmma_wait<0>();
     pin(s);
-    if constexpr (kMasked) Base::hide(s, bits);
+    if constexpr (kMasked) hide_in_rows(s, bits);
     float factor[2];
     const bool raised = raise_maximum(s, factor);
     exponentiate(s, sum);
-    Base::round(p, s);
+    pack_all<T>(p, s);
     if (raised) rescale(o, factor);
     maxima_ = Maxima::rising;
   }

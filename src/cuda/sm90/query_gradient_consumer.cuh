@@ -81,9 +81,9 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     if (masked) {
       std::uint32_t bits[2];
       Base::take_bits(bits);
-      Base::hide(s, bits);
+      hide_in_rows(s, bits);
     }
-    exponentiate(s);
+    exponentiate_rows(s, arguments_.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p);
   }
 
@@ -108,8 +108,8 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     if constexpr (!Shape::kSharesRegisters) finish_sum<2>(grad_q, before);
     wgmma_wait<1>();
     pin(s);
-    if constexpr (kMasked) Base::hide(s, bits);
-    exponentiate(s);
+    if constexpr (kMasked) hide_in_rows(s, bits);
+    exponentiate_rows(s, arguments_.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p);
   }
 
@@ -133,7 +133,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     values_.advance();
 #pragma unroll
     for (int i = 0; i < kScores; ++i) p[i] *= grad_p[i] - dot_[i % 4 / 2];
-    Base::round(grad_s, p);
+    pack_all<T>(grad_s, p);
   }
 
   /// s = q kᵀ
@@ -151,12 +151,6 @@ class QueryGradientConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ void multiply_grad_s(float (&grad_q)[kGradients],
                                                   const std::uint32_t (&grad_s)[kSteps][4]) {
     Base::template multiply_scores<Shape::kHeadDim>(grad_q, grad_s, shared_.k[keys_.slot]);
-  }
-
-  /// Rows that see nothing have lse = +∞ here, and probabilities of 0.
-  __device__ __forceinline__ void exponentiate(float (&s)[kScores]) {
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] = exp2_approximate(fmaf(s[i], arguments_.scale_log2, -lse_log2_[i % 4 / 2]));
   }
 
   __device__ __forceinline__ void store(const float (&grad_q)[kGradients], const RowTile& tile) {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cuda/sm90/row_memory.cuh"
-#include "cuda/sm90/wgmma.h"
+#include "cuda/sm90/tile_products.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -30,24 +30,15 @@ class RowConsumer {
   template <int kDim>
   __device__ __forceinline__ void multiply_by_keys(float (&s)[kScores], const std::uint8_t* rows,
                                                    const std::uint8_t* columns) {
-    const TileDescriptor a(shared_address(rows) + group_ * 64 * kPanel * 2, 16), b(shared_address(columns), 16);
-#pragma unroll
-    for (int step = 0; step < kDim / 16; ++step) {
-      const int panel = step / 4, inside = step % 4 * 32;
-      Products<T, Shape::kColumns>::ss(s, a.at(panel * (Shape::kRows * kPanel * 2) + inside),
-                                       b.at(panel * (Shape::kColumns * kPanel * 2) + inside), step > 0);
-    }
-    wgmma_commit();
+    multiply_tiles<T, kDim, Shape::kRows * kPanel * 2, Shape::kColumns * kPanel * 2>(
+        s, shared_address(rows) + group_ * 64 * kPanel * 2, columns);
   }
 
   /// d += p b, for packed scores and a tile of the key side.
   template <int kDim>
   __device__ __forceinline__ void multiply_scores(float (&d)[kDim / 2], const std::uint32_t (&p)[kSteps][4],
                                                   const std::uint8_t* columns) {
-    const TileDescriptor b(shared_address(columns), Shape::kColumns * kPanel * 2);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) Products<T, kDim>::rs(d, p[step], b.at(step * 16 * kPanel * 2), 1);
-    wgmma_commit();
+    multiply_packed<T, Shape::kColumns * kPanel * 2>(d, p, columns);
   }
 
   /// Bits of the thread's two rows. Where the shape skips what is hidden, says whether all of the group's are masked.
@@ -62,24 +53,6 @@ class RowConsumer {
     release(&shared_.bits_empty[bits_.slot]);
     bits_.advance();
     return hidden;
-  }
-
-  static __device__ __forceinline__ void hide(float (&s)[kScores], const std::uint32_t (&masked)[2]) {
-    // One row after the other: the compiler then moves a word's bits into predicates all at once.
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i)
-        if (masked[row] & (1U << i)) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
-    }
-  }
-
-  /// Accumulators of one product are, packed, the operand of the next.
-  static __device__ __forceinline__ void round(std::uint32_t (&p)[kSteps][4], const float (&s)[kScores]) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) p[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
   }
 
   RowMemory<Shape>& shared_;
