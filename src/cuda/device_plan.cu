@@ -55,44 +55,53 @@ struct Layout {
   cuda::BitStorage bits{};
   HostCells host_cells;
   std::int64_t *row_order = nullptr, *column_order = nullptr;
-  std::uint32_t* visited = nullptr;  // tiles of `forward` and of `finer`
-  cuda::TileMaps forward{}, finer{}, backward{}, second{};
+  cuda::TileMaps forward{}, finer{}, backward{}, second{}, finer_backward{};
   cuda::RowSpans spans{};
-  std::int32_t* zeros = nullptr;  // what counts from 0 on: `visited` and `spans`
+  std::int32_t* zeros = nullptr;  // what counts from 0 on: visited tiles and `spans`
   std::size_t zero_count = 0;
   std::size_t bytes;
 
   Layout(const DeviceSource& source, const DeviceTileShapes& tiles, void* memory) : pieces_(memory) {
     const MaskShape mask = std::visit([this](const auto* from) { return take_mask(*from); }, source);
     forward = take_rows(mask, tiles.forward);
-    const bool choosing =
-        tiles.finer.has_value() && is_worth_choosing(cuda::TileCounts(mask, *tiles.finer).by_row_words());
+    const bool choosing = is_worth_choosing(mask, tiles.finer);
     if (choosing) finer = take_rows(mask, *tiles.finer);
     if (tiles.backward.has_value())
       backward.by_column = pieces_.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
     if (tiles.second.has_value()) second = *tiles.second == tiles.forward ? forward : take_rows(mask, *tiles.second);
+    const bool choosing_backward = is_worth_choosing(mask, tiles.finer_backward);
+    if (choosing_backward) {
+      finer_backward = take_rows(mask, *tiles.finer_backward);
+      finer_backward.by_column =
+          pieces_.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.finer_backward).by_column_words());
+    }
     const bool adding = tiles.backward.has_value() && !tiles.second.has_value();
-    take_zeros(choosing, adding ? cuda::TileCounts(mask, *tiles.backward).rows : 0);
+    take_zeros(choosing, choosing_backward, adding ? cuda::TileCounts(mask, *tiles.backward).rows : 0);
     bytes = pieces_.bytes();
   }
 
  private:
-  static bool is_worth_choosing(std::size_t words) { return words > 0 && words <= kFinerWords; }
+  static bool is_worth_choosing(const MaskShape& mask, const std::optional<TileShape>& finer) {
+    const std::size_t words = finer.has_value() ? cuda::TileCounts(mask, *finer).by_row_words() : 0;
+    return words > 0 && words <= kFinerWords;
+  }
   cuda::TileMaps take_rows(const MaskShape& mask, TileShape tile) {
     return {nullptr, pieces_.take<std::uint32_t>(cuda::TileCounts(mask, tile).by_row_words())};
   }
 
   /// Together, so that one call of the driver clears them.
-  void take_zeros(bool choosing, int row_tiles) {
-    const std::size_t of_visited = choosing ? 2 : 0, of_spans = row_tiles == 0 ? 0 : std::size_t{2} * row_tiles + 1;
+  void take_zeros(bool choosing, bool choosing_backward, int row_tiles) {
+    const std::size_t of_visited = (choosing ? 2 : 0) + (choosing_backward ? 1 : 0),
+                      of_spans = row_tiles == 0 ? 0 : std::size_t{2} * row_tiles + 1;
     zero_count = of_visited + of_spans;
     zeros = pieces_.take<std::int32_t>(zero_count);
     if (zeros == nullptr) return;
+    auto* visited = reinterpret_cast<std::uint32_t*>(zeros);
     if (choosing) {
-      visited = reinterpret_cast<std::uint32_t*>(zeros);
-      forward.visited = visited;
-      finer.visited = visited + 1;
+      forward.visited = visited++;
+      finer.visited = visited++;
     }
+    if (choosing_backward) finer_backward.visited = visited;
     std::int32_t* const of_rows = zeros + of_visited;
     if (row_tiles != 0) spans = {of_rows, of_rows + row_tiles, of_rows + 2 * row_tiles};
   }
@@ -285,6 +294,7 @@ std::vector<cuda::TiledMaps> maps_of(const DeviceTileShapes& tiles, const Layout
   if (layout.finer.by_row != nullptr) maps.push_back({*tiles.finer, layout.finer});
   if (tiles.second.has_value() && layout.second.by_row != layout.forward.by_row)
     maps.push_back({*tiles.second, layout.second});
+  if (layout.finer_backward.by_row != nullptr) maps.push_back({*tiles.finer_backward, layout.finer_backward});
   if (!tiles.backward.has_value()) return maps;
   for (cuda::TiledMaps& one : maps)
     if (one.tile == *tiles.backward) {
@@ -319,11 +329,14 @@ DevicePlan plan_in(const Layout& layout, const MaskShape& shape, const DeviceTil
   plan.mask = device_mask(shape, layout);
   plan.row_order = layout.row_order;
   plan.column_order = layout.column_order;
-  plan.forward = {tiles.forward, layout.forward.by_row, nullptr};
-  plan.visited = layout.visited;
-  if (layout.finer.by_row != nullptr) plan.finer = {*tiles.finer, layout.finer.by_row, nullptr};
-  if (tiles.backward.has_value()) plan.backward = {*tiles.backward, nullptr, layout.backward.by_column};
-  if (tiles.second.has_value()) plan.second = {*tiles.second, layout.second.by_row, nullptr};
+  const auto made = [](TileShape tile, const cuda::TileMaps& maps) {
+    return DeviceTiles{tile, maps.by_row, maps.by_column, maps.visited};
+  };
+  plan.forward = made(tiles.forward, layout.forward);
+  if (layout.finer.by_row != nullptr) plan.finer = made(*tiles.finer, layout.finer);
+  if (tiles.backward.has_value()) plan.backward = made(*tiles.backward, layout.backward);
+  if (tiles.second.has_value()) plan.second = made(*tiles.second, layout.second);
+  if (layout.finer_backward.by_row != nullptr) plan.finer_backward = made(*tiles.finer_backward, layout.finer_backward);
   plan.spans = {layout.spans.from, layout.spans.until};
   return plan;
 }

@@ -47,7 +47,7 @@ struct TiledMaps {
 };
 
 /// That one launch fills.
-inline constexpr int kMostMaps = 4;
+inline constexpr int kMostMaps = 5;
 
 /// Fills maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
 /// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form; tiles of blocks that are

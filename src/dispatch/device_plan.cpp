@@ -70,10 +70,13 @@ struct Selection {
   }
 
   DeviceTileShapes tiles() const {
-    DeviceTileShapes tiles{forward.kernel->info().tile, forward.kernel->finer_tile(), std::nullopt, std::nullopt};
+    DeviceTileShapes tiles{};
+    tiles.forward = forward.kernel->info().tile;
+    tiles.finer = forward.kernel->finer_tile();
     if (backward.kernel == nullptr) return tiles;
     tiles.backward = backward.kernel->info().tile;
     tiles.second = backward.kernel->second_tile();
+    tiles.finer_backward = backward.kernel->finer_tile();
     return tiles;
   }
 };

@@ -43,6 +43,8 @@ struct DeviceTiles {
   TileShape tile;
   const std::uint32_t* by_row;
   const std::uint32_t* by_column;
+  /// How many tiles are visited, on the device, where a kernel's choice depends on it: nobody waits to read it here.
+  const std::uint32_t* visited;
 };
 
 /// Between which column tiles the row tiles of a map are visited, whatever the batch entry and head, in the memory of
@@ -55,13 +57,12 @@ struct DeviceRowSpans {
 /// What kernels of a GPU read.
 struct DevicePlan {
   DeviceMask mask;
-  DeviceTiles forward;  ///< by rows of tiles
-  DeviceTiles finer;    ///< the same in the kernel's finer tiles; empty where it has none, or where they are too many
-  /// How many tiles `forward` and `finer` visit, on the device: nobody waits to read them here.
-  const std::uint32_t* visited;
+  DeviceTiles forward;   ///< by rows of tiles
+  DeviceTiles finer;     ///< the same in the kernel's finer tiles; empty where it has none, or where they are too many
   DeviceTiles backward;  ///< by columns of tiles; empty where no kernel of the device has a backward for the problem
   DeviceTiles second;    ///< by rows of tiles, for a second pass of the backward; empty where it makes none
-  DeviceRowSpans spans;  ///< of `backward`; null without one, without rows, and where there is a second pass
+  DeviceTiles finer_backward;  ///< by both, in the finer tiles of the backward's kernel; empty as `finer` may be
+  DeviceRowSpans spans;        ///< of `backward`; null without one, without rows, and where there is a second pass
   /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller; null where they agree.
   const std::int64_t* row_order;
   const std::int64_t* column_order;
@@ -73,6 +74,7 @@ struct DeviceTileShapes {
   std::optional<TileShape> finer;
   std::optional<TileShape> backward;
   std::optional<TileShape> second;
+  std::optional<TileShape> finer_backward;
 };
 
 /// A mask on the host; `reordering` says what became of the caller's order of tokens, if anything.

@@ -36,7 +36,8 @@ class Kernel {
   /// Peak of the instructions its products are made of, in operations a second, measured when called.
   virtual double measure_peak() const = 0;
   virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
-  /// Smaller tiles that a kernel of a GPU takes instead where they leave out far more, as with short documents.
+  /// Smaller tiles that a kernel of a GPU takes instead where they leave out far more, as with short documents; those
+  /// of a backward by rows and by columns.
   virtual std::optional<TileShape> finer_tile() const { return std::nullopt; }
   /// Tiles of a second pass, over rows, that a deterministic backward of a GPU makes.
   virtual std::optional<TileShape> second_tile() const { return std::nullopt; }

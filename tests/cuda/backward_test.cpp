@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 #include <span>
@@ -437,6 +438,63 @@ TEST_P(SM90BackwardBySums, FindTheSameBesideLaunchesThatLead) {
   }
 }
 
+/// What a kernel of this name gives: all gradients.
+std::vector<std::vector<std::byte>> bits_from(const std::string& kernel, const Mask& mask, const Problem& problem) {
+  Call one(mask, problem, 8, true);
+  one.run({.form = kernel.find(".bits") == std::string::npos ? MaskForm::intervals : MaskForm::bits,
+           .kernel = kernel,
+           .deterministic = kernel.ends_with(".deterministic")});
+  return {bits_of(one.tensors.grad_q), bits_of(one.tensors.grad_k), bits_of(one.tensors.grad_v)};
+}
+
+/// A name with one of its tiles, such as …d128.m64n64.intervals.deterministic.
+std::string with_tile(const KernelInfo& kernel, const std::string& tile, bool deterministic) {
+  const std::size_t begin = kernel.name.find(".m"), end = kernel.name.find('.', kernel.name.find('+'));
+  const std::string name = kernel.name.substr(0, begin) + "." + tile + kernel.name.substr(end);
+  return name + (deterministic && !kernel.deterministic ? ".deterministic" : "");
+}
+
+TEST(SM90BackwardChoice, WeavesForShortDocumentsOnly) {
+  for (const KernelInfo& kernel : check::cuda_kernels(Direction::backward)) {
+    if (kernel.name.find('+') == std::string::npos) continue;
+    const Problem problem = problem_for(kernel, 1300, 1300);
+    const Mask shorts = masks::causal_document(std::vector<std::int64_t>(20, 65), 1300),
+               one = masks::causal(1300, 1300);
+    const std::string woven = with_tile(kernel, "m64n64", true), other = with_tile(kernel, "m64n128", false);
+    EXPECT_EQ(bits_from(kernel.name, shorts, problem), bits_from(woven, shorts, problem)) << kernel.name;
+    const auto found = bits_from(kernel.name, one, problem), expected = bits_from(other, one, problem);
+    // Sums for q may have no order.
+    for (const std::size_t gradient : {kernel.deterministic ? 0U : 1U, 1U, 2U})
+      EXPECT_TRUE(found[gradient] == expected[gradient]) << kernel.name << ", gradient " << gradient;
+    EXPECT_TRUE(bits_from(woven, one, problem) != expected) << "nothing to tell them by";
+  }
+}
+
+/// Those that may weave two passes into one.
+class SM90BackwardWoven : public SM90Backward {};
+
+TEST_P(SM90BackwardWoven, FindsWhatTwoPassesFind) {
+  const auto run = [&](Call& call, const char* tile) {
+    call.run({.form = GetParam().predicate, .kernel = with_tile(GetParam(), tile, true), .deterministic = true});
+    return std::array{call.tensors.grad_q.values(), call.tensors.grad_k.values(), call.tensors.grad_v.values()};
+  };
+  for (const auto& [name, mask] : long_masks(5000, 4)) {
+    if (!reads(mask)) continue;
+    Call one = long_call(GetParam(), mask);
+    const auto expected = run(one, "m64n128"), found = run(one, "m64n64");
+    for (std::size_t i = 0; i < found.size(); ++i)
+      expect_same_rows(found[i], expected[i], head_dim_of(GetParam()), name + ", gradient " + std::to_string(i));
+  }
+}
+
+std::vector<KernelInfo> kernels_that_weave() {
+  std::vector<KernelInfo> chosen = check::cuda_kernels(Direction::backward);
+  std::erase_if(chosen, [](const KernelInfo& kernel) {
+    return !kernel.deterministic || kernel.name.find('+') == std::string::npos;
+  });
+  return chosen;
+}
+
 std::vector<KernelInfo> kernels_by_sums() {
   std::vector<KernelInfo> chosen = check::cuda_kernels(Direction::backward);
   std::erase_if(chosen, [](const KernelInfo& kernel) { return kernel.deterministic; });
@@ -444,6 +502,7 @@ std::vector<KernelInfo> kernels_by_sums() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, SM90BackwardBySums, testing::ValuesIn(kernels_by_sums()), check::test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, SM90BackwardWoven, testing::ValuesIn(kernels_that_weave()), check::test_name);
 INSTANTIATE_TEST_SUITE_P(Kernels, SM90Backward, testing::ValuesIn(check::cuda_kernels(Direction::backward)),
                          check::test_name);
 

@@ -63,12 +63,19 @@ const DevicePlan& on_device(const PlanInMemory& placed) { return PlanAccess::dev
 
 PlanOptions options_for(const KernelInfo& kernel) { return {.form = kernel.predicate, .kernel = kernel.name}; }
 
-/// How many tiles a map of the host's visits.
-std::uint32_t expect_rows(const DeviceTiles& tiles, const Mask& mask, const std::string& name) {
+/// The map is the host's, and so is how many tiles it visits, where that is counted.
+void expect_rows(const DeviceTiles& tiles, const Mask& mask, const std::string& name) {
   const TileSchedule expected = schedule(mask.lowered(), tiles.tile);
   const auto rows = check::row_words_of(expected);
   EXPECT_EQ(download(tiles.by_row, rows.size()), rows) << name;
-  return static_cast<std::uint32_t>(expected.counts().active());
+  if (tiles.visited == nullptr) return;
+  const auto active = static_cast<std::uint32_t>(expected.counts().active());
+  EXPECT_EQ(download(tiles.visited, 1), std::vector{active}) << name;
+}
+
+void expect_columns(const DeviceTiles& tiles, const Mask& mask, const std::string& name) {
+  const auto columns = check::column_words_of(schedule(mask.lowered(), tiles.tile));
+  EXPECT_EQ(download(tiles.by_column, columns.size()), columns) << name;
 }
 
 /// Between which column tiles the rows of the host's schedule lie, over all its lists.
@@ -92,15 +99,16 @@ void expect_spans(const DeviceRowSpans& spans, const TileSchedule& schedule, con
 template <class Source>
 void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo& kernel, const std::string& name) {
   const PlanInMemory placed(source, problem_for(kernel, mask.shape()), {.form = {}, .kernel = kernel.name});
-  std::vector<std::uint32_t> visited = {expect_rows(on_device(placed).forward, mask, name + ", " + kernel.name)};
-  if (on_device(placed).visited != nullptr) {
-    visited.push_back(expect_rows(on_device(placed).finer, mask, name + ", finer, " + kernel.name));
-    EXPECT_EQ(download(on_device(placed).visited, 2), visited) << name << ", " << kernel.name;
-  }
+  expect_rows(on_device(placed).forward, mask, name + ", " + kernel.name);
+  if (on_device(placed).finer.by_row != nullptr)
+    expect_rows(on_device(placed).finer, mask, name + ", finer, " + kernel.name);
   const DeviceTiles& backward = on_device(placed).backward;
   if (backward.by_column == nullptr) return;
-  const auto columns = check::column_words_of(schedule(mask.lowered(), backward.tile));
-  EXPECT_EQ(download(backward.by_column, columns.size()), columns) << name << ", backward, " << kernel.name;
+  expect_columns(backward, mask, name + ", backward, " + kernel.name);
+  if (const DeviceTiles& finer = on_device(placed).finer_backward; finer.by_row != nullptr) {
+    expect_rows(finer, mask, name + ", finer backward, " + kernel.name);
+    expect_columns(finer, mask, name + ", finer backward, " + kernel.name);
+  }
   // A second pass adds nothing up.
   const bool adds = on_device(placed).second.by_row == nullptr;
   EXPECT_EQ(on_device(placed).spans.from != nullptr, adds) << name << ", " << kernel.name;

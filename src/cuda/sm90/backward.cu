@@ -9,6 +9,7 @@
 #include "cuda/sm90/query_gradient.h"
 #include "cuda/sm90/row_statistics.h"
 #include "cuda/sm90/tensor_map.h"
+#include "cuda/sm90/woven.h"
 #include "cuda/tile_map.h"
 #include "dispatch/plan_choice.h"
 
@@ -19,11 +20,13 @@ namespace {
 /// to 60 MB.
 constexpr std::int64_t kSectionBytes = std::int64_t{36} << 20;
 
-template <class Shape>
-KernelInfo row_info() {
-  KernelInfo info = info_of<Shape>(Direction::backward, std::to_string(Shape::kHeadDim), tile_name<Shape>());
-  info.deterministic = !Shape::kSums;
-  if (info.deterministic) info.name += ".deterministic";
+/// Row tiles of the woven kernel visit as many tiles at most, on average, where it is the faster one
+/// (docs/kernels/sm90.md).
+constexpr float kShortRows = 3.6F, kShortRepeatableRows = 6;
+
+KernelInfo named(KernelInfo info, bool deterministic) {
+  info.deterministic = deterministic;
+  if (deterministic) info.name += ".deterministic";
   return info;
 }
 
@@ -51,7 +54,7 @@ int heads_in_section(const Problem& problem) {
 
 template <class Shape>
 ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                             int* next_item) {
+                             const TileChoice& choice, int* next_item) {
   const Problem& problem = plan.problem();
   const DevicePlan& on_device = PlanAccess::device(plan);
   ColumnArguments arguments{};
@@ -92,13 +95,14 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   int* const added = workspace.stretches();
   arguments.progress = {next_item, workspace.taken_rows(), added,
                         added + arguments.columns.count() * arguments.columns.stretches()};
+  arguments.choice = choice;
   return arguments;
 }
 
 template <class Shape>
 void launch_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                    int* next_item, cudaStream_t stream) {
-  const ColumnArguments arguments = arguments_of<Shape>(plan, tensors, workspace, next_item);
+                    const TileChoice& choice, int* next_item, cudaStream_t stream) {
+  const ColumnArguments arguments = arguments_of<Shape>(plan, tensors, workspace, choice, next_item);
   const CUtensorMap q = make_tensor_map("backward: q", tensors.q, Shape::kRows);
   const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
   const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
@@ -119,15 +123,25 @@ void check_tensor_rows(const BackwardTensors& tensors) {
   check_rows("backward: grad_v", tensors.grad_v);
 }
 
+void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
+  check(cudaMemsetAsync(workspace.counters, 0, workspace.counter_count * sizeof(int), stream),
+        "backward: clearing the counters");
+}
+
 /// The gradient of q in sums that blocks add to in any order, or, where the shape has none, by a pass over rows.
-/// Passes: further ones over columns.
-template <class Shape, class... Passes>
+/// kChooses: the woven kernel does all the work where rows are short. Passes: further ones over columns.
+template <bool kChooses, class Shape, class... Passes>
 class Row final : public KernelRow<BackwardKernel> {
  public:
-  Row() : KernelRow(row_info<Shape>(), Shape::kHeadDim, Shape::kHeadDim) {}
+  Row() : KernelRow(named(info(), !Shape::kSums), Shape::kHeadDim, Shape::kHeadDim) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;
+  }
+
+  std::optional<TileShape> finer_tile() const override {
+    if constexpr (kChooses) return kWovenTile;
+    return std::nullopt;
   }
 
   std::optional<TileShape> second_tile() const override {
@@ -141,21 +155,79 @@ class Row final : public KernelRow<BackwardKernel> {
     check_tensor_rows(tensors);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     const BackwardWorkspace workspace(problem, kSumsDim, execution.workspace);
-    if constexpr (Shape::kSums)
-      check(cudaMemsetAsync(workspace.counters, 0, workspace.counter_count * sizeof(int), stream),
-            "backward: clearing the counters");
-    else
-      launch_row_statistics(problem, tensors, workspace, Shape::kHeadDim, stream);
+    clear_counters(workspace, stream);
+    if constexpr (!Shape::kSums) launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
+    TileChoice choice = choice_of(plan);
     int* next_item = workspace.counters;
-    launch_columns<Shape>(plan, tensors, workspace, next_item, stream);
-    (launch_columns<Passes>(plan, tensors, workspace, ++next_item, stream), ...);
+    launch_columns<Shape>(plan, tensors, workspace, choice, next_item, stream);
+    (launch_columns<Passes>(plan, tensors, workspace, choice, ++next_item, stream), ...);
     if constexpr (!Shape::kSums)
-      launch_query_gradient<Shape::kForm>(plan, tensors, PlanAccess::device(plan).second, workspace, Shape::kHeadDim,
-                                          ++next_item, stream);
+      launch_query_gradient<Shape::kForm>(plan, tensors, PlanAccess::device(plan).second, choice, workspace,
+                                          Shape::kHeadDim, ++next_item, stream);
+    if (!kChooses || choice.visited_finer == nullptr) return;
+    choice.finer = true;
+    if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
+    const DeviceTiles& finer = PlanAccess::device(plan).finer_backward;
+    launch_woven<Shape::kForm>(plan, tensors, map_by_rows(finer, plan), map_by_columns(finer, plan), choice, workspace,
+                               ++next_item, stream);
   }
 
  private:
   static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
+
+  static KernelInfo info() {
+    const std::string woven = "+m" + std::to_string(kWovenTile.rows) + "n" + std::to_string(kWovenTile.columns);
+    return info_of<Shape>(Direction::backward, std::to_string(Shape::kHeadDim),
+                          tile_name<Shape>() + (kChooses ? woven : ""));
+  }
+
+  static TileChoice choice_of(const Plan& plan) {
+    if constexpr (!kChooses) return {};
+    const DeviceTiles& finer = PlanAccess::device(plan).finer_backward;
+    if (finer.visited == nullptr) return {};
+    const auto rows = static_cast<float>(map_by_rows(finer, plan).all_row_tiles());
+    return {nullptr, finer.visited, 0, rows * (Shape::kSums ? kShortRows : kShortRepeatableRows), false};
+  }
+};
+
+/// What the woven kernel is called by.
+template <class T, MaskForm kForm_>
+struct Woven {
+  using Element = T;
+  static constexpr MaskForm kForm = kForm_;
+  static constexpr int kHeadDim = kWovenHeadDim, kRows = static_cast<int>(kWovenTile.rows),
+                       kColumns = static_cast<int>(kWovenTile.columns);
+};
+
+/// The woven kernel alone.
+template <class Shape>
+class WovenRow final : public KernelRow<BackwardKernel> {
+ public:
+  WovenRow() : KernelRow(named(info(), true), Shape::kHeadDim, Shape::kHeadDim) {}
+
+  std::size_t workspace_bytes(const Problem& problem, int) const override {
+    return BackwardWorkspace(problem, 0, nullptr).bytes;
+  }
+
+  std::optional<TileShape> second_tile() const override { return kWovenTile; }
+
+  void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
+    const Problem& problem = plan.problem();
+    const CurrentDevice current(problem.device);
+    check_tensor_rows(tensors);
+    const auto stream = static_cast<cudaStream_t>(execution.stream);
+    const BackwardWorkspace workspace(problem, 0, execution.workspace);
+    clear_counters(workspace, stream);
+    launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
+    const DevicePlan& made = PlanAccess::device(plan);
+    launch_woven<Shape::kForm>(plan, tensors, map_by_rows(made.second, plan), map_by_columns(made.backward, plan), {},
+                               workspace, workspace.counters, stream);
+  }
+
+ private:
+  static KernelInfo info() {
+    return info_of<Shape>(Direction::backward, std::to_string(Shape::kHeadDim), tile_name<Shape>());
+  }
 };
 
 /// The gradients of k and v in a pass each.
@@ -163,15 +235,23 @@ template <class T, MaskForm kForm, int kHeadDim>
 void add_wide_row(KernelRows& rows) {
   using Keys = CarriedColumnShape<T, kForm, kHeadDim, 64, 2, true, false>;
   using Values = CarriedColumnShape<T, kForm, kHeadDim, 64, 2, false, true>;
-  rows.push_back(std::make_unique<Row<Keys, Values>>());
+  rows.push_back(std::make_unique<Row<false, Keys, Values>>());
+}
+
+/// The one that chooses, and the other alone for those who ask for it by name.
+template <class Shape>
+void add_choosing_rows(KernelRows& rows) {
+  rows.push_back(std::make_unique<Row<true, Shape>>());
+  rows.push_back(std::make_unique<Row<false, Shape>>());
 }
 
 template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
-  rows.push_back(std::make_unique<Row<ColumnShape<T, kForm, 64, 128, false, true, 24, 240>>>());
-  rows.push_back(std::make_unique<Row<ColumnShape<T, kForm, 128, 64, true, true, 24, 240>>>());
-  rows.push_back(std::make_unique<Row<CarriedColumnShape<T, kForm, 64, 128, 2>>>());
-  rows.push_back(std::make_unique<Row<CarriedColumnShape<T, kForm, 128, 64, 3>>>());
+  rows.push_back(std::make_unique<Row<false, ColumnShape<T, kForm, 64, 128, false, true, 24, 240>>>());
+  add_choosing_rows<ColumnShape<T, kForm, 128, 64, true, true, 24, 240>>(rows);
+  rows.push_back(std::make_unique<Row<false, CarriedColumnShape<T, kForm, 64, 128, 2>>>());
+  add_choosing_rows<CarriedColumnShape<T, kForm, 128, 64, 3>>(rows);
+  rows.push_back(std::make_unique<WovenRow<Woven<T, kForm>>>());
   add_wide_row<T, kForm, 192>(rows);
   add_wide_row<T, kForm, 256>(rows);
 }

@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                   const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap grad_o,
                   const __grid_constant__ CUtensorMap o_quarters, const __grid_constant__ CUtensorMap grad_o_quarters,
                   const __grid_constant__ ColumnArguments arguments) {
+  if (!arguments.choice.has_the_work()) return;
   extern __shared__ std::uint8_t memory[];
   auto& shared = *reinterpret_cast<ColumnMemory<Shape>*>(memory);
   if (threadIdx.x == 0) {

@@ -48,9 +48,44 @@ class ColumnMask<MaskForm::intervals, kRows, kColumns, kStages> {
 
   __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) {
     if (tile.list != list_) begin_keys(tile.list, tile.first_key);
+    find_words(words, keys_, tile.first_row);
+  }
+
+  /// The intervals of all keys of a tile, by a warp that reads them for others.
+  class Keys {
+   public:
+    __device__ __forceinline__ Keys(const MaskView& mask, const MaskedTile& tile) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 32; ++i) {
+        const int key = tile.first_key + 32 * i + lane_index();
+        const bool exists = key < mask.columns;
+        const std::int64_t at = static_cast<std::int64_t>(tile.list) * mask.columns + key;
+        ends_[i].x = exists ? __ldg(mask.intervals[0] + at) : 0;
+        ends_[i].y = exists ? __ldg(mask.intervals[1] + at) : 1 << 30;
+        ends_[i].z = exists ? __ldg(mask.intervals[2] + at) : 0;
+        ends_[i].w = exists ? __ldg(mask.intervals[3] + at) : 0;
+      }
+    }
+    __device__ __forceinline__ void store(Memory& memory) const {
+#pragma unroll
+      for (int i = 0; i < kColumns / 32; ++i) memory.keys[32 * i + lane_index()] = ends_[i];
+    }
+
+   private:
+    int4 ends_[kColumns / 32];
+  };
+
+  /// Of what Keys stored; `own_keys`: where the warp's 16 begin in the tile.
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const Memory& memory, int own_keys,
+                                                    int first_row) {
+    find_words(words, memory.keys + own_keys, first_row);
+  }
+
+ private:
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const int4* keys, int first_row) {
     const int lane = lane_index(), first = lane % 4 * 2;
-    const std::uint32_t low = bits(keys_[lane / 4], tile.first_row, first);
-    const std::uint32_t high = bits(keys_[lane / 4 + 8], tile.first_row, first);
+    const std::uint32_t low = bits(keys[lane / 4], first_row, first);
+    const std::uint32_t high = bits(keys[lane / 4 + 8], first_row, first);
     if constexpr (kRows == 64) {
       words[0] = low | high << 16;
     } else {
@@ -59,7 +94,6 @@ class ColumnMask<MaskForm::intervals, kRows, kColumns, kStages> {
     }
   }
 
- private:
   /// Two of the four arrays a lane.
   __device__ __forceinline__ void read_keys(int list, int first_key) const {
     const int lane = lane_index(), key = first_key + lane % 16;
@@ -125,11 +159,42 @@ class ColumnMask<MaskForm::bits, kRows, kColumns, kStages> {
 
   __device__ __forceinline__ void begin_keys(int, int) {}
 
-  /// A byte of each word of 32 rows.
   __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) const {
+    find_words(words, memory_.cells[tile.stage][own_keys_ / kCellSize][0] + own_keys_ % kCellSize);
+  }
+
+  /// The words of a tile's one cell, by a warp that reads them for others.
+  class Keys {
+    static_assert(kCellRows * kCellColumns == 1 || kStages > 1);
+    static constexpr int kOwn = kWordsOfColumns / 32;
+
+   public:
+    __device__ __forceinline__ Keys(const MaskView& mask, const MaskedTile& tile) {
+      const std::uint32_t cell =
+          find_cell(mask.cells, tile.list, tile.first_row / kCellSize, tile.first_key / kCellSize);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) words_[i] = __ldg(column_words(mask.cells, cell) + 32 * i + lane_index());
+    }
+    __device__ __forceinline__ void store(Memory& memory) const {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) memory.cells[0][0][0][32 * i + lane_index()] = words_[i];
+    }
+
+   private:
+    std::uint32_t words_[kOwn];
+  };
+
+  /// Of what Keys stored; `own_keys`: where the warp's 16 begin in the tile.
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const Memory& memory, int own_keys,
+                                                    int) {
+    find_words(words, memory.cells[0][0][0] + own_keys);
+  }
+
+ private:
+  /// A byte of each word of 32 rows.
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const std::uint32_t* cells) {
     const int lane = lane_index();
-    const std::uint32_t* of_key =
-        memory_.cells[tile.stage][own_keys_ / kCellSize][0] + own_keys_ % kCellSize + lane / 4;
+    const std::uint32_t* of_key = cells + lane / 4;
     const unsigned byte = lane % 4, bytes = byte | (byte + 4) << 4;
     constexpr unsigned kLowHalves = 0x5410;
     std::uint32_t halves[2][kCellRows];
@@ -149,7 +214,6 @@ class ColumnMask<MaskForm::bits, kRows, kColumns, kStages> {
     }
   }
 
- private:
   const Memory& memory_;
   int own_keys_;
 };

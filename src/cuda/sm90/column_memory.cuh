@@ -55,6 +55,7 @@ struct ColumnArguments {
   Visits visits;
   MaskView mask;
   Progress progress;
+  TileChoice choice;
 };
 
 /// kLate: the gradient of q of a tile is computed one tile later (column_consumer.cuh). kSums: it is computed at all.

@@ -98,10 +98,11 @@ class ChoosingRow final : public Row<Shape> {
                   cudaStream_t stream) const override {
     const DevicePlan& made = PlanAccess::device(plan);
     ForwardArguments arguments = arguments_of(plan, made.forward, tensors, next_items);
-    TileChoice choice{made.visited, limit_, per_row_ * static_cast<float>(arguments.map.all_row_tiles()), false};
+    TileChoice choice{made.forward.visited, made.finer.visited, limit_,
+                      per_row_ * static_cast<float>(arguments.map.all_row_tiles()), false};
     arguments.choice = choice;
     attend<Shape>(arguments, tensors, stream);
-    if (made.visited == nullptr) return;
+    if (made.finer.visited == nullptr) return;
     choice.finer = true;
     arguments = arguments_of(plan, made.finer, tensors, next_items + 1);
     arguments.choice = choice;

@@ -141,8 +141,11 @@ __device__ __forceinline__ void store_box(const CUtensorMap* map, const void* so
 /// Ends a group of what this thread asked of store_box().
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/// Until all groups of this thread have been read from shared memory.
-__device__ __forceinline__ void await_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Until all groups of this thread but the last `kPending` have been read from shared memory.
+template <int kPending = 0>
+__device__ __forceinline__ void await_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 
 /// Before a barrier after which the copy engine or wgmma reads what this thread stored in shared memory.
 __device__ __forceinline__ void fence_stores_for_async() {

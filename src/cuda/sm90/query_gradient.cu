@@ -58,11 +58,13 @@ TileShape query_gradient_tile(int head_dim) {
 
 template <MaskForm kForm>
 void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceTiles& tiles,
-                           const BackwardWorkspace& workspace, int head_dim, int* next_item, cudaStream_t stream) {
+                           const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim, int* next_item,
+                           cudaStream_t stream) {
   const Problem& problem = plan.problem();
   const TensorView& grad_q = tensors.grad_q;
   QueryGradientArguments arguments{row_arguments(plan, tiles, next_item)};
   if (arguments.items == 0) return;
+  arguments.choice = choice;
   arguments.statistics = workspace.rows;
   arguments.grad_q = grad_q.data;
   arguments.grad_q_batch = grad_q.strides[0];
@@ -78,8 +80,10 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
 }
 
 template void launch_query_gradient<MaskForm::intervals>(const Plan&, const BackwardTensors&, const DeviceTiles&,
-                                                         const BackwardWorkspace&, int, int*, cudaStream_t);
+                                                         const TileChoice&, const BackwardWorkspace&, int, int*,
+                                                         cudaStream_t);
 template void launch_query_gradient<MaskForm::bits>(const Plan&, const BackwardTensors&, const DeviceTiles&,
-                                                    const BackwardWorkspace&, int, int*, cudaStream_t);
+                                                    const TileChoice&, const BackwardWorkspace&, int, int*,
+                                                    cudaStream_t);
 
 }  // namespace flashmask::cuda::sm90

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/sm90/backward_workspace.h"
+#include "cuda/sm90/row_arguments.h"
 #include "dispatch/device_plan.h"
 #include "flashmask/attention.h"
 
@@ -16,6 +17,7 @@ TileShape query_gradient_tile(int head_dim);
 /// workspace; `next_item` is 0.
 template <MaskForm kForm>
 void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceTiles& tiles,
-                           const BackwardWorkspace& workspace, int head_dim, int* next_item, cudaStream_t stream);
+                           const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim, int* next_item,
+                           cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90

@@ -19,7 +19,9 @@ int heads_in_section(const Problem& problem) {
       std::min(kv_heads * (problem.query_heads / problem.kv_heads), problem.batch * problem.query_heads));
 }
 
-TileMapView view_of(const DeviceTiles& tiles, const Plan& plan) {
+}  // namespace
+
+TileMapView map_by_rows(const DeviceTiles& tiles, const Plan& plan) {
   const MaskShape& mask = PlanAccess::device(plan).mask.shape;
   const TileCounts counts(mask, tiles.tile);
   return {.tiles = tiles.by_row,
@@ -33,8 +35,6 @@ TileMapView view_of(const DeviceTiles& tiles, const Plan& plan) {
           .visit_all = plan.visit() == Visit::all};
 }
 
-}  // namespace
-
 RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item) {
   const Problem& problem = plan.problem();
   RowArguments arguments{};
@@ -45,7 +45,7 @@ RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
   arguments.section_heads = heads_in_section(problem);
-  arguments.map = view_of(tiles, plan);
+  arguments.map = map_by_rows(tiles, plan);
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.row_tiles;
   arguments.mask = mask_view(PlanAccess::device(plan).mask);
   arguments.next_item = next_item;

@@ -29,9 +29,15 @@ struct TileMapView {
 /// one only the device knows. It is that of the finer tiles where they are fewer than `limit` times those of the other
 /// and `allowance`.
 struct TileChoice {
-  const std::uint32_t* visited;  // of a DevicePlan; nullptr: there is but one launch
-  float limit, allowance;
-  bool finer;
+  const std::uint32_t *visited, *visited_finer;  // of DeviceTiles; the second is null where there is but one launch
+  float limit, allowance;                        // 0 and some: what the others visit does not matter, and is not known
+  bool finer;                                    // which of the launches asks
+
+  __device__ bool has_the_work() const {
+    if (visited_finer == nullptr) return true;
+    const float of_others = visited == nullptr ? 0 : static_cast<float>(*visited);
+    return finer == (static_cast<float>(*visited_finer) < limit * of_others + allowance);
+  }
 };
 
 struct RowArguments {
@@ -45,6 +51,9 @@ struct RowArguments {
   int* next_item;     // 0 at the start of a launch
   TileChoice choice;  // of none, unless the kernel says more
 };
+
+/// A map of the plan's by rows of tiles.
+TileMapView map_by_rows(const DeviceTiles& tiles, const Plan& plan);
 
 /// `tiles`: those of the kernel, in the plan.
 RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item);

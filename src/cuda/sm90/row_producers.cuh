@@ -13,7 +13,7 @@ class Scheduler {
       : shared_(shared), arguments_(arguments), tensors_(tensors), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
-    const int items = has_the_work() ? arguments_.items : 0;
+    const int items = arguments_.choice.has_the_work() ? arguments_.items : 0;
     const int section_heads = has_few_tiles() ? arguments_.query_heads : arguments_.section_heads;
     for (int item = blockIdx.x; item < items; item = next_item()) {
       const RowTile tile(item, arguments_, section_heads);
@@ -27,19 +27,11 @@ class Scheduler {
   }
 
  private:
-  __device__ __forceinline__ bool has_the_work() const {
-    const TileChoice& choice = arguments_.choice;
-    if (choice.visited == nullptr) return true;
-    const bool finer =
-        static_cast<float>(choice.visited[1]) < choice.limit * static_cast<float>(choice.visited[0]) + choice.allowance;
-    return finer == choice.finer;
-  }
-
   /// Then all heads of a batch entry run side by side, as their rows lie side by side in memory.
   __device__ __forceinline__ bool has_few_tiles() const {
     const TileChoice& choice = arguments_.choice;
-    return choice.visited != nullptr &&
-           choice.visited[choice.finer ? 1 : 0] <= kFewTiles * arguments_.map.all_row_tiles();
+    const std::uint32_t* const visited = choice.finer ? choice.visited_finer : choice.visited;
+    return visited != nullptr && *visited <= kFewTiles * arguments_.map.all_row_tiles();
   }
 
   /// Taken only once there is room to publish it, and behind a row tile of many tiles only near its end, lest a block

@@ -14,16 +14,14 @@ struct Rows {
   LseView lse;
   int query_length, query_heads, value_dim;
   RowStatistics out;
-  int* counters;
-  int counter_count;
+  TileChoice choice;
 };
 
 /// A block takes 64 rows of a head: kDim / 8 threads a row, 16 bytes a thread.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
   constexpr int kLanes = kDim / 8, kRowsAtOnce = kThreads / kLanes, kTurns = kRows / kRowsAtOnce;
-  for (int i = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x; i < rows.counter_count; i += gridDim.x * kThreads)
-    rows.counters[i] = 0;
+  if (!rows.choice.has_the_work()) return;
   const int blocks = static_cast<int>(rows.out.padded) / kRows, flat_head = blockIdx.x / blocks;
   const std::int64_t batch = flat_head / rows.query_heads, head = flat_head % rows.query_heads;
   const int first = blockIdx.x % blocks * kRows;
@@ -39,16 +37,19 @@ __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows ro
     values[turn] = __ldg(reinterpret_cast<const uint4*>(o + row * rows.o_row));
     gradients[turn] = __ldg(reinterpret_cast<const uint4*>(grad_o + row * rows.grad_o_row));
   }
+  // Lane i of a row keeps turn i, and asks for what is given of that row while the others are on their way.
+  const int turn = threadIdx.x % kLanes, own_row = first + turn * kRowsAtOnce + threadIdx.x / kLanes;
+  const RowLse lse(rows.lse, static_cast<int>(batch), static_cast<int>(head),
+                   turn < kTurns ? own_row : rows.query_length);
+  float own = 0;
 #pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    float sum = dot<T>(values[turn], gradients[turn]);
+  for (int i = 0; i < kTurns; ++i) {
+    float sum = dot<T>(values[i], gradients[i]);
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
-    const int row = first + turn * kRowsAtOnce + threadIdx.x / kLanes;
-    if (threadIdx.x % kLanes != 0) continue;
-    RowLse(rows.lse, static_cast<int>(batch), static_cast<int>(head), row)
-        .store(rows.out, static_cast<std::int64_t>(blockIdx.x) * kRows + row - first, sum);
+    if (turn == i) own = sum;
   }
+  if (turn < kTurns) lse.store(rows.out, static_cast<std::int64_t>(blockIdx.x) * kRows + own_row - first, own);
 }
 
 template <class T>
@@ -64,8 +65,8 @@ void launch(const Rows& rows, unsigned blocks, int head_dim, cudaStream_t stream
 
 }  // namespace
 
-void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                           int head_dim, cudaStream_t stream) {
+void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const TileChoice& choice,
+                           const BackwardWorkspace& workspace, int head_dim, cudaStream_t stream) {
   const auto &o = tensors.o, &grad_o = tensors.grad_o;
   const Rows rows{.o = o.data,
                   .grad_o = grad_o.data,
@@ -80,8 +81,7 @@ void launch_row_statistics(const Problem& problem, const BackwardTensors& tensor
                   .query_heads = static_cast<int>(problem.query_heads),
                   .value_dim = static_cast<int>(problem.value_dim),
                   .out = workspace.rows,
-                  .counters = workspace.counters,
-                  .counter_count = workspace.counter_count};
+                  .choice = choice};
   const auto blocks = static_cast<unsigned>(problem.batch * problem.query_heads * workspace.rows.padded / kRows);
   if (problem.dtype == DType::bf16)
     launch<__nv_bfloat16>(rows, blocks, head_dim, stream);

@@ -3,12 +3,14 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/sm90/backward_workspace.h"
+#include "cuda/sm90/row_arguments.h"
 #include "flashmask/attention.h"
 
 namespace flashmask::cuda::sm90 {
 
-/// Fills the statistics of all rows, and clears the counters. The value dim is at most `head_dim`, that of the kernel.
-void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                           int head_dim, cudaStream_t stream);
+/// Fills the statistics of all rows, where the choice is for those who need them. The value dim is at most `head_dim`,
+/// that of the kernel.
+void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const TileChoice& choice,
+                           const BackwardWorkspace& workspace, int head_dim, cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90
