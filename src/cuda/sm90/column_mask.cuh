@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/bit_cells.cuh"
+#include "cuda/intervals.cuh"
 #include "cuda/sm90/ptx.h"
 #include "flashmask/mask.h"
 
@@ -56,23 +57,17 @@ class ColumnMask<MaskForm::intervals, kRows, kColumns, kStages> {
    public:
     __device__ __forceinline__ Keys(const MaskView& mask, const MaskedTile& tile) {
 #pragma unroll
-      for (int i = 0; i < kColumns / 32; ++i) {
-        const int key = tile.first_key + 32 * i + lane_index();
-        const bool exists = key < mask.columns;
-        const std::int64_t at = static_cast<std::int64_t>(tile.list) * mask.columns + key;
-        ends_[i].x = exists ? __ldg(mask.intervals[0] + at) : 0;
-        ends_[i].y = exists ? __ldg(mask.intervals[1] + at) : 1 << 30;
-        ends_[i].z = exists ? __ldg(mask.intervals[2] + at) : 0;
-        ends_[i].w = exists ? __ldg(mask.intervals[3] + at) : 0;
-      }
+      for (int i = 0; i < kColumns / 32; ++i)
+        load_intervals(mask, tile.list, tile.first_key + 32 * i + lane_index(), ends_[i]);
     }
     __device__ __forceinline__ void store(Memory& memory) const {
 #pragma unroll
-      for (int i = 0; i < kColumns / 32; ++i) memory.keys[32 * i + lane_index()] = ends_[i];
+      for (int i = 0; i < kColumns / 32; ++i)
+        memory.keys[32 * i + lane_index()] = {ends_[i][0], ends_[i][1], ends_[i][2], ends_[i][3]};
     }
 
    private:
-    int4 ends_[kColumns / 32];
+    std::int32_t ends_[kColumns / 32][4];  // of a key a lane
   };
 
   /// Of what Keys stored; `own_keys`: where the warp's 16 begin in the tile.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/bit_cells.cuh"
+#include "cuda/intervals.cuh"
 #include "flashmask/mask.h"
 
 /// What a warp makes of a partial tile, from a mask of either form. Kernels know no more of a mask than that.
@@ -76,15 +77,6 @@ class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
   __device__ __forceinline__ void mark(TileBits<kRows>& bits, int first) const {
 #pragma unroll
     for (int i = 0; i < kAtOnce / 32; ++i) mark_column(bits, ends_[i], first + 32 * i + lane_);
-  }
-
-  /// What lies past the last column is masked in every row.
-  static __device__ __forceinline__ void load_intervals(const MaskView& mask, int list, int column,
-                                                        std::int32_t (&ends)[4]) {
-    const bool exists = column < mask.columns;
-    const std::int64_t at = static_cast<std::int64_t>(list) * mask.columns + column;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) ends[i] = exists ? __ldg(mask.intervals[i] + at) : i == 1 ? 1 << 30 : 0;
   }
 
   __device__ __forceinline__ void mark_column(TileBits<kRows>& bits, const std::int32_t (&ends)[4], int column) const {

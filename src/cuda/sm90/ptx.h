@@ -123,11 +123,6 @@ __device__ __forceinline__ void store_bytes(void* destination, const void* sourc
                : "memory");
 }
 
-/// Until what this thread asked of store_bytes() lies in global memory.
-__device__ __forceinline__ void await_stores() {
-  asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" ::: "memory");
-}
-
 /// Copies a box from shared memory to (x, y, z, w), innermost first, behind fence_stores_for_async(). What would lie
 /// out of bounds is left out. Leaves the L2 cache first.
 __device__ __forceinline__ void store_box(const CUtensorMap* map, const void* source, int x, int y, int z, int w) {
@@ -138,8 +133,11 @@ __device__ __forceinline__ void store_box(const CUtensorMap* map, const void* so
       : "memory");
 }
 
-/// Ends a group of what this thread asked of store_box().
+/// Ends a group of what this thread asked of store_bytes() and store_box().
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/// Until all groups of this thread lie in global memory.
+__device__ __forceinline__ void await_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 /// Until all groups of this thread but the last `kPending` have been read from shared memory.
 template <int kPending = 0>

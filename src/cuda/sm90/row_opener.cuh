@@ -70,6 +70,7 @@ class RowOpener {
     }
     __syncwarp();
     if (lane_index() == 0) {
+      commit_stores();
       await_stores();
       __threadfence();
       atomicAdd(arguments_.progress.opened + arguments_.rows.stretch_of(own.section, own.tile), 1);
