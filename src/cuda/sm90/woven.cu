@@ -17,8 +17,12 @@ using Shape = WovenShape<T, kForm, kWovenHeadDim, 32, 224>;
 /// Long stretches seldom begin anew; short ones are shared out more evenly, so that each block has several.
 constexpr int kLongestStretch = 16, kStretchesOfBlock = 8;
 
+/// Of a multiprocessor; each block takes 1 KB more than it asks for.
+constexpr int kMultiprocessorMemory = 228 << 10;
+
 template <class Shape>
 void launch_shape(const BackwardTensors& tensors, WovenArguments arguments, cudaStream_t stream) {
+  static_assert(Shape::kBlocks * (sizeof(WovenMemory<Shape>) + (1 << 10)) <= kMultiprocessorMemory);
   const int heads = arguments.stretches.heads, blocks = multiprocessors() * Shape::kBlocks;
   const auto all = static_cast<std::int64_t>(heads) * arguments.positions;
   arguments.at_once =
