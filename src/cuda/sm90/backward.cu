@@ -10,7 +10,6 @@
 #include "cuda/sm90/row_statistics.h"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/sm90/woven.h"
-#include "cuda/tile_map.h"
 #include "dispatch/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
@@ -28,20 +27,6 @@ KernelInfo named(KernelInfo info, bool deterministic) {
   info.deterministic = deterministic;
   if (deterministic) info.name += ".deterministic";
   return info;
-}
-
-TileMapView map_by_columns(const DeviceTiles& tiles, const Plan& plan) {
-  const MaskShape& mask = PlanAccess::device(plan).mask.shape;
-  const TileCounts counts(mask, tiles.tile);
-  return {.tiles = tiles.by_column,
-          .row_tiles = counts.columns,
-          .column_tiles = counts.rows,
-          .words = counts.row_words(),
-          .batch = static_cast<int>(mask.batch),
-          .heads = static_cast<int>(mask.heads),
-          .head_ratio = static_cast<int>(plan.problem().query_heads / mask.heads),
-          .ragged = false,
-          .visit_all = plan.visit() == Visit::all};
 }
 
 int heads_in_section(const Problem& problem) {
@@ -164,7 +149,7 @@ class Row final : public KernelRow<BackwardKernel> {
     if constexpr (!Shape::kSums)
       launch_query_gradient<Shape::kForm>(plan, tensors, PlanAccess::device(plan).second, choice, workspace,
                                           Shape::kHeadDim, ++next_item, stream);
-    if (!kChooses || choice.visited_finer == nullptr) return;
+    if (choice.visited_finer == nullptr) return;
     choice.finer = true;
     if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
     const DeviceTiles& finer = PlanAccess::device(plan).finer_backward;
@@ -182,7 +167,6 @@ class Row final : public KernelRow<BackwardKernel> {
   }
 
   static TileChoice choice_of(const Plan& plan) {
-    if constexpr (!kChooses) return {};
     const DeviceTiles& finer = PlanAccess::device(plan).finer_backward;
     if (finer.visited == nullptr) return {};
     const auto rows = static_cast<float>(map_by_rows(finer, plan).all_row_tiles());

@@ -160,7 +160,7 @@ class ColumnMask<MaskForm::bits, kRows, kColumns, kStages> {
 
   /// The words of a tile's one cell, by a warp that reads them for others.
   class Keys {
-    static_assert(kCellRows * kCellColumns == 1 || kStages > 1);
+    static_assert(kCellRows * kCellColumns == 1);
     static constexpr int kOwn = kWordsOfColumns / 32;
 
    public:

@@ -131,8 +131,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     pin(grad_p);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) p[i] *= grad_p[i] - dot_[i % 4 / 2];
+    differentiate_rows(p, grad_p, dot_);
     pack_all<T>(grad_s, p);
   }
 

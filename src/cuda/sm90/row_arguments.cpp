@@ -19,20 +19,38 @@ int heads_in_section(const Problem& problem) {
       std::min(kv_heads * (problem.query_heads / problem.kv_heads), problem.batch * problem.query_heads));
 }
 
+/// Without what the direction of the map decides.
+TileMapView view_of(const std::uint32_t* tiles, const Plan& plan) {
+  const MaskShape& mask = PlanAccess::device(plan).mask.shape;
+  TileMapView view{};
+  view.tiles = tiles;
+  view.batch = static_cast<int>(mask.batch);
+  view.heads = static_cast<int>(mask.heads);
+  view.head_ratio = static_cast<int>(plan.problem().query_heads / mask.heads);
+  view.visit_all = plan.visit() == Visit::all;
+  return view;
+}
+
 }  // namespace
 
 TileMapView map_by_rows(const DeviceTiles& tiles, const Plan& plan) {
   const MaskShape& mask = PlanAccess::device(plan).mask.shape;
   const TileCounts counts(mask, tiles.tile);
-  return {.tiles = tiles.by_row,
-          .row_tiles = counts.rows,
-          .column_tiles = counts.columns,
-          .words = counts.column_words(),
-          .batch = static_cast<int>(mask.batch),
-          .heads = static_cast<int>(mask.heads),
-          .head_ratio = static_cast<int>(plan.problem().query_heads / mask.heads),
-          .ragged = mask.columns % tiles.tile.columns != 0,
-          .visit_all = plan.visit() == Visit::all};
+  TileMapView view = view_of(tiles.by_row, plan);
+  view.row_tiles = counts.rows;
+  view.column_tiles = counts.columns;
+  view.words = counts.column_words();
+  view.ragged = mask.columns % tiles.tile.columns != 0;
+  return view;
+}
+
+TileMapView map_by_columns(const DeviceTiles& tiles, const Plan& plan) {
+  const TileCounts counts(PlanAccess::device(plan).mask.shape, tiles.tile);
+  TileMapView view = view_of(tiles.by_column, plan);
+  view.row_tiles = counts.columns;
+  view.column_tiles = counts.rows;
+  view.words = counts.row_words();
+  return view;
 }
 
 RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item) {

@@ -52,8 +52,9 @@ struct RowArguments {
   TileChoice choice;  // of none, unless the kernel says more
 };
 
-/// A map of the plan's by rows of tiles.
+/// Maps of the plan's, by rows and by columns of tiles.
 TileMapView map_by_rows(const DeviceTiles& tiles, const Plan& plan);
+TileMapView map_by_columns(const DeviceTiles& tiles, const Plan& plan);
 
 /// `tiles`: those of the kernel, in the plan.
 RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item);

@@ -7,10 +7,6 @@
 /// Scores lie as accumulators do: of rows, or turned, when a thread holds two keys.
 namespace flashmask::cuda::sm90 {
 
-/// Packed accumulators, as an operand: two neighbours a word, four words for 16 columns.
-template <int kColumns>
-using Packed = std::uint32_t[kColumns / 16][4];
-
 /// A number of each of the thread's rows of turned scores, 8 i + 2 (lane % 4) and + 1.
 template <int kRows>
 using RowPairs = float2[kRows / 8];
@@ -88,7 +84,15 @@ __device__ __forceinline__ void exponentiate_rows(float (&s)[kScores], float sca
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approximate(fmaf(s[i], scale_log2, -lse_log2[i % 4 / 2]));
 }
 
-/// The same of turned scores.
+/// Probabilities of rows become gradients of their scores.
+template <int kScores>
+__device__ __forceinline__ void differentiate_rows(float (&p)[kScores], const float (&grad_p)[kScores],
+                                                   const float (&dot)[2]) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) p[i] *= grad_p[i] - dot[i % 4 / 2];
+}
+
+/// Turned scores become probabilities.
 template <int kScores, int kPairs>
 __device__ __forceinline__ void exponentiate_turned(float (&s)[kScores], float scale_log2,
                                                     const float2 (&lse_log2)[kPairs]) {

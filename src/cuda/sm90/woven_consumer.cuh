@@ -111,8 +111,7 @@ class WovenConsumer {
     pin(s);
     wgmma_wait<0>();
     pin(grad_p);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] *= grad_p[i] - dot[i % 4 / 2];
+    differentiate_rows(s, grad_p, dot);
     pack_all<T>(grad_s, s);
     pin(grad_q);
     wgmma_fence();
