@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "cuda/device.h"
 #include "cuda/sm90/row_statistics.cuh"
 #include "cuda/sm90/row_statistics.h"
 #include "cuda/status.h"
@@ -6,25 +9,24 @@ namespace flashmask::cuda::sm90 {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRows = 64;  // of a block
+constexpr int kRows = 64;    // that a block takes at once
+constexpr int kBlocks = 32;  // of a multiprocessor
 
 struct Rows {
   const void *o, *grad_o;
   std::int64_t o_batch, o_row, o_head, grad_o_batch, grad_o_row, grad_o_head;  // strides in elements
   LseView lse;
   int query_length, query_heads, value_dim;
+  int heads;  // of all batch entries
   RowStatistics out;
   TileChoice choice;
 };
 
-/// A block takes 64 rows of a head: kDim / 8 threads a row, 16 bytes a thread.
+/// Of 64 rows of a head, by a block: kDim / 8 threads a row, 16 bytes a thread.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
+__device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head, int first) {
   constexpr int kLanes = kDim / 8, kRowsAtOnce = kThreads / kLanes, kTurns = kRows / kRowsAtOnce;
-  if (!rows.choice.has_the_work()) return;
-  const int blocks = static_cast<int>(rows.out.padded) / kRows, flat_head = blockIdx.x / blocks;
   const std::int64_t batch = flat_head / rows.query_heads, head = flat_head % rows.query_heads;
-  const int first = blockIdx.x % blocks * kRows;
   const int column = threadIdx.x % kLanes * 8;
   const T* const o = static_cast<const T*>(rows.o) + batch * rows.o_batch + head * rows.o_head + column;
   const T* const grad_o =
@@ -49,11 +51,22 @@ __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows ro
     for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
     if (turn == i) own = sum;
   }
-  if (turn < kTurns) lse.store(rows.out, static_cast<std::int64_t>(blockIdx.x) * kRows + own_row - first, own);
+  if (turn < kTurns) lse.store(rows.out, flat_head * rows.out.padded + own_row, own);
+}
+
+/// Blocks that run at once take all rows in turns: where others have the work, no more than these begin.
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
+  if (!rows.choice.has_the_work()) return;
+  const int in_head = static_cast<int>(rows.out.padded) / kRows;
+  for (int at = blockIdx.x; at < rows.heads * in_head; at += gridDim.x)
+    find_statistics<T, kDim>(rows, at / in_head, at % in_head * kRows);
 }
 
 template <class T>
-void launch(const Rows& rows, unsigned blocks, int head_dim, cudaStream_t stream) {
+void launch(const Rows& rows, int head_dim, cudaStream_t stream) {
+  const std::int64_t pieces = rows.heads * rows.out.padded / kRows;
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(pieces, multiprocessors() * kBlocks));
   if (head_dim == 64)
     compute_row_statistics<T, 64><<<blocks, kThreads, 0, stream>>>(rows);
   else if (head_dim == 128)
@@ -80,13 +93,13 @@ void launch_row_statistics(const Problem& problem, const BackwardTensors& tensor
                   .query_length = static_cast<int>(problem.query_length),
                   .query_heads = static_cast<int>(problem.query_heads),
                   .value_dim = static_cast<int>(problem.value_dim),
+                  .heads = static_cast<int>(problem.batch * problem.query_heads),
                   .out = workspace.rows,
                   .choice = choice};
-  const auto blocks = static_cast<unsigned>(problem.batch * problem.query_heads * workspace.rows.padded / kRows);
   if (problem.dtype == DType::bf16)
-    launch<__nv_bfloat16>(rows, blocks, head_dim, stream);
+    launch<__nv_bfloat16>(rows, head_dim, stream);
   else
-    launch<__half>(rows, blocks, head_dim, stream);
+    launch<__half>(rows, head_dim, stream);
 }
 
 }  // namespace flashmask::cuda::sm90
