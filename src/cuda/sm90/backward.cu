@@ -73,6 +73,11 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.rows = {arguments.columns.heads * arguments.head_ratio,
                     arguments.columns.side_by_side * arguments.head_ratio,
                     static_cast<int>(workspace.rows.padded / Shape::kRows)};
+  if constexpr (Shape::kLeavesOut) {
+    static_assert(kWovenTile.rows == Shape::kRows && kWovenTile.columns * Shape::kGroups == Shape::kColumns);
+    const DeviceTiles& finer = on_device.finer_backward;
+    if (finer.by_column != nullptr && !arguments.map.visit_all) arguments.halves = map_by_columns(finer, plan);
+  }
   const bool knows_visits = !arguments.map.visit_all && arguments.map.column_tiles > 0;
   arguments.visits = {knows_visits ? on_device.spans : DeviceRowSpans{}, arguments.map.column_tiles,
                       arguments.map.row_tiles};

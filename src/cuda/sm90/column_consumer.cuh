@@ -124,7 +124,17 @@ class ColumnConsumer {
     wgmma_fence();
     multiply_rows(s, shared_.k, shared_.q[kStage]);
     std::uint32_t masked[Words::kWords];
-    if (row_step.masked != 0) load_words(masked, row_step, kStage);
+    if (row_step.masked != 0) {
+      if constexpr (Shape::kLeavesOut) {
+        // Only here is what the step is about sure to have come while the product runs.
+        if ((row_step.masked >> group_ & 2) != 0) {
+          wgmma_wait<0>();
+          pin(s);
+          return leave_out<kStage, kFirst>(grad_q, row_step.tile);
+        }
+      }
+      load_words(masked, row_step, kStage);
+    }
     if constexpr (!kFirst) {
       if (tile_to_add_ >= 0) add_to_queries(grad_q, tile_to_add_);
     }
@@ -143,11 +153,7 @@ class ColumnConsumer {
     unpack_all<T>(s, p);
     differentiate_turned(grad_p, s, dots);
     pack_all<T>(grad_s, grad_p);
-    if constexpr (!kFirst) {
-      barrier_wait(&shared_.grad_s_full[1 - kStage], phases_.of(1 - kStage) ^ 1);
-      wgmma_fence();
-      multiply_columns(grad_q, shared_.grad_s[1 - kStage]);
-    }
+    if constexpr (!kFirst) multiply_tile_before<kStage>(grad_q);
     wgmma_fence();
     multiply_scores(grad_k, grad_s, shared_.q[kStage]);
     barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
@@ -161,11 +167,50 @@ class ColumnConsumer {
       pin(grad_q);
       release(&shared_.grad_s_empty[1 - kStage]);
     }
-    tile_to_add_ = kFirst ? -1 : tile_before_;
-    tile_before_ = row_step.tile;
+    keep_tile<kFirst>(row_step.tile);
     wgmma_wait<0>();
     pin(grad_k);
     release(&shared_.q_empty[kStage]);
+    phases_.flip(kStage);
+  }
+
+  /// The gradient of q of the tile before, once both groups' part of its operand is there.
+  template <int kStage>
+  __device__ __forceinline__ void multiply_tile_before(float (&grad_q)[kQuerySums]) {
+    barrier_wait(&shared_.grad_s_full[1 - kStage], phases_.of(1 - kStage) ^ 1);
+    wgmma_fence();
+    multiply_columns(grad_q, shared_.grad_s[1 - kStage]);
+  }
+
+  template <bool kFirst>
+  __device__ __forceinline__ void keep_tile(int tile) {
+    tile_to_add_ = kFirst ? -1 : tile_before_;
+    tile_before_ = tile;
+  }
+
+  /// What is left of late_step() behind the scores where nobody sees the group's keys: the gradient of q of the tile
+  /// before, and zeros for the other group's product.
+  template <int kStage, bool kFirst>
+  __device__ __forceinline__ void leave_out(float (&grad_q)[kQuerySums], int tile) {
+    if constexpr (!kFirst) {
+      if (tile_to_add_ >= 0) add_to_queries(grad_q, tile_to_add_);
+      multiply_tile_before<kStage>(grad_q);
+    }
+    const std::uint32_t zeros[kSteps][4] = {};
+    barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
+    store_scores(shared_.grad_s[kStage], zeros);
+    fence_stores_for_async();
+    release(&shared_.grad_s_full[kStage]);
+    // A stage is given back only when its copies have come.
+    barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+    release(&shared_.grad_o_empty[kStage]);
+    release(&shared_.q_empty[kStage]);
+    if constexpr (!kFirst) {
+      wgmma_wait<0>();
+      pin(grad_q);
+      release(&shared_.grad_s_empty[1 - kStage]);
+    }
+    keep_tile<kFirst>(tile);
     phases_.flip(kStage);
   }
 

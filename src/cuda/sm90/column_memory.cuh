@@ -52,6 +52,7 @@ struct ColumnArguments {
   Sections columns;         // key tiles of key heads
   Sections rows;            // row tiles of query heads, in the workspace
   TileMapView map;          // by columns of tiles
+  TileMapView halves;       // the same of each group's keys alone; without tiles: groups see what their key tile sees
   Visits visits;
   MaskView mask;
   Progress progress;
@@ -69,6 +70,7 @@ struct ColumnShape {
                        kGradientStages = 2;
   using Mask = ColumnMask<kForm, kRows, kColumns, kStages>;
   static constexpr bool kLate = kLate_, kSums = kSums_, kOfKeys = true, kOfValues = true;
+  static constexpr bool kLeavesOut = kLate && kForm == MaskForm::intervals;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kRowBytes = kRows * kHeadDim * 2, kColumnBytes = kColumns * kHeadDim * 2,
@@ -96,7 +98,7 @@ struct alignas(16) RowStep {
   int tile;  // [batch, query heads, padded row tiles]
   int row_tile;
   int list;    // of the mask's (batch, head)
-  int masked;  // whether some of its scores may be
+  int masked;  // bit 0: whether some of its scores may be; bit 1 + g: whether all of group g are
 };
 
 template <class Shape>

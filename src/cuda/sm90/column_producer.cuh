@@ -90,7 +90,7 @@ class ColumnProducer {
       const MapRow<false> list = list_of(tile, head);
       list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
         if constexpr (Shape::kSums) await_open(tile.section, row_tile);
-        copy_queries(stage, tile, head, row_tile, list.list, masked || ragged);
+        copy_queries(stage, tile, head, row_tile, list.list, masked || ragged ? 1 : 0);
         copy_gradients(stage % Shape::kGradientStages, tile.batch, head, row_tile);
         if (first_step) {
           copy_keys(tile);
@@ -137,14 +137,27 @@ class ColumnProducer {
     return (batch * arguments_.query_heads + head) * arguments_.rows.tiles + row_tile;
   }
 
+  /// RowStep::masked, of a tile some of whose scores are.
+  __device__ __forceinline__ int masked_groups(const ColumnWork& work, int head, int row_tile) const {
+    const int group = lane() - 1, half = work.column_tile * Shape::kGroups + group;
+    const bool seen =
+        lane() > Shape::kGroups ||
+        (lane() > 0 && half < arguments_.halves.row_tiles &&
+         (MapRow<false>(arguments_.halves, work.batch, head, half).visited(row_tile / 32) >> row_tile % 32 & 1) != 0);
+    return static_cast<int>(__ballot_sync(~0U, !seen));
+  }
+
   __device__ __forceinline__ void copy_queries(int stage, const ColumnWork& work, int head, int row_tile, int list,
-                                               bool masked) {
+                                               int masked) {
+    if constexpr (Shape::kLeavesOut) {
+      if (masked != 0 && arguments_.halves.tiles != nullptr) masked = masked_groups(work, head, row_tile);
+    }
     barrier_wait(&shared_.q_empty[stage], phases_.of(stage) ^ 1);
     if (lane() == 0) {
       const int tile = flat_tile(work.batch, head, row_tile);
-      shared_.steps[stage] = {tile, row_tile, list, masked ? 1 : 0};
-      barrier_arrive_expecting(&shared_.q_full[stage],
-                               Shape::kRowBytes + Shape::kStatisticsBytes + (masked ? Shape::Mask::kCopiedBytes : 0));
+      shared_.steps[stage] = {tile, row_tile, list, masked};
+      barrier_arrive_expecting(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes +
+                                                           (masked != 0 ? Shape::Mask::kCopiedBytes : 0));
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage], row_tile * Shape::kRows,
                                                head, work.batch);
       copy_bytes(shared_.lse_log2[stage],
@@ -152,7 +165,7 @@ class ColumnProducer {
                  Shape::kStatisticsBytes, &shared_.q_full[stage]);
     }
     __syncwarp();
-    if (masked)
+    if (masked != 0)
       Shape::Mask::copy(shared_.mask, arguments_.mask,
                         {list, row_tile * Shape::kRows, work.column_tile * Shape::kColumns, stage},
                         &shared_.q_full[stage]);

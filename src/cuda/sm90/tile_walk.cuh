@@ -34,9 +34,8 @@ struct MapRow {
     return row[word] | (row[map.words + word] & tail(word));
   }
   __device__ __forceinline__ std::uint32_t full(int word) const { return row[map.words + word] & ~tail(word); }
-  __device__ __forceinline__ std::uint32_t skipped(int word) const {
-    return ~(row[word] | row[map.words + word]) & existing(word);
-  }
+  __device__ __forceinline__ std::uint32_t visited(int word) const { return row[word] | row[map.words + word]; }
+  __device__ __forceinline__ std::uint32_t skipped(int word) const { return ~visited(word) & existing(word); }
 
   __device__ __forceinline__ TileCount count(int lane) const {
     TileCount count;
