@@ -6,6 +6,7 @@
 #include "cuda/sm90/partial_tile.cuh"
 #include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/row_arguments.h"
+#include "cuda/sm90/sections.h"
 #include "cuda/sm90/tile_walk.cuh"
 
 /// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's
@@ -17,22 +18,18 @@ constexpr int kWorkSlots = 2;
 constexpr int kManyTiles = 8, kTilesAhead = 4;
 constexpr int kFewTiles = 4;  // of a row tile on average: its keys are then in the L2 cache whatever the order of heads
 
-/// The row tile that an item stands for: sections of heads one after another, inside one the last rows first, because
-/// with causal masks they take longest; the heads of a row tile side by side.
+/// The row tile that an item stands for: in the order of Sections, but the last rows first, because with causal masks
+/// they take longest.
 struct RowTile {
   int batch, head, row_tile;
 
   RowTile() = default;
   __device__ __forceinline__ RowTile(int item, const RowArguments& arguments, int most_heads) {
-    const int heads = arguments.batch * arguments.query_heads;
-    const int section = item / (most_heads * arguments.map.row_tiles);
-    const int first_head = section * most_heads;
-    const int section_heads = min(most_heads, heads - first_head);
-    const int rest = item - first_head * arguments.map.row_tiles;
-    const int flat_head = first_head + rest % section_heads;
-    row_tile = arguments.map.row_tiles - 1 - rest / section_heads;
-    batch = flat_head / arguments.query_heads;
-    head = flat_head % arguments.query_heads;
+    const Sections sections{arguments.batch * arguments.query_heads, most_heads, arguments.map.row_tiles};
+    const SectionTile tile = sections.tile(item);
+    row_tile = sections.tiles - 1 - tile.tile;
+    batch = tile.head / arguments.query_heads;
+    head = tile.head % arguments.query_heads;
   }
   static __device__ __forceinline__ RowTile none() {
     RowTile tile;
