@@ -76,14 +76,9 @@ class ForwardConsumer : RowConsumer<Shape> {
     if constexpr (kMasked && Shape::kSkipsHidden) {
       if (Base::take_bits(bits)) return pass_tile();
     }
-    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
-    wgmma_fence();
-    multiply_keys(s);
-    if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
-    wgmma_wait<0>();
-    pin(s);
-    release(&shared_.k_empty[keys_.slot]);
-    keys_.advance();
+    find_scores(s, [&] {
+      if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
+    });
     if constexpr (kMasked) hide_in_rows(s, bits);
     float factor[2], sum[2];
     if (raise_maximum(s, factor)) rescale(o, factor);
@@ -91,6 +86,19 @@ class ForwardConsumer : RowConsumer<Shape> {
     add_sums(sum);
     pack_all<T>(p, s);
     multiply_last_values(o, p);
+  }
+
+  /// Of the next tile, whose K is let go; `meanwhile` while they are multiplied.
+  template <class Body>
+  __device__ __forceinline__ void find_scores(float (&s)[kScores], const Body& meanwhile) {
+    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
+    wgmma_fence();
+    multiply_keys(s);
+    meanwhile();
+    wgmma_wait<0>();
+    pin(s);
+    release(&shared_.k_empty[keys_.slot]);
+    keys_.advance();
   }
 
   /// A tile of which the group's rows see nothing.
@@ -156,13 +164,7 @@ class ForwardConsumer : RowConsumer<Shape> {
 
   __device__ __forceinline__ void first_tile(std::uint32_t (&p)[kSteps][4], bool masked) {
     float s[kScores];
-    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
-    wgmma_fence();
-    multiply_keys(s);
-    wgmma_wait<0>();
-    pin(s);
-    release(&shared_.k_empty[keys_.slot]);
-    keys_.advance();
+    find_scores(s, [] {});
     if (masked) {
       std::uint32_t bits[2];
       Base::take_bits(bits);
