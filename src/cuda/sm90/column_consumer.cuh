@@ -126,7 +126,7 @@ class ColumnConsumer {
     std::uint32_t masked[Words::kWords];
     if (row_step.masked != 0) {
       if constexpr (Shape::kLeavesOut) {
-        // Only here is what the step is about sure to have come while the product runs.
+        // Not before the product is asked for: every step would wait for what it is about.
         if ((row_step.masked >> group_ & 2) != 0) {
           wgmma_wait<0>();
           pin(s);
