@@ -63,7 +63,7 @@ struct DevicePlan {
   DeviceTiles second;    ///< by rows of tiles, for a second pass of the backward; empty where it makes none
   DeviceTiles finer_backward;  ///< by both, in the finer tiles of the backward's kernel, by which the one of larger
                                ///< tiles leaves out parts of them; empty as `finer` may be
-  DeviceRowSpans spans;  ///< of `backward`; null without one, without rows, and where there is a second pass
+  DeviceRowSpans spans;        ///< of `backward`; null without one, without rows, and where there is a second pass
   /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller; null where they agree.
   const std::int64_t* row_order;
   const std::int64_t* column_order;
