@@ -97,10 +97,8 @@ class ColumnConsumer {
   template <int kStage>
   __device__ __forceinline__ void finish_queries(const float (&of_tile_before)[kQuerySums]) {
     float grad_q[kQuerySums];
-    barrier_wait(&shared_.grad_s_full[kStage], phases_.of(kStage) ^ 1);
-    wgmma_fence();
-    multiply_columns(grad_q, shared_.grad_s[kStage]);
-    if (tile_to_add_ >= 0) add_to_queries(of_tile_before, tile_to_add_);
+    multiply_tile<kStage>(grad_q);
+    add_kept_tile(of_tile_before);
     wgmma_wait<0>();
     pin(grad_q);
     release(&shared_.grad_s_empty[kStage]);
@@ -135,9 +133,7 @@ class ColumnConsumer {
       }
       load_words(masked, row_step, kStage);
     }
-    if constexpr (!kFirst) {
-      if (tile_to_add_ >= 0) add_to_queries(grad_q, tile_to_add_);
-    }
+    if constexpr (!kFirst) add_kept_tile(grad_q);
     wgmma_wait<0>();
     pin(s);
     if (row_step.masked != 0) hide_turned(s, masked);
@@ -153,13 +149,10 @@ class ColumnConsumer {
     unpack_all<T>(s, p);
     differentiate_turned(grad_p, s, dots);
     pack_all<T>(grad_s, grad_p);
-    if constexpr (!kFirst) multiply_tile_before<kStage>(grad_q);
+    if constexpr (!kFirst) multiply_tile<1 - kStage>(grad_q);
     wgmma_fence();
     multiply_scores(grad_k, grad_s, shared_.q[kStage]);
-    barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
-    store_scores(shared_.grad_s[kStage], grad_s);
-    fence_stores_for_async();
-    release(&shared_.grad_s_full[kStage]);
+    share_scores<kStage>(grad_s);
     wgmma_wait<1>();
     pin(grad_v);
     release(&shared_.grad_o_empty[kStage]);
@@ -174,12 +167,26 @@ class ColumnConsumer {
     phases_.flip(kStage);
   }
 
-  /// The gradient of q of the tile before, once both groups' part of its operand is there.
+  /// The gradient of q of the tile whose gradients of scores lie in this stage, once both groups' are there: the
+  /// stage's phase is already the next tile's.
   template <int kStage>
-  __device__ __forceinline__ void multiply_tile_before(float (&grad_q)[kQuerySums]) {
-    barrier_wait(&shared_.grad_s_full[1 - kStage], phases_.of(1 - kStage) ^ 1);
+  __device__ __forceinline__ void multiply_tile(float (&grad_q)[kQuerySums]) {
+    barrier_wait(&shared_.grad_s_full[kStage], phases_.of(kStage) ^ 1);
     wgmma_fence();
-    multiply_columns(grad_q, shared_.grad_s[1 - kStage]);
+    multiply_columns(grad_q, shared_.grad_s[kStage]);
+  }
+
+  /// The group's part of that product's operand, for both.
+  template <int kStage>
+  __device__ __forceinline__ void share_scores(const std::uint32_t (&grad_s)[kSteps][4]) {
+    barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
+    store_scores(shared_.grad_s[kStage], grad_s);
+    fence_stores_for_async();
+    release(&shared_.grad_s_full[kStage]);
+  }
+
+  __device__ __forceinline__ void add_kept_tile(const float (&grad_q)[kQuerySums]) {
+    if (tile_to_add_ >= 0) add_to_queries(grad_q, tile_to_add_);
   }
 
   template <bool kFirst>
@@ -193,14 +200,11 @@ class ColumnConsumer {
   template <int kStage, bool kFirst>
   __device__ __forceinline__ void leave_out(float (&grad_q)[kQuerySums], int tile) {
     if constexpr (!kFirst) {
-      if (tile_to_add_ >= 0) add_to_queries(grad_q, tile_to_add_);
-      multiply_tile_before<kStage>(grad_q);
+      add_kept_tile(grad_q);
+      multiply_tile<1 - kStage>(grad_q);
     }
     const std::uint32_t zeros[kSteps][4] = {};
-    barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
-    store_scores(shared_.grad_s[kStage], zeros);
-    fence_stores_for_async();
-    release(&shared_.grad_s_full[kStage]);
+    share_scores<kStage>(zeros);
     // A stage is given back only when its copies have come.
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     release(&shared_.grad_o_empty[kStage]);

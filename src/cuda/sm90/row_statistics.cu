@@ -54,7 +54,7 @@ __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head,
   if (turn < kTurns) lse.store(rows.out, flat_head * rows.out.padded + own_row, own);
 }
 
-/// Blocks that run at once take all rows in turns: where others have the work, no more than these begin.
+/// Blocks take all rows in turns: where others have the work, few begin.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
   if (!rows.choice.has_the_work()) return;
