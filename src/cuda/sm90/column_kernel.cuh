@@ -21,13 +21,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                   const __grid_constant__ CUtensorMap o_quarters, const __grid_constant__ CUtensorMap grad_o_quarters,
                   const __grid_constant__ ColumnArguments arguments) {
   if (!arguments.choice.has_the_work()) return;
-  extern __shared__ std::uint8_t memory[];
-  auto& shared = *reinterpret_cast<ColumnMemory<Shape>*>(memory);
-  if (threadIdx.x == 0) {
-    for (const CUtensorMap* map : {&q, &k, &v, &grad_o}) prefetch_tensor_map(map);
-    init_barriers(shared);
-  }
-  __syncthreads();
+  auto& shared = begin_sharing<ColumnMemory<Shape>>({&q, &k, &v, &grad_o});
   if (threadIdx.x < 128) {
     give_registers<Shape::kProducerRegisters>();
     const int warp = __shfl_sync(~0U, threadIdx.x / 32, 0);  // uniform, as the compiler sees it

@@ -8,6 +8,7 @@
 #include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/row_statistics.cuh"
 #include "cuda/sm90/sections.h"
+#include "cuda/sm90/shared_memory.cuh"
 #include "cuda/sm90/tile_walk.cuh"
 
 /// What the warps of the column kernel share: what a launch is about, shared memory and its barriers, key tiles.

@@ -9,17 +9,8 @@ namespace flashmask::cuda::sm90 {
 /// tiles from a counter, two or one turn the mask of partial tiles into bits), and warpgroups of 64 rows each compute.
 template <class Consumer, class Shape, class Arguments>
 __device__ __forceinline__ void run_roles(const Arguments& arguments, const RowTensors& tensors) {
-  extern __shared__ std::uint8_t memory[];
-  auto& shared = *reinterpret_cast<RowMemory<Shape>*>(memory);
+  auto& shared = begin_sharing<RowMemory<Shape>>({tensors.q, tensors.k, tensors.v, tensors.grad_o});
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) {
-    prefetch_tensor_map(tensors.q);
-    prefetch_tensor_map(tensors.k);
-    prefetch_tensor_map(tensors.v);
-    if constexpr (Shape::kReadsOutputGradient) prefetch_tensor_map(tensors.grad_o);
-    init_barriers(shared);
-  }
-  __syncthreads();
   if (warp < 4) {
     give_registers<Shape::kProducerRegisters>();
     if (warp == 0) {

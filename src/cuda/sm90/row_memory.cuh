@@ -7,6 +7,7 @@
 #include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/row_arguments.h"
 #include "cuda/sm90/sections.h"
+#include "cuda/sm90/shared_memory.cuh"
 #include "cuda/sm90/tile_walk.cuh"
 
 /// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's

@@ -17,13 +17,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
                  const __grid_constant__ CUtensorMap grad_q, const __grid_constant__ CUtensorMap grad_k,
                  const __grid_constant__ CUtensorMap grad_v, const __grid_constant__ WovenArguments arguments) {
   if (!arguments.choice.has_the_work()) return;
-  extern __shared__ std::uint8_t memory[];
-  auto& shared = *reinterpret_cast<WovenMemory<Shape>*>(memory);
-  if (threadIdx.x == 0) {
-    for (const CUtensorMap* map : {&q, &k, &v, &grad_o}) prefetch_tensor_map(map);
-    init_barriers(shared);
-  }
-  __syncthreads();
+  auto& shared = begin_sharing<WovenMemory<Shape>>({&q, &k, &v, &grad_o});
   if (threadIdx.x < 128) {
     give_registers<Shape::kProducerRegisters>();
     const int warp = __shfl_sync(~0U, threadIdx.x / 32, 0);  // uniform, as the compiler sees it
