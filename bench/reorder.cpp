@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "check/host_tensor.h"
 #include "flashmask/attention.h"
+#include "kit/host_tensor.h"
 
 namespace {
 

@@ -5,14 +5,14 @@
 #include <optional>
 
 #include "attend_report.h"
-#include "check/host_tensor.h"
-#include "check/placed_attention.h"
 #include "device_option.h"
 #include "device_timing.h"
 #include "dropout_options.h"
 #include "flashmask/attention.h"
 #include "flashmask/block_map.h"
 #include "flashmask/error.h"
+#include "kit/host_tensor.h"
+#include "kit/placed_attention.h"
 #include "mask_arguments.h"
 #include "mask_input.h"
 #include "mask_picture.h"

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "check/host_tensor.h"
-#include "check/placed_attention.h"
 #include "device_timing.h"
 #include "dropout_options.h"
 #include "flashmask/attention.h"
 #include "flashmask/error.h"
 #include "flashmask/explain.h"
 #include "flashmask/kernels.h"
+#include "kit/host_tensor.h"
+#include "kit/placed_attention.h"
 #include "mask_arguments.h"
 #include "mask_input.h"
 #include "names.h"

@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "check/kernel_check.h"
 #include "device_option.h"
 #include "dropout_options.h"
 #include "flashmask/block_map.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
+#include "kit/kernel_check.h"
 #include "mask_input.h"
 #include "memory_limit.h"
 #include "progress_bar.h"

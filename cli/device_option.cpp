@@ -4,9 +4,9 @@
 #include <charconv>
 #include <string_view>
 
-#include "cuda/device_memory.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
+#include "kit/device_memory.h"
 
 namespace flashmask::cli {
 namespace {

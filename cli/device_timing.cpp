@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/device_memory.h"
+#include "kit/device_memory.h"
 #include "timing.h"
 
 namespace flashmask::cli {

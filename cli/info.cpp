@@ -2,9 +2,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cuda/device_memory.h"
 #include "flashmask/executor.h"
 #include "flashmask/kernels.h"
+#include "kit/device_memory.h"
 #include "names.h"
 #include "quantities.h"
 #include "subcommands.h"

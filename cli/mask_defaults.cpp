@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "check/random_numbers.h"
+#include "kit/random_numbers.h"
 
 namespace flashmask::cli {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "check/naive_attention.h"
-#include "check/random_numbers.h"
-#include "check/rounding.h"
 #include "flashmask/reference.h"
+#include "kit/naive_attention.h"
+#include "kit/random_numbers.h"
+#include "kit/rounding.h"
 
 namespace flashmask::cli {
 namespace {

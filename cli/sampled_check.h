@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <functional>
 
-#include "check/error_bound.h"
-#include "check/host_tensor.h"
 #include "flashmask/dropout.h"
 #include "flashmask/problem.h"
+#include "kit/error_bound.h"
+#include "kit/host_tensor.h"
 
 namespace flashmask::cli {
 

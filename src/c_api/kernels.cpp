@@ -4,7 +4,7 @@
 #include <set>
 
 #include "c_api/convert.h"
-#include "dispatch/registry.h"
+#include "plan/registry.h"
 
 using flashmask::Error;
 using flashmask::Kernel;
@@ -44,7 +44,7 @@ flashmask_kernel_info to_kernel_info(const Kernel& kernel) {
   to.form = static_cast<std::int32_t>(from.predicate);
   to.tile_rows = from.tile.rows;
   to.tile_columns = from.tile.columns;
-  to.why_not = keep(flashmask::machine_refusal(kernel));
+  to.why_not = keep(kernel.refusal());
   return to;
 }
 

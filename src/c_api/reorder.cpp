@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/checks.h"
 #include "c_api/convert.h"
-#include "mask/check.h"
 
 using flashmask::Mask;
 using flashmask::c_api::array;

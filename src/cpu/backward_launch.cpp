@@ -140,7 +140,7 @@ class Backward final : public BackwardKernel {
   Backward(KernelInfo info, const InstructionSet& set, const BackwardCode& code)
       : BackwardKernel(std::move(info)), set_(set), code_(code) {}
 
-  std::string refusal() const override { return set_.why_not(); }
+  std::string refusal() const override { return refusal_of(set_); }
   std::string refusal(const Problem&) const override { return ""; }
   double measure_peak() const override { return set_.dot_rate(); }
 

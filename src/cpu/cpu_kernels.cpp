@@ -3,7 +3,7 @@
 
 #include "cpu/instruction_set.h"
 #include "cpu/launch.h"
-#include "dispatch/kernel.h"
+#include "plan/kernel.h"
 
 namespace flashmask {
 namespace {

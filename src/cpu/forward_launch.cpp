@@ -11,7 +11,7 @@ class Forward final : public ForwardKernel {
   Forward(KernelInfo info, const InstructionSet& set, const ForwardCode& code)
       : ForwardKernel(std::move(info)), set_(set), code_(code) {}
 
-  std::string refusal() const override { return set_.why_not(); }
+  std::string refusal() const override { return refusal_of(set_); }
   std::string refusal(const Problem&) const override { return ""; }
   double measure_peak() const override { return set_.dot_rate(); }
 

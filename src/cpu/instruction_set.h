@@ -36,6 +36,10 @@ struct InstructionSet {
 /// Best first; the last is scalar and runs anywhere.
 std::span<const InstructionSet> instruction_sets();
 
+/// Why this machine cannot, or should not, run a set, or FLASHMASK_ISA, which names the highest, excludes it; empty
+/// when it can.
+std::string refusal_of(const InstructionSet& set);
+
 /// The levels above scalar that this processor family can have; an empty list elsewhere (x86/ or no_x86/, by CMake).
 std::span<const InstructionSet> family_instruction_sets();
 

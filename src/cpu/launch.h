@@ -7,11 +7,11 @@
 
 #include "cpu/instruction_set.h"
 #include "cpu/kernel_tasks.h"
-#include "dispatch/dropout.h"
-#include "dispatch/gather.h"
-#include "dispatch/kernel.h"
 #include "flashmask/block_map.h"
 #include "mask/to_bits.h"
+#include "plan/dropout.h"
+#include "plan/gather.h"
+#include "plan/kernel.h"
 
 namespace flashmask::cpu {
 

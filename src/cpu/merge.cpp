@@ -7,8 +7,8 @@
 
 #include "cpu/launch.h"
 #include "cpu/scalar_vector.h"
-#include "dispatch/tensor_checks.h"
 #include "flashmask/error.h"
+#include "plan/tensor_checks.h"
 
 namespace flashmask {
 namespace {

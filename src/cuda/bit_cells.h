@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cuda/tile_map.h"
-#include "dispatch/device_plan.h"
+#include "plan/device_plan.h"
 
 /// Makes the bits of a mask on a GPU, and what tiles look like from them.
 namespace flashmask::cuda {

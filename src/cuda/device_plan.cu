@@ -7,8 +7,8 @@
 #include "cuda/row_spans.h"
 #include "cuda/status.h"
 #include "cuda/tile_map.h"
-#include "dispatch/device_plan.h"
 #include "flashmask/block_map.h"
+#include "plan/device_plan.h"
 
 namespace flashmask {
 namespace {

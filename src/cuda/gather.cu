@@ -2,9 +2,9 @@
 
 #include "cuda/device.h"
 #include "cuda/status.h"
-#include "dispatch/gather.h"
-#include "dispatch/plan_choice.h"
-#include "dispatch/token_rows.h"
+#include "plan/gather.h"
+#include "plan/plan_choice.h"
+#include "plan/token_rows.h"
 
 namespace flashmask {
 namespace {

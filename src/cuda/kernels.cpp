@@ -2,7 +2,7 @@
 
 #include "cuda/sm90/backward.h"
 #include "cuda/sm90/forward.h"
-#include "dispatch/kernel.h"
+#include "plan/kernel.h"
 
 namespace flashmask {
 

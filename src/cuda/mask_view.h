@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "dispatch/device_plan.h"
 #include "mask/cell_words.h"
+#include "plan/device_plan.h"
 
 /// The mask of a plan as a launch carries it; a kernel reads the form that it was made for.
 namespace flashmask::cuda {

@@ -3,11 +3,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/checks.h"
 #include "flashmask/block_map.h"
 #include "flashmask/mask.h"
 #include "mask/cell_reader.h"
 #include "mask/cell_rows.h"
-#include "mask/check.h"
 #include "mask/ranges.h"
 #include "mask/to_bits.h"
 

@@ -4,11 +4,11 @@
 #include <functional>
 #include <vector>
 
+#include "base/changed_tiles.h"
 #include "flashmask/bit_mask.h"
 #include "flashmask/builders.h"
 #include "flashmask/executor.h"
 #include "mask/cell_rows.h"
-#include "schedule/changed_tiles.h"
 
 namespace flashmask {
 

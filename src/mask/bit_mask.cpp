@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "mask/check.h"
+#include "base/checks.h"
 
 namespace flashmask {
 namespace {

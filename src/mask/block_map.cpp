@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "base/checks.h"
 #include "mask/blocks.h"
 #include "mask/cell_reader.h"
 #include "mask/cell_rows.h"
-#include "mask/check.h"
 #include "mask/to_bits.h"
 
 namespace flashmask {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/joined_lists.h"
+#include "base/piece_count.h"
 #include "mask/cell_words.h"
-#include "schedule/joined_lists.h"
-#include "schedule/piece_count.h"
 
 namespace flashmask {
 namespace {

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/run_builder.h"
 #include "flashmask/bit_mask.h"
 #include "flashmask/executor.h"
 #include "mask/cell_reader.h"
-#include "schedule/run_builder.h"
 
 namespace flashmask {
 

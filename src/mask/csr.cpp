@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "mask/check.h"
+#include "base/checks.h"
 
 namespace flashmask {
 namespace {

@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/checks.h"
 #include "flashmask/mask.h"
 #include "mask/cell_rows.h"
 #include "mask/cell_words.h"
-#include "mask/check.h"
 
 namespace flashmask {
 namespace {

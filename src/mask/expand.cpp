@@ -1,6 +1,6 @@
+#include "base/checks.h"
 #include "flashmask/block_map.h"
 #include "flashmask/mask.h"
-#include "mask/check.h"
 #include "mask/to_bits.h"
 
 namespace flashmask {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "mask/check.h"
+#include "base/checks.h"
 
 namespace flashmask {
 namespace {

@@ -1,9 +1,9 @@
 #include <utility>
 
+#include "base/checks.h"
 #include "flashmask/block_map.h"
 #include "flashmask/error.h"
 #include "flashmask/mask.h"
-#include "mask/check.h"
 #include "mask/recognise.h"
 #include "mask/to_bits.h"
 

@@ -1,6 +1,6 @@
 #include "flashmask/mask.h"
 
-#include "mask/check.h"
+#include "base/checks.h"
 
 namespace flashmask {
 namespace {

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/checks.h"
 #include "flashmask/block_map.h"
 #include "mask/blocks.h"
 #include "mask/cell_words.h"
-#include "mask/check.h"
 
 namespace flashmask {
 namespace {

@@ -2,10 +2,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/checks.h"
 #include "flashmask/mask.h"
 #include "mask/band.h"
 #include "mask/cell_words.h"
-#include "mask/check.h"
 #include "mask/csr.h"
 
 namespace flashmask {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/checks.h"
 #include "flashmask/mask.h"
 #include "mask/cell_reader.h"
 #include "mask/cell_rows.h"
-#include "mask/check.h"
 #include "mask/to_bits.h"
 
 namespace flashmask {

@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "mask/check.h"
+#include "base/checks.h"
 #include "mask/row_indices.h"
 
 namespace flashmask {

@@ -5,27 +5,37 @@
 #include <utility>
 #include <vector>
 
+#include "base/tile_shape.h"
+#include "base/transposed_runs.h"
 #include "flashmask/block_map.h"
-#include "flashmask/schedule.h"
 #include "mask/blocks.h"
 #include "mask/cell_rows.h"
+#include "mask/column_runs.h"
 
 namespace flashmask {
 namespace {
 
 using CellWords = std::array<std::uint64_t, kCellSize>;
 
-/// Copies the cells of a schedule of 64 × 64 tiles; the partial ones are read off the intervals.
-std::shared_ptr<const BitMask> cells_of(const LoweredMask& lowered, Executor& executor) {
-  const IntervalMask& mask = lowered.intervals();
+/// Which cells of each row of cells are full or partial: the tiles of 64 × 64 scores.
+RunLists cells_by_rows(const IntervalMask& mask, Executor& executor) {
+  constexpr TileShape kCell{kCellSize, kCellSize};
   const MaskShape& shape = mask.shape();
-  const TileSchedule tiles = schedule(lowered, {kCellSize, kCellSize}, Visit::active, executor);
+  const ListGrid columns{column_tiles(shape, kCell), row_tiles(shape, kCell)};
+  return transposed_runs(column_runs(mask, kCell, executor), columns, shape.batch * shape.heads, executor);
+}
+
+/// The partial cells are read off the intervals.
+std::shared_ptr<const BitMask> cells_of(const IntervalMask& mask, Executor& executor) {
+  const MaskShape& shape = mask.shape();
+  const RunLists cells = cells_by_rows(mask, executor);
+  const std::int64_t cell_rows = row_tiles(shape, {kCellSize, kCellSize});
   return std::make_shared<const BitMask>(build_bits(shape, executor, [&]() -> FillCells {
     return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
       const IntervalColumns columns = interval_columns(mask, batch, head);
       const std::int64_t row0 = cell_row * kCellSize;
       CellWords words;
-      for (const Run& run : tiles.row_runs(batch, head, cell_row)) {
+      for (const Run& run : cells.list((batch * shape.heads + head) * cell_rows + cell_row)) {
         if (run.kind == TileKind::full) {
           out.add_full(run.begin, run.end);
           continue;
@@ -50,7 +60,7 @@ IntervalColumns interval_columns(const IntervalMask& mask, std::int64_t batch, s
 
 std::shared_ptr<const BitMask> to_bits(const LoweredMask& mask, Executor& executor) {
   if (mask.form() == MaskForm::bits) return mask.shared_bits();
-  const auto bits = cells_of({mask.shared_intervals(), mask.why()}, executor);
+  const auto bits = cells_of(mask.intervals(), executor);
   if (mask.blocks() == nullptr) return bits;
   return std::make_shared<const BitMask>(keep_blocks(*bits, *mask.blocks(), executor));
 }

@@ -1,7 +1,7 @@
-#include "dispatch/device_plan.h"
-#include "dispatch/gather.h"
-#include "dispatch/kernel.h"
 #include "flashmask/error.h"
+#include "plan/device_plan.h"
+#include "plan/gather.h"
+#include "plan/kernel.h"
 
 // No kernel of this table serves a GPU: plan() has refused before it comes to what is below.
 namespace flashmask {

@@ -4,8 +4,8 @@
 #include <array>
 #include <cstddef>
 
-#include "dispatch/dropout.h"
-#include "mask/check.h"
+#include "base/checks.h"
+#include "plan/dropout.h"
 
 namespace flashmask {
 namespace {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <string>
 
-#include "mask/check.h"
+#include "base/checks.h"
 
 namespace flashmask::reference {
 namespace {

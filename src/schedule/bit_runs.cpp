@@ -4,10 +4,10 @@
 #include <bit>
 #include <vector>
 
+#include "base/changed_tiles.h"
+#include "base/run_builder.h"
+#include "base/tile_shape.h"
 #include "mask/cell_words.h"
-#include "schedule/changed_tiles.h"
-#include "schedule/run_builder.h"
-#include "schedule/tile_shape.h"
 
 namespace flashmask {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "schedule/run_builder.h"
-#include "schedule/tile_shape.h"
+#include "base/run_builder.h"
+#include "base/tile_shape.h"
 
 namespace flashmask {
 

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <string>
 
+#include "base/checks.h"
+#include "base/tile_shape.h"
 #include "flashmask/error.h"
 #include "flashmask/schedule.h"
-#include "mask/check.h"
-#include "schedule/tile_shape.h"
 
 namespace flashmask {
 namespace {

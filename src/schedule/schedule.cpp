@@ -4,33 +4,18 @@
 #include <string>
 #include <utility>
 
+#include "base/checks.h"
+#include "base/run_pieces.h"
+#include "base/tile_shape.h"
+#include "base/transposed_runs.h"
 #include "flashmask/block_map.h"
-#include "mask/check.h"
+#include "mask/column_runs.h"
 #include "mask/to_bits.h"
 #include "schedule/bit_runs.h"
 #include "schedule/block_runs.h"
-#include "schedule/column_runs.h"
-#include "schedule/joined_lists.h"
-#include "schedule/piece_count.h"
-#include "schedule/tile_shape.h"
-#include "schedule/turned_runs.h"
 
 namespace flashmask {
 namespace {
-
-/// Pieces of a few lists cost more than they bring.
-constexpr std::int64_t kListsPerPiece = 16;
-
-/// Shares [0, count) out in consecutive pieces; build(begin, end) gives the run lists of one.
-template <class Build>
-RunLists build_in_pieces(std::int64_t count, std::int64_t least, Executor& executor, const Build& build) {
-  const std::int64_t number = piece_count(executor, count / least);
-  std::vector<RunLists> pieces(static_cast<std::size_t>(number));
-  executor.run(static_cast<int>(number), [&](int i) {
-    pieces[static_cast<std::size_t>(i)] = build(count * i / number, count * (i + 1) / number);
-  });
-  return joined(pieces);
-}
 
 /// `lists` lists of one partial run over `tiles` tiles.
 RunLists every_tile(std::int64_t lists, std::int64_t tiles) {
@@ -74,26 +59,18 @@ std::size_t TileSchedule::memory_bytes() const { return bytes_of(rows_) + bytes_
 
 namespace {
 
-RunLists turn(const RunLists& lists, ListGrid grid, std::int64_t heads, Executor& executor) {
-  return build_in_pieces(heads, 1, executor,
-                         [&](std::int64_t begin, std::int64_t end) { return turned_runs(lists, grid, begin, end); });
-}
-
-/// Intervals say what a column of tiles looks like; the rows are turned from that.
+/// Intervals say what a column of tiles looks like; the rows are transposed from that.
 TileSchedule schedule_intervals(const LoweredMask& mask, TileShape tile, Executor& executor) {
   const MaskShape& shape = mask.shape();
   const std::int64_t heads = shape.batch * shape.heads;
   const ListGrid grid{column_tiles(shape, tile), row_tiles(shape, tile)};
-  const std::int64_t lists = heads * grid.lists;
-  RunLists columns = build_in_pieces(lists, kListsPerPiece, executor, [&](std::int64_t begin, std::int64_t end) {
-    return column_runs(mask.intervals(), tile, begin, end);
-  });
+  RunLists columns = column_runs(mask.intervals(), tile, executor);
   if (mask.blocks() != nullptr) columns = runs_in_blocks(columns, *mask.blocks(), tile);
-  RunLists rows = turn(columns, grid, heads, executor);
+  RunLists rows = transposed_runs(columns, grid, heads, executor);
   return {shape, tile, std::move(rows), std::move(columns)};
 }
 
-/// Bits say what a row of tiles looks like; the columns are turned from that.
+/// Bits say what a row of tiles looks like; the columns are transposed from that.
 TileSchedule schedule_bits(const BitMask& mask, TileShape tile, Executor& executor) {
   const MaskShape& shape = mask.shape();
   const std::int64_t heads = shape.batch * shape.heads;
@@ -102,7 +79,7 @@ TileSchedule schedule_bits(const BitMask& mask, TileShape tile, Executor& execut
   RunLists rows = build_in_pieces(lists, kListsPerPiece, executor, [&](std::int64_t begin, std::int64_t end) {
     return bit_row_runs(mask, tile, begin, end);
   });
-  RunLists columns = turn(rows, grid, heads, executor);
+  RunLists columns = transposed_runs(rows, grid, heads, executor);
   return {shape, tile, std::move(rows), std::move(columns)};
 }
 

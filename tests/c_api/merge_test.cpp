@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "c_api/handles.h"
-#include "check/host_tensor.h"
+#include "kit/host_tensor.h"
 
 namespace flashmask::c_api {
 namespace {

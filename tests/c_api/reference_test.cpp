@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "c_api/handles.h"
-#include "check/random_numbers.h"
+#include "kit/random_numbers.h"
 
 namespace flashmask::c_api {
 namespace {

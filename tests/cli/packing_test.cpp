@@ -6,8 +6,8 @@
 #include <numeric>
 #include <set>
 
-#include "check/random_numbers.h"
 #include "csv_lengths.h"
+#include "kit/random_numbers.h"
 
 namespace flashmask::cli {
 namespace {

@@ -1,9 +1,9 @@
 #include <thread>
 
-#include "corpus/corpus.h"
 #include "flashmask/builders.h"
 #include "gappy_tensor.h"
 #include "kernels.h"
+#include "kit/corpus.h"
 
 namespace flashmask {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "check/host_tensor.h"
-#include "check/rounding.h"
 #include "cpu/kernels.h"
+#include "kit/host_tensor.h"
+#include "kit/rounding.h"
 
 namespace flashmask::test {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "check/host_tensor.h"
 #include "flashmask/attention.h"
 #include "flashmask/kernels.h"
+#include "kit/host_tensor.h"
 
 /// What the kernel tests share: every level of the machine, by the name a user would force.
 namespace flashmask::test {

@@ -2,10 +2,10 @@
 
 #include <limits>
 
-#include "check/rounding.h"
 #include "flashmask/builders.h"
 #include "gappy_tensor.h"
 #include "kernels.h"
+#include "kit/rounding.h"
 
 /// What a kernel may read and what it must write.
 namespace flashmask {

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <limits>
 
-#include "check/host_tensor.h"
-#include "check/rounding.h"
 #include "cpu/gappy_tensor.h"
 #include "flashmask/attention.h"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
+#include "kit/host_tensor.h"
+#include "kit/rounding.h"
 
 namespace flashmask {
 namespace {

@@ -1,8 +1,8 @@
 #include "flashmask/reference.h"
 
-#include "check/kernel_check.h"
 #include "flashmask/builders.h"
 #include "kernels.h"
+#include "kit/kernel_check.h"
 
 namespace flashmask {
 namespace {

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/available_processors.h"
+#include "base/available_processors.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
 

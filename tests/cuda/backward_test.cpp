@@ -9,12 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "check/error_bound.h"
-#include "check/host_tensor.h"
-#include "check/naive_attention.h"
-#include "check/random_numbers.h"
-#include "corpus/corpus.h"
-#include "cuda/device_memory.h"
 #include "cuda/kernels_under_test.h"
 #include "cuda/status.h"
 #include "flashmask/block_map.h"
@@ -22,6 +16,12 @@
 #include "flashmask/device_plan.h"
 #include "flashmask/error.h"
 #include "flashmask/reference.h"
+#include "kit/corpus.h"
+#include "kit/device_memory.h"
+#include "kit/error_bound.h"
+#include "kit/host_tensor.h"
+#include "kit/naive_attention.h"
+#include "kit/random_numbers.h"
 
 namespace flashmask {
 namespace {

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "c_api/handles.h"
-#include "cuda/device_memory.h"
 #include "cuda/status.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/startend_row_indices.h"
+#include "kit/device_memory.h"
 
 namespace flashmask::c_api {
 namespace {

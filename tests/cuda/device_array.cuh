@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "cuda/device_memory.h"
+#include "kit/device_memory.h"
 
 namespace flashmask::check {
 

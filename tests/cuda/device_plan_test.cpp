@@ -10,19 +10,19 @@
 #include <utility>
 #include <vector>
 
-#include "corpus/corpus.h"
-#include "cuda/device_memory.h"
 #include "cuda/kernels_under_test.h"
 #include "cuda/plan_in_memory.h"
 #include "cuda/status.h"
 #include "cuda/tile_words.h"
-#include "dispatch/plan_choice.h"
-#include "dispatch/refusal.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "flashmask/kernels.h"
 #include "flashmask/schedule.h"
 #include "flashmask/startend_row_indices.h"
+#include "kit/corpus.h"
+#include "kit/device_memory.h"
+#include "plan/plan_choice.h"
+#include "plan/refusal.h"
 #include "schedule/random_mask.h"
 
 namespace flashmask {

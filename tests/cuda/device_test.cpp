@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "cuda/device_memory.h"
+#include "kit/device_memory.h"
 
 namespace flashmask {
 namespace {

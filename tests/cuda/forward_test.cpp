@@ -7,11 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "check/error_bound.h"
-#include "check/host_tensor.h"
-#include "check/naive_attention.h"
-#include "corpus/corpus.h"
-#include "cuda/device_memory.h"
 #include "cuda/kernels_under_test.h"
 #include "cuda/plan_in_memory.h"
 #include "flashmask/block_map.h"
@@ -20,6 +15,11 @@
 #include "flashmask/error.h"
 #include "flashmask/reference.h"
 #include "flashmask/startend_row_indices.h"
+#include "kit/corpus.h"
+#include "kit/device_memory.h"
+#include "kit/error_bound.h"
+#include "kit/host_tensor.h"
+#include "kit/naive_attention.h"
 
 namespace flashmask {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "cuda/device_memory.h"
 #include "flashmask/device_plan.h"
+#include "kit/device_memory.h"
 
 namespace flashmask::check {
 

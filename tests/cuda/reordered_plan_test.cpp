@@ -3,18 +3,18 @@
 #include <string>
 #include <vector>
 
-#include "check/error_bound.h"
-#include "check/host_tensor.h"
-#include "check/naive_attention.h"
-#include "cuda/device_memory.h"
 #include "cuda/plan_in_memory.h"
 #include "cuda/status.h"
-#include "dispatch/refusal.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/reference.h"
 #include "flashmask/reorder.h"
+#include "kit/device_memory.h"
+#include "kit/error_bound.h"
+#include "kit/host_tensor.h"
+#include "kit/naive_attention.h"
 #include "mask/scrambled_masks.h"
+#include "plan/refusal.h"
 
 namespace flashmask {
 namespace {

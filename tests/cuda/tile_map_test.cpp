@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "corpus/corpus.h"
-#include "cuda/device_memory.h"
 #include "cuda/status.h"
 #include "cuda/tile_words.h"
 #include "flashmask/builders.h"
 #include "flashmask/schedule.h"
+#include "kit/corpus.h"
+#include "kit/device_memory.h"
 
 namespace flashmask {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <random>
 
-#include "corpus/corpus.h"
 #include "flashmask/explain.h"
+#include "kit/corpus.h"
 #include "mask/visibility.h"
 
 namespace flashmask {

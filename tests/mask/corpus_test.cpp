@@ -1,4 +1,4 @@
-#include "corpus/corpus.h"
+#include "kit/corpus.h"
 
 #include <algorithm>
 #include <set>

@@ -1,5 +1,5 @@
-#include "corpus/corpus.h"
 #include "flashmask/builders.h"
+#include "kit/corpus.h"
 #include "mask/visibility.h"
 
 namespace flashmask {

@@ -1,7 +1,7 @@
 #include "flashmask/mask.h"
 
-#include "corpus/corpus.h"
 #include "flashmask/builders.h"
+#include "kit/corpus.h"
 #include "mask/visibility.h"
 
 namespace flashmask {

@@ -4,10 +4,10 @@
 #include <limits>
 #include <optional>
 
-#include "corpus/corpus.h"
 #include "flashmask/block_map.h"
 #include "flashmask/block_map_builders.h"
 #include "flashmask/builders.h"
+#include "kit/corpus.h"
 #include "mask/visibility.h"
 
 namespace flashmask {

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "check/random_numbers.h"
 #include "cpu/kernels.h"
 #include "flashmask/builders.h"
 #include "flashmask/schedule.h"
-#include "mask/reorder/cuthill_mckee.h"
+#include "kit/random_numbers.h"
 #include "mask/scrambled_masks.h"
 #include "mask/visibility.h"
+#include "schedule/reorder/cuthill_mckee.h"
 
 namespace flashmask {
 namespace {

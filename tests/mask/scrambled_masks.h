@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "check/random_numbers.h"
 #include "flashmask/mask.h"
+#include "kit/random_numbers.h"
 
 /// Masks whose tokens go by other names, and the lists of indices that name them.
 namespace flashmask::test {

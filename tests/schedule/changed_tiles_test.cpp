@@ -1,4 +1,4 @@
-#include "schedule/changed_tiles.h"
+#include "base/changed_tiles.h"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "corpus/corpus.h"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
+#include "kit/corpus.h"
 #include "schedule/tile_kinds.h"
 
 namespace flashmask {

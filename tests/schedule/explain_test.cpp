@@ -6,9 +6,9 @@
 #include <numeric>
 #include <sstream>
 
-#include "corpus/corpus.h"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
+#include "kit/corpus.h"
 
 namespace flashmask {
 namespace {

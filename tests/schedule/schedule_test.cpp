@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "corpus/corpus.h"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
+#include "kit/corpus.h"
 #include "schedule/random_mask.h"
 #include "schedule/tile_kinds.h"
 

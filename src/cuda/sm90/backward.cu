@@ -10,7 +10,7 @@
 #include "cuda/sm90/row_statistics.h"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/sm90/woven.h"
-#include "dispatch/plan_choice.h"
+#include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {

@@ -7,7 +7,7 @@
 #include "cuda/sm90/kernel_row.h"
 #include "cuda/sm90/launch.cuh"
 #include "cuda/sm90/tensor_map.h"
-#include "dispatch/plan_choice.h"
+#include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {

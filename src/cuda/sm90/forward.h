@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dispatch/kernel.h"
+#include "plan/kernel.h"
 
 namespace flashmask::cuda::sm90 {
 

@@ -9,7 +9,7 @@
 #include "cuda/device.h"
 #include "cuda/sm90/problem_refusal.h"
 #include "cuda/status.h"
-#include "dispatch/kernel.h"
+#include "plan/kernel.h"
 
 /// What the rows of the kernel table for Hopper have in common.
 namespace flashmask::cuda::sm90 {

@@ -4,8 +4,8 @@
 
 #include "cuda/sm90/backward_workspace.h"
 #include "cuda/sm90/row_arguments.h"
-#include "dispatch/device_plan.h"
 #include "flashmask/attention.h"
+#include "plan/device_plan.h"
 
 namespace flashmask::cuda::sm90 {
 

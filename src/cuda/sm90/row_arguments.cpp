@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cuda/tile_map.h"
-#include "dispatch/plan_choice.h"
+#include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "cuda/mask_view.h"
-#include "dispatch/device_plan.h"
 #include "flashmask/attention.h"
+#include "plan/device_plan.h"
 
 /// What kernels that walk row tiles are told, beside their own tensors.
 namespace flashmask::cuda::sm90 {

@@ -5,7 +5,7 @@
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/sm90/woven.h"
 #include "cuda/sm90/woven_kernel.cuh"
-#include "dispatch/plan_choice.h"
+#include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {

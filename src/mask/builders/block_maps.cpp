@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/checks.h"
 #include "flashmask/block_map_builders.h"
-#include "mask/check.h"
 
 namespace flashmask::block_maps {
 namespace {

@@ -1,5 +1,5 @@
+#include "base/checks.h"
 #include "mask/builders/visible_rows.h"
-#include "mask/check.h"
 
 namespace flashmask::masks {
 

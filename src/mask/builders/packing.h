@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/checks.h"
 #include "mask/builders/visible_rows.h"
-#include "mask/check.h"
 
 /// Documents packed one after another into a sequence, padding at the end.
 namespace flashmask::masks {

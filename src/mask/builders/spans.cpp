@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/checks.h"
 #include "mask/builders/visible_rows.h"
-#include "mask/check.h"
 
 namespace flashmask::masks {
 namespace {

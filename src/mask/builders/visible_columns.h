@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <string>
 
+#include "base/checks.h"
 #include "flashmask/builders.h"
 #include "mask/band.h"
-#include "mask/check.h"
 
 /// What the builders share that describe a row by the columns it sees, because its mask fits no intervals.
 namespace flashmask::masks {

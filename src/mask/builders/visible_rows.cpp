@@ -1,6 +1,6 @@
 #include "mask/builders/visible_rows.h"
 
-#include "mask/check.h"
+#include "base/checks.h"
 
 namespace flashmask::masks {
 

@@ -1,0 +1,102 @@
+#include "kit/host_tensor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kit/rounding.h"
+
+namespace flashmask::check {
+namespace {
+
+HostTensor queries(const Problem& p, std::int64_t dim) {
+  return {p.dtype, {p.batch, p.query_length, p.query_heads, dim}};
+}
+
+HostTensor keys(const Problem& p, std::int64_t dim) { return {p.dtype, {p.batch, p.key_length, p.kv_heads, dim}}; }
+
+HostTensor per_row(const Problem& p) { return {DType::f32, {p.batch, p.query_heads, p.query_length}}; }
+
+}  // namespace
+
+HostTensor::HostTensor(DType dtype, const std::vector<std::int64_t>& shape) {
+  view_.dtype = dtype;
+  view_.rank = static_cast<int>(shape.size());
+  for (std::size_t dim = shape.size(); dim-- > 0;) {
+    view_.shape[dim] = shape[dim];
+    view_.strides[dim] = size_;
+    size_ *= shape[dim];
+  }
+  bytes_ = static_cast<std::size_t>(size_) * size_in_bytes(dtype);
+  memory_.reset(static_cast<std::byte*>(::operator new(bytes_, kAlignment)));
+  view_.data = memory_.get();
+  fill_nan();
+}
+
+void HostTensor::fill_nan() {
+  constexpr std::byte kNan{0xFF};  // all bits set are a NaN in every dtype
+  std::fill_n(memory_.get(), bytes_, kNan);
+}
+
+void HostTensor::fill_normal(RandomNumbers& random) {
+  for (std::int64_t i = 0; i < size_; ++i) set(i, random.normal());
+}
+
+std::byte* HostTensor::element(std::int64_t index) const {
+  return memory_.get() + static_cast<std::size_t>(index) * size_in_bytes(view_.dtype);
+}
+
+void HostTensor::set(std::int64_t index, float value) {
+  std::byte* where = element(index);
+  if (view_.dtype == DType::f32) {
+    std::memcpy(where, &value, sizeof value);
+  } else {
+    const std::uint16_t word = view_.dtype == DType::bf16 ? to_bf16(value) : to_f16(value);
+    std::memcpy(where, &word, sizeof word);
+  }
+}
+
+float HostTensor::at(std::int64_t index) const {
+  const std::byte* where = element(index);
+  if (view_.dtype == DType::f32) {
+    float value = 0;
+    std::memcpy(&value, where, sizeof value);
+    return value;
+  }
+  std::uint16_t word = 0;
+  std::memcpy(&word, where, sizeof word);
+  return view_.dtype == DType::bf16 ? from_bf16(word) : from_f16(word);
+}
+
+std::vector<double> HostTensor::values() const {
+  std::vector<double> values(static_cast<std::size_t>(size_));
+  for (std::int64_t i = 0; i < size_; ++i) values[static_cast<std::size_t>(i)] = at(i);
+  return values;
+}
+
+AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed)
+    : q(queries(p, p.head_dim)),
+      k(keys(p, p.head_dim)),
+      v(keys(p, p.value_dim)),
+      o(queries(p, p.value_dim)),
+      lse(per_row(p)),
+      grad_o(queries(p, p.value_dim)),
+      grad_lse(per_row(p)),
+      grad_q(queries(p, p.head_dim)),
+      grad_k(keys(p, p.head_dim)),
+      grad_v(keys(p, p.value_dim)) {
+  RandomNumbers random(seed);
+  for (HostTensor* input : {&q, &k, &v, &grad_o, &grad_lse}) input->fill_normal(random);
+}
+
+void AttentionTensors::clear_outputs() {
+  for (HostTensor* output : {&o, &lse, &grad_q, &grad_k, &grad_v}) output->fill_nan();
+}
+
+ForwardTensors AttentionTensors::forward() const { return {q.view(), k.view(), v.view(), o.view(), lse.view()}; }
+
+BackwardTensors AttentionTensors::backward() const {
+  return {q.view(),      k.view(),        v.view(),      o.view(),      lse.view(),
+          grad_o.view(), grad_lse.view(), grad_q.view(), grad_k.view(), grad_v.view()};
+}
+
+}  // namespace flashmask::check

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "flashmask/attention.h"
+#include "flashmask/tensor.h"
+#include "kit/random_numbers.h"
+
+namespace flashmask::check {
+
+/// A tensor without gaps in host memory, which begins on a cache line as frameworks' tensors do.
+class HostTensor {
+ public:
+  /// Filled with NaN, so that what a kernel forgets to write is noticed.
+  HostTensor(DType dtype, const std::vector<std::int64_t>& shape);
+  HostTensor(HostTensor&&) = default;
+  HostTensor& operator=(HostTensor&&) = default;
+  HostTensor(const HostTensor&) = delete;
+  HostTensor& operator=(const HostTensor&) = delete;
+
+  TensorView view() const { return view_; }
+  std::int64_t size() const { return size_; }
+  std::int64_t shape(std::size_t dim) const { return view_.shape[dim]; }
+  std::int64_t stride(std::size_t dim) const { return view_.strides[dim]; }
+
+  void fill_nan();
+  void fill_normal(RandomNumbers& random);
+  void set(std::int64_t index, float value);
+  float at(std::int64_t index) const;
+  std::vector<double> values() const;
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct FreeAligned {
+    void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
+  };
+
+  std::byte* element(std::int64_t index) const;
+
+  std::int64_t size_ = 1;
+  std::size_t bytes_ = 0;
+  std::unique_ptr<std::byte, FreeAligned> memory_;  ///< [bytes_] and none after: a sanitizer notices the next
+  TensorView view_;
+};
+
+/// The tensors of one problem, forward and backward, with random normal inputs.
+struct AttentionTensors {
+  AttentionTensors(const Problem& problem, std::uint64_t seed);
+
+  ForwardTensors forward() const;
+  BackwardTensors backward() const;
+
+  /// Forgets what earlier runs left in o, lse, grad_q, grad_k, grad_v.
+  void clear_outputs();
+
+  HostTensor q, k, v, o, lse, grad_o, grad_lse, grad_q, grad_k, grad_v;
+};
+
+}  // namespace flashmask::check

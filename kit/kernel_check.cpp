@@ -1,0 +1,251 @@
+#include "kit/kernel_check.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "flashmask/dropout.h"
+#include "flashmask/error.h"
+#include "flashmask/kernels.h"
+#include "flashmask/reference.h"
+#include "kit/corpus.h"
+#include "kit/error_bound.h"
+#include "kit/host_tensor.h"
+#include "kit/naive_attention.h"
+#include "kit/placed_attention.h"
+
+namespace flashmask::check {
+namespace {
+
+/// Everything of a problem but its lengths. Taken in turn, so that each mask meets several.
+struct Heads {
+  std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
+  bool grad_lse;
+  double dropout;
+};
+constexpr std::array<Heads, 9> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
+                                       {2, 3, 1, 3, 80, 48, true, 0.1},
+                                       {1, 2, 2, 2, 128, 128, false, 0},
+                                       {1, 4, 2, 2, 17, 33, true, 0},
+                                       {2, 2, 1, 1, 100, 72, false, 0.5},
+                                       {1, 1, 1, 1, 256, 256, true, 0},
+                                       {1, 5, 1, 1, 1, 3, false, 0},
+                                       {2, 6, 2, 6, 96, 72, true, 0},
+                                       {2, 3, 3, 3, 40, 64, false, 0}}};
+/// Of a mask that was given, which fixes batch and key heads: the heads of each key head, and the rest.
+constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
+
+/// One mask of the corpus, one size, one set of heads.
+struct Case {
+  Mask mask;
+  Problem problem;
+  bool grad_lse;
+  std::string name;
+};
+
+Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
+  Problem problem;
+  problem.batch = heads.batch;
+  problem.query_length = mask.shape().rows;
+  problem.key_length = mask.shape().columns;
+  problem.query_heads = heads.query_heads;
+  problem.kv_heads = heads.kv_heads;
+  problem.head_dim = heads.head_dim;
+  problem.value_dim = heads.value_dim;
+  problem.dropout = heads.dropout;
+  const std::string name = mask_name + " " + std::to_string(problem.query_length) + " × " +
+                           std::to_string(problem.key_length) + ", d " + std::to_string(heads.head_dim) + "/" +
+                           std::to_string(heads.value_dim) + ", heads " + std::to_string(heads.query_heads) + "/" +
+                           std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout");
+  return {std::move(mask), problem, heads.grad_lse, name};
+}
+
+std::vector<Case> cases_of(const corpus::Entry& entry, std::size_t turn, bool quick) {
+  std::vector<Case> cases;
+  for (const corpus::Size& size : corpus::awkward_sizes()) {
+    if (!entry.accepts(size)) continue;
+    const Heads& heads = kHeads[turn++ % kHeads.size()];
+    cases.push_back(make_case(entry.name, entry.build({size.rows, size.columns, heads.mask_heads}), heads));
+  }
+  if (quick) cases.erase(cases.begin(), cases.end() - 1);
+  return cases;
+}
+
+std::vector<Case> cases_of(const GivenMask& given, bool quick) {
+  std::vector<Case> cases;
+  for (Heads heads : kGivenHeads) {
+    heads.batch = given.mask.shape().batch;
+    heads.kv_heads *= given.mask.shape().heads;
+    heads.query_heads *= given.mask.shape().heads;
+    cases.push_back(make_case(given.name, given.mask, heads));
+  }
+  if (quick) cases.pop_back();
+  return cases;
+}
+
+std::vector<Case> corpus_cases(const CheckRequest& request) {
+  std::vector<Case> cases;
+  std::string names;
+  std::size_t turn = 0;
+  for (const corpus::Entry& entry : corpus::entries()) {
+    names += (names.empty() ? "" : ", ") + entry.name;
+    ++turn;
+    if (!request.mask.empty() && entry.name != request.mask) continue;
+    for (Case& one : cases_of(entry, turn, request.quick)) cases.push_back(std::move(one));
+  }
+  if (!cases.empty()) return cases;
+  throw Error(Status::invalid_argument, "check: no mask \"" + request.mask + "\" in the corpus, which has " + names);
+}
+
+std::vector<Case> make_cases(const CheckRequest& request) {
+  std::vector<Case> cases = request.given ? cases_of(*request.given, request.quick) : corpus_cases(request);
+  for (Case& one : cases) {
+    if (request.dropout) one.problem.dropout = *request.dropout;
+    if (request.reorder) one.problem.dropout = 0;
+  }
+  return cases;
+}
+
+std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
+  std::vector<KernelInfo> chosen;
+  for (const KernelInfo& kernel : kernels()) {
+    const bool named = kernel.name.compare(0, request.kernel.size(), request.kernel) == 0;
+    const bool wanted = (!request.dtype || kernel.dtype == *request.dtype) &&
+                        (!request.device || kernel.device == request.device->type);
+    if (named && wanted && why_not(kernel).empty()) chosen.push_back(kernel);
+  }
+  if (!chosen.empty()) return chosen;
+  throw Error(Status::invalid_argument,
+              "check: no kernel that runs here has a name that begins with \"" + request.kernel + "\"" +
+                  (request.device ? " and is for " + to_string(*request.device) : "") + "; see flashmask info");
+}
+
+/// Inputs in one dtype, what is right, and what a naive computation makes of it.
+class Expected {
+ public:
+  Expected(const Case& one, const Problem& problem, const DropoutState& state)
+      : tensors_(problem, 1), dtype_(problem.dtype), with_grad_lse_(one.grad_lse) {
+    execution_.dropout = state;
+    const std::vector<double> q = tensors_.q.values(), k = tensors_.k.values(), v = tensors_.v.values();
+    const std::vector<double> grad_o = tensors_.grad_o.values();
+    const std::vector<double> grad_lse = with_grad_lse_ ? tensors_.grad_lse.values() : std::vector<double>();
+    const std::vector<double> dropout = dropout_factors(problem, state);
+    const reference::Inputs inputs{q, k, v, dropout};
+    outputs_ = reference::forward(problem, one.mask, inputs);
+    gradients_ = reference::backward(problem, one.mask, inputs, grad_o, grad_lse);
+    naive_ = naive::attend(problem, one.mask, inputs, grad_o, grad_lse);
+  }
+
+  /// Runs a kernel's direction and calls note(output name, comparison) for each of its outputs.
+  template <class Note>
+  void compare(PlacedPlan& placed, Direction direction, const Note& note) {
+    tensors_.clear_outputs();
+    const PlacedTensors on_device(tensors_, placed.plan().problem().device);
+    run(placed, on_device, direction);
+    on_device.fetch();
+    if (direction == Direction::forward) {
+      note("o", bound(tensors_.o, outputs_.o, naive_.o));
+      note("lse", lse());
+      return;
+    }
+    note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
+    note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
+    note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
+  }
+
+ private:
+  void run(PlacedPlan& placed, const PlacedTensors& tensors, Direction direction) const {
+    placed.forward(tensors.forward(), execution_);
+    if (direction == Direction::forward) return;
+    BackwardTensors backward = tensors.backward();
+    if (!with_grad_lse_) backward.grad_lse = {};
+    placed.backward(backward, execution_);
+  }
+
+  Comparison bound(const HostTensor& output, const std::vector<double>& reference,
+                   const std::vector<double>& naive) const {
+    ErrorBound collected(dtype_);
+    collected.add(output.values(), reference, naive);
+    return collected.result();
+  }
+
+  Comparison lse() const {
+    Comparison worst;
+    for (std::int64_t i = 0; i < tensors_.lse.size(); ++i) {
+      worst = worse(compare_lse(dtype_, tensors_.lse.at(i), outputs_.lse[static_cast<std::size_t>(i)]), worst);
+    }
+    return worst;
+  }
+
+  AttentionTensors tensors_;
+  DType dtype_;
+  bool with_grad_lse_;
+  Execution execution_;
+  reference::Outputs outputs_;
+  reference::Gradients gradients_;
+  naive::Results naive_;
+};
+
+/// A GPU has no dropout.
+bool serves(const KernelInfo& kernel, const Problem& problem) {
+  return why_not(kernel, problem, kernel.predicate).empty() &&
+         (kernel.device == DeviceType::cpu || problem.dropout == 0);
+}
+
+/// nullptr where a kernel of intervals meets a mask that does not fit them, as given or as reordered.
+std::unique_ptr<PlacedPlan> plan_case(const CheckRequest& request, const KernelInfo& kernel, const Mask& mask,
+                                      Problem problem) {
+  problem.device = request.device.value_or(Device{kernel.device, 0});
+  if (!serves(kernel, problem)) return nullptr;
+  const PlanOptions options{.form = kernel.predicate, .kernel = kernel.name, .reorder = request.reorder};
+  try {
+    return std::make_unique<PlacedPlan>(mask, problem, options);
+  } catch (const Error& error) {
+    if (kernel.predicate == MaskForm::intervals && error.status() == Status::unsupported) return nullptr;
+    throw;
+  }
+}
+
+void check_kernel(const KernelInfo& kernel, const Case& one, PlacedPlan& placed, Expected& expected,
+                  KernelVerdict& verdict) {
+  ++verdict.cases;
+  expected.compare(placed, kernel.direction, [&](const char* output, const Comparison& comparison) {
+    if (comparison.ratio() <= verdict.worst && !verdict.where.empty()) return;
+    verdict.worst = comparison.ratio();
+    verdict.where = std::string(output) + " of " + one.name;
+  });
+}
+
+void check_case(const CheckRequest& request, const Case& one, const std::vector<KernelInfo>& kernels,
+                std::vector<KernelVerdict>& verdicts) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    Problem problem = one.problem;
+    problem.dtype = dtype;
+    const auto tested = [&](const KernelInfo& kernel) { return kernel.dtype == dtype; };
+    if (std::none_of(kernels.begin(), kernels.end(), tested)) continue;
+    Expected expected(one, problem, request.dropout_state);
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      if (!tested(kernels[i])) continue;
+      const std::unique_ptr<PlacedPlan> placed = plan_case(request, kernels[i], one.mask, problem);
+      if (placed) check_kernel(kernels[i], one, *placed, expected, verdicts[i]);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const CheckProgress& progress) {
+  const std::vector<KernelInfo> kernels = kernels_to_check(request);
+  const std::vector<Case> cases = make_cases(request);
+  std::vector<KernelVerdict> verdicts;
+  verdicts.reserve(kernels.size());
+  for (const KernelInfo& kernel : kernels)
+    verdicts.push_back({.kernel = kernel.name, .cases = 0, .worst = 0, .where = {}});
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (progress) progress(cases[i].name, static_cast<std::int64_t>(i), std::ssize(cases));
+    check_case(request, cases[i], kernels, verdicts);
+  }
+  return verdicts;
+}
+
+}  // namespace flashmask::check

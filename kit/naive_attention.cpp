@@ -1,0 +1,152 @@
+#include "kit/naive_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kit/rounding.h"
+
+namespace flashmask::check::naive {
+namespace {
+
+/// Element offsets of the vectors of one (batch, head, query).
+struct Place {
+  const Problem& p;
+  std::int64_t batch, head, query;
+
+  std::int64_t kv_head() const { return head / (p.query_heads / p.kv_heads); }
+  std::size_t of_query(std::int64_t dim) const {
+    return static_cast<std::size_t>(((batch * p.query_length + query) * p.query_heads + head) * dim);
+  }
+  std::size_t of_key(std::int64_t column, std::int64_t dim) const {
+    return static_cast<std::size_t>(((batch * p.key_length + column) * p.kv_heads + kv_head()) * dim);
+  }
+  std::size_t of_lse() const {
+    return static_cast<std::size_t>((batch * p.query_heads + head) * p.query_length + query);
+  }
+};
+
+float kept(const Place& at, const reference::Inputs& in, std::int64_t column) {
+  if (in.dropout.empty()) return 1;
+  return static_cast<float>(
+      in.dropout[at.of_lse() * static_cast<std::size_t>(at.p.key_length) + static_cast<std::size_t>(column)]);
+}
+
+std::vector<std::int64_t> seen_columns(const Place& at, const Mask& mask) {
+  const std::int64_t batch = mask.shape().batch == 1 ? 0 : at.batch;
+  const std::int64_t head = at.head / (at.p.query_heads / mask.shape().heads);
+  std::vector<std::int64_t> seen;
+  for (std::int64_t j = 0; j < at.p.key_length; ++j) {
+    if (mask.visible(batch, head, at.query, j)) seen.push_back(j);
+  }
+  return seen;
+}
+
+float dot(const double* a, const double* b, std::int64_t count) {
+  float sum = 0;
+  for (std::int64_t c = 0; c < count; ++c) sum += static_cast<float>(a[c]) * static_cast<float>(b[c]);
+  return sum;
+}
+
+void softmax(DType dtype, std::vector<float>& scores) {
+  if (scores.empty()) return;
+  const float largest = *std::max_element(scores.begin(), scores.end());
+  float sum = 0;
+  for (float& score : scores) sum += score = round_to(dtype, std::exp(score - largest));
+  for (float& score : scores) score = round_to(dtype, score / sum);
+}
+
+void attend_row(const Place& at, const reference::Inputs& in, Row& row) {
+  const Problem& p = at.p;
+  for (const std::int64_t j : row.columns) {
+    const float score = dot(&in.q[at.of_query(p.head_dim)], &in.k[at.of_key(j, p.head_dim)], p.head_dim);
+    row.p.push_back(round_to(p.dtype, round_to(p.dtype, score) * p.softmax_scale()));
+  }
+  softmax(p.dtype, row.p);
+  row.o.assign(static_cast<std::size_t>(p.value_dim), 0);
+  for (std::size_t n = 0; n < row.columns.size(); ++n) {
+    const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
+    const float weight = round_to(p.dtype, row.p[n] * kept(at, in, row.columns[n]));
+    for (std::size_t c = 0; c < row.o.size(); ++c) row.o[c] += weight * static_cast<float>(v[c]);
+  }
+  for (float& o : row.o) o = round_to(p.dtype, o);
+}
+
+void differentiate_row(const Place& at, const reference::Inputs& in, std::span<const double> grad_o,
+                       std::span<const double> grad_lse, Row& row) {
+  const Problem& p = at.p;
+  const double* grad = &grad_o[at.of_query(p.value_dim)];
+  float delta = 0;
+  for (std::size_t c = 0; c < row.o.size(); ++c) delta += row.o[c] * static_cast<float>(grad[c]);
+  delta = round_to(p.dtype, delta);
+  if (!grad_lse.empty()) delta -= static_cast<float>(grad_lse[at.of_lse()]);
+  for (std::size_t n = 0; n < row.columns.size(); ++n) {
+    const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
+    const float grad_p = round_to(p.dtype, dot(grad, v, p.value_dim) * kept(at, in, row.columns[n]));
+    row.grad_scores.push_back(round_to(p.dtype, row.p[n] * (grad_p - delta)));
+  }
+}
+
+void add_scaled(std::vector<float>& sums, std::size_t offset, float factor, const double* x, std::int64_t count) {
+  for (std::int64_t c = 0; c < count; ++c) {
+    sums[offset + static_cast<std::size_t>(c)] += factor * static_cast<float>(x[c]);
+  }
+}
+
+std::vector<double> rounded(DType dtype, float scale, const std::vector<float>& sums) {
+  std::vector<double> values;
+  values.reserve(sums.size());
+  for (const float sum : sums) values.push_back(round_to(dtype, scale * sum));
+  return values;
+}
+
+/// float32 sums of the results that gather from many rows or columns.
+struct Sums {
+  explicit Sums(const reference::Inputs& in) : q(in.q.size()), k(in.k.size()), v(in.v.size()) {}
+
+  void add(const Place& at, const reference::Inputs& in, std::span<const double> grad_o, const Row& row) {
+    const Problem& p = at.p;
+    for (std::size_t n = 0; n < row.columns.size(); ++n) {
+      const std::size_t key = at.of_key(row.columns[n], p.head_dim), query = at.of_query(p.head_dim);
+      add_scaled(q, query, row.grad_scores[n], &in.k[key], p.head_dim);
+      add_scaled(k, key, row.grad_scores[n], &in.q[query], p.head_dim);
+      const float weight = round_to(p.dtype, row.p[n] * kept(at, in, row.columns[n]));
+      add_scaled(v, at.of_key(row.columns[n], p.value_dim), weight, &grad_o[at.of_query(p.value_dim)], p.value_dim);
+    }
+  }
+
+  std::vector<float> q, k, v;
+};
+
+}  // namespace
+
+Row row(const Problem& problem, const Mask& mask, const reference::Inputs& inputs, std::int64_t batch,
+        std::int64_t head, std::int64_t query, std::span<const double> grad_o, std::span<const double> grad_lse) {
+  const Place at{problem, batch, head, query};
+  Row row{.columns = seen_columns(at, mask), .p = {}, .grad_scores = {}, .o = {}};
+  attend_row(at, inputs, row);
+  differentiate_row(at, inputs, grad_o, grad_lse, row);
+  return row;
+}
+
+Results attend(const Problem& problem, const Mask& mask, const reference::Inputs& inputs,
+               std::span<const double> grad_o, std::span<const double> grad_lse) {
+  Results results{.o = std::vector<double>(grad_o.size()), .grad_q = {}, .grad_k = {}, .grad_v = {}};
+  Sums sums(inputs);
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
+    for (std::int64_t head = 0; head < problem.query_heads; ++head) {
+      for (std::int64_t query = 0; query < problem.query_length; ++query) {
+        const Place at{problem, batch, head, query};
+        const Row one = row(problem, mask, inputs, batch, head, query, grad_o, grad_lse);
+        std::copy(one.o.begin(), one.o.end(),
+                  results.o.begin() + static_cast<std::ptrdiff_t>(at.of_query(problem.value_dim)));
+        sums.add(at, inputs, grad_o, one);
+      }
+    }
+  }
+  results.grad_q = rounded(problem.dtype, problem.softmax_scale(), sums.q);
+  results.grad_k = rounded(problem.dtype, problem.softmax_scale(), sums.k);
+  results.grad_v = rounded(problem.dtype, 1, sums.v);
+  return results;
+}
+
+}  // namespace flashmask::check::naive

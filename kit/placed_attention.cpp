@@ -1,0 +1,61 @@
+#include "kit/placed_attention.h"
+
+#include "flashmask/device_plan.h"
+
+namespace flashmask::check {
+
+PlacedTensors::PlacedTensors(const AttentionTensors& host, Device device) : device_(device) {
+  const BackwardTensors from = host.backward();
+  BackwardTensors& to = backward_;
+  to.q = place(from.q, false);
+  to.k = place(from.k, false);
+  to.v = place(from.v, false);
+  to.o = place(from.o, true);
+  to.lse = place(from.lse, true);
+  to.grad_o = place(from.grad_o, false);
+  to.grad_lse = place(from.grad_lse, false);
+  to.grad_q = place(from.grad_q, true);
+  to.grad_k = place(from.grad_k, true);
+  to.grad_v = place(from.grad_v, true);
+  forward_ = {to.q, to.k, to.v, to.o, to.lse};
+}
+
+TensorView PlacedTensors::place(const TensorView& host, bool result) {
+  if (device_.type == DeviceType::cpu) return host;
+  const DeviceTensor& copy = copies_.emplace_back(host, device_);
+  if (result) results_.push_back(&copy);
+  return copy.view();
+}
+
+void PlacedTensors::fetch() const {
+  for (const DeviceTensor* result : results_) result->download();
+}
+
+PlacedPlan::PlacedPlan(const Mask& mask, const Problem& problem, const PlanOptions& options) {
+  if (problem.device.type == DeviceType::cpu) {
+    plan_ = flashmask::plan(mask, problem, options);
+    return;
+  }
+  use_device(problem.device);
+  memory_.emplace(plan_bytes(mask, problem, options));
+  plan_ = flashmask::plan(mask, problem, PlanPlace{nullptr, memory_->data(), memory_->bytes()}, options);
+}
+
+void PlacedPlan::forward(const ForwardTensors& tensors, Execution execution) {
+  flashmask::forward(plan(), tensors, with_workspace(Direction::forward, execution));
+}
+
+void PlacedPlan::backward(const BackwardTensors& tensors, Execution execution) {
+  flashmask::backward(plan(), tensors, with_workspace(Direction::backward, execution));
+}
+
+Execution PlacedPlan::with_workspace(Direction direction, Execution execution) {
+  if (!memory_) return execution;
+  std::optional<DeviceMemory>& workspace = direction == Direction::forward ? forward_workspace_ : backward_workspace_;
+  if (!workspace) workspace.emplace(plan().workspace_bytes(direction, 1));
+  execution.workspace = workspace->data();
+  execution.workspace_bytes = workspace->bytes();
+  return execution;
+}
+
+}  // namespace flashmask::check

@@ -1,0 +1,49 @@
+#include "base/checks.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "flashmask/error.h"
+
+namespace flashmask {
+
+std::string grouped(std::int64_t value) {
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const bool separate = i > 0 && digits[i - 1] != '-' && (digits.size() - i) % 3 == 0;
+    if (separate) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string counted(std::size_t count, const std::string& noun) {
+  return grouped(static_cast<std::int64_t>(count)) + " " + noun + (count == 1 ? "" : "s");
+}
+
+void refuse(const std::string& message) { throw Error(Status::invalid_argument, message); }
+
+bool is_size(std::int64_t value) { return value >= 0 && value <= std::numeric_limits<std::int32_t>::max(); }
+
+void check_size(const std::string& function, const std::string& argument, std::int64_t value) {
+  if (!is_size(value)) {
+    refuse(function + ": " + argument + " is " + grouped(value) + "; give a size from 0 to 2,147,483,647 (2^31 - 1)");
+  }
+}
+
+std::size_t element_count(const std::string& function, std::initializer_list<std::int64_t> sizes) {
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return 0;
+  constexpr std::int64_t limit = std::numeric_limits<std::int64_t>::max() / 64;
+  std::int64_t product = 1;
+  for (const std::int64_t size : sizes) {
+    if (size > limit / product) {
+      throw Error(Status::out_of_memory,
+                  function + ": more than " + grouped(limit) + " elements, which no memory holds; give smaller sizes");
+    }
+    product *= size;
+  }
+  return static_cast<std::size_t>(product);
+}
+
+}  // namespace flashmask

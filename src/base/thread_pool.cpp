@@ -1,0 +1,218 @@
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/available_processors.h"
+#include "flashmask/error.h"
+#include "flashmask/executor.h"
+
+namespace flashmask {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+/// The first exception of a parallel run.
+class FirstError {
+ public:
+  void capture() {
+    const std::scoped_lock lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+class SerialExecutor final : public Executor {
+ public:
+  int workers() const override { return 1; }
+
+  void run(int count, const std::function<void(int)>& body) override {
+    FirstError error;
+    for (int i = 0; i < count; ++i) {
+      try {
+        body(i);
+      } catch (...) {
+        error.capture();
+      }
+    }
+    error.rethrow();
+  }
+};
+
+int threads_from_environment() {
+  const char* text = std::getenv("FLASHMASK_THREADS");
+  if (text == nullptr || *text == '\0') return 0;
+  char* end = nullptr;
+  const long threads = std::strtol(text, &end, 10);
+  if (*end != '\0' || threads < 1 || threads > kMaxThreads)
+    throw Error(Status::invalid_argument, std::string("FLASHMASK_THREADS is \"") + text +
+                                              "\"; expected a number from 1 to " + std::to_string(kMaxThreads));
+  return static_cast<int>(threads);
+}
+
+/// A parallel run: what is left of it is taken body by body.
+class Job {
+ public:
+  Job(int count, const std::function<void(int)>& body) : count_(count), body_(body) {}
+
+  void work() {
+    inside_body() = true;
+    for (int i = next_++; i < count_; i = next_++) {
+      try {
+        body_(i);
+      } catch (...) {
+        error_.capture();
+      }
+    }
+    inside_body() = false;
+  }
+  void rethrow() const { error_.rethrow(); }
+
+  /// Whether this thread works on a job.
+  static bool& inside_body() {
+    thread_local bool inside = false;
+    return inside;
+  }
+
+ private:
+  const int count_;
+  const std::function<void(int)>& body_;
+  std::atomic<int> next_{0};
+  FirstError error_;
+};
+
+/// Threads that sleep between runs. The caller works too, so one fewer than a run takes are started, on first need.
+class Crew {
+ public:
+  ~Crew() { stop(); }
+
+  /// Held by the caller whose job runs.
+  std::mutex& running() { return running_; }
+
+  void run(int threads, Job& job) {
+    {
+      const std::scoped_lock lock(mutex_);
+      while (static_cast<int>(threads_.size()) < threads - 1) threads_.emplace_back([this] { serve(); });
+      job_ = &job;
+      seats_ = threads - 1;
+    }
+    wake_.notify_all();
+    job.work();
+    std::unique_lock lock(mutex_);
+    job_ = nullptr;
+    done_.wait(lock, [this] { return busy_ == 0; });
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return stopping_ || (job_ != nullptr && seats_ > 0); });
+      if (stopping_) return;
+      Job* job = job_;
+      --seats_;
+      ++busy_;
+      lock.unlock();
+      job->work();
+      lock.lock();
+      if (--busy_ == 0) done_.notify_one();
+    }
+  }
+
+  void stop() {
+    {
+      const std::scoped_lock lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  std::mutex running_;
+  std::mutex mutex_;  ///< guards what follows
+  std::condition_variable wake_, done_;
+  std::vector<std::thread> threads_;
+  Job* job_ = nullptr;
+  int seats_ = 0;
+  int busy_ = 0;
+  bool stopping_ = false;
+};
+
+class ThreadPool final : public Executor {
+ public:
+  ThreadPool() : crew_(std::make_unique<Crew>()) {}
+
+  int workers() const override {
+    const int wanted = wanted_.load(std::memory_order_relaxed);
+    if (wanted != 0) return wanted;
+    const int from_environment = threads_from_environment();
+    return from_environment != 0 ? from_environment : cpu::available_processors();
+  }
+
+  void set_threads(int threads) { wanted_.store(threads, std::memory_order_relaxed); }
+
+  void run(int count, const std::function<void(int)>& body) override {
+    // A body that calls back, or a second caller, must not wait for the pool it is using: it works alone.
+    const std::unique_lock running(crew_->running(), std::try_to_lock);
+    const int threads = std::min(workers(), count);
+    if (Job::inside_body() || !running.owns_lock() || threads <= 1) {
+      serial_executor().run(count, body);
+      return;
+    }
+    Job job(count, body);
+    crew_->run(threads, job);
+    job.rethrow();
+  }
+
+  /// In the child of a fork, which has none of its parent's threads but whatever locks they held.
+  void start_anew() {
+    parents_ = crew_.release();
+    crew_ = std::make_unique<Crew>();
+  }
+
+ private:
+  std::atomic<int> wanted_{0};
+  std::unique_ptr<Crew> crew_;
+  Crew* parents_ = nullptr;  ///< can be neither used nor put away
+};
+
+ThreadPool& pool() {
+  static ThreadPool instance;
+  // Data loaders fork workers out of processes whose pool has started.
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { pool().start_anew(); });
+  return instance;
+}
+
+}  // namespace
+
+Executor& default_executor() { return pool(); }
+
+Executor& serial_executor() {
+  static SerialExecutor instance;
+  return instance;
+}
+
+void set_thread_count(int threads) {
+  if (threads < 0 || threads > kMaxThreads)
+    throw Error(Status::invalid_argument, "set_thread_count: threads is " + std::to_string(threads) +
+                                              "; expected 1 to " + std::to_string(kMaxThreads) +
+                                              ", or 0 for automatic");
+  pool().set_threads(threads);
+}
+
+}  // namespace flashmask

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "flashmask/executor.h"
+#include "flashmask/interval_mask.h"
+#include "flashmask/tile.h"
+
+namespace flashmask {
+
+/// Run lists of all columns of tiles, numbered through all batch entries and mask heads: the tiles of one column of
+/// tiles from top to bottom. Exact, in time linear in the columns of scores.
+RunLists column_runs(const IntervalMask& mask, TileShape tile, Executor& executor);
+
+}  // namespace flashmask

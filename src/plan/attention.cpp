@@ -1,0 +1,96 @@
+#include "flashmask/attention.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "flashmask/error.h"
+#include "plan/dropout.h"
+#include "plan/gather.h"
+#include "plan/plan_choice.h"
+#include "plan/tensor_checks.h"
+
+namespace flashmask {
+namespace {
+
+struct FreeAligned {
+  void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(kWorkspaceAlignment)); }
+};
+
+std::byte* align(void* memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  return reinterpret_cast<std::byte*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
+}
+
+/// The executor, workers and memory of one call: the caller's, or the library's own.
+class CallResources {
+ public:
+  CallResources(const Plan& plan, Direction direction, const Execution& execution)
+      : executor_(execution.executor != nullptr ? *execution.executor : default_executor()),
+        workers_(std::max(executor_.workers(), 1)),
+        dropout_(execution.dropout),
+        stream_(execution.stream) {
+    check_dropout(to_string(direction), plan.problem(), dropout_);
+    const std::size_t needed = plan.workspace_bytes(direction, workers_);
+    const bool on_host = plan.problem().device.type == DeviceType::cpu;
+    if (on_host && execution.workspace == nullptr) {
+      own_.reset(static_cast<std::byte*>(::operator new(needed, std::align_val_t(kWorkspaceAlignment))));
+      workspace_ = own_.get();
+      return;
+    }
+    const std::size_t given = execution.workspace == nullptr ? 0 : execution.workspace_bytes;
+    if (given < needed)
+      throw Error(Status::invalid_argument, to_string(direction) + ": the workspace has " + std::to_string(given) +
+                                                (on_host ? " bytes; expected " : " bytes on the device; expected ") +
+                                                std::to_string(needed) + ", which workspace_bytes() says for " +
+                                                std::to_string(workers_) + " workers");
+    workspace_ = align(execution.workspace);
+  }
+
+  KernelExecution kernel_execution() const { return {executor_, workers_, workspace_, dropout_, stream_}; }
+
+ private:
+  Executor& executor_;
+  int workers_;
+  DropoutState dropout_;
+  void* stream_;
+  std::unique_ptr<std::byte, FreeAligned> own_;
+  std::byte* workspace_ = nullptr;
+};
+
+/// Runs a kernel of a plan, on gathered tensors where the plan reorders.
+template <class Kernel, class Tensors>
+void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelExecution execution) {
+  if (!PlanAccess::reorders(plan)) {
+    kernel.run(plan, tensors, execution);
+    return;
+  }
+  const bool on_host = plan.problem().device.type == DeviceType::cpu;
+  const auto mover =
+      on_host ? host_mover(*plan.reordering(), execution.executor) : device_mover(plan, execution.stream);
+  TokenGatherer gatherer(*mover, execution.workspace);
+  const Tensors gathered = gatherer.gather(tensors);
+  execution.workspace += gathered_bytes(plan.problem(), kernel.info().direction);
+  kernel.run(plan, gathered, execution);
+  gatherer.scatter(gathered, tensors);
+}
+
+}  // namespace
+
+void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution) {
+  check_tensors(plan.problem(), tensors);
+  if (plan.problem().batch == 0 || plan.problem().query_length == 0) return;
+  const CallResources resources(plan, Direction::forward, execution);
+  run(PlanAccess::forward(plan), plan, tensors, resources.kernel_execution());
+}
+
+void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution) {
+  check_tensors(plan.problem(), tensors);
+  if (plan.problem().batch == 0) return;
+  const CallResources resources(plan, Direction::backward, execution);
+  run(PlanAccess::backward(plan), plan, tensors, resources.kernel_execution());
+}
+
+}  // namespace flashmask

@@ -1,0 +1,217 @@
+#include "plan/device_plan.h"
+
+#include <utility>
+
+#include "base/checks.h"
+#include "flashmask/block_map.h"
+#include "flashmask/error.h"
+#include "flashmask/reorder.h"
+#include "mask/row_indices.h"
+#include "plan/plan_choice.h"
+#include "plan/registry.h"
+
+namespace flashmask {
+namespace {
+
+constexpr std::size_t kPlanAlignment = 256;
+
+[[noreturn]] void refuse(Status status, const std::string& what) { throw Error(status, "plan: " + what); }
+
+void check_place(const PlanPlace& place, std::size_t needed) {
+  if (place.memory == nullptr || place.bytes < needed)
+    refuse(Status::invalid_argument, "the memory on the device has " +
+                                         std::to_string(place.memory == nullptr ? 0 : place.bytes) +
+                                         " bytes; expected " + std::to_string(needed) + ", which plan_bytes() says");
+  if (reinterpret_cast<std::uintptr_t>(place.memory) % kPlanAlignment != 0)
+    refuse(Status::invalid_argument, "the memory on the device is not aligned to " + std::to_string(kPlanAlignment) +
+                                         " bytes; expected what cudaMalloc gives");
+}
+
+void check_problem(const Problem& problem) {
+  validate(problem);
+  if (problem.device.type != DeviceType::cuda)
+    refuse(Status::invalid_argument,
+           "the problem is on " + to_string(problem.device) + "; expected a CUDA device, as a place on one was given");
+  if (problem.dropout > 0) refuse(Status::unsupported, "dropout on a GPU is not in this build; take 0 there");
+}
+
+/// What kernels have to know of a mask, to be chosen.
+struct Facts {
+  MaskShape shape;
+  MaskForm form;
+  std::int64_t block = 0;  // of a block map beside intervals; 0: none
+};
+
+Facts facts_of(const HostMask& host) {
+  const LoweredMask& mask = host.lowered;
+  return {mask.shape(), mask.form(), mask.blocks() == nullptr ? 0 : mask.blocks()->block()};
+}
+Facts facts_of(const DeviceRowIndices& rows) {
+  return {rows.shape, MaskForm::intervals, rows.blocks.keep == nullptr ? 0 : DeviceBlockMap::kBlock};
+}
+template <class AllCells>
+Facts facts_of(const AllCells& mask) {
+  return {mask.shape, MaskForm::bits};
+}
+
+/// The kernels of both directions. Without a backward the forward still serves.
+struct Selection {
+  PlanAccess::Choice forward, backward;
+
+  Selection(const Facts& mask, const Problem& problem, const PlanOptions& options) {
+    check_problem(problem);
+    check_mask(mask.shape, problem);
+    const auto request = [&](Direction direction) {
+      return KernelRequest{direction, problem, mask.form, options.kernel, options.deterministic, mask.block};
+    };
+    forward.kernel = &select_kernel(request(Direction::forward));
+    backward.kernel = find_kernel(request(Direction::backward));
+    if (backward.kernel == nullptr) backward.refusal = no_kernel(request(Direction::backward));
+  }
+
+  DeviceTileShapes tiles() const {
+    DeviceTileShapes tiles{};
+    tiles.forward = forward.kernel->info().tile;
+    tiles.finer = forward.kernel->finer_tile();
+    if (backward.kernel == nullptr) return tiles;
+    tiles.backward = backward.kernel->info().tile;
+    tiles.second = backward.kernel->second_tile();
+    tiles.finer_backward = backward.kernel->finer_tile();
+    return tiles;
+  }
+};
+
+template <class Source>
+std::size_t bytes_of(const Source& mask, const Problem& problem, const PlanOptions& options) {
+  return device_plan_bytes(&mask, Selection(facts_of(mask), problem, options).tiles());
+}
+
+template <class Source>
+Plan make_plan(const Source& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options,
+               const std::shared_ptr<const Reordering>& reordering = nullptr) {
+  const Selection kernels(facts_of(mask), problem, options);
+  check_place(place, device_plan_bytes(&mask, kernels.tiles()));
+  return PlanAccess::on_device(problem, options.visit, kernels.forward, kernels.backward,
+                               make_device_plan(&mask, kernels.tiles(), problem.device, place), reordering);
+}
+
+/// Kernels that visit every tile know of no block map.
+LoweredMask lowered(const Mask& mask, const PlanOptions& options) {
+  const bool blocks = mask.lowered().blocks() != nullptr && options.visit == Visit::all;
+  if (!options.form.has_value() && !blocks) return lower(mask);
+  return lower(mask, blocks ? MaskForm::bits : *options.form);
+}
+
+/// In the order that takes the forward's kernel the least work.
+Reordering reordered(const Mask& mask, const Problem& problem, const PlanOptions& options) {
+  const Selection kernels(facts_of(HostMask{lowered(mask, options)}), problem, options);
+  return reorder(mask, kernels.forward.kernel->info().tile);
+}
+
+HostMask host_mask(const Reordering& reordering, const PlanOptions& options) {
+  return {lowered(reordering.mask, options), reordering.gained ? &reordering : nullptr};
+}
+
+void check_order(const PlanOptions& options) {
+  if (options.reorder)
+    refuse(Status::unsupported, "a mask that lies on the device is not reordered; give the mask from the host");
+}
+
+void check_blocks(const DeviceRowIndices& rows, const PlanOptions& options) {
+  if (rows.blocks.keep == nullptr) return;
+  const auto fits = [](std::int64_t given, std::int64_t own) { return given == 1 || given == own; };
+  if (!fits(rows.blocks.batch, rows.shape.batch) || !fits(rows.blocks.heads, rows.shape.heads))
+    refuse(Status::invalid_argument, "the block map has a batch of " + std::to_string(rows.blocks.batch) + " and " +
+                                         std::to_string(rows.blocks.heads) + " heads; expected those of the indices, " +
+                                         std::to_string(rows.shape.batch) + " and " + std::to_string(rows.shape.heads) +
+                                         ", or 1");
+  if (options.visit == Visit::all)
+    refuse(Status::unsupported,
+           "every tile is to be visited under a block map that lies on the device; give the mask from the host");
+}
+
+void check_row_indices(const DeviceRowIndices& rows, const PlanOptions& options) {
+  flashmask::check_row_indices(rows.shape, rows.vectors, rows.causal);
+  check_order(options);
+  if (options.form == MaskForm::bits)
+    refuse(Status::unsupported, "row indices on the device are not turned into bits; give the mask from the host");
+  check_blocks(rows, options);
+}
+
+/// Of a mask that lies on the device as bits.
+void check_bits(const char* name, const void* data, const MaskShape& shape, const PlanOptions& options) {
+  check_order(options);
+  for (const std::int64_t size : {shape.batch, shape.heads, shape.rows, shape.columns})
+    if (!is_size(size))
+      refuse(Status::invalid_argument,
+             std::string(name) + " has a size of " + std::to_string(size) + "; expected one from 0 to 2^31 - 1");
+  if (data == nullptr && shape.batch * shape.heads * shape.rows * shape.columns != 0)
+    refuse(Status::invalid_argument, std::string(name) + " is null; give scores in the memory of the device");
+  if (options.form == MaskForm::intervals)
+    refuse(Status::unsupported,
+           std::string(name) + " lies on the device, where bits do not become intervals; give the mask from the host");
+}
+
+void check_bits(const DeviceDenseMask& mask, const PlanOptions& options) {
+  check_bits("the dense mask", mask.data, mask.shape, options);
+}
+void check_bits(const DevicePackedMask& mask, const PlanOptions& options) {
+  check_bits("the packed mask", mask.bits, mask.shape, options);
+}
+
+}  // namespace
+
+std::size_t plan_bytes(const MaskShape& intervals, const Problem& problem, const PlanOptions& options) {
+  return bytes_of(DeviceRowIndices{nullptr, intervals}, problem, options);
+}
+
+std::size_t plan_bytes(const Mask& mask, const Problem& problem, const PlanOptions& options) {
+  if (options.reorder) return plan_bytes(reordered(mask, problem, options), problem, options);
+  return bytes_of(HostMask{lowered(mask, options)}, problem, options);
+}
+
+std::size_t plan_bytes(const Reordering& reordering, const Problem& problem, const PlanOptions& options) {
+  return bytes_of(host_mask(reordering, options), problem, options);
+}
+
+std::size_t plan_bytes(const DeviceRowIndices& rows, const Problem& problem, const PlanOptions& options) {
+  check_row_indices(rows, options);
+  return bytes_of(rows, problem, options);
+}
+
+std::size_t plan_bytes(const DeviceDenseMask& mask, const Problem& problem, const PlanOptions& options) {
+  check_bits(mask, options);
+  return bytes_of(mask, problem, options);
+}
+
+std::size_t plan_bytes(const DevicePackedMask& mask, const Problem& problem, const PlanOptions& options) {
+  check_bits(mask, options);
+  return bytes_of(mask, problem, options);
+}
+
+Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
+  if (options.reorder) return plan(reordered(mask, problem, options), problem, place, options);
+  return make_plan(HostMask{lowered(mask, options)}, problem, place, options);
+}
+
+Plan plan(const Reordering& reordering, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
+  return make_plan(host_mask(reordering, options), problem, place, options,
+                   std::make_shared<const Reordering>(reordering));
+}
+
+Plan plan(const DeviceRowIndices& rows, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
+  check_row_indices(rows, options);
+  return make_plan(rows, problem, place, options);
+}
+
+Plan plan(const DeviceDenseMask& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
+  check_bits(mask, options);
+  return make_plan(mask, problem, place, options);
+}
+
+Plan plan(const DevicePackedMask& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
+  check_bits(mask, options);
+  return make_plan(mask, problem, place, options);
+}
+
+}  // namespace flashmask

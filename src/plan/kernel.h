@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "flashmask/attention.h"
+#include "flashmask/kernels.h"
+
+namespace flashmask {
+
+/// What a kernel runs on: the caller's executor and enough workspace for `workers` of its threads.
+struct KernelExecution {
+  Executor& executor;
+  int workers;
+  std::byte* workspace;
+  DropoutState dropout;
+  void* stream = nullptr;  ///< of a GPU
+};
+
+/// One row of the kernel table.
+class Kernel {
+ public:
+  explicit Kernel(KernelInfo info) : info_(std::move(info)) {}
+  virtual ~Kernel() = default;
+
+  const KernelInfo& info() const { return info_; }
+
+  /// Why the machine cannot, or should not, run it, or FLASHMASK_ISA excludes it; empty when it can.
+  virtual std::string refusal() const = 0;
+  /// Why it cannot serve a problem; empty when it can.
+  virtual std::string refusal(const Problem& problem) const = 0;
+  /// Peak of the instructions its products are made of, in operations a second, measured when called.
+  virtual double measure_peak() const = 0;
+  virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
+  /// Smaller tiles that a kernel of a GPU takes instead where they leave out far more, as with short documents; those
+  /// of a backward by rows and by columns.
+  virtual std::optional<TileShape> finer_tile() const { return std::nullopt; }
+  /// Tiles of a second pass, over rows, that a deterministic backward of a GPU makes.
+  virtual std::optional<TileShape> second_tile() const { return std::nullopt; }
+
+ private:
+  KernelInfo info_;
+};
+
+class ForwardKernel : public Kernel {
+ public:
+  using Kernel::Kernel;
+  virtual void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const = 0;
+};
+
+class BackwardKernel : public Kernel {
+ public:
+  using Kernel::Kernel;
+  virtual void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const = 0;
+};
+
+/// The rows of one device, best first.
+using KernelRows = std::vector<std::unique_ptr<const Kernel>>;
+KernelRows cpu_kernels();
+KernelRows cuda_kernels();
+
+}  // namespace flashmask

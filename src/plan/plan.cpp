@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <utility>
+
+#include "flashmask/attention.h"
+#include "flashmask/error.h"
+#include "flashmask/reorder.h"
+#include "plan/gather.h"
+#include "plan/plan_choice.h"
+#include "plan/registry.h"
+
+namespace flashmask {
+namespace {
+
+[[noreturn]] void refuse_mask(const std::string& what) { throw Error(Status::invalid_argument, "plan: " + what); }
+
+[[noreturn]] void refuse_on_device(const std::string& what, const Problem& problem) {
+  throw Error(Status::unsupported, what + " of a plan for " + to_string(problem.device) + " is not on the host");
+}
+
+}  // namespace
+
+void check_mask(const MaskShape& mask, const Problem& problem) {
+  if (mask.rows != problem.query_length || mask.columns != problem.key_length)
+    refuse_mask("the mask is " + std::to_string(mask.rows) + " rows by " + std::to_string(mask.columns) +
+                " columns; expected query_length by key_length, " + std::to_string(problem.query_length) + " by " +
+                std::to_string(problem.key_length));
+  if (mask.batch != 1 && mask.batch != problem.batch)
+    refuse_mask("the mask has a batch of " + std::to_string(mask.batch) + "; expected 1 or " +
+                std::to_string(problem.batch));
+  if (mask.heads != 1 && mask.heads != problem.kv_heads && mask.heads != problem.query_heads)
+    refuse_mask("the mask has " + std::to_string(mask.heads) + " heads; expected 1, kv_heads (" +
+                std::to_string(problem.kv_heads) + ") or query_heads (" + std::to_string(problem.query_heads) + ")");
+}
+
+const LoweredMask& Plan::mask() const {
+  if (mask_ == nullptr) refuse_on_device("the mask", problem_);
+  return *mask_;
+}
+
+const Plan::Choice& Plan::choice(Direction direction) const {
+  const Choice& chosen = direction == Direction::forward ? *forward_ : *backward_;
+  if (chosen.kernel == nullptr) throw Error(Status::unsupported, to_string(direction) + ": " + chosen.refusal);
+  return chosen;
+}
+
+const TileSchedule& Plan::schedule(Direction direction) const {
+  const Choice& chosen = choice(direction);
+  if (chosen.schedule == nullptr) refuse_on_device("the schedule", problem_);
+  return *chosen.schedule;
+}
+
+const KernelInfo& Plan::kernel(Direction direction) const { return choice(direction).kernel->info(); }
+
+std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
+  const Choice& choice = this->choice(direction);
+  const std::size_t gathered = PlanAccess::reorders(*this) ? gathered_bytes(problem_, direction) : 0;
+  // The caller's memory may start anywhere; kernels start on a cache line.
+  return gathered + choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
+}
+
+Plan PlanAccess::on_device(const Problem& problem, Visit visit, Choice forward, Choice backward, const DevicePlan& made,
+                           std::shared_ptr<const Reordering> reordering) {
+  Plan plan;
+  plan.problem_ = problem;
+  plan.visit_ = visit;
+  plan.device_ = std::make_shared<const DevicePlan>(made);
+  plan.reordering_ = std::move(reordering);
+  plan.forward_ = std::make_shared<const Plan::Choice>(std::move(forward));
+  plan.backward_ = std::make_shared<const Plan::Choice>(std::move(backward));
+  return plan;
+}
+
+Plan PlanAccess::reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor) {
+  if (problem.dropout > 0)
+    refuse_mask(
+        "reorder and dropout were asked for together; dropout belongs to a score's own row and column, which "
+        "kernels do not see in another order: take one of them");
+  options.reorder = false;
+  Plan made = plan(mask, problem, options, executor);
+  const TileShape tile = made.kernel(Direction::forward).tile;
+  auto reordering = std::make_shared<const Reordering>(reorder(mask, tile, executor));
+  if (reordering->gained) made = plan(reordering->mask, problem, options, executor);
+  made.reordering_ = std::move(reordering);
+  return made;
+}
+
+Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, Executor& executor) {
+  validate(problem);
+  check_mask(mask.shape(), problem);
+  if (problem.device.type != DeviceType::cpu) {
+    select_kernel({Direction::forward, problem, options.form.value_or(mask.lowered().form()), options.kernel});
+    refuse_mask("the problem is on " + to_string(problem.device) +
+                "; give a PlanPlace, as a plan for a GPU is made in memory there");
+  }
+  if (options.reorder) return PlanAccess::reordered(mask, problem, options, executor);
+  Plan made;
+  made.problem_ = problem;
+  made.visit_ = options.visit;
+  made.mask_ = std::make_shared<const LoweredMask>(options.form ? lower(mask, *options.form, executor) : lower(mask));
+  const MaskForm form = made.mask_->form();
+  const Kernel& forward = select_kernel({Direction::forward, problem, form, options.kernel, options.deterministic});
+  const Kernel& backward = select_kernel({Direction::backward, problem, form, options.kernel, options.deterministic});
+  auto rows = std::make_shared<const TileSchedule>(schedule(*made.mask_, forward.info().tile, options.visit, executor));
+  auto columns =
+      backward.info().tile == forward.info().tile
+          ? rows
+          : std::make_shared<const TileSchedule>(schedule(*made.mask_, backward.info().tile, options.visit, executor));
+  made.forward_ = std::make_shared<const Plan::Choice>(Plan::Choice{&forward, std::move(rows)});
+  made.backward_ = std::make_shared<const Plan::Choice>(Plan::Choice{&backward, std::move(columns)});
+  return made;
+}
+
+}  // namespace flashmask

@@ -1,0 +1,98 @@
+#include "plan/tensor_checks.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "flashmask/error.h"
+
+namespace flashmask {
+namespace {
+
+using Shape = TensorCheck::Shape;
+
+template <class Sizes>
+std::string shape_text(const Sizes& sizes, int rank) {
+  std::string text = "(";
+  for (int axis = 0; axis < rank; ++axis)
+    text += (axis == 0 ? "" : ", ") + std::to_string(sizes[static_cast<std::size_t>(axis)]);
+  return text + ")";
+}
+
+bool is_empty(const Shape& shape) {
+  for (const std::int64_t size : shape)
+    if (size == 0) return true;
+  return false;
+}
+
+struct Shapes {
+  explicit Shapes(const Problem& p)
+      : q{p.batch, p.query_length, p.query_heads, p.head_dim},
+        k{p.batch, p.key_length, p.kv_heads, p.head_dim},
+        v{p.batch, p.key_length, p.kv_heads, p.value_dim},
+        o{p.batch, p.query_length, p.query_heads, p.value_dim},
+        lse{p.batch, p.query_heads, p.query_length} {}
+  Shape q, k, v, o, lse;
+};
+
+}  // namespace
+
+void TensorCheck::operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const {
+  check_shape(name, tensor, expected);
+  if (tensor.dtype != dtype) fail(name, "dtype is " + to_string(tensor.dtype) + "; expected " + to_string(dtype));
+  if (tensor.device != device_)
+    fail(name, "device is " + to_string(tensor.device) + "; expected " + to_string(device_) + ", that of the call");
+  if (is_empty(expected)) return;
+  check_strides(name, tensor);
+  if (tensor.data == nullptr) fail(name, "data is a null pointer");
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_in_bytes(dtype) != 0)
+    fail(name, "data is not aligned to its element of " + std::to_string(size_in_bytes(dtype)) + " bytes");
+}
+
+void TensorCheck::fail(const char* name, const std::string& what) const {
+  throw Error(Status::invalid_argument, std::string(call_) + ": " + name + ": " + what);
+}
+
+void TensorCheck::check_shape(const char* name, const TensorView& tensor, const Shape& expected) const {
+  const int rank = static_cast<int>(expected.size());
+  bool same = tensor.rank == rank;
+  for (int axis = 0; same && axis < rank; ++axis)
+    same = tensor.shape[static_cast<std::size_t>(axis)] == expected[static_cast<std::size_t>(axis)];
+  if (!same)
+    fail(name, "shape is " + (tensor.present() ? shape_text(tensor.shape, tensor.rank) : "absent") + "; expected " +
+                   shape_text(expected, rank));
+}
+
+void TensorCheck::check_strides(const char* name, const TensorView& tensor) const {
+  const auto last = static_cast<std::size_t>(tensor.rank - 1);
+  if (tensor.shape[last] > 1 && tensor.strides[last] != 1)
+    fail(name, "the last stride is " + std::to_string(tensor.strides[last]) +
+                   "; expected 1: make the tensor contiguous in its last dimension");
+}
+
+void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
+  const TensorCheck check("forward", problem.device);
+  const Shapes shapes(problem);
+  check("q", tensors.q, problem.dtype, shapes.q);
+  check("k", tensors.k, problem.dtype, shapes.k);
+  check("v", tensors.v, problem.dtype, shapes.v);
+  check("o", tensors.o, problem.dtype, shapes.o);
+  check("lse", tensors.lse, DType::f32, shapes.lse);
+}
+
+void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
+  const TensorCheck check("backward", problem.device);
+  const Shapes shapes(problem);
+  check("q", tensors.q, problem.dtype, shapes.q);
+  check("k", tensors.k, problem.dtype, shapes.k);
+  check("v", tensors.v, problem.dtype, shapes.v);
+  check("o", tensors.o, problem.dtype, shapes.o);
+  check("lse", tensors.lse, DType::f32, shapes.lse);
+  check("grad_o", tensors.grad_o, problem.dtype, shapes.o);
+  if (tensors.grad_lse.present()) check("grad_lse", tensors.grad_lse, DType::f32, shapes.lse);
+  check("grad_q", tensors.grad_q, problem.dtype, shapes.q);
+  check("grad_k", tensors.grad_k, problem.dtype, shapes.k);
+  check("grad_v", tensors.grad_v, problem.dtype, shapes.v);
+}
+
+}  // namespace flashmask

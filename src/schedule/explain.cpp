@@ -1,0 +1,206 @@
+#include "flashmask/explain.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <utility>
+
+#include "base/checks.h"
+#include "mask/cell_reader.h"
+#include "mask/to_bits.h"
+
+namespace flashmask {
+namespace {
+
+constexpr std::size_t kEmptyRowsListed = 8;
+
+/// What explain() wants to know of the scores.
+struct Census {
+  std::int64_t visible = 0;
+  std::int64_t empty_rows = 0;
+  std::vector<std::int64_t> first_empty_rows;
+
+  void note_empty_row(std::int64_t batch, std::int64_t head, std::int64_t row) {
+    ++empty_rows;
+    if (batch == 0 && head == 0 && first_empty_rows.size() < kEmptyRowsListed) first_empty_rows.push_back(row);
+  }
+};
+
+std::int64_t length(Interval range) { return range.end - range.begin; }
+
+/// A row is empty when every column masks it.
+void count_head(const IntervalMask& mask, std::int64_t batch, std::int64_t head, Census& census) {
+  const MaskShape& shape = mask.shape();
+  std::vector<std::int64_t> change(static_cast<std::size_t>(shape.rows) + 1);
+  census.visible += shape.rows * shape.columns;
+  for (std::int64_t column = 0; column < shape.columns; ++column) {
+    const std::size_t index = mask.index(batch, head, column);
+    for (const Interval range : {mask.first(index), mask.second(index)}) {
+      ++change[static_cast<std::size_t>(range.begin)];
+      --change[static_cast<std::size_t>(range.end)];
+      census.visible -= length(range);
+    }
+  }
+  std::int64_t masked = 0;
+  for (std::int64_t row = 0; row < shape.rows; ++row) {
+    masked += change[static_cast<std::size_t>(row)];
+    if (masked == shape.columns) census.note_empty_row(batch, head, row);
+  }
+}
+
+void count_head(const BitMask& mask, std::int64_t batch, std::int64_t head, Census& census) {
+  const MaskShape& shape = mask.shape();
+  for (std::int64_t cell_row = 0; cell_row < mask.cell_rows(); ++cell_row) {
+    const std::int64_t row0 = cell_row * kCellSize;
+    const std::int64_t rows = std::min<std::int64_t>(kCellSize, shape.rows - row0);
+    std::uint64_t seen = 0;  // rows of the cells that see anything
+    for_each_stretch(mask, batch, head, cell_row, [&](const CellReader::Stretch& stretch) {
+      if (stretch.kind == TileKind::full) {
+        const std::int64_t end = std::min(std::int64_t{stretch.end} * kCellSize, shape.columns);
+        census.visible += rows * (end - std::int64_t{stretch.begin} * kCellSize);
+        seen = ~0ULL;
+      }
+      const std::int64_t words = stretch.kind == TileKind::partial ? (stretch.end - stretch.begin) * kCellSize : 0;
+      for (std::int64_t i = 0; i < words; ++i) {
+        census.visible += std::popcount(stretch.words[i]);
+        if (stretch.words[i] != 0) seen |= 1ULL << i % kCellSize;
+      }
+    });
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if ((seen >> r & 1) == 0) census.note_empty_row(batch, head, row0 + r);
+    }
+  }
+}
+
+template <class Form>
+Census census_of(const Form& mask) {
+  Census census;
+  for (std::int64_t batch = 0; batch < mask.shape().batch; ++batch) {
+    for (std::int64_t head = 0; head < mask.shape().heads; ++head) count_head(mask, batch, head, census);
+  }
+  return census;
+}
+
+Census census_of(const LoweredMask& mask) {
+  return is_plain_intervals(mask) ? census_of(mask.intervals()) : census_of(*to_bits(mask, default_executor()));
+}
+
+/// Scores of the tiles a kernel computes; ragged tiles count what they have.
+std::int64_t active_scores(const TileSchedule& schedule) {
+  const MaskShape& shape = schedule.mask_shape();
+  const TileShape tile = schedule.tile();
+  std::int64_t scores = 0;
+  for (std::int64_t list = 0; list < shape.batch * shape.heads * schedule.row_tiles(); ++list) {
+    const std::int64_t first_row = list % schedule.row_tiles() * tile.rows;
+    const std::int64_t rows = std::min<std::int64_t>(tile.rows, shape.rows - first_row);
+    for (const Run& run : schedule.rows().list(list)) {
+      const std::int64_t begin = std::int64_t{run.begin} * tile.columns;
+      scores += rows * (std::min(std::int64_t{run.end} * tile.columns, shape.columns) - begin);
+    }
+  }
+  return scores;
+}
+
+double ratio(double a, double b) { return b == 0 ? 0 : a / b; }
+
+std::string with_digits(double value, int digits) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return text.data();
+}
+
+std::string human_bytes(std::size_t bytes) {
+  if (bytes < 1024) return grouped(static_cast<std::int64_t>(bytes)) + " bytes";
+  constexpr std::array<const char*, 5> units = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
+  return with_digits(value, 1) + " " + units[unit];
+}
+
+std::string shape_line(const MaskShape& shape) {
+  return "batch " + grouped(shape.batch) + ", heads " + grouped(shape.heads) + ", " + grouped(shape.rows) + " rows, " +
+         grouped(shape.columns) + " columns";
+}
+
+std::string pairs_line(const Explanation& e) {
+  const std::int64_t pairs = e.shape.batch * e.shape.heads * e.shape.rows * e.shape.columns;
+  return grouped(e.visible_pairs) + " of " + grouped(pairs) + " (" + with_digits(100 * e.density, 2) + " %)";
+}
+
+std::string tiles_line(const TileCounts& tiles) {
+  return grouped(tiles.skip) + " skip, " + grouped(tiles.partial) + " partial, " + grouped(tiles.full) + " full";
+}
+
+std::string empty_rows_line(const Explanation& e) {
+  std::string line = grouped(e.empty_rows);
+  for (std::size_t i = 0; i < e.first_empty_rows.size(); ++i) {
+    line += (i == 0 ? ": " : ", ") + grouped(e.first_empty_rows[i]);
+  }
+  const bool more = e.empty_rows > static_cast<std::int64_t>(e.first_empty_rows.size());
+  return more && !e.first_empty_rows.empty() ? line + ", …" : line;
+}
+
+/// A mask of bits also says what its bits take and what they could at most.
+std::string mask_memory_line(const Explanation& e) {
+  const std::string bytes = human_bytes(e.mask_bytes);
+  if (e.form == MaskForm::intervals) return bytes;
+  constexpr std::size_t kCellBytes = kCellSize * sizeof(std::uint64_t);
+  const auto cells = [](std::int64_t scores) { return (scores + kCellSize - 1) / kCellSize; };
+  const std::int64_t most = e.shape.batch * e.shape.heads * cells(e.shape.rows) * cells(e.shape.columns);
+  return bytes + ": " + human_bytes(static_cast<std::size_t>(e.partial_cells) * kCellBytes) + " of bits in " +
+         counted(static_cast<std::size_t>(e.partial_cells), "partial cell") + " of 64 x 64 (at worst " +
+         human_bytes(static_cast<std::size_t>(most) * kCellBytes) + "), runs for the rest";
+}
+
+}  // namespace
+
+Explanation explain(const Mask& mask, TileShape tile) {
+  const LoweredMask& lowered = mask.lowered();
+  const TileSchedule tiles = schedule(lowered, tile);
+  const MaskShape& shape = mask.shape();
+  Census census = census_of(lowered);
+  Explanation result;
+  result.shape = shape;
+  result.description = mask.description();
+  result.form = lowered.form();
+  result.why = lowered.why();
+  result.tile = tile;
+  result.visible_pairs = census.visible;
+  result.dense_bytes = static_cast<std::size_t>(shape.batch * shape.heads * shape.rows * shape.columns);
+  result.density = ratio(static_cast<double>(result.visible_pairs), static_cast<double>(result.dense_bytes));
+  result.tiles = tiles.counts();
+  result.waste = ratio(static_cast<double>(active_scores(tiles)), static_cast<double>(result.visible_pairs));
+  result.empty_rows = census.empty_rows;
+  result.first_empty_rows = std::move(census.first_empty_rows);
+  result.mask_bytes = lowered.memory_bytes();
+  result.partial_cells = lowered.form() == MaskForm::bits ? lowered.bits().partial_cells() : 0;
+  result.schedule_bytes = tiles.memory_bytes();
+  return result;
+}
+
+std::string to_string(const Explanation& e) {
+  const std::string tile = grouped(e.tile.rows) + " x " + grouped(e.tile.columns);
+  const auto lines = std::to_array<std::pair<std::string, std::string>>({
+      {"mask", e.description},
+      {"shape", shape_line(e.shape)},
+      {"form", to_string(e.form) + ": " + e.why},
+      {"visible pairs", pairs_line(e)},
+      {"tiles " + tile, tiles_line(e.tiles)},
+      {"waste", with_digits(e.waste, 2) + " scores computed for each visible pair"},
+      {"empty rows", empty_rows_line(e)},
+      {"mask memory", mask_memory_line(e)},
+      {"schedule memory", human_bytes(e.schedule_bytes)},
+      {"dense mask memory", human_bytes(e.dense_bytes)},
+  });
+  std::size_t width = 0;
+  for (const auto& [name, value] : lines) width = std::max(width, name.size());
+  std::string table;
+  for (const auto& [name, value] : lines) {
+    table.append(name).append(width + 2 - name.size(), ' ').append(value).append(1, '\n');
+  }
+  return table;
+}
+
+}  // namespace flashmask
