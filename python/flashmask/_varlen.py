@@ -80,10 +80,12 @@ def _row_indices(
     """int32 [1, 1, keys, 2]: the rows of a key's own sequence that its window and causality leave visible."""
     import torch
 
+    from flashmask._packing import document_of
+
     left, right = window_size
     right = 0 if causal else right
     key = torch.arange(keys, device=cu_k.device, dtype=cu_k.dtype)
-    sequence = torch.searchsorted(cu_k[1:].contiguous(), key, right=True)  # their number for keys past the last
+    sequence = document_of(cu_k, keys)  # their number for keys past the last
     first_row, end_row = _bounds(cu_q, sequence)
     _, end_key = _bounds(cu_k, sequence)
     aligned = end_row - (end_key - key)  # the row for which this key is its own

@@ -274,6 +274,7 @@ def test_masks_are_pytrees():
     assert size(mask) == mask.tensor.sum()
 
 
+@pytest.mark.slow
 def test_pytrees_are_known_when_torch_comes_later():
     code = """
 import flashmask, sys

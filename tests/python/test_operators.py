@@ -37,6 +37,7 @@ def operator_masks():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [*((name, torch.float32) for name in operator_masks()), ("bits", torch.bfloat16), ("intervals", torch.float64)],
@@ -346,6 +347,7 @@ sys.exit(os.waitpid(child, 0)[1])
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_runs_it_and_ends():
     subprocess.run([sys.executable, "-c", FORKS], check=True, timeout=60)
 

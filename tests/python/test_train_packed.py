@@ -44,6 +44,7 @@ def run(example, tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_task_keeps_its_losses(run, tmp_path, capsys, dtype):
     status, written = run("--steps", "8", "--dtype", dtype)
@@ -60,6 +61,7 @@ def test_every_task_keeps_its_losses(run, tmp_path, capsys, dtype):
     assert f"{written['tasks']['dpo']['losses']['flashmask'][2]:.7f}" in printed
 
 
+@pytest.mark.slow
 def test_the_losses_fall(run):
     _, written = run("--steps", "25", "--task", "sft")
     losses = written["tasks"]["sft"]["losses"]["flashmask"]
@@ -71,15 +73,48 @@ def test_a_seed_repeats_and_another_one_differs(run):
     assert losses[0] == losses[1] != losses[2]
 
 
+def one_bit_changed(value):
+    """A float32 number with another bit: the highest of its mantissa, so that no rounding hides it."""
+    changed = value.detach().clone()
+    changed.view(torch.int32).bitwise_xor_(1 << 22)
+    return changed
+
+
 @pytest.mark.parametrize("name", ["every tile", "again"])
-def test_a_differing_bit_is_an_error(run, example, capsys, name):
-    example.WAYS[name] = example.WAYS["reversed"]
-    status, written = run("--steps", "4", "--task", "sft")
+def test_a_differing_bit_of_an_output_is_an_error(run, example, capsys, name):
+    class OneBitOff(example.Way):
+        def outputs(self, model, batch):
+            outputs = super().outputs(model, batch)
+            sequence, token = (batch["labels"] >= 0).nonzero()[0].tolist()
+            score = sequence, token - 1, int(batch["labels"][sequence, token])  # of the word that is to come
+            difference = torch.zeros_like(outputs)
+            difference[score] = one_bit_changed(outputs[score]) - outputs[score].detach()
+            return outputs + difference
+
+    example.WAYS[name] = OneBitOff(*example.WAYS[name])
+    status, written = run("--steps", "2", "--task", "sft")
     assert status == 1
     assert written["tasks"]["sft"]["broken"]
     said = capsys.readouterr().err
-    assert re.search(rf"sft: BROKEN at step \d: {name} has the loss [\d.]+, flashmask [\d.]+", said)
+    assert re.search(rf"sft: BROKEN at step 1: {name} has the loss [\d.]+, flashmask [\d.]+", said)
     assert f"sft: BROKEN after training: weights of {name} and of flashmask are not the same bits" in said
+
+
+@pytest.mark.parametrize("name", ["every tile", "again"])
+def test_a_differing_bit_of_a_weight_is_an_error(run, example, monkeypatch, capsys, name):
+    honest = example.train
+
+    def train(*given):
+        runs = honest(*given)
+        weight = next(runs[name].model.parameters()).data.view(-1)
+        weight[0] = one_bit_changed(weight[0])
+        return runs
+
+    monkeypatch.setattr(example, "train", train)
+    assert run("--steps", "1", "--task", "sft")[0] == 1
+    said = capsys.readouterr().err
+    assert f"sft: BROKEN after training: weights of {name} and of flashmask are not the same bits" in said
+    assert "BROKEN at step" not in said
 
 
 @pytest.mark.parametrize("task", ["sft", "dpo"])

@@ -478,6 +478,7 @@ def test_gradient_checkpointing_changes_nothing(reentrant):
     assert_same(*results)
 
 
+@pytest.mark.slow
 def test_compiles_once_for_all_lengths_and_documents():
     torch._dynamo.reset()
     made = model("mistral", num_hidden_layers=1)

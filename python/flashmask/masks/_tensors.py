@@ -49,10 +49,10 @@ def from_cu_seqlens(
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
     length("tokens", tokens)
     _check_options(causal, window, prefix)
+    from flashmask._packing import document_of
+
     documents = cu_seqlens.shape[0] - 1
-    ends = cu_seqlens[1:].contiguous()
-    position = torch.arange(tokens, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
-    document = torch.searchsorted(ends, position, right=True)  # `documents` in the padding
+    document = document_of(cu_seqlens, tokens)  # `documents` in the padding
     bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]])
     prefixes = prefix
     if _is_tensor(prefix):

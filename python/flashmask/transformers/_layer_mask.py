@@ -169,6 +169,5 @@ def _row_indices_within(visible: Tensor, *said: Tensor, rows: int) -> Indices:
     if len(said) == 1:
         within = documents(said[0], seen.end <= seen.first)
     else:
-        columns = torch.arange(visible.shape[1], device=visible.device)[None]
-        within = cumulative(said[0], said[1], columns)
+        within = cumulative(said[0], said[1], visible.shape[1])
     return Indices((seen & within).packed(rows)[:, None], causal=False)

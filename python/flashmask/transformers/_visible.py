@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flashmask._packing import document_of
+
 _EVERY_ROW = 2**31 - 1
 
 
@@ -93,8 +95,8 @@ def documents(position_ids: Tensor, padding: Tensor) -> VisibleRows:
     return runs(torch.nn.functional.pad(~padding[:, 1:] & (positions[:, 1:] <= before), (1, 0), value=True))
 
 
-def cumulative(cu_seq_lens_q: Tensor, cu_seq_lens_k: Tensor, columns: Tensor) -> VisibleRows:
+def cumulative(cu_seq_lens_q: Tensor, cu_seq_lens_k: Tensor, columns: int) -> VisibleRows:
     """Documents given by cumulative lengths [D + 1]; a key behind the last document is seen by nobody."""
-    document = torch.searchsorted(cu_seq_lens_k.long(), columns, right=True)  # 1 for the first, D + 1 for none
+    document = document_of(cu_seq_lens_k, columns)[None]  # D for none
     bounds = torch.nn.functional.pad(cu_seq_lens_q.long(), (0, 1), value=0)
-    return VisibleRows(bounds[document - 1], bounds[document])
+    return VisibleRows(bounds[document], bounds[document + 1])
