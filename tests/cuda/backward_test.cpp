@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cuda/kernels_under_test.h"
-#include "cuda/status.h"
+#include "cuda/runtime/status.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"

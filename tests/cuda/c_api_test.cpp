@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "c_api/handles.h"
-#include "cuda/status.h"
+#include "cuda/runtime/status.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/startend_row_indices.h"

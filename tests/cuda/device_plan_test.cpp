@@ -12,7 +12,7 @@
 
 #include "cuda/kernels_under_test.h"
 #include "cuda/plan_in_memory.h"
-#include "cuda/status.h"
+#include "cuda/runtime/status.h"
 #include "cuda/tile_words.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"

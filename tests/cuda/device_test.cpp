@@ -1,4 +1,4 @@
-#include "cuda/device.h"
+#include "cuda/runtime/device.h"
 
 #include <gtest/gtest.h>
 

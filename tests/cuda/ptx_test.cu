@@ -3,9 +3,10 @@
 #include <cmath>
 #include <vector>
 
+#include "cuda/common/arithmetic.cuh"
 #include "cuda/device_array.cuh"
-#include "cuda/sm90/ptx.h"
-#include "cuda/sm90/tensor_map.h"
+#include "cuda/sm90/instructions/ptx.h"
+#include "cuda/sm90/instructions/tensor_map.h"
 #include "flashmask/tensor.h"
 
 /// Each instruction by itself, on one tile, against arithmetic on the host.

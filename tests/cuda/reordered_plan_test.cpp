@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cuda/plan_in_memory.h"
-#include "cuda/status.h"
+#include "cuda/runtime/status.h"
 #include "flashmask/builders.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/reference.h"

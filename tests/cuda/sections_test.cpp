@@ -1,10 +1,10 @@
-#include "cuda/sm90/sections.h"
+#include "cuda/common/sections.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace flashmask::cuda::sm90 {
+namespace flashmask::cuda {
 namespace {
 
 /// Of one head, of sections of equal sizes, with a last one that has fewer, and of all heads at once.
@@ -62,4 +62,4 @@ TEST(Sections, CountTheTilesOfEachStretch) {
 }
 
 }  // namespace
-}  // namespace flashmask::cuda::sm90
+}  // namespace flashmask::cuda

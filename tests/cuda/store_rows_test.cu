@@ -2,9 +2,10 @@
 
 #include <vector>
 
+#include "cuda/common/store_rows.cuh"
 #include "cuda/device_array.cuh"
-#include "cuda/sm90/store_rows.cuh"
-#include "cuda/sm90/tensor_map.h"
+#include "cuda/sm90/instructions/store_rows_staged.cuh"
+#include "cuda/sm90/instructions/tensor_map.h"
 #include "flashmask/tensor.h"
 
 /// A warpgroup's accumulators on their way to a tensor, against where each number has to arrive.

@@ -1,4 +1,4 @@
-#include "cuda/tile_map.h"
+#include "cuda/plan/tile_map.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/status.h"
+#include "cuda/runtime/status.h"
 #include "cuda/tile_words.h"
 #include "flashmask/builders.h"
 #include "flashmask/schedule.h"

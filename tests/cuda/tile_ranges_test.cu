@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "cuda/tile_ranges.cuh"
+#include "cuda/plan/tile_ranges.cuh"
 #include "flashmask/interval_mask.h"
 
 /// What the device counts with, on the host: no GPU is needed here.

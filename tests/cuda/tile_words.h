@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/tile_map.h"
+#include "cuda/plan/tile_map.h"
 #include "flashmask/schedule.h"
 
 namespace flashmask::check {
 
-/// The words of cuda/tile_map.h from the host's run lists.
+/// The words of cuda/plan/tile_map.h from the host's run lists.
 inline std::vector<std::uint32_t> words_of(const RunLists& lists, std::int64_t count, int words) {
   std::vector<std::uint32_t> map(static_cast<std::size_t>(count) * 2 * static_cast<std::size_t>(words), 0);
   for (std::int64_t list = 0; list < count; ++list)

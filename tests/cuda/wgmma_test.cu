@@ -4,9 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "cuda/common/arithmetic.cuh"
 #include "cuda/device_array.cuh"
-#include "cuda/sm90/ptx.h"
-#include "cuda/sm90/wgmma.h"
+#include "cuda/sm90/instructions/ptx.h"
+#include "cuda/sm90/instructions/wgmma.h"
 
 /// One product of 64 × N over 128 k, in each form the kernels take, against sums on the host. Small integers: sums are
 /// exact.

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+/// Instructions of every GPU since sm_80 that C++ has no name for.
+namespace flashmask::cuda {
+
+/// Of this thread in its warp. Read anew each time: a register that is not held is one that does not spill.
+__device__ __forceinline__ int lane_index() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
+/// 2^x, 0 for −inf.
+__device__ __forceinline__ float exp2_approximate(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+/// Two numbers rounded to T in one word, `low` in its low half.
+template <class T>
+__device__ __forceinline__ std::uint32_t pack(float low, float high);
+
+template <>
+__device__ __forceinline__ std::uint32_t pack<__nv_bfloat16>(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+template <>
+__device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+/// The two numbers of such a word.
+template <class T>
+__device__ __forceinline__ float2 unpack(std::uint32_t packed);
+
+template <>
+__device__ __forceinline__ float2 unpack<__nv_bfloat16>(std::uint32_t packed) {
+  return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xFFFF0000U)};
+}
+
+template <>
+__device__ __forceinline__ float2 unpack<__half>(std::uint32_t packed) {
+  return __half22float2(reinterpret_cast<const __half2&>(packed));
+}
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "cuda/common/mask_view.h"
+
+/// How kernels read a mask of cells.
+namespace flashmask::cuda {
+
+/// Which of the cells of `words` it is: one of its own, or one that all cells of a kind share.
+__device__ __forceinline__ std::uint32_t find_cell(const BitCells& cells, int list, int cell_row, int cell_column) {
+  if (cell_row >= cells.rows || cell_column >= cells.columns) return cells.bits.stored + DeviceBits::kSkipped;
+  const std::int64_t row = static_cast<std::int64_t>(list) * cells.rows + cell_row;
+  if (cells.bits.index == nullptr) return static_cast<std::uint32_t>(row * cells.columns + cell_column);
+  const std::int64_t at = row * ((cells.columns + 31) / 32) + cell_column / 32;
+  const uint4 entry = __ldg(reinterpret_cast<const uint4*>(cells.bits.index) + at);
+  const CellEntry found{entry.x, entry.y, entry.z, entry.w};
+  const std::uint32_t bit = 1U << cell_column % 32;
+  if (found.stored & bit) return found.first + __popc(found.stored & (bit - 1));
+  const bool full = (found.full & bit) != 0, last = cell_column + 1 == cells.columns;
+  return cells.bits.stored + (!full ? DeviceBits::kSkipped : last ? DeviceBits::kFullAtEnd : DeviceBits::kFull);
+}
+
+/// [half][64]: word r of half h has columns 32 h … 32 h + 31 of row r, in the order of fragments, 1 = masked.
+__device__ __forceinline__ const std::uint32_t* row_words(const BitCells& cells, std::uint32_t cell) {
+  return cells.bits.words + static_cast<std::int64_t>(cell) * DeviceBits::kCellWords;
+}
+
+/// [half][64]: word c of half h has rows 32 h … 32 h + 31 of column c, likewise.
+__device__ __forceinline__ const std::uint32_t* column_words(const BitCells& cells, std::uint32_t cell) {
+  return row_words(cells, cell) + DeviceBits::kCellWords / 2;
+}
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/arithmetic.cuh"
+#include "cuda/common/intervals.cuh"
+
+/// Which scores of a tile the thread of a consumer has to hide, as bits. It holds transposed scores: of key h (the
+/// thread's first and that 8 further on) the rows 8 i + 2 (lane % 4) and + 1 are bits h · kRows / 4 + 2 i and + 1;
+/// 1 = masked. What lies past the last key is masked in every row.
+namespace flashmask::cuda {
+
+/// A tile of rows as consumers find it, and a tile of keys.
+struct MaskedTile {
+  int list;  // of the mask's (batch, head)
+  int first_row;
+  int first_key;
+  int stage;
+};
+
+/// From a mask of intervals: consumers read those of their warp's keys once a list, into shared memory that is the
+/// warp's own. Memory is their part of the block's; nothing is copied a tile.
+template <int kRows, int kColumns>
+class ColumnIntervals {
+ public:
+  static constexpr int kWords = kRows / 64, kCopiedBytes = 0;
+  struct alignas(16) Memory {
+    int4 keys[kColumns];
+  };
+
+  static __device__ __forceinline__ void copy(Memory&, const MaskView&, const MaskedTile&, std::uint64_t*) {}
+
+  /// `own_keys`: where the warp's 16 begin in the tile.
+  __device__ __forceinline__ ColumnIntervals(Memory& memory, const MaskView& mask, int own_keys)
+      : mask_(mask), keys_(memory.keys + own_keys), own_keys_(own_keys) {}
+
+  /// Before the first tile of other keys: `list` is that tile's.
+  __device__ __forceinline__ void begin_keys(int list, int first_key) {
+    read_keys(list, first_key + own_keys_);
+    list_ = list;
+  }
+
+  __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) {
+    if (tile.list != list_) begin_keys(tile.list, tile.first_key);
+    find_words(words, keys_, tile.first_row);
+  }
+
+  /// The intervals of all keys of a tile, by a warp that reads them for others.
+  class Keys {
+   public:
+    __device__ __forceinline__ Keys(const MaskView& mask, const MaskedTile& tile) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 32; ++i)
+        load_intervals(mask, tile.list, tile.first_key + 32 * i + lane_index(), ends_[i]);
+    }
+    __device__ __forceinline__ void store(Memory& memory) const {
+#pragma unroll
+      for (int i = 0; i < kColumns / 32; ++i)
+        memory.keys[32 * i + lane_index()] = {ends_[i][0], ends_[i][1], ends_[i][2], ends_[i][3]};
+    }
+
+   private:
+    std::int32_t ends_[kColumns / 32][4];  // of a key a lane
+  };
+
+  /// Of what Keys stored; `own_keys`: where the warp's 16 begin in the tile.
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const Memory& memory, int own_keys,
+                                                    int first_row) {
+    find_words(words, memory.keys + own_keys, first_row);
+  }
+
+ private:
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const int4* keys, int first_row) {
+    const int lane = lane_index(), first = lane % 4 * 2;
+    const std::uint32_t low = bits(keys[lane / 4], first_row, first);
+    const std::uint32_t high = bits(keys[lane / 4 + 8], first_row, first);
+    if constexpr (kRows == 64) {
+      words[0] = low | high << 16;
+    } else {
+      words[0] = low;
+      words[1] = high;
+    }
+  }
+
+  /// Two of the four arrays a lane.
+  __device__ __forceinline__ void read_keys(int list, int first_key) const {
+    const int lane = lane_index(), key = first_key + lane % 16;
+    const bool exists = key < mask_.columns;
+    const std::int64_t at = static_cast<std::int64_t>(list) * mask_.columns + key;
+    const bool second = lane >= 16;
+    const int begin = exists ? __ldg(mask_.intervals[0 + 2 * second] + at) : 0;
+    const int end = exists ? __ldg(mask_.intervals[1 + 2 * second] + at) : 1 << 30;
+    __syncwarp();
+    reinterpret_cast<int2*>(keys_ + lane % 16)[second] = {begin, end};
+    __syncwarp();
+  }
+
+  static __device__ __forceinline__ std::uint32_t bits(const int4& ends, int first_row, int first) {
+    return bits_between(below(ends.x - first_row, first), below(ends.y - first_row, first)) |
+           bits_between(below(ends.z - first_row, first), below(ends.w - first_row, first));
+  }
+
+  /// How many of the thread's rows, every eight from `first` on two, lie before `end`.
+  static __device__ __forceinline__ int below(int end, int first) {
+    const int rows = min(max(end, 0), kRows) - first;
+    return ((rows + 7) >> 3) + ((rows + 6) >> 3);
+  }
+
+  static __device__ __forceinline__ std::uint32_t bits_between(int begin, int end) {
+    std::uint32_t bits;
+    asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(begin), "r"(end - begin));
+    return bits;
+  }
+
+  const MaskView& mask_;
+  int4* keys_;
+  int own_keys_;
+  int list_ = -1;  // whose keys were read
+};
+
+}  // namespace flashmask::cuda

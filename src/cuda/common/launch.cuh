@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <type_traits>
+
+#include "cuda/runtime/status.h"
+
+namespace flashmask::cuda {
+
+/// Launches blocks of a kernel that share a Memory each; the kernel knows how much there is. `what` is called so where
+/// that fails.
+template <class Memory, class... Parameters>
+void launch(const std::string& what, void (*kernel)(Parameters...), int blocks, int threads, cudaStream_t stream,
+            const std::type_identity_t<Parameters>&... arguments) {
+  constexpr int kBytes = sizeof(Memory);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), what + ": shared memory");
+  kernel<<<blocks, threads, kBytes, stream>>>(arguments...);
+  check(cudaGetLastError(), what);
+}
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,105 @@
+#include <algorithm>
+
+#include "cuda/common/row_statistics.cuh"
+#include "cuda/common/row_statistics.h"
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/status.h"
+
+namespace flashmask::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = 64;    // that a block takes at once
+constexpr int kBlocks = 32;  // of a multiprocessor
+
+struct Rows {
+  const void *o, *grad_o;
+  std::int64_t o_batch, o_row, o_head, grad_o_batch, grad_o_row, grad_o_head;  // strides in elements
+  LseView lse;
+  int query_length, query_heads, value_dim;
+  int heads;  // of all batch entries
+  RowStatistics out;
+  TileChoice choice;
+};
+
+/// Of 64 rows of a head, by a block: kDim / 8 threads a row, 16 bytes a thread.
+template <class T, int kDim>
+__device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head, int first) {
+  constexpr int kLanes = kDim / 8, kRowsAtOnce = kThreads / kLanes, kTurns = kRows / kRowsAtOnce;
+  const std::int64_t batch = flat_head / rows.query_heads, head = flat_head % rows.query_heads;
+  const int column = threadIdx.x % kLanes * 8;
+  const T* const o = static_cast<const T*>(rows.o) + batch * rows.o_batch + head * rows.o_head + column;
+  const T* const grad_o =
+      static_cast<const T*>(rows.grad_o) + batch * rows.grad_o_batch + head * rows.grad_o_head + column;
+  uint4 values[kTurns] = {}, gradients[kTurns] = {};
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int row = first + turn * kRowsAtOnce + threadIdx.x / kLanes;
+    if (row >= rows.query_length || column >= rows.value_dim) continue;
+    values[turn] = __ldg(reinterpret_cast<const uint4*>(o + row * rows.o_row));
+    gradients[turn] = __ldg(reinterpret_cast<const uint4*>(grad_o + row * rows.grad_o_row));
+  }
+  // Lane i of a row keeps turn i, and asks for what is given of that row while the others are on their way.
+  const int turn = threadIdx.x % kLanes, own_row = first + turn * kRowsAtOnce + threadIdx.x / kLanes;
+  const RowLse lse(rows.lse, static_cast<int>(batch), static_cast<int>(head),
+                   turn < kTurns ? own_row : rows.query_length);
+  float own = 0;
+#pragma unroll
+  for (int i = 0; i < kTurns; ++i) {
+    float sum = dot<T>(values[i], gradients[i]);
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
+    if (turn == i) own = sum;
+  }
+  if (turn < kTurns) lse.store(rows.out, flat_head * rows.out.padded + own_row, own);
+}
+
+/// Blocks take all rows in turns: where others have the work, few begin.
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
+  if (!rows.choice.has_the_work()) return;
+  const int in_head = static_cast<int>(rows.out.padded) / kRows;
+  for (int at = blockIdx.x; at < rows.heads * in_head; at += gridDim.x)
+    find_statistics<T, kDim>(rows, at / in_head, at % in_head * kRows);
+}
+
+template <class T>
+void launch(const Rows& rows, int head_dim, cudaStream_t stream) {
+  const std::int64_t pieces = rows.heads * rows.out.padded / kRows;
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(pieces, multiprocessors() * kBlocks));
+  if (head_dim == 64)
+    compute_row_statistics<T, 64><<<blocks, kThreads, 0, stream>>>(rows);
+  else if (head_dim == 128)
+    compute_row_statistics<T, 128><<<blocks, kThreads, 0, stream>>>(rows);
+  else
+    compute_row_statistics<T, 256><<<blocks, kThreads, 0, stream>>>(rows);
+  check(cudaGetLastError(), "backward: compute_row_statistics");
+}
+
+}  // namespace
+
+void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const TileChoice& choice,
+                           const BackwardWorkspace& workspace, int head_dim, cudaStream_t stream) {
+  const auto &o = tensors.o, &grad_o = tensors.grad_o;
+  const Rows rows{.o = o.data,
+                  .grad_o = grad_o.data,
+                  .o_batch = o.strides[0],
+                  .o_row = o.strides[1],
+                  .o_head = o.strides[2],
+                  .grad_o_batch = grad_o.strides[0],
+                  .grad_o_row = grad_o.strides[1],
+                  .grad_o_head = grad_o.strides[2],
+                  .lse = lse_view(problem, tensors),
+                  .query_length = static_cast<int>(problem.query_length),
+                  .query_heads = static_cast<int>(problem.query_heads),
+                  .value_dim = static_cast<int>(problem.value_dim),
+                  .heads = static_cast<int>(problem.batch * problem.query_heads),
+                  .out = workspace.rows,
+                  .choice = choice};
+  if (problem.dtype == DType::bf16)
+    launch<__nv_bfloat16>(rows, head_dim, stream);
+  else
+    launch<__half>(rows, head_dim, stream);
+}
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,60 @@
+#pragma once
+
+#include "cuda/common/arithmetic.cuh"
+#include "cuda/common/backward_workspace.h"
+#include "flashmask/attention.h"
+
+/// The arithmetic of row statistics (backward_workspace.h), for the kernels that find them.
+namespace flashmask::cuda {
+
+/// What is given of rows beside o and its gradient; strides in elements.
+struct LseView {
+  const float *lse, *grad_lse;  // grad_lse: null where there is none
+  std::int64_t lse_batch, lse_head, grad_lse_batch, grad_lse_head;
+  int query_length;
+};
+
+inline LseView lse_view(const Problem& problem, const BackwardTensors& tensors) {
+  const auto &lse = tensors.lse, &grad_lse = tensors.grad_lse;
+  return {.lse = static_cast<const float*>(lse.data),
+          .grad_lse = grad_lse.present() ? static_cast<const float*>(grad_lse.data) : nullptr,
+          .lse_batch = lse.strides[0],
+          .lse_head = lse.strides[1],
+          .grad_lse_batch = grad_lse.strides[0],
+          .grad_lse_head = grad_lse.strides[1],
+          .query_length = static_cast<int>(problem.query_length)};
+}
+
+/// lse and its gradient in a row; −∞ past the last one, as where nothing is seen.
+struct RowLse {
+  float lse, gradient;
+
+  __device__ __forceinline__ RowLse(const LseView& view, int batch, int head, int row) : lse(-INFINITY), gradient(0) {
+    if (row >= view.query_length) return;
+    lse = view.lse[batch * view.lse_batch + head * view.lse_head + row];
+    if (view.grad_lse != nullptr)
+      gradient = view.grad_lse[batch * view.grad_lse_batch + head * view.grad_lse_head + row];
+  }
+
+  /// `dot`: Σ o · grad_o of the row, which lies at `at` in the workspace.
+  __device__ __forceinline__ void store(const RowStatistics& out, std::int64_t at, float dot) const {
+    const bool sees = lse != -INFINITY;
+    out.lse_log2[at] = sees ? lse * 1.44269504088896F : INFINITY;
+    out.dot[at] = sees ? dot - gradient : 0;
+  }
+};
+
+/// Of 8 numbers of T each.
+template <class T>
+__device__ __forceinline__ float dot(const uint4& a, const uint4& b) {
+  const std::uint32_t left[4] = {a.x, a.y, a.z, a.w}, right[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 x = unpack<T>(left[i]), y = unpack<T>(right[i]);
+    sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
+  }
+  return sum;
+}
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/arithmetic.cuh"
+
+/// From accumulators straight to rows of 16-bit numbers in global memory.
+namespace flashmask::cuda {
+
+template <int kDistance>
+__device__ __forceinline__ void exchange_in_quad(std::uint32_t& low, std::uint32_t& high, int quad) {
+  const bool upper = (quad & kDistance) != 0;
+  const std::uint32_t received = __shfl_xor_sync(~0U, upper ? low : high, kDistance);
+  (upper ? low : high) = received;
+}
+
+/// words[i] of thread t becomes words[t] of thread i.
+__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int quad) {
+  exchange_in_quad<1>(words[0], words[1], quad);
+  exchange_in_quad<1>(words[2], words[3], quad);
+  exchange_in_quad<2>(words[0], words[2], quad);
+  exchange_in_quad<2>(words[1], words[3], quad);
+}
+
+/// Rows of a head's result from `first` on, the thread's own, times their factors. Four groups of eight columns at a
+/// time: a quad exchanges words, so that each thread stores 16 bytes of one group.
+template <class T, int kCount>
+__device__ __forceinline__ void store_rows(const float (&d)[kCount], const float (&factor)[2], T* out,
+                                           std::int64_t row_stride, int first, int rows, int dim) {
+  const int quad = lane_index() % 4;
+#pragma unroll
+  for (int group = 0; group < kCount / 16; ++group) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      std::uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = (group * 4 + i) * 4 + row * 2;
+        words[i] = pack<T>(d[at] * factor[row], d[at + 1] * factor[row]);
+      }
+      transpose_in_quad(words, quad);
+      const int column = group * 32 + quad * 8;
+      const int at_row = first + 8 * row;
+      if (at_row < rows && column < dim)
+        __stcs(reinterpret_cast<uint4*>(out + at_row * row_stride + column),
+               make_uint4(words[0], words[1], words[2], words[3]));
+    }
+  }
+}
+
+}  // namespace flashmask::cuda

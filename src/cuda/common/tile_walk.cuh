@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/row_arguments.h"
+
+namespace flashmask::cuda {
+
+struct TileCount {
+  int masked = 0, full = 0;
+};
+
+/// The tiles of one row tile, as a warp walks them: partial tiles, then full ones, each from left to right. Full tiles
+/// that need bits all the same walk with the partial ones. kMayBeRagged: whether the view may be.
+template <bool kMayBeRagged = true>
+struct MapRow {
+  const std::uint32_t* row;
+  const TileMapView& map;
+  int list;
+
+  __device__ __forceinline__ MapRow(const TileMapView& view, int batch, int head, int row_tile)
+      : map(view), list((view.batch == 1 ? 0 : batch) * view.heads + head / view.head_ratio) {
+    row = view.tiles + (static_cast<std::int64_t>(list) * view.row_tiles + row_tile) * 2 * view.words;
+  }
+
+  __device__ __forceinline__ std::uint32_t tail(int word) const {
+    return kMayBeRagged && map.ragged && word == map.words - 1 ? 1U << ((map.column_tiles - 1) % 32) : 0;
+  }
+  __device__ __forceinline__ std::uint32_t existing(int word) const {
+    const int tiles = map.column_tiles - 32 * word;
+    return tiles >= 32 ? ~0U : (1U << tiles) - 1;
+  }
+  __device__ __forceinline__ std::uint32_t masked(int word) const {
+    return row[word] | (row[map.words + word] & tail(word));
+  }
+  __device__ __forceinline__ std::uint32_t full(int word) const { return row[map.words + word] & ~tail(word); }
+  __device__ __forceinline__ std::uint32_t visited(int word) const { return row[word] | row[map.words + word]; }
+  __device__ __forceinline__ std::uint32_t skipped(int word) const { return ~visited(word) & existing(word); }
+
+  __device__ __forceinline__ TileCount count(int lane) const {
+    TileCount count;
+#pragma unroll 1
+    for (int word = lane; word < map.words; word += 32) {
+      count.masked += __popc(masked(word));
+      count.full += __popc(full(word));
+    }
+    count.masked = __reduce_add_sync(~0U, count.masked);
+    count.full = __reduce_add_sync(~0U, count.full);
+    return map.visit_all ? TileCount{map.column_tiles, 0} : count;
+  }
+
+  template <class Body>
+  __device__ __forceinline__ void for_each_masked_tile(int lane, const Body& body) const {
+    walk(lane, map.visit_all ? 3 : 1, [&](int tile, int) { body(tile); });
+  }
+  template <class Body>
+  __device__ __forceinline__ void for_each_tile(int lane, const Body& body) const {
+    walk(lane, map.visit_all ? 3 : 2, [&](int tile, int) { body(tile); });
+  }
+  /// body(tile, whether it needs bits)
+  template <class Body>
+  __device__ __forceinline__ void for_each_marked_tile(int lane, const Body& body) const {
+    walk(lane, map.visit_all ? 3 : 2, [&](int tile, int kind) { body(tile, map.visit_all || kind == 0); });
+  }
+
+ private:
+  /// Partial tiles, full ones, skipped ones. One loop over the three keeps one copy of the body.
+  template <class Body>
+  __device__ __forceinline__ void walk(int lane, int kinds, const Body& body) const {
+    for (int kind = 0; kind < kinds; ++kind) {
+      for (int first = 0; first < map.words; first += 32) {
+        const std::uint32_t own = first + lane < map.words ? tiles_of(kind, first + lane) : 0;
+        for (std::uint32_t some = __ballot_sync(~0U, own != 0); some != 0; some &= some - 1) {
+          const int holder = __ffs(some) - 1;
+          for (std::uint32_t word = __shfl_sync(~0U, own, holder); word != 0; word &= word - 1)
+            body((first + holder) * 32 + __ffs(word) - 1, kind);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ std::uint32_t tiles_of(int kind, int word) const {
+    return kind == 0 ? masked(word) : kind == 1 ? full(word) : skipped(word);
+  }
+};
+
+}  // namespace flashmask::cuda

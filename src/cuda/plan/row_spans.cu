@@ -1,0 +1,146 @@
+#include <algorithm>
+
+#include "cuda/plan/row_spans.h"
+#include "cuda/plan/words.cuh"
+#include "cuda/runtime/status.h"
+
+namespace flashmask::cuda {
+namespace {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+/// Groups of columns that a lane loads before it looks at the first, and row tiles likewise.
+constexpr int kGroupsAtOnce = 4, kRowsAtOnce = 8;
+/// All blocks, and those that take the same row tiles and so add to the same words.
+constexpr int kMostBlocks = 1024, kMostShares = 128;
+
+/// A map by columns of tiles; a group is 32 columns of one list.
+struct MapByColumn {
+  const std::uint32_t* map;
+  int row_tiles, column_tiles, row_words, column_words, groups;
+
+  __device__ int first_column(int group) const { return group % column_words * 32; }
+  /// Which of 32 row tiles a lane's column of a group visits, partial and full: apart, since whoever joins them waits
+  /// for both. None past the last group.
+  __device__ uint2 visited(int group, int word) const {
+    const int column = first_column(group) + static_cast<int>(threadIdx.x % 32);
+    if (group >= groups || column >= column_tiles) return {};
+    const std::int64_t line = std::int64_t{group / column_words} * column_tiles + column;
+    const std::uint32_t* partial = map + line * 2 * row_words + word;
+    return {partial[0], partial[row_words]};
+  }
+};
+
+/// The first column tile, counted from the end so that 0 is none, and the end of the last one: by both the greater
+/// wins.
+struct Ends {
+  int from_end = 0, until = 0;
+
+  __device__ void add(const Ends& other) {
+    from_end = max(from_end, other.from_end);
+    until = max(until, other.until);
+  }
+  /// Of the lane so many before; of the first ones their own.
+  __device__ Ends of_lane_before(int distance) const {
+    return {__shfl_up_sync(kAllLanes, from_end, distance), __shfl_up_sync(kAllLanes, until, distance)};
+  }
+};
+
+/// Of a lane's row tile of the word, over every so many groups.
+__device__ Ends find_ends(const MapByColumn& by, int word, int first, int step) {
+  Ends ends;
+  for (int group = first; group < by.groups; group += kGroupsAtOnce * step) {
+    uint2 rows[kGroupsAtOnce];
+    std::uint32_t columns[kGroupsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kGroupsAtOnce; ++i) rows[i] = by.visited(group + i * step, word);
+#pragma unroll
+    for (int i = 0; i < kGroupsAtOnce; ++i) columns[i] = transpose(rows[i].x | rows[i].y);
+#pragma unroll
+    for (int i = 0; i < kGroupsAtOnce; ++i) {
+      const int column = by.first_column(group + i * step);
+      if (columns[i] != 0)
+        ends.add({by.column_tiles - column - __ffs(columns[i]) + 1, column + 32 - __clz(columns[i])});
+    }
+  }
+  return ends;
+}
+
+/// Of the threads before this one, and of `all`, to which those of the whole block are added.
+__device__ Ends ends_before(Ends own, Ends& all) {
+  __shared__ Ends of_warps[kWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int distance = 1; distance < 32; distance *= 2) own.add(own.of_lane_before(distance));
+  if (lane == 31) of_warps[warp] = own;
+  Ends before = all;
+  const Ends of_lanes = own.of_lane_before(1);
+  if (lane != 0) before.add(of_lanes);
+  __syncthreads();
+  for (int other = 0; other < kWarps; ++other) {
+    if (other < warp) before.add(of_warps[other]);
+    all.add(of_warps[other]);
+  }
+  __syncthreads();
+  return before;
+}
+
+/// Each row tile's end becomes the greatest of those up to it, and its begin the least of those from it on.
+__device__ void accumulate(const MapByColumn& by, const RowSpans& spans) {
+  Ends all;
+  for (int first = 0; first < by.row_tiles; first += kThreads * kRowsAtOnce) {
+    const int own = first + static_cast<int>(threadIdx.x) * kRowsAtOnce;
+    // Begins are taken from the last row tile on, so that both run the same way.
+    const auto from = [&](int i) { return spans.from + (by.row_tiles - 1 - own - i); };
+    const auto until = [&](int i) { return spans.until + own + i; };
+    Ends ends[kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i)
+      if (own + i < by.row_tiles) ends[i] = {*from(i), *until(i)};
+#pragma unroll
+    for (int i = 1; i < kRowsAtOnce; ++i) ends[i].add(ends[i - 1]);
+    const Ends before = ends_before(ends[kRowsAtOnce - 1], all);
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      if (own + i >= by.row_tiles) break;
+      ends[i].add(before);
+      *from(i) = by.column_tiles - ends[i].from_end;
+      *until(i) = ends[i].until;
+    }
+  }
+}
+
+/// A warp takes a word of row tiles through a share of the groups; its block's others take words that lie beside it
+/// in the cache. The last block to end puts it all together.
+__global__ void __launch_bounds__(kThreads) find_spans(MapByColumn by, RowSpans spans) {
+  __shared__ bool is_last;
+  const int word = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), row_tile = word * 32 + threadIdx.x % 32;
+  if (word < by.row_words) {
+    const Ends ends = find_ends(by, word, static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y));
+    if (row_tile < by.row_tiles && ends.until > 0) {
+      atomicMax(spans.from + row_tile, ends.from_end);
+      atomicMax(spans.until + row_tile, ends.until);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    is_last = atomicAdd(spans.done, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last) accumulate(by, spans);
+}
+
+}  // namespace
+
+void find_row_spans(const std::uint32_t* by_column, const TileCounts& tiles, const RowSpans& spans,
+                    cudaStream_t stream) {
+  const MapByColumn by{by_column,         tiles.rows,           tiles.columns,
+                       tiles.row_words(), tiles.column_words(), tiles.lists * tiles.column_words()};
+  if (by.row_words == 0 || by.groups == 0) return;
+  const int blocks = divide_up(by.row_words, kWarps);
+  const int shares = std::min({by.groups, kMostShares, std::max(kMostBlocks / blocks, 1)});
+  find_spans<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(shares)), kThreads, 0, stream>>>(by, spans);
+  check(cudaGetLastError(), "plan: find_spans");
+}
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,145 @@
+#pragma once
+
+#include "cuda/sm90/backward/column_consumer.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// A warpgroup of the column kernel without the gradient of q: the products of one tile of rows run behind the scores
+/// of the next, which keeps that tile's stages. Of a gradient that the shape leaves out there is one number, never
+/// used.
+template <class Shape>
+class CarriedColumnConsumer : ColumnConsumer<Shape> {
+  using Base = ColumnConsumer<Shape>;
+  using Base::kScores, Base::kGradients, Base::kSteps, Base::shared_, Base::work_, Base::tile_phase_, Base::release,
+      Base::arguments_;
+  using typename Base::Words, typename Base::T;
+  static constexpr bool kOfKeys = Shape::kOfKeys, kOfValues = Shape::kOfValues;
+  using KeyGradient = float[kOfKeys ? kGradients : 1];
+  using ValueGradient = float[kOfValues ? kGradients : 1];
+  using Packed = std::uint32_t[kSteps][4];
+
+ public:
+  using Base::Base;
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      barrier_wait(&shared_.work_full[work_.slot], work_.phase);
+      const ColumnWork& work = shared_.work[work_.slot];
+      const int steps = work.steps;
+      if (steps < 0) break;
+      KeyGradient grad_k;
+      ValueGradient grad_v;
+      clear(grad_k);
+      clear(grad_v);
+      if (steps > 0) attend(grad_k, grad_v, steps);
+      Base::store(grad_k, grad_v, work);
+      release(&shared_.work_empty[work_.slot]);
+      work_.advance();
+    }
+  }
+
+ private:
+  template <int kCount>
+  static __device__ __forceinline__ void clear(float (&gradient)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) gradient[i] = 0;
+    pin(gradient);
+  }
+
+  __device__ __forceinline__ void attend(KeyGradient& grad_k, ValueGradient& grad_v, int steps) {
+    Packed p, grad_s;
+    Base::begin_keys();
+    queries_.begin();
+    gradients_.begin();
+    barrier_wait(&shared_.k_full, tile_phase_);
+    if constexpr (kOfKeys) barrier_wait(&shared_.v_full, tile_phase_);
+    step<true>(grad_k, grad_v, p, grad_s);
+#pragma unroll 1
+    for (int left = steps - 1; left > 0; --left) step<false>(grad_k, grad_v, p, grad_s);
+    add_products(grad_k, grad_v, p, grad_s);
+    wgmma_wait<0>();
+    finish_products(grad_k, grad_v);
+    release(&shared_.k_empty);
+    if constexpr (kOfKeys) release(&shared_.v_empty);
+    tile_phase_ ^= 1;
+  }
+
+  template <bool kFirst>
+  __device__ __forceinline__ void step(KeyGradient& grad_k, ValueGradient& grad_v, Packed& p, Packed& grad_s) {
+    if constexpr (!kFirst) add_products(grad_k, grad_v, p, grad_s);
+    float s[kScores];
+    const int stage = kFirst || !kOfKeys ? queries_.stage() : queries_.next();
+    barrier_wait(&shared_.q_full[stage], queries_.phase(stage));
+    const RowStep row_step = shared_.steps[stage];
+    wgmma_fence();
+    Base::multiply_rows(s, shared_.k, shared_.q[stage]);
+    std::uint32_t masked[Words::kWords];
+    if (row_step.masked != 0) Base::load_words(masked, row_step, stage);
+    if constexpr (!kFirst) {
+      wgmma_wait<1>();
+      finish_products(grad_k, grad_v);
+    }
+    if constexpr (kOfKeys) {
+      float grad_p[kScores];
+      const int gradient = gradients_.stage();
+      barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
+      wgmma_fence();
+      Base::multiply_rows(grad_p, shared_.v, shared_.grad_o[gradient]);
+      wgmma_wait<1>();
+      find_probabilities(s, masked, row_step, stage);
+      // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
+      barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
+      wgmma_wait<0>();
+      pin(grad_p);
+      typename Base::RowPairs dots;
+      load_pairs(dots, shared_.dot[gradient]);
+      differentiate_turned(grad_p, s, dots);
+      pack_all<T>(grad_s, grad_p);
+      if constexpr (!kOfValues) let_go(shared_.grad_o_empty, gradients_);
+    } else {
+      wgmma_wait<0>();
+      find_probabilities(s, masked, row_step, stage);
+      let_go(shared_.q_empty, queries_);
+    }
+    if constexpr (kOfValues) pack_all<T>(p, s);
+  }
+
+  __device__ __forceinline__ void find_probabilities(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords],
+                                                     const RowStep& row_step, int stage) {
+    pin(s);
+    if (row_step.masked != 0) hide_turned(s, masked);
+    typename Base::RowPairs lse;
+    load_pairs(lse, shared_.lse_log2[stage]);
+    exponentiate_turned(s, arguments_.scale_log2, lse);
+    pin(s);
+  }
+
+  __device__ __forceinline__ void add_products(KeyGradient& grad_k, ValueGradient& grad_v, const Packed& p,
+                                               const Packed& grad_s) {
+    const int gradient = gradients_.stage();
+    if constexpr (!kOfKeys) barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
+    pin(grad_k);
+    pin(grad_v);
+    wgmma_fence();
+    if constexpr (kOfValues) Base::multiply_scores(grad_v, p, shared_.grad_o[gradient]);
+    if constexpr (kOfKeys) Base::multiply_scores(grad_k, grad_s, shared_.q[queries_.stage()]);
+  }
+
+  __device__ __forceinline__ void finish_products(KeyGradient& grad_k, ValueGradient& grad_v) {
+    pin(grad_k);
+    pin(grad_v);
+    if constexpr (kOfKeys) let_go(shared_.q_empty, queries_);
+    if constexpr (kOfValues) let_go(shared_.grad_o_empty, gradients_);
+  }
+
+  template <int kStages>
+  __device__ __forceinline__ void let_go(std::uint64_t (&empty)[kStages], StagePosition<kStages>& position) {
+    release(&empty[position.stage()]);
+    position.advance();
+  }
+
+  StagePosition<Shape::kStages> queries_;
+  StagePosition<Shape::kGradientStages> gradients_;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,343 @@
+#pragma once
+
+#include "cuda/common/scores.cuh"
+#include "cuda/common/store_rows.cuh"
+#include "cuda/sm90/backward/column_memory.cuh"
+#include "cuda/sm90/instructions/tile_products.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// A warpgroup: 64 keys of every key tile. Scores are transposed, a thread holds parts of two keys: probabilities and
+/// gradients of scores are then, packed, operands of the products that sum over rows, and only the latter go through
+/// shared memory, for the gradient of q.
+template <class Shape>
+class ColumnConsumer {
+ protected:
+  using T = typename Shape::Element;
+  using Words = typename Shape::Mask;
+  static constexpr int kScores = Shape::kRows / 2;
+  static constexpr int kGradients = Shape::kHeadDim / 2;
+  static constexpr int kSteps = Shape::kRows / 16;
+  static constexpr int kQuerySums = 32;  // of 64 rows by 64 columns, the group's part of the tile
+  static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
+  using RowPairs = cuda::RowPairs<Shape::kRows>;
+
+ public:
+  __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
+      : shared_(shared),
+        arguments_(arguments),
+        group_(__shfl_sync(~0U, threadIdx.x / 128 - 1, 0)),
+        words_(shared.mask, arguments.mask, first_key()) {}
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      barrier_wait(&shared_.work_full[work_.slot], work_.phase);
+      const int steps = shared_.work[work_.slot].steps;
+      if (steps < 0) break;
+      float grad_k[kGradients], grad_v[kGradients];
+#pragma unroll
+      for (int i = 0; i < kGradients; ++i) grad_k[i] = grad_v[i] = 0;
+      pin(grad_k);
+      pin(grad_v);
+      if (steps > 0) attend(grad_k, grad_v, steps);
+      store(grad_k, grad_v, shared_.work[work_.slot]);
+      release(&shared_.work_done[work_.slot]);
+      work_.advance();
+    }
+  }
+
+ protected:
+  static __device__ __forceinline__ int lane() { return lane_index(); }
+  /// Of the warp's 16 keys, in the tile.
+  static __device__ __forceinline__ int first_key() { return (threadIdx.x / 32 - 4) * 16; }
+
+  __device__ __forceinline__ void release(std::uint64_t* barrier) {
+    __syncwarp();
+    if (lane() == 0) barrier_arrive(barrier);
+  }
+
+  __device__ __forceinline__ void attend(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
+    begin_keys();
+    barrier_wait(&shared_.k_full, tile_phase_);
+    barrier_wait(&shared_.v_full, tile_phase_);
+    if constexpr (Shape::kLate) {
+      late_steps(grad_k, grad_v, steps);
+    } else {
+#pragma unroll 1
+      for (int left = steps;;) {
+        step<0>(grad_k, grad_v);
+        if (--left == 0) break;
+        step<1>(grad_k, grad_v);
+        if (--left == 0) break;
+      }
+    }
+    release(&shared_.k_empty);
+    release(&shared_.v_empty);
+    tile_phase_ ^= 1;
+  }
+
+  __device__ __forceinline__ void begin_keys() {
+    const ColumnWork& work = shared_.work[work_.slot];
+    words_.begin_keys(work.list, work.column_tile * Shape::kColumns);
+  }
+
+  /// Stages are known when compiling: every key tile begins at the first.
+  __device__ __forceinline__ void late_steps(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
+    float grad_q[kQuerySums];
+    late_step<0, true>(grad_k, grad_v, grad_q);
+#pragma unroll 1
+    for (int left = steps - 1;;) {
+      if (left-- == 0) return finish_queries<0>(grad_q);
+      late_step<1, false>(grad_k, grad_v, grad_q);
+      if (left-- == 0) return finish_queries<1>(grad_q);
+      late_step<0, false>(grad_k, grad_v, grad_q);
+    }
+  }
+
+  /// The gradient of q of the last tile, which lies in this stage, behind that of the tile before it.
+  template <int kStage>
+  __device__ __forceinline__ void finish_queries(const float (&of_tile_before)[kQuerySums]) {
+    float grad_q[kQuerySums];
+    multiply_tile<kStage>(grad_q);
+    add_kept_tile(of_tile_before);
+    wgmma_wait<0>();
+    pin(grad_q);
+    release(&shared_.grad_s_empty[kStage]);
+    add_to_queries(grad_q, tile_before_);
+  }
+
+  /// A tile of rows, and the gradient of q of the one before: its operand, half of it from the other warpgroup, has had
+  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored. It is added
+  /// to global memory in the next step, behind the product for the scores: additions hold their registers until they
+  /// have left, and whatever reads shared memory waits for them, so that statistics are read before. Registers are
+  /// short: probabilities are read back from their packed form.
+  template <int kStage, bool kFirst>
+  __device__ __forceinline__ void late_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients],
+                                            float (&grad_q)[kQuerySums]) {
+    float s[kScores], grad_p[kScores];
+    std::uint32_t p[kSteps][4], grad_s[kSteps][4];
+    RowPairs lse, dots;
+    barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
+    const RowStep row_step = shared_.steps[kStage];
+    load_pairs(lse, shared_.lse_log2[kStage]);
+    wgmma_fence();
+    multiply_rows(s, shared_.k, shared_.q[kStage]);
+    std::uint32_t masked[Words::kWords];
+    if (row_step.masked != 0) {
+      if constexpr (Shape::kLeavesOut) {
+        // Not before the product is asked for: every step would wait for what it is about.
+        if ((row_step.masked >> group_ & 2) != 0) {
+          wgmma_wait<0>();
+          pin(s);
+          return leave_out<kStage, kFirst>(grad_q, row_step.tile);
+        }
+      }
+      load_words(masked, row_step, kStage);
+    }
+    if constexpr (!kFirst) add_kept_tile(grad_q);
+    wgmma_wait<0>();
+    pin(s);
+    if (row_step.masked != 0) hide_turned(s, masked);
+    exponentiate_turned(s, arguments_.scale_log2, lse);
+    pack_all<T>(p, s);
+    barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+    wgmma_fence();
+    multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
+    multiply_scores(grad_v, p, shared_.grad_o[kStage]);
+    load_pairs(dots, shared_.dot[kStage]);
+    wgmma_wait<1>();
+    pin(grad_p);
+    unpack_all<T>(s, p);
+    differentiate_turned(grad_p, s, dots);
+    pack_all<T>(grad_s, grad_p);
+    if constexpr (!kFirst) multiply_tile<1 - kStage>(grad_q);
+    wgmma_fence();
+    multiply_scores(grad_k, grad_s, shared_.q[kStage]);
+    share_scores<kStage>(grad_s);
+    wgmma_wait<1>();
+    pin(grad_v);
+    release(&shared_.grad_o_empty[kStage]);
+    if constexpr (!kFirst) {
+      pin(grad_q);
+      release(&shared_.grad_s_empty[1 - kStage]);
+    }
+    keep_tile<kFirst>(row_step.tile);
+    wgmma_wait<0>();
+    pin(grad_k);
+    release(&shared_.q_empty[kStage]);
+    phases_.flip(kStage);
+  }
+
+  /// The gradient of q of the tile whose gradients of scores lie in this stage, once both groups' are there: the
+  /// stage's phase is already the next tile's.
+  template <int kStage>
+  __device__ __forceinline__ void multiply_tile(float (&grad_q)[kQuerySums]) {
+    barrier_wait(&shared_.grad_s_full[kStage], phases_.of(kStage) ^ 1);
+    wgmma_fence();
+    multiply_columns(grad_q, shared_.grad_s[kStage]);
+  }
+
+  /// The group's part of that product's operand, for both.
+  template <int kStage>
+  __device__ __forceinline__ void share_scores(const std::uint32_t (&grad_s)[kSteps][4]) {
+    barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
+    store_scores(shared_.grad_s[kStage], grad_s);
+    fence_stores_for_async();
+    release(&shared_.grad_s_full[kStage]);
+  }
+
+  __device__ __forceinline__ void add_kept_tile(const float (&grad_q)[kQuerySums]) {
+    if (tile_to_add_ >= 0) add_to_queries(grad_q, tile_to_add_);
+  }
+
+  template <bool kFirst>
+  __device__ __forceinline__ void keep_tile(int tile) {
+    tile_to_add_ = kFirst ? -1 : tile_before_;
+    tile_before_ = tile;
+  }
+
+  /// What is left of late_step() behind the scores where nobody sees the group's keys: the gradient of q of the tile
+  /// before, and zeros for the other group's product.
+  template <int kStage, bool kFirst>
+  __device__ __forceinline__ void leave_out(float (&grad_q)[kQuerySums], int tile) {
+    if constexpr (!kFirst) {
+      add_kept_tile(grad_q);
+      multiply_tile<1 - kStage>(grad_q);
+    }
+    const std::uint32_t zeros[kSteps][4] = {};
+    share_scores<kStage>(zeros);
+    // A stage is given back only when its copies have come.
+    barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+    release(&shared_.grad_o_empty[kStage]);
+    release(&shared_.q_empty[kStage]);
+    if constexpr (!kFirst) {
+      wgmma_wait<0>();
+      pin(grad_q);
+      release(&shared_.grad_s_empty[1 - kStage]);
+    }
+    keep_tile<kFirst>(tile);
+    phases_.flip(kStage);
+  }
+
+  /// A tile of rows, all of it.
+  template <int kStage>
+  __device__ __forceinline__ void step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
+    float s[kScores], grad_p[kScores];
+    std::uint32_t p[kSteps][4], grad_s[kSteps][4];
+    RowPairs lse, dots;
+    barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
+    const RowStep row_step = shared_.steps[kStage];
+    wgmma_fence();
+    multiply_rows(s, shared_.k, shared_.q[kStage]);
+    barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+    wgmma_fence();
+    multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
+    std::uint32_t masked[Words::kWords];
+    if (row_step.masked != 0) load_words(masked, row_step, kStage);
+    wgmma_wait<1>();
+    pin(s);
+    if (row_step.masked != 0) hide_turned(s, masked);
+    load_pairs(lse, shared_.lse_log2[kStage]);
+    exponentiate_turned(s, arguments_.scale_log2, lse);
+    pin(s);
+    // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
+    barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+    wgmma_wait<0>();
+    pin(grad_p);
+    load_pairs(dots, shared_.dot[kStage]);
+    differentiate_turned(grad_p, s, dots);
+    pack_all<T>(p, s);
+    pack_all<T>(grad_s, grad_p);
+    wgmma_fence();
+    multiply_scores(grad_v, p, shared_.grad_o[kStage]);
+    store_scores(shared_.grad_s[kStage], grad_s);
+    fence_stores_for_async();
+    named_barrier(1, Shape::kGroups * 128);
+    float grad_q[kQuerySums];
+    wgmma_fence();
+    multiply_columns(grad_q, shared_.grad_s[kStage]);
+    multiply_scores(grad_k, grad_s, shared_.q[kStage]);
+    wgmma_wait<1>();
+    pin(grad_q);
+    release(&shared_.grad_o_empty[kStage]);
+    add_to_queries(grad_q, row_step.tile);
+    wgmma_wait<0>();
+    pin(grad_k);
+    pin(grad_v);
+    release(&shared_.q_empty[kStage]);
+    phases_.flip(kStage);
+  }
+
+  __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step, int stage) {
+    const int first_key = shared_.work[work_.slot].column_tile * Shape::kColumns;
+    words_.load(masked, {step.list, step.row_tile * Shape::kRows, first_key, stage});
+  }
+
+  /// s = columns rowsᵀ, for the group's keys: transposed scores, from K and Q, or their gradients, from V and that of
+  /// O.
+  __device__ __forceinline__ void multiply_rows(float (&s)[kScores], const std::uint8_t* columns,
+                                                const std::uint8_t* rows) {
+    multiply_tiles<T, Shape::kHeadDim, kColumnPanel, kRowPanel>(s, shared_address(columns) + group_ * 64 * kPanel * 2,
+                                                                rows);
+  }
+
+  /// d += p rows, for packed transposed scores.
+  __device__ __forceinline__ void multiply_scores(float (&d)[kGradients], const std::uint32_t (&p)[kSteps][4],
+                                                  const std::uint8_t* rows) {
+    multiply_packed<T, kRowPanel>(d, p, rows);
+  }
+
+  /// The group's 64 columns, or 64 rows, of the gradient of q: gradients of all scores of the tile times K.
+  __device__ __forceinline__ void multiply_columns(float (&grad_q)[kQuerySums], const std::uint8_t* grad_s) {
+    constexpr bool kSplitsRows = Shape::kRows == 128;
+    const TileDescriptor a(shared_address(grad_s) + (kSplitsRows ? group_ * 64 * kPanel * 2 : 0), 16);
+    const TileDescriptor b(shared_address(shared_.k) + (kSplitsRows ? 0 : group_ * kColumnPanel), 16);
+#pragma unroll
+    for (int step = 0; step < Shape::kColumns / 16; ++step)
+      Products<T, 64>::template ss<1>(grad_q, a.at(step / 4 * kRowPanel + step % 4 * 32), b.at(step * 16 * kPanel * 2),
+                                      step > 0);
+    wgmma_commit();
+  }
+
+  /// Turned: rows of queries, a panel of 64 keys a group, with the swizzle that wgmma reads.
+  __device__ __forceinline__ void store_scores(std::uint8_t* tile, const std::uint32_t (&packed)[kSteps][4]) {
+    const int in_matrix = lane() % 8, matrix = lane() / 8, warp = threadIdx.x % 128 / 32;
+    const std::uint32_t row = matrix / 2 * 8 + in_matrix, chunk = (2 * warp + matrix % 2) ^ in_matrix;
+    const std::uint32_t address = shared_address(tile) + group_ * kRowPanel + row * kPanel * 2 + chunk * 16;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanel * 2, packed[step]);
+  }
+
+  /// In an order of the kernel's own: RowCloser undoes it.
+  __device__ __forceinline__ void add_to_queries(const float (&grad_q)[kQuerySums], int tile) {
+    float* sums = arguments_.query_sums + static_cast<std::int64_t>(tile) * Shape::kTileSums +
+                  (group_ * kQuerySums * 128 + threadIdx.x % 128 * 4);
+#pragma unroll
+    for (int i = 0; i < kQuerySums / 4; ++i)
+      add_to_global(sums + i * 512, grad_q[4 * i], grad_q[4 * i + 1], grad_q[4 * i + 2], grad_q[4 * i + 3]);
+  }
+
+  template <int kOfKeys, int kOfValues>
+  __device__ __forceinline__ void store(const float (&grad_k)[kOfKeys], const float (&grad_v)[kOfValues],
+                                        const ColumnWork& tile) {
+    const ColumnArguments& to = arguments_;
+    const int first = tile.column_tile * Shape::kColumns + first_key() + lane() / 4;
+    T* k = static_cast<T*>(to.grad_k) + tile.batch * to.grad_k_batch + tile.kv_head * to.grad_k_head;
+    T* v = static_cast<T*>(to.grad_v) + tile.batch * to.grad_v_batch + tile.kv_head * to.grad_v_head;
+    if constexpr (Shape::kOfKeys)
+      store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, to.key_length, to.head_dim);
+    if constexpr (Shape::kOfValues) store_rows(grad_v, {1, 1}, v, to.grad_v_row, first, to.key_length, to.value_dim);
+  }
+
+  ColumnMemory<Shape>& shared_;
+  const ColumnArguments& arguments_;
+  int group_;
+  Words words_;
+  int tile_before_;  // whose gradient of q is still to come
+  int tile_to_add_;  // whose gradient of q waits in registers; -1: there is none
+  std::uint32_t tile_phase_ = 0;
+  RingPosition<Shape::kStages> work_;
+  StagePhases phases_;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,187 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/backward_workspace.h"
+#include "cuda/common/row_statistics.cuh"
+#include "cuda/common/sections.h"
+#include "cuda/common/tile_walk.cuh"
+#include "cuda/sm90/instructions/column_mask.cuh"
+#include "cuda/sm90/instructions/copy_rows.cuh"
+#include "cuda/sm90/instructions/ring.cuh"
+#include "cuda/sm90/instructions/shared_memory.cuh"
+
+/// What the warps of the column kernel share: what a launch is about, shared memory and its barriers, key tiles.
+namespace flashmask::cuda::sm90 {
+
+/// A row tile's sums, and its rows of o and of the gradient of o, are copied in quarters: all of the latter at once, so
+/// many of the sums.
+constexpr int kQuarters = 4, kClosingQuarters = 2;
+constexpr int kQuarterBytes = 64 * 32 * 4;
+
+/// Which key tiles visit a row tile, whatever the head.
+struct Visits {
+  DeviceRowSpans spans;  // null: every key tile may
+  int row_tiles, column_tiles;
+
+  /// The first key tile that visits this row tile or one behind it.
+  __device__ __forceinline__ int first(int row_tile) const {
+    return spans.from == nullptr ? 0 : spans.from[place(row_tile)];
+  }
+  /// Where those end that visit this row tile or one before it.
+  __device__ __forceinline__ int end(int row_tile) const {
+    return spans.until == nullptr ? column_tiles : spans.until[place(row_tile)];
+  }
+
+ private:
+  /// The workspace has tiles past the last row; what is said of the last one holds for them.
+  __device__ __forceinline__ int place(int row_tile) const { return min(row_tile, row_tiles - 1); }
+};
+
+/// What one launch is about, beside the tensors that the copy engine reads.
+struct ColumnArguments {
+  void *grad_q, *grad_k, *grad_v;
+  std::int64_t grad_q_batch, grad_q_row, grad_q_head;
+  std::int64_t grad_k_batch, grad_k_row, grad_k_head;  // strides in elements
+  std::int64_t grad_v_batch, grad_v_row, grad_v_head;
+  RowStatistics statistics;
+  LseView lse;
+  float* query_sums;
+  int query_length, key_length, query_heads, kv_heads, head_dim, value_dim;
+  int head_ratio;           // query heads that share a key head
+  float scale, scale_log2;  // the softmax's; · log2(e)
+  Sections columns;         // key tiles of key heads
+  Sections rows;            // row tiles of query heads, in the workspace
+  TileMapView map;          // by columns of tiles
+  TileMapView halves;       // the same of each group's keys alone; without tiles: groups see what their key tile sees
+  Visits visits;
+  MaskView mask;
+  Progress progress;
+  TileChoice choice;
+};
+
+/// kLate: the gradient of q of a tile is computed one tile later (column_consumer.cuh). kSums: it is computed at all.
+/// kOfKeys, kOfValues: which of the other gradients are. Stages: buffers of Q and of the gradient of O.
+template <class T, MaskForm kForm_, int kHeadDim_, int kRows_, bool kLate_, bool kSums_, int kProducerRegisters_,
+          int kConsumerRegisters_>
+struct ColumnShape {
+  using Element = T;
+  static constexpr MaskForm kForm = kForm_;
+  static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2,
+                       kGradientStages = 2;
+  using Mask = ColumnMask<kForm, kRows, kColumns, kStages>;
+  static constexpr bool kLate = kLate_, kSums = kSums_, kOfKeys = true, kOfValues = true;
+  static constexpr bool kLeavesOut = kLate && kForm == MaskForm::intervals;
+  static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
+  static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kRowBytes = kRows * kHeadDim * 2, kColumnBytes = kColumns * kHeadDim * 2,
+                       kScoreBytes = kRows * kColumns * 2, kStatisticsBytes = kRows * 4;
+  static constexpr int kTileSums = kRows * kHeadDim;  // for the gradient of q of a row tile
+};
+
+/// Without the gradient of q. Where heads are wide, registers hold one gradient: it then takes a pass for each.
+template <class T, MaskForm kForm, int kHeadDim, int kRows, int kStages_, bool kOfKeys_ = true, bool kOfValues_ = true>
+struct CarriedColumnShape : ColumnShape<T, kForm, kHeadDim, kRows, false, false, 24, 240> {
+  static constexpr bool kOfKeys = kOfKeys_, kOfValues = kOfValues_;
+  static constexpr int kStages = kStages_, kGradientStages = kOfValues ? kStages : 1;
+  using Mask = ColumnMask<kForm, kRows, 128, kStages>;
+};
+
+/// A key tile and how many tiles of rows it takes, over all query heads; steps < 0: there is none.
+struct ColumnWork {
+  int section, batch, kv_head, column_tile;
+  int list;  // of the mask's (batch, head), for the first query head
+  int steps;
+};
+
+/// A tile of rows that the producer has put into a stage.
+struct alignas(16) RowStep {
+  int tile;  // [batch, query heads, padded row tiles]
+  int row_tile;
+  int list;    // of the mask's (batch, head)
+  int masked;  // bit 0: whether some of its scores may be; bit 1 + g: whether all of group g are
+};
+
+template <class Shape>
+struct ColumnMemory {
+  alignas(1024) std::uint8_t k[Shape::kColumnBytes];
+  alignas(1024) std::uint8_t v[Shape::kOfKeys ? Shape::kColumnBytes : 0];
+  alignas(1024) std::uint8_t q[Shape::kStages][Shape::kRowBytes];
+  alignas(1024) std::uint8_t grad_o[Shape::kGradientStages][Shape::kRowBytes];
+  alignas(1024) std::uint8_t grad_s[Shape::kSums ? Shape::kStages : 0][Shape::kScoreBytes];
+  alignas(16) float lse_log2[Shape::kStages][Shape::kRows];
+  alignas(16) float dot[Shape::kGradientStages][Shape::kRows];
+  RowStep steps[Shape::kStages];
+  typename Shape::Mask::Memory mask;
+  alignas(Shape::kSums ? 1024 : 16) std::uint8_t opening[Shape::kSums ? kQuarters : 0][kQuarterBytes];
+  alignas(Shape::kSums ? 128 : 16) std::uint8_t closing[Shape::kSums ? kClosingQuarters : 0][kQuarterBytes];
+  alignas(Shape::kSums ? 128 : 16) uint4 zeros[Shape::kSums ? kQuarterBytes / 16 : 0];
+  ColumnWork work[Shape::kStages];
+  std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
+  std::uint64_t work_done[Shape::kSums ? Shape::kStages : 0];  // the sums for the gradient of q are added
+  std::uint64_t opening_full[Shape::kSums ? kQuarters : 0], closing_full[Shape::kSums ? kClosingQuarters : 0];
+  std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
+  std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
+  std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
+};
+
+/// Whether a counter of Progress is that far: the same for all lanes, whatever each sees.
+__device__ __forceinline__ bool has_reached(const int* counter, int count) {
+  return __all_sync(~0U, load_acquire(counter) >= count);
+}
+
+/// Phases of the barriers of a ring whose users begin each key tile at stage 0: stages are then used unequally often.
+class StagePhases {
+ public:
+  __device__ __forceinline__ std::uint32_t of(int stage) const { return phases_ >> stage & 1; }
+  __device__ __forceinline__ void flip(int stage) { phases_ ^= 1U << stage; }
+
+ private:
+  std::uint32_t phases_ = 0;
+};
+
+/// Where in such a ring a user stands.
+template <int kStages>
+class StagePosition {
+ public:
+  __device__ __forceinline__ void begin() { stage_ = 0; }
+  __device__ __forceinline__ int stage() const { return stage_; }
+  __device__ __forceinline__ int next() const { return stage_ + 1 == kStages ? 0 : stage_ + 1; }
+  __device__ __forceinline__ std::uint32_t phase(int stage) const { return phases_.of(stage); }
+  __device__ __forceinline__ void advance() {
+    phases_.flip(stage_);
+    stage_ = next();
+  }
+
+ private:
+  int stage_ = 0;
+  StagePhases phases_;
+};
+
+template <class Shape>
+__device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
+  for (std::uint64_t* full : {&shared.k_full, &shared.v_full}) barrier_init(full, 1);
+  for (std::uint64_t* empty : {&shared.k_empty, &shared.v_empty}) barrier_init(empty, Shape::kConsumerWarps);
+  for (int stage = 0; stage < Shape::kStages; ++stage) {
+    barrier_init(&shared.work_full[stage], 1);
+    barrier_init(&shared.work_empty[stage], Shape::kSums ? 1 : Shape::kConsumerWarps);
+    barrier_init(&shared.q_full[stage], 1);
+    barrier_init(&shared.q_empty[stage], Shape::kConsumerWarps);
+    if constexpr (Shape::kSums) {
+      barrier_init(&shared.work_done[stage], Shape::kConsumerWarps);
+      barrier_init(&shared.grad_s_full[stage], Shape::kConsumerWarps);
+      barrier_init(&shared.grad_s_empty[stage], Shape::kConsumerWarps);
+    }
+  }
+  for (int stage = 0; stage < Shape::kGradientStages; ++stage) {
+    barrier_init(&shared.grad_o_full[stage], 1);
+    barrier_init(&shared.grad_o_empty[stage], Shape::kConsumerWarps);
+  }
+  if constexpr (Shape::kSums) {
+    for (auto& full : shared.opening_full) barrier_init(&full, 1);
+    for (auto& full : shared.closing_full) barrier_init(&full, 1);
+  }
+  barrier_init_fence();
+}
+
+}  // namespace flashmask::cuda::sm90

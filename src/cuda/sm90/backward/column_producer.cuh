@@ -1,0 +1,201 @@
+#pragma once
+
+#include "cuda/sm90/backward/column_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// One warp: takes key tiles from the counter, copies K and V of each, and keeps the rings of Q and the gradient of O
+/// filled: for each query head its partial row tiles, then its full ones.
+template <class Shape>
+class ColumnProducer {
+  /// Row tiles whose rows of q and of the gradient of o do not fit in the L2 cache together with what else is there.
+  static constexpr int kLongTile = 512;
+
+ public:
+  __device__ __forceinline__ ColumnProducer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
+                                            const CUtensorMap* q, const CUtensorMap* k, const CUtensorMap* v,
+                                            const CUtensorMap* grad_o)
+      : shared_(shared), arguments_(arguments), q_(q), k_(k), v_(v), grad_o_(grad_o) {}
+
+  __device__ __forceinline__ void run() {
+    const int items = arguments_.columns.all_tiles();
+    for (int item = next_item(); item < items; item = next_item()) {
+      ColumnWork tile = key_tile(item);
+      tile.list = list_of(tile, tile.kv_head * arguments_.head_ratio).list;
+      tile.steps = count(tile);
+      if (tile.steps > kLongTile && tile.steps == arguments_.map.column_tiles * arguments_.head_ratio) await_wave(item);
+      publish(tile);
+      if (tile.steps > 0) stream(tile);
+    }
+    publish({0, 0, 0, 0, 0, -1});
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return lane_index(); }
+
+  /// Only once all of the key tile before is on its way, lest a busy block hold one that another could begin. The first
+  /// one as well: closers of other blocks wait for key tiles, and this block may begin only when those have ended.
+  __device__ __forceinline__ int next_item() {
+    int item = 0;
+    if (lane() == 0) item = atomicAdd(arguments_.progress.next_column, 1);
+    return __shfl_sync(~0U, item, 0);
+  }
+
+  /// Key tiles that visit every row tile read the same ones in the same order, and where these do not all fit in the
+  /// L2 cache, blocks that drift apart read them from memory each for itself: those that begin about now begin
+  /// together. Not at any price: blocks may have to wait for another launch.
+  __device__ __forceinline__ void await_wave(int item) const {
+    const int blocks = static_cast<int>(gridDim.x),
+              end = min((item / blocks + 1) * blocks, arguments_.columns.all_tiles());
+    for (int looks = 0; looks < 64 && !has_reached(arguments_.progress.next_column, end); ++looks) __nanosleep(1000);
+  }
+
+  /// The key tile that an item stands for: the first keys first, because with causal masks they take longest.
+  __device__ __forceinline__ ColumnWork key_tile(int item) const {
+    const SectionTile tile = arguments_.columns.tile(item);
+    return {tile.section, tile.head / arguments_.kv_heads, tile.head % arguments_.kv_heads, tile.tile, 0, 0};
+  }
+
+  __device__ __forceinline__ MapRow<false> list_of(const ColumnWork& tile, int head) const {
+    return MapRow<false>(arguments_.map, tile.batch, head, tile.column_tile);
+  }
+
+  __device__ __forceinline__ int count(const ColumnWork& tile) const {
+    int steps = 0;
+    const int first = tile.kv_head * arguments_.head_ratio;
+#pragma unroll 1
+    for (int head = first; head < first + arguments_.head_ratio; ++head) {
+      const TileCount count = list_of(tile, head).count(lane());
+      steps += count.masked + count.full;
+    }
+    return steps;
+  }
+
+  __device__ __forceinline__ void publish(const ColumnWork& work) {
+    barrier_wait(&shared_.work_empty[work_.slot], work_.phase ^ 1);
+    if (lane() == 0) {
+      shared_.work[work_.slot] = work;
+      barrier_arrive(&shared_.work_full[work_.slot]);
+    }
+    __syncwarp();
+    work_.advance();
+  }
+
+  __device__ __forceinline__ void stream(const ColumnWork& tile) {
+    bool first_step = true;
+    int stage = 0;
+    const bool ragged = (tile.column_tile + 1) * Shape::kColumns > arguments_.key_length;
+    const int first = tile.kv_head * arguments_.head_ratio;
+    for (int head = first; head < first + arguments_.head_ratio; ++head) {
+      const MapRow<false> list = list_of(tile, head);
+      list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
+        if constexpr (Shape::kSums) await_open(tile.section, row_tile);
+        copy_queries(stage, tile, head, row_tile, list.list, masked || ragged ? 1 : 0);
+        copy_gradients(stage % Shape::kGradientStages, tile.batch, head, row_tile);
+        if (first_step) {
+          copy_keys(tile);
+          if constexpr (Shape::kOfKeys) copy_values(tile);
+          first_step = false;
+        }
+        phases_.flip(stage);
+        stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+      });
+    }
+    tile_phase_ ^= 1;
+  }
+
+  /// Statistics are copied next, and consumers add to sums soon.
+  __device__ __forceinline__ void await_open(int section, int row_tile) {
+    const Sections& rows = arguments_.rows;
+    const int stretch = rows.stretch_of(section, row_tile);
+    if (stretch == open_) return;
+    while (!has_reached(arguments_.progress.opened + stretch, rows.in_stretch_of(section, row_tile))) __nanosleep(50);
+    fence_loads_for_async();
+    open_ = stretch;
+  }
+
+  __device__ __forceinline__ void copy_keys(const ColumnWork& tile) {
+    barrier_wait(&shared_.k_empty, tile_phase_ ^ 1);
+    if (lane() == 0) {
+      barrier_arrive_expecting(&shared_.k_full, Shape::kColumnBytes);
+      copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(
+          shared_.k, k_, &shared_.k_full, tile.column_tile * Shape::kColumns, tile.kv_head, tile.batch);
+    }
+  }
+
+  __device__ __forceinline__ void copy_values(const ColumnWork& tile) {
+    barrier_wait(&shared_.v_empty, tile_phase_ ^ 1);
+    if (lane() == 0) {
+      barrier_arrive_expecting(&shared_.v_full, Shape::kColumnBytes);
+      copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(
+          shared_.v, v_, &shared_.v_full, tile.column_tile * Shape::kColumns, tile.kv_head, tile.batch);
+    }
+  }
+
+  /// The row tile among those of all heads, padding included.
+  __device__ __forceinline__ int flat_tile(int batch, int head, int row_tile) const {
+    return (batch * arguments_.query_heads + head) * arguments_.rows.tiles + row_tile;
+  }
+
+  /// RowStep::masked, of a tile some of whose scores are.
+  __device__ __forceinline__ int masked_groups(const ColumnWork& work, int head, int row_tile) const {
+    const int group = lane() - 1, half = work.column_tile * Shape::kGroups + group;
+    const bool seen =
+        lane() > Shape::kGroups ||
+        (lane() > 0 && half < arguments_.halves.row_tiles &&
+         (MapRow<false>(arguments_.halves, work.batch, head, half).visited(row_tile / 32) >> row_tile % 32 & 1) != 0);
+    return static_cast<int>(__ballot_sync(~0U, !seen));
+  }
+
+  __device__ __forceinline__ void copy_queries(int stage, const ColumnWork& work, int head, int row_tile, int list,
+                                               int masked) {
+    if constexpr (Shape::kLeavesOut) {
+      if (masked != 0 && arguments_.halves.tiles != nullptr) masked = masked_groups(work, head, row_tile);
+    }
+    barrier_wait(&shared_.q_empty[stage], phases_.of(stage) ^ 1);
+    if (lane() == 0) {
+      const int tile = flat_tile(work.batch, head, row_tile);
+      shared_.steps[stage] = {tile, row_tile, list, masked};
+      barrier_arrive_expecting(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes +
+                                                           (masked != 0 ? Shape::Mask::kCopiedBytes : 0));
+      copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage], row_tile * Shape::kRows,
+                                               head, work.batch);
+      copy_bytes(shared_.lse_log2[stage],
+                 arguments_.statistics.lse_log2 + static_cast<std::int64_t>(tile) * Shape::kRows,
+                 Shape::kStatisticsBytes, &shared_.q_full[stage]);
+    }
+    __syncwarp();
+    if (masked != 0)
+      Shape::Mask::copy(shared_.mask, arguments_.mask,
+                        {list, row_tile * Shape::kRows, work.column_tile * Shape::kColumns, stage},
+                        &shared_.q_full[stage]);
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void copy_gradients(int stage, int batch, int head, int row_tile) {
+    // A single stage has phases of its own.
+    constexpr bool kSingle = Shape::kGradientStages == 1;
+    barrier_wait(&shared_.grad_o_empty[stage], (kSingle ? gradient_phase_ : phases_.of(stage)) ^ 1);
+    if constexpr (kSingle) gradient_phase_ ^= 1;
+    if (lane() == 0) {
+      barrier_arrive_expecting(&shared_.grad_o_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes);
+      copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.grad_o[stage], grad_o_, &shared_.grad_o_full[stage],
+                                               row_tile * Shape::kRows, head, batch);
+      copy_bytes(shared_.dot[stage],
+                 arguments_.statistics.dot + static_cast<std::int64_t>(flat_tile(batch, head, row_tile)) * Shape::kRows,
+                 Shape::kStatisticsBytes, &shared_.grad_o_full[stage]);
+    }
+    __syncwarp();
+  }
+
+  ColumnMemory<Shape>& shared_;
+  const ColumnArguments& arguments_;
+  const CUtensorMap *q_, *k_, *v_, *grad_o_;
+  std::uint32_t tile_phase_ = 0;
+  RingPosition<Shape::kStages> work_;
+  StagePhases phases_;
+  std::uint32_t gradient_phase_ = 0;
+  int open_ = -1;  // the stretch of row tiles that was last seen to be open
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,134 @@
+#pragma once
+
+#include "cuda/common/arithmetic.cuh"
+#include "cuda/sm90/backward/column_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// One warp: turns sums for the gradient of q into that gradient once the stretches of key tiles are done that add to
+/// them or to those of row tiles before, while they are in the L2 cache and others compute. Nobody waits for it.
+template <class Shape>
+class RowCloser {
+  using T = typename Shape::Element;
+  static constexpr int kLineBytes = 128;
+
+ public:
+  __device__ __forceinline__ RowCloser(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
+      : shared_(shared), arguments_(arguments) {}
+
+  __device__ __forceinline__ void run() {
+    for (int tile = blockIdx.x; tile < arguments_.rows.all_tiles(); tile += gridDim.x) {
+      const SectionTile row = arguments_.rows.tile(tile);
+      added_ = max(added_, arguments_.columns.stretch_of(row.section, 0));
+      const int end = arguments_.visits.end(row.tile);
+      while (!is_due(row, end)) __nanosleep(200);
+      close(row);
+    }
+  }
+
+ private:
+  /// Whether all key tiles are added that visit it, and with them those that visit row tiles before it; the tile itself
+  /// may not be open yet where nobody visits it. Lanes look at a stretch of key tiles each, the last one at the row's.
+  __device__ __forceinline__ bool is_due(const SectionTile& row, int end) {
+    const Sections &columns = arguments_.columns, &rows = arguments_.rows;
+    constexpr int kLooking = 31;
+    const int lane = lane_index();
+    for (;;) {
+      const int first = (added_ - columns.stretch_of(row.section, 0) + lane) * kStretch;
+      const int* counter = arguments_.progress.added + added_ + lane;
+      int count = first < end ? columns.in_stretch_of(row.section, first) : 0;
+      if (lane == kLooking) {
+        counter = arguments_.progress.opened + rows.stretch_of(row.section, row.tile);
+        count = rows.in_stretch_of(row.section, row.tile);
+      }
+      if (!__all_sync(~0U, count == 0 || load_acquire(counter) >= count)) return false;
+      if (__shfl_sync(~0U, first, kLooking) >= end) return true;
+      added_ += kLooking;
+    }
+  }
+
+  __device__ __forceinline__ void close(const SectionTile& row) {
+    float* const sums = arguments_.query_sums + arguments_.rows.place_of(row) * Shape::kTileSums;
+    __syncwarp();
+    fence_loads_for_async();
+    for (unsigned quarter = 0; quarter < kClosingQuarters; ++quarter) copy_quarter(sums, quarter);
+#pragma unroll 1
+    for (unsigned quarter = 0; quarter < kQuarters; ++quarter) {
+      // Two quarters of each tile go through a buffer: phases begin anew with it.
+      static_assert(kQuarters == 2 * kClosingQuarters);
+      const unsigned buffer = quarter % kClosingQuarters;
+      barrier_wait(&shared_.closing_full[buffer], quarter / kClosingQuarters);
+      discard(sums + quarter * (kQuarterBytes / 4));
+      constexpr bool kSplitsRows = Shape::kRows == 128;
+      write(reinterpret_cast<const float4*>(shared_.closing[buffer]), row.head,
+            row.tile * Shape::kRows + (kSplitsRows ? quarter / 2 * 64 : 0), (kSplitsRows ? buffer : quarter) * 32);
+      __syncwarp();
+      if (quarter + kClosingQuarters < kQuarters) copy_quarter(sums, quarter + kClosingQuarters);
+    }
+  }
+
+  /// A tile's sums come in quarters: of 64 rows 32 columns, in the order of add_to_queries().
+  __device__ __forceinline__ void copy_quarter(const float* sums, unsigned quarter) const {
+    if (lane_index() != 0) return;
+    const unsigned buffer = quarter % kClosingQuarters;
+    barrier_arrive_expecting(&shared_.closing_full[buffer], kQuarterBytes);
+    copy_bytes(shared_.closing[buffer], sums + quarter * (kQuarterBytes / 4), kQuarterBytes,
+               &shared_.closing_full[buffer]);
+  }
+
+  /// Nobody reads these sums any more: the cache need not write them to memory.
+  static __device__ __forceinline__ void discard(float* quarter) {
+#pragma unroll
+    for (int line = 0; line < kQuarterBytes; line += 32 * kLineBytes)
+      discard_line(reinterpret_cast<std::uint8_t*>(quarter) + line + lane_index() * kLineBytes);
+  }
+
+  /// 32 columns of 64 rows: 16 rows a warp of the column kernel's group, two a thread. A thread takes eight columns of
+  /// its rows, two at a time as the four threads of a quad left them; it begins with other ones than its neighbours,
+  /// which read from the same banks.
+  __device__ __forceinline__ void write(const float4* sums, int head, unsigned first_row, unsigned first_column) {
+    const unsigned lane = lane_index(), quad = lane % 4;
+    const int column = static_cast<int>(first_column + quad * 8);
+    int row = static_cast<int>(first_row + lane / 4);
+    T* out = static_cast<T*>(arguments_.grad_q) + head / arguments_.query_heads * arguments_.grad_q_batch +
+             head % arguments_.query_heads * arguments_.grad_q_head + row * arguments_.grad_q_row + column;
+#pragma unroll 1
+    for (unsigned warp = 0; warp < 4; ++warp) {
+      const unsigned own = quad * 128 + warp * 32 + lane / 4 * 4 + quad;
+      std::uint32_t words[2][4];
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) {
+        const float4 four = sums[own ^ i];
+        words[0][i] = pack<T>(four.x * arguments_.scale, four.y * arguments_.scale);
+        words[1][i] = pack<T>(four.z * arguments_.scale, four.w * arguments_.scale);
+      }
+#pragma unroll
+      for (unsigned h = 0; h < 2; ++h) {
+        sort(words[h], quad);
+        if (row < arguments_.query_length && column < arguments_.head_dim)
+          __stcs(reinterpret_cast<uint4*>(out), make_uint4(words[h][0], words[h][1], words[h][2], words[h][3]));
+        row += 8;
+        out += 8 * arguments_.grad_q_row;
+      }
+    }
+  }
+
+  /// words[i] becomes words[i ^ by].
+  static __device__ __forceinline__ void sort(std::uint32_t (&words)[4], unsigned by) {
+    exchange_if((by & 1) != 0, words[0], words[1]);
+    exchange_if((by & 1) != 0, words[2], words[3]);
+    exchange_if((by & 2) != 0, words[0], words[2]);
+    exchange_if((by & 2) != 0, words[1], words[3]);
+  }
+  static __device__ __forceinline__ void exchange_if(bool so, std::uint32_t& a, std::uint32_t& b) {
+    const std::uint32_t first = a;
+    a = so ? b : first;
+    b = so ? first : b;
+  }
+
+  ColumnMemory<Shape>& shared_;
+  const ColumnArguments& arguments_;
+  int added_ = 0;  // stretches of key tiles, from the first on, that are seen to be
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,148 @@
+#pragma once
+
+#include "cuda/sm90/backward/column_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// One warp: makes row tiles ready shortly before key tiles visit them for the first time. It finds their statistics
+/// and clears their sums for the gradient of q, which then seldom leave the L2 cache. Row tiles are taken in the order
+/// in which they are needed, and by blocks that run: not all of a launch need run at once. The rows of the tile taken
+/// next are copied while those of one are read.
+template <class Shape>
+class RowOpener {
+  using T = typename Shape::Element;
+  static constexpr int kQuarterRows = Shape::kRows / kQuarters, kPanelBytes = kQuarterRows * kPanel * 2,
+                       kTensorBytes = kQuarterRows * Shape::kHeadDim * 2;
+  static constexpr int kLaneQuarters = 32 / kQuarterRows;              // which have a row for each lane
+  static constexpr int kFoursAtOnce = Shape::kHeadDim == 128 ? 4 : 1;  // so that no register spills
+  static_assert(2 * kTensorBytes == kQuarterBytes && Shape::kTileSums * 4 == kQuarters * kQuarterBytes);
+
+ public:
+  __device__ __forceinline__ RowOpener(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
+                                       const CUtensorMap* o, const CUtensorMap* grad_o)
+      : shared_(shared), arguments_(arguments), o_(o), grad_o_(grad_o) {}
+
+  __device__ __forceinline__ void run() {
+    for (int i = lane_index(); i < kQuarterBytes / 16; i += 32) shared_.zeros[i] = {0, 0, 0, 0};
+    fence_stores_for_async();
+    __syncwarp();
+    int tile = take();
+    if (!is_tile(tile)) return;
+    SectionTile row = arguments_.rows.tile(tile);
+    if (exists(row)) copy_quarters(row);
+    while (is_tile(tile)) {
+      await_due(row);
+      open(tile, row);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool is_tile(int tile) const { return tile < arguments_.rows.all_tiles(); }
+  /// Padding is never visited.
+  __device__ __forceinline__ bool exists(const SectionTile& row) const {
+    return row.tile * Shape::kRows < arguments_.query_length;
+  }
+  __device__ __forceinline__ int take() const {
+    const int tile = lane_index() == 0 ? atomicAdd(arguments_.progress.next_row, 1) : 0;
+    return __shfl_sync(~0U, tile, 0);
+  }
+
+  /// Until the first of the key tiles that visit it has been taken, or is among those that blocks take next. That is
+  /// the same for all of a stretch, and no less for those behind: what a key tile waits for is never held back.
+  __device__ __forceinline__ void await_due(const SectionTile& row) const {
+    const int first = arguments_.visits.first(row.tile / kStretch * kStretch);
+    const int due = arguments_.columns.index_of(row.section, first) - static_cast<int>(gridDim.x);
+    while (!has_reached(arguments_.progress.next_column, due)) __nanosleep(100);
+  }
+
+  /// Opens `row` and replaces it by the next.
+  __device__ __forceinline__ void open(int& tile, SectionTile& row) {
+    clear(row);
+    const int next = take();
+    const SectionTile own = row;
+    if (is_tile(next)) row = arguments_.rows.tile(next);
+    const bool more = is_tile(next) && exists(row);
+    if (exists(own)) {
+      find_statistics(own, row, more);
+      phase_ ^= 1;
+    } else if (more) {
+      copy_quarters(row);
+    }
+    __syncwarp();
+    if (lane_index() == 0) {
+      commit_stores();
+      await_stores();
+      __threadfence();
+      atomicAdd(arguments_.progress.opened + arguments_.rows.stretch_of(own.section, own.tile), 1);
+    }
+    tile = next;
+  }
+
+  __device__ __forceinline__ void clear(const SectionTile& row) const {
+    if (lane_index() != 0) return;
+    float* const sums = arguments_.query_sums + arguments_.rows.place_of(row) * Shape::kTileSums;
+    for (int quarter = 0; quarter < kQuarters; ++quarter)
+      store_bytes(sums + quarter * (kQuarterBytes / 4), shared_.zeros, kQuarterBytes);
+  }
+
+  __device__ __forceinline__ void copy_quarters(const SectionTile& row) const {
+    for (int quarter = 0; quarter < kQuarters; ++quarter) copy_quarter(row, quarter);
+  }
+
+  /// A quarter of the tile's rows of o, then of its gradient.
+  __device__ __forceinline__ void copy_quarter(const SectionTile& row, int quarter) const {
+    if (lane_index() != 0) return;
+    std::uint64_t* full = &shared_.opening_full[quarter];
+    std::uint8_t* to = shared_.opening[quarter];
+    const int batch = row.head / arguments_.query_heads, head = row.head % arguments_.query_heads;
+    const int first = row.tile * Shape::kRows + quarter * kQuarterRows;
+    barrier_arrive_expecting(full, kQuarterBytes);
+    copy_rows<kQuarterRows, Shape::kHeadDim, Reads::once>(to, o_, full, first, head, batch);
+    copy_rows<kQuarterRows, Shape::kHeadDim>(to + kTensorBytes, grad_o_, full, first, head, batch);
+  }
+
+  /// A lane a row. Quarters that were read are filled with those of the next tile.
+  __device__ __forceinline__ void find_statistics(const SectionTile& row, const SectionTile& next, bool more) const {
+#pragma unroll 1
+    for (int first = 0; first < kQuarters; first += kLaneQuarters) {
+      const int in_tile = first * kQuarterRows + lane_index();
+      const RowLse lse(arguments_.lse, row.head / arguments_.query_heads, row.head % arguments_.query_heads,
+                       row.tile * Shape::kRows + in_tile);
+      float sum = 0;
+#pragma unroll 1
+      for (int quarter = first; quarter < first + kLaneQuarters; ++quarter) {
+        barrier_wait(&shared_.opening_full[quarter], phase_);
+        add_own_row(sum, shared_.opening[quarter], (quarter - first) * (kQuarterRows / 4));
+        __syncwarp();
+        if (more) copy_quarter(next, quarter);
+      }
+      lse.store(arguments_.statistics, arguments_.rows.place_of(row) * Shape::kRows + in_tile, sum);
+    }
+  }
+
+  /// Four rows at a time, eight lanes each: both tensors are swizzled alike. Lanes whose rows these are, four from each
+  /// `first_four` on, keep the sum.
+  static __device__ __forceinline__ void add_own_row(float& own, const std::uint8_t* o, int first_four) {
+    const int lane = lane_index();
+#pragma unroll kFoursAtOnce
+    for (int four = 0; four < kQuarterRows / 4; ++four) {
+      float sum = 0;
+#pragma unroll
+      for (int panel = 0; panel < Shape::kHeadDim / kPanel; ++panel) {
+        const std::uint8_t* at = o + panel * kPanelBytes + four * 512 + lane * 16;
+        sum += dot<T>(*reinterpret_cast<const uint4*>(at), *reinterpret_cast<const uint4*>(at + kTensorBytes));
+      }
+#pragma unroll
+      for (int distance = 4; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
+      const float of_row = __shfl_sync(~0U, sum, lane % 4 * 8);
+      if (lane / 4 == first_four + four) own = of_row;
+    }
+  }
+
+  ColumnMemory<Shape>& shared_;
+  const ColumnArguments& arguments_;
+  const CUtensorMap *o_, *grad_o_;
+  std::uint32_t phase_ = 0;
+};
+
+}  // namespace flashmask::cuda::sm90

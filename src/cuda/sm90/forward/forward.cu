@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <string>
+
+#include "cuda/common/kernel_row.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/runtime/device.h"
+#include "cuda/sm90/architecture.h"
+#include "cuda/sm90/forward/forward.h"
+#include "cuda/sm90/forward/forward_kernel.cuh"
+#include "cuda/sm90/instructions/tensor_map.h"
+#include "plan/plan_choice.h"
+
+namespace flashmask::cuda::sm90 {
+namespace {
+
+ForwardArguments arguments_of(const Plan& plan, const DeviceTiles& tiles, const ForwardTensors& tensors,
+                              int* next_item) {
+  ForwardArguments arguments{row_arguments(plan, tiles, next_item)};
+  arguments.o = tensors.o.data;
+  arguments.o_batch = tensors.o.strides[0];
+  arguments.o_row = tensors.o.strides[1];
+  arguments.o_head = tensors.o.strides[2];
+  arguments.lse = static_cast<float*>(tensors.lse.data);
+  arguments.lse_batch = tensors.lse.strides[0];
+  arguments.lse_head = tensors.lse.strides[1];
+  arguments.value_dim = static_cast<int>(plan.problem().value_dim);
+  return arguments;
+}
+
+template <class Shape>
+void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
+  const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
+  const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
+  const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
+  const CUtensorMap o = make_tensor_map("forward: o", tensors.o, kWarpRows);
+  const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
+  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, o, arguments);
+}
+
+/// What rows over tiles of one shape and of two have in common.
+template <class Shape>
+class Row : public KernelRow<ForwardKernel> {
+ public:
+  explicit Row(const std::string& tiles)
+      : KernelRow(kArchitecture, info_of<Shape>(kArchitecture, Direction::forward, heads(), tiles), Shape::kHeadDim,
+                  Shape::kValueDim) {}
+
+  /// A counter of row tiles a launch.
+  std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
+
+  void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
+    const CurrentDevice current(plan.problem().device);
+    check_rows("forward: o", tensors.o);
+    auto* const next_items = reinterpret_cast<int*>(execution.workspace);
+    const auto stream = static_cast<cudaStream_t>(execution.stream);
+    check(cudaMemsetAsync(next_items, 0, 2 * sizeof(int), stream), "forward: clearing the workspace");
+    launch_all(plan, tensors, next_items, stream);
+  }
+
+ private:
+  static std::string heads() {
+    return std::to_string(Shape::kHeadDim) +
+           (Shape::kValueDim == Shape::kHeadDim ? "" : "v" + std::to_string(Shape::kValueDim));
+  }
+
+  virtual void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
+                          cudaStream_t stream) const = 0;
+};
+
+template <class Shape>
+class FixedRow final : public Row<Shape> {
+ public:
+  FixedRow() : Row<Shape>(tile_name<Shape>()) {}
+
+ private:
+  void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
+                  cudaStream_t stream) const override {
+    attend<Shape>(arguments_of(plan, PlanAccess::device(plan).forward, tensors, next_items), tensors, stream);
+  }
+};
+
+/// When finer tiles take less time than the others, which multiply faster where rows are long.
+struct FinerTiles {
+  float area;     // that they cover of what the others do, at most, in long rows
+  float per_row;  // and as many more of them for each row tile of the others, where rows are short
+};
+
+template <class Shape, class Finer>
+class ChoosingRow final : public Row<Shape> {
+ public:
+  explicit ChoosingRow(const FinerTiles& when)
+      : Row<Shape>(tile_name<Shape>() + "+" + tile_name<Finer>()),
+        limit_(when.area * Shape::kRows * Shape::kColumns / (Finer::kRows * Finer::kColumns)),
+        per_row_(when.per_row) {}
+
+  std::optional<TileShape> finer_tile() const override { return TileShape{Finer::kRows, Finer::kColumns}; }
+
+ private:
+  void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
+                  cudaStream_t stream) const override {
+    const DevicePlan& made = PlanAccess::device(plan);
+    ForwardArguments arguments = arguments_of(plan, made.forward, tensors, next_items);
+    TileChoice choice{made.forward.visited, made.finer.visited, limit_,
+                      per_row_ * static_cast<float>(arguments.map.all_row_tiles()), false};
+    arguments.choice = choice;
+    attend<Shape>(arguments, tensors, stream);
+    if (made.finer.visited == nullptr) return;
+    choice.finer = true;
+    arguments = arguments_of(plan, made.finer, tensors, next_items + 1);
+    arguments.choice = choice;
+    attend<Finer>(arguments, tensors, stream);
+  }
+
+  float limit_, per_row_;
+};
+
+/// A head dim's kernels: the one that chooses, and each alone for those who ask for it by name.
+template <class Shape, class Finer>
+void add_choosing_rows(KernelRows& rows, const FinerTiles& when) {
+  rows.push_back(std::make_unique<ChoosingRow<Shape, Finer>>(when));
+  rows.push_back(std::make_unique<FixedRow<Shape>>());
+  rows.push_back(std::make_unique<FixedRow<Finer>>());
+}
+
+/// Turns pay where exponentials take as long as products. Registers: what ptxas needs for no spills, builders included.
+/// FinerTiles: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
+template <class T, MaskForm kForm>
+void add_rows(KernelRows& rows) {
+  add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::in_turns>,
+                    ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184, TileOrder::one_by_one>>(rows, {0.656F, 0.8F});
+  add_choosing_rows<ForwardShape<T, kForm, 128, 128, 2, 128, 72, 216>,
+                    ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrder::one_by_one, 4>>(rows, {0.815F, 0.9F});
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 192, 128, 2, 128, 72, 216>>>());
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 192, 192, 2, 96, 72, 216>>>());
+  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 256, 256, 2, 64, 72, 216>>>());
+}
+
+}  // namespace
+
+KernelRows forward_kernels() {
+  KernelRows rows;
+  add_rows<__nv_bfloat16, MaskForm::intervals>(rows);
+  add_rows<__nv_bfloat16, MaskForm::bits>(rows);
+  add_rows<__half, MaskForm::intervals>(rows);
+  add_rows<__half, MaskForm::bits>(rows);
+  return rows;
+}
+
+}  // namespace flashmask::cuda::sm90

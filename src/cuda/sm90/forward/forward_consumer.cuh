@@ -1,0 +1,359 @@
+#pragma once
+
+#include "cuda/common/store_rows.cuh"
+#include "cuda/sm90/forward/forward_shape.cuh"
+#include "cuda/sm90/instructions/store_rows_staged.cuh"
+#include "cuda/sm90/rows/row_consumer.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+constexpr float kRescaleThreshold = 8;  // in powers of two that the running maximum may lag behind
+constexpr int kTilesToLook = 4;         // for maxima in any case, the first ones of a row tile
+constexpr float kLargestSum = 1 << 15;  // of what a thread has of a tile's row, under a maximum that is taken to stay
+
+/// A warpgroup of the forward: scores, softmax, output.
+template <class Shape>
+class ForwardConsumer : RowConsumer<Shape> {
+  using Base = RowConsumer<Shape>;
+  using Base::kScores, Base::kSteps, Base::shared_, Base::group_, Base::row_, Base::work_, Base::queries_, Base::keys_,
+      Base::values_, Base::lane, Base::release;
+  using typename Base::T;
+  static constexpr int kOutputs = Shape::kValueDim / 2;
+  enum class Maxima { rising, in_doubt, settled };
+
+ public:
+  __device__ __forceinline__ ForwardConsumer(RowMemory<Shape>& shared, const ForwardArguments& arguments,
+                                             const RowTensors& tensors)
+      : Base(shared), arguments_(arguments), o_(tensors.result) {}
+
+  __device__ __forceinline__ void run() {
+    float o[kOutputs];
+    if (group_ + 1 == Shape::kGroups) pass_turn();
+    for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
+      begin_rows(o);
+      if (work.tiles() > 0) attend(o, work);
+      finish_rows(o, work);
+    }
+    let_go_of_rows();
+  }
+
+ private:
+  /// Warpgroups ask for their products one after the other, so that one computes exponentials while the other
+  /// multiplies.
+  __device__ __forceinline__ void await_turn() {
+    if constexpr (Shape::kTakesTurns) named_barrier(1 + group_, 2 * 128);
+  }
+  __device__ __forceinline__ void pass_turn() {
+    if constexpr (Shape::kTakesTurns) named_barrier_arrive(1 + (group_ + 1) % Shape::kGroups, 2 * 128);
+  }
+
+  __device__ __forceinline__ void begin_rows(float (&o)[kOutputs]) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o[i] = 0;
+    maximum_[0] = maximum_[1] = -INFINITY;
+    sum_[0] = sum_[1] = 0;
+    maxima_ = Maxima::rising;
+    tiles_to_look_ = kTilesToLook - 1;
+  }
+
+  __device__ __forceinline__ void attend(float (&o)[kOutputs], const Work& work) {
+    barrier_wait(&shared_.q_full[queries_.slot], queries_.phase);
+    if constexpr (Shape::kOrder == TileOrder::one_by_one) {
+      let_go_of_rows();
+#pragma unroll 1
+      for (int tile = 0; tile < work.masked_tiles; ++tile) whole_tile<true>(o);
+#pragma unroll 1
+      for (int tile = 0; tile < work.full_tiles; ++tile) whole_tile<false>(o);
+      end_queries();
+    } else {
+      attend_overlapping(o, work);
+    }
+  }
+
+  template <bool kMasked>
+  __device__ __forceinline__ void whole_tile(float (&o)[kOutputs]) {
+    float s[kScores];
+    std::uint32_t p[kSteps][4], bits[2];
+    if constexpr (kMasked && Shape::kSkipsHidden) {
+      if (Base::take_bits(bits)) return pass_tile();
+    }
+    find_scores(s, [&] {
+      if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
+    });
+    if constexpr (kMasked) hide_in_rows(s, bits);
+    float factor[2], sum[2];
+    if (raise_maximum(s, factor)) rescale(o, factor);
+    exponentiate(s, sum);
+    add_sums(sum);
+    pack_all<T>(p, s);
+    multiply_last_values(o, p);
+  }
+
+  /// Of the next tile, whose K is let go; `meanwhile` while they are multiplied.
+  template <class Body>
+  __device__ __forceinline__ void find_scores(float (&s)[kScores], const Body& meanwhile) {
+    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
+    wgmma_fence();
+    multiply_keys(s);
+    meanwhile();
+    wgmma_wait<0>();
+    pin(s);
+    release(&shared_.k_empty[keys_.slot]);
+    keys_.advance();
+  }
+
+  /// A tile of which the group's rows see nothing.
+  __device__ __forceinline__ void pass_tile() {
+    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
+    release(&shared_.k_empty[keys_.slot]);
+    keys_.advance();
+    barrier_wait(&shared_.v_full[values_.slot], values_.phase);
+    release(&shared_.v_empty[values_.slot]);
+    values_.advance();
+  }
+
+  /// Nothing is left to be computed meanwhile.
+  __device__ __forceinline__ void multiply_last_values(float (&o)[kOutputs], const std::uint32_t (&p)[kSteps][4]) {
+    barrier_wait(&shared_.v_full[values_.slot], values_.phase);
+    pin(o);
+    wgmma_fence();
+    multiply_values(o, p);
+    wgmma_wait<0>();
+    pin(o);
+    release(&shared_.v_empty[values_.slot]);
+    values_.advance();
+  }
+
+  /// Rows of the result may take the place of the queries, which have all been read.
+  __device__ __forceinline__ void end_queries() {
+    if constexpr (Shape::kStagesResult) {
+      staged_ = queries_.slot;
+    } else {
+      release(&shared_.q_empty[queries_.slot]);
+    }
+    queries_.advance();
+  }
+
+  /// The products of one tile overlap the softmax of the next.
+  __device__ __forceinline__ void attend_overlapping(float (&o)[kOutputs], const Work& work) {
+    std::uint32_t p[kSteps][4];
+    first_tile(p, work.masked_tiles > 0);
+    let_go_of_rows();
+    next_tiles<true>(o, p, work.masked_tiles - 1);
+    next_tiles<false>(o, p, work.full_tiles - (work.masked_tiles == 0 ? 1 : 0));
+    end_queries();
+    multiply_last_values(o, p);
+  }
+
+  /// Maxima are looked for until a tile raises none of the group's and every row has one. From then on they are taken
+  /// to stay, until the sums of a tile's probabilities say otherwise: a quarter less to do for a score, but K is held
+  /// longer, which short rows have no time for.
+  template <bool kMasked>
+  __device__ __forceinline__ void next_tiles(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4], int tiles) {
+#pragma unroll 1
+    while (tiles > 0) {
+      if (maxima_ == Maxima::in_doubt) maxima_ = any_in_group(unsettled_) ? Maxima::rising : Maxima::settled;
+      if (maxima_ == Maxima::rising) {
+        next_tile<kMasked, true>(o, p);
+        if (--tiles_to_look_ <= 0) maxima_ = Maxima::in_doubt;
+        --tiles;
+      }
+#pragma unroll 1
+      for (; maxima_ == Maxima::settled && tiles > 0; --tiles) next_tile<kMasked, false>(o, p);
+    }
+  }
+
+  __device__ __forceinline__ void first_tile(std::uint32_t (&p)[kSteps][4], bool masked) {
+    float s[kScores];
+    find_scores(s, [] {});
+    if (masked) {
+      std::uint32_t bits[2];
+      Base::take_bits(bits);
+      hide_in_rows(s, bits);
+    }
+    float factor[2], sum[2];
+    raise_maximum(s, factor);
+    exponentiate(s, sum);
+    pack_all<T>(p, s);
+    add_sums(sum);
+  }
+
+  /// kLooks: for maxima. K stays until nothing can ask for its scores again.
+  template <bool kMasked, bool kLooks>
+  __device__ __forceinline__ void next_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4]) {
+    float s[kScores];
+    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
+    await_turn();
+    pin(o);
+    wgmma_fence();
+    multiply_keys(s);
+    barrier_wait(&shared_.v_full[values_.slot], values_.phase);
+    wgmma_fence();
+    multiply_values(o, p);
+    pass_turn();
+    std::uint32_t bits[2];
+    if constexpr (kMasked) Base::take_bits(bits);
+    wgmma_wait<1>();
+    pin(s);
+    if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
+    if constexpr (kMasked) hide_in_rows(s, bits);
+    float factor[2], sum[2];
+    const bool raised = kLooks && raise_maximum(s, factor);
+    exponentiate(s, sum);
+    pin(s);
+    const bool repeats = !kLooks && any_in_group(sum[0] > kLargestSum || sum[1] > kLargestSum);
+    // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
+    barrier_wait(&shared_.v_full[values_.slot], values_.phase);
+    wgmma_wait<0>();
+    pin(o);
+    release(&shared_.v_empty[values_.slot]);
+    values_.advance();
+    pack_all<T>(p, s);
+    if (raised) rescale(o, factor);
+    if (repeats) repeat_tile<kMasked>(o, p, bits, sum);
+    if constexpr (!kLooks) release(&shared_.k_empty[keys_.slot]);
+    keys_.advance();
+    add_sums(sum);
+  }
+
+  /// The tile once more from its scores on, which are gone: its probabilities were too large under the maxima so far.
+  template <bool kMasked>
+  __device__ __forceinline__ void repeat_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4],
+                                              std::uint32_t (&bits)[2], float (&sum)[2]) {
+    float s[kScores];
+    // Each lane to itself: else the assembler keeps what all bits said the first time.
+#pragma unroll
+    for (int row = 0; kMasked && row < 2; ++row) bits[row] = __shfl_sync(~0U, bits[row], lane());
+    wgmma_fence();
+    multiply_keys(s);
+    wgmma_wait<0>();
+    pin(s);
+    if constexpr (kMasked) hide_in_rows(s, bits);
+    float factor[2];
+    const bool raised = raise_maximum(s, factor);
+    exponentiate(s, sum);
+    pack_all<T>(p, s);
+    if (raised) rescale(o, factor);
+    maxima_ = Maxima::rising;
+  }
+
+  /// Products are asked for by all warps of the group together.
+  __device__ __forceinline__ bool any_in_group(bool of_thread) {
+    return __any_sync(~0U, named_barrier_any(1 + Shape::kGroups + group_, 128, of_thread));
+  }
+
+  /// s = q kᵀ
+  __device__ __forceinline__ void multiply_keys(float (&s)[kScores]) {
+    Base::template multiply_by_keys<Shape::kHeadDim>(s, shared_.q[queries_.slot], shared_.k[keys_.slot]);
+  }
+
+  /// o += p v
+  __device__ __forceinline__ void multiply_values(float (&o)[kOutputs], const std::uint32_t (&p)[kSteps][4]) {
+    Base::template multiply_scores<Shape::kValueDim>(o, p, shared_.v[values_.slot]);
+  }
+
+  /// Follows the maxima of the rows once they grew by more than the threshold; `factor` is what sums so far then shrink
+  /// by. A lagging maximum changes no result but for rounding, as numerator and denominator share it.
+  /// Says whether any of the warp's did, and keeps whether those of the thread are settled.
+  __device__ __forceinline__ bool raise_maximum(const float (&s)[kScores], float (&factor)[2]) {
+    // Two chains a row: one alone waits for itself.
+    float chains[4] = {s[0], s[1], s[2], s[3]};
+#pragma unroll
+    for (int i = 4; i < kScores; ++i) chains[i % 4] = fmaxf(chains[i % 4], s[i]);
+    float found[2] = {fmaxf(chains[0], chains[1]), fmaxf(chains[2], chains[3])};
+    bool grew = false;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      found[row] = fmaxf(found[row], __shfl_xor_sync(~0U, found[row], 1));
+      found[row] = fmaxf(found[row], __shfl_xor_sync(~0U, found[row], 2));
+      grew |= (found[row] - maximum_[row]) * arguments_.scale_log2 > kRescaleThreshold;
+    }
+    unsettled_ = grew || fminf(fmaxf(found[0], maximum_[0]), fmaxf(found[1], maximum_[1])) == -INFINITY;
+    if (!__any_sync(~0U, grew)) return false;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float raised = fmaxf(found[row], maximum_[row]);
+      const float shift = raised == -INFINITY ? 0 : raised;
+      factor[row] = exp2_approximate((maximum_[row] - shift) * arguments_.scale_log2);
+      maximum_[row] = raised;
+      sum_[row] *= factor[row];
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ void exponentiate(float (&s)[kScores], float (&sum)[2]) {
+    float shift[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row)
+      shift[row] = maximum_[row] == -INFINITY ? 0 : maximum_[row] * arguments_.scale_log2;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      s[i] = exp2_approximate(fmaf(s[i], arguments_.scale_log2, -shift[i % 4 / 2]));
+      float& of_row = sum[i % 4 / 2];
+      of_row = i == 0 || i == 2 ? s[i] : of_row + s[i];
+    }
+  }
+
+  __device__ __forceinline__ void add_sums(const float (&sum)[2]) {
+    sum_[0] += sum[0];
+    sum_[1] += sum[1];
+  }
+
+  __device__ __forceinline__ void rescale(float (&o)[kOutputs], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i % 4 / 2];
+  }
+
+  __device__ __forceinline__ void finish_rows(float (&o)[kOutputs], const Work& work) {
+    float inverse[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      sum_[row] += __shfl_xor_sync(~0U, sum_[row], 1);
+      sum_[row] += __shfl_xor_sync(~0U, sum_[row], 2);
+      inverse[row] = sum_[row] > 0 ? 1 / sum_[row] : 0;
+    }
+    const RowTile& tile = work.tile;
+    const int first = tile.row_tile * Shape::kRows;
+    if (lane() % 4 == 0) store_lse(tile, first + row_);
+    if (Shape::kStagesResult && work.tiles() > 0) {
+      named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // all of the group have read their rows
+      store_rows_staged<T>(o, inverse, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2, o_,
+                           first + group_ * 64, tile.head, tile.batch);
+    } else {
+      T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
+      cuda::store_rows(o, inverse, out, arguments_.o_row, first + row_, arguments_.query_length, arguments_.value_dim);
+    }
+  }
+
+  /// Once the copy engine has read the results that lie there.
+  __device__ __forceinline__ void let_go_of_rows() {
+    if (!Shape::kStagesResult || staged_ < 0) return;
+    if (lane() == 0) {
+      await_stores_read();
+      barrier_arrive(&shared_.q_empty[staged_]);
+    }
+    __syncwarp();
+    staged_ = -1;
+  }
+
+  __device__ __forceinline__ void store_lse(const RowTile& tile, int first) {
+    float* lse = arguments_.lse + tile.batch * arguments_.lse_batch + tile.head * arguments_.lse_head;
+    constexpr float kLn2 = 0.693147180559945F;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if (first + 8 * row >= arguments_.query_length) continue;
+      lse[first + 8 * row] =
+          sum_[row] > 0 ? (maximum_[row] * arguments_.scale_log2 + log2f(sum_[row])) * kLn2 : -INFINITY;
+    }
+  }
+
+  const ForwardArguments& arguments_;
+  const CUtensorMap* o_;
+  int staged_ = -1;  // the buffer of Q whose place results have taken
+  float maximum_[2], sum_[2];
+  Maxima maxima_;      // of the group
+  int tiles_to_look_;  // before anybody asks
+  bool unsettled_;     // whether the thread's maxima rose, or are of no score yet
+};
+
+}  // namespace flashmask::cuda::sm90

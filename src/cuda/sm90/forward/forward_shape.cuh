@@ -1,0 +1,42 @@
+#pragma once
+
+#include "cuda/common/row_arguments.h"
+
+namespace flashmask::cuda::sm90 {
+
+struct ForwardArguments : RowArguments {
+  void* o;
+  float* lse;
+  std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
+  int value_dim;
+};
+
+/// How the tiles of a row tile follow each other: the products of one overlap the softmax of the next, warpgroups ask
+/// for products in turns besides, or one tile ends before the next begins, which takes the least work and registers and
+/// suits short rows.
+enum class TileOrder { overlapping, in_turns, one_by_one };
+
+/// kTileStages: buffers of K, and of V.
+template <class T, MaskForm kForm_, int kHeadDim_, int kValueDim_, int kGroups_, int kColumns_, int kProducerRegisters_,
+          int kConsumerRegisters_, TileOrder kOrder_ = TileOrder::overlapping, int kTileStages_ = 2>
+struct ForwardShape {
+  using Element = T;
+  static constexpr MaskForm kForm = kForm_;
+  static constexpr int kHeadDim = kHeadDim_, kValueDim = kValueDim_, kGroups = kGroups_, kRows = 64 * kGroups,
+                       kColumns = kColumns_;
+  static constexpr int kQueryStages = kHeadDim > 128 ? 1 : 2, kKeyStages = kTileStages_, kValueStages = kTileStages_,
+                       kBuilderWarps = 2, kBitSlots = 4, kMaskAtOnce = kColumns;
+  static constexpr TileOrder kOrder = kOrder_;
+  static constexpr bool kTakesTurns = kOrder == TileOrder::in_turns, kReadsOutputGradient = false;
+  /// A warpgroup leaves out a tile of which its rows see nothing.
+  static constexpr bool kSkipsHidden = kOrder == TileOrder::one_by_one && kGroups > 1;
+  /// Rows of the result leave through the buffer of Q, which then waits for them: where there is another one.
+  static constexpr bool kStagesResult = kQueryStages > 1;
+  static constexpr int kBlocks = kGroups == 1 ? 2 : 1;  // on a multiprocessor
+  static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
+  static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kQueryBytes = kRows * kHeadDim * 2, kKeyBytes = kColumns * kHeadDim * 2,
+                       kValueBytes = kColumns * kValueDim * 2;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,77 @@
+#include <algorithm>
+
+#include "cuda/common/launch.cuh"
+#include "cuda/runtime/device.h"
+#include "cuda/sm90/fused/fused.h"
+#include "cuda/sm90/fused/fused_kernel.cuh"
+#include "cuda/sm90/instructions/tensor_map.h"
+#include "plan/plan_choice.h"
+
+namespace flashmask::cuda::sm90 {
+namespace {
+
+/// Registers: what ptxas needs for no spills.
+template <class T, MaskForm kForm>
+using Shape = WovenShape<T, kForm, kWovenHeadDim, 32, 224>;
+
+/// Long stretches seldom begin anew; short ones are shared out more evenly, so that each block has several.
+constexpr int kLongestStretch = 16, kStretchesOfBlock = 8;
+
+/// Of a multiprocessor; each block takes 1 KB more than it asks for.
+constexpr int kMultiprocessorMemory = 228 << 10;
+
+template <class Shape>
+void launch_shape(const BackwardTensors& tensors, WovenArguments arguments, cudaStream_t stream) {
+  static_assert(Shape::kBlocks * (sizeof(WovenMemory<Shape>) + (1 << 10)) <= kMultiprocessorMemory);
+  const int heads = arguments.stretches.heads, blocks = multiprocessors() * Shape::kBlocks;
+  const auto all = static_cast<std::int64_t>(heads) * arguments.positions;
+  arguments.at_once =
+      static_cast<int>(std::clamp<std::int64_t>(all / (blocks * kStretchesOfBlock), 1, kLongestStretch));
+  arguments.stretches.tiles = (arguments.positions + arguments.at_once - 1) / arguments.at_once;
+  const int items = arguments.stretches.all_tiles();
+  if (items == 0) return;
+  const CUtensorMap q = make_tensor_map("backward: q", tensors.q, Shape::kRows);
+  const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
+  const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
+  const CUtensorMap grad_o = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows);
+  const CUtensorMap grad_q = make_tensor_map("backward: grad_q", tensors.grad_q, kUnitRows);
+  const CUtensorMap grad_k = make_tensor_map("backward: grad_k", tensors.grad_k, kUnitRows);
+  const CUtensorMap grad_v = make_tensor_map("backward: grad_v", tensors.grad_v, kUnitRows);
+  launch<WovenMemory<Shape>>("backward: woven", woven_kernel<Shape>, std::min(items, blocks), Shape::kThreads, stream,
+                             q, k, v, grad_o, grad_q, grad_k, grad_v, arguments);
+}
+
+}  // namespace
+
+template <MaskForm kForm>
+void launch_woven(const Plan& plan, const BackwardTensors& tensors, const TileMapView& rows, const TileMapView& columns,
+                  const TileChoice& choice, const BackwardWorkspace& workspace, int* next_item, cudaStream_t stream) {
+  const Problem& problem = plan.problem();
+  WovenArguments arguments{};
+  arguments.statistics = workspace.rows;
+  arguments.query_heads = static_cast<int>(problem.query_heads);
+  arguments.kv_heads = static_cast<int>(problem.kv_heads);
+  arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
+  arguments.scale = problem.softmax_scale();
+  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  arguments.positions = std::max(rows.row_tiles, columns.row_tiles);
+  arguments.stretches.heads = static_cast<int>(problem.batch * problem.kv_heads);
+  arguments.stretches.side_by_side = arguments.kv_heads;  // as their rows lie in memory
+  arguments.rows = rows;
+  arguments.columns = columns;
+  arguments.mask = mask_view(PlanAccess::device(plan).mask);
+  arguments.next_item = next_item;
+  arguments.choice = choice;
+  if (problem.dtype == DType::bf16)
+    launch_shape<Shape<__nv_bfloat16, kForm>>(tensors, arguments, stream);
+  else
+    launch_shape<Shape<__half, kForm>>(tensors, arguments, stream);
+}
+
+template void launch_woven<MaskForm::intervals>(const Plan&, const BackwardTensors&, const TileMapView&,
+                                                const TileMapView&, const TileChoice&, const BackwardWorkspace&, int*,
+                                                cudaStream_t);
+template void launch_woven<MaskForm::bits>(const Plan&, const BackwardTensors&, const TileMapView&, const TileMapView&,
+                                           const TileChoice&, const BackwardWorkspace&, int*, cudaStream_t);
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,202 @@
+#pragma once
+
+#include "cuda/common/scores.cuh"
+#include "cuda/sm90/fused/fused_memory.cuh"
+#include "cuda/sm90/instructions/tile_products.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// One warpgroup: sums over tiles as they are posted, of row tiles and of key tiles in turns. Each step finds its
+/// probabilities anew, so that registers hold the sums of one side only.
+template <class Shape>
+class WovenConsumer {
+  using T = typename Shape::Element;
+  using Gradient = float[Shape::kHeadDim / 2];
+  using Scores = float[32];
+  static constexpr int kPanelBytes = 64 * kPanel * 2;
+
+ public:
+  __device__ __forceinline__ WovenConsumer(WovenMemory<Shape>& shared, const WovenArguments& arguments,
+                                           const CUtensorMap* grad_q, const CUtensorMap* grad_k,
+                                           const CUtensorMap* grad_v)
+      : shared_(shared), arguments_(arguments), grad_q_(grad_q), grad_k_(grad_k), grad_v_(grad_v) {}
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      const Sum sum = await_step().sum;
+      if (sum == Sum::none) break;
+      if (sum == Sum::of_rows)
+        sum_rows();
+      else
+        sum_keys();
+    }
+    if (lane() == 0) await_stores_read();
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return lane_index(); }
+  static __device__ __forceinline__ int warp() { return __shfl_sync(~0U, threadIdx.x % 128 / 32, 0); }
+
+  __device__ __forceinline__ const WovenStep& await_step() {
+    barrier_wait(&shared_.full[step_.slot], step_.phase);
+    return shared_.steps[step_.slot];
+  }
+
+  __device__ __forceinline__ void end_step() {
+    __syncwarp();
+    if (lane() == 0) barrier_arrive(&shared_.done[step_.slot]);
+    step_.advance();
+    mask_.advance();
+  }
+
+  static __device__ __forceinline__ void clear(Gradient& gradient) {
+#pragma unroll
+    for (int i = 0; i < Shape::kHeadDim / 2; ++i) gradient[i] = 0;
+  }
+
+  __device__ __forceinline__ void sum_rows() {
+    Gradient grad_q;
+    clear(grad_q);
+    for (;;) {
+      const WovenStep step = await_step();
+      if (step.visits) add_rows(grad_q, step);
+      end_step();
+      if (!step.last) continue;
+      store(grad_q, arguments_.scale, grad_q_, step);
+      return;
+    }
+  }
+
+  __device__ __forceinline__ void sum_keys() {
+    Gradient grad_k, grad_v;
+    clear(grad_k);
+    clear(grad_v);
+    for (;;) {
+      const WovenStep step = await_step();
+      if (step.visits) add_keys(grad_k, grad_v, step);
+      end_step();
+      if (!step.last) continue;
+      store(grad_k, arguments_.scale, grad_k_, step);
+      store(grad_v, 1, grad_v_, step);
+      return;
+    }
+  }
+
+  /// grad_q += grad_s k
+  __device__ __forceinline__ void add_rows(Gradient& grad_q, const WovenStep& step) {
+    Scores s, grad_p;
+    std::uint32_t grad_s[4][4];
+    const auto &queries = shared_.pairs[step.query_pair], &keys = shared_.pairs[step.key_pair];
+    wgmma_fence();
+    multiply(s, queries[0], keys[0]);
+    multiply(grad_p, queries[1], keys[1]);
+    const int row = warp() * 16 + lane() / 4;
+    float lse_log2[2], dot[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      lse_log2[i] = shared_.statistics[step.query_pair][0][row + 8 * i];
+      dot[i] = shared_.statistics[step.query_pair][1][row + 8 * i];
+    }
+    std::uint32_t masked[2];
+    if (step.masked) {
+      using Bits = TileBits<Shape::kRows>;
+      const std::uint32_t* words = shared_.masks[mask_.slot].of_rows.words + lane() % 4 * Bits::kPitch + row;
+      masked[0] = words[0];
+      masked[1] = words[8];
+    }
+    wgmma_wait<1>();
+    pin(s);
+    if (step.masked) hide_in_rows(s, masked);
+    exponentiate_rows(s, arguments_.scale_log2, lse_log2);
+    pin(s);
+    wgmma_wait<0>();
+    pin(grad_p);
+    differentiate_rows(s, grad_p, dot);
+    pack_all<T>(grad_s, s);
+    pin(grad_q);
+    wgmma_fence();
+    multiply_packed<T, kPanelBytes>(grad_q, grad_s, keys[0]);
+    wgmma_wait<0>();
+    pin(grad_q);
+  }
+
+  /// grad_v += pᵀ grad_o, grad_k += grad_sᵀ q. Registers are short: probabilities are read back from their packed form.
+  __device__ __forceinline__ void add_keys(Gradient& grad_k, Gradient& grad_v, const WovenStep& step) {
+    Scores s, grad_p;
+    std::uint32_t p[4][4], grad_s[4][4];
+    const auto &queries = shared_.pairs[step.query_pair], &keys = shared_.pairs[step.key_pair];
+    wgmma_fence();
+    multiply(s, keys[0], queries[0]);
+    multiply(grad_p, keys[1], queries[1]);
+    std::uint32_t masked[1];
+    if (step.masked)
+      Shape::Mask::find_words(masked, shared_.masks[mask_.slot].of_keys, warp() * 16, step.row_tile * Shape::kRows);
+    RowPairs<Shape::kRows> lse_log2, dots;
+    load_pairs(lse_log2, shared_.statistics[step.query_pair][0]);
+    wgmma_wait<1>();
+    pin(s);
+    if (step.masked) hide_turned(s, masked);
+    exponentiate_turned(s, arguments_.scale_log2, lse_log2);
+    pack_all<T>(p, s);
+    pin(grad_v);
+    wgmma_fence();
+    multiply_packed<T, kPanelBytes>(grad_v, p, queries[1]);
+    load_pairs(dots, shared_.statistics[step.query_pair][1]);
+    wgmma_wait<1>();
+    pin(grad_p);
+    unpack_all<T>(s, p);
+    differentiate_turned(grad_p, s, dots);
+    pack_all<T>(grad_s, grad_p);
+    pin(grad_k);
+    wgmma_fence();
+    multiply_packed<T, kPanelBytes>(grad_k, grad_s, queries[0]);
+    wgmma_wait<0>();
+    pin(grad_k);
+    pin(grad_v);
+  }
+
+  /// s = rows columnsᵀ
+  __device__ __forceinline__ void multiply(Scores& s, const std::uint8_t* rows, const std::uint8_t* columns) {
+    multiply_tiles<T, Shape::kHeadDim, kPanelBytes, kPanelBytes>(s, shared_address(rows), columns);
+  }
+
+  /// A warp's rows by the copy engine, unit by unit: what is left of the rows that there are not is left out.
+  __device__ __forceinline__ void store(const Gradient& gradient, float factor, const CUtensorMap* to,
+                                        const WovenStep& step) {
+    const int row = step.tile * 64 + warp() * 2 * kUnitRows;
+#pragma unroll
+    for (int unit = 0; unit < Shape::kHeadDim / kPanel * 2; ++unit) {
+      const int panel = unit / 2, half = unit % 2;
+      std::uint8_t* const place = shared_.results[warp()][unit_];
+      if (lane() == 0) await_stores_read<Shape::kUnits - 1>();
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int at = panel * 32 + (i * 4 + j) * 4 + half * 2;
+          words[j] = pack<T>(gradient[at] * factor, gradient[at + 1] * factor);
+        }
+        const int chunk = (i * 4 + lane() / 8) ^ lane() % 8;
+        store_matrices(shared_address(place) + lane() % 8 * kPanel * 2 + chunk * 16, words);
+      }
+      fence_stores_for_async();
+      __syncwarp();
+      if (lane() == 0) {
+        store_box(to, place, panel * kPanel, step.head, row + half * kUnitRows, step.batch);
+        commit_stores();
+      }
+      unit_ = unit_ + 1 == Shape::kUnits ? 0 : unit_ + 1;
+    }
+  }
+
+  WovenMemory<Shape>& shared_;
+  const WovenArguments& arguments_;
+  const CUtensorMap *grad_q_, *grad_k_, *grad_v_;
+  RingPosition<Shape::kSteps> step_;
+  RingPosition<Shape::kMasks> mask_;
+  int unit_ = 0;
+};
+
+}  // namespace flashmask::cuda::sm90

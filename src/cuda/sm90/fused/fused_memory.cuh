@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/backward_workspace.h"
+#include "cuda/common/partial_tile.cuh"
+#include "cuda/common/row_arguments.h"
+#include "cuda/common/sections.h"
+#include "cuda/common/tile_walk.cuh"
+#include "cuda/sm90/instructions/column_mask.cuh"
+#include "cuda/sm90/instructions/copy_rows.cuh"
+#include "cuda/sm90/instructions/ring.cuh"
+#include "cuda/sm90/instructions/shared_memory.cuh"
+
+/// What the warps of the woven kernel share: what a launch is about, shared memory and its barriers, steps.
+namespace flashmask::cuda::sm90 {
+
+struct WovenArguments {
+  RowStatistics statistics;
+  int query_heads, kv_heads;
+  int head_ratio;           // query heads that share a key head
+  float scale, scale_log2;  // the softmax's; · log2(e)
+  int positions;            // row tiles, or key tiles where these are more
+  int at_once;              // positions of a stretch
+  Sections stretches;       // of key heads
+  TileMapView rows, columns;
+  MaskView mask;
+  int* next_item;  // 0 at the start of a launch
+  TileChoice choice;
+};
+
+template <class T, MaskForm kForm_, int kHeadDim_, int kProducerRegisters_, int kConsumerRegisters_>
+struct WovenShape {
+  using Element = T;
+  static constexpr MaskForm kForm = kForm_;
+  static constexpr int kHeadDim = kHeadDim_, kRows = 64, kColumns = 64;
+  static constexpr int kPairs = 3, kSteps = 4, kMasks = 2;  // buffers
+  static constexpr int kUnits = 3;                          // of results on their way, a warp
+  static constexpr int kConsumerWarps = 4, kThreads = 256, kBlocks = 2;
+  static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kMaskAtOnce = kForm == MaskForm::bits ? 32 : 64;
+  static constexpr int kTileBytes = 64 * kHeadDim * 2, kStatisticsBytes = 64 * 4;
+  using Mask = ColumnMask<kForm, kRows, kColumns, 1>;
+};
+
+/// What a step adds to: the gradient of q of a row tile, or those of k and v of a key tile.
+enum class Sum : int { none, of_rows, of_keys };
+
+/// A tile, and what it adds to.
+struct alignas(16) WovenStep {
+  Sum sum;                // none: there are no more steps
+  int batch, head, tile;  // whose sum: a query head's row tile, or a key head's key tile
+  int row_tile, column_tile;
+  int list;  // of the mask's (batch, head)
+  std::int16_t query_pair, key_pair;
+  bool visits;  // whether there is a tile: a sum may have none
+  bool masked;  // whether some of its scores may be
+  bool last;    // of the sum
+};
+
+constexpr int kUnitRows = 8, kUnitBytes = kUnitRows * kPanel * 2;  // what a warp stores at once of its results
+
+/// A pair is Q and the gradient of O of a row tile, with its statistics, or K and V of a key tile.
+template <class Shape>
+struct WovenMemory {
+  alignas(1024) std::uint8_t pairs[Shape::kPairs][2][Shape::kTileBytes];
+  alignas(1024) std::uint8_t results[Shape::kConsumerWarps][Shape::kUnits][kUnitBytes];
+  alignas(16) float statistics[Shape::kPairs][2][64];
+  union {
+    TileBits<Shape::kRows> of_rows;
+    typename Shape::Mask::Memory of_keys;
+  } masks[Shape::kMasks];
+  WovenStep steps[Shape::kSteps];
+  std::uint64_t posted[Shape::kSteps], full[Shape::kSteps], done[Shape::kSteps];
+};
+
+template <class Shape>
+__device__ __forceinline__ void init_barriers(WovenMemory<Shape>& shared) {
+  for (int i = 0; i < Shape::kSteps; ++i) {
+    barrier_init(&shared.posted[i], 1);
+    barrier_init(&shared.full[i], 2);  // its tiles and its mask
+    barrier_init(&shared.done[i], Shape::kConsumerWarps);
+  }
+  barrier_init_fence();
+}
+
+/// Until consumers have ended a step, which is one of the last kSteps; steps count from 0.
+template <class Shape>
+__device__ __forceinline__ void await_end(WovenMemory<Shape>& shared, int step) {
+  if (step >= 0) barrier_wait(&shared.done[step % Shape::kSteps], step / Shape::kSteps % 2);
+}
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "cuda/sm90/instructions/ptx.h"
+
+namespace flashmask::cuda::sm90 {
+
+constexpr int kSharedMemory = 227 << 10;  // that a block may have
+
+/// What the warps of a block share, by all its threads: init_barriers() has run, and the maps that it copies by are on
+/// their way, those that are not null.
+template <class Memory>
+__device__ __forceinline__ Memory& begin_sharing(std::initializer_list<const CUtensorMap*> maps) {
+  static_assert(sizeof(Memory) <= kSharedMemory);
+  extern __shared__ std::uint8_t memory[];
+  auto& shared = *reinterpret_cast<Memory*>(memory);
+  if (threadIdx.x == 0) {
+    for (const CUtensorMap* map : maps)
+      if (map != nullptr) prefetch_tensor_map(map);
+    init_barriers(shared);
+  }
+  __syncthreads();
+  return shared;
+}
+
+}  // namespace flashmask::cuda::sm90

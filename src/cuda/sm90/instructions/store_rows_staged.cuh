@@ -1,0 +1,41 @@
+#pragma once
+
+#include "cuda/common/arithmetic.cuh"
+#include "cuda/sm90/instructions/copy_rows.cuh"
+
+/// From accumulators to rows of 16-bit numbers in global memory, through shared memory that a group has to itself.
+namespace flashmask::cuda::sm90 {
+
+constexpr int kWarpRows = 16;  // of a warpgroup's 64
+
+/// A warp's rows of a warpgroup's results, the thread's own times their factors: through shared memory with the swizzle
+/// of wgmma, `panel_bytes` from one panel of 64 columns to the next, to row `first` of a head. `panels` is where the
+/// group's rows begin in the first of them. Groups of the copy engine's stores: one, of lane 0. The map's boxes have
+/// kWarpRows rows.
+template <class T, int kCount>
+__device__ __forceinline__ void store_rows_staged(const float (&d)[kCount], const float (&factor)[2],
+                                                  std::uint8_t* panels, int panel_bytes, const CUtensorMap* map,
+                                                  int first, int head, int batch) {
+  const int lane = lane_index(), warp = threadIdx.x % 128 / 32, in_matrix = lane % 8;
+  std::uint8_t* const own = panels + warp * kWarpRows * kPanel * 2;
+  const std::uint32_t address =
+      shared_address(own) + (lane / 8 % 2 * 8 + in_matrix) * kPanel * 2 + (lane / 16 ^ in_matrix) * 16;
+#pragma unroll
+  for (int i = 0; i < kCount / 8; ++i) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      words[j] = pack<T>(d[8 * i + 2 * j] * factor[j % 2], d[8 * i + 2 * j + 1] * factor[j % 2]);
+    store_matrices((address ^ i % 4 * 32) + i / 4 * panel_bytes, words);
+  }
+  fence_stores_for_async();
+  __syncwarp();
+  if (lane == 0) {
+#pragma unroll
+    for (int panel = 0; panel < kCount / 32; ++panel)
+      store_box(map, own + panel * panel_bytes, panel * kPanel, head, first + warp * kWarpRows, batch);
+    commit_stores();
+  }
+}
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "plan/kernel.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// The rows of the kernel table for H100 and H200, best first.
+KernelRows kernels();
+
+}  // namespace flashmask::cuda::sm90

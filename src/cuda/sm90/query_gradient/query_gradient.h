@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/common/backward_workspace.h"
+#include "cuda/common/row_arguments.h"
+#include "flashmask/attention.h"
+#include "plan/device_plan.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// The tile of the kernel for heads of up to `head_dim`: 64, 128, 192 or 256.
+TileShape query_gradient_tile(int head_dim);
+
+/// Gradients of q alone, whole rows of tiles at a time, each in one order of additions: the second pass of a
+/// deterministic backward. `tiles`: the plan's, of query_gradient_tile(), by rows. The statistics of rows are in the
+/// workspace; `next_item` is 0.
+template <MaskForm kForm>
+void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceTiles& tiles,
+                           const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim, int* next_item,
+                           cudaStream_t stream);
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,69 @@
+#pragma once
+
+#include "cuda/common/scores.cuh"
+#include "cuda/sm90/instructions/tile_products.cuh"
+#include "cuda/sm90/rows/row_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// What warpgroups that compute row tiles have in common: 64 rows of each, of which a thread holds parts of two and
+/// quads of threads hold whole ones; products of tiles, bits of partial tiles, and rows of results.
+template <class Shape>
+class RowConsumer {
+ protected:
+  using T = typename Shape::Element;
+  static constexpr int kScores = Shape::kColumns / 2;
+  static constexpr int kSteps = Shape::kColumns / 16;
+
+  __device__ __forceinline__ explicit RowConsumer(RowMemory<Shape>& shared)
+      : shared_(shared),
+        group_(__shfl_sync(~0U, threadIdx.x / 128, 0) - 1),  // so that the compiler knows it to be uniform
+        row_(group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) {}
+
+  static __device__ __forceinline__ int lane() { return lane_index(); }
+
+  __device__ __forceinline__ void release(std::uint64_t* barrier) {
+    __syncwarp();
+    if (lane() == 0) barrier_arrive(barrier);
+  }
+
+  /// s = a bᵀ, for the group's rows of a tile of the query side and a tile of the key side.
+  template <int kDim>
+  __device__ __forceinline__ void multiply_by_keys(float (&s)[kScores], const std::uint8_t* rows,
+                                                   const std::uint8_t* columns) {
+    multiply_tiles<T, kDim, Shape::kRows * kPanel * 2, Shape::kColumns * kPanel * 2>(
+        s, shared_address(rows) + group_ * 64 * kPanel * 2, columns);
+  }
+
+  /// d += p b, for packed scores and a tile of the key side.
+  template <int kDim>
+  __device__ __forceinline__ void multiply_scores(float (&d)[kDim / 2], const std::uint32_t (&p)[kSteps][4],
+                                                  const std::uint8_t* columns) {
+    multiply_packed<T, Shape::kColumns * kPanel * 2>(d, p, columns);
+  }
+
+  /// Bits of the thread's two rows. Where the shape skips what is hidden, says whether all of the group's are masked.
+  __device__ __forceinline__ bool take_bits(std::uint32_t (&masked)[2]) {
+    barrier_wait(&shared_.bits_full[bits_.slot], bits_.phase);
+    const TileBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
+    const std::uint32_t* words = bits.words + lane() % 4 * TileBits<Shape::kRows>::kPitch + row_;
+    masked[0] = words[0];
+    masked[1] = words[8];
+    bool hidden = false;
+    if constexpr (Shape::kSkipsHidden) hidden = __shfl_sync(~0U, bits.hidden, 0) >> group_ & 1;
+    release(&shared_.bits_empty[bits_.slot]);
+    bits_.advance();
+    return hidden;
+  }
+
+  RowMemory<Shape>& shared_;
+  int group_;
+  int row_;  // of the row tile; the thread's second row is 8 further on
+  RingPosition<kWorkSlots> work_;
+  RingPosition<Shape::kBitSlots> bits_;
+  RingPosition<Shape::kQueryStages> queries_;
+  RingPosition<Shape::kKeyStages> keys_;
+  RingPosition<Shape::kValueStages> values_;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/partial_tile.cuh"
+#include "cuda/common/row_arguments.h"
+#include "cuda/common/sections.h"
+#include "cuda/common/tile_walk.cuh"
+#include "cuda/sm90/instructions/copy_rows.cuh"
+#include "cuda/sm90/instructions/ring.cuh"
+#include "cuda/sm90/instructions/shared_memory.cuh"
+
+/// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's
+/// Shape says its tiles, its rings and its warps.
+namespace flashmask::cuda::sm90 {
+
+constexpr int kWorkSlots = 2;
+// Behind a row tile of many tiles, the next one is taken when only so many of them are left to be copied.
+constexpr int kManyTiles = 8, kTilesAhead = 4;
+constexpr int kFewTiles = 4;  // of a row tile on average: its keys are then in the L2 cache whatever the order of heads
+
+/// The row tile that an item stands for: in the order of Sections, but the last rows first, because with causal masks
+/// they take longest.
+struct RowTile {
+  int batch, head, row_tile;
+
+  RowTile() = default;
+  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments, int most_heads) {
+    const Sections sections{arguments.batch * arguments.query_heads, most_heads, arguments.map.row_tiles};
+    const SectionTile tile = sections.tile(item);
+    row_tile = sections.tiles - 1 - tile.tile;
+    batch = tile.head / arguments.query_heads;
+    head = tile.head % arguments.query_heads;
+  }
+  static __device__ __forceinline__ RowTile none() {
+    RowTile tile;
+    tile.batch = -1;
+    tile.head = tile.row_tile = 0;
+    return tile;
+  }
+};
+
+/// What the copy engine reads, grad_o where the Shape says so, and what it stores where the consumer has it do that.
+struct RowTensors {
+  const CUtensorMap *q, *k, *v, *grad_o, *result;
+};
+
+/// What the scheduler found out about a row tile, so that nobody else divides.
+struct Work {
+  RowTile tile;
+  int masked_tiles, full_tiles;
+
+  __device__ __forceinline__ int tiles() const { return masked_tiles + full_tiles; }
+  __device__ __forceinline__ bool exists() const { return tile.batch >= 0; }
+};
+
+/// q: all of the query side that a row tile needs, one tensor after the other.
+template <class Shape>
+struct RowMemory {
+  alignas(1024) std::uint8_t q[Shape::kQueryStages][Shape::kQueryBytes];
+  alignas(1024) std::uint8_t k[Shape::kKeyStages][Shape::kKeyBytes];
+  alignas(1024) std::uint8_t v[Shape::kValueStages][Shape::kValueBytes];
+  alignas(16) TileBits<Shape::kRows> bits[Shape::kBitSlots];
+  Work work[kWorkSlots];
+  std::uint64_t q_full[Shape::kQueryStages], q_empty[Shape::kQueryStages];
+  std::uint64_t k_full[Shape::kKeyStages], k_empty[Shape::kKeyStages];
+  std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
+  std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
+  std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
+};
+
+/// A ring whose slots one thread fills and `readers` warps empty.
+template <int kSlots>
+__device__ __forceinline__ void init_ring(std::uint64_t (&full)[kSlots], std::uint64_t (&empty)[kSlots], int readers) {
+  for (int i = 0; i < kSlots; ++i) {
+    barrier_init(&full[i], 1);
+    barrier_init(&empty[i], readers);
+  }
+}
+
+template <class Shape>
+__device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
+  init_ring(shared.q_full, shared.q_empty, Shape::kConsumerWarps);
+  init_ring(shared.k_full, shared.k_empty, Shape::kConsumerWarps);
+  init_ring(shared.v_full, shared.v_empty, Shape::kConsumerWarps);
+  init_ring(shared.bits_full, shared.bits_empty, Shape::kConsumerWarps);
+  init_ring(shared.work_full, shared.work_empty, Shape::kConsumerWarps + Shape::kBuilderWarps + 1);
+  barrier_init_fence();
+}
+
+/// The next row tile that the scheduler published, or none; it stays in its slot until release_work().
+template <class Shape>
+__device__ __forceinline__ Work await_work(RowMemory<Shape>& shared, const RingPosition<kWorkSlots>& position) {
+  barrier_wait(&shared.work_full[position.slot], position.phase);
+  return shared.work[position.slot];
+}
+
+template <class Shape>
+__device__ __forceinline__ void release_work(RowMemory<Shape>& shared, RingPosition<kWorkSlots>& position) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(&shared.work_empty[position.slot]);
+  position.advance();
+}
+
+template <class Shape>
+__device__ __forceinline__ Work take_work(RowMemory<Shape>& shared, RingPosition<kWorkSlots>& position) {
+  const Work work = await_work(shared, position);
+  release_work(shared, position);
+  return work;
+}
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,155 @@
+#pragma once
+
+#include "cuda/sm90/rows/row_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// One warp: takes row tiles from the counter and says how many tiles each has, ahead of those who work.
+template <class Shape>
+class Scheduler {
+ public:
+  __device__ __forceinline__ Scheduler(RowMemory<Shape>& shared, const RowArguments& arguments,
+                                       const RowTensors& tensors)
+      : shared_(shared), arguments_(arguments), tensors_(tensors), lane_(threadIdx.x % 32) {}
+
+  __device__ __forceinline__ void run() {
+    const int items = arguments_.choice.has_the_work() ? arguments_.items : 0;
+    const int section_heads = has_few_tiles() ? arguments_.query_heads : arguments_.section_heads;
+    for (int item = blockIdx.x; item < items; item = next_item()) {
+      const RowTile tile(item, arguments_, section_heads);
+      const TileCount count = MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
+      const Work work{tile, count.masked, count.full};
+      publish(work);
+      late_ = work.tiles() > kManyTiles;
+      if (Shape::kQueryStages == 1 && lane_ == 0 && work.tiles() > 0) prefetch_queries(tile);
+    }
+    publish({RowTile::none(), 0, 0});
+  }
+
+ private:
+  /// Then all heads of a batch entry run side by side, as their rows lie side by side in memory.
+  __device__ __forceinline__ bool has_few_tiles() const {
+    const TileChoice& choice = arguments_.choice;
+    const std::uint32_t* const visited = choice.finer ? choice.visited_finer : choice.visited;
+    return visited != nullptr && *visited <= kFewTiles * arguments_.map.all_row_tiles();
+  }
+
+  /// Taken only once there is room to publish it, and behind a row tile of many tiles only near its end, lest a block
+  /// hold a row tile that another could begin.
+  __device__ __forceinline__ int next_item() {
+    int item = 0;
+    barrier_wait(&shared_.work_empty[work_.slot], work_.phase ^ 1);
+    if (late_) barrier_wait(&shared_.work_empty[published_.slot], published_.phase);
+    if (lane_ == 0) item = static_cast<int>(gridDim.x) + atomicAdd(arguments_.next_item, 1);
+    return __shfl_sync(~0U, item, 0);
+  }
+
+  /// Into a slot that is free: the first one, or the one that next_item() waited for.
+  __device__ __forceinline__ void publish(const Work& work) {
+    if (lane_ == 0) {
+      shared_.work[work_.slot] = work;
+      barrier_arrive(&shared_.work_full[work_.slot]);
+    }
+    __syncwarp();
+    published_ = work_;
+    work_.advance();
+  }
+
+  /// Into the L2 cache, while the one buffer is in use.
+  __device__ __forceinline__ void prefetch_queries(const RowTile& tile) {
+    const int row = tile.row_tile * Shape::kRows;
+    prefetch_rows<Shape::kHeadDim>(tensors_.q, row, tile.head, tile.batch);
+    if constexpr (Shape::kReadsOutputGradient)
+      prefetch_rows<Shape::kValueDim>(tensors_.grad_o, row, tile.head, tile.batch);
+  }
+
+  RowMemory<Shape>& shared_;
+  const RowArguments& arguments_;
+  const RowTensors& tensors_;
+  int lane_;
+  bool late_ = false;
+  RingPosition<kWorkSlots> work_, published_;
+};
+
+/// One warp: keeps the rings of Q, K and V filled.
+template <class Shape>
+class Producer {
+ public:
+  __device__ __forceinline__ Producer(RowMemory<Shape>& shared, const RowArguments& arguments,
+                                      const RowTensors& tensors)
+      : shared_(shared), arguments_(arguments), tensors_(tensors), lane_(threadIdx.x % 32) {}
+
+  __device__ __forceinline__ void run() {
+    for (Work work = await_work(shared_, work_); work.exists(); work = await_work(shared_, work_)) {
+      if (work.tiles() <= kTilesAhead) release_work(shared_, work_);
+      if (work.tiles() == 0) continue;
+      if constexpr (Shape::kQueryStages > 1) copy_queries(work.tile);
+      copy_tiles(work);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void copy_queries(const RowTile& tile) {
+    barrier_wait(&shared_.q_empty[queries_.slot], queries_.phase ^ 1);
+    if (lane_ == 0) {
+      std::uint64_t* full = &shared_.q_full[queries_.slot];
+      std::uint8_t* q = shared_.q[queries_.slot];
+      const int row = tile.row_tile * Shape::kRows;
+      barrier_arrive_expecting(full, Shape::kQueryBytes);
+      copy_rows<Shape::kRows, Shape::kHeadDim>(q, tensors_.q, full, row, tile.head, tile.batch);
+      if constexpr (Shape::kReadsOutputGradient)
+        copy_rows<Shape::kRows, Shape::kValueDim>(q + Shape::kRows * Shape::kHeadDim * 2, tensors_.grad_o, full, row,
+                                                  tile.head, tile.batch);
+    }
+    queries_.advance();
+  }
+
+  /// In the order in which the products read them, where the forward's run one tile of K ahead of V. A single buffer of
+  /// Q is filled behind the first tile, as it is free only then.
+  __device__ __forceinline__ void copy_tiles(const Work& work) {
+    const RowTile& tile = work.tile;
+    const int kv_head = tile.head / arguments_.head_ratio;
+    int before = -1, left = work.tiles();
+    const MapRow row(arguments_.map, tile.batch, tile.head, tile.row_tile);
+    row.for_each_tile(lane_, [&](int column_tile) {
+      if (--left == kTilesAhead) release_work(shared_, work_);
+      copy_keys(column_tile, kv_head, tile.batch);
+      if (const int values = Shape::kReadsOutputGradient ? column_tile : before; values >= 0)
+        copy_values(values, kv_head, tile.batch);
+      if (Shape::kQueryStages == 1 && before < 0) copy_queries(tile);
+      before = column_tile;
+    });
+    if constexpr (!Shape::kReadsOutputGradient) copy_values(before, kv_head, tile.batch);
+  }
+
+  __device__ __forceinline__ void copy_keys(int column_tile, int kv_head, int batch) {
+    barrier_wait(&shared_.k_empty[keys_.slot], keys_.phase ^ 1);
+    if (lane_ == 0) {
+      barrier_arrive_expecting(&shared_.k_full[keys_.slot], Shape::kKeyBytes);
+      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k[keys_.slot], tensors_.k, &shared_.k_full[keys_.slot],
+                                                  column_tile * Shape::kColumns, kv_head, batch);
+    }
+    keys_.advance();
+  }
+
+  __device__ __forceinline__ void copy_values(int column_tile, int kv_head, int batch) {
+    barrier_wait(&shared_.v_empty[values_.slot], values_.phase ^ 1);
+    if (lane_ == 0) {
+      barrier_arrive_expecting(&shared_.v_full[values_.slot], Shape::kValueBytes);
+      copy_rows<Shape::kColumns, Shape::kValueDim>(shared_.v[values_.slot], tensors_.v, &shared_.v_full[values_.slot],
+                                                   column_tile * Shape::kColumns, kv_head, batch);
+    }
+    values_.advance();
+  }
+
+  RowMemory<Shape>& shared_;
+  const RowArguments& arguments_;
+  const RowTensors& tensors_;
+  int lane_;
+  RingPosition<kWorkSlots> work_;
+  RingPosition<Shape::kQueryStages> queries_;
+  RingPosition<Shape::kKeyStages> keys_;
+  RingPosition<Shape::kValueStages> values_;
+};
+
+}  // namespace flashmask::cuda::sm90
