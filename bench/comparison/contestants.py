@@ -38,15 +38,15 @@ class Contestant:
 
 
 def problem_of(q: Tensor, k: Tensor) -> Any:
-    from flashmask._problem import make_problem
+    from flashmask._abi.problem import make_problem
 
     return make_problem((q.shape, k.shape, k.shape), "bfloat16", None, 0.0)._replace(device=str(q.device))
 
 
 def of_intervals(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -> Attention:
     """From row indices on the GPU. The first call makes a plan of its own: this one says what a plan takes."""
-    from flashmask._device_plan import plan_of_rows
-    from flashmask._header import Options
+    from flashmask._abi.header import Options
+    from flashmask._plans.device_plan import plan_of_rows
 
     rows = case.rows
     if rows is None:
@@ -76,8 +76,8 @@ def of_mask(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -
 
 def of_bits(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
     """From booleans on the GPU. As above, the first call makes a plan of its own."""
-    from flashmask._device_plan import plan_of_booleans
-    from flashmask._header import Options
+    from flashmask._abi.header import Options
+    from flashmask._plans.device_plan import plan_of_booleans
     from flashmask.operators import forward
 
     visible = case.visible

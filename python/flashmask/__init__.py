@@ -3,13 +3,13 @@
 import sys as _sys
 
 from flashmask import block_maps, masks
+from flashmask._abi.library import version as _version
 from flashmask._attention import attention
 from flashmask._block_map import BlockMap
 from flashmask._explain import Explanation
-from flashmask._library import version as _version
 from flashmask._mask import Mask, MaskShape
 from flashmask._merge import merge
-from flashmask._plan import Plan, plan
+from flashmask._plans.plan import Plan, plan
 from flashmask._reordering import Reordering
 from flashmask._row_index_attention import flashmask_attention
 from flashmask._rows import RowIndices
@@ -36,6 +36,6 @@ __all__ = [
 
 if "torch" in _sys.modules:
     from flashmask import operators as operators
-    from flashmask._pytree import register as _register
+    from flashmask._torch.pytree import register as _register
 
     _register()

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from flashmask._abi.header import HEADER_BYTES, Options, header
+from flashmask._abi.problem import F64, Problem, check_mask, make_problem
 from flashmask._arguments import described
-from flashmask._header import HEADER_BYTES, Options, header
-from flashmask._live_plan import AnyPlan, View, make_plan
-from flashmask._plan import Plan, as_mask, dtype_name
-from flashmask._plan_cache import Key, plans
-from flashmask._problem import F64, Problem, check_mask, make_problem
+from flashmask._plans.cache import Key, plans
+from flashmask._plans.live_plan import AnyPlan, View, make_plan
+from flashmask._plans.plan import Plan, as_mask, dtype_name
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from flashmask._abi.problem import check_scale
 from flashmask._arguments import boolean, choice, described, is_tensor
 from flashmask._mask import Mask
-from flashmask._plan import LAYOUTS, Plan
-from flashmask._problem import check_scale
+from flashmask._plans.plan import LAYOUTS, Plan
 from flashmask._rows import RowIndices
 
 
@@ -58,7 +58,7 @@ def attention(
         boolean("deterministic", deterministic)
     factor = 0.0 if scale is None else check_scale("scale", scale)
     if is_tensor(q):
-        from flashmask._tensors import attention_of_tensors
+        from flashmask._torch.attention import attention_of_tensors
 
         o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic)
         return (o, lse) if return_lse else o

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from flashmask._abi.library import create, library
 from flashmask._arguments import AnyArray, array, described, integer, length, pointer
-from flashmask._library import create, library
 from flashmask._mask import Mask, MaskShape
 
 if TYPE_CHECKING:

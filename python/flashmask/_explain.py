@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
+from flashmask._abi.library import call
 from flashmask._arguments import described, integer
-from flashmask._library import call
 
 FORMS = ("intervals", "bits")
 

@@ -7,9 +7,9 @@ import importlib.metadata
 import platform
 from typing import Any
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
+from flashmask._abi.library import call, library_path, version
 from flashmask._explain import FORMS
-from flashmask._library import call, library_path, version
 
 _DIRECTIONS = ("forward", "backward")
 _DTYPES = ("f32", "bf16", "f16")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
+from flashmask._abi.header import HEADER_BYTES, Options, header, read_header
+from flashmask._abi.library import call, create, library
 from flashmask._arguments import boolean, integer, integers, length, pointer
 from flashmask._explain import FORMS, Explanation, explain, percent
-from flashmask._header import HEADER_BYTES, Options, header, read_header
-from flashmask._library import call, create, library
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +94,7 @@ class Mask:
     def _make_tensor(self) -> None:
         import torch
 
-        from flashmask._pytree import register
+        from flashmask._torch.pytree import register
 
         register()
         self._tensor = torch.from_numpy(self._packed(Options()))

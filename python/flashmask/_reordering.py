@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
+from flashmask._abi.library import call, create, library
 from flashmask._arguments import IntArray, SparseRows, described, integers, pointer
 from flashmask._explain import tile_shape
-from flashmask._library import call, create, library
 from flashmask._mask import Mask, MaskShape
 
 

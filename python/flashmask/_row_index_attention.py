@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flashmask._abi.problem import check_dropout, check_scale, make_problem
 from flashmask._arguments import boolean, described, integer, is_tensor
-from flashmask._problem import check_dropout, check_scale, make_problem
 from flashmask._rows import check_row_indices
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def flashmask_attention(
     _check_tensors(query, key, value)
     _check_masks(startend_row_indices, causal, window_size, block_mask)
 
-    from flashmask._dropout import seed_offset_of
-    from flashmask.operators import forward
+    from flashmask._torch.dropout import seed_offset_of
+    from flashmask._torch.operators import forward
 
     seed_offset = seed_offset_of(fixed_seed_offset, p)
     rows = startend_row_indices

@@ -79,7 +79,7 @@ def _register_pytrees() -> None:
     import torch
 
     if not torch.compiler.is_compiling():
-        from flashmask._pytree import register
+        from flashmask._torch.pytree import register
 
         register()
 

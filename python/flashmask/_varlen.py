@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flashmask._abi.problem import check_dropout, check_scale
 from flashmask._arguments import boolean, described, is_tensor
-from flashmask._problem import check_dropout, check_scale
 from flashmask._row_index_attention import window_sides
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def varlen_attention(
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
 
-    from flashmask._dropout import seed_offset_of
-    from flashmask._shared import shared
-    from flashmask.operators import forward
+    from flashmask._torch.dropout import seed_offset_of
+    from flashmask._torch.operators import forward
+    from flashmask._torch.shared import shared
 
     sides = window_sides(window_size)
     rows = shared(_row_indices, (cu_seqlens_q, cu_seqlens_k), keys=k.shape[0], causal=causal, window_size=sides)

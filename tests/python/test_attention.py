@@ -284,7 +284,7 @@ def test_refuses_dtypes():
 def test_says_which_devices_compute():
     from torch._subclasses import FakeTensorMode
 
-    from flashmask.operators import _refuse_device
+    from flashmask._torch.operators import _refuse_device
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         q = torch.empty(1, 8, 2, 16, device="cuda")

@@ -263,11 +263,11 @@ def test_the_host_never_waits(name):
 
 
 def test_one_mask_takes_one_plan(monkeypatch):
-    from flashmask import _device_plans
-    from flashmask._plan_cache import PlanCache
+    from flashmask._plans import device_plans
+    from flashmask._plans.cache import PlanCache
 
     empty = PlanCache()
-    monkeypatch.setattr(_device_plans, "device_plans", empty)
+    monkeypatch.setattr(device_plans, "device_plans", empty)
     q, k, v, *_ = inputs(1, 200, 200, 4, 2, 64)
     mask = masks.causal_document([120, 80])
     for _ in range(3):
@@ -340,11 +340,11 @@ def test_booleans_are_read_where_they_lie(shape):
 
 @pytest.mark.parametrize("dims", [2, 3, 4])
 def test_booleans_of_one_tensor_take_one_plan(dims, monkeypatch):
-    from flashmask import _device_plans
+    from flashmask._plans import device_plans
 
     made = []
-    make = _device_plans.plan_of_booleans
-    monkeypatch.setattr(_device_plans, "plan_of_booleans", lambda *given: made.append(1) or make(*given))
+    make = device_plans.plan_of_booleans
+    monkeypatch.setattr(device_plans, "plan_of_booleans", lambda *given: made.append(1) or make(*given))
     q, k, v, *_ = inputs(1, 200, 200, 2, 1, 64)
     seen = torch.ones((1,) * (dims - 2) + (200, 200), dtype=torch.bool, device="cuda").tril()
     first = flashmask.attention(q, k, v, seen)

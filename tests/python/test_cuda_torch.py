@@ -128,11 +128,11 @@ def test_inductor_may_take_memory_of_row_indices_again(mode):
 
 
 def test_layers_of_a_compiled_graph_that_trains_share_a_plan(monkeypatch):
-    from flashmask import _device_plans
+    from flashmask._plans import device_plans
 
     made = []
-    make = _device_plans.plan_of_rows
-    monkeypatch.setattr(_device_plans, "plan_of_rows", lambda *given: made.append(given) or make(*given))
+    make = device_plans.plan_of_rows
+    monkeypatch.setattr(device_plans, "plan_of_rows", lambda *given: made.append(given) or make(*given))
 
     def layers(q, k, v, rows):
         o = q

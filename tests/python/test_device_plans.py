@@ -6,9 +6,10 @@ import weakref
 import pytest
 import torch
 
-from flashmask import _device_plans, masks
-from flashmask._by_tensor import ByTensor
-from flashmask._device_plans import Numbers, remember_plans_of
+from flashmask import masks
+from flashmask._plans import device_plans
+from flashmask._plans.by_tensor import ByTensor
+from flashmask._plans.device_plans import Numbers, remember_plans_of
 
 SHAPE = (1, 8, 2, 64)
 NUMBERS = Numbers(SHAPE, SHAPE, SHAPE, 1, 0.0, 0.0, False, 0)
@@ -34,15 +35,15 @@ def made(monkeypatch):
         return plans[-1]
 
     monkeypatch.setattr(
-        _device_plans, "plan_of_rows", lambda rows, causal, _, options, blocks: keep((rows, causal, blocks), options)
+        device_plans, "plan_of_rows", lambda rows, causal, _, options, blocks: keep((rows, causal, blocks), options)
     )
-    monkeypatch.setattr(_device_plans, "check_devices", lambda *_, **__: None)
-    monkeypatch.setattr(_device_plans, "plan_of_mask", lambda mask, _, options: keep(mask, options))
-    monkeypatch.setattr(_device_plans, "rows_of_nothing", lambda causal, *_: "nothing")
-    _device_plans.device_plans.clear()
+    monkeypatch.setattr(device_plans, "check_devices", lambda *_, **__: None)
+    monkeypatch.setattr(device_plans, "plan_of_mask", lambda mask, _, options: keep(mask, options))
+    monkeypatch.setattr(device_plans, "rows_of_nothing", lambda causal, *_: "nothing")
+    device_plans.device_plans.clear()
     yield plans
-    _device_plans.device_plans.clear()
-    _device_plans._captured_without_mask.clear()
+    device_plans.device_plans.clear()
+    device_plans._captured_without_mask.clear()
 
 
 def rows():
@@ -50,11 +51,11 @@ def rows():
 
 
 def of_rows(tensor, causal=True, numbers=NUMBERS, capture=0, blocks=None):
-    return _device_plans._of_masks(tensor, blocks, causal, numbers, capture)
+    return device_plans._of_masks(tensor, blocks, causal, numbers, capture)
 
 
 def of_constant(mask, causal=False, numbers=NUMBERS, capture=0):
-    return _device_plans._of_constant(mask, causal, numbers, capture)
+    return device_plans._of_constant(mask, causal, numbers, capture)
 
 
 def test_values_go_with_their_tensor():
@@ -191,10 +192,10 @@ def test_a_mask_has_one_plan_and_a_capture_keeps_it(made):
     plan, _ = of_constant(mask)
     assert of_constant(mask) == (plan, 0)
     assert of_constant(mask, capture=5) == (plan, 0)
-    _device_plans.device_plans.clear()
+    device_plans.device_plans.clear()
     made.clear()
     gc.collect()
-    assert _device_plans._captured.get(mask) == {plan}
+    assert device_plans._captured.get(mask) == {plan}
     assert of_constant(mask) == (plan, 0)
     assert not made
 
@@ -204,7 +205,7 @@ def test_no_mask_is_planned_on_the_device(made):
     assert outside.source == ("nothing", False, None)
     assert of_constant(None, causal=True)[0].source == ("nothing", True, None)
     assert of_constant(None, capture=5) == (outside, 0)
-    assert _device_plans._captured_without_mask == {outside}
+    assert device_plans._captured_without_mask == {outside}
     other = NUMBERS._replace(scale=0.5)
     first, made_in = of_constant(None, numbers=other, capture=5)
     assert made_in == 5
@@ -220,7 +221,7 @@ def test_deterministic_plans_are_others(made):
     tensor = rows()
     remember_plans_of(tensor)
     assert of_rows(tensor, numbers=deterministic).options.deterministic == 1
-    from flashmask._header import Options
+    from flashmask._abi.header import Options
 
     packed = torch.from_numpy(mask._packed(Options(deterministic=1)))
     says, _ = of_constant(packed)

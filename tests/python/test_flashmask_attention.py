@@ -8,7 +8,7 @@ from attention_oracle import assert_within_bound, random_inputs, softmax_attenti
 
 import flashmask
 from flashmask import masks
-from flashmask._mask_source import BLOCK
+from flashmask._plans.mask_source import BLOCK
 
 ROWS, COLUMNS = 37, 53
 
@@ -142,8 +142,8 @@ def kept_of(seed_offset, p, shape):
 
     import numpy as np
 
-    from flashmask import _structs as s
-    from flashmask._library import call
+    from flashmask._abi import structs as s
+    from flashmask._abi.library import call
 
     batch, heads, rows, columns = shape
     problem = s.Problem(batch, rows, columns, heads, heads, 8, 8, 0, 0, 0, 0.0, p)

@@ -90,11 +90,11 @@ def test_an_explanation_counts(tile, seed):
 
 
 def test_an_explanation_has_the_fields_of_the_c_struct_and_reads_well():
-    from flashmask import _structs
+    from flashmask._abi import structs
 
     told = masks.causal_document([4, 3], 10).explain()
     fields = {field.name for field in dataclasses.fields(told)}
-    assert {name for name, _ in _structs.Explanation._fields_} - fields == {"first_empty_row_count"}
+    assert {name for name, _ in structs.Explanation._fields_} - fields == {"first_empty_row_count"}
     text = str(told)
     assert "16 pairs, 16.0 %" in text
     assert "1 of 1 active (0 full, 1 partial) at 128 x 128" in text

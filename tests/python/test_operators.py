@@ -65,7 +65,7 @@ def test_gradients_with_dropout_are_those_of_finite_differences(name):
 
 
 def test_a_packed_mask_from_elsewhere_is_unpacked(tmp_path):
-    from flashmask._plan_cache import plans
+    from flashmask._plans.cache import plans
 
     mask = FAMILIES["random_dense_heads_and_batch"]()
     q, k, v = leaves()
@@ -296,11 +296,11 @@ def test_several_threads_run_forward_and_backward_at_once():
 
 
 def test_the_pool_follows_torch(monkeypatch):
-    from flashmask import operators
+    from flashmask._torch import cpu
 
     counts = []
-    monkeypatch.setattr(operators.library, "flashmask_set_thread_count", counts.append)
-    monkeypatch.setattr(operators, "_threads", 0)
+    monkeypatch.setattr(cpu.library, "flashmask_set_thread_count", counts.append)
+    monkeypatch.setattr(cpu, "_threads", 0)
     before = torch.get_num_threads()
     try:
         for threads in (1, 1, 2):
@@ -309,7 +309,7 @@ def test_the_pool_follows_torch(monkeypatch):
     finally:
         torch.set_num_threads(before)
         monkeypatch.undo()
-        operators._threads = 0
+        cpu._threads = 0
     assert counts == [1, 2]
 
 

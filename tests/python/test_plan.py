@@ -14,7 +14,7 @@ from mask_families import FAMILIES, N, visible
 import flashmask
 import flashmask.operators
 from flashmask import masks
-from flashmask._plan_cache import PlanCache, plans
+from flashmask._plans.cache import PlanCache, plans
 
 
 def inputs(dtype=torch.float32, tokens=N):

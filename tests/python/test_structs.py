@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from flashmask import _structs
-from flashmask._library import library
+from flashmask._abi import structs
+from flashmask._abi.library import library
 
 INCLUDE = Path(__file__).parents[2] / "include"
 HEADER = re.sub(r"//.*|/\*.*?\*/", "", (INCLUDE / "flashmask" / "c_api.h").read_text())
 FUNCTIONS = re.findall(r"FLASHMASK_API\s+[\w ]+?[ *]+flashmask_(\w+)\(", HEADER)
 STRUCTS = {
     name: kind
-    for name, kind in vars(_structs).items()
+    for name, kind in vars(structs).items()
     if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and kind is not ctypes.Structure
 }
-ENUMERATORS = {name: value for name, value in vars(_structs).items() if name.isupper() and isinstance(value, int)}
+ENUMERATORS = {name: value for name, value in vars(structs).items() if name.isupper() and isinstance(value, int)}
 # Functions and structs of the header that Python does without, and why.
 UNUSED = {
     "mask_from_predicate": "a call into Python a score; from_mask_mod evaluates tensors instead",

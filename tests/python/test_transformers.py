@@ -11,7 +11,8 @@ import numpy as np  # noqa: E402
 
 import flashmask  # noqa: E402
 import flashmask.transformers  # noqa: E402
-from flashmask import _live_plan, _plan_cache, _shared  # noqa: E402
+from flashmask._plans import cache, live_plan  # noqa: E402
+from flashmask._torch import shared  # noqa: E402
 from flashmask.data import answer_log_probs, pack  # noqa: E402
 from flashmask.transformers import _once  # noqa: E402
 
@@ -372,15 +373,15 @@ def test_all_layers_share_one_plan_forward_and_backward(monkeypatch, implementat
     made = model("llama", implementation, num_hidden_layers=4).train()
     if checkpointed:
         made.gradient_checkpointing_enable()
-    _plan_cache.plans.clear()
+    cache.plans.clear()
     made_plans = []
 
-    class Counted(_live_plan.LivePlan):
+    class Counted(live_plan.LivePlan):
         def __init__(self, *arguments):
             made_plans.append(arguments[0])
             super().__init__(*arguments)
 
-    monkeypatch.setattr(_live_plan, "LivePlan", Counted)
+    monkeypatch.setattr(live_plan, "LivePlan", Counted)
     for seed in (11, 12):
         ids = torch.randint(1, 40, (1, 24), generator=torch.Generator().manual_seed(seed))
         positions = torch.cat([torch.arange(seed), torch.arange(24 - seed)])[None]
@@ -446,12 +447,12 @@ def test_the_next_batch_gets_its_own_mask():
 
 @pytest.mark.parametrize("way", ["position_ids", "startend_row_indices", "attention_mask", "booleans"])
 def test_masks_do_not_outlive_what_they_came_from(way):
-    _shared._shared.clear()
+    shared._shared.clear()
     packed, sees = question_and_answers()
     said = {"booleans": sees[None, None], "attention_mask": packed["startend_row_indices"]}.get(way, packed.get(way))
     model("llama")(packed["input_ids"], **{"attention_mask" if way == "booleans" else way: said})
     del packed, sees, said
-    assert not _shared._shared
+    assert not shared._shared
 
 
 def test_dropout_is_for_training(monkeypatch):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
+from flashmask._abi.library import create
 from flashmask._arguments import IntArray, described, integer, items, length, lengths, pairs, pointer, structs
-from flashmask._library import create
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:

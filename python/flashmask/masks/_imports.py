@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
+from flashmask._abi.library import create
 from flashmask._arguments import (
     AnyArray,
     SparseRows,
@@ -23,7 +24,6 @@ from flashmask._arguments import (
     pairs as pairs_of,
 )
 from flashmask._block_map import BlockMap
-from flashmask._library import create
 from flashmask._mask import Mask, MaskShape
 from flashmask._rows import check_row_indices
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
+from flashmask._abi.library import create
 from flashmask._arguments import IntArray, array, described, integer, integers, items, length, pairs, pointer, structs
-from flashmask._library import create
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from flashmask._abi.library import create
 from flashmask._arguments import described, items
-from flashmask._library import create
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
+from flashmask._abi.library import create
 from flashmask._arguments import IntArray, boolean, choice, integers, length, pairs, pointer, structs
 from flashmask._arguments import lengths as token_counts
-from flashmask._library import create
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:

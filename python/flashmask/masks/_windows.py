@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flashmask._abi.library import create
 from flashmask._arguments import integer, integers, length, pointer
-from flashmask._library import create
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:

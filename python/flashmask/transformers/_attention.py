@@ -12,7 +12,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 import flashmask
 from flashmask import Mask, RowIndices
-from flashmask._shared import shared
+from flashmask._torch.shared import shared
 from flashmask.transformers._given import dense_mask
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask

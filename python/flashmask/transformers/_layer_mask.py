@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flashmask import Mask
-from flashmask._shared import shared
+from flashmask._torch.shared import shared
 from flashmask.transformers._given import check_row_indices, dense_mask, given_mask
 from flashmask.transformers._indices import Indices, read
 from flashmask.transformers._mask import RANK

@@ -10,7 +10,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, modeling_ut
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from flashmask._arguments import choice
-from flashmask._plan import VISITS
+from flashmask._plans.plan import VISITS
 from flashmask.transformers._attention import attention_function
 from flashmask.transformers._mask import flashmask_mask
 

@@ -1,4 +1,4 @@
-"""Makes Plan a pytree, so that torch transforms see the tensor inside. Imported with torch only."""
+"""Makes Plan a pytree, so that torch transforms see the tensor inside."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch.utils._pytree as pytree
 from torch.fx._pytree import register_pytree_flatten_spec
 
-from flashmask._plan import Plan
-from flashmask._problem import Problem
+from flashmask._abi.problem import Problem
+from flashmask._plans.plan import Plan
 
 
 @cache

@@ -9,7 +9,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t
 from pathlib import Path
 from typing import Any
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
 
 _OUT = POINTER(c_void_p)
 _LENGTHS = POINTER(c_int64)
@@ -126,7 +126,7 @@ def library_path() -> str:
     named = os.environ.get("FLASHMASK_LIBRARY")
     if named:
         return named
-    file = Path(__file__).with_name("libflashmask.dylib" if sys.platform == "darwin" else "libflashmask.so")
+    file = Path(__file__).parent.with_name("libflashmask.dylib" if sys.platform == "darwin" else "libflashmask.so")
     if not file.exists():
         raise ImportError(
             f"flashmask: there is no {file.name} in {file.parent}; install the package with `pip install .`, "

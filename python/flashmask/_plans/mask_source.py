@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashmask._header import HEADER_BYTES, Options, read_header
-from flashmask._library import create, library
+from flashmask._abi.header import HEADER_BYTES, Options, read_header
+from flashmask._abi.library import create, library
+from flashmask._abi.problem import Problem
 from flashmask._mask import Mask, MaskShape
-from flashmask._problem import Problem
 from flashmask._rows import check_row_indices
 
 BLOCK = 128

@@ -1,4 +1,4 @@
-"""attention() of torch tensors. Imported only where torch is."""
+"""attention() of torch tensors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from flashmask._arguments import described
 from flashmask._mask import Mask
-from flashmask._plan import Plan, check_booleans
+from flashmask._plans.plan import Plan, check_booleans
 from flashmask._rows import RowIndices
-from flashmask.operators import forward
+from flashmask._torch.operators import forward
 
 
 def attention_of_tensors(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
 
 HEADER_BYTES = 128
 _MAGIC = b"flashmask mask 1"

@@ -1,4 +1,4 @@
-"""Work that several layers share. Imported only where torch is."""
+"""Work that several layers share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flashmask._device_streams import capture_of, current_stream
+from flashmask._plans.streams import capture_of, current_stream
 
 Result = TypeVar("Result")
 _shared: dict[Hashable, tuple[tuple[weakref.ref[Tensor], ...], object]] = {}

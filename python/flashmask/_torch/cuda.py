@@ -1,19 +1,15 @@
-"""The operators flashmask::forward and flashmask::backward on a GPU. Imported only where torch is."""
+"""The operators flashmask::forward and flashmask::backward on a GPU."""
 
 from __future__ import annotations
-
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from flashmask import _structs as s
-from flashmask._device_plans import plan_of_call
-from flashmask._live_plan import View
-from flashmask._operands import check_devices, check_saved
-
-Outputs: TypeAlias = tuple[Tensor, Tensor]
-Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor]
+from flashmask._abi import structs as s
+from flashmask._plans.device_plans import plan_of_call
+from flashmask._plans.live_plan import View
+from flashmask._plans.operands import check_devices, check_saved
+from flashmask._torch.schemas import Gradients, Outputs
 
 # Kernels read 16 bytes at a time: eight elements of their dtypes.
 _ELEMENTS = 8

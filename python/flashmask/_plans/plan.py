@@ -7,21 +7,21 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flashmask._abi.header import HEADER_BYTES, Options, read_header
+from flashmask._abi.library import create
+from flashmask._abi.problem import DTYPES, Problem, check_scale, make_problem
 from flashmask._arguments import boolean, choice, described, is_tensor
 from flashmask._explain import Explanation
-from flashmask._header import HEADER_BYTES, Options, read_header
-from flashmask._library import create
-from flashmask._live_plan import AnyPlan, make_plan
 from flashmask._mask import Mask
-from flashmask._plan_cache import Key, plans
-from flashmask._problem import DTYPES, Problem, check_scale, make_problem
+from flashmask._plans.cache import Key, plans
+from flashmask._plans.live_plan import AnyPlan, make_plan
 from flashmask._reordering import Reordering, copied
 from flashmask._rows import RowIndices
 
 if TYPE_CHECKING:
     import torch
 
-    from flashmask._device_plan import DevicePlan
+    from flashmask._plans.device_plan import DevicePlan
 
 LAYOUTS = ("bshd", "bhsd")
 VISITS = ("active", "all")
@@ -67,7 +67,7 @@ class Plan:
         problem = self.problem
         source = self._packed[:HEADER_BYTES].tobytes()
         if problem.device != "cpu":
-            from flashmask._device_plans import plan_of_header
+            from flashmask._plans.device_plans import plan_of_header
 
             return plan_of_header(source, self.mask, problem, self._options)
         key: Key = (source, *problem.shapes, problem.code, problem.scale or 0.0, problem.dropout)
@@ -96,7 +96,7 @@ class Plan:
     def _make_tensor(self) -> None:
         import torch
 
-        from flashmask._plan_pytree import register
+        from flashmask._torch.plan_pytree import register
 
         register()
         self._tensor = torch.from_numpy(self._packed)
@@ -211,7 +211,7 @@ def as_mask(mask: Any, problem: Problem) -> Mask:
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, RowIndices):
-        from flashmask._mask_source import from_row_indices
+        from flashmask._plans.mask_source import from_row_indices
 
         return from_row_indices(mask.startend_row_indices.detach().cpu(), mask.causal, problem)
     if mask is None:

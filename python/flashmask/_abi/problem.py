@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from flashmask import _structs as s
+from flashmask._abi import structs as s
 from flashmask._arguments import described
 
 if TYPE_CHECKING:

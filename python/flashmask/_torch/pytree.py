@@ -1,4 +1,4 @@
-"""Makes Mask and RowIndices pytrees, so that torch transforms see the tensors inside. Imported with torch only."""
+"""Makes Mask and RowIndices pytrees, so that torch transforms see the tensors inside."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashmask import _structs as s
-from flashmask._header import Options
+from flashmask._abi import structs as s
+from flashmask._abi.header import Options
+from flashmask._abi.library import call, create
+from flashmask._abi.problem import DTYPES, Problem, check_mask
 from flashmask._info import kernels
-from flashmask._library import call, create
-from flashmask._live_plan import CompiledPlan, Saved, View, Views, execution
 from flashmask._mask import Mask, MaskShape
-from flashmask._mask_source import check_block_mask
-from flashmask._problem import DTYPES, Problem, check_mask
+from flashmask._plans.live_plan import CompiledPlan, Saved, View, Views, execution
+from flashmask._plans.mask_source import check_block_mask
 from flashmask._rows import check_row_indices
 
 _HEAD_DIM_STEP = 8

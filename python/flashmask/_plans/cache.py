@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from flashmask._live_plan import AnyPlan
+from flashmask._plans.live_plan import AnyPlan
 
 AnyKind = TypeVar("AnyKind")
 Key: TypeAlias = tuple[Hashable | Sequence[int], ...]

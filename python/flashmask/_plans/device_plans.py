@@ -10,15 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashmask._by_tensor import ByTensor
-from flashmask._device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
-from flashmask._device_streams import capture_of, current_stream
-from flashmask._header import HEADER_BYTES, Options, read_header, says_deterministic
+from flashmask._abi.header import HEADER_BYTES, Options, read_header, says_deterministic
+from flashmask._abi.problem import DTYPES, Problem, make_problem
 from flashmask._mask import Mask
-from flashmask._mask_source import packed_header
-from flashmask._operands import check_devices, code_of
-from flashmask._plan_cache import Key, PlanCache
-from flashmask._problem import DTYPES, Problem, make_problem
+from flashmask._plans.by_tensor import ByTensor
+from flashmask._plans.cache import Key, PlanCache
+from flashmask._plans.device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
+from flashmask._plans.mask_source import packed_header
+from flashmask._plans.operands import check_devices, code_of
+from flashmask._plans.streams import capture_of, current_stream
 
 
 @dataclass

@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from flashmask._library import call
+from flashmask._abi.library import call
 
 
 def current_stream(device: int) -> int:

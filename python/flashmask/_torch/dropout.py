@@ -1,4 +1,4 @@
-"""Seeds of dropout from torch's generator. Imported only where torch is."""
+"""Seeds of dropout from torch's generator."""
 
 from __future__ import annotations
 

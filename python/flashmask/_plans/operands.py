@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flashmask._problem import DTYPES
+from flashmask._abi.problem import DTYPES
 
 _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 

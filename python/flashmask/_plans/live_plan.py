@@ -7,11 +7,11 @@ import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from flashmask import _structs as s
-from flashmask._header import Options
-from flashmask._library import call, check, create, library
+from flashmask._abi import structs as s
+from flashmask._abi.header import Options
+from flashmask._abi.library import call, check, create, library
+from flashmask._abi.problem import F64, Problem, check_mask
 from flashmask._mask import Mask
-from flashmask._problem import F64, Problem, check_mask
 
 View: TypeAlias = tuple[int, Sequence[int]]
 """Address and strides [4], in elements, of a tensor (batch, sequence, heads, head dim)."""

@@ -1,0 +1,1 @@
+"""Plans: made, kept and found again, on the CPU and on GPUs."""

@@ -1,0 +1,1 @@
+"""What is imported only where torch is: the operators, and what they need of autograd, pytrees and generators."""

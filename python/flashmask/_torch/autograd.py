@@ -1,0 +1,90 @@
+"""What autograd makes of the operators: gradients, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from flashmask._torch.schemas import Gradients, Outputs, backward_operator, forward_operator
+
+BelowAutograd = torch._C._AutoDispatchBelowAutograd
+
+
+class _Attention(torch.autograd.Function):
+    # forward() with ctx, not setup_context(): apply() then binds no signature, which took 30 of 60 microseconds.
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Outputs:
+        with BelowAutograd():
+            o, lse = forward_operator(*arguments)
+        q, k, v, mask, block_mask, causal, scale, dropout, seed_offset, deterministic = arguments
+        ctx.save_for_backward(q, k, v, o, lse, mask, block_mask, seed_offset)
+        ctx.numbers = causal, scale, dropout
+        ctx.deterministic = deterministic
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
+        if grad_o is None and grad_lse is None:
+            return (None,) * 10
+        q, k, v, o, lse, mask, block_mask, seed_offset = ctx.saved_tensors
+        if grad_o is None:
+            grad_o = torch.zeros_like(o)
+        arguments = (grad_o, grad_lse, q, k, v, o, lse, mask, block_mask, *ctx.numbers, seed_offset, ctx.deterministic)
+        if torch.is_grad_enabled():  # create_graph: the operator refuses a second derivative when it is asked for
+            gradients = backward_operator(*arguments)
+        else:
+            with BelowAutograd():
+                gradients = backward_operator(*arguments)
+        return (*gradients, *(None,) * 7)
+
+
+class _OnceDifferentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Gradients:
+        with BelowAutograd():
+            return backward_operator(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError(
+            "flashmask: a gradient of a gradient was asked for (create_graph, or torch.autograd.grad twice); attention "
+            "is differentiable once"
+        )
+
+
+def is_differentiated(*tensors: Tensor | None) -> bool:
+    """Whether autograd has to hear of an operation on these."""
+    # Forward-mode derivatives mark no tensor as requiring a gradient; the Function refuses them.
+    return torch.is_grad_enabled() and (
+        any(tensor is not None and tensor.requires_grad for tensor in tensors) or forward_ad._current_level >= 0
+    )
+
+
+def forward_autograd(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Outputs:
+    if is_differentiated(q, k, v):
+        if torch._C._are_functorch_transforms_active():
+            _refuse_transforms()
+        if len(arguments) == 6:  # dispatch leaves out a last argument that has its default
+            arguments = (*arguments, False)
+        outputs: Outputs = _Attention.apply(q, k, v, *arguments)  # type: ignore[no-untyped-call]
+        return outputs
+    with BelowAutograd():
+        return forward_operator(q, k, v, *arguments)
+
+
+def _refuse_transforms() -> None:
+    raise NotImplementedError("flashmask does not support torch.func.grad and its kin; use torch.autograd.grad")
+
+
+def backward_autograd(
+    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> Gradients:
+    if is_differentiated(grad_o, grad_lse, q, k, v):
+        gradients: Gradients = _OnceDifferentiable.apply(grad_o, grad_lse, q, k, v, *rest)  # type: ignore[no-untyped-call]
+        return gradients
+    with BelowAutograd():
+        return backward_operator(grad_o, grad_lse, q, k, v, *rest)

@@ -1,0 +1,29 @@
+"""The operators without data: what shapes and dtypes come out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from flashmask._plans.operands import lse_dtype
+from flashmask._torch.cpu import empty_like
+from flashmask._torch.schemas import Gradients, Outputs
+
+
+def forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Outputs:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.ndim != 4:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, sequence, heads, head dim)")
+    batch, rows, heads, _ = q.shape
+    return q.new_empty((batch, rows, heads, v.shape[3])), q.new_empty((batch, heads, rows), dtype=lse_dtype(q.dtype))
+
+
+def backward_fake(
+    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *arguments: Any
+) -> Gradients:
+    return empty_like(q), empty_like(k), empty_like(v)
+
+
+def snapshot_fake(mask: Tensor) -> Tensor:
+    return mask.new_empty(mask.shape)
