@@ -11,7 +11,8 @@ from torch import Tensor
 Outputs: TypeAlias = tuple[Tensor, Tensor]
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
-LIBRARY: Any = torch.library.Library("flashmask", "DEF")  # type: ignore[no-untyped-call]
+# A fragment, since another extension in the process may define the namespace, before or after us.
+LIBRARY: Any = torch.library.Library("flashmask", "FRAGMENT")  # type: ignore[no-untyped-call]
 _MASK = (
     "Tensor? mask, Tensor? block_mask, bool causal, float scale, float dropout, Tensor? seed_offset, "
     "bool deterministic=False"
