@@ -43,6 +43,13 @@ def is_tensor(value: object) -> bool:
     return hasattr(type(value), "__torch_function__")
 
 
+def is_autocast(device: str) -> bool:
+    """Whether torch, which is imported, casts tensors on such devices; for "meta" torch itself raises an error."""
+    import torch
+
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def integer(name: str, value: object, *, minimum: int = -(2**63), maximum: int = 2**63 - 1) -> int:
     """An int in a range, of 64 bits by default; bool, float and str are refused."""
     # torch.compile traces lengths as integers that it cannot look into.

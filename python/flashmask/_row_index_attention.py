@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flashmask._abi.problem import check_dropout, check_scale, make_problem
-from flashmask._arguments import boolean, described, integer, is_tensor
+from flashmask._arguments import boolean, described, integer, is_autocast, is_tensor
 from flashmask._rows import check_row_indices
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _check_tensors(query: Any, key: Any, value: Any) -> None:
 
     if torch.compiler.is_compiling():  # sizes would be guarded on; the operator looks at them
         return
-    if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
+    if not query.dtype == key.dtype == value.dtype and not is_autocast(query.device.type):
         raise TypeError(
             f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; expected one dtype"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create
 from flashmask._abi.problem import DTYPES, Problem, check_scale, make_problem
-from flashmask._arguments import boolean, choice, described, is_tensor
+from flashmask._arguments import boolean, choice, described, is_autocast, is_tensor
 from flashmask._explain import Explanation
 from flashmask._mask import Mask
 from flashmask._plans.cache import Key, plans
@@ -208,6 +208,7 @@ def plan(
 
 def as_mask(mask: Any, problem: Problem) -> Mask:
     """A Mask of whatever attention() takes for one."""
+    _check_values(mask.startend_row_indices if isinstance(mask, RowIndices) else mask)
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, RowIndices):
@@ -220,6 +221,12 @@ def as_mask(mask: Any, problem: Problem) -> Mask:
     from flashmask.masks import from_dense
 
     return from_dense(mask.cpu() if is_tensor(mask) else mask)
+
+
+def _check_values(mask: object) -> None:
+    """Refuses a tensor without values."""
+    if is_tensor(mask) and mask.device.type == "meta":  # type: ignore[attr-defined]
+        raise ValueError("mask is on meta, and has no values that a plan could be made of; expected one on a device")
 
 
 def check_booleans(mask: object) -> None:
@@ -247,7 +254,7 @@ def computed_dtype(name: str, tensor: Any) -> str:
     if torch is None or dtype == "float64" or not isinstance(tensor, torch.Tensor):
         return dtype
     device = tensor.device.type
-    return str(torch.get_autocast_dtype(device))[6:] if torch.is_autocast_enabled(device) else dtype
+    return str(torch.get_autocast_dtype(device))[6:] if is_autocast(device) else dtype
 
 
 def _shape(name: str, tensor: Any, order: Sequence[int]) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
             raise ValueError(f"mask has {mask.rows} rows; expected {q.shape[1]}, the tokens of q")
         return mask.startend_row_indices, mask.causal
     check_booleans(mask)
-    if isinstance(mask, Tensor) and mask.is_cuda and mask.dtype is torch.bool and 2 <= mask.ndim <= 4:
+    if isinstance(mask, Tensor) and (mask.is_cuda or mask.is_meta) and mask.dtype is torch.bool and 2 <= mask.ndim <= 4:
         return mask[(None,) * (4 - mask.ndim)], False
     if torch.compiler.is_compiling():
         raise TypeError("mask holds booleans, which torch.compile cannot read; build masks.from_dense(mask) outside")

@@ -11,12 +11,23 @@ from flashmask._torch.cpu import empty_like
 from flashmask._torch.schemas import Gradients, Outputs
 
 
-def forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Outputs:
+def forward_fake(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, block_mask: Tensor | None, *rest: Any
+) -> Outputs:
+    """o and lse, also of tensors on meta."""
+    check_meta(q, k=k, v=v, mask=mask, block_mask=block_mask)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, sequence, heads, head dim)")
     batch, rows, heads, _ = q.shape
     return q.new_empty((batch, rows, heads, v.shape[3])), q.new_empty((batch, heads, rows), dtype=lse_dtype(q.dtype))
+
+
+def check_meta(q: Tensor, **tensors: Tensor | None) -> None:
+    """Refuses tensors without values beside a q with values, for which dispatch would have nothing computed."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.is_meta and not q.is_meta:
+            raise ValueError(f"{name} is on meta; expected {q.device}, the device of q")
 
 
 def backward_fake(
