@@ -13,6 +13,7 @@
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
 #include "flashmask/explain.h"
+#include "flashmask/features.h"
 #include "flashmask/interval_mask.h"
 #include "flashmask/kernels.h"
 #include "flashmask/mask.h"

@@ -1,18 +1,28 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "flashmask/export.h"
+#include "flashmask/features.h"
 #include "flashmask/mask.h"
 #include "flashmask/problem.h"
 #include "flashmask/schedule.h"
 
 namespace flashmask {
 
-/// One row of the kernel table. `name` follows the grammar
+/// Of a CUDA device, such as 9.0.
+struct ComputeCapability {
+  int major = 0;
+  int minor = 0;
+
+  friend auto operator<=>(const ComputeCapability&, const ComputeCapability&) = default;
+};
+
+/// One row of the kernel table: what it computes, and what it can. `name` is for people and follows the grammar
 /// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>[+<finer tiles>].<predicate>[.deterministic].
 struct KernelInfo {
   std::string name;
@@ -22,7 +32,10 @@ struct KernelInfo {
   DeviceType device = DeviceType::cpu;
   TileShape tile;
   MaskForm predicate = MaskForm::intervals;
-  bool deterministic = true;  ///< the same bits on every run
+  std::int64_t head_dim = 0;          ///< it takes heads of up to these dims
+  std::int64_t value_dim = 0;         ///< and values of up to these
+  Features features;                  ///< what it has of what calls may ask for
+  ComputeCapability capability = {};  ///< of the GPUs that run it; 0.0 of a CPU's kernels
 };
 
 /// Every kernel of this build, best first for each direction, dtype and predicate.

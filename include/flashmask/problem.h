@@ -9,6 +9,9 @@
 
 namespace flashmask {
 
+/// Of a call; kernels may take less.
+inline constexpr std::int64_t kMaxHeadDim = 256;
+
 enum class Direction : std::uint8_t { forward, backward };
 
 /// Shapes, dtype and device of one attention call; everything but the data.
@@ -21,8 +24,8 @@ struct Problem {
   std::int64_t key_length = 0;
   std::int64_t query_heads = 1;  ///< a multiple of kv_heads
   std::int64_t kv_heads = 1;
-  std::int64_t head_dim = 0;   ///< 1 … 256
-  std::int64_t value_dim = 0;  ///< 1 … 256
+  std::int64_t head_dim = 0;   ///< 1 … kMaxHeadDim
+  std::int64_t value_dim = 0;  ///< 1 … kMaxHeadDim
   DType dtype = DType::f32;
   Device device;
   std::optional<float> scale = {};  ///< nothing: 1 / sqrt(head_dim)

@@ -80,7 +80,7 @@ def _row_indices(
     """int32 [1, 1, keys, 2]: the rows of a key's own sequence that its window and causality leave visible."""
     import torch
 
-    from flashmask._packing import document_of
+    from flashmask._torch.packing import document_of
 
     left, right = window_size
     right = 0 if causal else right

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-namespace flashmask::cpu {
+namespace flashmask {
 namespace {
 
 constexpr double kNoQuota = 1e9;
@@ -33,8 +33,9 @@ double quota_v1() {
 int available_processors() {
   // The standard library's count respects the affinity of the process on Linux.
   const int allowed = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const double quota = std::ceil(std::min(quota_v2(), quota_v1()));
+  // Files are slow to ask at every call, and a quota seldom changes while a process runs.
+  static const double quota = std::ceil(std::min(quota_v2(), quota_v1()));
   return std::max(1, static_cast<int>(std::min<double>(allowed, quota)));
 }
 
-}  // namespace flashmask::cpu
+}  // namespace flashmask

@@ -161,7 +161,7 @@ class ThreadPool final : public Executor {
     const int wanted = wanted_.load(std::memory_order_relaxed);
     if (wanted != 0) return wanted;
     const int from_environment = threads_from_environment();
-    return from_environment != 0 ? from_environment : cpu::available_processors();
+    return from_environment != 0 ? from_environment : available_processors();
   }
 
   void set_threads(int threads) { wanted_.store(threads, std::memory_order_relaxed); }

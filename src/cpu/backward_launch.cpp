@@ -141,7 +141,6 @@ class Backward final : public BackwardKernel {
       : BackwardKernel(std::move(info)), set_(set), code_(code) {}
 
   std::string refusal() const override { return refusal_of(set_); }
-  std::string refusal(const Problem&) const override { return ""; }
   double measure_peak() const override { return set_.dot_rate(); }
 
   std::size_t workspace_bytes(const Problem& problem, int workers) const override {

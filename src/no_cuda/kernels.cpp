@@ -13,11 +13,11 @@ namespace {
 
 KernelRows cuda_kernels() { return {}; }
 
-std::size_t device_plan_bytes(const DeviceSource&, const DeviceTileShapes&) { refuse(); }
+std::size_t device_plan_bytes(const DeviceSource&, const std::vector<MapRequest>&) { refuse(); }
 
 std::unique_ptr<const TokenMover> device_mover(const Plan&, void*) { refuse(); }
 
-DevicePlan make_device_plan(const DeviceSource&, const DeviceTileShapes&, Device, const PlanPlace&) { refuse(); }
+DevicePlan make_device_plan(const DeviceSource&, const std::vector<MapRequest>&, Device, const PlanPlace&) { refuse(); }
 
 std::uint64_t stream_capture(Device, void*) { refuse(); }
 

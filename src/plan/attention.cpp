@@ -24,11 +24,17 @@ std::byte* align(void* memory) {
   return reinterpret_cast<std::byte*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
 }
 
+/// Calls on a GPU share nothing out on the host.
+Executor& executor_of(const Plan& plan, const Execution& execution) {
+  if (plan.problem().device.type != DeviceType::cpu) return serial_executor();
+  return execution.executor != nullptr ? *execution.executor : default_executor();
+}
+
 /// The executor, workers and memory of one call: the caller's, or the library's own.
 class CallResources {
  public:
   CallResources(const Plan& plan, Direction direction, const Execution& execution)
-      : executor_(execution.executor != nullptr ? *execution.executor : default_executor()),
+      : executor_(executor_of(plan, execution)),
         workers_(std::max(executor_.workers(), 1)),
         dropout_(execution.dropout),
         stream_(execution.stream) {

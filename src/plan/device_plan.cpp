@@ -1,5 +1,8 @@
 #include "plan/device_plan.h"
 
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
 #include <utility>
 
 #include "base/checks.h"
@@ -32,7 +35,6 @@ void check_problem(const Problem& problem) {
   if (problem.device.type != DeviceType::cuda)
     refuse(Status::invalid_argument,
            "the problem is on " + to_string(problem.device) + "; expected a CUDA device, as a place on one was given");
-  if (problem.dropout > 0) refuse(Status::unsupported, "dropout on a GPU is not in this build; take 0 there");
 }
 
 /// What kernels have to know of a mask, to be chosen.
@@ -61,38 +63,37 @@ struct Selection {
   Selection(const Facts& mask, const Problem& problem, const PlanOptions& options) {
     check_problem(problem);
     check_mask(mask.shape, problem);
+    Features needed = needed_by(options);
+    if (mask.block != 0) needed.add(Feature::block_map);
     const auto request = [&](Direction direction) {
-      return KernelRequest{direction, problem, mask.form, options.kernel, options.deterministic, mask.block};
+      return KernelRequest{direction, problem, mask.form, options.kernel, needed, mask.block};
     };
     forward.kernel = &select_kernel(request(Direction::forward));
     backward.kernel = find_kernel(request(Direction::backward));
     if (backward.kernel == nullptr) backward.refusal = no_kernel(request(Direction::backward));
   }
 
-  DeviceTileShapes tiles() const {
-    DeviceTileShapes tiles{};
-    tiles.forward = forward.kernel->info().tile;
-    tiles.finer = forward.kernel->finer_tile();
-    if (backward.kernel == nullptr) return tiles;
-    tiles.backward = backward.kernel->info().tile;
-    tiles.second = backward.kernel->second_tile();
-    tiles.finer_backward = backward.kernel->finer_tile();
-    return tiles;
+  /// What both ask for.
+  std::vector<MapRequest> maps() const {
+    std::vector<MapRequest> all = forward.kernel->maps();
+    if (backward.kernel != nullptr) std::ranges::copy(backward.kernel->maps(), std::back_inserter(all));
+    return merged(all);
   }
 };
 
 template <class Source>
 std::size_t bytes_of(const Source& mask, const Problem& problem, const PlanOptions& options) {
-  return device_plan_bytes(&mask, Selection(facts_of(mask), problem, options).tiles());
+  return device_plan_bytes(&mask, Selection(facts_of(mask), problem, options).maps());
 }
 
 template <class Source>
 Plan make_plan(const Source& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options,
                const std::shared_ptr<const Reordering>& reordering = nullptr) {
   const Selection kernels(facts_of(mask), problem, options);
-  check_place(place, device_plan_bytes(&mask, kernels.tiles()));
+  const std::vector<MapRequest> maps = kernels.maps();
+  check_place(place, device_plan_bytes(&mask, maps));
   return PlanAccess::on_device(problem, options.visit, kernels.forward, kernels.backward,
-                               make_device_plan(&mask, kernels.tiles(), problem.device, place), reordering);
+                               make_device_plan(&mask, maps, problem.device, place), reordering);
 }
 
 /// Kernels that visit every tile know of no block map.
@@ -160,6 +161,34 @@ void check_bits(const DevicePackedMask& mask, const PlanOptions& options) {
 }
 
 }  // namespace
+
+const DeviceMap* DevicePlan::find(TileShape tile, MapSide side) const {
+  const auto found =
+      std::ranges::find_if(maps, [&](const DeviceMap& each) { return each.tile == tile && each.side == side; });
+  return found == maps.end() ? nullptr : &*found;
+}
+
+const DeviceMap& DevicePlan::map(TileShape tile, MapSide side) const {
+  const DeviceMap* const found = find(tile, side);
+  if (found == nullptr) throw std::logic_error("a kernel reads a map of tiles that it has not asked for");
+  return *found;
+}
+
+std::vector<MapRequest> merged(const std::vector<MapRequest>& requests) {
+  std::vector<MapRequest> all;
+  for (const MapRequest& request : requests) {
+    const auto same = std::ranges::find_if(all, [&](const MapRequest& other) { return other.is_same_map(request); });
+    if (same == all.end()) {
+      all.push_back(request);
+      continue;
+    }
+    same->counted |= request.counted;
+    same->spans |= request.spans;
+    const bool needed = same->most_bytes == 0 || request.most_bytes == 0;
+    same->most_bytes = needed ? 0 : std::max(same->most_bytes, request.most_bytes);
+  }
+  return all;
+}
 
 std::size_t plan_bytes(const MaskShape& intervals, const Problem& problem, const PlanOptions& options) {
   return bytes_of(DeviceRowIndices{nullptr, intervals}, problem, options);

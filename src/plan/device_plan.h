@@ -2,8 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <variant>
+#include <vector>
 
 #include "flashmask/device_plan.h"
 #include "flashmask/reorder.h"
@@ -38,45 +38,52 @@ struct DeviceMask {
   DeviceBits bits;
 };
 
-/// Which tiles a kernel visits, in the memory of the device: the maps of cuda/tile_map.h, null where it reads none.
-struct DeviceTiles {
-  TileShape tile;
-  const std::uint32_t* by_row;
-  const std::uint32_t* by_column;
-  /// How many tiles are visited, on the device, where a kernel's choice depends on it: nobody waits to read it here.
-  const std::uint32_t* visited;
-};
-
 /// Between which column tiles the row tiles of a map are visited, whatever the batch entry and head, in the memory of
 /// the device.
 struct DeviceRowSpans {
-  const std::int32_t* from;   ///< where those begin that visit this row tile or a later one
-  const std::int32_t* until;  ///< where those end that visit this row tile or an earlier one
+  const std::int32_t* from = nullptr;   ///< where those begin that visit this row tile or a later one
+  const std::int32_t* until = nullptr;  ///< where those end that visit this row tile or an earlier one
+};
+
+/// Along which side of the tiles a map has its lists: row by row, or column by column.
+enum class MapSide : std::uint8_t { rows, columns };
+
+/// A map of the tiles that are visited, as a kernel of a GPU asks for it (cuda/plan/tile_map.h).
+struct MapRequest {
+  TileShape tile;
+  MapSide side = MapSide::rows;
+  bool counted = false;        ///< with how many tiles it visits; of maps by rows
+  bool spans = false;          ///< with DeviceRowSpans; of maps by columns
+  std::size_t most_bytes = 0;  ///< beyond which the kernel does without it; 0: it needs it at any size
+
+  bool is_same_map(const MapRequest& other) const { return tile == other.tile && side == other.side; }
+};
+
+/// What became of a request, in the memory of the device. No pointers: the map would have been too large.
+struct DeviceMap {
+  TileShape tile;
+  MapSide side = MapSide::rows;
+  const std::uint32_t* words = nullptr;
+  const std::uint32_t* visited = nullptr;  ///< how many tiles, where counted: nobody waits to read it here
+  DeviceRowSpans spans = {};               ///< null without rows
 };
 
 /// What kernels of a GPU read.
 struct DevicePlan {
   DeviceMask mask;
-  DeviceTiles forward;   ///< by rows of tiles
-  DeviceTiles finer;     ///< the same in the kernel's finer tiles; empty where it has none, or where they are too many
-  DeviceTiles backward;  ///< by columns of tiles; empty where no kernel of the device has a backward for the problem
-  DeviceTiles second;    ///< by rows of tiles, for a second pass of the backward; empty where it makes none
-  DeviceTiles finer_backward;  ///< by both, in the finer tiles of the backward's kernel, by which the one of larger
-                               ///< tiles leaves out parts of them; empty as `finer` may be
-  DeviceRowSpans spans;        ///< of `backward`; null without one, without rows, and where there is a second pass
+  std::vector<DeviceMap> maps;  ///< each that the plan's kernels asked for, once
   /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller; null where they agree.
   const std::int64_t* row_order;
   const std::int64_t* column_order;
+
+  /// nullptr: nobody asked for it.
+  const DeviceMap* find(TileShape tile, MapSide side) const;
+  /// One that was asked for.
+  const DeviceMap& map(TileShape tile, MapSide side) const;
 };
 
-/// Tiles of the kernels that a plan is for.
-struct DeviceTileShapes {
-  TileShape forward;
-  std::optional<TileShape> finer;
-  std::optional<TileShape> backward;
-  std::optional<TileShape> second;
-  std::optional<TileShape> finer_backward;
-};
+/// Each map once, with all that is asked of it.
+std::vector<MapRequest> merged(const std::vector<MapRequest>& requests);
 
 /// A mask on the host; `reordering` says what became of the caller's order of tokens, if anything.
 struct HostMask {
@@ -88,10 +95,11 @@ struct HostMask {
 using DeviceSource =
     std::variant<const HostMask*, const DeviceRowIndices*, const DeviceDenseMask*, const DevicePackedMask*>;
 
-std::size_t device_plan_bytes(const DeviceSource& source, const DeviceTileShapes& tiles);
+/// With maps as merged() gives them.
+std::size_t device_plan_bytes(const DeviceSource& source, const std::vector<MapRequest>& maps);
 
 /// The place has enough memory.
-DevicePlan make_device_plan(const DeviceSource& source, const DeviceTileShapes& tiles, Device device,
+DevicePlan make_device_plan(const DeviceSource& source, const std::vector<MapRequest>& maps, Device device,
                             const PlanPlace& place);
 
 }  // namespace flashmask

@@ -2,13 +2,13 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "flashmask/attention.h"
 #include "flashmask/kernels.h"
+#include "plan/device_plan.h"
 
 namespace flashmask {
 
@@ -31,16 +31,13 @@ class Kernel {
 
   /// Why the machine cannot, or should not, run it, or FLASHMASK_ISA excludes it; empty when it can.
   virtual std::string refusal() const = 0;
-  /// Why it cannot serve a problem; empty when it can.
-  virtual std::string refusal(const Problem& problem) const = 0;
+  /// Why it cannot serve a problem, beside what KernelInfo says of it; empty when it can.
+  virtual std::string refusal(const Problem&) const { return ""; }
   /// Peak of the instructions its products are made of, in operations a second, measured when called.
   virtual double measure_peak() const = 0;
   virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
-  /// Smaller tiles that a kernel of a GPU takes instead where they leave out far more, as with short documents; those
-  /// of a backward by rows and by columns.
-  virtual std::optional<TileShape> finer_tile() const { return std::nullopt; }
-  /// Tiles of a second pass, over rows, that a deterministic backward of a GPU makes.
-  virtual std::optional<TileShape> second_tile() const { return std::nullopt; }
+  /// The maps of tiles that a kernel of a GPU reads; others walk the schedule in tiles of info().
+  virtual std::vector<MapRequest> maps() const { return {}; }
 
  private:
   KernelInfo info_;

@@ -32,6 +32,10 @@ void check_mask(const MaskShape& mask, const Problem& problem) {
                 std::to_string(problem.kv_heads) + ") or query_heads (" + std::to_string(problem.query_heads) + ")");
 }
 
+Features needed_by(const PlanOptions& options) {
+  return options.deterministic ? Features{Feature::deterministic} : Features();
+}
+
 const LoweredMask& Plan::mask() const {
   if (mask_ == nullptr) refuse_on_device("the mask", problem_);
   return *mask_;
@@ -98,8 +102,8 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
   made.visit_ = options.visit;
   made.mask_ = std::make_shared<const LoweredMask>(options.form ? lower(mask, *options.form, executor) : lower(mask));
   const MaskForm form = made.mask_->form();
-  const Kernel& forward = select_kernel({Direction::forward, problem, form, options.kernel, options.deterministic});
-  const Kernel& backward = select_kernel({Direction::backward, problem, form, options.kernel, options.deterministic});
+  const Kernel& forward = select_kernel({Direction::forward, problem, form, options.kernel, needed_by(options)});
+  const Kernel& backward = select_kernel({Direction::backward, problem, form, options.kernel, needed_by(options)});
   auto rows = std::make_shared<const TileSchedule>(schedule(*made.mask_, forward.info().tile, options.visit, executor));
   auto columns =
       backward.info().tile == forward.info().tile

@@ -24,6 +24,9 @@ struct Plan::Choice {
 /// Throws where a mask of this shape is not one of the problem's.
 void check_mask(const MaskShape& mask, const Problem& problem);
 
+/// What kernels have to have for a plan's options.
+Features needed_by(const PlanOptions& options);
+
 /// Reaches the kernels of a plan, which its public face does not show.
 struct PlanAccess {
   using Choice = Plan::Choice;

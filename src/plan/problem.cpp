@@ -9,8 +9,6 @@
 namespace flashmask {
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 256;
-
 void require(bool accepted, const char* field, std::int64_t given, const std::string& expected) {
   if (!accepted)
     throw Error(Status::invalid_argument,

@@ -1,7 +1,9 @@
 #include "plan/registry.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <iterator>
+#include <limits>
 
 #include "flashmask/error.h"
 
@@ -27,20 +29,47 @@ std::string form_refusal(const KernelInfo& info, const Problem& problem, MaskFor
   return "";
 }
 
-std::string refusal(const Kernel& kernel, const Problem& problem, MaskForm form) {
-  std::string reason = form_refusal(kernel.info(), problem, form);
-  if (reason.empty()) reason = kernel.refusal();
-  if (reason.empty()) reason = kernel.refusal(problem);
-  return reason;
+std::string size_refusal(const KernelInfo& info, const Problem& problem) {
+  if (problem.head_dim <= info.head_dim && problem.value_dim <= info.value_dim) return "";
+  return "head dims are (" + std::to_string(problem.head_dim) + ", " + std::to_string(problem.value_dim) +
+         "); it takes up to (" + std::to_string(info.head_dim) + ", " + std::to_string(info.value_dim) + ")";
 }
 
-std::string refusal(const Kernel& kernel, const KernelRequest& request) {
-  if (request.deterministic && !kernel.info().deterministic) return "it is not deterministic, which was asked for";
-  for (const TileShape tile : {kernel.info().tile, kernel.second_tile().value_or(kernel.info().tile)})
-    if (request.block % tile.rows != 0 || request.block % tile.columns != 0)
+std::vector<Feature> listed(Features features) {
+  std::vector<Feature> all;
+  for (int i = 0; i < std::numeric_limits<std::uint32_t>::digits; ++i)
+    if (features.has(static_cast<Feature>(i))) all.push_back(static_cast<Feature>(i));
+  return all;
+}
+
+Features all_needed(const KernelRequest& request) { return required(request.problem) | request.needed; }
+
+std::string feature_refusal(const KernelInfo& info, Features needed) {
+  for (const Feature feature : listed(needed))
+    if (!info.features.has(feature)) return "it has no " + to_string(feature);
+  return "";
+}
+
+std::string block_refusal(const Kernel& kernel, std::int64_t block) {
+  std::vector<TileShape> tiles = {kernel.info().tile};
+  for (const MapRequest& map : kernel.maps()) tiles.push_back(map.tile);
+  for (const TileShape tile : tiles)
+    if (block % tile.rows != 0 || block % tile.columns != 0)
       return "its tiles of " + std::to_string(tile.rows) + " x " + std::to_string(tile.columns) +
-             " do not divide the blocks of " + std::to_string(request.block);
-  return refusal(kernel, request.problem, request.form);
+             " do not divide the blocks of " + std::to_string(block);
+  return "";
+}
+
+/// What a row is for comes first, then what it has, then the machine, and last what only the row knows.
+std::string refusal(const Kernel& kernel, const KernelRequest& request) {
+  const KernelInfo& info = kernel.info();
+  std::string reason = form_refusal(info, request.problem, request.form);
+  if (reason.empty()) reason = size_refusal(info, request.problem);
+  if (reason.empty()) reason = feature_refusal(info, all_needed(request));
+  if (reason.empty()) reason = block_refusal(kernel, request.block);
+  if (reason.empty()) reason = kernel.refusal();
+  if (reason.empty()) reason = kernel.refusal(request.problem);
+  return reason;
 }
 
 /// What names have to begin with: "avx2" concerns both directions, "avx2.forward.f32" only the forward.
@@ -86,8 +115,10 @@ const Kernel* find_kernel(const KernelRequest& request) {
 
 std::string no_kernel(const KernelRequest& request) {
   const std::string prefix = prefix_of(request);
+  std::string features;
+  for (const Feature feature : listed(all_needed(request))) features += ", " + to_string(feature);
   return "no " + to_string(request.direction) + " kernel for " + to_string(request.problem.dtype) + " on " +
-         to_string(request.problem.device) + " with a mask of " + to_string(request.form) +
+         to_string(request.problem.device) + " with a mask of " + to_string(request.form) + features +
          (prefix.empty() ? "" : " named \"" + prefix + "…\"") + ":" + candidates_text(request, prefix);
 }
 
@@ -106,7 +137,8 @@ std::vector<KernelInfo> kernels() {
 std::string why_not(const KernelInfo& kernel) { return find_row("why_not", kernel).refusal(); }
 
 std::string why_not(const KernelInfo& kernel, const Problem& problem, MaskForm form) {
-  return refusal(find_row("why_not", kernel), problem, form);
+  const std::string any_name;
+  return refusal(find_row("why_not", kernel), {kernel.direction, problem, form, any_name});
 }
 
 double measure_peak(const KernelInfo& kernel) {

@@ -17,8 +17,8 @@ struct KernelRequest {
   MaskForm form;
   /// A prefix of a kernel name or a whole one; a name that says a direction concerns that direction only.
   const std::string& wanted;
-  bool deterministic = false;  ///< rows that are so only
-  std::int64_t block = 0;      ///< of a block map beside the mask: only rows whose tiles divide it; 0: none
+  Features needed = {};    ///< beside what the problem needs
+  std::int64_t block = 0;  ///< of a block map beside the mask: only rows whose tiles divide it; 0: none
 };
 
 /// The first row that serves the problem; nullptr: none does.

@@ -29,8 +29,8 @@ namespace {
 using check::AttentionTensors;
 using check::DeviceMemory;
 using check::DeviceTensor;
-using check::head_dim_of;
 using check::RandomNumbers;
+using check::repeats;
 
 Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t columns) {
   Problem problem;
@@ -39,7 +39,7 @@ Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t co
   problem.key_length = columns;
   problem.query_heads = 4;
   problem.kv_heads = 2;
-  problem.head_dim = problem.value_dim = head_dim_of(kernel);
+  problem.head_dim = problem.value_dim = kernel.head_dim;
   problem.dtype = kernel.dtype;
   problem.device = {DeviceType::cuda, 0};
   return problem;
@@ -201,10 +201,8 @@ std::vector<std::byte> bits_of(const check::HostTensor& tensor) {
 class SM90Backward : public testing::TestWithParam<KernelInfo> {
  protected:
   PlanOptions options(Visit visit = Visit::active) const {
-    return {.visit = visit,
-            .form = GetParam().predicate,
-            .kernel = GetParam().name,
-            .deterministic = GetParam().deterministic};
+    return {
+        .visit = visit, .form = GetParam().predicate, .kernel = GetParam().name, .deterministic = repeats(GetParam())};
   }
 
   /// Whether the kernel reads a mask of the form that it has, or bits, which any mask becomes.
@@ -218,7 +216,7 @@ class SM90Backward : public testing::TestWithParam<KernelInfo> {
   /// Of gradients that have to repeat: those of q only where the kernel promises it.
   std::vector<std::vector<std::byte>> repeatable(const AttentionTensors& tensors) const {
     std::vector<std::vector<std::byte>> bits = {bits_of(tensors.grad_k), bits_of(tensors.grad_v)};
-    if (GetParam().deterministic) bits.push_back(bits_of(tensors.grad_q));
+    if (repeats(GetParam())) bits.push_back(bits_of(tensors.grad_q));
     return bits;
   }
 };
@@ -253,7 +251,7 @@ TEST_P(SM90Backward, RepeatsToTheBit) {
   one.run(options());
   const auto first = repeatable(one.tensors);
   CallOnDevice on_device(one, options());
-  for (int repeat = 0; repeat < (GetParam().deterministic ? 1000 : 100); ++repeat) {
+  for (int repeat = 0; repeat < (repeats(GetParam()) ? 1000 : 100); ++repeat) {
     on_device.launch(nullptr);
     on_device.download();
     ASSERT_EQ(repeatable(one.tensors), first) << repeat;
@@ -294,10 +292,10 @@ TEST_P(SM90Backward, KeysInSkippedTilesMayHoldAnything) {
 }
 
 TEST_P(SM90Backward, PadsSmallerHeads) {
-  for (const std::int64_t head_dim : {std::int64_t{8}, std::int64_t{40}, head_dim_of(GetParam()) - 8}) {
+  for (const std::int64_t head_dim : {std::int64_t{8}, std::int64_t{40}, GetParam().head_dim - 8}) {
     Problem problem = problem_for(GetParam(), 200, 333);
     problem.head_dim = head_dim;
-    problem.value_dim = head_dim_of(GetParam()) - 24;
+    problem.value_dim = GetParam().head_dim - 24;
     CheckedCall one(masks::causal(200, 333), problem, 7, true);
     one.run(options());
     one.expect_accurate("head dim " + std::to_string(head_dim));
@@ -408,7 +406,7 @@ TEST_P(SM90BackwardBySums, FindWhatTwoPassesFind) {
     for (int repeat = 0; repeat < repeats; ++repeat) {
       on_device.launch(nullptr);
       on_device.download();
-      expect_same_rows(one.tensors.grad_q.values(), expected, head_dim_of(GetParam()), name);
+      expect_same_rows(one.tensors.grad_q.values(), expected, GetParam().head_dim, name);
     }
   }
 }
@@ -425,7 +423,7 @@ TEST_P(SM90BackwardBySums, FindTheSameBesideLaunchesThatLead) {
     on_device.download();
     const auto found = gradients(call);
     EXPECT_TRUE(found.first == alone.first) << name;
-    expect_same_rows(found.second, alone.second, head_dim_of(GetParam()), name);
+    expect_same_rows(found.second, alone.second, GetParam().head_dim, name);
   };
   const TwoStreams streams(true);
   for (int repeat = 0; repeat < 3; ++repeat) {
@@ -451,7 +449,7 @@ std::vector<std::vector<std::byte>> bits_from(const std::string& kernel, const M
 std::string with_tile(const KernelInfo& kernel, const std::string& tile, bool deterministic) {
   const std::size_t begin = kernel.name.find(".m"), end = kernel.name.find('.', kernel.name.find('+'));
   const std::string name = kernel.name.substr(0, begin) + "." + tile + kernel.name.substr(end);
-  return name + (deterministic && !kernel.deterministic ? ".deterministic" : "");
+  return name + (deterministic && !repeats(kernel) ? ".deterministic" : "");
 }
 
 TEST(SM90BackwardChoice, WeavesForShortDocumentsOnly) {
@@ -464,7 +462,7 @@ TEST(SM90BackwardChoice, WeavesForShortDocumentsOnly) {
     EXPECT_EQ(bits_from(kernel.name, shorts, problem), bits_from(woven, shorts, problem)) << kernel.name;
     const auto found = bits_from(kernel.name, one, problem), expected = bits_from(other, one, problem);
     // Sums for q may have no order.
-    for (const std::size_t gradient : {kernel.deterministic ? 0U : 1U, 1U, 2U})
+    for (const std::size_t gradient : {repeats(kernel) ? 0U : 1U, 1U, 2U})
       EXPECT_TRUE(found[gradient] == expected[gradient]) << kernel.name << ", gradient " << gradient;
     EXPECT_TRUE(bits_from(woven, one, problem) != expected) << "nothing to tell them by";
   }
@@ -483,21 +481,20 @@ TEST_P(SM90BackwardWoven, FindsWhatTwoPassesFind) {
     Call one = long_call(GetParam(), mask);
     const auto expected = run(one, "m64n128"), found = run(one, "m64n64");
     for (std::size_t i = 0; i < found.size(); ++i)
-      expect_same_rows(found[i], expected[i], head_dim_of(GetParam()), name + ", gradient " + std::to_string(i));
+      expect_same_rows(found[i], expected[i], GetParam().head_dim, name + ", gradient " + std::to_string(i));
   }
 }
 
 std::vector<KernelInfo> kernels_that_weave() {
   std::vector<KernelInfo> chosen = check::cuda_kernels(Direction::backward);
-  std::erase_if(chosen, [](const KernelInfo& kernel) {
-    return !kernel.deterministic || kernel.name.find('+') == std::string::npos;
-  });
+  std::erase_if(
+      chosen, [](const KernelInfo& kernel) { return !repeats(kernel) || kernel.name.find('+') == std::string::npos; });
   return chosen;
 }
 
 std::vector<KernelInfo> kernels_by_sums() {
   std::vector<KernelInfo> chosen = check::cuda_kernels(Direction::backward);
-  std::erase_if(chosen, [](const KernelInfo& kernel) { return kernel.deterministic; });
+  std::erase_if(chosen, [](const KernelInfo& kernel) { return repeats(kernel); });
   return chosen;
 }
 

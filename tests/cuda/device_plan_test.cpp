@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "cuda/tile_words.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
+#include "flashmask/error.h"
 #include "flashmask/kernels.h"
 #include "flashmask/schedule.h"
 #include "flashmask/startend_row_indices.h"
@@ -45,7 +47,7 @@ Problem problem_for(const KernelInfo& kernel, const MaskShape& mask) {
   problem.query_length = mask.rows;
   problem.key_length = mask.columns;
   problem.query_heads = problem.kv_heads = mask.heads;
-  problem.head_dim = check::head_dim_of(kernel);
+  problem.head_dim = kernel.head_dim;
   problem.value_dim = std::min<std::int64_t>(problem.head_dim, 128);
   problem.dtype = kernel.dtype;
   problem.device = {DeviceType::cuda, 0};
@@ -64,18 +66,12 @@ const DevicePlan& on_device(const PlanInMemory& placed) { return PlanAccess::dev
 PlanOptions options_for(const KernelInfo& kernel) { return {.form = kernel.predicate, .kernel = kernel.name}; }
 
 /// The map is the host's, and so is how many tiles it visits, where that is counted.
-void expect_rows(const DeviceTiles& tiles, const Mask& mask, const std::string& name) {
-  const TileSchedule expected = schedule(mask.lowered(), tiles.tile);
-  const auto rows = check::row_words_of(expected);
-  EXPECT_EQ(download(tiles.by_row, rows.size()), rows) << name;
-  if (tiles.visited == nullptr) return;
+void expect_map(const DeviceMap& map, const TileSchedule& expected, const std::string& name) {
+  const auto words = map.side == MapSide::rows ? check::row_words_of(expected) : check::column_words_of(expected);
+  EXPECT_EQ(download(map.words, words.size()), words) << name;
+  if (map.visited == nullptr) return;
   const auto active = static_cast<std::uint32_t>(expected.counts().active());
-  EXPECT_EQ(download(tiles.visited, 1), std::vector{active}) << name;
-}
-
-void expect_columns(const DeviceTiles& tiles, const Mask& mask, const std::string& name) {
-  const auto columns = check::column_words_of(schedule(mask.lowered(), tiles.tile));
-  EXPECT_EQ(download(tiles.by_column, columns.size()), columns) << name;
+  EXPECT_EQ(download(map.visited, 1), std::vector{active}) << name;
 }
 
 /// Between which column tiles the rows of the host's schedule lie, over all its lists.
@@ -95,24 +91,39 @@ void expect_spans(const DeviceRowSpans& spans, const TileSchedule& schedule, con
   EXPECT_EQ(download(spans.until, until.size()), until) << name;
 }
 
-/// Tiles of each direction are what the host's schedule says.
+/// What the kernels of a plan ask for; some have no backward.
+std::vector<MapRequest> requests_of(const Plan& plan) {
+  std::vector<MapRequest> requests = PlanAccess::forward(plan).maps();
+  try {
+    std::ranges::copy(PlanAccess::backward(plan).maps(), std::back_inserter(requests));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::unsupported);
+  }
+  return merged(requests);
+}
+
+/// All maps that the kernels of a plan ask for are made, once each, and are what the host's schedule says.
 template <class Source>
 void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo& kernel, const std::string& name) {
   const PlanInMemory placed(source, problem_for(kernel, mask.shape()), {.form = {}, .kernel = kernel.name});
-  expect_rows(on_device(placed).forward, mask, name + ", " + kernel.name);
-  if (on_device(placed).finer.by_row != nullptr)
-    expect_rows(on_device(placed).finer, mask, name + ", finer, " + kernel.name);
-  const DeviceTiles& backward = on_device(placed).backward;
-  if (backward.by_column == nullptr) return;
-  expect_columns(backward, mask, name + ", backward, " + kernel.name);
-  if (const DeviceTiles& finer = on_device(placed).finer_backward; finer.by_row != nullptr) {
-    expect_rows(finer, mask, name + ", finer backward, " + kernel.name);
-    expect_columns(finer, mask, name + ", finer backward, " + kernel.name);
+  const std::vector<MapRequest> requests = requests_of(placed.plan);
+  ASSERT_EQ(on_device(placed).maps.size(), requests.size()) << kernel.name;
+  for (const MapRequest& request : requests) {
+    const auto same = [&](const DeviceMap& map) { return map.tile == request.tile && map.side == request.side; };
+    ASSERT_EQ(std::ranges::count_if(on_device(placed).maps, same), 1) << kernel.name;
+    const DeviceMap& map = on_device(placed).map(request.tile, request.side);
+    const std::string of =
+        name + ", " + std::to_string(map.tile.rows) + " x " + std::to_string(map.tile.columns) + ", " + kernel.name;
+    if (map.words == nullptr) {
+      EXPECT_NE(request.most_bytes, 0U) << of;
+      continue;
+    }
+    const TileSchedule expected = schedule(mask.lowered(), map.tile);
+    expect_map(map, expected, of);
+    EXPECT_EQ(map.visited != nullptr, request.counted) << of;
+    EXPECT_EQ(map.spans.from != nullptr, request.spans && mask.shape().rows > 0) << of;
+    if (map.spans.from != nullptr) expect_spans(map.spans, expected, of);
   }
-  // A second pass adds nothing up.
-  const bool adds = on_device(placed).second.by_row == nullptr;
-  EXPECT_EQ(on_device(placed).spans.from != nullptr, adds) << name << ", " << kernel.name;
-  if (adds) expect_spans(on_device(placed).spans, schedule(mask.lowered(), backward.tile), name + ", " + kernel.name);
 }
 
 /// Where a score of 32 lies in a word in the order of fragments.

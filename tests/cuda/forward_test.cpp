@@ -27,9 +27,7 @@ namespace {
 using check::AttentionTensors;
 using check::DeviceMemory;
 using check::DeviceTensor;
-using check::head_dim_of;
 using check::PlanInMemory;
-using check::value_dim_of;
 
 Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t columns) {
   Problem problem;
@@ -38,8 +36,8 @@ Problem problem_for(const KernelInfo& kernel, std::int64_t rows, std::int64_t co
   problem.key_length = columns;
   problem.query_heads = 6;
   problem.kv_heads = 2;
-  problem.head_dim = head_dim_of(kernel);
-  problem.value_dim = value_dim_of(kernel);
+  problem.head_dim = kernel.head_dim;
+  problem.value_dim = kernel.value_dim;
   problem.dtype = kernel.dtype;
   problem.device = {DeviceType::cuda, 0};
   return problem;
@@ -215,10 +213,10 @@ TEST_P(SM90Forward, ReadsRowIndicesThatLieOnTheDevice) {
 }
 
 TEST_P(SM90Forward, PadsSmallerHeads) {
-  for (const std::int64_t head_dim : {8L, 40L, head_dim_of(GetParam()) - 8}) {
+  for (const std::int64_t head_dim : {8L, 40L, GetParam().head_dim - 8}) {
     Problem problem = problem_for(GetParam(), 200, 333);
     problem.head_dim = head_dim;
-    problem.value_dim = value_dim_of(GetParam()) - 24;
+    problem.value_dim = GetParam().value_dim - 24;
     const Mask mask = masks::causal(200, 333);
     AttentionTensors tensors(problem, 7);
     run(PlanInMemory(mask, problem, options()).plan, tensors);

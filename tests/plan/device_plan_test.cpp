@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <stdexcept>
 #include <string>
 
 #include "flashmask/kernels.h"
+#include "plan/device_plan.h"
 #include "plan/refusal.h"
 
 // What can be said of plans for a GPU where there is none; tests/cuda runs them.
@@ -59,6 +61,32 @@ TEST(DevicePlan, KernelsSayWhyTheyCannotRun) {
       EXPECT_NE(why_not(kernel).find("CUDA device"), std::string::npos) << why_not(kernel);
     }
   }
+}
+
+TEST(MapRequests, AreMadeOnceForAllWhoAsk) {
+  const TileShape tile{128, 128}, other{64, 128};
+  const std::vector<MapRequest> requests = {{.tile = tile, .most_bytes = 100},
+                                            {.tile = other, .side = MapSide::columns, .spans = true},
+                                            {.tile = tile, .counted = true, .most_bytes = 50},
+                                            {.tile = tile, .side = MapSide::columns},
+                                            {.tile = other, .side = MapSide::columns, .most_bytes = 10}};
+  const std::vector<MapRequest> made = merged(requests);
+  ASSERT_EQ(made.size(), 3U);
+  EXPECT_TRUE(made[0].is_same_map(requests[0]));
+  EXPECT_TRUE(made[0].counted);
+  EXPECT_EQ(made[0].most_bytes, 100U);
+  EXPECT_TRUE(made[1].is_same_map(requests[1]));
+  EXPECT_TRUE(made[1].spans);
+  EXPECT_EQ(made[1].most_bytes, 0U) << "one kernel needs it at any size";
+  EXPECT_FALSE(made[2].spans || made[2].counted);
+}
+
+TEST(MapRequests, AKernelReadsOnlyWhatItAskedFor) {
+  DevicePlan plan{};
+  plan.maps = {{.tile = {128, 64}, .side = MapSide::rows}};
+  EXPECT_EQ(plan.find({128, 64}, MapSide::rows), plan.maps.data());
+  EXPECT_EQ(plan.find({128, 64}, MapSide::columns), nullptr);
+  EXPECT_THROW(plan.map({64, 64}, MapSide::rows), std::logic_error);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ def from_cu_seqlens(
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
     length("tokens", tokens)
     _check_options(causal, window, prefix)
-    from flashmask._packing import document_of
+    from flashmask._torch.packing import document_of
 
     documents = cu_seqlens.shape[0] - 1
     document = document_of(cu_seqlens, tokens)  # `documents` in the padding

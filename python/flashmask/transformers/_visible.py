@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashmask._packing import document_of
+from flashmask._torch.packing import document_of
 
 _EVERY_ROW = 2**31 - 1
 

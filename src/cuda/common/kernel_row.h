@@ -22,22 +22,43 @@ constexpr DType kDType<__half> = DType::f16;
 /// GPUs that one folder has kernels for: its name, and the one compute capability that their code runs on.
 struct Architecture {
   const char* name;
-  int major, minor;
+  ComputeCapability capability;
 };
 
-/// `heads` and `tiles` as the name says them, such as 128 and m128n128.
+/// Of q and k, and of v.
+struct HeadDims {
+  int head_dim, value_dim;
+};
+
+inline std::string to_string(HeadDims dims) {
+  const std::string head = std::to_string(dims.head_dim);
+  return dims.value_dim == dims.head_dim ? head : head + "v" + std::to_string(dims.value_dim);
+}
+
 template <class Shape>
-KernelInfo info_of(const Architecture& architecture, Direction direction, const std::string& heads,
-                   const std::string& tiles) {
+inline constexpr TileShape kTile{Shape::kRows, Shape::kColumns};
+
+/// Of a map that only serves to choose between kernels or to leave out parts of tiles (8 MB): beyond, with many masks
+/// or very long ones, it costs more than it saves.
+inline constexpr std::size_t kMostChoiceBytes = std::size_t{8} << 20;
+
+/// For heads of up to `dims`; `tiles` as the name says them, such as m128n128; `features` beside what all of them have.
+template <class Shape>
+KernelInfo info_of(const Architecture& architecture, Direction direction, HeadDims dims, const std::string& tiles,
+                   Features features = {}) {
   KernelInfo info;
   info.arch = architecture.name;
+  info.capability = architecture.capability;
   info.direction = direction;
   info.dtype = kDType<typename Shape::Element>;
   info.device = DeviceType::cuda;
   info.tile = {Shape::kRows, Shape::kColumns};
   info.predicate = Shape::kForm;
-  info.name = info.arch + "." + to_string(direction) + "." + to_string(info.dtype) + ".d" + heads + "." + tiles + "." +
-              to_string(Shape::kForm);
+  info.head_dim = dims.head_dim;
+  info.value_dim = dims.value_dim;
+  info.features = features | Features{Feature::block_map};
+  info.name = info.arch + "." + to_string(direction) + "." + to_string(info.dtype) + ".d" + to_string(dims) + "." +
+              tiles + "." + to_string(Shape::kForm);
   return info;
 }
 
@@ -50,22 +71,16 @@ std::string tile_name() {
 template <class Base>
 class KernelRow : public Base {
  public:
-  /// For heads of up to these dims.
-  KernelRow(const Architecture& architecture, KernelInfo info, int head_dim, int value_dim)
-      : Base(std::move(info)), architecture_(architecture), head_dim_(head_dim), value_dim_(value_dim) {}
+  explicit KernelRow(KernelInfo info) : Base(std::move(info)) {}
 
-  std::string refusal() const final { return capability_refusal(architecture_.major, architecture_.minor); }
+  std::string refusal() const final { return capability_refusal(this->info().capability); }
   std::string refusal(const Problem& problem) const final {
-    const std::string reason = capability_refusal(problem.device, architecture_.major, architecture_.minor);
-    return reason.empty() ? problem_refusal(problem, head_dim_, value_dim_) : reason;
+    const std::string reason = capability_refusal(problem.device, this->info().capability);
+    return reason.empty() ? problem_refusal(problem) : reason;
   }
   double measure_peak() const final {
     throw Error(Status::unsupported, this->info().name + ": the peak of a GPU is not measured");
   }
-
- private:
-  Architecture architecture_;
-  int head_dim_, value_dim_;
 };
 
 }  // namespace flashmask::cuda

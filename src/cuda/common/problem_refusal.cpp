@@ -4,10 +4,7 @@
 
 namespace flashmask::cuda {
 
-std::string problem_refusal(const Problem& problem, int head_dim, int value_dim) {
-  if (problem.head_dim > head_dim || problem.value_dim > value_dim)
-    return "head dims are (" + std::to_string(problem.head_dim) + ", " + std::to_string(problem.value_dim) +
-           "); it takes up to (" + std::to_string(head_dim) + ", " + std::to_string(value_dim) + ")";
+std::string problem_refusal(const Problem& problem) {
   if (problem.head_dim % 8 != 0 || problem.value_dim % 8 != 0)
     return "a head dim is no multiple of 8; pad the heads with zeros";
   if (!(problem.softmax_scale() > 0)) return "the scale is not above 0";

@@ -19,41 +19,26 @@ int heads_in_section(const Problem& problem) {
       std::min(kv_heads * (problem.query_heads / problem.kv_heads), problem.batch * problem.query_heads));
 }
 
-/// Without what the direction of the map decides.
-TileMapView view_of(const std::uint32_t* tiles, const Plan& plan) {
+}  // namespace
+
+TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   const MaskShape& mask = PlanAccess::device(plan).mask.shape;
+  const TileCounts counts(mask, map.tile);
+  const bool by_rows = map.side == MapSide::rows;
   TileMapView view{};
-  view.tiles = tiles;
+  view.tiles = map.words;
+  view.row_tiles = by_rows ? counts.rows : counts.columns;
+  view.column_tiles = by_rows ? counts.columns : counts.rows;
+  view.words = by_rows ? counts.column_words() : counts.row_words();
   view.batch = static_cast<int>(mask.batch);
   view.heads = static_cast<int>(mask.heads);
   view.head_ratio = static_cast<int>(plan.problem().query_heads / mask.heads);
+  view.ragged = by_rows && mask.columns % map.tile.columns != 0;
   view.visit_all = plan.visit() == Visit::all;
   return view;
 }
 
-}  // namespace
-
-TileMapView map_by_rows(const DeviceTiles& tiles, const Plan& plan) {
-  const MaskShape& mask = PlanAccess::device(plan).mask.shape;
-  const TileCounts counts(mask, tiles.tile);
-  TileMapView view = view_of(tiles.by_row, plan);
-  view.row_tiles = counts.rows;
-  view.column_tiles = counts.columns;
-  view.words = counts.column_words();
-  view.ragged = mask.columns % tiles.tile.columns != 0;
-  return view;
-}
-
-TileMapView map_by_columns(const DeviceTiles& tiles, const Plan& plan) {
-  const TileCounts counts(PlanAccess::device(plan).mask.shape, tiles.tile);
-  TileMapView view = view_of(tiles.by_column, plan);
-  view.row_tiles = counts.columns;
-  view.column_tiles = counts.rows;
-  view.words = counts.row_words();
-  return view;
-}
-
-RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item) {
+RowArguments row_arguments(const Plan& plan, const DeviceMap& map, int* next_item) {
   const Problem& problem = plan.problem();
   RowArguments arguments{};
   arguments.batch = static_cast<int>(problem.batch);
@@ -63,7 +48,7 @@ RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
   arguments.section_heads = heads_in_section(problem);
-  arguments.map = map_by_rows(tiles, plan);
+  arguments.map = map_view(map, plan);
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.row_tiles;
   arguments.mask = mask_view(PlanAccess::device(plan).mask);
   arguments.next_item = next_item;

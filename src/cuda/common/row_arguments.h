@@ -29,7 +29,7 @@ struct TileMapView {
 /// one only the device knows. It is that of the finer tiles where they are fewer than `limit` times those of the other
 /// and `allowance`.
 struct TileChoice {
-  const std::uint32_t *visited, *visited_finer;  // of DeviceTiles; the second is null where there is but one launch
+  const std::uint32_t *visited, *visited_finer;  // of DeviceMap; the second is null where there is but one launch
   float limit, allowance;                        // 0 and some: what the others visit does not matter, and is not known
   bool finer;                                    // which of the launches asks
 
@@ -52,11 +52,10 @@ struct RowArguments {
   TileChoice choice;  // of none, unless the kernel says more
 };
 
-/// Maps of the plan's, by rows and by columns of tiles.
-TileMapView map_by_rows(const DeviceTiles& tiles, const Plan& plan);
-TileMapView map_by_columns(const DeviceTiles& tiles, const Plan& plan);
+/// A map of the plan's.
+TileMapView map_view(const DeviceMap& map, const Plan& plan);
 
-/// `tiles`: those of the kernel, in the plan.
-RowArguments row_arguments(const Plan& plan, const DeviceTiles& tiles, int* next_item);
+/// `map`: that of the kernel, in the plan, by rows.
+RowArguments row_arguments(const Plan& plan, const DeviceMap& map, int* next_item);
 
 }  // namespace flashmask::cuda

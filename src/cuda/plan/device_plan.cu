@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "cuda/plan/bit_cells.h"
@@ -14,9 +16,6 @@ namespace flashmask {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-/// Of a map in finer tiles (8 MB): beyond, with many masks or very long ones, it costs more than it saves.
-constexpr std::size_t kFinerWords = std::size_t{1} << 21;
-
 /// Hands out the caller's memory piece by piece; without memory it only counts.
 class Pieces {
  public:
@@ -47,6 +46,20 @@ struct HostCells {
   std::uint64_t* words = nullptr;
 };
 
+std::size_t words_of(const MapRequest& map, const MaskShape& mask) {
+  const cuda::TileCounts tiles(mask, map.tile);
+  return map.side == MapSide::rows ? tiles.by_row_words() : tiles.by_column_words();
+}
+
+/// A request, and where its map goes: nowhere, if it is too large.
+struct PlannedMap {
+  MapRequest request;
+  std::uint32_t* words = nullptr;
+  std::uint32_t* visited = nullptr;
+  cuda::RowSpans spans{};
+  bool made = true;  // also where there is no memory yet
+};
+
 /// How the caller's memory is used; a mask leaves out what it has no use for.
 struct Layout {
   Intervals intervals{};
@@ -55,55 +68,47 @@ struct Layout {
   cuda::BitStorage bits{};
   HostCells host_cells;
   std::int64_t *row_order = nullptr, *column_order = nullptr;
-  cuda::TileMaps forward{}, finer{}, backward{}, second{}, finer_backward{};
-  cuda::RowSpans spans{};
-  std::int32_t* zeros = nullptr;  // what counts from 0 on: visited tiles and `spans`
+  std::vector<PlannedMap> maps;
+  std::int32_t* zeros = nullptr;  // what counts from 0 on: visited tiles and spans
   std::size_t zero_count = 0;
   std::size_t bytes;
 
-  Layout(const DeviceSource& source, const DeviceTileShapes& tiles, void* memory) : pieces_(memory) {
+  Layout(const DeviceSource& source, const std::vector<MapRequest>& requests, void* memory) : pieces_(memory) {
     const MaskShape mask = std::visit([this](const auto* from) { return take_mask(*from); }, source);
-    forward = take_rows(mask, tiles.forward);
-    const bool choosing = is_worth_choosing(mask, tiles.finer);
-    if (choosing) finer = take_rows(mask, *tiles.finer);
-    if (tiles.backward.has_value())
-      backward.by_column = pieces_.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.backward).by_column_words());
-    if (tiles.second.has_value()) second = *tiles.second == tiles.forward ? forward : take_rows(mask, *tiles.second);
-    const bool choosing_backward = is_worth_choosing(mask, tiles.finer_backward);
-    if (choosing_backward) {
-      finer_backward = take_rows(mask, *tiles.finer_backward);
-      finer_backward.by_column =
-          pieces_.take<std::uint32_t>(cuda::TileCounts(mask, *tiles.finer_backward).by_column_words());
-    }
-    const bool adding = tiles.backward.has_value() && !tiles.second.has_value();
-    take_zeros(choosing, choosing_backward, adding ? cuda::TileCounts(mask, *tiles.backward).rows : 0);
+    for (const MapRequest& request : requests) maps.push_back(take_map(request, mask));
+    take_zeros(mask);
     bytes = pieces_.bytes();
   }
 
  private:
-  static bool is_worth_choosing(const MaskShape& mask, const std::optional<TileShape>& finer) {
-    const std::size_t words = finer.has_value() ? cuda::TileCounts(mask, *finer).by_row_words() : 0;
-    return words > 0 && words <= kFinerWords;
-  }
-  cuda::TileMaps take_rows(const MaskShape& mask, TileShape tile) {
-    return {nullptr, pieces_.take<std::uint32_t>(cuda::TileCounts(mask, tile).by_row_words())};
+  PlannedMap take_map(const MapRequest& request, const MaskShape& mask) {
+    PlannedMap map{request};
+    const std::size_t words = words_of(request, mask);
+    map.made = request.most_bytes == 0 || (words > 0 && words * sizeof(*map.words) <= request.most_bytes);
+    if (map.made) map.words = pieces_.take<std::uint32_t>(words);
+    return map;
   }
 
   /// Together, so that one call of the driver clears them.
-  void take_zeros(bool choosing, bool choosing_backward, int row_tiles) {
-    const std::size_t of_visited = (choosing ? 2 : 0) + (choosing_backward ? 1 : 0),
-                      of_spans = row_tiles == 0 ? 0 : std::size_t{2} * row_tiles + 1;
-    zero_count = of_visited + of_spans;
+  void take_zeros(const MaskShape& mask) {
+    const auto count_of = [&](const PlannedMap& map) {
+      const int rows = map.request.spans ? cuda::TileCounts(mask, map.request.tile).rows : 0;
+      return std::pair<std::size_t, int>(map.made && map.request.counted ? 1 : 0, map.made ? rows : 0);
+    };
+    for (const PlannedMap& map : maps) {
+      const auto [counters, rows] = count_of(map);
+      zero_count += counters + (rows == 0 ? 0 : std::size_t{2} * rows + 1);
+    }
     zeros = pieces_.take<std::int32_t>(zero_count);
     if (zeros == nullptr) return;
-    auto* visited = reinterpret_cast<std::uint32_t*>(zeros);
-    if (choosing) {
-      forward.visited = visited++;
-      finer.visited = visited++;
+    std::int32_t* next = zeros;
+    for (PlannedMap& map : maps) {
+      const auto [counters, rows] = count_of(map);
+      if (counters != 0) map.visited = reinterpret_cast<std::uint32_t*>(next++);
+      if (rows == 0) continue;
+      map.spans = {next, next + rows, next + 2 * rows};
+      next += 2 * rows + 1;
     }
-    if (choosing_backward) finer_backward.visited = visited;
-    std::int32_t* const of_rows = zeros + of_visited;
-    if (row_tiles != 0) spans = {of_rows, of_rows + row_tiles, of_rows + 2 * row_tiles};
   }
 
   MaskShape take_mask(const HostMask& host) {
@@ -289,26 +294,21 @@ DeviceMask device_mask(const MaskShape& shape, const Layout& layout) {
 }
 
 /// All maps of a plan; those in tiles of one shape are made together.
-std::vector<cuda::TiledMaps> maps_of(const DeviceTileShapes& tiles, const Layout& layout) {
-  std::vector<cuda::TiledMaps> maps = {{tiles.forward, layout.forward}};
-  if (layout.finer.by_row != nullptr) maps.push_back({*tiles.finer, layout.finer});
-  if (tiles.second.has_value() && layout.second.by_row != layout.forward.by_row)
-    maps.push_back({*tiles.second, layout.second});
-  if (layout.finer_backward.by_row != nullptr) maps.push_back({*tiles.finer_backward, layout.finer_backward});
-  if (!tiles.backward.has_value()) return maps;
-  for (cuda::TiledMaps& one : maps)
-    if (one.tile == *tiles.backward) {
-      one.maps.by_column = layout.backward.by_column;
-      return maps;
-    }
-  maps.push_back({*tiles.backward, layout.backward});
-  return maps;
+std::vector<cuda::TiledMaps> maps_by_tile(const Layout& layout) {
+  std::vector<cuda::TiledMaps> all;
+  for (const PlannedMap& map : layout.maps) {
+    if (!map.made) continue;
+    auto same = std::ranges::find(all, map.request.tile, &cuda::TiledMaps::tile);
+    if (same == all.end()) same = all.insert(all.end(), {map.request.tile, {}});
+    (map.request.side == MapSide::rows ? same->maps.by_row : same->maps.by_column) = map.words;
+    if (map.visited != nullptr) same->maps.visited = map.visited;
+  }
+  return all;
 }
 
 template <class Source>
-void classify(const Source& source, const MaskShape& shape, const DeviceTileShapes& tiles, const Layout& layout,
-              cudaStream_t stream) {
-  const std::vector<cuda::TiledMaps> maps = maps_of(tiles, layout);
+void classify(const Source& source, const MaskShape& shape, const Layout& layout, cudaStream_t stream) {
+  const std::vector<cuda::TiledMaps> maps = maps_by_tile(layout);
   if (layout.zero_count != 0)
     cuda::check(cudaMemsetAsync(layout.zeros, 0, layout.zero_count * sizeof(*layout.zeros), stream),
                 "plan: clearing the counts of tiles");
@@ -319,25 +319,20 @@ void classify(const Source& source, const MaskShape& shape, const DeviceTileShap
     const auto& values = layout.intervals.values;
     cuda::make_tile_maps({values[0], values[1], values[2], values[3]}, blocks_of(source, layout), shape, maps, stream);
   }
-  if (layout.spans.from != nullptr)
-    cuda::find_row_spans(layout.backward.by_column, cuda::TileCounts(shape, *tiles.backward), layout.spans, stream);
+  for (const PlannedMap& map : layout.maps)
+    if (map.spans.from != nullptr)
+      cuda::find_row_spans(map.words, cuda::TileCounts(shape, map.request.tile), map.spans, stream);
 }
 
 /// What kernels find in the layout.
-DevicePlan plan_in(const Layout& layout, const MaskShape& shape, const DeviceTileShapes& tiles) {
+DevicePlan plan_in(const Layout& layout, const MaskShape& shape) {
   DevicePlan plan{};
   plan.mask = device_mask(shape, layout);
   plan.row_order = layout.row_order;
   plan.column_order = layout.column_order;
-  const auto made = [](TileShape tile, const cuda::TileMaps& maps) {
-    return DeviceTiles{tile, maps.by_row, maps.by_column, maps.visited};
-  };
-  plan.forward = made(tiles.forward, layout.forward);
-  if (layout.finer.by_row != nullptr) plan.finer = made(*tiles.finer, layout.finer);
-  if (tiles.backward.has_value()) plan.backward = made(*tiles.backward, layout.backward);
-  if (tiles.second.has_value()) plan.second = made(*tiles.second, layout.second);
-  if (layout.finer_backward.by_row != nullptr) plan.finer_backward = made(*tiles.finer_backward, layout.finer_backward);
-  plan.spans = {layout.spans.from, layout.spans.until};
+  for (const PlannedMap& map : layout.maps)
+    plan.maps.push_back(
+        {map.request.tile, map.request.side, map.words, map.visited, {map.spans.from, map.spans.until}});
   return plan;
 }
 
@@ -349,19 +344,19 @@ const MaskShape& shape_of(const OnDevice& mask) {
 
 }  // namespace
 
-std::size_t device_plan_bytes(const DeviceSource& source, const DeviceTileShapes& tiles) {
-  return Layout(source, tiles, nullptr).bytes;
+std::size_t device_plan_bytes(const DeviceSource& source, const std::vector<MapRequest>& maps) {
+  return Layout(source, maps, nullptr).bytes;
 }
 
-DevicePlan make_device_plan(const DeviceSource& source, const DeviceTileShapes& tiles, Device device,
+DevicePlan make_device_plan(const DeviceSource& source, const std::vector<MapRequest>& maps, Device device,
                             const PlanPlace& place) {
   const cuda::CurrentDevice current(device);
-  const Layout layout(source, tiles, place.memory);
+  const Layout layout(source, maps, place.memory);
   return std::visit(
       [&](const auto* from) {
         Filler(layout, place.stream).fill(*from);
-        classify(*from, shape_of(*from), tiles, layout, static_cast<cudaStream_t>(place.stream));
-        return plan_in(layout, shape_of(*from), tiles);
+        classify(*from, shape_of(*from), layout, static_cast<cudaStream_t>(place.stream));
+        return plan_in(layout, shape_of(*from));
       },
       source);
 }

@@ -18,25 +18,19 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-struct Capability {
-  int major, minor;
-
-  bool operator==(const Capability&) const = default;
-};
-
-std::string to_string(Capability capability) {
+std::string to_string(ComputeCapability capability) {
   return std::to_string(capability.major) + "." + std::to_string(capability.minor);
 }
 
 /// None where there is no driver.
-std::vector<Capability> ask_capabilities() {
+std::vector<ComputeCapability> ask_capabilities() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
     // The runtime keeps the error for whoever asks next.
     cudaGetLastError();
     return {};
   }
-  std::vector<Capability> found;
+  std::vector<ComputeCapability> found;
   for (int device = 0; device < count; ++device)
     found.push_back(
         {attribute(cudaDevAttrComputeCapabilityMajor, device), attribute(cudaDevAttrComputeCapabilityMinor, device)});
@@ -45,8 +39,8 @@ std::vector<Capability> ask_capabilities() {
 
 /// Of this machine's devices, by index. Asked for once, as devices do not change while a process runs, and every plan
 /// looks at many rows of the kernel table.
-const std::vector<Capability>& capabilities() {
-  static const std::vector<Capability> found = ask_capabilities();
+const std::vector<ComputeCapability>& capabilities() {
+  static const std::vector<ComputeCapability> found = ask_capabilities();
   return found;
 }
 
@@ -64,18 +58,16 @@ CurrentDevice::CurrentDevice(Device device) {
 
 CurrentDevice::~CurrentDevice() { cudaSetDevice(before_); }
 
-std::string capability_refusal(int major, int minor) {
-  const std::vector<Capability>& devices = capabilities();
-  const Capability asked{major, minor};
+std::string capability_refusal(ComputeCapability asked) {
+  const std::vector<ComputeCapability>& devices = capabilities();
   if (devices.empty()) return "this machine has no CUDA device, or no driver for it";
   if (std::ranges::find(devices, asked) != devices.end()) return "";
   return "no CUDA device of this machine has compute capability " + to_string(asked);
 }
 
-std::string capability_refusal(Device device, int major, int minor) {
-  const Capability asked{major, minor};
+std::string capability_refusal(Device device, ComputeCapability asked) {
   if (!exists(device)) return "";
-  const Capability own = capabilities()[static_cast<std::size_t>(device.index)];
+  const ComputeCapability own = capabilities()[static_cast<std::size_t>(device.index)];
   return own == asked ? ""
                       : to_string(device) + " has compute capability " + to_string(own) + ", not " + to_string(asked);
 }

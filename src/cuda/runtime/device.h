@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "flashmask/kernels.h"
 #include "flashmask/tensor.h"
 
 namespace flashmask::cuda {
@@ -20,9 +21,9 @@ class CurrentDevice {
 };
 
 /// Why no device of this machine runs code of a compute capability, such as 9.0; empty when one does.
-std::string capability_refusal(int major, int minor);
+std::string capability_refusal(ComputeCapability asked);
 /// The same of one device; empty also where there is none of its index, which CurrentDevice refuses.
-std::string capability_refusal(Device device, int major, int minor);
+std::string capability_refusal(Device device, ComputeCapability asked);
 
 /// Of the current device.
 int multiprocessors();

@@ -25,8 +25,9 @@ constexpr std::int64_t kSectionBytes = std::int64_t{36} << 20;
 constexpr float kShortRows = 3.6F, kShortRepeatableRows = 6;
 
 KernelInfo named(KernelInfo info, bool deterministic) {
-  info.deterministic = deterministic;
-  if (deterministic) info.name += ".deterministic";
+  if (!deterministic) return info;
+  info.features.add(Feature::deterministic);
+  info.name += ".deterministic";
   return info;
 }
 
@@ -68,7 +69,8 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.value_dim = static_cast<int>(problem.value_dim);
   arguments.scale = problem.softmax_scale();
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
-  arguments.map = map_by_columns(on_device.backward, plan);
+  const DeviceMap& map = on_device.map(kTile<Shape>, MapSide::columns);
+  arguments.map = map_view(map, plan);
   arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads), heads_in_section(problem),
                        arguments.map.row_tiles};
   arguments.rows = {arguments.columns.heads * arguments.head_ratio,
@@ -76,12 +78,12 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
                     static_cast<int>(workspace.rows.padded / Shape::kRows)};
   if constexpr (Shape::kLeavesOut) {
     static_assert(kWovenTile.rows == Shape::kRows && kWovenTile.columns * Shape::kGroups == Shape::kColumns);
-    const DeviceTiles& finer = on_device.finer_backward;
-    if (finer.by_column != nullptr && !arguments.map.visit_all) arguments.halves = map_by_columns(finer, plan);
+    const DeviceMap* const finer = on_device.find(kWovenTile, MapSide::columns);
+    if (finer != nullptr && finer->words != nullptr && !arguments.map.visit_all)
+      arguments.halves = map_view(*finer, plan);
   }
   const bool knows_visits = !arguments.map.visit_all && arguments.map.column_tiles > 0;
-  arguments.visits = {knows_visits ? on_device.spans : DeviceRowSpans{}, arguments.map.column_tiles,
-                      arguments.map.row_tiles};
+  arguments.visits = {knows_visits ? map.spans : DeviceRowSpans{}, arguments.map.column_tiles, arguments.map.row_tiles};
   arguments.mask = mask_view(on_device.mask);
   int* const added = workspace.stretches();
   arguments.progress = {next_item, workspace.taken_rows(), added,
@@ -124,20 +126,20 @@ void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
 template <bool kChooses, class Shape, class... Passes>
 class Row final : public KernelRow<BackwardKernel> {
  public:
-  Row() : KernelRow(kArchitecture, named(info(), !Shape::kSums), Shape::kHeadDim, Shape::kHeadDim) {}
+  Row() : KernelRow(named(info(), !Shape::kSums)) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;
   }
 
-  std::optional<TileShape> finer_tile() const override {
-    if constexpr (kChooses) return kWovenTile;
-    return std::nullopt;
-  }
-
-  std::optional<TileShape> second_tile() const override {
-    if constexpr (Shape::kSums) return std::nullopt;
-    return query_gradient_tile(Shape::kHeadDim);
+  std::vector<MapRequest> maps() const override {
+    std::vector<MapRequest> all = {{.tile = kTile<Shape>, .side = MapSide::columns, .spans = Shape::kSums}};
+    if constexpr (!Shape::kSums) all.push_back({query_gradient_tile(Shape::kHeadDim), MapSide::rows});
+    if constexpr (kChooses) {
+      all.push_back({.tile = kWovenTile, .side = MapSide::rows, .counted = true, .most_bytes = kMostChoiceBytes});
+      all.push_back({.tile = kWovenTile, .side = MapSide::columns, .most_bytes = kMostChoiceBytes});
+    }
+    return all;
   }
 
   void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
@@ -152,15 +154,17 @@ class Row final : public KernelRow<BackwardKernel> {
     int* next_item = workspace.counters;
     launch_columns<Shape>(plan, tensors, workspace, choice, next_item, stream);
     (launch_columns<Passes>(plan, tensors, workspace, choice, ++next_item, stream), ...);
-    if constexpr (!Shape::kSums)
-      launch_query_gradient<Shape::kForm>(plan, tensors, PlanAccess::device(plan).second, choice, workspace,
-                                          Shape::kHeadDim, ++next_item, stream);
+    const DevicePlan& made = PlanAccess::device(plan);
+    if constexpr (!Shape::kSums) {
+      const DeviceMap& rows = made.map(query_gradient_tile(Shape::kHeadDim), MapSide::rows);
+      launch_query_gradient<Shape::kForm>(plan, tensors, rows, choice, workspace, Shape::kHeadDim, ++next_item, stream);
+    }
     if (choice.visited_finer == nullptr) return;
     choice.finer = true;
     if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
-    const DeviceTiles& finer = PlanAccess::device(plan).finer_backward;
-    launch_woven<Shape::kForm>(plan, tensors, map_by_rows(finer, plan), map_by_columns(finer, plan), choice, workspace,
-                               ++next_item, stream);
+    launch_woven<Shape::kForm>(plan, tensors, map_view(made.map(kWovenTile, MapSide::rows), plan),
+                               map_view(made.map(kWovenTile, MapSide::columns), plan), choice, workspace, ++next_item,
+                               stream);
   }
 
  private:
@@ -168,15 +172,19 @@ class Row final : public KernelRow<BackwardKernel> {
 
   static KernelInfo info() {
     const std::string woven = "+m" + std::to_string(kWovenTile.rows) + "n" + std::to_string(kWovenTile.columns);
-    return info_of<Shape>(kArchitecture, Direction::backward, std::to_string(Shape::kHeadDim),
+    return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim},
                           tile_name<Shape>() + (kChooses ? woven : ""));
   }
 
   static TileChoice choice_of(const Plan& plan) {
-    const DeviceTiles& finer = PlanAccess::device(plan).finer_backward;
-    if (finer.visited == nullptr) return {};
-    const auto rows = static_cast<float>(map_by_rows(finer, plan).all_row_tiles());
-    return {nullptr, finer.visited, 0, rows * (Shape::kSums ? kShortRows : kShortRepeatableRows), false};
+    if constexpr (kChooses) {
+      const DeviceMap& rows = PlanAccess::device(plan).map(kWovenTile, MapSide::rows);
+      const DeviceMap& columns = PlanAccess::device(plan).map(kWovenTile, MapSide::columns);
+      if (rows.words == nullptr || columns.words == nullptr) return {};
+      const auto row_tiles = static_cast<float>(map_view(rows, plan).all_row_tiles());
+      return {nullptr, rows.visited, 0, row_tiles * (Shape::kSums ? kShortRows : kShortRepeatableRows), false};
+    }
+    return {};
   }
 };
 
@@ -193,13 +201,15 @@ struct Woven {
 template <class Shape>
 class WovenRow final : public KernelRow<BackwardKernel> {
  public:
-  WovenRow() : KernelRow(kArchitecture, named(info(), true), Shape::kHeadDim, Shape::kHeadDim) {}
+  WovenRow() : KernelRow(named(info(), true)) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, 0, nullptr).bytes;
   }
 
-  std::optional<TileShape> second_tile() const override { return kWovenTile; }
+  std::vector<MapRequest> maps() const override {
+    return {{kWovenTile, MapSide::rows}, {kWovenTile, MapSide::columns}};
+  }
 
   void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
     const Problem& problem = plan.problem();
@@ -210,13 +220,14 @@ class WovenRow final : public KernelRow<BackwardKernel> {
     clear_counters(workspace, stream);
     launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
     const DevicePlan& made = PlanAccess::device(plan);
-    launch_woven<Shape::kForm>(plan, tensors, map_by_rows(made.second, plan), map_by_columns(made.backward, plan), {},
-                               workspace, workspace.counters, stream);
+    launch_woven<Shape::kForm>(plan, tensors, map_view(made.map(kWovenTile, MapSide::rows), plan),
+                               map_view(made.map(kWovenTile, MapSide::columns), plan), {}, workspace,
+                               workspace.counters, stream);
   }
 
  private:
   static KernelInfo info() {
-    return info_of<Shape>(kArchitecture, Direction::backward, std::to_string(Shape::kHeadDim), tile_name<Shape>());
+    return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim}, tile_name<Shape>());
   }
 };
 

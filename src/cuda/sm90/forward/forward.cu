@@ -13,9 +13,8 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-ForwardArguments arguments_of(const Plan& plan, const DeviceTiles& tiles, const ForwardTensors& tensors,
-                              int* next_item) {
-  ForwardArguments arguments{row_arguments(plan, tiles, next_item)};
+ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const ForwardTensors& tensors, int* next_item) {
+  ForwardArguments arguments{row_arguments(plan, map, next_item)};
   arguments.o = tensors.o.data;
   arguments.o_batch = tensors.o.strides[0];
   arguments.o_row = tensors.o.strides[1];
@@ -42,8 +41,8 @@ template <class Shape>
 class Row : public KernelRow<ForwardKernel> {
  public:
   explicit Row(const std::string& tiles)
-      : KernelRow(kArchitecture, info_of<Shape>(kArchitecture, Direction::forward, heads(), tiles), Shape::kHeadDim,
-                  Shape::kValueDim) {}
+      : KernelRow(info_of<Shape>(kArchitecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim}, tiles,
+                                 {Feature::deterministic})) {}
 
   /// A counter of row tiles a launch.
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
@@ -58,11 +57,6 @@ class Row : public KernelRow<ForwardKernel> {
   }
 
  private:
-  static std::string heads() {
-    return std::to_string(Shape::kHeadDim) +
-           (Shape::kValueDim == Shape::kHeadDim ? "" : "v" + std::to_string(Shape::kValueDim));
-  }
-
   virtual void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
                           cudaStream_t stream) const = 0;
 };
@@ -72,10 +66,13 @@ class FixedRow final : public Row<Shape> {
  public:
   FixedRow() : Row<Shape>(tile_name<Shape>()) {}
 
+  std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
+
  private:
   void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
                   cudaStream_t stream) const override {
-    attend<Shape>(arguments_of(plan, PlanAccess::device(plan).forward, tensors, next_items), tensors, stream);
+    const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
+    attend<Shape>(arguments_of(plan, map, tensors, next_items), tensors, stream);
   }
 };
 
@@ -93,20 +90,24 @@ class ChoosingRow final : public Row<Shape> {
         limit_(when.area * Shape::kRows * Shape::kColumns / (Finer::kRows * Finer::kColumns)),
         per_row_(when.per_row) {}
 
-  std::optional<TileShape> finer_tile() const override { return TileShape{Finer::kRows, Finer::kColumns}; }
+  std::vector<MapRequest> maps() const override {
+    return {{.tile = kTile<Shape>, .side = MapSide::rows, .counted = true},
+            {.tile = kTile<Finer>, .side = MapSide::rows, .counted = true, .most_bytes = kMostChoiceBytes}};
+  }
 
  private:
   void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
                   cudaStream_t stream) const override {
-    const DevicePlan& made = PlanAccess::device(plan);
-    ForwardArguments arguments = arguments_of(plan, made.forward, tensors, next_items);
-    TileChoice choice{made.forward.visited, made.finer.visited, limit_,
-                      per_row_ * static_cast<float>(arguments.map.all_row_tiles()), false};
+    const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
+    const DeviceMap& finer = PlanAccess::device(plan).map(kTile<Finer>, MapSide::rows);
+    ForwardArguments arguments = arguments_of(plan, map, tensors, next_items);
+    TileChoice choice{map.visited, finer.visited, limit_, per_row_ * static_cast<float>(arguments.map.all_row_tiles()),
+                      false};
     arguments.choice = choice;
     attend<Shape>(arguments, tensors, stream);
-    if (made.finer.visited == nullptr) return;
+    if (finer.visited == nullptr) return;
     choice.finer = true;
-    arguments = arguments_of(plan, made.finer, tensors, next_items + 1);
+    arguments = arguments_of(plan, finer, tensors, next_items + 1);
     arguments.choice = choice;
     attend<Finer>(arguments, tensors, stream);
   }

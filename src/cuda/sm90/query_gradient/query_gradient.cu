@@ -57,12 +57,12 @@ TileShape query_gradient_tile(int head_dim) {
 }
 
 template <MaskForm kForm>
-void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceTiles& tiles,
+void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceMap& map,
                            const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim, int* next_item,
                            cudaStream_t stream) {
   const Problem& problem = plan.problem();
   const TensorView& grad_q = tensors.grad_q;
-  QueryGradientArguments arguments{row_arguments(plan, tiles, next_item)};
+  QueryGradientArguments arguments{row_arguments(plan, map, next_item)};
   if (arguments.items == 0) return;
   arguments.choice = choice;
   arguments.statistics = workspace.rows;
@@ -79,10 +79,10 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
     with_shape<__half, kForm>(head_dim, run);
 }
 
-template void launch_query_gradient<MaskForm::intervals>(const Plan&, const BackwardTensors&, const DeviceTiles&,
+template void launch_query_gradient<MaskForm::intervals>(const Plan&, const BackwardTensors&, const DeviceMap&,
                                                          const TileChoice&, const BackwardWorkspace&, int, int*,
                                                          cudaStream_t);
-template void launch_query_gradient<MaskForm::bits>(const Plan&, const BackwardTensors&, const DeviceTiles&,
+template void launch_query_gradient<MaskForm::bits>(const Plan&, const BackwardTensors&, const DeviceMap&,
                                                     const TileChoice&, const BackwardWorkspace&, int, int*,
                                                     cudaStream_t);
 

@@ -16,7 +16,7 @@ TileShape query_gradient_tile(int head_dim);
 /// deterministic backward. `tiles`: the plan's, of query_gradient_tile(), by rows. The statistics of rows are in the
 /// workspace; `next_item` is 0.
 template <MaskForm kForm>
-void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceTiles& tiles,
+void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceMap& map,
                            const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim, int* next_item,
                            cudaStream_t stream);
 

@@ -172,7 +172,7 @@ TEST_F(ThreadPool, TakesTheEnvironmentVariableUnlessTheCountIsSet) {
     EXPECT_THROW(default_executor().workers(), Error) << bad;
   }
   setenv("FLASHMASK_THREADS", "", 1);
-  EXPECT_EQ(default_executor().workers(), cpu::available_processors());
+  EXPECT_EQ(default_executor().workers(), available_processors());
 }
 
 TEST_F(ThreadPool, RefusesAnImpossibleCount) {
@@ -181,8 +181,8 @@ TEST_F(ThreadPool, RefusesAnImpossibleCount) {
 }
 
 TEST_F(ThreadPool, NeverTakesMoreProcessorsThanTheProcessMayUse) {
-  EXPECT_GE(cpu::available_processors(), 1);
-  EXPECT_LE(cpu::available_processors(), static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_GE(available_processors(), 1);
+  EXPECT_LE(available_processors(), static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "flashmask/export.h"
+#include "flashmask/problem.h"
+
+namespace flashmask {
+
+/// What a call may ask of a kernel beside its sizes, its dtype and the form of its mask.
+enum class Feature : std::uint8_t {
+  dropout,        ///< of attention probabilities
+  deterministic,  ///< the same bits on every run
+  block_map,      ///< beside intervals, with blocks that are whole tiles
+};
+inline constexpr int kFeatureCount = 3;
+
+/// A set of them: what a kernel has, or what a call needs.
+class Features {
+ public:
+  constexpr Features() = default;
+  constexpr Features(std::initializer_list<Feature> all) {
+    for (const Feature each : all) add(each);
+  }
+
+  constexpr void add(Feature feature) { bits_ |= bit_of(feature); }
+  constexpr bool has(Feature feature) const { return (bits_ & bit_of(feature)) != 0; }
+  constexpr std::uint32_t bits() const { return bits_; }  ///< bit i: the i-th feature
+
+  friend constexpr Features operator|(Features a, Features b) {
+    a.bits_ |= b.bits_;
+    return a;
+  }
+  friend constexpr bool operator==(Features, Features) = default;
+
+ private:
+  static constexpr std::uint32_t bit_of(Feature feature) { return std::uint32_t{1} << static_cast<int>(feature); }
+
+  std::uint32_t bits_ = 0;
+};
+
+/// Such as "dropout"; a number that no feature has: "feature 31".
+FLASHMASK_API std::string to_string(Feature feature);
+
+/// What a problem needs of the kernels that serve it.
+FLASHMASK_API Features required(const Problem& problem);
+
+}  // namespace flashmask

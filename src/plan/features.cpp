@@ -1,0 +1,22 @@
+#include "flashmask/features.h"
+
+#include <array>
+
+namespace flashmask {
+
+std::string to_string(Feature feature) {
+  constexpr std::array<const char*, kFeatureCount> kNames = {"dropout", "determinism", "block maps"};
+  const auto number = static_cast<std::size_t>(feature);
+  return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
+}
+
+Features required(const Problem& problem) {
+  // Names every field, so that a new one does not compile before somebody has said here what kernels need for it.
+  const auto& [batch, query_length, key_length, query_heads, kv_heads, head_dim, value_dim, dtype, device, scale,
+               dropout] = problem;
+  Features needed;
+  if (dropout > 0) needed.add(Feature::dropout);
+  return needed;
+}
+
+}  // namespace flashmask

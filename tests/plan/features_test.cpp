@@ -1,0 +1,68 @@
+#include "flashmask/features.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "flashmask/kernels.h"
+#include "plan/registry.h"
+
+namespace flashmask {
+namespace {
+
+Problem problem_of(const KernelInfo& kernel) {
+  Problem problem;
+  problem.query_length = problem.key_length = 128;
+  problem.head_dim = problem.value_dim = 64;
+  problem.dtype = kernel.dtype;
+  problem.device = {kernel.device, 0};
+  return problem;
+}
+
+TEST(Features, NobodyServesWhatNoKernelDeclares) {
+  const auto unknown = static_cast<Feature>(kFeatureCount);
+  for (const auto& kernel : kernel_table()) {
+    const KernelInfo& info = kernel->info();
+    const Problem problem = problem_of(info);
+    const KernelRequest request{info.direction, problem, info.predicate, info.name, {unknown}};
+    EXPECT_EQ(find_kernel(request), nullptr) << info.name;
+    EXPECT_NE(no_kernel(request).find(info.name + ": it has no feature 3"), std::string::npos) << no_kernel(request);
+  }
+}
+
+TEST(Features, AProblemNeedsDropoutWhereItHasSome) {
+  Problem problem;
+  EXPECT_EQ(required(problem), Features());
+  problem.dropout = 0.1;
+  EXPECT_EQ(required(problem), Features{Feature::dropout});
+}
+
+TEST(Features, KernelsOfAGpuRefuseDropoutThemselves) {
+  for (const KernelInfo& kernel : kernels()) {
+    Problem problem = problem_of(kernel);
+    problem.dropout = 0.1;
+    const std::string reason = why_not(kernel, problem, kernel.predicate);
+    EXPECT_EQ(reason == "it has no dropout", kernel.device == DeviceType::cuda) << kernel.name << ": " << reason;
+  }
+}
+
+TEST(Features, LargerHeadsThanAKernelHasAreRefused) {
+  for (const KernelInfo& kernel : kernels()) {
+    ASSERT_GT(kernel.head_dim, 0) << kernel.name;
+    ASSERT_GT(kernel.value_dim, 0) << kernel.name;
+    Problem problem = problem_of(kernel);
+    problem.head_dim = kernel.head_dim + 8;
+    EXPECT_NE(why_not(kernel, problem, kernel.predicate).find("it takes up to"), std::string::npos) << kernel.name;
+  }
+}
+
+TEST(Features, EveryKernelOfTheCpuRepeatsAndEveryForwardDoes) {
+  for (const KernelInfo& kernel : kernels()) {
+    const bool repeats = kernel.features.has(Feature::deterministic);
+    EXPECT_TRUE(repeats || (kernel.device == DeviceType::cuda && kernel.direction == Direction::backward))
+        << kernel.name;
+  }
+}
+
+}  // namespace
+}  // namespace flashmask
