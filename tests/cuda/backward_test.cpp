@@ -198,7 +198,7 @@ std::vector<std::byte> bits_of(const check::HostTensor& tensor) {
   return {bytes, bytes + static_cast<std::size_t>(tensor.size()) * size_in_bytes(tensor.view().dtype)};
 }
 
-class SM90Backward : public testing::TestWithParam<KernelInfo> {
+class CudaBackward : public testing::TestWithParam<KernelInfo> {
  protected:
   PlanOptions options(Visit visit = Visit::active) const {
     return {
@@ -221,7 +221,7 @@ class SM90Backward : public testing::TestWithParam<KernelInfo> {
   }
 };
 
-TEST_P(SM90Backward, HoldsTheBoundOverTheCorpus) {
+TEST_P(CudaBackward, HoldsTheBoundOverTheCorpus) {
   std::size_t turn = 0;
   for (const corpus::Entry& entry : corpus::entries()) {
     for (const corpus::Size& size : corpus::awkward_sizes()) {
@@ -236,7 +236,7 @@ TEST_P(SM90Backward, HoldsTheBoundOverTheCorpus) {
   }
 }
 
-TEST_P(SM90Backward, VisitingEveryTileGivesTheSameBits) {
+TEST_P(CudaBackward, VisitingEveryTileGivesTheSameBits) {
   CheckedCall one(masks::sliding_window(700, 900, 230), problem_for(GetParam(), 700, 900), 3, true);
   one.run(options());
   const auto skipping = repeatable(one.tensors);
@@ -245,7 +245,7 @@ TEST_P(SM90Backward, VisitingEveryTileGivesTheSameBits) {
   one.expect_accurate("every tile");
 }
 
-TEST_P(SM90Backward, RepeatsToTheBit) {
+TEST_P(CudaBackward, RepeatsToTheBit) {
   Call one(masks::causal_document(std::vector<std::int64_t>{100, 700, 37, 500}, 1500),
            problem_for(GetParam(), 1500, 1500), 4, false);
   one.run(options());
@@ -258,7 +258,7 @@ TEST_P(SM90Backward, RepeatsToTheBit) {
   }
 }
 
-TEST_P(SM90Backward, TwoStreamsDoNotDisturbEachOther) {
+TEST_P(CudaBackward, TwoStreamsDoNotDisturbEachOther) {
   Call one(masks::sliding_window(900, 1100, 300), problem_for(GetParam(), 900, 1100), 11, true);
   one.run(options());
   const auto alone = repeatable(one.tensors);
@@ -276,7 +276,7 @@ TEST_P(SM90Backward, TwoStreamsDoNotDisturbEachOther) {
   }
 }
 
-TEST_P(SM90Backward, KeysInSkippedTilesMayHoldAnything) {
+TEST_P(CudaBackward, KeysInSkippedTilesMayHoldAnything) {
   // Nobody sees the first 413 columns.
   const Problem problem = problem_for(GetParam(), 512, 1024);
   CheckedCall one(masks::sliding_window(512, 1024, 100), problem, 5, true);
@@ -291,7 +291,7 @@ TEST_P(SM90Backward, KeysInSkippedTilesMayHoldAnything) {
     ASSERT_TRUE(one.tensors.grad_k.at(i) == 0 && one.tensors.grad_v.at(i) == 0) << i;
 }
 
-TEST_P(SM90Backward, PadsSmallerHeads) {
+TEST_P(CudaBackward, PadsSmallerHeads) {
   for (const std::int64_t head_dim : {std::int64_t{8}, std::int64_t{40}, GetParam().head_dim - 8}) {
     Problem problem = problem_for(GetParam(), 200, 333);
     problem.head_dim = head_dim;
@@ -302,7 +302,7 @@ TEST_P(SM90Backward, PadsSmallerHeads) {
   }
 }
 
-TEST_P(SM90Backward, ScalesAsAsked) {
+TEST_P(CudaBackward, ScalesAsAsked) {
   Problem problem = problem_for(GetParam(), 150, 150);
   problem.scale = 0.37F;
   CheckedCall one(masks::causal(150, 150), problem, 8, false);
@@ -310,7 +310,7 @@ TEST_P(SM90Backward, ScalesAsAsked) {
   one.expect_accurate("scale 0.37");
 }
 
-TEST_P(SM90Backward, HasNoGradientWithoutQueriesOrKeys) {
+TEST_P(CudaBackward, HasNoGradientWithoutQueriesOrKeys) {
   for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{0, 200}, {200, 0}}) {
     Call one(masks::full(rows, columns), problem_for(GetParam(), rows, columns), 9, false);
     one.run(options());
@@ -319,7 +319,7 @@ TEST_P(SM90Backward, HasNoGradientWithoutQueriesOrKeys) {
   }
 }
 
-TEST_P(SM90Backward, NamesATensorThatLiesBadly) {
+TEST_P(CudaBackward, NamesATensorThatLiesBadly) {
   const Problem problem = problem_for(GetParam(), 64, 64);
   const Mask mask = masks::causal(64, 64);
   AttentionTensors tensors(problem, 10);
@@ -340,7 +340,7 @@ TEST_P(SM90Backward, NamesATensorThatLiesBadly) {
 }
 
 /// Those that add the gradient of q up in global memory.
-class SM90BackwardBySums : public SM90Backward {};
+class CudaBackwardBySums : public CudaBackward {};
 
 /// So many that key tiles which visit all of them begin together.
 constexpr std::int64_t kManyQueries = 33000;
@@ -395,7 +395,7 @@ void expect_same_rows(const std::vector<double>& found, const std::vector<double
   EXPECT_EQ(wrong, 0) << what << ": rows of " << expected.size() / row_length;
 }
 
-TEST_P(SM90BackwardBySums, FindWhatTwoPassesFind) {
+TEST_P(CudaBackwardBySums, FindWhatTwoPassesFind) {
   for (const auto& [name, mask] : long_masks(5000, 4)) {
     if (!reads(mask)) continue;
     Call one = long_call(GetParam(), mask);
@@ -411,7 +411,7 @@ TEST_P(SM90BackwardBySums, FindWhatTwoPassesFind) {
   }
 }
 
-TEST_P(SM90BackwardBySums, FindTheSameBesideLaunchesThatLead) {
+TEST_P(CudaBackwardBySums, FindTheSameBesideLaunchesThatLead) {
   Call all = long_call(GetParam(), masks::full(kManyQueries, 18000)),
        window = long_call(GetParam(), masks::sliding_window(5000, 5000, 500));
   const auto gradients = [&](Call& call) { return std::pair(repeatable(call.tensors), call.tensors.grad_q.values()); };
@@ -452,26 +452,26 @@ std::string with_tile(const KernelInfo& kernel, const std::string& tile, bool de
   return name + (deterministic && !repeats(kernel) ? ".deterministic" : "");
 }
 
-TEST(SM90BackwardChoice, WeavesForShortDocumentsOnly) {
+TEST(CudaBackwardChoice, FusesPassesForShortDocumentsOnly) {
   for (const KernelInfo& kernel : check::cuda_kernels(Direction::backward)) {
     if (kernel.name.find('+') == std::string::npos) continue;
     const Problem problem = problem_for(kernel, 1300, 1300);
     const Mask shorts = masks::causal_document(std::vector<std::int64_t>(20, 65), 1300),
                one = masks::causal(1300, 1300);
-    const std::string woven = with_tile(kernel, "m64n64", true), other = with_tile(kernel, "m64n128", false);
-    EXPECT_EQ(bits_from(kernel.name, shorts, problem), bits_from(woven, shorts, problem)) << kernel.name;
+    const std::string fused = with_tile(kernel, "m64n64", true), other = with_tile(kernel, "m64n128", false);
+    EXPECT_EQ(bits_from(kernel.name, shorts, problem), bits_from(fused, shorts, problem)) << kernel.name;
     const auto found = bits_from(kernel.name, one, problem), expected = bits_from(other, one, problem);
     // Sums for q may have no order.
     for (const std::size_t gradient : {repeats(kernel) ? 0U : 1U, 1U, 2U})
       EXPECT_TRUE(found[gradient] == expected[gradient]) << kernel.name << ", gradient " << gradient;
-    EXPECT_TRUE(bits_from(woven, one, problem) != expected) << "nothing to tell them by";
+    EXPECT_TRUE(bits_from(fused, one, problem) != expected) << "nothing to tell them by";
   }
 }
 
-/// Those that may weave two passes into one.
-class SM90BackwardWoven : public SM90Backward {};
+/// Those that may make both passes in one launch.
+class CudaBackwardFused : public CudaBackward {};
 
-TEST_P(SM90BackwardWoven, FindsWhatTwoPassesFind) {
+TEST_P(CudaBackwardFused, FindsWhatTwoPassesFind) {
   const auto run = [&](Call& call, const char* tile) {
     call.run({.form = GetParam().predicate, .kernel = with_tile(GetParam(), tile, true), .deterministic = true});
     return std::array{call.tensors.grad_q.values(), call.tensors.grad_k.values(), call.tensors.grad_v.values()};
@@ -485,7 +485,7 @@ TEST_P(SM90BackwardWoven, FindsWhatTwoPassesFind) {
   }
 }
 
-std::vector<KernelInfo> kernels_that_weave() {
+std::vector<KernelInfo> kernels_that_fuse() {
   std::vector<KernelInfo> chosen = check::cuda_kernels(Direction::backward);
   std::erase_if(
       chosen, [](const KernelInfo& kernel) { return !repeats(kernel) || kernel.name.find('+') == std::string::npos; });
@@ -498,9 +498,9 @@ std::vector<KernelInfo> kernels_by_sums() {
   return chosen;
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, SM90BackwardBySums, testing::ValuesIn(kernels_by_sums()), check::test_name);
-INSTANTIATE_TEST_SUITE_P(Kernels, SM90BackwardWoven, testing::ValuesIn(kernels_that_weave()), check::test_name);
-INSTANTIATE_TEST_SUITE_P(Kernels, SM90Backward, testing::ValuesIn(check::cuda_kernels(Direction::backward)),
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaBackwardBySums, testing::ValuesIn(kernels_by_sums()), check::test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaBackwardFused, testing::ValuesIn(kernels_that_fuse()), check::test_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaBackward, testing::ValuesIn(check::cuda_kernels(Direction::backward)),
                          check::test_name);
 
 }  // namespace

@@ -83,7 +83,7 @@ void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTe
         << what << ", lse " << i;
 }
 
-class SM90Forward : public testing::TestWithParam<KernelInfo> {
+class CudaForward : public testing::TestWithParam<KernelInfo> {
  protected:
   PlanOptions options(Visit visit = Visit::active) const {
     return {.visit = visit, .form = GetParam().predicate, .kernel = GetParam().name};
@@ -99,7 +99,7 @@ class SM90Forward : public testing::TestWithParam<KernelInfo> {
   }
 };
 
-TEST_P(SM90Forward, HoldsTheBoundOverTheCorpus) {
+TEST_P(CudaForward, HoldsTheBoundOverTheCorpus) {
   std::size_t turn = 0;
   for (const corpus::Entry& entry : corpus::entries()) {
     for (const corpus::Size& size : corpus::awkward_sizes()) {
@@ -116,7 +116,7 @@ TEST_P(SM90Forward, HoldsTheBoundOverTheCorpus) {
   }
 }
 
-TEST_P(SM90Forward, VisitingEveryTileGivesTheSameBits) {
+TEST_P(CudaForward, VisitingEveryTileGivesTheSameBits) {
   const Problem problem = problem_for(GetParam(), 700, 900);
   const Mask mask = masks::sliding_window(700, 900, 230);
   AttentionTensors tensors(problem, 3);
@@ -126,7 +126,7 @@ TEST_P(SM90Forward, VisitingEveryTileGivesTheSameBits) {
   EXPECT_EQ(bits_of(tensors), skipping);
 }
 
-TEST_P(SM90Forward, RepeatsToTheBit) {
+TEST_P(CudaForward, RepeatsToTheBit) {
   const Problem problem = problem_for(GetParam(), 1500, 1500);
   const Mask mask = masks::causal_document(std::vector<std::int64_t>{100, 700, 37, 500}, 1500);
   AttentionTensors tensors(problem, 4);
@@ -139,7 +139,7 @@ TEST_P(SM90Forward, RepeatsToTheBit) {
   }
 }
 
-TEST_P(SM90Forward, KeysInSkippedTilesMayHoldAnything) {
+TEST_P(CudaForward, KeysInSkippedTilesMayHoldAnything) {
   const Problem problem = problem_for(GetParam(), 512, 1024);
   const Mask mask = masks::sliding_window(512, 1024, 100);  // nobody sees the first 413 columns
   AttentionTensors tensors(problem, 5);
@@ -153,7 +153,7 @@ TEST_P(SM90Forward, KeysInSkippedTilesMayHoldAnything) {
   EXPECT_EQ(bits_of(tensors), clean);
 }
 
-TEST_P(SM90Forward, HoldsTheBoundOverRaggedSizes) {
+TEST_P(CudaForward, HoldsTheBoundOverRaggedSizes) {
   for (const corpus::Size& size : {corpus::Size{129, 257}, {1000, 63}, {65, 1000}, {450, 1400}}) {
     const Problem problem = problem_for(GetParam(), size.rows, size.columns);
     const Mask mask = masks::sliding_window(size.rows, size.columns, 91);
@@ -164,7 +164,7 @@ TEST_P(SM90Forward, HoldsTheBoundOverRaggedSizes) {
 }
 
 /// Long after the maxima of the rows have settled: to powers of two that fit a float, and to some that do not.
-TEST_P(SM90Forward, HoldsTheBoundWhereScoresGrowSuddenly) {
+TEST_P(CudaForward, HoldsTheBoundWhereScoresGrowSuddenly) {
   constexpr std::int64_t kRows = 70, kColumns = 1200, kGrown = 700;
   const Problem problem = problem_for(GetParam(), kRows, kColumns);
   const Mask mask = masks::full(kRows, kColumns);
@@ -180,7 +180,7 @@ TEST_P(SM90Forward, HoldsTheBoundWhereScoresGrowSuddenly) {
   }
 }
 
-TEST_P(SM90Forward, VisitingEveryTileUnderABlockMapGivesTheSameBits) {
+TEST_P(CudaForward, VisitingEveryTileUnderABlockMapGivesTheSameBits) {
   const Problem problem = problem_for(GetParam(), 700, 900);
   std::vector<std::uint8_t> keep(6 * 8);
   for (std::size_t i = 0; i < keep.size(); ++i) keep[i] = i * i % 7 < 4 ? 1 : 0;
@@ -195,7 +195,7 @@ TEST_P(SM90Forward, VisitingEveryTileUnderABlockMapGivesTheSameBits) {
   EXPECT_EQ(bits_of(tensors), skipping);
 }
 
-TEST_P(SM90Forward, ReadsRowIndicesThatLieOnTheDevice) {
+TEST_P(CudaForward, ReadsRowIndicesThatLieOnTheDevice) {
   if (GetParam().predicate == MaskForm::bits) GTEST_SKIP() << "row indices are intervals";
   const Problem problem = problem_for(GetParam(), 640, 640);
   const Mask mask =
@@ -212,7 +212,7 @@ TEST_P(SM90Forward, ReadsRowIndicesThatLieOnTheDevice) {
   EXPECT_EQ(bits_of(tensors), from_host);
 }
 
-TEST_P(SM90Forward, PadsSmallerHeads) {
+TEST_P(CudaForward, PadsSmallerHeads) {
   for (const std::int64_t head_dim : {8L, 40L, GetParam().head_dim - 8}) {
     Problem problem = problem_for(GetParam(), 200, 333);
     problem.head_dim = head_dim;
@@ -224,7 +224,7 @@ TEST_P(SM90Forward, PadsSmallerHeads) {
   }
 }
 
-TEST_P(SM90Forward, AsksForAPlace) {
+TEST_P(CudaForward, AsksForAPlace) {
   const Problem problem = problem_for(GetParam(), 64, 64);
   try {
     plan(masks::causal(64, 64), problem, options());
@@ -243,7 +243,7 @@ std::vector<std::byte> bits_from(const std::string& kernel, const Mask& mask, co
   return bits_of(tensors);
 }
 
-TEST(SM90TileChoice, TakesFinerTilesForShortDocumentsOnly) {
+TEST(CudaTileChoice, TakesFinerTilesForShortDocumentsOnly) {
   for (const KernelInfo& kernel : check::cuda_kernels(Direction::forward)) {
     const std::size_t plus = kernel.name.find('+');
     if (plus == std::string::npos) continue;
@@ -259,7 +259,7 @@ TEST(SM90TileChoice, TakesFinerTilesForShortDocumentsOnly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, SM90Forward, testing::ValuesIn(check::cuda_kernels(Direction::forward)),
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaForward, testing::ValuesIn(check::cuda_kernels(Direction::forward)),
                          check::test_name);
 
 }  // namespace

@@ -47,15 +47,15 @@ TEST(Sections, PutRowsOfQueryHeadsBesideTheirKeyHead) {
     }
 }
 
-TEST(Sections, CountTheTilesOfEachStretch) {
+TEST(Sections, CountTheTilesOfEachBundle) {
   for (const Sections& sections : kAll) {
-    std::vector<int> counted(static_cast<std::size_t>(sections.count() * sections.stretches()), 0);
+    std::vector<int> counted(static_cast<std::size_t>(sections.count() * sections.bundles()), 0);
     std::vector<int> expected = counted;
     for (int index = 0; index < sections.all_tiles(); ++index) {
       const SectionTile tile = sections.tile(index);
-      const auto stretch = static_cast<std::size_t>(sections.stretch_of(tile.section, tile.tile));
-      ++counted.at(stretch);
-      expected.at(stretch) = sections.in_stretch_of(tile.section, tile.tile);
+      const auto bundle = static_cast<std::size_t>(sections.bundle_of(tile.section, tile.tile));
+      ++counted.at(bundle);
+      expected.at(bundle) = sections.in_bundle_of(tile.section, tile.tile);
     }
     EXPECT_EQ(counted, expected);
   }

@@ -8,7 +8,8 @@
 /// Instructions of every GPU since sm_80 that C++ has no name for.
 namespace flashmask::cuda {
 
-/// Of this thread in its warp. Read anew each time: a register that is not held is one that does not spill.
+/// The thread's number in its warp. Read at each use: held in a register over a whole kernel, it would make others
+/// spill.
 __device__ __forceinline__ int lane_index() {
   int lane;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));

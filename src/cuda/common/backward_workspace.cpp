@@ -8,9 +8,9 @@
 namespace flashmask::cuda {
 namespace {
 
-/// Counters of all stretches of key tiles and of row tiles, in tiles as small as there are.
-std::int64_t stretch_count(const Problem& problem, std::int64_t padded_rows) {
-  constexpr std::int64_t kRows = std::int64_t{64} * kStretch, kColumns = std::int64_t{128} * kStretch;
+/// How many counters bundles of key tiles and of row tiles need at most: with the smallest tiles that any kernel has.
+std::int64_t bundle_count(const Problem& problem, std::int64_t padded_rows) {
+  constexpr std::int64_t kRows = std::int64_t{64} * kBundle, kColumns = std::int64_t{128} * kBundle;
   return problem.batch * problem.kv_heads *
          ((padded_rows + kRows - 1) / kRows + (problem.key_length + kColumns - 1) / kColumns);
 }
@@ -27,7 +27,7 @@ BackwardWorkspace::BackwardWorkspace(const Problem& problem, std::int64_t head_d
   };
   rows.padded = std::max<std::int64_t>((problem.query_length + kPaddedRows - 1) / kPaddedRows, 1) * kPaddedRows;
   const std::int64_t all_rows = problem.batch * problem.query_heads * rows.padded;
-  counter_count = kLaunches + 1 + (head_dim == 0 ? 0 : static_cast<int>(stretch_count(problem, rows.padded)));
+  counter_count = kLaunches + 1 + (head_dim == 0 ? 0 : static_cast<int>(bundle_count(problem, rows.padded)));
   counters = reinterpret_cast<int*>(take(counter_count));
   rows.lse_log2 = reinterpret_cast<float*>(take(all_rows));
   rows.dot = reinterpret_cast<float*>(take(all_rows));

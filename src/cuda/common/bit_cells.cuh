@@ -5,8 +5,9 @@
 /// How kernels read a mask of cells.
 namespace flashmask::cuda {
 
-/// Which of the cells of `words` it is: one of its own, or one that all cells of a kind share.
-__device__ __forceinline__ std::uint32_t find_cell(const BitCells& cells, int list, int cell_row, int cell_column) {
+/// Where a cell's bits are in `words`, counted in cells: its own or, where only partial cells are stored, those that
+/// all masked or all visible cells share.
+__device__ __forceinline__ std::uint32_t find_cell(const CellsView& cells, int list, int cell_row, int cell_column) {
   if (cell_row >= cells.rows || cell_column >= cells.columns) return cells.bits.stored + DeviceBits::kSkipped;
   const std::int64_t row = static_cast<std::int64_t>(list) * cells.rows + cell_row;
   if (cells.bits.index == nullptr) return static_cast<std::uint32_t>(row * cells.columns + cell_column);
@@ -20,12 +21,12 @@ __device__ __forceinline__ std::uint32_t find_cell(const BitCells& cells, int li
 }
 
 /// [half][64]: word r of half h has columns 32 h … 32 h + 31 of row r, in the order of fragments, 1 = masked.
-__device__ __forceinline__ const std::uint32_t* row_words(const BitCells& cells, std::uint32_t cell) {
+__device__ __forceinline__ const std::uint32_t* row_words(const CellsView& cells, std::uint32_t cell) {
   return cells.bits.words + static_cast<std::int64_t>(cell) * DeviceBits::kCellWords;
 }
 
 /// [half][64]: word c of half h has rows 32 h … 32 h + 31 of column c, likewise.
-__device__ __forceinline__ const std::uint32_t* column_words(const BitCells& cells, std::uint32_t cell) {
+__device__ __forceinline__ const std::uint32_t* column_words(const CellsView& cells, std::uint32_t cell) {
   return row_words(cells, cell) + DeviceBits::kCellWords / 2;
 }
 

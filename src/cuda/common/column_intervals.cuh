@@ -18,8 +18,8 @@ struct MaskedTile {
   int stage;
 };
 
-/// From a mask of intervals: consumers read those of their warp's keys once a list, into shared memory that is the
-/// warp's own. Memory is their part of the block's; nothing is copied a tile.
+/// From a mask of intervals: a warp of consumers reads those of its 16 keys into its part of shared memory when the
+/// list of the mask changes. A tile needs no copies.
 template <int kRows, int kColumns>
 class ColumnIntervals {
  public:
@@ -30,11 +30,11 @@ class ColumnIntervals {
 
   static __device__ __forceinline__ void copy(Memory&, const MaskView&, const MaskedTile&, std::uint64_t*) {}
 
-  /// `own_keys`: where the warp's 16 begin in the tile.
+  /// `own_keys`: the first of the warp's 16 keys, counted from the tile's first.
   __device__ __forceinline__ ColumnIntervals(Memory& memory, const MaskView& mask, int own_keys)
       : mask_(mask), keys_(memory.keys + own_keys), own_keys_(own_keys) {}
 
-  /// Before the first tile of other keys: `list` is that tile's.
+  /// To be called when the key tile changes, with the list of its first tile of rows.
   __device__ __forceinline__ void begin_keys(int list, int first_key) {
     read_keys(list, first_key + own_keys_);
     list_ = list;
@@ -45,7 +45,7 @@ class ColumnIntervals {
     find_words(words, keys_, tile.first_row);
   }
 
-  /// The intervals of all keys of a tile, by a warp that reads them for others.
+  /// The intervals of all keys of a tile, which one warp reads for the others.
   class Keys {
    public:
     __device__ __forceinline__ Keys(const MaskView& mask, const MaskedTile& tile) {
@@ -63,7 +63,7 @@ class ColumnIntervals {
     std::int32_t ends_[kColumns / 32][4];  // of a key a lane
   };
 
-  /// Of what Keys stored; `own_keys`: where the warp's 16 begin in the tile.
+  /// From what Keys stored; `own_keys` as in the constructor.
   static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const Memory& memory, int own_keys,
                                                     int first_row) {
     find_words(words, memory.keys + own_keys, first_row);
@@ -82,7 +82,7 @@ class ColumnIntervals {
     }
   }
 
-  /// Two of the four arrays a lane.
+  /// Lanes 0 to 15 read the first range of a key each, the others the second.
   __device__ __forceinline__ void read_keys(int list, int first_key) const {
     const int lane = lane_index(), key = first_key + lane % 16;
     const bool exists = key < mask_.columns;
@@ -100,7 +100,7 @@ class ColumnIntervals {
            bits_between(below(ends.z - first_row, first), below(ends.w - first_row, first));
   }
 
-  /// How many of the thread's rows, every eight from `first` on two, lie before `end`.
+  /// How many of the thread's rows, first + 8 i and first + 8 i + 1, lie before `end`.
   static __device__ __forceinline__ int below(int end, int first) {
     const int rows = min(max(end, 0), kRows) - first;
     return ((rows + 7) >> 3) + ((rows + 6) >> 3);
@@ -115,7 +115,7 @@ class ColumnIntervals {
   const MaskView& mask_;
   int4* keys_;
   int own_keys_;
-  int list_ = -1;  // whose keys were read
+  int list_ = -1;  // of which the keys in shared memory are
 };
 
 }  // namespace flashmask::cuda

@@ -9,8 +9,7 @@
 
 namespace flashmask::cuda {
 
-/// Launches blocks of a kernel that share a Memory each; the kernel knows how much there is. `what` is called so where
-/// that fails.
+/// Launches a kernel whose blocks have a Memory each in shared memory. `what`: the kernel's name in error messages.
 template <class Memory, class... Parameters>
 void launch(const std::string& what, void (*kernel)(Parameters...), int blocks, int threads, cudaStream_t stream,
             const std::type_identity_t<Parameters>&... arguments) {

@@ -9,7 +9,7 @@
 namespace flashmask::cuda {
 
 /// Read through bit_cells.cuh.
-struct BitCells {
+struct CellsView {
   DeviceBits bits;
   int rows, columns;  // of cells
 };
@@ -17,7 +17,7 @@ struct BitCells {
 struct MaskView {
   int rows, columns;
   const std::int32_t* intervals[4];
-  BitCells cells;
+  CellsView cells;
 };
 
 inline MaskView mask_view(const DeviceMask& mask) {

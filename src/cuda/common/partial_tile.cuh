@@ -10,15 +10,15 @@ namespace flashmask::cuda {
 /// Bits of a partial tile in the order of accumulators: word [q][row] holds the columns 8 i + 2 q and 8 i + 2 q + 1 of
 /// a row at bits 2 i and 2 i + 1, 1 = masked. The padding keeps builders and consumers off each other's banks.
 template <int kRows>
-struct TileBits {
+struct FragmentBits {
   static constexpr int kPitch = kRows + 8;
   alignas(16) std::uint32_t words[4 * kPitch];
-  std::uint32_t hidden;  // bit i: rows [64 i, 64 i + 64) see nothing of the tile; where somebody finds that out
+  std::uint32_t hidden;  // bit i: rows [64 i, 64 i + 64) see nothing of the tile; only for shapes with kSkipsHidden
 };
 
-/// By a warp, of bits that are there: which 64 rows see nothing of a tile of kColumns.
+/// Which groups of 64 rows see nothing of a tile of kColumns, from its bits: FragmentBits::hidden. Called by a warp.
 template <int kColumns, int kRows>
-__device__ __forceinline__ std::uint32_t hidden_groups(const TileBits<kRows>& bits) {
+__device__ __forceinline__ std::uint32_t hidden_groups(const FragmentBits<kRows>& bits) {
   constexpr std::uint32_t kAll = kColumns == 128 ? ~0U : (1U << kColumns / 4) - 1;
   const int lane = threadIdx.x % 32;
   std::uint32_t hidden = 0;
@@ -27,7 +27,7 @@ __device__ __forceinline__ std::uint32_t hidden_groups(const TileBits<kRows>& bi
     std::uint32_t words = kAll;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
-      const uint2 own = reinterpret_cast<const uint2*>(bits.words + q * TileBits<kRows>::kPitch + group * 64)[lane];
+      const uint2 own = reinterpret_cast<const uint2*>(bits.words + q * FragmentBits<kRows>::kPitch + group * 64)[lane];
       words &= own.x & own.y;
     }
     if (__all_sync(~0U, words == kAll)) hidden |= 1U << group;
@@ -35,9 +35,10 @@ __device__ __forceinline__ std::uint32_t hidden_groups(const TileBits<kRows>& bi
   return hidden;
 }
 
-/// PartialTile<form, rows, columns, at once>(mask, list, first row, first column): loads what it needs of the mask, for
-/// build(). What lies past the last column is masked in every row. kAtOnce: where registers are short, build() itself
-/// loads, for as many columns, or that share of the rows, together.
+/// PartialTile<form, rows, columns, at once>(mask, list, first row, first column): the constructor loads what it needs
+/// of the mask, build() makes the bits. Columns past the mask's last are masked in every row. Warps short of registers
+/// take kAtOnce < kColumns: then build() loads, kAtOnce columns of intervals at a time, or of cells kAtOnce / kColumns
+/// of the rows.
 template <MaskForm kForm, int kRows, int kColumns, int kAtOnce = kColumns>
 class PartialTile;
 
@@ -49,9 +50,11 @@ class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
     if constexpr (kAtOnce == kColumns) load(0);
   }
 
-  /// Marks the rows where a column turns masked or visible, then sums along the rows, modulo 2.
-  __device__ __forceinline__ void build(TileBits<kRows>& bits) {
-    for (int i = lane_; i < TileBits<kRows>::kPitch; i += 32) reinterpret_cast<uint4*>(bits.words)[i] = {0, 0, 0, 0};
+  /// Sets a column's bit in the rows where it changes between visible and masked, then takes running parities down the
+  /// rows.
+  __device__ __forceinline__ void build(FragmentBits<kRows>& bits) {
+    for (int i = lane_; i < FragmentBits<kRows>::kPitch; i += 32)
+      reinterpret_cast<uint4*>(bits.words)[i] = {0, 0, 0, 0};
     __syncwarp();
     if constexpr (kAtOnce == kColumns) {
       mark(bits, 0);
@@ -64,7 +67,7 @@ class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
     }
     __syncwarp();
 #pragma unroll
-    for (int q = 0; q < 4; ++q) sum_rows(bits.words + q * TileBits<kRows>::kPitch);
+    for (int q = 0; q < 4; ++q) sum_rows(bits.words + q * FragmentBits<kRows>::kPitch);
   }
 
  private:
@@ -74,13 +77,14 @@ class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
       load_intervals(mask_, list_, first_column_ + first + 32 * i + lane_, ends_[i]);
   }
 
-  __device__ __forceinline__ void mark(TileBits<kRows>& bits, int first) const {
+  __device__ __forceinline__ void mark(FragmentBits<kRows>& bits, int first) const {
 #pragma unroll
     for (int i = 0; i < kAtOnce / 32; ++i) mark_column(bits, ends_[i], first + 32 * i + lane_);
   }
 
-  __device__ __forceinline__ void mark_column(TileBits<kRows>& bits, const std::int32_t (&ends)[4], int column) const {
-    std::uint32_t* words = bits.words + column % 8 / 2 * TileBits<kRows>::kPitch;
+  __device__ __forceinline__ void mark_column(FragmentBits<kRows>& bits, const std::int32_t (&ends)[4],
+                                              int column) const {
+    std::uint32_t* words = bits.words + column % 8 / 2 * FragmentBits<kRows>::kPitch;
     const std::uint32_t bit = 1U << (column / 8 * 2 + column % 2);
 #pragma unroll
     for (int range = 0; range < 2; ++range) {
@@ -91,7 +95,7 @@ class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
     }
   }
 
-  /// words[row] becomes the sum of words[0 … row]; a lane has consecutive rows.
+  /// words[row] becomes the exclusive or of words[0 … row]; a lane has consecutive rows.
   __device__ __forceinline__ void sum_rows(std::uint32_t* words) const {
     constexpr int kOwn = kRows / 32;
     struct alignas(kOwn % 4 == 0 ? 16 : 8) Rows {
@@ -133,8 +137,8 @@ class PartialTile<MaskForm::bits, kRows, kColumns, kAtOnce> {
     if constexpr (kAtOnce == kColumns) load(0);
   }
 
-  /// Cells hold words of 32 columns in the order of fragments; a tile's words take a byte from each.
-  __device__ __forceinline__ void build(TileBits<kRows>& bits) {
+  /// A cell's word has 32 columns of a row, a byte for each lane of a quad: a tile's word is made of that byte of each.
+  __device__ __forceinline__ void build(FragmentBits<kRows>& bits) {
     if constexpr (kAtOnce == kColumns) {
       store(bits, 0);
     } else {
@@ -161,7 +165,7 @@ class PartialTile<MaskForm::bits, kRows, kColumns, kAtOnce> {
     }
   }
 
-  __device__ __forceinline__ void store(TileBits<kRows>& bits, int first) const {
+  __device__ __forceinline__ void store(FragmentBits<kRows>& bits, int first) const {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) store(bits.words + (first + i) * 32 + lane_, words_[i]);
   }
@@ -172,7 +176,7 @@ class PartialTile<MaskForm::bits, kRows, kColumns, kAtOnce> {
                                   __byte_perm(words[2], words[3], kLowBytes)};
     const std::uint32_t high[2] = {__byte_perm(words[0], words[1], kHighBytes),
                                    __byte_perm(words[2], words[3], kHighBytes)};
-    constexpr int kPitch = TileBits<kRows>::kPitch;
+    constexpr int kPitch = FragmentBits<kRows>::kPitch;
     to[0] = __byte_perm(low[0], low[1], kLowHalves);
     to[kPitch] = __byte_perm(low[0], low[1], kHighHalves);
     to[2 * kPitch] = __byte_perm(high[0], high[1], kLowHalves);
@@ -180,7 +184,7 @@ class PartialTile<MaskForm::bits, kRows, kColumns, kAtOnce> {
   }
 
   std::uint32_t words_[kParts][4] = {};  // of row 32 part + lane
-  const BitCells& cells_;
+  const CellsView& cells_;
   int first_group_, lane_;
   std::uint32_t own_cell_;
 };

@@ -6,7 +6,7 @@
 
 namespace flashmask::cuda {
 
-/// Problems have fewer rows, padding included, tiles of them and tokens: indices fit 32 bits.
+/// Problems have fewer rows over all heads, padding included, and fewer tiles and tokens: indices fit 32 bits.
 constexpr std::int64_t kItemLimit = std::int64_t{1} << 31;
 
 /// Why no kernel of a GPU can serve a problem; empty when they can.

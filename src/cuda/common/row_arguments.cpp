@@ -8,7 +8,7 @@
 namespace flashmask::cuda {
 namespace {
 
-/// Of keys and values whose heads run side by side: in an L2 cache of 50 to 60 MB twice as much is already slower.
+/// What keys and values of heads that run side by side may take of an L2 cache of 50 to 60 MB: twice as much is slower.
 constexpr std::int64_t kSectionBytes = std::int64_t{16} << 20;
 
 /// Whole groups of query heads, so that they share what they load.
@@ -27,8 +27,8 @@ TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   const bool by_rows = map.side == MapSide::rows;
   TileMapView view{};
   view.tiles = map.words;
-  view.row_tiles = by_rows ? counts.rows : counts.columns;
-  view.column_tiles = by_rows ? counts.columns : counts.rows;
+  view.outer_tiles = by_rows ? counts.rows : counts.columns;
+  view.inner_tiles = by_rows ? counts.columns : counts.rows;
   view.words = by_rows ? counts.column_words() : counts.row_words();
   view.batch = static_cast<int>(mask.batch);
   view.heads = static_cast<int>(mask.heads);
@@ -49,7 +49,7 @@ RowArguments row_arguments(const Plan& plan, const DeviceMap& map, int* next_ite
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
   arguments.section_heads = heads_in_section(problem);
   arguments.map = map_view(map, plan);
-  arguments.items = arguments.batch * arguments.query_heads * arguments.map.row_tiles;
+  arguments.items = arguments.batch * arguments.query_heads * arguments.map.outer_tiles;
   arguments.mask = mask_view(PlanAccess::device(plan).mask);
   arguments.next_item = next_item;
   return arguments;

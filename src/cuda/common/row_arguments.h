@@ -11,27 +11,27 @@
 /// What kernels that walk row tiles are told, beside their own tensors.
 namespace flashmask::cuda {
 
-/// A plan's map by rows of tiles (cuda/plan/tile_map.h), and how heads find their list in it. Or that by columns: rows
-/// and columns have then changed places.
+/// A plan's map (cuda/plan/tile_map.h) and how heads find their list in it: for each outer tile, which a block takes,
+/// the inner ones that it visits. Outer tiles are row tiles in a map by rows and key tiles in one by columns.
 struct TileMapView {
   const std::uint32_t* tiles;
-  int row_tiles, column_tiles, words;
+  int outer_tiles, inner_tiles, words;
   int batch, heads;  // of the mask
   int head_ratio;    // query heads that share a mask head
-  bool ragged;       // the last column tile ends beyond the last column: it always needs bits
-  bool visit_all;    // every tile, in the order of the lists, as if partial
+  bool ragged;       // by rows: the last key tile ends beyond the last key and always needs bits
+  bool visit_all;    // skipped tiles as well, all of them as if they were partial
 
-  /// Of all lists.
-  __host__ __device__ int all_row_tiles() const { return batch * heads * row_tiles; }
+  /// Over all lists.
+  __host__ __device__ int all_outer_tiles() const { return batch * heads * outer_tiles; }
 };
 
-/// Two launches over one mask in tiles of two shapes, of which the one that takes less time does all the work: which
-/// one only the device knows. It is that of the finer tiles where they are fewer than `limit` times those of the other
-/// and `allowance`.
+/// A call over tiles of two shapes launches both, since only the device knows how many tiles each visits. Every block
+/// reads the counts, and those of one launch return at once. The finer tiles do the work where
+/// visited_finer < limit · visited + allowance.
 struct TileChoice {
-  const std::uint32_t *visited, *visited_finer;  // of DeviceMap; the second is null where there is but one launch
-  float limit, allowance;                        // 0 and some: what the others visit does not matter, and is not known
-  bool finer;                                    // which of the launches asks
+  const std::uint32_t *visited, *visited_finer;  // of DeviceMap; visited_finer is null where there is one launch
+  float limit, allowance;                        // `limit` is 0 where `visited` is null
+  bool finer;                                    // whether this launch is that of the finer tiles
 
   __device__ bool has_the_work() const {
     if (visited_finer == nullptr) return true;
@@ -49,7 +49,7 @@ struct RowArguments {
   TileMapView map;
   MaskView mask;
   int* next_item;     // 0 at the start of a launch
-  TileChoice choice;  // of none, unless the kernel says more
+  TileChoice choice;  // empty where there is one launch
 };
 
 /// A map of the plan's.

@@ -18,43 +18,43 @@ struct Rows {
   LseView lse;
   int query_length, query_heads, value_dim;
   int heads;  // of all batch entries
-  RowStatistics out;
+  BackwardStatistics out;
   TileChoice choice;
 };
 
 /// Of 64 rows of a head, by a block: kDim / 8 threads a row, 16 bytes a thread.
 template <class T, int kDim>
 __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head, int first) {
-  constexpr int kLanes = kDim / 8, kRowsAtOnce = kThreads / kLanes, kTurns = kRows / kRowsAtOnce;
+  constexpr int kLanes = kDim / 8, kRowsAtOnce = kThreads / kLanes, kRounds = kRows / kRowsAtOnce;
   const std::int64_t batch = flat_head / rows.query_heads, head = flat_head % rows.query_heads;
   const int column = threadIdx.x % kLanes * 8;
   const T* const o = static_cast<const T*>(rows.o) + batch * rows.o_batch + head * rows.o_head + column;
   const T* const grad_o =
       static_cast<const T*>(rows.grad_o) + batch * rows.grad_o_batch + head * rows.grad_o_head + column;
-  uint4 values[kTurns] = {}, gradients[kTurns] = {};
+  uint4 values[kRounds] = {}, gradients[kRounds] = {};
 #pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int row = first + turn * kRowsAtOnce + threadIdx.x / kLanes;
+  for (int round = 0; round < kRounds; ++round) {
+    const int row = first + round * kRowsAtOnce + threadIdx.x / kLanes;
     if (row >= rows.query_length || column >= rows.value_dim) continue;
-    values[turn] = __ldg(reinterpret_cast<const uint4*>(o + row * rows.o_row));
-    gradients[turn] = __ldg(reinterpret_cast<const uint4*>(grad_o + row * rows.grad_o_row));
+    values[round] = __ldg(reinterpret_cast<const uint4*>(o + row * rows.o_row));
+    gradients[round] = __ldg(reinterpret_cast<const uint4*>(grad_o + row * rows.grad_o_row));
   }
-  // Lane i of a row keeps turn i, and asks for what is given of that row while the others are on their way.
-  const int turn = threadIdx.x % kLanes, own_row = first + turn * kRowsAtOnce + threadIdx.x / kLanes;
+  // Lane i of a row finishes the row of round i, whose lse it loads while o and its gradient are still on their way.
+  const int round = threadIdx.x % kLanes, own_row = first + round * kRowsAtOnce + threadIdx.x / kLanes;
   const RowLse lse(rows.lse, static_cast<int>(batch), static_cast<int>(head),
-                   turn < kTurns ? own_row : rows.query_length);
+                   round < kRounds ? own_row : rows.query_length);
   float own = 0;
 #pragma unroll
-  for (int i = 0; i < kTurns; ++i) {
+  for (int i = 0; i < kRounds; ++i) {
     float sum = dot<T>(values[i], gradients[i]);
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
-    if (turn == i) own = sum;
+    if (round == i) own = sum;
   }
-  if (turn < kTurns) lse.store(rows.out, flat_head * rows.out.padded + own_row, own);
+  if (round < kRounds) lse.store(rows.out, flat_head * rows.out.padded + own_row, own);
 }
 
-/// Blocks take all rows in turns: where others have the work, few begin.
+/// So many blocks loop over all rows: where the other launch has the work, few blocks begin only to return.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
   if (!rows.choice.has_the_work()) return;

@@ -7,7 +7,7 @@
 /// The arithmetic of row statistics (backward_workspace.h), for the kernels that find them.
 namespace flashmask::cuda {
 
-/// What is given of rows beside o and its gradient; strides in elements.
+/// lse and its gradient, as the caller gives them; strides in elements.
 struct LseView {
   const float *lse, *grad_lse;  // grad_lse: null where there is none
   std::int64_t lse_batch, lse_head, grad_lse_batch, grad_lse_head;
@@ -25,7 +25,7 @@ inline LseView lse_view(const Problem& problem, const BackwardTensors& tensors) 
           .query_length = static_cast<int>(problem.query_length)};
 }
 
-/// lse and its gradient in a row; −∞ past the last one, as where nothing is seen.
+/// Both of one row. Past the last row lse is −∞, as in a row that sees nothing.
 struct RowLse {
   float lse, gradient;
 
@@ -37,14 +37,14 @@ struct RowLse {
   }
 
   /// `dot`: Σ o · grad_o of the row, which lies at `at` in the workspace.
-  __device__ __forceinline__ void store(const RowStatistics& out, std::int64_t at, float dot) const {
+  __device__ __forceinline__ void store(const BackwardStatistics& out, std::int64_t at, float dot) const {
     const bool sees = lse != -INFINITY;
     out.lse_log2[at] = sees ? lse * 1.44269504088896F : INFINITY;
     out.dot[at] = sees ? dot - gradient : 0;
   }
 };
 
-/// Of 8 numbers of T each.
+/// Σ a · b over 8 numbers of T each.
 template <class T>
 __device__ __forceinline__ float dot(const uint4& a, const uint4& b) {
   const std::uint32_t left[4] = {a.x, a.y, a.z, a.w}, right[4] = {b.x, b.y, b.z, b.w};

@@ -8,7 +8,7 @@
 /// its warp's 16 and of the row 8 further on, columns 8 i + 2 (l % 4) and + 1; or transposed, when it holds two keys.
 namespace flashmask::cuda {
 
-/// A number of each of the thread's rows of turned scores, 8 i + 2 (lane % 4) and + 1.
+/// A number for each of the thread's rows of transposed scores, which are 8 i + 2 (lane % 4) and + 1.
 template <int kRows>
 using RowPairs = float2[kRows / 8];
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ void pack_all(std::uint32_t (&packed)[kSteps][4], con
     for (int i = 0; i < 4; ++i) packed[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
 }
 
-/// What pack_all() packed.
+/// Undoes pack_all(), but for the rounding.
 template <class T, int kSteps>
 __device__ __forceinline__ void unpack_all(float (&s)[8 * kSteps], const std::uint32_t (&packed)[kSteps][4]) {
 #pragma unroll
@@ -32,7 +32,7 @@ __device__ __forceinline__ void unpack_all(float (&s)[8 * kSteps], const std::ui
   }
 }
 
-/// masked: bits of the thread's two rows, in the order of TileBits.
+/// masked: bits of the thread's two rows, in the order of FragmentBits.
 template <int kScores>
 __device__ __forceinline__ void hide_in_rows(float (&s)[kScores], const std::uint32_t (&masked)[2]) {
   // One row after the other: the compiler then moves a word's bits into predicates all at once.
@@ -46,7 +46,7 @@ __device__ __forceinline__ void hide_in_rows(float (&s)[kScores], const std::uin
 
 /// masked: words of the thread, as ColumnMask makes them.
 template <int kScores, int kWords>
-__device__ __forceinline__ void hide_turned(float (&s)[kScores], const std::uint32_t (&masked)[kWords]) {
+__device__ __forceinline__ void hide_transposed(float (&s)[kScores], const std::uint32_t (&masked)[kWords]) {
 #pragma unroll
   for (int i = 0; i < kScores; ++i) {
     const int h = i / (kScores / 2), at = i % (kScores / 2);
@@ -69,24 +69,24 @@ __device__ __forceinline__ void differentiate_rows(float (&p)[kScores], const fl
   for (int i = 0; i < kScores; ++i) p[i] *= grad_p[i] - dot[i % 4 / 2];
 }
 
-/// Turned scores become probabilities.
+/// Transposed scores become probabilities.
 template <int kScores, int kPairs>
-__device__ __forceinline__ void exponentiate_turned(float (&s)[kScores], float scale_log2,
-                                                    const float2 (&lse_log2)[kPairs]) {
+__device__ __forceinline__ void exponentiate_transposed(float (&s)[kScores], float scale_log2,
+                                                        const float2 (&lse_log2)[kPairs]) {
 #pragma unroll
   for (int i = 0; i < kScores; ++i)
     s[i] = exp2_approximate(fmaf(s[i], scale_log2, i % 2 == 0 ? -lse_log2[i / 4].x : -lse_log2[i / 4].y));
 }
 
-/// Turned gradients of probabilities become those of scores.
+/// Transposed gradients of probabilities become those of scores.
 template <int kScores, int kPairs>
-__device__ __forceinline__ void differentiate_turned(float (&grad)[kScores], const float (&p)[kScores],
-                                                     const float2 (&dots)[kPairs]) {
+__device__ __forceinline__ void differentiate_transposed(float (&grad)[kScores], const float (&p)[kScores],
+                                                         const float2 (&dots)[kPairs]) {
 #pragma unroll
   for (int i = 0; i < kScores; ++i) grad[i] = p[i] * (grad[i] - (i % 2 == 0 ? dots[i / 4].x : dots[i / 4].y));
 }
 
-/// Of a tile's rows those of the thread.
+/// From a number for each row of a tile.
 template <int kPairs>
 __device__ __forceinline__ void load_pairs(float2 (&pairs)[kPairs], const float* rows) {
   const auto* from = reinterpret_cast<const float2*>(rows) + lane_index() % 4;

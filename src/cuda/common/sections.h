@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-/// In which order the column kernel works, and how far it is.
+/// In which order kernels take the tiles of all heads, and how far a launch of the backward by sums has come.
 namespace flashmask::cuda {
 
-/// Tiles in a row, of one kind, that are counted together.
-constexpr int kStretch = 8;
+/// Neighbouring tiles of a section that share a counter.
+constexpr int kBundle = 8;
 
 /// A tile of one head among those of all heads.
 struct SectionTile {
@@ -17,8 +17,8 @@ struct SectionTile {
   int tile;
 };
 
-/// Heads that run side by side, so that what they share stays in the L2 cache: a section. Tiles of all heads follow one
-/// another section by section, in one the first tiles first, those of its heads side by side.
+/// A section is heads that run side by side, so that what they share stays in the L2 cache. Tiles are taken section by
+/// section: in each the first tile of every head, then the second of every head, and so on.
 struct Sections {
   int heads;         // of all batch entries
   int side_by_side;  // of a section; the last may have fewer
@@ -26,7 +26,7 @@ struct Sections {
 
   __host__ __device__ int count() const { return (heads + side_by_side - 1) / side_by_side; }
   __host__ __device__ int all_tiles() const { return heads * tiles; }
-  __host__ __device__ int stretches() const { return (tiles + kStretch - 1) / kStretch; }
+  __host__ __device__ int bundles() const { return (tiles + kBundle - 1) / kBundle; }
 
   __host__ __device__ int heads_of(int section) const {
     const int left = heads - section * side_by_side;
@@ -37,29 +37,29 @@ struct Sections {
     const int rest = index - section * side_by_side * tiles;
     return {section, section * side_by_side + rest % size, rest / size};
   }
-  /// Where the tiles of this number of a section begin in that order.
+  /// Where, in that order, the tiles of this number begin in a section: one for each of its heads.
   __host__ __device__ int index_of(int section, int tile) const {
     return section * side_by_side * tiles + tile * heads_of(section);
   }
-  /// Among the tiles of all heads, one head after another.
+  /// The tile's number where heads follow one another, as they lie in memory.
   __host__ __device__ std::int64_t place_of(const SectionTile& tile) const {
     return static_cast<std::int64_t>(tile.head) * tiles + tile.tile;
   }
-  /// Of counters for all stretches, that of a tile.
-  __host__ __device__ int stretch_of(int section, int tile) const { return section * stretches() + tile / kStretch; }
-  /// How many tiles of all heads its stretch has.
-  __host__ __device__ int in_stretch_of(int section, int tile) const {
-    const int left = tiles - tile / kStretch * kStretch;
-    return (left < kStretch ? left : kStretch) * heads_of(section);
+  /// Which of the counters is that of the bundle of a tile.
+  __host__ __device__ int bundle_of(int section, int tile) const { return section * bundles() + tile / kBundle; }
+  /// How far it counts: the tiles of the bundle, over the section's heads.
+  __host__ __device__ int in_bundle_of(int section, int tile) const {
+    const int left = tiles - tile / kBundle * kBundle;
+    return (left < kBundle ? left : kBundle) * heads_of(section);
   }
 };
 
-/// How far a launch is, in global memory; all are 0 at its start.
+/// How far a launch has come, in global memory; all are 0 at its start.
 struct Progress {
-  int* next_column;  // key tiles that were taken
-  int* next_row;     // row tiles that somebody opens or has opened
-  int* added;        // key tiles of each stretch whose sums for the gradient of q are there
-  int* opened;       // row tiles of each stretch that are
+  int* next_column;  // key tiles that blocks have taken
+  int* next_row;     // row tiles that prologues have taken
+  int* added;        // for each bundle: key tiles whose sums for the gradient of q are all in global memory
+  int* ready;        // for each bundle: row tiles whose prologue is done
 };
 
 }  // namespace flashmask::cuda

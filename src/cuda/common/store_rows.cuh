@@ -22,8 +22,8 @@ __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int
   exchange_in_quad<2>(words[1], words[3], quad);
 }
 
-/// Rows of a head's result from `first` on, the thread's own, times their factors. Four groups of eight columns at a
-/// time: a quad exchanges words, so that each thread stores 16 bytes of one group.
+/// Stores the thread's two rows of a head's result, `first` and the one 8 further on, times their factors. Four groups
+/// of eight columns at a time: a quad exchanges words, so that each thread stores 16 bytes of one group.
 template <class T, int kCount>
 __device__ __forceinline__ void store_rows(const float (&d)[kCount], const float (&factor)[2], T* out,
                                            std::int64_t row_stride, int first, int rows, int dim) {

@@ -6,28 +6,29 @@
 
 namespace flashmask::cuda {
 
-struct TileCount {
+struct VisitedTiles {
   int masked = 0, full = 0;
 };
 
-/// The tiles of one row tile, as a warp walks them: partial tiles, then full ones, each from left to right. Full tiles
-/// that need bits all the same walk with the partial ones. kMayBeRagged: whether the view may be.
+/// The inner tiles that one outer tile visits, as a warp walks them: partial tiles, then full ones, each in ascending
+/// order. A full tile that ends beyond the last key needs bits and is walked with the partial ones; kMayBeRagged:
+/// whether the view can have such tiles.
 template <bool kMayBeRagged = true>
-struct MapRow {
+struct TileList {
   const std::uint32_t* row;
   const TileMapView& map;
   int list;
 
-  __device__ __forceinline__ MapRow(const TileMapView& view, int batch, int head, int row_tile)
+  __device__ __forceinline__ TileList(const TileMapView& view, int batch, int head, int outer_tile)
       : map(view), list((view.batch == 1 ? 0 : batch) * view.heads + head / view.head_ratio) {
-    row = view.tiles + (static_cast<std::int64_t>(list) * view.row_tiles + row_tile) * 2 * view.words;
+    row = view.tiles + (static_cast<std::int64_t>(list) * view.outer_tiles + outer_tile) * 2 * view.words;
   }
 
   __device__ __forceinline__ std::uint32_t tail(int word) const {
-    return kMayBeRagged && map.ragged && word == map.words - 1 ? 1U << ((map.column_tiles - 1) % 32) : 0;
+    return kMayBeRagged && map.ragged && word == map.words - 1 ? 1U << ((map.inner_tiles - 1) % 32) : 0;
   }
   __device__ __forceinline__ std::uint32_t existing(int word) const {
-    const int tiles = map.column_tiles - 32 * word;
+    const int tiles = map.inner_tiles - 32 * word;
     return tiles >= 32 ? ~0U : (1U << tiles) - 1;
   }
   __device__ __forceinline__ std::uint32_t masked(int word) const {
@@ -37,8 +38,8 @@ struct MapRow {
   __device__ __forceinline__ std::uint32_t visited(int word) const { return row[word] | row[map.words + word]; }
   __device__ __forceinline__ std::uint32_t skipped(int word) const { return ~visited(word) & existing(word); }
 
-  __device__ __forceinline__ TileCount count(int lane) const {
-    TileCount count;
+  __device__ __forceinline__ VisitedTiles count(int lane) const {
+    VisitedTiles count;
 #pragma unroll 1
     for (int word = lane; word < map.words; word += 32) {
       count.masked += __popc(masked(word));
@@ -46,7 +47,7 @@ struct MapRow {
     }
     count.masked = __reduce_add_sync(~0U, count.masked);
     count.full = __reduce_add_sync(~0U, count.full);
-    return map.visit_all ? TileCount{map.column_tiles, 0} : count;
+    return map.visit_all ? VisitedTiles{map.inner_tiles, 0} : count;
   }
 
   template <class Body>
@@ -64,7 +65,7 @@ struct MapRow {
   }
 
  private:
-  /// Partial tiles, full ones, skipped ones. One loop over the three keeps one copy of the body.
+  /// Kind 0: partial, 1: full, 2: skipped. One loop over the three, so that the body is compiled once.
   template <class Body>
   __device__ __forceinline__ void walk(int lane, int kinds, const Body& body) const {
     for (int kind = 0; kind < kinds; ++kind) {

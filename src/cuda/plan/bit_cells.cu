@@ -9,7 +9,7 @@
 namespace flashmask::cuda {
 namespace {
 
-constexpr int kBandColumns = 1024, kBandThreads = 512;
+constexpr int kStripColumns = 1024, kStripThreads = 512;
 
 /// How cells, entries of 32 cells and granules lie in a mask.
 struct CellGrid {
@@ -39,7 +39,7 @@ struct CellKinds {
   std::uint32_t partial = 0, full = 0;
 };
 
-/// `rows` and `columns` exist from the cell's first on.
+/// `rows`, `columns`: how many the mask has from the cell's first on.
 __device__ CellKinds kinds_of(const CellRows& cell, int rows, int columns) {
   const int lane = threadIdx.x % 32;
   CellKinds kinds;
@@ -55,8 +55,9 @@ __device__ CellKinds kinds_of(const CellRows& cell, int rows, int columns) {
   return kinds;
 }
 
-/// Puts it where row_words() and column_words() have it. Rows past the last see every column, as they do in a mask of
-/// intervals: their maxima then rise with the same tiles in both forms, and with them those of the warp's other rows.
+/// Stores a cell as row_words() and column_words() of common/bit_cells.cuh read it. Rows past the last see every
+/// column, as in a mask of intervals: the maxima of a warp then rise with the same tiles in both forms, and results are
+/// the same bits.
 __device__ void store_cell(const CellRows& cell, int rows, int columns, std::uint32_t* words) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -85,12 +86,12 @@ __device__ void store_shared_cells(const CellGrid& grid, const BitStorage& out) 
 }
 
 /// One row of cells from a column on, of one mask head.
-struct Band {
+struct CellStrip {
   int list, cell_row, column;
 };
 
-/// Visible scores of a band, a bit each; the padding keeps readers of rows and of columns off each other's banks.
-using BandWords = std::uint32_t[kCellSize][kBandColumns / 32 + 1];
+/// Visible scores of a strip, a bit each; the padding keeps readers of rows and of columns off each other's banks.
+using StripWords = std::uint32_t[kCellSize][kStripColumns / 32 + 1];
 
 /// Bytes that are not 0, as four bits.
 __device__ std::uint32_t four_bits(std::uint32_t bytes) {
@@ -98,7 +99,7 @@ __device__ std::uint32_t four_bits(std::uint32_t bytes) {
   return high * 0x00204081 >> 28;
 }
 
-/// Reads 16 bytes at a time where they lie so.
+/// Reads 16 bytes at a time where booleans are aligned.
 template <bool kAligned>
 struct DenseScoresReader {
   const std::uint8_t* data;
@@ -107,14 +108,14 @@ struct DenseScoresReader {
   explicit DenseScoresReader(const DeviceDenseMask& mask)
       : data(mask.data), batch(mask.strides[0]), head(mask.strides[1]), row(mask.strides[2]), column(mask.strides[3]) {}
 
-  __device__ void read(const Band& band, const CellGrid& grid, BandWords& visible) const {
-    constexpr int kLoads = kCellSize * kBandColumns / 16 / kBandThreads;
+  __device__ void read(const CellStrip& strip, const CellGrid& grid, StripWords& visible) const {
+    constexpr int kLoads = kCellSize * kStripColumns / 16 / kStripThreads;
     const int first_load = threadIdx.x / 32 * kLoads;
-    const std::uint8_t* scores = data + band.list / grid.heads * batch + band.list % grid.heads * head;
+    const std::uint8_t* scores = data + strip.list / grid.heads * batch + strip.list % grid.heads * head;
     uint4 bytes[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const Place at = place_of(band, first_load + i);
+      const Place at = place_of(strip, first_load + i);
       bytes[i] = {};
       if (at.row < grid.rows && whole(at, grid))
         bytes[i] = __ldcs(reinterpret_cast<const uint4*>(scores + at.row * row + at.column));
@@ -123,7 +124,7 @@ struct DenseScoresReader {
     for (int i = 0; i < kLoads; ++i) store(visible, first_load + i, sixteen_bits(bytes[i]));
 #pragma unroll 1
     for (int i = 0; i < kLoads; ++i) {
-      const Place at = place_of(band, first_load + i);
+      const Place at = place_of(strip, first_load + i);
       if (at.row < grid.rows && !whole(at, grid))
         store(visible, first_load + i, gather(scores + at.row * row, at.column, grid.columns));
     }
@@ -134,13 +135,13 @@ struct DenseScoresReader {
     int row, column;
   };
   /// A warp's load covers 512 columns of a row.
-  static __device__ Place place_of(const Band& band, int load) {
-    return {band.cell_row * kCellSize + load / 2,
-            band.column + load % 2 * 512 + static_cast<int>(threadIdx.x % 32) * 16};
+  static __device__ Place place_of(const CellStrip& strip, int load) {
+    return {strip.cell_row * kCellSize + load / 2,
+            strip.column + load % 2 * 512 + static_cast<int>(threadIdx.x % 32) * 16};
   }
   static __device__ bool whole(Place at, const CellGrid& grid) { return kAligned && at.column + 16 <= grid.columns; }
 
-  static __device__ void store(BandWords& visible, int load, std::uint32_t bits) {
+  static __device__ void store(StripWords& visible, int load, std::uint32_t bits) {
     reinterpret_cast<std::uint16_t*>(visible[load / 2])[load % 2 * 32 + threadIdx.x % 32] =
         static_cast<std::uint16_t>(bits);
   }
@@ -162,13 +163,13 @@ struct PackedBitsReader {
   DevicePackedMask mask;
   bool aligned;  // to words
 
-  __device__ void read(const Band& band, const CellGrid& grid, BandWords& visible) const {
-    const int lane = threadIdx.x % 32, column = band.column + 32 * lane;
-    for (int r = threadIdx.x / 32; r < kCellSize; r += kBandThreads / 32) {
-      const int row = band.cell_row * kCellSize + r;
+  __device__ void read(const CellStrip& strip, const CellGrid& grid, StripWords& visible) const {
+    const int lane = threadIdx.x % 32, column = strip.column + 32 * lane;
+    for (int r = threadIdx.x / 32; r < kCellSize; r += kStripThreads / 32) {
+      const int row = strip.cell_row * kCellSize + r;
       const bool exists = row < grid.rows && column < grid.columns;
       visible[r][lane] =
-          exists ? load(static_cast<std::int64_t>(band.list) * grid.rows + row, column, grid.columns) : 0;
+          exists ? load(static_cast<std::int64_t>(strip.list) * grid.rows + row, column, grid.columns) : 0;
     }
   }
 
@@ -183,23 +184,23 @@ struct PackedBitsReader {
   }
 };
 
-/// A block packs a band, which is one word of granules and a cell a warp.
+/// A block packs a strip, which is one word of granules and a cell a warp.
 template <class Reader>
-__global__ void __launch_bounds__(kBandThreads, 2) pack_bands(Reader reader, CellGrid grid, BitStorage out) {
-  __shared__ BandWords visible;
+__global__ void __launch_bounds__(kStripThreads, 2) pack_strips(Reader reader, CellGrid grid, BitStorage out) {
+  __shared__ StripWords visible;
   __shared__ std::uint32_t kinds[2];
-  const int bands = divide_up(grid.columns, kBandColumns), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int cell_list = static_cast<int>(blockIdx.x) / bands, column_word = static_cast<int>(blockIdx.x) % bands;
-  const Band band{cell_list / grid.cell_rows, cell_list % grid.cell_rows, column_word * kBandColumns};
+  const int strips = divide_up(grid.columns, kStripColumns), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int cell_list = static_cast<int>(blockIdx.x) / strips, column_word = static_cast<int>(blockIdx.x) % strips;
+  const CellStrip strip{cell_list / grid.cell_rows, cell_list % grid.cell_rows, column_word * kStripColumns};
   if (threadIdx.x < 2) kinds[threadIdx.x] = 0;
-  reader.read(band, grid, visible);
+  reader.read(strip, grid, visible);
   __syncthreads();
-  const int cell_column = band.column / kCellSize + warp;
+  const int cell_column = strip.column / kCellSize + warp;
   if (cell_column < grid.cell_columns) {
     const CellRows cell{{{visible[lane][2 * warp], visible[lane][2 * warp + 1]},
                          {visible[lane + 32][2 * warp], visible[lane + 32][2 * warp + 1]}}};
     const std::int64_t number = static_cast<std::int64_t>(cell_list) * grid.cell_columns + cell_column;
-    const int rows = grid.rows - band.cell_row * kCellSize, columns = grid.columns - cell_column * kCellSize;
+    const int rows = grid.rows - strip.cell_row * kCellSize, columns = grid.columns - cell_column * kCellSize;
     store_cell(cell, rows, columns, out.words + number * DeviceBits::kCellWords);
     const CellKinds own = kinds_of(cell, rows, columns);
     if (lane < 2) atomicOr(&kinds[lane], (lane == 0 ? own.partial : own.full) << 2 * warp);
@@ -216,7 +217,7 @@ struct FoundCell {
   std::uint32_t number = 0;  // of a partial one
 };
 
-/// The run of a row of cells that holds a cell, by halving.
+/// Binary search for the run of a row of cells that holds a cell.
 __device__ FoundCell find_in_runs(const CellRuns& cells, std::int64_t cell_list, int cell) {
   const std::int64_t end = cells.offsets[cell_list + 1];
   std::int64_t low = cells.offsets[cell_list];
@@ -273,10 +274,10 @@ __global__ void pack_entries(CellRuns cells, CellGrid grid, BitStorage out, std:
 template <class Reader>
 void pack(const Reader& reader, const MaskShape& mask, const BitStorage& out, cudaStream_t stream) {
   const CellGrid grid(mask);
-  const std::int64_t blocks = grid.cell_lists() * divide_up(grid.columns, kBandColumns);
+  const std::int64_t blocks = grid.cell_lists() * divide_up(grid.columns, kStripColumns);
   if (blocks == 0) return;
-  pack_bands<<<static_cast<unsigned>(blocks), kBandThreads, 0, stream>>>(reader, grid, out);
-  check(cudaGetLastError(), "plan: pack_bands");
+  pack_strips<<<static_cast<unsigned>(blocks), kStripThreads, 0, stream>>>(reader, grid, out);
+  check(cudaGetLastError(), "plan: pack_strips");
 }
 
 constexpr int kWarps = 4;

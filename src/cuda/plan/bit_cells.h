@@ -11,7 +11,8 @@
 /// Makes the bits of a mask on a GPU, and what tiles look like from them.
 namespace flashmask::cuda {
 
-/// Tiles of kernels are multiples of this one, whose kinds are kept: a map by rows of tiles as in tile_map.h.
+/// A small tile of which those of all kernels are multiples. Kinds of granules are kept in a map by rows, as in
+/// tile_map.h, from which the maps of kernels are made.
 inline constexpr TileShape kGranule{64, 32};
 
 /// Memory that a mask of bits is made in.
@@ -22,7 +23,7 @@ struct BitStorage {
   std::uint32_t* granules;  ///< map of the granules
 };
 
-/// How many cells a mask has, and entries an index of them.
+/// How many cells a mask has, entries an index of them, and words a map of its granules.
 std::size_t cell_count(const MaskShape& mask);
 std::size_t cell_entries(const MaskShape& mask);
 std::size_t granule_words(const MaskShape& mask);
@@ -35,13 +36,13 @@ struct CellRuns {
   const std::uint64_t* words;
 };
 
-/// Every cell stored, in one pass over the scores.
+/// Stores every cell, in one pass over the scores.
 void pack_cells(const DeviceDenseMask& mask, const BitStorage& out, cudaStream_t stream);
 void pack_cells(const DevicePackedMask& mask, const BitStorage& out, cudaStream_t stream);
-/// Partial cells stored.
+/// Stores partial cells only.
 void pack_cells(const CellRuns& cells, const MaskShape& mask, const BitStorage& out, cudaStream_t stream);
 
-/// The maps of tile_map.h from the granules. Either may be null: then it is not made.
+/// Makes the maps of tile_map.h from the granules: those that are not null.
 void make_tile_map(const std::uint32_t* granules, const MaskShape& mask, TileShape tile, const TileMaps& maps,
                    cudaStream_t stream);
 

@@ -9,7 +9,7 @@
 namespace flashmask {
 namespace {
 
-/// Where a token of `from` goes: token i of `to` is token order[i] of `from`; scattered, the other way round.
+/// Token i of `to` is token order[i] of `from`; with `scatter`, token order[i] of `to` is token i of `from`.
 struct TokenMove {
   TokenRows from, to;
   const std::int64_t* order;  // [batch of the mask, tokens]

@@ -14,7 +14,7 @@ __device__ __forceinline__ std::uint32_t low_word(int count) {
   return count >= 32 ? ~0U : count <= 0 ? 0 : (1U << count) - 1;
 }
 
-/// A lane has a row of 32 × 32 bits, and then a column.
+/// Transposes 32 × 32 bits in a warp: a lane gives a row and gets a column.
 __device__ __forceinline__ std::uint32_t transpose(std::uint32_t word) {
   std::uint32_t keep = 0x0000FFFF;
 #pragma unroll

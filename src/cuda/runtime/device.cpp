@@ -22,11 +22,11 @@ std::string to_string(ComputeCapability capability) {
   return std::to_string(capability.major) + "." + std::to_string(capability.minor);
 }
 
-/// None where there is no driver.
+/// Empty where there is no driver.
 std::vector<ComputeCapability> ask_capabilities() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    // The runtime keeps the error for whoever asks next.
+    // Clears the error, which the runtime would report to the next caller.
     cudaGetLastError();
     return {};
   }

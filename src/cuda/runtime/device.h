@@ -25,7 +25,7 @@ std::string capability_refusal(ComputeCapability asked);
 /// The same of one device; empty also where there is none of its index, which CurrentDevice refuses.
 std::string capability_refusal(Device device, ComputeCapability asked);
 
-/// Of the current device.
+/// How many the current device has.
 int multiprocessors();
 
 }  // namespace flashmask::cuda

@@ -18,8 +18,8 @@ using check::DeviceArray;
 
 constexpr int kRows = 64, kDepth = 128, kPanelBytes = 128;
 
-/// Where b lies: rows of k (ss), or rows of columns (ss turned, rs).
-enum class Form { shared, turned, registers };
+/// Where b lies: rows of k (ss), or rows of columns (ss transposed, rs).
+enum class Form { shared, transposed, registers };
 
 template <class T>
 __device__ T to_element(int value) {
@@ -38,13 +38,13 @@ __device__ void put(std::uint8_t* tile, int rows, int row, int column, T value) 
 }
 
 template <class T, int kColumns>
-__device__ void fill(std::uint8_t* a, std::uint8_t* b, bool turned) {
+__device__ void fill(std::uint8_t* a, std::uint8_t* b, bool transposed) {
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kRows * kDepth; i += 128)
     put(a, kRows, i / kDepth, i % kDepth, to_element<T>(a_at(i / kDepth, i % kDepth)));
   for (int i = thread; i < kDepth * kColumns; i += 128) {
     const int k = i / kColumns, column = i % kColumns;
-    if (turned)
+    if (transposed)
       put(b, kDepth, k, column, to_element<T>(b_at(k, column)));
     else
       put(b, kColumns, column, k, to_element<T>(b_at(k, column)));
@@ -88,7 +88,7 @@ __global__ void multiply(float* out) {
     const std::uint64_t a_part = of_a.at(step / 4 * kRows * kPanelBytes + inside);
     if constexpr (kForm == Form::shared) {
       Products<T, kColumns>::ss(d, a_part, of_b.at(step / 4 * kColumns * kPanelBytes + inside), 1);
-    } else if constexpr (kForm == Form::turned) {
+    } else if constexpr (kForm == Form::transposed) {
       Products<T, kColumns>::template ss<1>(d, a_part, of_b.at(step * 16 * kPanelBytes), 1);
     } else {
       Products<T, kColumns>::rs(d, p[step], of_b.at(step * 16 * kPanelBytes), 1);
@@ -155,9 +155,9 @@ TEST(Products, OfTwoTilesInSharedMemory) {
   expect_products<__half, Form::shared>("f16");
 }
 
-TEST(Products, WithTheSecondTileTurned) {
-  expect_products<__nv_bfloat16, Form::turned>("bf16");
-  expect_products<__half, Form::turned>("f16");
+TEST(Products, WithTheSecondTileTransposed) {
+  expect_products<__nv_bfloat16, Form::transposed>("bf16");
+  expect_products<__half, Form::transposed>("f16");
 }
 
 TEST(Products, WithTheFirstTileInRegisters) {

@@ -16,11 +16,11 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-/// Of queries, their gradients and those of the output whose heads run side by side (sections.h), in an L2 cache of 50
-/// to 60 MB.
+/// What queries, their gradients and those of the output of heads that run side by side (sections.h) may take of an L2
+/// cache of 50 to 60 MB.
 constexpr std::int64_t kSectionBytes = std::int64_t{36} << 20;
 
-/// Row tiles of the woven kernel visit as many tiles at most, on average, where it is the faster one
+/// The fused kernel is the faster one where its row tiles visit at most so many tiles on average
 /// (docs/kernels/sm90.md).
 constexpr float kShortRows = 3.6F, kShortRepeatableRows = 6;
 
@@ -72,22 +72,23 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   const DeviceMap& map = on_device.map(kTile<Shape>, MapSide::columns);
   arguments.map = map_view(map, plan);
   arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads), heads_in_section(problem),
-                       arguments.map.row_tiles};
+                       arguments.map.outer_tiles};
   arguments.rows = {arguments.columns.heads * arguments.head_ratio,
                     arguments.columns.side_by_side * arguments.head_ratio,
                     static_cast<int>(workspace.rows.padded / Shape::kRows)};
   if constexpr (Shape::kLeavesOut) {
-    static_assert(kWovenTile.rows == Shape::kRows && kWovenTile.columns * Shape::kGroups == Shape::kColumns);
-    const DeviceMap* const finer = on_device.find(kWovenTile, MapSide::columns);
+    static_assert(kFusedTile.rows == Shape::kRows && kFusedTile.columns * Shape::kGroups == Shape::kColumns);
+    const DeviceMap* const finer = on_device.find(kFusedTile, MapSide::columns);
     if (finer != nullptr && finer->words != nullptr && !arguments.map.visit_all)
       arguments.halves = map_view(*finer, plan);
   }
-  const bool knows_visits = !arguments.map.visit_all && arguments.map.column_tiles > 0;
-  arguments.visits = {knows_visits ? map.spans : DeviceRowSpans{}, arguments.map.column_tiles, arguments.map.row_tiles};
+  const bool knows_visits = !arguments.map.visit_all && arguments.map.inner_tiles > 0;
+  arguments.visits = {knows_visits ? map.spans : DeviceRowSpans{}, arguments.map.inner_tiles,
+                      arguments.map.outer_tiles};
   arguments.mask = mask_view(on_device.mask);
-  int* const added = workspace.stretches();
+  int* const added = workspace.bundles();
   arguments.progress = {next_item, workspace.taken_rows(), added,
-                        added + arguments.columns.count() * arguments.columns.stretches()};
+                        added + arguments.columns.count() * arguments.columns.bundles()};
   arguments.choice = choice;
   return arguments;
 }
@@ -121,8 +122,9 @@ void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
         "backward: clearing the counters");
 }
 
-/// The gradient of q in sums that blocks add to in any order, or, where the shape has none, by a pass over rows.
-/// kChooses: the woven kernel does all the work where rows are short. Passes: further ones over columns.
+/// A pass over key tiles, and for the gradient of q sums in global memory that blocks add to in any order or, where the
+/// shape has none, a second pass over row tiles. kChooses: where rows are short, the fused kernel does all the work
+/// instead. Passes: further ones over key tiles.
 template <bool kChooses, class Shape, class... Passes>
 class Row final : public KernelRow<BackwardKernel> {
  public:
@@ -136,8 +138,8 @@ class Row final : public KernelRow<BackwardKernel> {
     std::vector<MapRequest> all = {{.tile = kTile<Shape>, .side = MapSide::columns, .spans = Shape::kSums}};
     if constexpr (!Shape::kSums) all.push_back({query_gradient_tile(Shape::kHeadDim), MapSide::rows});
     if constexpr (kChooses) {
-      all.push_back({.tile = kWovenTile, .side = MapSide::rows, .counted = true, .most_bytes = kMostChoiceBytes});
-      all.push_back({.tile = kWovenTile, .side = MapSide::columns, .most_bytes = kMostChoiceBytes});
+      all.push_back({.tile = kFusedTile, .side = MapSide::rows, .counted = true, .most_bytes = kMostChoiceBytes});
+      all.push_back({.tile = kFusedTile, .side = MapSide::columns, .most_bytes = kMostChoiceBytes});
     }
     return all;
   }
@@ -162,8 +164,8 @@ class Row final : public KernelRow<BackwardKernel> {
     if (choice.visited_finer == nullptr) return;
     choice.finer = true;
     if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
-    launch_woven<Shape::kForm>(plan, tensors, map_view(made.map(kWovenTile, MapSide::rows), plan),
-                               map_view(made.map(kWovenTile, MapSide::columns), plan), choice, workspace, ++next_item,
+    launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
+                               map_view(made.map(kFusedTile, MapSide::columns), plan), choice, workspace, ++next_item,
                                stream);
   }
 
@@ -171,44 +173,44 @@ class Row final : public KernelRow<BackwardKernel> {
   static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
 
   static KernelInfo info() {
-    const std::string woven = "+m" + std::to_string(kWovenTile.rows) + "n" + std::to_string(kWovenTile.columns);
+    const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
     return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim},
-                          tile_name<Shape>() + (kChooses ? woven : ""));
+                          tile_name<Shape>() + (kChooses ? fused : ""));
   }
 
   static TileChoice choice_of(const Plan& plan) {
     if constexpr (kChooses) {
-      const DeviceMap& rows = PlanAccess::device(plan).map(kWovenTile, MapSide::rows);
-      const DeviceMap& columns = PlanAccess::device(plan).map(kWovenTile, MapSide::columns);
+      const DeviceMap& rows = PlanAccess::device(plan).map(kFusedTile, MapSide::rows);
+      const DeviceMap& columns = PlanAccess::device(plan).map(kFusedTile, MapSide::columns);
       if (rows.words == nullptr || columns.words == nullptr) return {};
-      const auto row_tiles = static_cast<float>(map_view(rows, plan).all_row_tiles());
+      const auto row_tiles = static_cast<float>(map_view(rows, plan).all_outer_tiles());
       return {nullptr, rows.visited, 0, row_tiles * (Shape::kSums ? kShortRows : kShortRepeatableRows), false};
     }
     return {};
   }
 };
 
-/// What the woven kernel is called by.
+/// What the name of the fused kernel is made of.
 template <class T, MaskForm kForm_>
-struct Woven {
+struct FusedKernel {
   using Element = T;
   static constexpr MaskForm kForm = kForm_;
-  static constexpr int kHeadDim = kWovenHeadDim, kRows = static_cast<int>(kWovenTile.rows),
-                       kColumns = static_cast<int>(kWovenTile.columns);
+  static constexpr int kHeadDim = kFusedHeadDim, kRows = static_cast<int>(kFusedTile.rows),
+                       kColumns = static_cast<int>(kFusedTile.columns);
 };
 
-/// The woven kernel alone.
+/// The fused kernel alone.
 template <class Shape>
-class WovenRow final : public KernelRow<BackwardKernel> {
+class FusedRow final : public KernelRow<BackwardKernel> {
  public:
-  WovenRow() : KernelRow(named(info(), true)) {}
+  FusedRow() : KernelRow(named(info(), true)) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, 0, nullptr).bytes;
   }
 
   std::vector<MapRequest> maps() const override {
-    return {{kWovenTile, MapSide::rows}, {kWovenTile, MapSide::columns}};
+    return {{kFusedTile, MapSide::rows}, {kFusedTile, MapSide::columns}};
   }
 
   void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
@@ -220,8 +222,8 @@ class WovenRow final : public KernelRow<BackwardKernel> {
     clear_counters(workspace, stream);
     launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
     const DevicePlan& made = PlanAccess::device(plan);
-    launch_woven<Shape::kForm>(plan, tensors, map_view(made.map(kWovenTile, MapSide::rows), plan),
-                               map_view(made.map(kWovenTile, MapSide::columns), plan), {}, workspace,
+    launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
+                               map_view(made.map(kFusedTile, MapSide::columns), plan), {}, workspace,
                                workspace.counters, stream);
   }
 
@@ -231,7 +233,7 @@ class WovenRow final : public KernelRow<BackwardKernel> {
   }
 };
 
-/// The gradients of k and v in a pass each.
+/// Wide heads: the gradients of k and v take a pass each.
 template <class T, MaskForm kForm, int kHeadDim>
 void add_wide_row(KernelRows& rows) {
   using Keys = CarriedColumnShape<T, kForm, kHeadDim, 64, 2, true, false>;
@@ -239,7 +241,7 @@ void add_wide_row(KernelRows& rows) {
   rows.push_back(std::make_unique<Row<false, Keys, Values>>());
 }
 
-/// The one that chooses, and the other alone for those who ask for it by name.
+/// The row that chooses, and the kernel over key tiles alone, to be asked for by name.
 template <class Shape>
 void add_choosing_rows(KernelRows& rows) {
   rows.push_back(std::make_unique<Row<true, Shape>>());
@@ -252,7 +254,7 @@ void add_rows(KernelRows& rows) {
   add_choosing_rows<ColumnShape<T, kForm, 128, 64, true, true, 24, 240>>(rows);
   rows.push_back(std::make_unique<Row<false, CarriedColumnShape<T, kForm, 64, 128, 2>>>());
   add_choosing_rows<CarriedColumnShape<T, kForm, 128, 64, 3>>(rows);
-  rows.push_back(std::make_unique<WovenRow<Woven<T, kForm>>>());
+  rows.push_back(std::make_unique<FusedRow<FusedKernel<T, kForm>>>());
   add_wide_row<T, kForm, 192>(rows);
   add_wide_row<T, kForm, 256>(rows);
 }

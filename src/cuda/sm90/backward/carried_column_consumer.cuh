@@ -4,9 +4,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// A warpgroup of the column kernel without the gradient of q: the products of one tile of rows run behind the scores
-/// of the next, which keeps that tile's stages. Of a gradient that the shape leaves out there is one number, never
-/// used.
+/// A warpgroup of the column kernel without the gradient of q. The products for the gradients of k and v of one tile of
+/// rows are carried into the next tile and run during its scores, so that its stages stay in use until then. A gradient
+/// that the shape does not compute is an array of one number, never used.
 template <class Shape>
 class CarriedColumnConsumer : ColumnConsumer<Shape> {
   using Base = ColumnConsumer<Shape>;
@@ -87,13 +87,14 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       Base::multiply_rows(grad_p, shared_.v, shared_.grad_o[gradient]);
       wgmma_wait<1>();
       find_probabilities(s, masked, row_step, stage);
-      // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
+      // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's
+      // wait.
       barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
       wgmma_wait<0>();
       pin(grad_p);
       typename Base::RowPairs dots;
       load_pairs(dots, shared_.dot[gradient]);
-      differentiate_turned(grad_p, s, dots);
+      differentiate_transposed(grad_p, s, dots);
       pack_all<T>(grad_s, grad_p);
       if constexpr (!kOfValues) let_go(shared_.grad_o_empty, gradients_);
     } else {
@@ -107,10 +108,10 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
   __device__ __forceinline__ void find_probabilities(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords],
                                                      const RowStep& row_step, int stage) {
     pin(s);
-    if (row_step.masked != 0) hide_turned(s, masked);
+    if (row_step.masked != 0) hide_transposed(s, masked);
     typename Base::RowPairs lse;
     load_pairs(lse, shared_.lse_log2[stage]);
-    exponentiate_turned(s, arguments_.scale_log2, lse);
+    exponentiate_transposed(s, arguments_.scale_log2, lse);
     pin(s);
   }
 

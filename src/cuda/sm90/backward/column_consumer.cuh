@@ -7,9 +7,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// A warpgroup: 64 keys of every key tile. Scores are transposed, a thread holds parts of two keys: probabilities and
-/// gradients of scores are then, packed, operands of the products that sum over rows, and only the latter go through
-/// shared memory, for the gradient of q.
+/// A warpgroup: 64 keys of every key tile. Scores are transposed, so that a thread holds parts of two keys: packed
+/// probabilities and gradients of scores are then register operands of the products for the gradients of v and k. Only
+/// gradients of scores go through shared memory, for the product for the gradient of q.
 template <class Shape>
 class ColumnConsumer {
  protected:
@@ -48,7 +48,7 @@ class ColumnConsumer {
 
  protected:
   static __device__ __forceinline__ int lane() { return lane_index(); }
-  /// Of the warp's 16 keys, in the tile.
+  /// The first of the warp's 16 keys, counted from the tile's first.
   static __device__ __forceinline__ int first_key() { return (threadIdx.x / 32 - 4) * 16; }
 
   __device__ __forceinline__ void release(std::uint64_t* barrier) {
@@ -60,8 +60,8 @@ class ColumnConsumer {
     begin_keys();
     barrier_wait(&shared_.k_full, tile_phase_);
     barrier_wait(&shared_.v_full, tile_phase_);
-    if constexpr (Shape::kLate) {
-      late_steps(grad_k, grad_v, steps);
+    if constexpr (Shape::kDelayed) {
+      delayed_steps(grad_k, grad_v, steps);
     } else {
 #pragma unroll 1
       for (int left = steps;;) {
@@ -81,20 +81,20 @@ class ColumnConsumer {
     words_.begin_keys(work.list, work.column_tile * Shape::kColumns);
   }
 
-  /// Stages are known when compiling: every key tile begins at the first.
-  __device__ __forceinline__ void late_steps(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
+  /// Every key tile begins at stage 0, so that stages are known at compile time.
+  __device__ __forceinline__ void delayed_steps(float (&grad_k)[kGradients], float (&grad_v)[kGradients], int steps) {
     float grad_q[kQuerySums];
-    late_step<0, true>(grad_k, grad_v, grad_q);
+    delayed_step<0, true>(grad_k, grad_v, grad_q);
 #pragma unroll 1
     for (int left = steps - 1;;) {
       if (left-- == 0) return finish_queries<0>(grad_q);
-      late_step<1, false>(grad_k, grad_v, grad_q);
+      delayed_step<1, false>(grad_k, grad_v, grad_q);
       if (left-- == 0) return finish_queries<1>(grad_q);
-      late_step<0, false>(grad_k, grad_v, grad_q);
+      delayed_step<0, false>(grad_k, grad_v, grad_q);
     }
   }
 
-  /// The gradient of q of the last tile, which lies in this stage, behind that of the tile before it.
+  /// After the last tile, which lies in this stage: adds the kept gradient of q of the tile before it, then its own.
   template <int kStage>
   __device__ __forceinline__ void finish_queries(const float (&of_tile_before)[kQuerySums]) {
     float grad_q[kQuerySums];
@@ -106,14 +106,15 @@ class ColumnConsumer {
     add_to_queries(grad_q, tile_before_);
   }
 
-  /// A tile of rows, and the gradient of q of the one before: its operand, half of it from the other warpgroup, has had
-  /// time to arrive, and both its product and that for the gradient of k run while this tile's is stored. It is added
-  /// to global memory in the next step, behind the product for the scores: additions hold their registers until they
-  /// have left, and whatever reads shared memory waits for them, so that statistics are read before. Registers are
-  /// short: probabilities are read back from their packed form.
+  /// A tile of rows, and the gradient of q of the tile before. That one's gradients of scores, half of them from the
+  /// other warpgroup, have had time to arrive in shared memory, and its product and the one for the gradient of k run
+  /// while this tile's gradients of scores are stored. The result is added to global memory in the next step, behind
+  /// the product for the scores: additions hold their registers until they have left, and every later read of shared
+  /// memory waits for them, so statistics are read before. To save registers, probabilities are unpacked again from
+  /// their packed form.
   template <int kStage, bool kFirst>
-  __device__ __forceinline__ void late_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients],
-                                            float (&grad_q)[kQuerySums]) {
+  __device__ __forceinline__ void delayed_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients],
+                                               float (&grad_q)[kQuerySums]) {
     float s[kScores], grad_p[kScores];
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
     RowPairs lse, dots;
@@ -125,7 +126,7 @@ class ColumnConsumer {
     std::uint32_t masked[Words::kWords];
     if (row_step.masked != 0) {
       if constexpr (Shape::kLeavesOut) {
-        // Not before the product is asked for: every step would wait for what it is about.
+        // Only after the product is issued: looking earlier would make every step wait for its RowStep.
         if ((row_step.masked >> group_ & 2) != 0) {
           wgmma_wait<0>();
           pin(s);
@@ -137,8 +138,8 @@ class ColumnConsumer {
     if constexpr (!kFirst) add_kept_tile(grad_q);
     wgmma_wait<0>();
     pin(s);
-    if (row_step.masked != 0) hide_turned(s, masked);
-    exponentiate_turned(s, arguments_.scale_log2, lse);
+    if (row_step.masked != 0) hide_transposed(s, masked);
+    exponentiate_transposed(s, arguments_.scale_log2, lse);
     pack_all<T>(p, s);
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
@@ -148,7 +149,7 @@ class ColumnConsumer {
     wgmma_wait<1>();
     pin(grad_p);
     unpack_all<T>(s, p);
-    differentiate_turned(grad_p, s, dots);
+    differentiate_transposed(grad_p, s, dots);
     pack_all<T>(grad_s, grad_p);
     if constexpr (!kFirst) multiply_tile<1 - kStage>(grad_q);
     wgmma_fence();
@@ -168,8 +169,8 @@ class ColumnConsumer {
     phases_.flip(kStage);
   }
 
-  /// The gradient of q of the tile whose gradients of scores lie in this stage, once both groups' are there: the
-  /// stage's phase is already the next tile's.
+  /// The gradient of q of the tile whose gradients of scores lie in this stage, once both groups have stored theirs.
+  /// The stage's phase has already flipped for its next tile.
   template <int kStage>
   __device__ __forceinline__ void multiply_tile(float (&grad_q)[kQuerySums]) {
     barrier_wait(&shared_.grad_s_full[kStage], phases_.of(kStage) ^ 1);
@@ -177,7 +178,7 @@ class ColumnConsumer {
     multiply_columns(grad_q, shared_.grad_s[kStage]);
   }
 
-  /// The group's part of that product's operand, for both.
+  /// Stores the group's part of that product's operand, which both groups read.
   template <int kStage>
   __device__ __forceinline__ void share_scores(const std::uint32_t (&grad_s)[kSteps][4]) {
     barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
@@ -196,8 +197,8 @@ class ColumnConsumer {
     tile_before_ = tile;
   }
 
-  /// What is left of late_step() behind the scores where nobody sees the group's keys: the gradient of q of the tile
-  /// before, and zeros for the other group's product.
+  /// The rest of delayed_step() after the scores where the tile's rows see none of the group's keys: the gradient of q
+  /// of the tile before, and zeros as the group's part of this tile's operand.
   template <int kStage, bool kFirst>
   __device__ __forceinline__ void leave_out(float (&grad_q)[kQuerySums], int tile) {
     if constexpr (!kFirst) {
@@ -206,7 +207,7 @@ class ColumnConsumer {
     }
     const std::uint32_t zeros[kSteps][4] = {};
     share_scores<kStage>(zeros);
-    // A stage is given back only when its copies have come.
+    // A stage may be released only when its copies have arrived.
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     release(&shared_.grad_o_empty[kStage]);
     release(&shared_.q_empty[kStage]);
@@ -219,7 +220,7 @@ class ColumnConsumer {
     phases_.flip(kStage);
   }
 
-  /// A tile of rows, all of it.
+  /// A tile of rows, its gradient of q included.
   template <int kStage>
   __device__ __forceinline__ void step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
     float s[kScores], grad_p[kScores];
@@ -236,16 +237,16 @@ class ColumnConsumer {
     if (row_step.masked != 0) load_words(masked, row_step, kStage);
     wgmma_wait<1>();
     pin(s);
-    if (row_step.masked != 0) hide_turned(s, masked);
+    if (row_step.masked != 0) hide_transposed(s, masked);
     load_pairs(lse, shared_.lse_log2[kStage]);
-    exponentiate_turned(s, arguments_.scale_log2, lse);
+    exponentiate_transposed(s, arguments_.scale_log2, lse);
     pin(s);
-    // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
+    // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_wait<0>();
     pin(grad_p);
     load_pairs(dots, shared_.dot[kStage]);
-    differentiate_turned(grad_p, s, dots);
+    differentiate_transposed(grad_p, s, dots);
     pack_all<T>(p, s);
     pack_all<T>(grad_s, grad_p);
     wgmma_fence();
@@ -299,7 +300,7 @@ class ColumnConsumer {
     wgmma_commit();
   }
 
-  /// Turned: rows of queries, a panel of 64 keys a group, with the swizzle that wgmma reads.
+  /// Stored transposed: rows of queries, a panel of 64 keys a group, in wgmma's swizzle.
   __device__ __forceinline__ void store_scores(std::uint8_t* tile, const std::uint32_t (&packed)[kSteps][4]) {
     const int in_matrix = lane() % 8, matrix = lane() / 8, warp = threadIdx.x % 128 / 32;
     const std::uint32_t row = matrix / 2 * 8 + in_matrix, chunk = (2 * warp + matrix % 2) ^ in_matrix;
@@ -308,7 +309,7 @@ class ColumnConsumer {
     for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanel * 2, packed[step]);
   }
 
-  /// In an order of the kernel's own: RowCloser undoes it.
+  /// As the accumulators lie, 16 bytes a thread; RowEpilogue sorts them into rows.
   __device__ __forceinline__ void add_to_queries(const float (&grad_q)[kQuerySums], int tile) {
     float* sums = arguments_.query_sums + static_cast<std::int64_t>(tile) * Shape::kTileSums +
                   (group_ * kQuerySums * 128 + threadIdx.x % 128 * 4);
@@ -333,8 +334,8 @@ class ColumnConsumer {
   const ColumnArguments& arguments_;
   int group_;
   Words words_;
-  int tile_before_;  // whose gradient of q is still to come
-  int tile_to_add_;  // whose gradient of q waits in registers; -1: there is none
+  int tile_before_;  // whose gradient of q is not computed yet
+  int tile_to_add_;  // whose gradient of q is in registers, not added yet; -1: none
   std::uint32_t tile_phase_ = 0;
   RingPosition<Shape::kStages> work_;
   StagePhases phases_;

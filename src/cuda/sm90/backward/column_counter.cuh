@@ -19,9 +19,9 @@ class ColumnCounter {
       barrier_wait(&shared_.work_done[work_.slot], work_.phase);
       __syncwarp();
       if (lane_index() == 0) {
-        // What consumers added before they arrived is there for whoever reads the count.
+        // So that whoever reads the count also sees what consumers added before they arrived.
         __threadfence();
-        atomicAdd(arguments_.progress.added + arguments_.columns.stretch_of(work.section, work.column_tile), 1);
+        atomicAdd(arguments_.progress.added + arguments_.columns.bundle_of(work.section, work.column_tile), 1);
         barrier_arrive(&shared_.work_empty[work_.slot]);
       }
       __syncwarp();

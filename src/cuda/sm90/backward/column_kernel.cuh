@@ -8,10 +8,10 @@
 #include "cuda/sm90/backward/row_epilogue.cuh"
 #include "cuda/sm90/backward/row_prologue.cuh"
 
-/// The gradients of K and V, and of Q by sums in global memory: one warp copies, two warpgroups of 64 keys compute, and
-/// three warps make rows ready and turn sums that are complete into the gradient of Q. A block takes a tile of 128 keys
-/// of one key head through the rows of all its query heads, so that gradients of K and V stay in registers and no two
-/// blocks add to the same ones.
+/// The gradients of K and V, and of Q by sums in global memory. A block takes a tile of 128 keys of one key head
+/// through the rows of all its query heads: gradients of K and V stay in registers, and no two blocks add to the same
+/// ones. One warp copies, two warpgroups of 64 keys compute. Three warps look after the sums: one makes row tiles
+/// ready, one counts key tiles that are done, and one writes sums that are complete as the gradient of Q.
 namespace flashmask::cuda::sm90 {
 
 template <class Shape>
@@ -31,9 +31,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       if (warp == 1) {
         ColumnCounter<Shape>(shared, arguments).run();
       } else if (warp == 2) {
-        RowOpener<Shape>(shared, arguments, &o_quarters, &grad_o_quarters).run();
+        RowPrologue<Shape>(shared, arguments, &o_quarters, &grad_o_quarters).run();
       } else {
-        RowCloser<Shape>(shared, arguments).run();
+        RowEpilogue<Shape>(shared, arguments).run();
       }
     }
   } else {

@@ -14,9 +14,9 @@
 /// What the warps of the column kernel share: what a launch is about, shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
 
-/// A row tile's sums, and its rows of o and of the gradient of o, are copied in quarters: all of the latter at once, so
-/// many of the sums.
-constexpr int kQuarters = 4, kClosingQuarters = 2;
+/// Prologue and epilogue copy a row tile in quarters: the prologue all four of o and its gradient at once, the epilogue
+/// kEpilogueQuarters of the sums at a time.
+constexpr int kQuarters = 4, kEpilogueQuarters = 2;
 constexpr int kQuarterBytes = 64 * 32 * 4;
 
 /// Which key tiles visit a row tile, whatever the head.
@@ -34,7 +34,7 @@ struct Visits {
   }
 
  private:
-  /// The workspace has tiles past the last row; what is said of the last one holds for them.
+  /// Tiles of the workspace that lie past the last row count as the last row tile.
   __device__ __forceinline__ int place(int row_tile) const { return min(row_tile, row_tiles - 1); }
 };
 
@@ -44,7 +44,7 @@ struct ColumnArguments {
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;
   std::int64_t grad_k_batch, grad_k_row, grad_k_head;  // strides in elements
   std::int64_t grad_v_batch, grad_v_row, grad_v_head;
-  RowStatistics statistics;
+  BackwardStatistics statistics;
   LseView lse;
   float* query_sums;
   int query_length, key_length, query_heads, kv_heads, head_dim, value_dim;
@@ -53,16 +53,16 @@ struct ColumnArguments {
   Sections columns;         // key tiles of key heads
   Sections rows;            // row tiles of query heads, in the workspace
   TileMapView map;          // by columns of tiles
-  TileMapView halves;       // the same of each group's keys alone; without tiles: groups see what their key tile sees
+  TileMapView halves;       // the same in tiles of one group's 64 keys; null: no group skips a tile
   Visits visits;
   MaskView mask;
   Progress progress;
   TileChoice choice;
 };
 
-/// kLate: the gradient of q of a tile is computed one tile later (column_consumer.cuh). kSums: it is computed at all.
-/// kOfKeys, kOfValues: which of the other gradients are. Stages: buffers of Q and of the gradient of O.
-template <class T, MaskForm kForm_, int kHeadDim_, int kRows_, bool kLate_, bool kSums_, int kProducerRegisters_,
+/// kSums: the gradient of q is computed; kDelayed: that of a tile during the next tile (column_consumer.cuh). kOfKeys,
+/// kOfValues: which of the other gradients are computed. Stages: buffers of Q and of the gradient of O.
+template <class T, MaskForm kForm_, int kHeadDim_, int kRows_, bool kDelayed_, bool kSums_, int kProducerRegisters_,
           int kConsumerRegisters_>
 struct ColumnShape {
   using Element = T;
@@ -70,8 +70,8 @@ struct ColumnShape {
   static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2,
                        kGradientStages = 2;
   using Mask = ColumnMask<kForm, kRows, kColumns, kStages>;
-  static constexpr bool kLate = kLate_, kSums = kSums_, kOfKeys = true, kOfValues = true;
-  static constexpr bool kLeavesOut = kLate && kForm == MaskForm::intervals;
+  static constexpr bool kDelayed = kDelayed_, kSums = kSums_, kOfKeys = true, kOfValues = true;
+  static constexpr bool kLeavesOut = kDelayed && kForm == MaskForm::intervals;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kRowBytes = kRows * kHeadDim * 2, kColumnBytes = kColumns * kHeadDim * 2,
@@ -79,7 +79,7 @@ struct ColumnShape {
   static constexpr int kTileSums = kRows * kHeadDim;  // for the gradient of q of a row tile
 };
 
-/// Without the gradient of q. Where heads are wide, registers hold one gradient: it then takes a pass for each.
+/// Without the gradient of q. Registers hold only one gradient of wide heads, which take a pass for each.
 template <class T, MaskForm kForm, int kHeadDim, int kRows, int kStages_, bool kOfKeys_ = true, bool kOfValues_ = true>
 struct CarriedColumnShape : ColumnShape<T, kForm, kHeadDim, kRows, false, false, 24, 240> {
   static constexpr bool kOfKeys = kOfKeys_, kOfValues = kOfValues_;
@@ -99,7 +99,7 @@ struct alignas(16) RowStep {
   int tile;  // [batch, query heads, padded row tiles]
   int row_tile;
   int list;    // of the mask's (batch, head)
-  int masked;  // bit 0: whether some of its scores may be; bit 1 + g: whether all of group g are
+  int masked;  // bit 0: some scores may be masked; bit 1 + g: all those of group g are
 };
 
 template <class Shape>
@@ -113,24 +113,25 @@ struct ColumnMemory {
   alignas(16) float dot[Shape::kGradientStages][Shape::kRows];
   RowStep steps[Shape::kStages];
   typename Shape::Mask::Memory mask;
-  alignas(Shape::kSums ? 1024 : 16) std::uint8_t opening[Shape::kSums ? kQuarters : 0][kQuarterBytes];
-  alignas(Shape::kSums ? 128 : 16) std::uint8_t closing[Shape::kSums ? kClosingQuarters : 0][kQuarterBytes];
+  alignas(Shape::kSums ? 1024 : 16) std::uint8_t prologue[Shape::kSums ? kQuarters : 0][kQuarterBytes];
+  alignas(Shape::kSums ? 128 : 16) std::uint8_t epilogue[Shape::kSums ? kEpilogueQuarters : 0][kQuarterBytes];
   alignas(Shape::kSums ? 128 : 16) uint4 zeros[Shape::kSums ? kQuarterBytes / 16 : 0];
   ColumnWork work[Shape::kStages];
   std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
-  std::uint64_t work_done[Shape::kSums ? Shape::kStages : 0];  // the sums for the gradient of q are added
-  std::uint64_t opening_full[Shape::kSums ? kQuarters : 0], closing_full[Shape::kSums ? kClosingQuarters : 0];
+  std::uint64_t work_done[Shape::kSums ? Shape::kStages : 0];  // consumers have added to the sums for the gradient of q
+  std::uint64_t prologue_full[Shape::kSums ? kQuarters : 0], epilogue_full[Shape::kSums ? kEpilogueQuarters : 0];
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
 };
 
-/// Whether a counter of Progress is that far: the same for all lanes, whatever each sees.
+/// Whether a counter of Progress has reached `count`. All lanes get the same answer, even if it changes meanwhile.
 __device__ __forceinline__ bool has_reached(const int* counter, int count) {
   return __all_sync(~0U, load_acquire(counter) >= count);
 }
 
-/// Phases of the barriers of a ring whose users begin each key tile at stage 0: stages are then used unequally often.
+/// Phases of the barriers of a ring that starts at stage 0 with each key tile: stages are used unequally often, so each
+/// has a phase of its own.
 class StagePhases {
  public:
   __device__ __forceinline__ std::uint32_t of(int stage) const { return phases_ >> stage & 1; }
@@ -140,7 +141,7 @@ class StagePhases {
   std::uint32_t phases_ = 0;
 };
 
-/// Where in such a ring a user stands.
+/// A position in such a ring.
 template <int kStages>
 class StagePosition {
  public:
@@ -178,8 +179,8 @@ __device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
     barrier_init(&shared.grad_o_empty[stage], Shape::kConsumerWarps);
   }
   if constexpr (Shape::kSums) {
-    for (auto& full : shared.opening_full) barrier_init(&full, 1);
-    for (auto& full : shared.closing_full) barrier_init(&full, 1);
+    for (auto& full : shared.prologue_full) barrier_init(&full, 1);
+    for (auto& full : shared.epilogue_full) barrier_init(&full, 1);
   }
   barrier_init_fence();
 }

@@ -8,7 +8,7 @@ namespace flashmask::cuda::sm90 {
 /// filled: for each query head its partial row tiles, then its full ones.
 template <class Shape>
 class ColumnProducer {
-  /// Row tiles whose rows of q and of the gradient of o do not fit in the L2 cache together with what else is there.
+  /// So many row tiles that their q and gradient of o do not fit in the L2 cache beside the rest.
   static constexpr int kLongTile = 512;
 
  public:
@@ -23,7 +23,7 @@ class ColumnProducer {
       ColumnWork tile = key_tile(item);
       tile.list = list_of(tile, tile.kv_head * arguments_.head_ratio).list;
       tile.steps = count(tile);
-      if (tile.steps > kLongTile && tile.steps == arguments_.map.column_tiles * arguments_.head_ratio) await_wave(item);
+      if (tile.steps > kLongTile && tile.steps == arguments_.map.inner_tiles * arguments_.head_ratio) await_wave(item);
       publish(tile);
       if (tile.steps > 0) stream(tile);
     }
@@ -33,17 +33,18 @@ class ColumnProducer {
  private:
   static __device__ __forceinline__ int lane() { return lane_index(); }
 
-  /// Only once all of the key tile before is on its way, lest a busy block hold one that another could begin. The first
-  /// one as well: closers of other blocks wait for key tiles, and this block may begin only when those have ended.
+  /// Takes a key tile only when all copies of the last one are issued: else a busy block would hold one that another
+  /// could begin. Even the first one is taken from the counter, not by the block's number: epilogues of other blocks
+  /// wait for key tiles, and this block may get to run only after those blocks have ended.
   __device__ __forceinline__ int next_item() {
     int item = 0;
     if (lane() == 0) item = atomicAdd(arguments_.progress.next_column, 1);
     return __shfl_sync(~0U, item, 0);
   }
 
-  /// Key tiles that visit every row tile read the same ones in the same order, and where these do not all fit in the
-  /// L2 cache, blocks that drift apart read them from memory each for itself: those that begin about now begin
-  /// together. Not at any price: blocks may have to wait for another launch.
+  /// Key tiles that visit every row tile all read the same rows in the same order. Where these do not fit in the L2
+  /// cache, blocks that have drifted apart each read them from memory, so those that begin at about the same time wait
+  /// for one another. Only so long: some of these blocks may not run before another launch has ended.
   __device__ __forceinline__ void await_wave(int item) const {
     const int blocks = static_cast<int>(gridDim.x),
               end = min((item / blocks + 1) * blocks, arguments_.columns.all_tiles());
@@ -56,8 +57,8 @@ class ColumnProducer {
     return {tile.section, tile.head / arguments_.kv_heads, tile.head % arguments_.kv_heads, tile.tile, 0, 0};
   }
 
-  __device__ __forceinline__ MapRow<false> list_of(const ColumnWork& tile, int head) const {
-    return MapRow<false>(arguments_.map, tile.batch, head, tile.column_tile);
+  __device__ __forceinline__ TileList<false> list_of(const ColumnWork& tile, int head) const {
+    return TileList<false>(arguments_.map, tile.batch, head, tile.column_tile);
   }
 
   __device__ __forceinline__ int count(const ColumnWork& tile) const {
@@ -65,7 +66,7 @@ class ColumnProducer {
     const int first = tile.kv_head * arguments_.head_ratio;
 #pragma unroll 1
     for (int head = first; head < first + arguments_.head_ratio; ++head) {
-      const TileCount count = list_of(tile, head).count(lane());
+      const VisitedTiles count = list_of(tile, head).count(lane());
       steps += count.masked + count.full;
     }
     return steps;
@@ -87,9 +88,9 @@ class ColumnProducer {
     const bool ragged = (tile.column_tile + 1) * Shape::kColumns > arguments_.key_length;
     const int first = tile.kv_head * arguments_.head_ratio;
     for (int head = first; head < first + arguments_.head_ratio; ++head) {
-      const MapRow<false> list = list_of(tile, head);
+      const TileList<false> list = list_of(tile, head);
       list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
-        if constexpr (Shape::kSums) await_open(tile.section, row_tile);
+        if constexpr (Shape::kSums) await_ready(tile.section, row_tile);
         copy_queries(stage, tile, head, row_tile, list.list, masked || ragged ? 1 : 0);
         copy_gradients(stage % Shape::kGradientStages, tile.batch, head, row_tile);
         if (first_step) {
@@ -104,14 +105,14 @@ class ColumnProducer {
     tile_phase_ ^= 1;
   }
 
-  /// Statistics are copied next, and consumers add to sums soon.
-  __device__ __forceinline__ void await_open(int section, int row_tile) {
+  /// Waits for the prologue of a row tile, whose statistics are copied next and whose sums consumers will add to.
+  __device__ __forceinline__ void await_ready(int section, int row_tile) {
     const Sections& rows = arguments_.rows;
-    const int stretch = rows.stretch_of(section, row_tile);
-    if (stretch == open_) return;
-    while (!has_reached(arguments_.progress.opened + stretch, rows.in_stretch_of(section, row_tile))) __nanosleep(50);
+    const int bundle = rows.bundle_of(section, row_tile);
+    if (bundle == ready_) return;
+    while (!has_reached(arguments_.progress.ready + bundle, rows.in_bundle_of(section, row_tile))) __nanosleep(50);
     fence_loads_for_async();
-    open_ = stretch;
+    ready_ = bundle;
   }
 
   __device__ __forceinline__ void copy_keys(const ColumnWork& tile) {
@@ -137,13 +138,13 @@ class ColumnProducer {
     return (batch * arguments_.query_heads + head) * arguments_.rows.tiles + row_tile;
   }
 
-  /// RowStep::masked, of a tile some of whose scores are.
+  /// RowStep::masked of a tile some of whose scores are masked.
   __device__ __forceinline__ int masked_groups(const ColumnWork& work, int head, int row_tile) const {
     const int group = lane() - 1, half = work.column_tile * Shape::kGroups + group;
     const bool seen =
         lane() > Shape::kGroups ||
-        (lane() > 0 && half < arguments_.halves.row_tiles &&
-         (MapRow<false>(arguments_.halves, work.batch, head, half).visited(row_tile / 32) >> row_tile % 32 & 1) != 0);
+        (lane() > 0 && half < arguments_.halves.outer_tiles &&
+         (TileList<false>(arguments_.halves, work.batch, head, half).visited(row_tile / 32) >> row_tile % 32 & 1) != 0);
     return static_cast<int>(__ballot_sync(~0U, !seen));
   }
 
@@ -195,7 +196,7 @@ class ColumnProducer {
   RingPosition<Shape::kStages> work_;
   StagePhases phases_;
   std::uint32_t gradient_phase_ = 0;
-  int open_ = -1;  // the stretch of row tiles that was last seen to be open
+  int ready_ = -1;  // the bundle of row tiles that was last seen to be ready
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -5,41 +5,43 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: turns sums for the gradient of q into that gradient once the stretches of key tiles are done that add to
-/// them or to those of row tiles before, while they are in the L2 cache and others compute. Nobody waits for it.
+/// One warp: scales the sums of a row tile and writes them as the gradient of q, once all bundles of key tiles are done
+/// that add to it or to an earlier row tile. The sums are then mostly still in the L2 cache. No other warp waits for
+/// it.
 template <class Shape>
-class RowCloser {
+class RowEpilogue {
   using T = typename Shape::Element;
   static constexpr int kLineBytes = 128;
 
  public:
-  __device__ __forceinline__ RowCloser(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
+  __device__ __forceinline__ RowEpilogue(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
       : shared_(shared), arguments_(arguments) {}
 
   __device__ __forceinline__ void run() {
     for (int tile = blockIdx.x; tile < arguments_.rows.all_tiles(); tile += gridDim.x) {
       const SectionTile row = arguments_.rows.tile(tile);
-      added_ = max(added_, arguments_.columns.stretch_of(row.section, 0));
+      added_ = max(added_, arguments_.columns.bundle_of(row.section, 0));
       const int end = arguments_.visits.end(row.tile);
       while (!is_due(row, end)) __nanosleep(200);
-      close(row);
+      finish(row);
     }
   }
 
  private:
-  /// Whether all key tiles are added that visit it, and with them those that visit row tiles before it; the tile itself
-  /// may not be open yet where nobody visits it. Lanes look at a stretch of key tiles each, the last one at the row's.
+  /// Whether all key tiles that visit it or an earlier row tile have added their sums, and its own prologue is done,
+  /// which it may not be where no key tile visits it. Each lane looks at a bundle of key tiles, the last lane at the
+  /// row tile's.
   __device__ __forceinline__ bool is_due(const SectionTile& row, int end) {
     const Sections &columns = arguments_.columns, &rows = arguments_.rows;
     constexpr int kLooking = 31;
     const int lane = lane_index();
     for (;;) {
-      const int first = (added_ - columns.stretch_of(row.section, 0) + lane) * kStretch;
+      const int first = (added_ - columns.bundle_of(row.section, 0) + lane) * kBundle;
       const int* counter = arguments_.progress.added + added_ + lane;
-      int count = first < end ? columns.in_stretch_of(row.section, first) : 0;
+      int count = first < end ? columns.in_bundle_of(row.section, first) : 0;
       if (lane == kLooking) {
-        counter = arguments_.progress.opened + rows.stretch_of(row.section, row.tile);
-        count = rows.in_stretch_of(row.section, row.tile);
+        counter = arguments_.progress.ready + rows.bundle_of(row.section, row.tile);
+        count = rows.in_bundle_of(row.section, row.tile);
       }
       if (!__all_sync(~0U, count == 0 || load_acquire(counter) >= count)) return false;
       if (__shfl_sync(~0U, first, kLooking) >= end) return true;
@@ -47,45 +49,45 @@ class RowCloser {
     }
   }
 
-  __device__ __forceinline__ void close(const SectionTile& row) {
+  __device__ __forceinline__ void finish(const SectionTile& row) {
     float* const sums = arguments_.query_sums + arguments_.rows.place_of(row) * Shape::kTileSums;
     __syncwarp();
     fence_loads_for_async();
-    for (unsigned quarter = 0; quarter < kClosingQuarters; ++quarter) copy_quarter(sums, quarter);
+    for (unsigned quarter = 0; quarter < kEpilogueQuarters; ++quarter) copy_quarter(sums, quarter);
 #pragma unroll 1
     for (unsigned quarter = 0; quarter < kQuarters; ++quarter) {
-      // Two quarters of each tile go through a buffer: phases begin anew with it.
-      static_assert(kQuarters == 2 * kClosingQuarters);
-      const unsigned buffer = quarter % kClosingQuarters;
-      barrier_wait(&shared_.closing_full[buffer], quarter / kClosingQuarters);
+      // Each buffer takes two quarters of a tile, so that its phase is 0 again at the next tile.
+      static_assert(kQuarters == 2 * kEpilogueQuarters);
+      const unsigned buffer = quarter % kEpilogueQuarters;
+      barrier_wait(&shared_.epilogue_full[buffer], quarter / kEpilogueQuarters);
       discard(sums + quarter * (kQuarterBytes / 4));
       constexpr bool kSplitsRows = Shape::kRows == 128;
-      write(reinterpret_cast<const float4*>(shared_.closing[buffer]), row.head,
+      write(reinterpret_cast<const float4*>(shared_.epilogue[buffer]), row.head,
             row.tile * Shape::kRows + (kSplitsRows ? quarter / 2 * 64 : 0), (kSplitsRows ? buffer : quarter) * 32);
       __syncwarp();
-      if (quarter + kClosingQuarters < kQuarters) copy_quarter(sums, quarter + kClosingQuarters);
+      if (quarter + kEpilogueQuarters < kQuarters) copy_quarter(sums, quarter + kEpilogueQuarters);
     }
   }
 
-  /// A tile's sums come in quarters: of 64 rows 32 columns, in the order of add_to_queries().
+  /// A quarter of a tile's sums is 64 rows by 32 columns, in the order of add_to_queries().
   __device__ __forceinline__ void copy_quarter(const float* sums, unsigned quarter) const {
     if (lane_index() != 0) return;
-    const unsigned buffer = quarter % kClosingQuarters;
-    barrier_arrive_expecting(&shared_.closing_full[buffer], kQuarterBytes);
-    copy_bytes(shared_.closing[buffer], sums + quarter * (kQuarterBytes / 4), kQuarterBytes,
-               &shared_.closing_full[buffer]);
+    const unsigned buffer = quarter % kEpilogueQuarters;
+    barrier_arrive_expecting(&shared_.epilogue_full[buffer], kQuarterBytes);
+    copy_bytes(shared_.epilogue[buffer], sums + quarter * (kQuarterBytes / 4), kQuarterBytes,
+               &shared_.epilogue_full[buffer]);
   }
 
-  /// Nobody reads these sums any more: the cache need not write them to memory.
+  /// These sums are not read again: saves writing them from the cache to memory.
   static __device__ __forceinline__ void discard(float* quarter) {
 #pragma unroll
     for (int line = 0; line < kQuarterBytes; line += 32 * kLineBytes)
       discard_line(reinterpret_cast<std::uint8_t*>(quarter) + line + lane_index() * kLineBytes);
   }
 
-  /// 32 columns of 64 rows: 16 rows a warp of the column kernel's group, two a thread. A thread takes eight columns of
-  /// its rows, two at a time as the four threads of a quad left them; it begins with other ones than its neighbours,
-  /// which read from the same banks.
+  /// Writes 32 columns of 64 rows, 16 rows of one consumer warp at a time, two a thread. A thread takes eight columns
+  /// of its rows, two from each of the four threads of a quad that added them; neighbours begin with different ones, so
+  /// that they do not read from the same banks.
   __device__ __forceinline__ void write(const float4* sums, int head, unsigned first_row, unsigned first_column) {
     const unsigned lane = lane_index(), quad = lane % 4;
     const int column = static_cast<int>(first_column + quad * 8);
@@ -128,7 +130,7 @@ class RowCloser {
 
   ColumnMemory<Shape>& shared_;
   const ColumnArguments& arguments_;
-  int added_ = 0;  // stretches of key tiles, from the first on, that are seen to be
+  int added_ = 0;  // so many bundles of key tiles, from the first on, are known to be done
 };
 
 }  // namespace flashmask::cuda::sm90

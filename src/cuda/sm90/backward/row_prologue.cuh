@@ -4,22 +4,22 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: makes row tiles ready shortly before key tiles visit them for the first time. It finds their statistics
-/// and clears their sums for the gradient of q, which then seldom leave the L2 cache. Row tiles are taken in the order
-/// in which they are needed, and by blocks that run: not all of a launch need run at once. The rows of the tile taken
-/// next are copied while those of one are read.
+/// One warp: computes the statistics of row tiles and clears their sums for the gradient of q, shortly before the first
+/// key tile visits them, so that sums seldom leave the L2 cache. Row tiles are taken from a counter in the order in
+/// which they are needed: the blocks of a launch need not all run at once. While the rows of one tile are read, those
+/// of the next are copied.
 template <class Shape>
-class RowOpener {
+class RowPrologue {
   using T = typename Shape::Element;
   static constexpr int kQuarterRows = Shape::kRows / kQuarters, kPanelBytes = kQuarterRows * kPanel * 2,
                        kTensorBytes = kQuarterRows * Shape::kHeadDim * 2;
-  static constexpr int kLaneQuarters = 32 / kQuarterRows;              // which have a row for each lane
-  static constexpr int kFoursAtOnce = Shape::kHeadDim == 128 ? 4 : 1;  // so that no register spills
+  static constexpr int kLaneQuarters = 32 / kQuarterRows;              // so many quarters have 32 rows, one a lane
+  static constexpr int kFoursAtOnce = Shape::kHeadDim == 128 ? 4 : 1;  // unrolled, as far as no register spills
   static_assert(2 * kTensorBytes == kQuarterBytes && Shape::kTileSums * 4 == kQuarters * kQuarterBytes);
 
  public:
-  __device__ __forceinline__ RowOpener(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
-                                       const CUtensorMap* o, const CUtensorMap* grad_o)
+  __device__ __forceinline__ RowPrologue(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
+                                         const CUtensorMap* o, const CUtensorMap* grad_o)
       : shared_(shared), arguments_(arguments), o_(o), grad_o_(grad_o) {}
 
   __device__ __forceinline__ void run() {
@@ -32,13 +32,13 @@ class RowOpener {
     if (exists(row)) copy_quarters(row);
     while (is_tile(tile)) {
       await_due(row);
-      open(tile, row);
+      prepare(tile, row);
     }
   }
 
  private:
   __device__ __forceinline__ bool is_tile(int tile) const { return tile < arguments_.rows.all_tiles(); }
-  /// Padding is never visited.
+  /// Row tiles of padding are only cleared: no key tile visits them.
   __device__ __forceinline__ bool exists(const SectionTile& row) const {
     return row.tile * Shape::kRows < arguments_.query_length;
   }
@@ -47,16 +47,17 @@ class RowOpener {
     return __shfl_sync(~0U, tile, 0);
   }
 
-  /// Until the first of the key tiles that visit it has been taken, or is among those that blocks take next. That is
-  /// the same for all of a stretch, and no less for those behind: what a key tile waits for is never held back.
+  /// Waits until the first key tile that visits the row tile has been taken or is among those that blocks take next.
+  /// The answer is the same for all of a bundle, and the key tiles of later bundles are no earlier ones: a row tile
+  /// that a key tile waits for is never behind one that is not due.
   __device__ __forceinline__ void await_due(const SectionTile& row) const {
-    const int first = arguments_.visits.first(row.tile / kStretch * kStretch);
+    const int first = arguments_.visits.first(row.tile / kBundle * kBundle);
     const int due = arguments_.columns.index_of(row.section, first) - static_cast<int>(gridDim.x);
     while (!has_reached(arguments_.progress.next_column, due)) __nanosleep(100);
   }
 
-  /// Opens `row` and replaces it by the next.
-  __device__ __forceinline__ void open(int& tile, SectionTile& row) {
+  /// Makes `row` ready and replaces it by the next.
+  __device__ __forceinline__ void prepare(int& tile, SectionTile& row) {
     clear(row);
     const int next = take();
     const SectionTile own = row;
@@ -73,7 +74,7 @@ class RowOpener {
       commit_stores();
       await_stores();
       __threadfence();
-      atomicAdd(arguments_.progress.opened + arguments_.rows.stretch_of(own.section, own.tile), 1);
+      atomicAdd(arguments_.progress.ready + arguments_.rows.bundle_of(own.section, own.tile), 1);
     }
     tile = next;
   }
@@ -92,8 +93,8 @@ class RowOpener {
   /// A quarter of the tile's rows of o, then of its gradient.
   __device__ __forceinline__ void copy_quarter(const SectionTile& row, int quarter) const {
     if (lane_index() != 0) return;
-    std::uint64_t* full = &shared_.opening_full[quarter];
-    std::uint8_t* to = shared_.opening[quarter];
+    std::uint64_t* full = &shared_.prologue_full[quarter];
+    std::uint8_t* to = shared_.prologue[quarter];
     const int batch = row.head / arguments_.query_heads, head = row.head % arguments_.query_heads;
     const int first = row.tile * Shape::kRows + quarter * kQuarterRows;
     barrier_arrive_expecting(full, kQuarterBytes);
@@ -101,7 +102,7 @@ class RowOpener {
     copy_rows<kQuarterRows, Shape::kHeadDim>(to + kTensorBytes, grad_o_, full, first, head, batch);
   }
 
-  /// A lane a row. Quarters that were read are filled with those of the next tile.
+  /// A lane has a row. A quarter that was read is filled with that of the next tile, if there is `more`.
   __device__ __forceinline__ void find_statistics(const SectionTile& row, const SectionTile& next, bool more) const {
 #pragma unroll 1
     for (int first = 0; first < kQuarters; first += kLaneQuarters) {
@@ -111,8 +112,8 @@ class RowOpener {
       float sum = 0;
 #pragma unroll 1
       for (int quarter = first; quarter < first + kLaneQuarters; ++quarter) {
-        barrier_wait(&shared_.opening_full[quarter], phase_);
-        add_own_row(sum, shared_.opening[quarter], (quarter - first) * (kQuarterRows / 4));
+        barrier_wait(&shared_.prologue_full[quarter], phase_);
+        add_own_row(sum, shared_.prologue[quarter], (quarter - first) * (kQuarterRows / 4));
         __syncwarp();
         if (more) copy_quarter(next, quarter);
       }
@@ -120,8 +121,8 @@ class RowOpener {
     }
   }
 
-  /// Four rows at a time, eight lanes each: both tensors are swizzled alike. Lanes whose rows these are, four from each
-  /// `first_four` on, keep the sum.
+  /// Σ o · grad_o of a quarter's rows, four at a time, eight lanes each; both tensors have the same swizzle. Each sum
+  /// is kept by the lane whose row it is: lanes 4 (first_four + i) and the three after it for the i-th four rows.
   static __device__ __forceinline__ void add_own_row(float& own, const std::uint8_t* o, int first_four) {
     const int lane = lane_index();
 #pragma unroll kFoursAtOnce

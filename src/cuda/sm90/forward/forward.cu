@@ -36,7 +36,7 @@ void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cu
   launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, o, arguments);
 }
 
-/// What rows over tiles of one shape and of two have in common.
+/// What a row with one kernel and a row that chooses between two have in common.
 template <class Shape>
 class Row : public KernelRow<ForwardKernel> {
  public:
@@ -44,7 +44,7 @@ class Row : public KernelRow<ForwardKernel> {
       : KernelRow(info_of<Shape>(kArchitecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim}, tiles,
                                  {Feature::deterministic})) {}
 
-  /// A counter of row tiles a launch.
+  /// A counter of row tiles for each of two launches.
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
@@ -76,10 +76,10 @@ class FixedRow final : public Row<Shape> {
   }
 };
 
-/// When finer tiles take less time than the others, which multiply faster where rows are long.
+/// When finer tiles take less time. Larger ones multiply faster where rows are long.
 struct FinerTiles {
-  float area;     // that they cover of what the others do, at most, in long rows
-  float per_row;  // and as many more of them for each row tile of the others, where rows are short
+  float area;     // they may cover at most this share of the scores that the larger ones cover,
+  float per_row;  // and be this many more for each row tile of the larger ones
 };
 
 template <class Shape, class Finer>
@@ -101,8 +101,8 @@ class ChoosingRow final : public Row<Shape> {
     const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
     const DeviceMap& finer = PlanAccess::device(plan).map(kTile<Finer>, MapSide::rows);
     ForwardArguments arguments = arguments_of(plan, map, tensors, next_items);
-    TileChoice choice{map.visited, finer.visited, limit_, per_row_ * static_cast<float>(arguments.map.all_row_tiles()),
-                      false};
+    TileChoice choice{map.visited, finer.visited, limit_,
+                      per_row_ * static_cast<float>(arguments.map.all_outer_tiles()), false};
     arguments.choice = choice;
     attend<Shape>(arguments, tensors, stream);
     if (finer.visited == nullptr) return;
@@ -115,7 +115,7 @@ class ChoosingRow final : public Row<Shape> {
   float limit_, per_row_;
 };
 
-/// A head dim's kernels: the one that chooses, and each alone for those who ask for it by name.
+/// A head dim's kernels: the row that chooses, then each kernel alone, to be asked for by name.
 template <class Shape, class Finer>
 void add_choosing_rows(KernelRows& rows, const FinerTiles& when) {
   rows.push_back(std::make_unique<ChoosingRow<Shape, Finer>>(when));
@@ -123,11 +123,11 @@ void add_choosing_rows(KernelRows& rows, const FinerTiles& when) {
   rows.push_back(std::make_unique<FixedRow<Finer>>());
 }
 
-/// Turns pay where exponentials take as long as products. Registers: what ptxas needs for no spills, builders included.
-/// FinerTiles: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
+/// Ping-pong pays where exponentials take as long as products. Registers: what ptxas needs for no spills, builders
+/// included. FinerTiles: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
 template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
-  add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::in_turns>,
+  add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::ping_pong>,
                     ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184, TileOrder::one_by_one>>(rows, {0.656F, 0.8F});
   add_choosing_rows<ForwardShape<T, kForm, 128, 128, 2, 128, 72, 216>,
                     ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrder::one_by_one, 4>>(rows, {0.815F, 0.9F});

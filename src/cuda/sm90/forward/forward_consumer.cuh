@@ -7,9 +7,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-constexpr float kRescaleThreshold = 8;  // in powers of two that the running maximum may lag behind
-constexpr int kTilesToLook = 4;         // for maxima in any case, the first ones of a row tile
-constexpr float kLargestSum = 1 << 15;  // of what a thread has of a tile's row, under a maximum that is taken to stay
+constexpr float kRescaleThreshold = 8;  // by which power of two the running maximum may lag behind
+constexpr int kTilesToLook = 4;         // the first tiles of a row tile, where maxima are always looked for
+constexpr float kLargestSum = 1 << 15;  // a thread's sum over a tile's row, above which a settled maximum is too small
 
 /// A warpgroup of the forward: scores, softmax, output.
 template <class Shape>
@@ -38,13 +38,13 @@ class ForwardConsumer : RowConsumer<Shape> {
   }
 
  private:
-  /// Warpgroups ask for their products one after the other, so that one computes exponentials while the other
+  /// Ping-pong: warpgroups issue their products one after the other, so that one computes exponentials while the other
   /// multiplies.
   __device__ __forceinline__ void await_turn() {
-    if constexpr (Shape::kTakesTurns) named_barrier(1 + group_, 2 * 128);
+    if constexpr (Shape::kPingPongs) named_barrier(1 + group_, 2 * 128);
   }
   __device__ __forceinline__ void pass_turn() {
-    if constexpr (Shape::kTakesTurns) named_barrier_arrive(1 + (group_ + 1) % Shape::kGroups, 2 * 128);
+    if constexpr (Shape::kPingPongs) named_barrier_arrive(1 + (group_ + 1) % Shape::kGroups, 2 * 128);
   }
 
   __device__ __forceinline__ void begin_rows(float (&o)[kOutputs]) {
@@ -89,7 +89,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_last_values(o, p);
   }
 
-  /// Of the next tile, whose K is let go; `meanwhile` while they are multiplied.
+  /// Scores of the next tile, whose K is released; meanwhile() runs during the product.
   template <class Body>
   __device__ __forceinline__ void find_scores(float (&s)[kScores], const Body& meanwhile) {
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
@@ -102,7 +102,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     keys_.advance();
   }
 
-  /// A tile of which the group's rows see nothing.
+  /// Skips a tile of which the group's rows see nothing.
   __device__ __forceinline__ void pass_tile() {
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
     release(&shared_.k_empty[keys_.slot]);
@@ -112,7 +112,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     values_.advance();
   }
 
-  /// Nothing is left to be computed meanwhile.
+  /// The product of the last tile, with nothing left to compute during it.
   __device__ __forceinline__ void multiply_last_values(float (&o)[kOutputs], const std::uint32_t (&p)[kSteps][4]) {
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     pin(o);
@@ -124,7 +124,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     values_.advance();
   }
 
-  /// Rows of the result may take the place of the queries, which have all been read.
+  /// All products with the queries are done: results may take their place.
   __device__ __forceinline__ void end_queries() {
     if constexpr (Shape::kStagesResult) {
       staged_ = queries_.slot;
@@ -145,9 +145,9 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_last_values(o, p);
   }
 
-  /// Maxima are looked for until a tile raises none of the group's and every row has one. From then on they are taken
-  /// to stay, until the sums of a tile's probabilities say otherwise: a quarter less to do for a score, but K is held
-  /// longer, which short rows have no time for.
+  /// Maxima are looked for until a tile raises none of the group's and every row has one. From then on they count as
+  /// settled until the sum of a tile's probabilities shows that one was too small. That is a quarter less work for each
+  /// score, but K is held longer, which costs more than it saves in short rows.
   template <bool kMasked>
   __device__ __forceinline__ void next_tiles(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4], int tiles) {
 #pragma unroll 1
@@ -178,7 +178,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     add_sums(sum);
   }
 
-  /// kLooks: for maxima. K stays until nothing can ask for its scores again.
+  /// kLooks: looks for maxima. Where it does not, K is held until it is clear that its scores are not needed again.
   template <bool kMasked, bool kLooks>
   __device__ __forceinline__ void next_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4]) {
     float s[kScores];
@@ -202,7 +202,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     exponentiate(s, sum);
     pin(s);
     const bool repeats = !kLooks && any_in_group(sum[0] > kLargestSum || sum[1] > kLargestSum);
-    // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
+    // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     wgmma_wait<0>();
     pin(o);
@@ -216,12 +216,13 @@ class ForwardConsumer : RowConsumer<Shape> {
     add_sums(sum);
   }
 
-  /// The tile once more from its scores on, which are gone: its probabilities were too large under the maxima so far.
+  /// Computes the tile again from its scores on: its probabilities were too large under the settled maxima.
   template <bool kMasked>
   __device__ __forceinline__ void repeat_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4],
                                               std::uint32_t (&bits)[2], float (&sum)[2]) {
     float s[kScores];
-    // Each lane to itself: else the assembler keeps what all bits said the first time.
+    // A shuffle from each lane to itself, so that the assembler does not keep predicates of all bits from the first
+    // time.
 #pragma unroll
     for (int row = 0; kMasked && row < 2; ++row) bits[row] = __shfl_sync(~0U, bits[row], lane());
     wgmma_fence();
@@ -237,7 +238,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     maxima_ = Maxima::rising;
   }
 
-  /// Products are asked for by all warps of the group together.
+  /// Over the warpgroup, whose warps must issue the same products.
   __device__ __forceinline__ bool any_in_group(bool of_thread) {
     return __any_sync(~0U, named_barrier_any(1 + Shape::kGroups + group_, 128, of_thread));
   }
@@ -252,11 +253,12 @@ class ForwardConsumer : RowConsumer<Shape> {
     Base::template multiply_scores<Shape::kValueDim>(o, p, shared_.v[values_.slot]);
   }
 
-  /// Follows the maxima of the rows once they grew by more than the threshold; `factor` is what sums so far then shrink
-  /// by. A lagging maximum changes no result but for rounding, as numerator and denominator share it.
-  /// Says whether any of the warp's did, and keeps whether those of the thread are settled.
+  /// Raises the running maxima of the rows once they lag behind by more than the threshold, and says whether it did so
+  /// for any row of the warp; `factor` is what output and sums so far are to be multiplied by. A maximum that lags
+  /// behind only changes rounding: numerator and denominator share it. Also notes whether the thread's maxima are
+  /// settled.
   __device__ __forceinline__ bool raise_maximum(const float (&s)[kScores], float (&factor)[2]) {
-    // Two chains a row: one alone waits for itself.
+    // Two independent chains a row: each operation of one alone would wait for the one before.
     float chains[4] = {s[0], s[1], s[2], s[3]};
 #pragma unroll
     for (int i = 4; i < kScores; ++i) chains[i % 4] = fmaxf(chains[i % 4], s[i]);
@@ -325,7 +327,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     }
   }
 
-  /// Once the copy engine has read the results that lie there.
+  /// Releases the buffer of Q that results lie in, once the copy engine has read them.
   __device__ __forceinline__ void let_go_of_rows() {
     if (!Shape::kStagesResult || staged_ < 0) return;
     if (lane() == 0) {
@@ -349,11 +351,11 @@ class ForwardConsumer : RowConsumer<Shape> {
 
   const ForwardArguments& arguments_;
   const CUtensorMap* o_;
-  int staged_ = -1;  // the buffer of Q whose place results have taken
+  int staged_ = -1;  // the buffer of Q that results lie in; -1: none
   float maximum_[2], sum_[2];
   Maxima maxima_;      // of the group
-  int tiles_to_look_;  // before anybody asks
-  bool unsettled_;     // whether the thread's maxima rose, or are of no score yet
+  int tiles_to_look_;  // before the group asks whether they are settled
+  bool unsettled_;     // a maximum of the thread rose in the last tile, or is still −∞
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -11,10 +11,10 @@ struct ForwardArguments : RowArguments {
   int value_dim;
 };
 
-/// How the tiles of a row tile follow each other: the products of one overlap the softmax of the next, warpgroups ask
-/// for products in turns besides, or one tile ends before the next begins, which takes the least work and registers and
-/// suits short rows.
-enum class TileOrder { overlapping, in_turns, one_by_one };
+/// How the tiles of a row tile follow each other. overlapping: the products of one run during the softmax of the next.
+/// ping_pong: besides, one warpgroup multiplies while another computes its softmax. one_by_one: a tile ends before the
+/// next begins, which takes the least work and registers and is fastest where rows are short.
+enum class TileOrder { overlapping, ping_pong, one_by_one };
 
 /// kTileStages: buffers of K, and of V.
 template <class T, MaskForm kForm_, int kHeadDim_, int kValueDim_, int kGroups_, int kColumns_, int kProducerRegisters_,
@@ -27,10 +27,11 @@ struct ForwardShape {
   static constexpr int kQueryStages = kHeadDim > 128 ? 1 : 2, kKeyStages = kTileStages_, kValueStages = kTileStages_,
                        kBuilderWarps = 2, kBitSlots = 4, kMaskAtOnce = kColumns;
   static constexpr TileOrder kOrder = kOrder_;
-  static constexpr bool kTakesTurns = kOrder == TileOrder::in_turns, kReadsOutputGradient = false;
-  /// A warpgroup leaves out a tile of which its rows see nothing.
+  static constexpr bool kPingPongs = kOrder == TileOrder::ping_pong, kReadsOutputGradient = false;
+  /// A warpgroup skips a tile of which its own rows see nothing.
   static constexpr bool kSkipsHidden = kOrder == TileOrder::one_by_one && kGroups > 1;
-  /// Rows of the result leave through the buffer of Q, which then waits for them: where there is another one.
+  /// Rows of the result leave through the buffer of Q. It cannot be filled again until they have left, so only with
+  /// two.
   static constexpr bool kStagesResult = kQueryStages > 1;
   static constexpr int kBlocks = kGroups == 1 ? 2 : 1;  // on a multiprocessor
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);

@@ -12,23 +12,24 @@ namespace {
 
 /// Registers: what ptxas needs for no spills.
 template <class T, MaskForm kForm>
-using Shape = WovenShape<T, kForm, kWovenHeadDim, 32, 224>;
+using Shape = FusedShape<T, kForm, kFusedHeadDim, 32, 224>;
 
-/// Long stretches seldom begin anew; short ones are shared out more evenly, so that each block has several.
-constexpr int kLongestStretch = 16, kStretchesOfBlock = 8;
+/// Long segments keep more of their tiles in shared memory from one position to the next; short ones spread more evenly
+/// over the blocks, each of which is to have several.
+constexpr int kLongestSegment = 16, kSegmentsOfBlock = 8;
 
-/// Of a multiprocessor; each block takes 1 KB more than it asks for.
+/// Shared memory of a multiprocessor; each block takes 1 KB more than it asks for.
 constexpr int kMultiprocessorMemory = 228 << 10;
 
 template <class Shape>
-void launch_shape(const BackwardTensors& tensors, WovenArguments arguments, cudaStream_t stream) {
-  static_assert(Shape::kBlocks * (sizeof(WovenMemory<Shape>) + (1 << 10)) <= kMultiprocessorMemory);
-  const int heads = arguments.stretches.heads, blocks = multiprocessors() * Shape::kBlocks;
+void launch_shape(const BackwardTensors& tensors, FusedArguments arguments, cudaStream_t stream) {
+  static_assert(Shape::kBlocks * (sizeof(FusedMemory<Shape>) + (1 << 10)) <= kMultiprocessorMemory);
+  const int heads = arguments.segments.heads, blocks = multiprocessors() * Shape::kBlocks;
   const auto all = static_cast<std::int64_t>(heads) * arguments.positions;
-  arguments.at_once =
-      static_cast<int>(std::clamp<std::int64_t>(all / (blocks * kStretchesOfBlock), 1, kLongestStretch));
-  arguments.stretches.tiles = (arguments.positions + arguments.at_once - 1) / arguments.at_once;
-  const int items = arguments.stretches.all_tiles();
+  arguments.segment_positions =
+      static_cast<int>(std::clamp<std::int64_t>(all / (blocks * kSegmentsOfBlock), 1, kLongestSegment));
+  arguments.segments.tiles = (arguments.positions + arguments.segment_positions - 1) / arguments.segment_positions;
+  const int items = arguments.segments.all_tiles();
   if (items == 0) return;
   const CUtensorMap q = make_tensor_map("backward: q", tensors.q, Shape::kRows);
   const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
@@ -37,26 +38,26 @@ void launch_shape(const BackwardTensors& tensors, WovenArguments arguments, cuda
   const CUtensorMap grad_q = make_tensor_map("backward: grad_q", tensors.grad_q, kUnitRows);
   const CUtensorMap grad_k = make_tensor_map("backward: grad_k", tensors.grad_k, kUnitRows);
   const CUtensorMap grad_v = make_tensor_map("backward: grad_v", tensors.grad_v, kUnitRows);
-  launch<WovenMemory<Shape>>("backward: woven", woven_kernel<Shape>, std::min(items, blocks), Shape::kThreads, stream,
+  launch<FusedMemory<Shape>>("backward: fused", fused_kernel<Shape>, std::min(items, blocks), Shape::kThreads, stream,
                              q, k, v, grad_o, grad_q, grad_k, grad_v, arguments);
 }
 
 }  // namespace
 
 template <MaskForm kForm>
-void launch_woven(const Plan& plan, const BackwardTensors& tensors, const TileMapView& rows, const TileMapView& columns,
+void launch_fused(const Plan& plan, const BackwardTensors& tensors, const TileMapView& rows, const TileMapView& columns,
                   const TileChoice& choice, const BackwardWorkspace& workspace, int* next_item, cudaStream_t stream) {
   const Problem& problem = plan.problem();
-  WovenArguments arguments{};
+  FusedArguments arguments{};
   arguments.statistics = workspace.rows;
   arguments.query_heads = static_cast<int>(problem.query_heads);
   arguments.kv_heads = static_cast<int>(problem.kv_heads);
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
   arguments.scale = problem.softmax_scale();
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
-  arguments.positions = std::max(rows.row_tiles, columns.row_tiles);
-  arguments.stretches.heads = static_cast<int>(problem.batch * problem.kv_heads);
-  arguments.stretches.side_by_side = arguments.kv_heads;  // as their rows lie in memory
+  arguments.positions = std::max(rows.outer_tiles, columns.outer_tiles);
+  arguments.segments.heads = static_cast<int>(problem.batch * problem.kv_heads);
+  arguments.segments.side_by_side = arguments.kv_heads;  // as their rows lie in memory
   arguments.rows = rows;
   arguments.columns = columns;
   arguments.mask = mask_view(PlanAccess::device(plan).mask);
@@ -68,10 +69,10 @@ void launch_woven(const Plan& plan, const BackwardTensors& tensors, const TileMa
     launch_shape<Shape<__half, kForm>>(tensors, arguments, stream);
 }
 
-template void launch_woven<MaskForm::intervals>(const Plan&, const BackwardTensors&, const TileMapView&,
+template void launch_fused<MaskForm::intervals>(const Plan&, const BackwardTensors&, const TileMapView&,
                                                 const TileMapView&, const TileChoice&, const BackwardWorkspace&, int*,
                                                 cudaStream_t);
-template void launch_woven<MaskForm::bits>(const Plan&, const BackwardTensors&, const TileMapView&, const TileMapView&,
+template void launch_fused<MaskForm::bits>(const Plan&, const BackwardTensors&, const TileMapView&, const TileMapView&,
                                            const TileChoice&, const BackwardWorkspace&, int*, cudaStream_t);
 
 }  // namespace flashmask::cuda::sm90

@@ -8,14 +8,14 @@
 
 namespace flashmask::cuda::sm90 {
 
-inline constexpr int kWovenHeadDim = 128;
-inline constexpr TileShape kWovenTile{64, 64};
+inline constexpr int kFusedHeadDim = 128;
+inline constexpr TileShape kFusedTile{64, 64};
 
-/// All gradients of heads of up to kWovenHeadDim in one launch (woven_kernel.cuh), each sum in one order: the fastest
-/// backward where rows are short. `rows`, `columns`: maps of kWovenTile by rows and by columns of tiles. The statistics
+/// All gradients of heads of up to kFusedHeadDim in one launch (fused_kernel.cuh), each sum in one order: the fastest
+/// backward where rows are short. `rows`, `columns`: maps of kFusedTile by rows and by columns of tiles. The statistics
 /// of rows are in the workspace; `next_item` is 0.
 template <MaskForm kForm>
-void launch_woven(const Plan& plan, const BackwardTensors& tensors, const TileMapView& rows, const TileMapView& columns,
+void launch_fused(const Plan& plan, const BackwardTensors& tensors, const TileMapView& rows, const TileMapView& columns,
                   const TileChoice& choice, const BackwardWorkspace& workspace, int* next_item, cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90

@@ -6,17 +6,17 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warpgroup: sums over tiles as they are posted, of row tiles and of key tiles in turns. Each step finds its
-/// probabilities anew, so that registers hold the sums of one side only.
+/// One warpgroup: sums over the tiles of the steps as they are posted, for row tiles and key tiles alternately. Each
+/// step computes its probabilities again, so that registers hold the sums of only one side.
 template <class Shape>
-class WovenConsumer {
+class FusedConsumer {
   using T = typename Shape::Element;
   using Gradient = float[Shape::kHeadDim / 2];
   using Scores = float[32];
   static constexpr int kPanelBytes = 64 * kPanel * 2;
 
  public:
-  __device__ __forceinline__ WovenConsumer(WovenMemory<Shape>& shared, const WovenArguments& arguments,
+  __device__ __forceinline__ FusedConsumer(FusedMemory<Shape>& shared, const FusedArguments& arguments,
                                            const CUtensorMap* grad_q, const CUtensorMap* grad_k,
                                            const CUtensorMap* grad_v)
       : shared_(shared), arguments_(arguments), grad_q_(grad_q), grad_k_(grad_k), grad_v_(grad_v) {}
@@ -37,7 +37,7 @@ class WovenConsumer {
   static __device__ __forceinline__ int lane() { return lane_index(); }
   static __device__ __forceinline__ int warp() { return __shfl_sync(~0U, threadIdx.x % 128 / 32, 0); }
 
-  __device__ __forceinline__ const WovenStep& await_step() {
+  __device__ __forceinline__ const FusedStep& await_step() {
     barrier_wait(&shared_.full[step_.slot], step_.phase);
     return shared_.steps[step_.slot];
   }
@@ -58,7 +58,7 @@ class WovenConsumer {
     Gradient grad_q;
     clear(grad_q);
     for (;;) {
-      const WovenStep step = await_step();
+      const FusedStep step = await_step();
       if (step.visits) add_rows(grad_q, step);
       end_step();
       if (!step.last) continue;
@@ -72,7 +72,7 @@ class WovenConsumer {
     clear(grad_k);
     clear(grad_v);
     for (;;) {
-      const WovenStep step = await_step();
+      const FusedStep step = await_step();
       if (step.visits) add_keys(grad_k, grad_v, step);
       end_step();
       if (!step.last) continue;
@@ -83,7 +83,7 @@ class WovenConsumer {
   }
 
   /// grad_q += grad_s k
-  __device__ __forceinline__ void add_rows(Gradient& grad_q, const WovenStep& step) {
+  __device__ __forceinline__ void add_rows(Gradient& grad_q, const FusedStep& step) {
     Scores s, grad_p;
     std::uint32_t grad_s[4][4];
     const auto &queries = shared_.pairs[step.query_pair], &keys = shared_.pairs[step.key_pair];
@@ -99,7 +99,7 @@ class WovenConsumer {
     }
     std::uint32_t masked[2];
     if (step.masked) {
-      using Bits = TileBits<Shape::kRows>;
+      using Bits = FragmentBits<Shape::kRows>;
       const std::uint32_t* words = shared_.masks[mask_.slot].of_rows.words + lane() % 4 * Bits::kPitch + row;
       masked[0] = words[0];
       masked[1] = words[8];
@@ -120,8 +120,8 @@ class WovenConsumer {
     pin(grad_q);
   }
 
-  /// grad_v += pᵀ grad_o, grad_k += grad_sᵀ q. Registers are short: probabilities are read back from their packed form.
-  __device__ __forceinline__ void add_keys(Gradient& grad_k, Gradient& grad_v, const WovenStep& step) {
+  /// grad_v += pᵀ grad_o, grad_k += grad_sᵀ q. To save registers, probabilities are unpacked again.
+  __device__ __forceinline__ void add_keys(Gradient& grad_k, Gradient& grad_v, const FusedStep& step) {
     Scores s, grad_p;
     std::uint32_t p[4][4], grad_s[4][4];
     const auto &queries = shared_.pairs[step.query_pair], &keys = shared_.pairs[step.key_pair];
@@ -135,8 +135,8 @@ class WovenConsumer {
     load_pairs(lse_log2, shared_.statistics[step.query_pair][0]);
     wgmma_wait<1>();
     pin(s);
-    if (step.masked) hide_turned(s, masked);
-    exponentiate_turned(s, arguments_.scale_log2, lse_log2);
+    if (step.masked) hide_transposed(s, masked);
+    exponentiate_transposed(s, arguments_.scale_log2, lse_log2);
     pack_all<T>(p, s);
     pin(grad_v);
     wgmma_fence();
@@ -145,7 +145,7 @@ class WovenConsumer {
     wgmma_wait<1>();
     pin(grad_p);
     unpack_all<T>(s, p);
-    differentiate_turned(grad_p, s, dots);
+    differentiate_transposed(grad_p, s, dots);
     pack_all<T>(grad_s, grad_p);
     pin(grad_k);
     wgmma_fence();
@@ -160,9 +160,9 @@ class WovenConsumer {
     multiply_tiles<T, Shape::kHeadDim, kPanelBytes, kPanelBytes>(s, shared_address(rows), columns);
   }
 
-  /// A warp's rows by the copy engine, unit by unit: what is left of the rows that there are not is left out.
+  /// Stores a warp's rows by the copy engine, unit by unit, which leaves out rows past the tensor's end.
   __device__ __forceinline__ void store(const Gradient& gradient, float factor, const CUtensorMap* to,
-                                        const WovenStep& step) {
+                                        const FusedStep& step) {
     const int row = step.tile * 64 + warp() * 2 * kUnitRows;
 #pragma unroll
     for (int unit = 0; unit < Shape::kHeadDim / kPanel * 2; ++unit) {
@@ -191,8 +191,8 @@ class WovenConsumer {
     }
   }
 
-  WovenMemory<Shape>& shared_;
-  const WovenArguments& arguments_;
+  FusedMemory<Shape>& shared_;
+  const FusedArguments& arguments_;
   const CUtensorMap *grad_q_, *grad_k_, *grad_v_;
   RingPosition<Shape::kSteps> step_;
   RingPosition<Shape::kMasks> mask_;

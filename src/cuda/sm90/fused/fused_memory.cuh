@@ -12,17 +12,17 @@
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
 
-/// What the warps of the woven kernel share: what a launch is about, shared memory and its barriers, steps.
+/// What the warps of the fused kernel share: what a launch is about, shared memory and its barriers, steps.
 namespace flashmask::cuda::sm90 {
 
-struct WovenArguments {
-  RowStatistics statistics;
+struct FusedArguments {
+  BackwardStatistics statistics;
   int query_heads, kv_heads;
   int head_ratio;           // query heads that share a key head
   float scale, scale_log2;  // the softmax's; · log2(e)
   int positions;            // row tiles, or key tiles where these are more
-  int at_once;              // positions of a stretch
-  Sections stretches;       // of key heads
+  int segment_positions;    // positions of a segment
+  Sections segments;        // of key heads
   TileMapView rows, columns;
   MaskView mask;
   int* next_item;  // 0 at the start of a launch
@@ -30,7 +30,7 @@ struct WovenArguments {
 };
 
 template <class T, MaskForm kForm_, int kHeadDim_, int kProducerRegisters_, int kConsumerRegisters_>
-struct WovenShape {
+struct FusedShape {
   using Element = T;
   static constexpr MaskForm kForm = kForm_;
   static constexpr int kHeadDim = kHeadDim_, kRows = 64, kColumns = 64;
@@ -47,7 +47,7 @@ struct WovenShape {
 enum class Sum : int { none, of_rows, of_keys };
 
 /// A tile, and what it adds to.
-struct alignas(16) WovenStep {
+struct alignas(16) FusedStep {
   Sum sum;                // none: there are no more steps
   int batch, head, tile;  // whose sum: a query head's row tile, or a key head's key tile
   int row_tile, column_tile;
@@ -62,20 +62,20 @@ constexpr int kUnitRows = 8, kUnitBytes = kUnitRows * kPanel * 2;  // what a war
 
 /// A pair is Q and the gradient of O of a row tile, with its statistics, or K and V of a key tile.
 template <class Shape>
-struct WovenMemory {
+struct FusedMemory {
   alignas(1024) std::uint8_t pairs[Shape::kPairs][2][Shape::kTileBytes];
   alignas(1024) std::uint8_t results[Shape::kConsumerWarps][Shape::kUnits][kUnitBytes];
   alignas(16) float statistics[Shape::kPairs][2][64];
   union {
-    TileBits<Shape::kRows> of_rows;
+    FragmentBits<Shape::kRows> of_rows;
     typename Shape::Mask::Memory of_keys;
   } masks[Shape::kMasks];
-  WovenStep steps[Shape::kSteps];
+  FusedStep steps[Shape::kSteps];
   std::uint64_t posted[Shape::kSteps], full[Shape::kSteps], done[Shape::kSteps];
 };
 
 template <class Shape>
-__device__ __forceinline__ void init_barriers(WovenMemory<Shape>& shared) {
+__device__ __forceinline__ void init_barriers(FusedMemory<Shape>& shared) {
   for (int i = 0; i < Shape::kSteps; ++i) {
     barrier_init(&shared.posted[i], 1);
     barrier_init(&shared.full[i], 2);  // its tiles and its mask
@@ -84,9 +84,10 @@ __device__ __forceinline__ void init_barriers(WovenMemory<Shape>& shared) {
   barrier_init_fence();
 }
 
-/// Until consumers have ended a step, which is one of the last kSteps; steps count from 0.
+/// Waits until consumers have ended a step, one of the last kSteps. Steps count from 0; those before are taken as
+/// ended.
 template <class Shape>
-__device__ __forceinline__ void await_end(WovenMemory<Shape>& shared, int step) {
+__device__ __forceinline__ void await_end(FusedMemory<Shape>& shared, int step) {
   if (step >= 0) barrier_wait(&shared.done[step % Shape::kSteps], step / Shape::kSteps % 2);
 }
 

@@ -4,23 +4,23 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: takes stretches of positions from the counter, posts the steps of each position, first those of its row
-/// tile, then those of its key tile, and copies what is not in shared memory still.
+/// One warp: takes segments of positions from the counter and posts the steps of each position, first those of its row
+/// tile, then those of its key tile. It copies the tiles of a step that are not in shared memory from earlier steps.
 template <class Shape>
-class WovenProducer {
+class FusedProducer {
  public:
-  __device__ __forceinline__ WovenProducer(WovenMemory<Shape>& shared, const WovenArguments& arguments,
+  __device__ __forceinline__ FusedProducer(FusedMemory<Shape>& shared, const FusedArguments& arguments,
                                            const CUtensorMap* q, const CUtensorMap* k, const CUtensorMap* v,
                                            const CUtensorMap* grad_o)
       : shared_(shared), arguments_(arguments), q_(q), k_(k), v_(v), grad_o_(grad_o) {}
 
   __device__ __forceinline__ void run() {
-    const int items = arguments_.stretches.all_tiles();
+    const int items = arguments_.segments.all_tiles();
     for (int item = blockIdx.x; item < items; item = next_item()) {
-      const SectionTile stretch = arguments_.stretches.tile(item);
-      const int first = stretch.tile * arguments_.at_once;
-      weave(stretch.section, stretch.head % arguments_.kv_heads, first,
-            min(first + arguments_.at_once, arguments_.positions));
+      const SectionTile segment = arguments_.segments.tile(item);
+      const int first = segment.tile * arguments_.segment_positions;
+      post_segment(segment.section, segment.head % arguments_.kv_heads, first,
+                   min(first + arguments_.segment_positions, arguments_.positions));
     }
     next_ = {};
     post();
@@ -35,11 +35,11 @@ class WovenProducer {
     return __shfl_sync(~0U, item, 0);
   }
 
-  __device__ __forceinline__ void weave(int batch, int kv_head, int first, int end) {
+  __device__ __forceinline__ void post_segment(int batch, int kv_head, int first, int end) {
     const int first_head = kv_head * arguments_.head_ratio, end_head = first_head + arguments_.head_ratio;
 #pragma unroll 1
     for (int at = first; at < end; ++at) {
-      if (at < arguments_.rows.row_tiles) {
+      if (at < arguments_.rows.outer_tiles) {
 #pragma unroll 1
         for (int head = first_head; head < end_head; ++head) {
           begin(Sum::of_rows, batch, head, at);
@@ -47,7 +47,7 @@ class WovenProducer {
           finish();
         }
       }
-      if (at < arguments_.columns.row_tiles) {
+      if (at < arguments_.columns.outer_tiles) {
         begin(Sum::of_keys, batch, kv_head, at);
 #pragma unroll 1
         for (int head = first_head; head < end_head; ++head) add_steps(arguments_.columns, head);
@@ -60,9 +60,9 @@ class WovenProducer {
     next_ = {sum, batch, head, tile, 0, 0, 0, 0, 0, false, false, false};
   }
 
-  /// A step is posted once it is known whether another one follows.
+  /// Posts a step only when the next one is found, because a step says whether it is the last of its sum.
   __device__ __forceinline__ void add_steps(const TileMapView& map, int head) {
-    const MapRow<> list(map, next_.batch, head, next_.tile);
+    const TileList<> list(map, next_.batch, head, next_.tile);
     list.for_each_marked_tile(lane(), [&](int other, bool masked) {
       if (next_.visits) post();
       const bool of_rows = next_.sum == Sum::of_rows;
@@ -98,11 +98,11 @@ class WovenProducer {
     ++step_;
   }
 
-  /// Where the step's tiles are, or will be.
+  /// Finds the buffers of the step's tiles, or makes room for them.
   __device__ __forceinline__ void find_pairs(bool& copies_queries, bool& copies_keys) {
-    const int queries = flat_head() * arguments_.rows.row_tiles + next_.row_tile;
+    const int queries = flat_head() * arguments_.rows.outer_tiles + next_.row_tile;
     const int kv_head = next_.batch * arguments_.kv_heads + query_head_ / arguments_.head_ratio;
-    const int keys = ~(kv_head * arguments_.columns.row_tiles + next_.column_tile);
+    const int keys = ~(kv_head * arguments_.columns.outer_tiles + next_.column_tile);
     int query_pair = find(queries), key_pair = find(keys);
     copies_queries = query_pair < 0;
     if (copies_queries) query_pair = make_room(queries, key_pair);
@@ -115,12 +115,12 @@ class WovenProducer {
 
   __device__ __forceinline__ int flat_head() const { return next_.batch * arguments_.query_heads + query_head_; }
 
-  /// -1: nowhere.
+  /// The pair that has a tile; -1: none.
   __device__ __forceinline__ int find(int tile) const {
     return __ffs(__ballot_sync(~0U, lane() < Shape::kPairs && last_used_ >= 0 && tile_ == tile)) - 1;
   }
 
-  /// In place of the pair that was used longest ago.
+  /// Gives a tile the place of the pair that was used longest ago, other than `kept`.
   __device__ __forceinline__ int make_room(int tile, int kept) {
     const int used = lane() < Shape::kPairs && lane() != kept ? last_used_ : step_;
     const int first = __reduce_min_sync(~0U, used), oldest = __ffs(__ballot_sync(~0U, used == first)) - 1;
@@ -147,14 +147,14 @@ class WovenProducer {
     copy_rows<Shape::kColumns, Shape::kHeadDim>(pair[1], v_, full, row, head, next_.batch);
   }
 
-  WovenMemory<Shape>& shared_;
-  const WovenArguments& arguments_;
+  FusedMemory<Shape>& shared_;
+  const FusedArguments& arguments_;
   const CUtensorMap *q_, *k_, *v_, *grad_o_;
   // Of the pair of the lane's number:
   int tile_ = 0;        // a row tile of all heads, from 0 on, or a key tile, from -1 down
   int last_used_ = -1;  // by which step; -1: by none yet
   int step_ = 0;        // that is posted next
-  WovenStep next_;
+  FusedStep next_;
   int query_head_ = 0;  // of next_
 };
 

@@ -9,8 +9,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// ColumnIntervals' counterpart for a mask of cells: the producer has the copy engine bring the words of a tile's cells
-/// with its rows. It calls copy(), of a tile of a stage whose barrier expects kCopiedBytes; consumers call load().
+/// The same from a mask of cells. The producer calls copy() for a tile, and the copy engine brings the words of its
+/// cells with its rows: kCopiedBytes more on the barrier of the stage. Consumers call load().
 template <int kRows, int kColumns, int kStages>
 class ColumnBits {
   static constexpr int kCellRows = kRows / kCellSize, kCellColumns = kColumns / kCellSize;
@@ -23,7 +23,7 @@ class ColumnBits {
     std::uint32_t cells[kStages][kCellColumns][kCellRows][kWordsOfColumns];
   };
 
-  /// By a warp.
+  /// Called by all lanes of a warp.
   static __device__ __forceinline__ void copy(Memory& memory, const MaskView& mask, const MaskedTile& tile,
                                               std::uint64_t* barrier) {
     const int lane = lane_index();
@@ -43,7 +43,7 @@ class ColumnBits {
     find_words(words, memory_.cells[tile.stage][own_keys_ / kCellSize][0] + own_keys_ % kCellSize);
   }
 
-  /// The words of a tile's one cell, by a warp that reads them for others.
+  /// The words of a tile's one cell, which one warp reads for the others.
   class Keys {
     static_assert(kCellRows * kCellColumns == 1);
     static constexpr int kOwn = kWordsOfColumns / 32;
@@ -64,14 +64,14 @@ class ColumnBits {
     std::uint32_t words_[kOwn];
   };
 
-  /// Of what Keys stored; `own_keys`: where the warp's 16 begin in the tile.
+  /// From what Keys stored; `own_keys`: the first of the warp's 16 keys, counted from the tile's first.
   static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const Memory& memory, int own_keys,
                                                     int) {
     find_words(words, memory.cells[0][0][0] + own_keys);
   }
 
  private:
-  /// A byte of each word of 32 rows.
+  /// Takes the thread's byte of each word of 32 rows.
   static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const std::uint32_t* cells) {
     const int lane = lane_index();
     const std::uint32_t* of_key = cells + lane / 4;

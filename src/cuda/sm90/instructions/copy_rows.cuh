@@ -6,7 +6,7 @@ namespace flashmask::cuda::sm90 {
 
 constexpr int kPanel = 64;  // elements of a row that one copy and one swizzle cover
 
-/// Rows [row, row + kRows) of one head: a panel of 64 columns after the other.
+/// Copies rows [row, row + kRows) of one head, a panel of 64 columns after the other.
 template <int kRows, int kDim, Reads kReads = Reads::again>
 __device__ __forceinline__ void copy_rows(std::uint8_t* destination, const CUtensorMap* map, std::uint64_t* barrier,
                                           int row, int head, int batch) {
@@ -15,7 +15,7 @@ __device__ __forceinline__ void copy_rows(std::uint8_t* destination, const CUten
     copy_box<kReads>(destination + panel * kRows * kPanel * 2, map, barrier, panel * kPanel, head, row, batch);
 }
 
-/// The box of rows that a map describes, into the L2 cache.
+/// Brings the rows of the map's box into the L2 cache.
 template <int kDim>
 __device__ __forceinline__ void prefetch_rows(const CUtensorMap* map, int row, int head, int batch) {
 #pragma unroll

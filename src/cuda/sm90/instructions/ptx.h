@@ -75,7 +75,7 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
 
 constexpr std::uint64_t kEvictFirst = 0x12F0000000000000;  // as createpolicy.fractional makes it
 
-/// Whether blocks read a piece of global memory again soon: what is read once leaves the L2 cache first.
+/// Whether blocks read a piece of global memory again soon. What is read once is the first to leave the L2 cache.
 enum class Reads { again, once };
 
 /// Copies the box at (x, y, z, w), innermost first, to `destination` and counts its bytes on the barrier. What lies out
@@ -134,10 +134,10 @@ __device__ __forceinline__ void store_box(const CUtensorMap* map, const void* so
 /// Ends a group of what this thread asked of store_bytes() and store_box().
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/// Until all groups of this thread lie in global memory.
+/// Waits until all groups of this thread lie in global memory.
 __device__ __forceinline__ void await_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-/// Until all groups of this thread but the last `kPending` have been read from shared memory.
+/// Waits until all groups of this thread but the last `kPending` have been read from shared memory.
 template <int kPending = 0>
 __device__ __forceinline__ void await_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
@@ -163,23 +163,24 @@ __device__ __forceinline__ void store_matrices(std::uint32_t address, const std:
                : "memory");
 }
 
-/// Before the copy engine reads global memory that this thread knows to be written from load_acquire().
+/// To be called before the copy engine reads global memory that, as load_acquire() told this thread, others have
+/// written.
 __device__ __forceinline__ void fence_loads_for_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-/// Of a number in global memory that other blocks change. What they wrote before is there afterwards.
+/// Reads a number that other blocks change. What they wrote before they changed it is visible from then on.
 __device__ __forceinline__ int load_acquire(const int* address) {
   int value;
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
 
-/// Adds to four numbers in global memory, aligned to 16 bytes; in no order among threads.
+/// Adds to four numbers in global memory, aligned to 16 bytes. Additions of several threads have no fixed order.
 __device__ __forceinline__ void add_to_global(float* address, float a, float b, float c, float d) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");
 }
 
-/// The cache need not write these 128 bytes of global memory, aligned to as many: what they hold is undefined then.
+/// Spares the L2 cache writing these 128 aligned bytes to memory; what they hold is undefined afterwards.
 __device__ __forceinline__ void discard_line(void* address) {
   asm volatile("discard.global.L2 [%0], 128;" ::"l"(address) : "memory");
 }

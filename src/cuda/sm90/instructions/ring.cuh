@@ -4,7 +4,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// Where a ring stands. Producers begin in the phase that lets their first waits pass.
+/// Which slot of a ring comes next, and the parity of its barrier's phase. Producers wait for the opposite parity, so
+/// that their first waits pass.
 template <int kSlots>
 struct RingPosition {
   int slot = 0;

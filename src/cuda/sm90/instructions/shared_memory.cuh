@@ -9,8 +9,8 @@ namespace flashmask::cuda::sm90 {
 
 constexpr int kSharedMemory = 227 << 10;  // that a block may have
 
-/// What the warps of a block share, by all its threads: init_barriers() has run, and the maps that it copies by are on
-/// their way, those that are not null.
+/// The block's shared memory, for all its threads to call first: runs init_barriers(), and prefetches the tensor maps
+/// that are not null.
 template <class Memory>
 __device__ __forceinline__ Memory& begin_sharing(std::initializer_list<const CUtensorMap*> maps) {
   static_assert(sizeof(Memory) <= kSharedMemory);

@@ -8,10 +8,10 @@ namespace flashmask::cuda::sm90 {
 
 constexpr int kWarpRows = 16;  // of a warpgroup's 64
 
-/// A warp's rows of a warpgroup's results, the thread's own times their factors: through shared memory with the swizzle
-/// of wgmma, `panel_bytes` from one panel of 64 columns to the next, to row `first` of a head. `panels` is where the
-/// group's rows begin in the first of them. Groups of the copy engine's stores: one, of lane 0. The map's boxes have
-/// kWarpRows rows.
+/// Stores a warpgroup's 64 rows of results, each times its factor, from row `first` of a head on; each warp does its
+/// own kWarpRows. They go through shared memory in wgmma's swizzle: `panels` is where the group's rows begin in the
+/// first panel of 64 columns, and panels lie `panel_bytes` apart. Lane 0 of each warp commits one group of stores. The
+/// map's boxes have kWarpRows rows.
 template <class T, int kCount>
 __device__ __forceinline__ void store_rows_staged(const float (&d)[kCount], const float (&factor)[2],
                                                   std::uint8_t* panels, int panel_bytes, const CUtensorMap* map,

@@ -29,18 +29,18 @@ __device__ __forceinline__ void pin(float (&values)[kCount]) {
 }
 
 /// What a tile in shared memory looks like to wgmma: panels of 64 elements (128 bytes) a row, 128-byte swizzle,
-/// 1024-byte aligned. `stride` between groups of eight rows is 1024 bytes; `leading`, between panels, matters where
-/// rows are k only. The words apart: a step through a tile changes the low one alone, by an addition. Warps of a
-/// warpgroup keep it in uniform registers where their address is the same for all lanes, as the compiler sees it.
+/// 1024-byte aligned. `stride` between groups of eight rows is 1024 bytes; `leading`, between panels, matters only
+/// where rows are k. The two words are kept apart because a step through a tile changes only the low one, by an
+/// addition; it is in a uniform register where the compiler can see that the address is the same for all lanes.
 class TileDescriptor {
  public:
   __device__ __forceinline__ TileDescriptor(std::uint32_t address, std::uint32_t leading_bytes)
       : low_((leading_bytes >> 4) << 16 | (address & 0x3FFFF) >> 4) {
-    // Else the compiler keeps a descriptor a step over the whole loop.
+    // Keeps the compiler from computing the descriptors of all steps before the loop and holding them in registers.
     asm volatile("" : "+r"(low_));
   }
 
-  /// Of what lies `bytes` further on.
+  /// The descriptor of what lies `bytes` further on.
   __device__ __forceinline__ std::uint64_t at(std::uint32_t bytes) const {
     constexpr std::uint32_t kSwizzle128 = 1U << 30, kStride = 1024 >> 4;
     std::uint64_t descriptor;
@@ -52,7 +52,7 @@ class TileDescriptor {
   std::uint32_t low_;
 };
 
-/// products<T, N>::ss(d, a, b): a and b in shared memory, rows of 16 contiguous k; with kTurned, b has contiguous
+/// products<T, N>::ss(d, a, b): a and b in shared memory, rows of 16 contiguous k; with kTransposed, b has contiguous
 /// columns. products<T, N>::rs(d, a, b): a in registers, the packed accumulators of an earlier product, b in shared
 /// memory with contiguous columns.
 template <class T, int kColumns>
@@ -81,12 +81,12 @@ struct Products;
 #define FLASHMASK_PRODUCTS(T, type, columns, registers, p0, p1, p2, p3, p4, p5, ...)                                 \
   template <>                                                                                                        \
   struct Products<T, columns> {                                                                                      \
-    template <int kTurned = 0>                                                                                       \
+    template <int kTransposed = 0>                                                                                   \
     static __device__ __forceinline__ void ss(float (&d)[columns / 2], std::uint64_t a, std::uint64_t b, int add) {  \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " p2 ", 0; wgmma.mma_async.sync.aligned.m64n" #columns             \
                    "k16.f32." type "." type " {" registers "}, " p0 ", " p1 ", p, 1, 1, 0, " p3 ";}"                 \
                    : __VA_ARGS__                                                                                     \
-                   : "l"(a), "l"(b), "r"(add), "n"(kTurned));                                                        \
+                   : "l"(a), "l"(b), "r"(add), "n"(kTransposed));                                                    \
     }                                                                                                                \
     static __device__ __forceinline__ void rs(float (&d)[columns / 2], const std::uint32_t (&a)[4], std::uint64_t b, \
                                               int add) {                                                             \

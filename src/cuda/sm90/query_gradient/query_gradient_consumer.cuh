@@ -6,8 +6,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// A warpgroup of the gradient of q: probabilities p anew from the scores, their gradients from grad_o vᵀ, and the sum
-/// of grad_s k over the tiles.
+/// A warpgroup of the gradient of q: computes the probabilities p again from the scores, their gradients from grad_o
+/// vᵀ, and sums grad_s k over the tiles.
 template <class Shape>
 class QueryGradientConsumer : RowConsumer<Shape> {
   using Base = RowConsumer<Shape>;
@@ -87,7 +87,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     finish_tile(grad_s, s, grad_p);
   }
 
-  /// The products of a tile run behind that of the tile before.
+  /// The products of a tile are issued behind grad_s k of the last tile.
   template <bool kMasked>
   __device__ __forceinline__ void next_tile(float (&grad_q)[kGradients], std::uint32_t (&grad_s)[kSteps][4]) {
     float s[kScores], grad_p[kScores];
@@ -113,7 +113,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     finish_tile(grad_s, s, grad_p);
   }
 
-  /// Waits for the product of the tile before; `kPending` were asked for since.
+  /// Waits for grad_s k of the last tile, since which kPending products were issued.
   template <int kPending>
   __device__ __forceinline__ void finish_sum(float (&grad_q)[kGradients], std::uint64_t* keys_empty) {
     wgmma_wait<kPending>();
@@ -125,7 +125,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ void finish_tile(std::uint32_t (&grad_s)[kSteps][4], float (&p)[kScores],
                                               float (&grad_p)[kScores]) {
     pin(p);
-    // Has passed long ago: a branch here keeps the exponentials from sinking behind the wait for the product.
+    // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     wgmma_wait<0>();
     pin(grad_p);

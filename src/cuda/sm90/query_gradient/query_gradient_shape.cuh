@@ -6,15 +6,15 @@
 namespace flashmask::cuda::sm90 {
 
 struct QueryGradientArguments : RowArguments {
-  RowStatistics statistics;
+  BackwardStatistics statistics;
   void* grad_q;
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;  // strides in elements
   int head_dim;
   float scale;
 };
 
-/// Stages: buffers of Q with the output's gradient, of K and of V. kSharesRegisters: grad_p takes those of the grad_s
-/// before it, and is asked for only once that was multiplied.
+/// Stages: buffers of Q with the output's gradient, of K and of V. kSharesRegisters: grad_p reuses the registers of the
+/// last tile's grad_s, so that its product is issued only when that of grad_s is done.
 template <class T, MaskForm kForm_, int kHeadDim_, int kColumns_, int kQueryStages_, int kKeyStages_, int kValueStages_,
           int kProducerRegisters_, int kConsumerRegisters_, bool kSharesRegisters_>
 struct QueryGradientShape {

@@ -4,8 +4,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// Two warps, each every other masked tile, or one: bits in the order of accumulators. A slot is always the same one's,
-/// which cannot be further ahead of it than a phase of its barrier.
+/// One or two warps: bits of masked tiles in the order of accumulators. Two take every other tile each. A slot always
+/// belongs to the same warp, so that none can run ahead of a slot by more than one phase of its barrier.
 template <class Shape>
 class BitBuilder {
   static_assert(Shape::kBitSlots % Shape::kBuilderWarps == 0);
@@ -18,7 +18,7 @@ class BitBuilder {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       if (work.masked_tiles == 0) continue;
       const RowTile& tile = work.tile;
-      const MapRow row(arguments_.map, tile.batch, tile.head, tile.row_tile);
+      const TileList row(arguments_.map, tile.batch, tile.head, tile.row_tile);
       row.for_each_masked_tile(lane_, [&](int column_tile) {
         if (turn_ == 0) build_in_turn(tile, row.list, column_tile);
         turn_ = turn_ == 0 ? Shape::kBuilderWarps - 1 : turn_ - 1;
@@ -32,11 +32,11 @@ class BitBuilder {
     PartialTile<Shape::kForm, Shape::kRows, Shape::kColumns, Shape::kMaskAtOnce> partial(
         arguments_.mask, list, tile.row_tile * Shape::kRows, column_tile * Shape::kColumns);
     barrier_wait(&shared_.bits_empty[bits_.slot], bits_.phase ^ 1);
-    TileBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
+    FragmentBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
     partial.build(bits);
     __syncwarp();
     if constexpr (Shape::kSkipsHidden) {
-      // Who asks for every tile wants them computed.
+      // A plan that visits every tile computes every score: no group skips a tile then.
       const std::uint32_t hidden = arguments_.map.visit_all ? 0 : hidden_groups<Shape::kColumns>(bits);
       if (lane_ == 0) bits.hidden = hidden;
     }

@@ -42,11 +42,12 @@ class RowConsumer {
     multiply_packed<T, Shape::kColumns * kPanel * 2>(d, p, columns);
   }
 
-  /// Bits of the thread's two rows. Where the shape skips what is hidden, says whether all of the group's are masked.
+  /// Mask bits of the thread's two rows of a partial tile. True where the shape skips hidden tiles and none of the
+  /// group's rows sees anything of this one.
   __device__ __forceinline__ bool take_bits(std::uint32_t (&masked)[2]) {
     barrier_wait(&shared_.bits_full[bits_.slot], bits_.phase);
-    const TileBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
-    const std::uint32_t* words = bits.words + lane() % 4 * TileBits<Shape::kRows>::kPitch + row_;
+    const FragmentBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
+    const std::uint32_t* words = bits.words + lane() % 4 * FragmentBits<Shape::kRows>::kPitch + row_;
     masked[0] = words[0];
     masked[1] = words[8];
     bool hidden = false;

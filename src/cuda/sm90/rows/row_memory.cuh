@@ -15,9 +15,10 @@
 namespace flashmask::cuda::sm90 {
 
 constexpr int kWorkSlots = 2;
-// Behind a row tile of many tiles, the next one is taken when only so many of them are left to be copied.
+// The row tile after one of more than kManyTiles tiles is taken only when kTilesAhead of these are left to be copied.
 constexpr int kManyTiles = 8, kTilesAhead = 4;
-constexpr int kFewTiles = 4;  // of a row tile on average: its keys are then in the L2 cache whatever the order of heads
+// A row tile of so few tiles on average finds its keys in the L2 cache in whatever order heads are taken.
+constexpr int kFewTiles = 4;
 
 /// The row tile that an item stands for: in the order of Sections, but the last rows first, because with causal masks
 /// they take longest.
@@ -26,7 +27,7 @@ struct RowTile {
 
   RowTile() = default;
   __device__ __forceinline__ RowTile(int item, const RowArguments& arguments, int most_heads) {
-    const Sections sections{arguments.batch * arguments.query_heads, most_heads, arguments.map.row_tiles};
+    const Sections sections{arguments.batch * arguments.query_heads, most_heads, arguments.map.outer_tiles};
     const SectionTile tile = sections.tile(item);
     row_tile = sections.tiles - 1 - tile.tile;
     batch = tile.head / arguments.query_heads;
@@ -40,12 +41,12 @@ struct RowTile {
   }
 };
 
-/// What the copy engine reads, grad_o where the Shape says so, and what it stores where the consumer has it do that.
+/// What the copy engine reads and, as `result`, stores. The forward has no grad_o, the gradient of q no `result`.
 struct RowTensors {
   const CUtensorMap *q, *k, *v, *grad_o, *result;
 };
 
-/// What the scheduler found out about a row tile, so that nobody else divides.
+/// A row tile as the scheduler publishes it, so that no other warp has to divide by numbers of heads.
 struct Work {
   RowTile tile;
   int masked_tiles, full_tiles;
@@ -54,13 +55,13 @@ struct Work {
   __device__ __forceinline__ bool exists() const { return tile.batch >= 0; }
 };
 
-/// q: all of the query side that a row tile needs, one tensor after the other.
+/// q: Q of a row tile, and behind it the gradient of O for kernels that read it.
 template <class Shape>
 struct RowMemory {
   alignas(1024) std::uint8_t q[Shape::kQueryStages][Shape::kQueryBytes];
   alignas(1024) std::uint8_t k[Shape::kKeyStages][Shape::kKeyBytes];
   alignas(1024) std::uint8_t v[Shape::kValueStages][Shape::kValueBytes];
-  alignas(16) TileBits<Shape::kRows> bits[Shape::kBitSlots];
+  alignas(16) FragmentBits<Shape::kRows> bits[Shape::kBitSlots];
   Work work[kWorkSlots];
   std::uint64_t q_full[Shape::kQueryStages], q_empty[Shape::kQueryStages];
   std::uint64_t k_full[Shape::kKeyStages], k_empty[Shape::kKeyStages];

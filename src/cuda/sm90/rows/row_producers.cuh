@@ -4,7 +4,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: takes row tiles from the counter and says how many tiles each has, ahead of those who work.
+/// One warp: takes row tiles from the counter, ahead of the others, and publishes how many tiles each has.
 template <class Shape>
 class Scheduler {
  public:
@@ -17,34 +17,34 @@ class Scheduler {
     const int section_heads = has_few_tiles() ? arguments_.query_heads : arguments_.section_heads;
     for (int item = blockIdx.x; item < items; item = next_item()) {
       const RowTile tile(item, arguments_, section_heads);
-      const TileCount count = MapRow(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
+      const VisitedTiles count = TileList(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
       const Work work{tile, count.masked, count.full};
       publish(work);
-      late_ = work.tiles() > kManyTiles;
+      delays_next_ = work.tiles() > kManyTiles;
       if (Shape::kQueryStages == 1 && lane_ == 0 && work.tiles() > 0) prefetch_queries(tile);
     }
     publish({RowTile::none(), 0, 0});
   }
 
  private:
-  /// Then all heads of a batch entry run side by side, as their rows lie side by side in memory.
+  /// Where they have, all heads of a batch entry run side by side, as their rows lie in memory.
   __device__ __forceinline__ bool has_few_tiles() const {
     const TileChoice& choice = arguments_.choice;
     const std::uint32_t* const visited = choice.finer ? choice.visited_finer : choice.visited;
-    return visited != nullptr && *visited <= kFewTiles * arguments_.map.all_row_tiles();
+    return visited != nullptr && *visited <= kFewTiles * arguments_.map.all_outer_tiles();
   }
 
-  /// Taken only once there is room to publish it, and behind a row tile of many tiles only near its end, lest a block
-  /// hold a row tile that another could begin.
+  /// Takes an item only when there is room to publish it, and after a row tile of many tiles only near its end: else
+  /// this block would hold a row tile that another could begin.
   __device__ __forceinline__ int next_item() {
     int item = 0;
     barrier_wait(&shared_.work_empty[work_.slot], work_.phase ^ 1);
-    if (late_) barrier_wait(&shared_.work_empty[published_.slot], published_.phase);
+    if (delays_next_) barrier_wait(&shared_.work_empty[published_.slot], published_.phase);
     if (lane_ == 0) item = static_cast<int>(gridDim.x) + atomicAdd(arguments_.next_item, 1);
     return __shfl_sync(~0U, item, 0);
   }
 
-  /// Into a slot that is free: the first one, or the one that next_item() waited for.
+  /// The slot is free: it is the first one, or next_item() has waited for it.
   __device__ __forceinline__ void publish(const Work& work) {
     if (lane_ == 0) {
       shared_.work[work_.slot] = work;
@@ -55,7 +55,7 @@ class Scheduler {
     work_.advance();
   }
 
-  /// Into the L2 cache, while the one buffer is in use.
+  /// Into the L2 cache, for shapes whose one buffer of Q is still in use.
   __device__ __forceinline__ void prefetch_queries(const RowTile& tile) {
     const int row = tile.row_tile * Shape::kRows;
     prefetch_rows<Shape::kHeadDim>(tensors_.q, row, tile.head, tile.batch);
@@ -67,7 +67,7 @@ class Scheduler {
   const RowArguments& arguments_;
   const RowTensors& tensors_;
   int lane_;
-  bool late_ = false;
+  bool delays_next_ = false;
   RingPosition<kWorkSlots> work_, published_;
 };
 
@@ -104,13 +104,13 @@ class Producer {
     queries_.advance();
   }
 
-  /// In the order in which the products read them, where the forward's run one tile of K ahead of V. A single buffer of
-  /// Q is filled behind the first tile, as it is free only then.
+  /// In the order in which products read them: the forward's are one tile of K ahead of V. A single buffer of Q is
+  /// filled after the first tile of K, since it becomes free later than that one's.
   __device__ __forceinline__ void copy_tiles(const Work& work) {
     const RowTile& tile = work.tile;
     const int kv_head = tile.head / arguments_.head_ratio;
     int before = -1, left = work.tiles();
-    const MapRow row(arguments_.map, tile.batch, tile.head, tile.row_tile);
+    const TileList row(arguments_.map, tile.batch, tile.head, tile.row_tile);
     row.for_each_tile(lane_, [&](int column_tile) {
       if (--left == kTilesAhead) release_work(shared_, work_);
       copy_keys(column_tile, kv_head, tile.batch);
