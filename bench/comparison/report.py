@@ -162,7 +162,7 @@ FITTED = ("documents", "blocks")
 
 
 def fit_text(rows: list[RowResult]) -> Iterator[str]:
-    """How well milliseconds lie on a straight line over active tiles, and what is left without any."""
+    """A linear fit of milliseconds over active tiles, and what is left without any."""
     if len(rows) < 3:
         return
     tiles = np.array([row.active_tiles for row in rows], float)
@@ -174,7 +174,7 @@ def fit_text(rows: list[RowResult]) -> Iterator[str]:
         off = np.abs((slope * tiles + intercept) / taken - 1).max()
         cycles = intercept * 1e-3 * CLOCK_HZ * rows[0].run["multiprocessors"] / rows[0].row_tiles
         yield (
-            f"\nA straight line over active tiles, {regime}: {1e6 * slope:.2f} ns a tile, largest deviation "
+            f"\nA linear fit over active tiles, {regime}: {1e6 * slope:.2f} ns a tile, largest deviation "
             f"{100 * off:.1f} %, intercept {1e3 * intercept:.0f} µs, which is {cycles:.0f} cycles a row tile."
         )
 
