@@ -192,7 +192,7 @@ bool serves(const KernelInfo& kernel, const Problem& problem) {
          (kernel.device == DeviceType::cpu || problem.dropout == 0);
 }
 
-/// nullptr where a kernel of intervals meets a mask that does not fit them, as given or as reordered.
+/// No plan where the kernel reads intervals and the mask, as given or as reordered, does not fit them.
 std::unique_ptr<PlacedPlan> plan_case(const CheckRequest& request, const KernelInfo& kernel, const Mask& mask,
                                       Problem problem) {
   problem.device = request.device.value_or(Device{kernel.device, 0});

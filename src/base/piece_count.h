@@ -7,8 +7,8 @@
 
 namespace flashmask {
 
-/// Into how many consecutive pieces to share out at most `most` of them: more than workers, to even out uneven ones,
-/// but one for a worker alone.
+/// How many consecutive pieces to share work out in, at most `most`: more than there are workers, so that uneven pieces
+/// even out, but one where there is one worker.
 inline std::int64_t piece_count(const Executor& executor, std::int64_t most) {
   constexpr std::int64_t kPiecesPerWorker = 4;
   const std::int64_t workers = executor.workers();

@@ -10,7 +10,7 @@
 
 namespace flashmask {
 
-/// Pieces of a few lists cost more than they bring.
+/// Fewer lists than this in a piece cost more to share out than they save.
 constexpr std::int64_t kListsPerPiece = 16;
 
 /// Shares [0, count) out over the executor in consecutive pieces of at least `least`; build(begin, end) gives the run

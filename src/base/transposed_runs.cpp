@@ -8,13 +8,14 @@
 namespace flashmask {
 namespace {
 
-/// A run of the list `list` of the other side.
+/// A run of list number `list` among those along the other side of the tiles.
 struct ClosedRun {
   std::int32_t list = 0;
   Run run;
 };
 
-/// The run that holds tile `begin`, from there on; what lies between runs is one of skip. Drops runs that end before.
+/// The run that holds tile `begin`, from that tile on; between two runs, one of skipped tiles. Drops runs that end
+/// before it.
 Run run_from(std::span<const Run>& runs, std::int32_t begin, std::int32_t tiles) {
   while (!runs.empty() && runs.front().end <= begin) runs = runs.subspan(1);
   if (runs.empty()) return {begin, tiles, TileKind::skip};

@@ -50,14 +50,14 @@ void for_each_place(const Extent& extent, Executor& executor, const Body& body) 
   });
 }
 
-/// log(eᵃ + eᵇ); −inf where both are, NaN where one is.
+/// log(eᵃ + eᵇ); −inf where both are −inf, NaN where one is NaN.
 float log_of_sum(float a, float b) {
   const float larger = a > b ? a : b;
   const float smaller = a > b ? b : a;
   return larger == -HUGE_VALF ? larger : larger + std::log1p(std::exp(smaller - larger));
 }
 
-/// The part of a side in what is merged.
+/// The weight of one side in the merged result.
 float weight(float side, float lse) { return side == -HUGE_VALF ? 0.0F : std::exp(side - lse); }
 
 /// Writes value(widen) to `dim` elements, a vector at a time; widen(p) gives the elements of another row that belong

@@ -21,7 +21,7 @@ class ColumnRanges {
  public:
   explicit ColumnRanges(std::int64_t columns) : present_(low_bits(columns)) {}
 
-  /// From `row` on the columns show `visible`, until told otherwise.
+  /// From `row` on, until the next call, these columns are visible.
   void step(std::int32_t row, std::uint64_t visible) {
     const std::uint64_t masked = ~visible & present_;
     if (masked == open_) return;

@@ -14,8 +14,9 @@ namespace flashmask {
 /// covered by as many ranges as there are columns: skip; touched by none: full.
 ///
 /// Only changes from one tile to the next are kept. A range [b, e) touches the tiles ⌊b/R⌋ … ⌈e/R⌉ − 1 and covers
-/// ⌈b/R⌉ … ⌊e/R⌋ − 1, so b and e count on their own. For a range inside one tile the second span runs backwards and
-/// counts −1 there: that tile cannot be covered in that column anyway. Empty ranges {0, 0} cancel.
+/// ⌈b/R⌉ … ⌊e/R⌋ − 1, so b and e count on their own. For a range inside one tile the second span has its ends the
+/// wrong way round and counts −1 there, which does no harm: that tile cannot be covered in that column anyway. Empty
+/// ranges {0, 0} cancel.
 class TileCounter {
  public:
   TileCounter(std::int64_t rows, std::int32_t tile_rows);

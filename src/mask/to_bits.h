@@ -12,7 +12,7 @@ inline bool is_plain_intervals(const LoweredMask& mask) {
   return mask.form() == MaskForm::intervals && mask.blocks() == nullptr;
 }
 
-/// The bits of a mask of either form; a mask of bits is handed out without a copy.
+/// The bits of a mask of either form; those of a mask of bits are not copied.
 std::shared_ptr<const BitMask> to_bits(const LoweredMask& mask, Executor& executor);
 
 /// Where one mask head's column values begin.

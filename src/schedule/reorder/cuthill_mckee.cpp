@@ -73,7 +73,7 @@ class CuthillMckee {
     return nodes;
   }
 
-  /// Leaves in best_ the component of `start` from a node that is as far from another one as any tried.
+  /// Searches the component of `start` from ever more distant ends, and leaves the deepest search in best_.
   void search_from_an_end(std::uint32_t start) {
     search(start, best_);
     for (int searches = 1; searches < kMostSearches && best_.depth != 0; ++searches) {
@@ -103,11 +103,11 @@ class CuthillMckee {
     found.size = size;
   }
 
-  /// Appends what the node at `position` is joined to and no node before it was.
+  /// Appends the neighbours of the node at `position` that were not reached before.
   std::size_t append_neighbours(std::uint32_t* nodes, std::size_t position, std::size_t size) {
     const std::size_t first = size;
     for (const std::uint32_t node : graph_.neighbours_of(nodes[position])) {
-      // Without a branch: which neighbours are new is not for a processor to guess.
+      // Without a branch: a processor cannot predict which neighbours are new.
       nodes[size] = node;
       size += static_cast<std::size_t>(searched_[node] < search_);
       searched_[node] = std::max(searched_[node], search_);

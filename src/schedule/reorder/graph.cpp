@@ -83,7 +83,7 @@ double visible_per_row(const BitMask& mask, std::int64_t batch) {
   for (std::int64_t head = 0; head < mask.shape().heads; ++head) {
     std::int64_t visible = 0;
     for (std::int64_t i = 0; i < counted; ++i) {
-      // One of every stretch of rows, not always the same: masks repeat.
+      // One row out of every so many, at a random place among them: masks repeat.
       const std::int64_t begin = rows * i / counted;
       const auto choices = static_cast<std::uint64_t>(rows * (i + 1) / counted - begin);
       const std::int64_t row = begin + static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(i) + 1) % choices);

@@ -33,7 +33,7 @@ double visible_per_row(const BitMask& mask, std::int64_t batch);
 /// at random: enough of them show a dense mask's structure in memory and time linear in its rows.
 Graph visible_columns(const BitMask& mask, std::int64_t batch, int halvings, Executor& executor);
 
-/// Node j is joined to the nodes of `graph` that name it; `nodes` of them.
+/// The transpose, of `nodes` nodes: node j is joined to the nodes of `graph` that are joined to j.
 Graph transposed(const Graph& graph, std::int64_t nodes);
 
 /// Joined where either is.
@@ -42,7 +42,7 @@ Graph united(const Graph& a, const Graph& b);
 /// Rows and columns as nodes of one graph: column j is node rows.nodes() + j.
 Graph bipartite(const Graph& rows, const Graph& columns);
 
-/// Leaves out what joins nodes to those that are joined to many more than most; nothing where there are none such.
+/// Without the edges of hubs, nodes that are joined to many more than most; the same graph where there are none.
 std::optional<Graph> without_hubs(const Graph& graph);
 
 }  // namespace flashmask

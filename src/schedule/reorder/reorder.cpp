@@ -20,7 +20,7 @@ namespace {
 /// Partial cells, of 512 bytes each, that a mask of intervals may become.
 constexpr std::int64_t kMostPartialCells = std::int64_t{1} << 21;
 
-/// One order a batch entry, found side by side where there are several.
+/// One order for each batch entry; several are found in parallel.
 std::vector<TokenOrder> find_orders(const BitMask& mask, TileShape tile, Executor& executor) {
   std::vector<TokenOrder> orders(static_cast<std::size_t>(mask.shape().batch));
   Executor& inner = orders.size() > 1 ? serial_executor() : executor;
@@ -29,7 +29,7 @@ std::vector<TokenOrder> find_orders(const BitMask& mask, TileShape tile, Executo
   return orders;
 }
 
-/// A batch entry that is gathered for the others' sake has to be paid for too.
+/// Whether all orders together save more than gathering costs: every batch entry is gathered once one is reordered.
 bool worth_gathering(const std::vector<TokenOrder>& orders, const MaskShape& shape) {
   std::int64_t saved = 0;
   for (const TokenOrder& order : orders) saved += order.saved;
@@ -64,9 +64,9 @@ std::string method(const std::vector<TokenOrder>& orders) {
          grouped(std::ssize(orders)) + " batch entries";
 }
 
-/// Says no before bits are made; "" where it takes a closer look.
+/// Why not to reorder, from the counts of tiles alone, before bits are made; "" where only a search can tell.
 std::string refusal_at_once(const LoweredMask& mask, const TileCounts& before, Executor& executor) {
-  // What full tiles show fills as many tiles in any order.
+  // The scores of full tiles need as many tiles in any order.
   if (before.partial <= before.active() / 5)
     return grouped(before.full) + " of " + grouped(before.active()) + " active tiles are full";
   if (mask.form() == MaskForm::bits) return "";

@@ -15,17 +15,18 @@ namespace {
 
 constexpr TileShape kBlock{32, 8};
 constexpr std::int64_t kScoresPerBlock = 256;
-/// Rows of q, k, v, o and their gradients copied there and back, in the time that one block takes.
+/// In the time that one block takes, so many rows of q, k, v, o and their gradients are gathered and scattered.
 constexpr std::int64_t kTokensPerBlock = 6;
 constexpr int kSweeps = 4;
 
-/// Visible scores a row, on average, that a dense mask keeps: first to see whether any order helps, then to find it.
+/// A dense mask is thinned to so many visible scores a row on average: few to see whether any order helps, then more
+/// to find it.
 constexpr double kFirstLook = 32;
 constexpr double kCloseLook = 256;
-/// Of all rows together: four bytes each, a few times over.
+/// Visible scores of all rows together, at most: each takes four bytes, a few times over.
 constexpr double kMostScores = 1 << 24;
 
-/// How often to halve what rows see until there is no more than `enough`.
+/// How often to halve what rows see, `per_row` scores on average, until it is at most `enough`.
 int halvings_of(double per_row, double enough) {
   return per_row <= enough ? 0 : static_cast<int>(std::ceil(std::log2(per_row / enough)));
 }
@@ -48,8 +49,8 @@ std::int64_t count_tiles(const Graph& visible, std::int64_t columns, const Token
   return tiles;
 }
 
-/// In blocks; visiting a tile costs one more than what it computes. A mask so dense that it was thinned fills its
-/// tiles.
+/// In blocks: those that hold anything, and one more for each visited tile. A mask so dense that it was thinned is
+/// taken to fill its tiles.
 std::int64_t work(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile, bool thinned) {
   const std::int64_t tiles = count_tiles(visible, columns, order, tile);
   if (thinned) return tiles * (1 + std::int64_t{tile.rows} * tile.columns / kScoresPerBlock);
