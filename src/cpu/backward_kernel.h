@@ -426,7 +426,7 @@ class BackwardKernel {
   std::int64_t column0_ = 0;
   int columns_ = 0;
   Prefetch next_[2];
-  TileBits<kQueries> bits_[kHalves], kept_[kHalves];
+  VisibleLines<kQueries> bits_[kHalves], kept_[kHalves];
   TileExtent<Isa, kQueries> extent_[kHalves];
   Sum sums_[kHalves * KeyBlocks::count];  ///< whether anything was added to the gradients of a block of keys
 };

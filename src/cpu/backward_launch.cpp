@@ -76,7 +76,7 @@ class BackwardCall {
   std::atomic<std::int32_t>* added(std::int64_t head_index) const {
     return workspace<std::atomic<std::int32_t>>(layout_.added) + head_index * layout_.row_tiles;
   }
-  RowStatistics statistics(std::int64_t head_index) const {
+  LseAndDelta statistics(std::int64_t head_index) const {
     return {workspace<float>(layout_.lse2) + head_index * layout_.padded_rows,
             workspace<float>(layout_.delta) + head_index * layout_.padded_rows};
   }

@@ -292,7 +292,7 @@ class ForwardKernel {
   std::int64_t row0_ = 0;
   int rows_ = 0;
   Prefetch next_[3];
-  TileBits<kTile> bits_, kept_;
+  VisibleLines<kTile> bits_, kept_;
   TileExtent<Isa, kTile> extent_;
 };
 

@@ -13,17 +13,18 @@ namespace flashmask::cpu {
 /// A word holds the mask of 64 neighbouring scores.
 inline constexpr int kWordBits = kCellSize;
 
-/// Tiles of the forward: a word holds a key column of one. Larger ones gain nothing, short documents lose.
+/// Tiles of the forward: one word holds the mask of a key column of a tile. Larger tiles gain nothing, and short
+/// documents lose by them.
 inline constexpr int kForwardRows = kWordBits;
 inline constexpr int kForwardColumns = kWordBits;
 
 /// Tiles of the backward: its products sum over queries and over keys, and a longer sum spreads the cost of adding it
-/// to memory. Partial tiles are trimmed, so short documents do not mind.
+/// to memory. Partial tiles are trimmed, so that short documents do not lose by it.
 inline constexpr int kBackwardRows = 2 * kWordBits;
 inline constexpr int kBackwardColumns = 2 * kWordBits;
 
-/// Which blocks of a BlockMap one mask head keeps; null: all.
-struct KeptBlocks {
+/// Which blocks of a BlockMap one mask head keeps; without `keep`, all.
+struct HeadBlocks {
   const std::uint8_t* keep;  ///< [block rows, block columns]
   std::int64_t block_columns;
   std::int64_t block;
@@ -33,8 +34,8 @@ struct KeptBlocks {
   }
 };
 
-/// The cells of a BitMask, from the lists of one mask head on.
-struct BitCells {
+/// The cells of a BitMask; the first offset is that of one mask head's first row of cells.
+struct HeadCells {
   const std::int64_t* offsets;
   const Run* runs;
   const std::int64_t* first_cells;
@@ -44,8 +45,8 @@ struct BitCells {
 /// What decides the scores of one mask head's partial tiles: the form that the plan's predicate reads.
 struct PartialTiles {
   IntervalColumns intervals;
-  KeptBlocks blocks;  ///< beside the intervals
-  BitCells cells;
+  HeadBlocks blocks;  ///< beside the intervals
+  HeadCells cells;
 };
 
 /// Where a tile lies and how much of it exists.
@@ -121,7 +122,7 @@ struct ForwardTask {
 
 /// What the backward needs of each query row, made by the prepare step: log2-domain lse (+inf where the row sees
 /// nothing, so that its probabilities are 0) and Δ = rowsum(dO ∘ O) − dlse.
-struct RowStatistics {
+struct LseAndDelta {
   float* lse2;
   float* delta;
 };
@@ -132,7 +133,7 @@ struct PrepareTask {
   Rows o, grad_o;
   const float* lse;
   const float* grad_lse;  ///< may be null
-  RowStatistics statistics;
+  LseAndDelta statistics;
   MutableRows grad_q;
   bool visited;  ///< false: no key sees this row tile, so its gradient is written here
   std::int64_t row_tile;
@@ -145,7 +146,7 @@ struct GradQueryTurns;
 /// One query head of the group that shares a key head.
 struct BackwardHead {
   Rows q, grad_o;
-  RowStatistics statistics;
+  LseAndDelta statistics;
   MutableRows grad_q;
   float* grad_q_sum;  ///< float32 [row tiles][kBackwardRows][padded head dim]
   GradQueryTurns* turns;

@@ -37,10 +37,10 @@ struct HeadTile {
   std::int64_t batch, head, tile;
 };
 
-/// What a task's number means: the order in which a call computes the tiles of all its heads. Head after head, so that
-/// keys and values of a head stay in the caches for its next tile. But tile after tile where what all heads read for
-/// one is little, and no more than a head as a whole, and where the heads of a token lie side by side: such a mask
-/// waits for memory, which is fast in long pieces.
+/// In which order a call computes the tiles of all its heads. Usually head after head, so that keys and values of a
+/// head stay in the caches for its next tile. Where rows are short, and the heads of a token lie side by side in
+/// memory, tile after tile: such a call waits for memory, which is faster in long pieces. Short means that all heads
+/// together read few keys for one tile, and no more tiles than one head has.
 class TaskOrder {
  public:
   /// Of `heads` heads that lie as those of `tensor` do, `tiles` tiles each.
@@ -76,8 +76,8 @@ RowsType head_rows(const TensorView& tensor, std::int64_t batch, std::int64_t he
   const std::int64_t offset = batch * tensor.strides[0] + head * tensor.strides[2];
   return {static_cast<std::byte*>(tensor.data) + offset * element, tensor.strides[1]};
 }
-/// Rows that a call writes. Where its tensors are larger than caches are, they are written past them: a line that is
-/// written into a cache is read first, and pushes out what is still to be read.
+/// Rows that a call writes: past the caches where the call's tensors are larger than these. A line that is written into
+/// a cache is read from memory first, and pushes out what is still to be read.
 inline MutableRows written_rows(const Problem& problem, Direction direction, const TensorView& tensor,
                                 std::int64_t batch, std::int64_t head) {
   constexpr std::size_t kCache = std::size_t{32} << 20;
@@ -120,17 +120,17 @@ class HeadMask {
   }
   PartialTiles partial_tiles() const {
     if (mask_.form() == MaskForm::bits) return {{}, {}, cells(mask_.bits())};
-    return {interval_columns(mask_.intervals(), batch_, head_), kept_blocks(mask_.blocks()), {}};
+    return {interval_columns(mask_.intervals(), batch_, head_), head_blocks(mask_.blocks()), {}};
   }
 
  private:
   static RunList as_list(std::span<const Run> runs) { return {runs.data(), std::ssize(runs)}; }
 
-  KeptBlocks kept_blocks(const BlockMap* map) const {
+  HeadBlocks head_blocks(const BlockMap* map) const {
     if (map == nullptr) return {};
     return {map->row(batch_, head_, 0), map->block_columns(), map->block()};
   }
-  BitCells cells(const BitMask& bits) const {
+  HeadCells cells(const BitMask& bits) const {
     return {bits.cells().offsets.data() + bits.list(batch_, head_, 0), bits.cells().runs.data(), bits.first_cells(),
             bits.words()};
   }

@@ -7,8 +7,8 @@
 
 namespace flashmask::cpu {
 
-/// Reads a partial tile of an IntervalMask. A predicate gives 64 × 64 scores as words, either way round; kernels know
-/// no more of a mask than that.
+/// Reads a partial tile of an IntervalMask. A predicate gives the mask of 64 × 64 scores as words, by columns or by
+/// rows; kernels know no more of a mask than that.
 template <class Isa>
 struct IntervalsPredicate {
   /// word[c] bit r: row r sees column c. Rows and columns past the bounds are masked.
@@ -49,8 +49,8 @@ struct BitsPredicate {
     const std::uint64_t* words = nullptr;  ///< of a partial cell
   };
 
-  /// The run of the row of cells that holds the column of cells, by halving.
-  static FLASHMASK_INLINE Cell find(const BitCells& cells, std::int64_t cell_row, std::int64_t cell_column) {
+  /// The run, in a row of cells, that holds a column of cells: by bisection.
+  static FLASHMASK_INLINE Cell find(const HeadCells& cells, std::int64_t cell_row, std::int64_t cell_column) {
     const std::int64_t end = cells.offsets[cell_row + 1];
     std::int64_t low = cells.offsets[cell_row];
     for (std::int64_t high = end; low < high;) {

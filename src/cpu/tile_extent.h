@@ -9,13 +9,13 @@ namespace flashmask::cpu {
 
 /// One word a line that says which scores of a tile are visible.
 template <int Lines>
-struct TileBits {
+struct VisibleLines {
   std::uint64_t word[Lines];
 };
 
 /// Where a score tile holds anything visible, and over which ranges the products that follow must sum. A line is a row
 /// of scores as the kernel holds them (a key in the forward, a query in the backward), with 64 vector lanes across.
-/// Short documents live on this: their tiles are mostly empty.
+/// Short documents gain most by this: their tiles are mostly empty.
 template <class Isa, int Lines>
 struct TileExtent {
   using Blocks = RowBlocks<Isa, Lines>;
@@ -31,14 +31,14 @@ struct TileExtent {
   Range needed[LaneBlocks::count];   ///< lines that a block of lanes needs
   Range lines;                       ///< lines that any lane needs
 
-  /// Everything counts.
+  /// As if every score were visible.
   FLASHMASK_INLINE void set_whole() {
     for (std::uint64_t& lanes : any) lanes = ~0ULL;
     for (Range& range : needed) range = {0, Lines};
     lines = {0, Lines};
   }
 
-  FLASHMASK_INLINE void set_visible(const TileBits<Lines>& bits) {
+  FLASHMASK_INLINE void set_visible(const VisibleLines<Lines>& bits) {
     for (int b = 0; b < Blocks::count; ++b) {
       any[b] = 0;
       for (int line = Blocks::begin(b); line < Blocks::end(b); ++line) any[b] |= bits.word[line];
@@ -61,7 +61,7 @@ struct TileExtent {
 
  private:
   /// From the first to the last line that sees any of the wanted lanes.
-  FLASHMASK_INLINE Range lines_of(const TileBits<Lines>& bits, std::uint64_t wanted) const {
+  FLASHMASK_INLINE Range lines_of(const VisibleLines<Lines>& bits, std::uint64_t wanted) const {
     Range range{Lines, 0};
     for (int b = 0; b < Blocks::count; ++b) {
       if ((any[b] & wanted) == 0) continue;

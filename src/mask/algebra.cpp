@@ -54,20 +54,21 @@ std::optional<Misfit> combine_intervals(const IntervalMask& a, const IntervalMas
   return std::nullopt;
 }
 
-/// What a row of a stretch shows in one of its cells.
-std::uint64_t word_of(const CellReader::Stretch& stretch, std::int32_t cell, std::int64_t row) {
-  if (stretch.kind != TileKind::partial) return stretch.kind == TileKind::full ? ~0ULL : 0;
-  return stretch.words_of(cell)[row];
+/// What a row of a run shows in one of its cells.
+std::uint64_t word_of(const CellRun& run, std::int32_t cell, std::int64_t row) {
+  if (run.kind != TileKind::partial) return run.kind == TileKind::full ? ~0ULL : 0;
+  return run.words_of(cell)[row];
 }
 
-/// Both stretches cover [begin, end). Cells that neither side has to be looked at in cost nothing.
-void combine_stretches(const CellReader::Stretch& a, const CellReader::Stretch& b, std::int32_t end, const Operator& op,
-                       const MaskShape& shape, std::int64_t rows, CellRows& out) {
+/// Cells [a.begin, end) of two runs that both cover them. Where neither side is partial no cell is looked at.
+void combine_cell_runs(const CellRun& a, const CellRun& b, std::int32_t end, const Operator& op, const MaskShape& shape,
+                       std::int64_t rows, CellRows& out) {
   if (a.kind != TileKind::partial && b.kind != TileKind::partial) {
     if (op.bits(word_of(a, a.begin, 0), word_of(b, b.begin, 0)) != 0) out.add_full(a.begin, end);
     return;
   }
-  // Past the mask's end a partial cell has no bits. What a full one adds there makes the result full.
+  // A full cell has bits past the mask's end, a partial one has none. Where those bits come through, the result is full
+  // and stores no words.
   std::array<std::uint64_t, kCellSize> words;
   for (std::int32_t cell = a.begin; cell < end; ++cell) {
     for (std::int64_t r = 0; r < kCellSize; ++r) {
@@ -85,10 +86,10 @@ BitMask combine_bits(const BitMask& a, const BitMask& b, const Operator& op, con
       CellReader of_b(b, batch, head, cell_row);
       const std::int64_t rows = shape.rows - cell_row * kCellSize;
       for (std::int32_t cell = 0; cell < a.cell_columns();) {
-        const CellReader::Stretch left = of_a.at(cell);
-        const CellReader::Stretch right = of_b.at(cell);
+        const CellRun left = of_a.at(cell);
+        const CellRun right = of_b.at(cell);
         const std::int32_t end = std::min(left.end, right.end);
-        combine_stretches(left, right, end, op, shape, rows, out);
+        combine_cell_runs(left, right, end, op, shape, rows, out);
         cell = end;
       }
     };
@@ -144,13 +145,13 @@ bool complement_intervals(const IntervalMask& mask, IntervalMask& out) {
   return true;
 }
 
-/// What a partial stretch hides, in the rows and columns that exist.
-void complement_cells(const CellReader::Stretch& stretch, const MaskShape& shape, std::int64_t rows, CellRows& out) {
+/// What a partial run hides, in the rows and columns that exist.
+void complement_cells(const CellRun& run, const MaskShape& shape, std::int64_t rows, CellRows& out) {
   std::array<std::uint64_t, kCellSize> words;
-  for (std::int32_t cell = stretch.begin; cell < stretch.end; ++cell) {
+  for (std::int32_t cell = run.begin; cell < run.end; ++cell) {
     const std::uint64_t present = low_bits(shape.columns - std::int64_t{cell} * kCellSize);
     for (std::int64_t r = 0; r < kCellSize; ++r) {
-      words[static_cast<std::size_t>(r)] = r < rows ? ~stretch.words_of(cell)[r] & present : 0;
+      words[static_cast<std::size_t>(r)] = r < rows ? ~run.words_of(cell)[r] & present : 0;
     }
     out.add_partial(cell, words.data());
   }
@@ -160,9 +161,9 @@ BitMask complement_bits(const BitMask& mask, Executor& executor) {
   const MaskShape& shape = mask.shape();
   return build_bits(shape, executor, [&]() -> FillCells {
     return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
-      for_each_stretch(mask, batch, head, cell_row, [&](const CellReader::Stretch& stretch) {
-        if (stretch.kind == TileKind::skip) out.add_full(stretch.begin, stretch.end);
-        if (stretch.kind == TileKind::partial) complement_cells(stretch, shape, shape.rows - cell_row * kCellSize, out);
+      for_each_cell_run(mask, batch, head, cell_row, [&](const CellRun& run) {
+        if (run.kind == TileKind::skip) out.add_full(run.begin, run.end);
+        if (run.kind == TileKind::partial) complement_cells(run, shape, shape.rows - cell_row * kCellSize, out);
       });
     };
   });

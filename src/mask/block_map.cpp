@@ -39,20 +39,20 @@ void kept_words(const BlockMap& map, std::int64_t batch, std::int64_t head, std:
 }
 
 /// Blocks of whole cells: each cell is kept or left out.
-void keep_whole_cells(const CellReader::Stretch& stretch, const std::uint8_t* keep, std::int64_t block, CellRows& out) {
-  for (std::int32_t cell = stretch.begin; cell < stretch.end; ++cell) {
-    if (keep[std::int64_t{cell} * kCellSize / block] != 0) out.copy(stretch, cell, cell + 1);
+void keep_whole_cells(const CellRun& run, const std::uint8_t* keep, std::int64_t block, CellRows& out) {
+  for (std::int32_t cell = run.begin; cell < run.end; ++cell) {
+    if (keep[std::int64_t{cell} * kCellSize / block] != 0) out.copy(run, cell, cell + 1);
   }
 }
 
 /// Any other blocks: each cell is looked at.
-void keep_parts_of_cells(const CellReader::Stretch& stretch, const BlockMap& map, std::int64_t batch, std::int64_t head,
+void keep_parts_of_cells(const CellRun& run, const BlockMap& map, std::int64_t batch, std::int64_t head,
                          std::int64_t row0, CellRows& out) {
   const MaskShape& shape = map.shape();
   std::array<std::uint64_t, kCellSize> words;
-  for (std::int32_t cell = stretch.begin; cell < stretch.end; ++cell) {
+  for (std::int32_t cell = run.begin; cell < run.end; ++cell) {
     const std::int64_t column0 = std::int64_t{cell} * kCellSize;
-    const std::uint64_t* own = stretch.kind == TileKind::partial ? stretch.words_of(cell) : nullptr;
+    const std::uint64_t* own = run.kind == TileKind::partial ? run.words_of(cell) : nullptr;
     kept_words(map, batch, head, row0, column0, own, words.data());
     out.add(cell, words.data(), shape.rows - row0, shape.columns - column0);
   }
@@ -71,7 +71,7 @@ MaskShape common_shape(const MaskShape& mask, const MaskShape& map) {
   return {std::max(mask.batch, map.batch), std::max(mask.heads, map.heads), mask.rows, mask.columns};
 }
 
-/// A map beside intervals has their batch and heads.
+/// Whether a map can be kept beside intervals: with as many batch entries and heads.
 bool same_heads(const MaskShape& map, const MaskShape& mask) {
   return map.batch == mask.batch && map.heads == mask.heads;
 }
@@ -111,12 +111,12 @@ BitMask keep_blocks(const BitMask& mask, const BlockMap& map, Executor& executor
       const std::int64_t map_batch = broadcast_index(batch, map.shape().batch);
       const std::int64_t map_head = broadcast_index(head, map.shape().heads);
       const std::int64_t row0 = cell_row * kCellSize;
-      for_each_stretch(mask, batch, head, cell_row, [&](const CellReader::Stretch& stretch) {
-        if (stretch.kind == TileKind::skip) return;
+      for_each_cell_run(mask, batch, head, cell_row, [&](const CellRun& run) {
+        if (run.kind == TileKind::skip) return;
         if (map.block() % kCellSize == 0) {
-          keep_whole_cells(stretch, map.row(map_batch, map_head, row0 / map.block()), map.block(), out);
+          keep_whole_cells(run, map.row(map_batch, map_head, row0 / map.block()), map.block(), out);
         } else {
-          keep_parts_of_cells(stretch, map, map_batch, map_head, row0, out);
+          keep_parts_of_cells(run, map, map_batch, map_head, row0, out);
         }
       });
     };

@@ -10,6 +10,17 @@ namespace flashmask {
 /// A mask's batch entry or head where those of 1 are broadcast.
 inline std::int64_t broadcast_index(std::int64_t index, std::int64_t size) { return size == 1 ? 0 : index; }
 
+/// Neighbouring cells [begin, end) of one kind.
+struct CellRun {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  TileKind kind = TileKind::skip;
+  const std::uint64_t* words = nullptr;  ///< of the first cell, if partial
+
+  /// Of one of its cells, if partial.
+  const std::uint64_t* words_of(std::int32_t cell) const { return words + std::int64_t{cell - begin} * kCellSize; }
+};
+
 /// One row of cells of a BitMask, from left to right. Batch and heads of 1 are broadcast.
 class CellReader {
  public:
@@ -21,19 +32,8 @@ class CellReader {
     end_ = mask.cells().end(list);
   }
 
-  /// What lies at cells [begin, end): one kind, as far to the right as it goes.
-  struct Stretch {
-    std::int32_t begin = 0;
-    std::int32_t end = 0;
-    TileKind kind = TileKind::skip;
-    const std::uint64_t* words = nullptr;  ///< of the first cell, if partial
-
-    /// Of one of its cells, if partial.
-    const std::uint64_t* words_of(std::int32_t cell) const { return words + std::int64_t{cell - begin} * kCellSize; }
-  };
-
-  /// `from` never falls.
-  Stretch at(std::int32_t from) {
+  /// The run from cell `from` on, as far to the right as it goes; `from` may not decrease from call to call.
+  CellRun at(std::int32_t from) {
     while (next_ < end_ && mask_.cells().run(next_).end <= from) ++next_;
     const auto last = static_cast<std::int32_t>(mask_.cell_columns());
     if (next_ == end_) return {from, last, TileKind::skip, nullptr};
@@ -49,15 +49,15 @@ class CellReader {
   std::int64_t next_ = 0, end_ = 0;
 };
 
-/// Calls body(stretch) for one row of cells, from left to right.
+/// Calls body(CellRun) for one row of cells, from left to right.
 template <class Body>
-void for_each_stretch(const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row,
-                      const Body& body) {
+void for_each_cell_run(const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row,
+                       const Body& body) {
   CellReader reader(mask, batch, head, cell_row);
   for (std::int32_t cell = 0; cell < mask.cell_columns();) {
-    const CellReader::Stretch stretch = reader.at(cell);
-    body(stretch);
-    cell = stretch.end;
+    const CellRun run = reader.at(cell);
+    body(run);
+    cell = run.end;
   }
 }
 

@@ -48,7 +48,7 @@ void CellRows::add(std::int32_t column, const std::uint64_t* words, std::int64_t
   }
 }
 
-void CellRows::copy(const CellReader::Stretch& from, std::int32_t begin, std::int32_t end) {
+void CellRows::copy(const CellRun& from, std::int32_t begin, std::int32_t end) {
   if (from.kind == TileKind::full) add_full(begin, end);
   for (std::int32_t cell = begin; from.kind == TileKind::partial && cell < end; ++cell)
     add_partial(cell, from.words_of(cell));

@@ -22,8 +22,8 @@ class CellRows {
   void add_partial(std::int32_t column, const std::uint64_t* words);
   /// Of whatever kind its words make it: `rows` and `columns` of its scores exist.
   void add(std::int32_t column, const std::uint64_t* words, std::int64_t rows, std::int64_t columns);
-  /// Cells [begin, end) of a stretch, as they are.
-  void copy(const CellReader::Stretch& from, std::int32_t begin, std::int32_t end);
+  /// Cells [begin, end) of a run, as they are.
+  void copy(const CellRun& from, std::int32_t begin, std::int32_t end);
   void end_row() { cells_.end_list(); }
 
   const RunLists& cells() const { return cells_.lists(); }

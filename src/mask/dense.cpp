@@ -16,9 +16,9 @@ namespace {
 using PackRow = std::function<void(std::int64_t batch, std::int64_t head, std::int64_t row, std::uint64_t* words)>;
 
 /// 64 rows of scores as words, and what their cells have in common. For masks that are known score by score.
-class DenseBand {
+class DenseCellRow {
  public:
-  explicit DenseBand(std::int64_t columns)
+  explicit DenseCellRow(std::int64_t columns)
       : columns_(columns),
         cells_(static_cast<std::size_t>((columns + kCellSize - 1) / kCellSize)),
         words_(cells_ * kCellSize),
@@ -62,12 +62,12 @@ class DenseBand {
 
 BitMask build_dense(const MaskShape& shape, Executor& executor, const PackRow& pack_row) {
   return build_bits(shape, executor, [&]() -> FillCells {
-    return [&, band = std::make_shared<DenseBand>(shape.columns)](std::int64_t batch, std::int64_t head,
-                                                                  std::int64_t cell_row, CellRows& out) {
+    return [&, cells = std::make_shared<DenseCellRow>(shape.columns)](std::int64_t batch, std::int64_t head,
+                                                                      std::int64_t cell_row, CellRows& out) {
       const std::int64_t row0 = cell_row * kCellSize;
       const std::int64_t rows = std::min<std::int64_t>(kCellSize, shape.rows - row0);
-      for (std::int64_t r = 0; r < rows; ++r) pack_row(batch, head, row0 + r, band->row(r));
-      band->drain(rows, out);
+      for (std::int64_t r = 0; r < rows; ++r) pack_row(batch, head, row0 + r, cells->row(r));
+      cells->drain(rows, out);
     };
   });
 }

@@ -4,7 +4,7 @@
 
 #include "base/checks.h"
 #include "flashmask/mask.h"
-#include "mask/band.h"
+#include "mask/cell_row_builder.h"
 #include "mask/cell_words.h"
 #include "mask/csr.h"
 
@@ -20,15 +20,15 @@ void check_lengths(const std::string& function, std::int64_t rows, std::int64_t 
 BitMask from_lists(const MaskShape& shape, std::span<const std::int64_t> offsets, std::span<const std::int64_t> columns,
                    Executor& executor) {
   return build_bits(shape, executor, [&]() -> FillCells {
-    return [&, band = std::make_shared<Band>(shape.columns)](std::int64_t, std::int64_t, std::int64_t cell_row,
-                                                             CellRows& out) {
+    return [&, cells = std::make_shared<CellRowBuilder>(shape.columns)](std::int64_t, std::int64_t,
+                                                                        std::int64_t cell_row, CellRows& out) {
       const std::int64_t row0 = cell_row * kCellSize;
       const std::int64_t rows = std::min<std::int64_t>(kCellSize, shape.rows - row0);
       for (std::int64_t r = 0; r < rows; ++r) {
         const auto row = static_cast<std::size_t>(row0 + r);
-        for (auto i = offsets[row]; i < offsets[row + 1]; ++i) band->show(r, columns[static_cast<std::size_t>(i)]);
+        for (auto i = offsets[row]; i < offsets[row + 1]; ++i) cells->show(r, columns[static_cast<std::size_t>(i)]);
       }
-      band->drain(rows, out);
+      cells->drain(rows, out);
     };
   });
 }

@@ -63,8 +63,8 @@ BitMask stack_bits(const MaskShape& shape, const std::vector<Layer>& layers, Axi
     return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
       const Place at = place(layers, axis, batch, head);
       const BitMask& mask = *bits[static_cast<std::size_t>(&at.layer - layers.data())];
-      for_each_stretch(mask, at.batch, at.head, cell_row,
-                       [&](const CellReader::Stretch& stretch) { out.copy(stretch, stretch.begin, stretch.end); });
+      for_each_cell_run(mask, at.batch, at.head, cell_row,
+                        [&](const CellRun& run) { out.copy(run, run.begin, run.end); });
     };
   });
 }

@@ -55,16 +55,16 @@ void count_head(const BitMask& mask, std::int64_t batch, std::int64_t head, Cens
     const std::int64_t row0 = cell_row * kCellSize;
     const std::int64_t rows = std::min<std::int64_t>(kCellSize, shape.rows - row0);
     std::uint64_t seen = 0;  // rows of the cells that see anything
-    for_each_stretch(mask, batch, head, cell_row, [&](const CellReader::Stretch& stretch) {
-      if (stretch.kind == TileKind::full) {
-        const std::int64_t end = std::min(std::int64_t{stretch.end} * kCellSize, shape.columns);
-        census.visible += rows * (end - std::int64_t{stretch.begin} * kCellSize);
+    for_each_cell_run(mask, batch, head, cell_row, [&](const CellRun& run) {
+      if (run.kind == TileKind::full) {
+        const std::int64_t end = std::min(std::int64_t{run.end} * kCellSize, shape.columns);
+        census.visible += rows * (end - std::int64_t{run.begin} * kCellSize);
         seen = ~0ULL;
       }
-      const std::int64_t words = stretch.kind == TileKind::partial ? (stretch.end - stretch.begin) * kCellSize : 0;
+      const std::int64_t words = run.kind == TileKind::partial ? (run.end - run.begin) * kCellSize : 0;
       for (std::int64_t i = 0; i < words; ++i) {
-        census.visible += std::popcount(stretch.words[i]);
-        if (stretch.words[i] != 0) seen |= 1ULL << i % kCellSize;
+        census.visible += std::popcount(run.words[i]);
+        if (run.words[i] != 0) seen |= 1ULL << i % kCellSize;
       }
     });
     for (std::int64_t r = 0; r < rows; ++r) {

@@ -3,6 +3,7 @@
 
 #include "mask/builders/visible_columns.h"
 #include "mask/cell_reader.h"
+#include "mask/cell_rows.h"
 #include "mask/to_bits.h"
 
 namespace flashmask::masks {
@@ -19,14 +20,13 @@ CellWords row_words(const std::vector<std::uint8_t>& is_dropped, std::int64_t ro
   return kept;
 }
 
-/// The cells of a stretch without the dropped rows.
-void keep_rows(const CellReader::Stretch& stretch, const CellWords& kept, const MaskShape& shape, std::int64_t rows,
-               CellRows& out) {
-  for (std::int32_t cell = stretch.begin; stretch.kind != TileKind::skip && cell < stretch.end; ++cell) {
+/// The cells of a run without the dropped rows.
+void keep_rows(const CellRun& run, const CellWords& kept, const MaskShape& shape, std::int64_t rows, CellRows& out) {
+  for (std::int32_t cell = run.begin; run.kind != TileKind::skip && cell < run.end; ++cell) {
     const std::int64_t columns = shape.columns - std::int64_t{cell} * kCellSize;
     CellWords words = kept;
     for (std::size_t r = 0; r < kCellSize; ++r) {
-      words[r] &= stretch.kind == TileKind::full ? low_bits(columns) : stretch.words_of(cell)[r];
+      words[r] &= run.kind == TileKind::full ? low_bits(columns) : run.words_of(cell)[r];
     }
     out.add(cell, words.data(), rows, columns);
   }
@@ -45,8 +45,8 @@ Mask drop_queries(const Mask& mask, std::span<const std::int64_t> rows) {
     const std::int64_t row0 = cell_row * kCellSize;
     const std::int64_t count = std::min<std::int64_t>(kCellSize, shape.rows - row0);
     const CellWords kept = row_words(is_dropped, row0, count);
-    for_each_stretch(*bits, batch, head, cell_row,
-                     [&](const CellReader::Stretch& stretch) { keep_rows(stretch, kept, shape, count, out); });
+    for_each_cell_run(*bits, batch, head, cell_row,
+                      [&](const CellRun& run) { keep_rows(run, kept, shape, count, out); });
   };
   return {build_bits(shape, executor, [&]() -> FillCells { return fill; }),
           "drop_queries(" + mask.description() + ", " + counted(rows.size(), "row") + ")"};

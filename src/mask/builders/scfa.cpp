@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "mask/builders/visible_columns.h"
+#include "mask/cell_rows.h"
 #include "mask/cell_words.h"
 
 namespace flashmask::masks {

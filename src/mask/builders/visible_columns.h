@@ -5,7 +5,7 @@
 
 #include "base/checks.h"
 #include "flashmask/builders.h"
-#include "mask/band.h"
+#include "mask/from_visible_columns.h"
 
 /// What the builders share that describe a row by the columns it sees, because its mask fits no intervals.
 namespace flashmask::masks {

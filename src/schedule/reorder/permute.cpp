@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/checks.h"
-#include "mask/band.h"
+#include "mask/cell_row_builder.h"
 #include "mask/to_bits.h"
 #include "schedule/reorder/row_words.h"
 
@@ -69,8 +69,8 @@ Mask permute(const Mask& mask, std::span<const std::int64_t> rows, std::span<con
   const std::vector<std::uint32_t> to = Side{"columns", columns, shape.batch, shape.columns}.inverted();
   const std::shared_ptr<const BitMask> bits = to_bits(mask.lowered(), executor);
   BitMask permuted = build_bits(shape, executor, [&]() -> FillCells {
-    return [&, band = std::make_shared<Band>(shape.columns)](std::int64_t batch, std::int64_t head,
-                                                             std::int64_t cell_row, CellRows& out) {
+    return [&, cells = std::make_shared<CellRowBuilder>(shape.columns)](std::int64_t batch, std::int64_t head,
+                                                                        std::int64_t cell_row, CellRows& out) {
       const std::int64_t row0 = cell_row * kCellSize;
       const std::int64_t count = std::min<std::int64_t>(kCellSize, shape.rows - row0);
       const std::uint32_t* const column_to = to.data() + batch * shape.columns;
@@ -78,9 +78,9 @@ Mask permute(const Mask& mask, std::span<const std::int64_t> rows, std::span<con
       const Graph* const known = visible.empty() ? nullptr : visible[static_cast<std::size_t>(batch)].get();
       for (std::int64_t r = 0; r < count; ++r) {
         for_each_visible(*bits, known, batch, head, row_from[r],
-                         [&](std::int64_t column) { band->show(r, column_to[column]); });
+                         [&](std::int64_t column) { cells->show(r, column_to[column]); });
       }
-      band->drain(count, out);
+      cells->drain(count, out);
     };
   });
   return {std::move(permuted), "permute(" + mask.description() + ")"};

@@ -1,23 +1,20 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "base/changed_tiles.h"
 #include "flashmask/bit_mask.h"
-#include "flashmask/builders.h"
-#include "flashmask/executor.h"
 #include "mask/cell_rows.h"
 
 namespace flashmask {
 
 /// One row of cells, filled a visible range at a time. Costs the cells that were touched, not those there are.
-class Band {
+class CellRowBuilder {
  public:
-  explicit Band(std::int64_t columns);
+  explicit CellRowBuilder(std::int64_t columns);
 
-  /// Row `row` of the band, 0 … 63, sees the columns [begin, end); what lies outside the mask is clipped.
+  /// Row `row` of the cells, 0 … 63, sees the columns [begin, end); what lies outside the mask is clipped.
   void show(std::int64_t row, std::int64_t begin, std::int64_t end);
   void show(std::int64_t row, std::int64_t column) {
     words_[static_cast<std::size_t>(column / BitMask::kCell * BitMask::kCell + row)] |= 1ULL << column % BitMask::kCell;
@@ -32,14 +29,5 @@ class Band {
   std::vector<std::uint64_t> words_;  ///< [cells][64]
   ChangedTiles touched_;
 };
-
-/// Replaces `out` by the ranges of columns that a row sees, in any order, overlapping or out of bounds. Called
-/// concurrently, once a row.
-using VisibleColumns =
-    std::function<void(std::int64_t batch, std::int64_t head, std::int64_t row, std::vector<masks::Span>& out)>;
-
-/// Any mask, said row by row: what builders of masks that fit no intervals use. Costs the ranges, not the scores.
-BitMask from_visible_columns(const MaskShape& shape, const VisibleColumns& visible_columns,
-                             Executor& executor = default_executor());
 
 }  // namespace flashmask
