@@ -17,7 +17,7 @@
 namespace flashmask::check {
 namespace {
 
-/// Everything of a problem but its lengths. Taken in turn, so that each mask meets several.
+/// Everything of a problem but its lengths. Masks take these in turn, so that each meets several.
 struct Heads {
   std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
   bool grad_lse;
@@ -32,7 +32,7 @@ constexpr std::array<Heads, 9> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
                                        {1, 5, 1, 1, 1, 3, false, 0},
                                        {2, 6, 2, 6, 96, 72, true, 0},
                                        {2, 3, 3, 3, 40, 64, false, 0}}};
-/// Of a mask that was given, which fixes batch and key heads: the heads of each key head, and the rest.
+/// For a mask that was given: it fixes batch and key heads; query_heads is how many share a key head.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
 /// One mask of the corpus, one size, one set of heads.

@@ -164,7 +164,7 @@ class BackwardKernel {
         DropoutWords<Isa>::row_words(draw, tile.row0 + r, tile.column0 + half * kWordBits, kept_[half].word + r);
   }
 
-  /// What the next visit, or the next task, reads first.
+  /// Fetches what the next visit, or the next task, reads first.
   FLASHMASK_INLINE void prefetch_next(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                                       bool last) {
     if (last) {
@@ -218,7 +218,7 @@ class BackwardKernel {
       begin = extent_[half].lines.begin < begin ? extent_[half].lines.begin : begin;
       end = extent_[half].lines.end > end ? extent_[half].lines.end : end;
     }
-    // Whole register tiles: what is not a number in a row that sees nothing would not vanish when it meets P = 0.
+    // Whole register tiles: a NaN that lay in a row that sees nothing would survive its product with P = 0.
     begin -= begin % QueryBlocks::size;
     end = (end + QueryBlocks::size - 1) / QueryBlocks::size * QueryBlocks::size;
     end = end < kQueries ? end : kQueries;
@@ -322,8 +322,8 @@ class BackwardKernel {
     }
   }
 
-  /// Do the products that follow sum over a register tile that holds nothing visible? Those of keys sum from the first
-  /// to the last query that sees any of a block of keys, that of queries from the first to the last key.
+  /// Whether the products that follow sum over a register tile that holds nothing visible: those for keys sum from the
+  /// first to the last query that sees any of a block of keys, that for queries from the first to the last key.
   FLASHMASK_INLINE bool is_summed(int block, int half, int panel) const {
     const int lane = panel * kPanel<Isa>, key = half * kWordBits + lane;
     const auto keys = keys_of_block(block);

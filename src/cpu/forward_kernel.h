@@ -91,8 +91,8 @@ class ForwardKernel {
     fill_zero<Isa>(output_, value_stride_ * kTile);
   }
 
-  /// What the next task reads first. Within a row tile the processor fetches ahead by itself; short documents have
-  /// little but first tiles.
+  /// Fetches what the next task reads first. Within a row tile the processor fetches ahead by itself, but short
+  /// documents consist mostly of first tiles.
   FLASHMASK_INLINE void prefetch_next(const ForwardTask& task) {
     const FirstRead& next = task.next;
     if (next.q.data == nullptr) return;

@@ -60,8 +60,8 @@ float log_of_sum(float a, float b) {
 /// The weight of one side in the merged result.
 float weight(float side, float lse) { return side == -HUGE_VALF ? 0.0F : std::exp(side - lse); }
 
-/// Writes value(widen) to `dim` elements, a vector at a time; widen(p) gives the elements of another row that belong
-/// to those written.
+/// Writes value(widen) to `dim` elements, a vector at a time; widen(p) reads the elements of another row, at p, that
+/// are in the same place.
 template <class Element, class Value>
 void write_row(Element* out, std::int64_t dim, const Value& value) {
   std::int64_t i = 0;

@@ -53,7 +53,7 @@ Ranges decode(const std::int32_t* vectors, int count, bool causal, std::int32_t 
   return {{vectors[0], vectors[1]}, {vectors[2], vectors[3]}};
 }
 
-/// What a column masks beside rows [0, diagonal), as one range at most; nothing when that cannot be said.
+/// What a column masks beside rows [0, diagonal), where that is one range at most and the diagonal part is masked.
 std::optional<Interval> beside_diagonal(Interval first, Interval second, std::int32_t diagonal) {
   const bool diagonal_masked = diagonal == 0 || (first.begin == 0 && first.end >= diagonal);
   if (!diagonal_masked) return std::nullopt;
