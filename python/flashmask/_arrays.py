@@ -9,7 +9,8 @@ import numpy as np
 from flashmask._abi.header import HEADER_BYTES, Options, header
 from flashmask._abi.problem import F64, Problem, check_mask, make_problem
 from flashmask._arguments import described
-from flashmask._plans.cache import Key, plans
+from flashmask._plans.cache import plans
+from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import AnyPlan, View, make_plan
 from flashmask._plans.plan import Plan, as_mask, dtype_name
 
@@ -55,8 +56,9 @@ def _check_rank(arrays: list[Array]) -> None:
 def _live_plan(mask: Any, problem: Problem) -> AnyPlan:
     made = as_mask(mask, problem)
     check_mask("mask", made.shape, problem)
-    source = header(made._id, Options()) if mask is not None else False
-    key: Key = (source, *problem.shapes, problem.code, problem.scale or 0.0, problem.dropout)
+    source = header(made._id, Options()) if mask is not None else None
+    call = Call(scale=problem.scale or 0.0, dropout=problem.dropout)
+    key = key_on_cpu(source, problem.shapes, problem.code, call)
     found = plans.find(key)
     if found is None:
         found = plans.keep(key, make_plan("mask", made, problem, Options()), HEADER_BYTES + 8 * problem.key_length)

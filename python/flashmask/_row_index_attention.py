@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashmask._abi.problem import check_dropout, check_scale, make_problem
 from flashmask._arguments import boolean, described, integer, is_autocast, is_tensor
+from flashmask._plans.call import Call
 from flashmask._rows import check_row_indices
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def flashmask_attention(
     rows = startend_row_indices
     if window_size is not None:
         rows = _window_rows(window_size, query, key, causal)
-    o, lse = forward(query, key, value, rows, block_mask, causal, scale, p, seed_offset if p > 0 else None)
+    call = Call(rows, block_mask, causal, scale, p, seed_offset if p > 0 else None)
+    o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o
 

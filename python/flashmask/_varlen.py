@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashmask._abi.problem import check_dropout, check_scale
 from flashmask._arguments import boolean, described, is_tensor
+from flashmask._plans.call import Call
 from flashmask._row_index_attention import window_sides
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def varlen_attention(
     sides = window_sides(window_size)
     rows = shared(_row_indices, (cu_seqlens_q, cu_seqlens_k), keys=k.shape[0], causal=causal, window_size=sides)
     seed_offset = seed_offset_of(None, p) if p > 0 else None
-    o, lse = forward(q[None], k[None], v[None], rows, None, False, scale, p, seed_offset, deterministic)
+    call = Call(rows, scale=scale, dropout=p, seed_offset=seed_offset, deterministic=deterministic)
+    o, lse = forward(q[None], k[None], v[None], call)
     if return_attn_probs:
         return o[0], lse[0], None
     return (o[0], lse[0]) if return_lse else o[0]

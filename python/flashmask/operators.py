@@ -18,7 +18,17 @@ flashmask::snapshot copies a mask that lies on a GPU. Calls with the copy share 
 its own, unless the package's functions were called with it outside of torch.compile.
 """
 
-from flashmask._torch.operators import forward
-from flashmask._torch.schemas import backward_operator, forward_operator, snapshot_operator
+from typing import Any
+
+from torch import Tensor
+
+from flashmask._plans.call import Call
+from flashmask._torch import operators
+from flashmask._torch.schemas import Outputs, backward_operator, forward_operator, snapshot_operator
 
 __all__ = ["backward_operator", "forward", "forward_operator", "snapshot_operator"]
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any, **named: Any) -> Outputs:
+    """flashmask::forward as the package's functions call it: the shortest way there, and a plan for all layers."""
+    return operators.forward(q, k, v, Call(*arguments, **named))

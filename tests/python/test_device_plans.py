@@ -9,10 +9,11 @@ import torch
 from flashmask import masks
 from flashmask._plans import device_plans
 from flashmask._plans.by_tensor import ByTensor
-from flashmask._plans.device_plans import Numbers, remember_plans_of
+from flashmask._plans.call import Call
+from flashmask._plans.device_plans import Inputs, remember_plans_of
 
 SHAPE = (1, 8, 2, 64)
-NUMBERS = Numbers(SHAPE, SHAPE, SHAPE, 1, 0.0, 0.0, False, 0)
+INPUTS = Inputs(SHAPE, SHAPE, SHAPE, 1, 0)
 
 
 class Made:
@@ -50,12 +51,12 @@ def rows():
     return torch.zeros(1, 1, 8, 1, dtype=torch.int32)
 
 
-def of_rows(tensor, causal=True, numbers=NUMBERS, capture=0, blocks=None):
-    return device_plans._of_masks(tensor, blocks, causal, numbers, capture)
+def of_rows(tensor, causal=True, capture=0, blocks=None, **numbers):
+    return device_plans._of_masks(Call(tensor, blocks, causal, **numbers), INPUTS, capture)
 
 
-def of_constant(mask, causal=False, numbers=NUMBERS, capture=0):
-    return device_plans._of_constant(mask, causal, numbers, capture)
+def of_constant(mask, causal=False, capture=0, **numbers):
+    return device_plans._of_constant(Call(mask, causal=causal, **numbers), INPUTS, capture)
 
 
 def test_values_go_with_their_tensor():
@@ -98,7 +99,7 @@ def test_row_indices_have_one_plan_until_they_change(made):
     remember_plans_of(tensor)
     assert of_rows(tensor) is of_rows(tensor)
     assert of_rows(tensor, causal=False) is not of_rows(tensor)
-    assert of_rows(tensor, numbers=NUMBERS._replace(scale=0.5)) is not of_rows(tensor)
+    assert of_rows(tensor, scale=0.5) is not of_rows(tensor)
     first = of_rows(tensor)
     for change in (lambda: tensor.add_(1), lambda: setattr(tensor, "data", rows())):
         change()
@@ -206,24 +207,22 @@ def test_no_mask_is_planned_on_the_device(made):
     assert of_constant(None, causal=True)[0].source == ("nothing", True, None)
     assert of_constant(None, capture=5) == (outside, 0)
     assert device_plans._captured_without_mask == {outside}
-    other = NUMBERS._replace(scale=0.5)
-    first, made_in = of_constant(None, numbers=other, capture=5)
+    first, made_in = of_constant(None, capture=5, scale=0.5)
     assert made_in == 5
-    assert of_constant(None, numbers=other, capture=5)[0] is not first
+    assert of_constant(None, capture=5, scale=0.5)[0] is not first
 
 
 def test_deterministic_plans_are_others(made):
     mask = masks.causal(8, 8)
-    deterministic = NUMBERS._replace(deterministic=True)
     plain, _ = of_constant(mask.tensor)
-    asked, _ = of_constant(mask.tensor, numbers=deterministic)
+    asked, _ = of_constant(mask.tensor, deterministic=True)
     assert (plain.options.deterministic, asked.options.deterministic) == (0, 1)
     tensor = rows()
     remember_plans_of(tensor)
-    assert of_rows(tensor, numbers=deterministic).options.deterministic == 1
+    assert of_rows(tensor, deterministic=True).options.deterministic == 1
     from flashmask._abi.header import Options
 
     packed = torch.from_numpy(mask._packed(Options(deterministic=1)))
     says, _ = of_constant(packed)
     assert says.options.deterministic == 1
-    assert of_constant(packed, numbers=deterministic) == (says, 0)
+    assert of_constant(packed, deterministic=True) == (says, 0)

@@ -15,6 +15,7 @@ from flashmask._abi.problem import DTYPES, Problem, make_problem
 from flashmask._mask import Mask
 from flashmask._plans.by_tensor import ByTensor
 from flashmask._plans.cache import Key, PlanCache
+from flashmask._plans.call import Call, numbers_of
 from flashmask._plans.device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
 from flashmask._plans.mask_source import packed_header
 from flashmask._plans.operands import check_devices, code_of
@@ -71,44 +72,33 @@ def _state(mask: Tensor) -> tuple[int, int]:
     return mask._version, mask.data_ptr()
 
 
-class Numbers(NamedTuple):
-    """What a plan depends on beside its mask."""
+class Inputs(NamedTuple):
+    """What q, k and v are like: what a plan depends on beside the mask and the numbers of the call."""
 
     q: Sequence[int]
     k: Sequence[int]
     v: Sequence[int]
     code: int
-    scale: float
-    dropout: float
-    deterministic: bool
     device_index: int
 
-    def problem(self) -> Problem:
-        """The same as a Problem."""
-        made = make_problem((self.q, self.k, self.v), DTYPES[self.code], self.scale or None, self.dropout)
+    def problem(self, call: Call) -> Problem:
+        """Of a call with them."""
+        made = make_problem(self[:3], DTYPES[self.code], call.scale or None, call.dropout)
         return made._replace(device=f"cuda:{self.device_index}")
 
 
-def plan_of_call(
-    tensors: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None,
-    block_mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    deterministic: bool,
-) -> tuple[DevicePlan, int]:
+def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[DevicePlan, int]:
     """The plan, which the current stream may use, and that stream."""
-    q, k, v = tensors
     device = q.device
     check_devices(device, k=k, v=v)
     stream = current_stream(device.index)
     capture = capture_of(device.index, stream)
-    numbers = Numbers(q.shape, k.shape, v.shape, code_of(q, k, v), scale, dropout, deterministic, device.index)
-    if block_mask is None and (mask is None or mask.dtype is torch.uint8):
-        plan, made_in = _of_constant(mask, causal, numbers, capture)
+    inputs = Inputs(q.shape, k.shape, v.shape, code_of(q, k, v), device.index)
+    mask = call.mask
+    if call.block_mask is None and (mask is None or mask.dtype is torch.uint8):
+        plan, made_in = _of_constant(call, inputs, capture)
     else:
-        plan, made_in = _of_masks(mask, block_mask, causal, numbers, capture), capture
+        plan, made_in = _of_masks(call, inputs, capture), capture
     plan.join(stream, made_in != capture)
     return plan, stream
 
@@ -116,8 +106,8 @@ def plan_of_call(
 def plan_of_header(header: bytes, mask: Mask, problem: Problem, options: Options) -> DevicePlan:
     """For a Plan: where calls with its tensor find it."""
     index = int(problem.device.partition(":")[2])
-    numbers = Numbers(*problem.shapes, problem.code, problem.scale or 0.0, problem.dropout, False, index)
-    key = (header, numbers)
+    call = Call(scale=problem.scale or 0.0, dropout=problem.dropout)
+    key: Key = (header, Inputs(*problem.shapes, problem.code, index), numbers_of(call))
     found = device_plans.find(key)
     if found is None:
         made = plan_of_mask(mask, problem, options)
@@ -125,15 +115,14 @@ def plan_of_header(header: bytes, mask: Mask, problem: Problem, options: Options
     return found
 
 
-def _of_masks(
-    mask: Tensor | None, block_mask: Tensor | None, causal: bool, numbers: Numbers, capture: int
-) -> DevicePlan:
+def _of_masks(call: Call, inputs: Inputs, capture: int) -> DevicePlan:
     """Of row indices or booleans on the device, and of a block mask."""
-    first, second = (mask, block_mask) if mask is not None else (block_mask, None)
+    mask = call.mask
+    first, second = (mask, call.block_mask) if mask is not None else (call.block_mask, None)
     assert first is not None
     owner, lies = _owner(first)
     kept, beside = _kept(owner), None
-    key: Key = (capture, causal, mask is None, numbers, lies)
+    key: Key = (capture, mask is None, inputs, numbers_of(call), lies)
     if second is not None:
         beside, second_lies = _owner(second)
         kept = None if _of_tensors.get(beside) is None else kept
@@ -142,7 +131,7 @@ def _of_masks(
         found, reference = kept.plans.get(key, (None, None))
         if found is not None and (reference is None or reference() is beside):
             return found
-    plan = _make_of_tensors(mask, block_mask, causal, numbers)
+    plan = _make_of_tensors(call, inputs)
     if kept is not None:
         if capture:  # plans of an earlier graph are of no use to another
             kept.plans = {of: other for of, other in kept.plans.items() if of[0] in (0, capture)}
@@ -159,10 +148,11 @@ def _kept(mask: Tensor) -> _OfTensor | None:
     return kept if kept.state == state else _of_tensors.put(mask, _OfTensor(state))
 
 
-def _make_of_tensors(mask: Tensor | None, block_mask: Tensor | None, causal: bool, numbers: Numbers) -> DevicePlan:
-    problem = numbers.problem()
+def _make_of_tensors(call: Call, inputs: Inputs) -> DevicePlan:
+    mask, block_mask, causal = call.mask, call.block_mask, call.causal
+    problem = inputs.problem(call)
     device = torch.device(problem.device)
-    options = Options(deterministic=int(numbers.deterministic))
+    options = Options(deterministic=int(call.deterministic))
     if mask is not None and mask.dtype is torch.bool:
         check_devices(device, mask=mask)
         if causal or block_mask is not None:
@@ -176,21 +166,21 @@ def _make_of_tensors(mask: Tensor | None, block_mask: Tensor | None, causal: boo
     return plan_of_rows(mask, causal, problem, options, block_mask)
 
 
-def _of_constant(mask: Tensor | None, causal: bool, numbers: Numbers, capture: int) -> tuple[DevicePlan, int]:
+def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[DevicePlan, int]:
     """Of a mask on the host or of none, and the capture that the plan was made in."""
-    source: Hashable = causal
+    mask, header = call.mask, None
     if mask is not None:
         if mask.device.type != "cpu":
             raise ValueError(
                 f"mask is a packed mask on {mask.device}; leave Mask.tensor on the CPU: its plan is made where q is"
             )
-        source = header = packed_header(mask, causal)
-        if numbers.deterministic and says_deterministic(header):
-            numbers = numbers._replace(deterministic=False)
-    key: Key = (source, numbers)
+        header = packed_header(mask, call.causal)
+        if call.deterministic and says_deterministic(header):
+            call = call._replace(deterministic=False)
+    key: Key = (header, inputs, numbers_of(call))
     found = device_plans.find(key)
     if found is None:
-        found = _make(mask, causal, numbers)
+        found = _make(call, inputs)
         if capture:
             return found, capture
         found = device_plans.keep(key, found, found.bytes)
@@ -199,12 +189,13 @@ def _of_constant(mask: Tensor | None, causal: bool, numbers: Numbers, capture: i
     return found, 0
 
 
-def _make(mask: Tensor | None, causal: bool, numbers: Numbers) -> DevicePlan:
+def _make(call: Call, inputs: Inputs) -> DevicePlan:
+    mask = call.mask
     if mask is None:
-        return _make_of_tensors(None, None, causal, numbers)
+        return _make_of_tensors(call, inputs)
     _, options = read_header(mask[:HEADER_BYTES].numpy().tobytes())
-    options = options._replace(deterministic=options.deterministic | numbers.deterministic)
-    return plan_of_mask(Mask._from_tensor(mask), numbers.problem(), options)
+    options = options._replace(deterministic=options.deterministic | call.deterministic)
+    return plan_of_mask(Mask._from_tensor(mask), inputs.problem(call), options)
 
 
 def _staying(mask: Tensor | None) -> set[DevicePlan]:

@@ -14,7 +14,9 @@ from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create, library
 from flashmask._abi.problem import Problem
 from flashmask._mask import Mask, MaskShape
+from flashmask._plans.call import Call
 from flashmask._rows import check_row_indices
+from flashmask.masks import from_startend_row_indices
 
 BLOCK = 128
 """Scores on a side of what an entry of `block_mask` keeps or leaves out."""
@@ -29,15 +31,16 @@ class NamedMask(NamedTuple):
     size: int
 
 
-def source_of(mask: Tensor | None, block_mask: Tensor | None, causal: bool) -> Hashable:
-    """Equal for equal masks: the header of a packed mask, the content of row indices and of block masks."""
+def source_of(call: Call) -> Hashable:
+    """Equal for masks that are equal beside equal numbers: a packed mask's header, what row indices and blocks hold."""
+    mask = call.mask
     if mask is None:
-        source: Hashable = causal
+        source: Hashable = None
     elif mask.dtype is torch.uint8:
-        source = packed_header(mask, causal)
+        source = packed_header(mask, call.causal)
     else:
-        source = (causal, _content(mask))
-    return source if block_mask is None else (source, _content(block_mask))
+        source = _content(mask)
+    return source if call.block_mask is None else (source, _content(call.block_mask))
 
 
 def packed_header(mask: Tensor, causal: bool) -> bytes:
@@ -58,9 +61,9 @@ def _content(values: Tensor) -> Hashable:
     return tuple(values.shape), str(values.dtype), ctypes.string_at(values.data_ptr(), values.nbytes)
 
 
-def named_mask(mask: Tensor | None, block_mask: Tensor | None, causal: bool, problem: Problem) -> NamedMask:
-    """The mask of an operator's arguments."""
-    found = _unblocked(mask, causal, problem)
+def named_mask(call: Call, problem: Problem) -> NamedMask:
+    """The mask of a call."""
+    found, block_mask = _unblocked(call.mask, call.causal, problem), call.block_mask
     if block_mask is None:
         return found
     return found._replace(mask=_and_blocks(found.mask, block_mask, problem), size=found.size + block_mask.nbytes)
@@ -79,8 +82,6 @@ def _unblocked(mask: Tensor | None, causal: bool, problem: Problem) -> NamedMask
 
 def from_row_indices(values: Tensor, causal: bool, problem: Problem) -> Mask:
     """The mask of row indices, int32 [batch, heads, columns, n]."""
-    from flashmask.masks import from_startend_row_indices
-
     check_row_indices("startend_row_indices", values, causal)
     return from_startend_row_indices(values, causal=causal, rows=problem.query_length)
 

@@ -13,7 +13,8 @@ from flashmask._abi.problem import DTYPES, Problem, check_scale, make_problem
 from flashmask._arguments import boolean, choice, described, is_autocast, is_tensor
 from flashmask._explain import Explanation
 from flashmask._mask import Mask
-from flashmask._plans.cache import Key, plans
+from flashmask._plans.cache import plans
+from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import AnyPlan, make_plan
 from flashmask._reordering import Reordering, copied
 from flashmask._rows import RowIndices
@@ -70,7 +71,8 @@ class Plan:
             from flashmask._plans.device_plans import plan_of_header
 
             return plan_of_header(source, self.mask, problem, self._options)
-        key: Key = (source, *problem.shapes, problem.code, problem.scale or 0.0, problem.dropout)
+        call = Call(scale=problem.scale or 0.0, dropout=problem.dropout)
+        key = key_on_cpu(source, problem.shapes, problem.code, call)
         found = plans.find(key)
         if found is None:
             made = make_plan("mask", self.mask, problem, self._options)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flashmask._arguments import described
 from flashmask._mask import Mask
+from flashmask._plans.call import Call
 from flashmask._plans.plan import Plan, check_booleans
 from flashmask._rows import RowIndices
 from flashmask._torch.operators import forward
@@ -36,7 +37,7 @@ def attention_of_tensors(
         tensor = plan.tensor
     else:
         tensor, causal = mask_tensor(mask, q)
-    o, lse = forward(q, k, v, tensor, None, causal, scale, 0.0, None, deterministic)
+    o, lse = forward(q, k, v, Call(tensor, causal=causal, scale=scale, deterministic=deterministic))
     return (o.transpose(1, 2) if heads_first else o), lse
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from flashmask._plans.call import Call, joined, numbers_of, tensors_of
 from flashmask._torch.schemas import Gradients, Outputs, backward_operator, forward_operator
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
@@ -16,30 +17,28 @@ BelowAutograd = torch._C._AutoDispatchBelowAutograd
 class _Attention(torch.autograd.Function):
     # forward() with ctx, not setup_context(): apply() then binds no signature, which took 30 of 60 microseconds.
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Outputs:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
         with BelowAutograd():
-            o, lse = forward_operator(*arguments)
-        q, k, v, mask, block_mask, causal, scale, dropout, seed_offset, deterministic = arguments
-        ctx.save_for_backward(q, k, v, o, lse, mask, block_mask, seed_offset)
-        ctx.numbers = causal, scale, dropout
-        ctx.deterministic = deterministic
+            o, lse = forward_operator(q, k, v, *call)
+        ctx.save_for_backward(q, k, v, o, lse, *tensors_of(call))
+        ctx.numbers = numbers_of(call)
         ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
         if grad_o is None and grad_lse is None:
-            return (None,) * 10
-        q, k, v, o, lse, mask, block_mask, seed_offset = ctx.saved_tensors
+            return None, None, None, None
+        q, k, v, o, lse, *tensors = ctx.saved_tensors
         if grad_o is None:
             grad_o = torch.zeros_like(o)
-        arguments = (grad_o, grad_lse, q, k, v, o, lse, mask, block_mask, *ctx.numbers, seed_offset, ctx.deterministic)
+        arguments = (grad_o, grad_lse, q, k, v, o, lse, *joined(tensors, ctx.numbers))
         if torch.is_grad_enabled():  # create_graph: the operator refuses a second derivative when it is asked for
             gradients = backward_operator(*arguments)
         else:
             with BelowAutograd():
                 gradients = backward_operator(*arguments)
-        return (*gradients, *(None,) * 7)
+        return (*gradients, None)
 
 
 class _OnceDifferentiable(torch.autograd.Function):
@@ -64,16 +63,15 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
     )
 
 
-def forward_autograd(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Outputs:
+def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
+    """flashmask::forward where autograd may have to record it."""
     if is_differentiated(q, k, v):
         if torch._C._are_functorch_transforms_active():
             _refuse_transforms()
-        if len(arguments) == 6:  # dispatch leaves out a last argument that has its default
-            arguments = (*arguments, False)
-        outputs: Outputs = _Attention.apply(q, k, v, *arguments)  # type: ignore[no-untyped-call]
+        outputs: Outputs = _Attention.apply(q, k, v, call)  # type: ignore[no-untyped-call]
         return outputs
     with BelowAutograd():
-        return forward_operator(q, k, v, *arguments)
+        return forward_operator(q, k, v, *call)
 
 
 def _refuse_transforms() -> None:
@@ -81,10 +79,12 @@ def _refuse_transforms() -> None:
 
 
 def backward_autograd(
-    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, call: Call
 ) -> Gradients:
+    """flashmask::backward, of which there is no gradient."""
     if is_differentiated(grad_o, grad_lse, q, k, v):
-        gradients: Gradients = _OnceDifferentiable.apply(grad_o, grad_lse, q, k, v, *rest)  # type: ignore[no-untyped-call]
+        arguments = grad_o, grad_lse, q, k, v, o, lse, *call
+        gradients: Gradients = _OnceDifferentiable.apply(*arguments)  # type: ignore[no-untyped-call]
         return gradients
     with BelowAutograd():
-        return backward_operator(grad_o, grad_lse, q, k, v, *rest)
+        return backward_operator(grad_o, grad_lse, q, k, v, o, lse, *call)

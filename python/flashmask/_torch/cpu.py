@@ -7,7 +7,8 @@ from torch import Tensor
 
 from flashmask._abi.library import library
 from flashmask._abi.problem import DTYPES, make_problem
-from flashmask._plans.cache import Key, plans
+from flashmask._plans.cache import plans
+from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import AnyPlan, Seed, View, make_plan
 from flashmask._plans.mask_source import named_mask, source_of
 from flashmask._plans.operands import check_saved, code_of, lse_dtype
@@ -25,23 +26,15 @@ def _follow_threads() -> None:
         _threads = threads
 
 
-def _live_plan(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    block_mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    p: float,
-) -> AnyPlan:
+def _live_plan(q: Tensor, k: Tensor, v: Tensor, call: Call) -> AnyPlan:
     code = code_of(q, k, v)
-    key: Key = (source_of(mask, block_mask, causal), q.shape, k.shape, v.shape, code, scale, p)
+    shapes = q.shape, k.shape, v.shape
+    key = key_on_cpu(source_of(call), shapes, code, call)
     found = plans.find(key)
     if found is not None:
         return found
-    problem = make_problem((q.shape, k.shape, v.shape), DTYPES[code], scale or None, p)
-    name, made, options, size = named_mask(mask, block_mask, causal, problem)
+    problem = make_problem(shapes, DTYPES[code], call.scale or None, call.dropout)
+    name, made, options, size = named_mask(call, problem)
     return plans.keep(key, make_plan(name, made, problem, options), size)
 
 
@@ -54,7 +47,8 @@ def _view(tensor: Tensor) -> View:
     return tensor.data_ptr(), tensor.stride()
 
 
-def _seed(dropout: float, seed_offset: Tensor | None) -> Seed:
+def _seed(call: Call) -> Seed:
+    dropout, seed_offset = call.dropout, call.seed_offset
     if dropout == 0:
         return 0, 0
     if seed_offset is None or seed_offset.dtype != torch.int64 or seed_offset.shape != (2,):
@@ -66,20 +60,10 @@ def _seed(dropout: float, seed_offset: Tensor | None) -> Seed:
     return seed & (2**64 - 1), offset
 
 
-def forward_cpu(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    block_mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    seed_offset: Tensor | None,
-    deterministic: bool = False,
-) -> Outputs:
-    plan = _live_plan(q, k, v, mask, block_mask, causal, scale, dropout)
-    seed = _seed(dropout, seed_offset)
+def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
+    """o and lse."""
+    plan = _live_plan(q, k, v, call)
+    seed = _seed(call)
     batch, rows, heads, _ = q.shape
     o = torch.empty((batch, rows, heads, v.shape[3]), dtype=q.dtype)
     lse = torch.empty((batch, heads, rows), dtype=lse_dtype(q.dtype))
@@ -97,16 +81,11 @@ def backward_cpu(
     v: Tensor,
     o: Tensor,
     lse: Tensor,
-    mask: Tensor | None,
-    block_mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    seed_offset: Tensor | None,
-    deterministic: bool = False,
+    call: Call,
 ) -> Gradients:
-    plan = _live_plan(q, k, v, mask, block_mask, causal, scale, dropout)
-    seed = _seed(dropout, seed_offset)
+    """The gradients of q, k and v."""
+    plan = _live_plan(q, k, v, call)
+    seed = _seed(call)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
     out = empty_like(q), empty_like(k), empty_like(v)
     q, k, v, o, grad_o = _ready(q, plan), _ready(k, plan), _ready(v, plan), _ready(o, plan), _ready(grad_o, plan)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flashmask._abi import structs as s
+from flashmask._plans.call import Call
 from flashmask._plans.device_plans import plan_of_call
 from flashmask._plans.live_plan import View
 from flashmask._plans.operands import check_devices, check_saved
@@ -16,20 +17,9 @@ _ELEMENTS = 8
 _BYTES = 16
 
 
-def forward_cuda(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    block_mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    seed_offset: Tensor | None,
-    deterministic: bool = False,
-) -> Outputs:
+def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """flashmask::forward, which returns before the device is done."""
-    plan, stream = plan_of_call((q, k, v), mask, block_mask, causal, scale, dropout, deterministic)
+    plan, stream = plan_of_call(q, k, v, call)
     batch, rows, heads, _ = q.shape
     o = torch.empty((batch, rows, heads, plan.value_dim), dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, heads, rows), dtype=torch.float32, device=q.device)
@@ -47,16 +37,10 @@ def backward_cuda(
     v: Tensor,
     o: Tensor,
     lse: Tensor,
-    mask: Tensor | None,
-    block_mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    seed_offset: Tensor | None,
-    deterministic: bool = False,
+    call: Call,
 ) -> Gradients:
     """flashmask::backward, which returns before the device is done."""
-    plan, stream = plan_of_call((q, k, v), mask, block_mask, causal, scale, dropout, deterministic)
+    plan, stream = plan_of_call(q, k, v, call)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
     check_devices(q.device, grad_o=grad_o, grad_lse=grad_lse, o=o, lse=lse)
     workspace = plan.workspace(s.BACKWARD)

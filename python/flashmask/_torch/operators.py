@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from flashmask._info import kernels
+from flashmask._plans.call import Call
 from flashmask._plans.device_plan import rows_of_nothing
 from flashmask._plans.device_plans import remember_plans_of
 from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_autograd, is_differentiated
@@ -17,31 +19,29 @@ from flashmask._torch.schemas import LIBRARY, Outputs, forward_operator, snapsho
 from flashmask._torch.shapes import backward_fake, forward_fake, snapshot_fake
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    block_mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    seed_offset: Tensor | None,
-    deterministic: bool = False,
-) -> Outputs:
+def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """flashmask::forward, past autograd where that has nothing to do: a quarter of the call's overhead."""
-    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    if torch.are_deterministic_algorithms_enabled():
+        call = call._replace(deterministic=True)
     if q.is_cuda:
-        if block_mask is None and mask is None and torch.compiler.is_compiling():
-            mask = rows_of_nothing(causal, q.shape[1], k.shape[1], q.device)
-        mask, block_mask = _shared_by_layers(mask), _shared_by_layers(block_mask)
+        call = _shared_by_layers(q, k, call)
     if torch.compiler.is_compiling() or is_differentiated(q, k, v):
-        return forward_operator(q, k, v, mask, block_mask, causal, scale, dropout, seed_offset, deterministic)
+        return forward_operator(q, k, v, *call)
     with BelowAutograd():
-        return forward_operator(q, k, v, mask, block_mask, causal, scale, dropout, seed_offset, deterministic)
+        return forward_operator(q, k, v, *call)
 
 
-def _shared_by_layers(mask: Tensor | None) -> Tensor | None:
+def _shared_by_layers(q: Tensor, k: Tensor, call: Call) -> Call:
+    """The call with masks of which everyone who gets them on a GPU shares a plan."""
+    mask, block_mask = call.mask, call.block_mask
+    if mask is None and block_mask is None:
+        if not torch.compiler.is_compiling():
+            return call
+        mask = rows_of_nothing(call.causal, q.shape[1], k.shape[1], q.device)
+    return call._replace(mask=_shared(mask), block_mask=_shared(block_mask))
+
+
+def _shared(mask: Tensor | None) -> Tensor | None:
     """A mask that lies on a GPU, so that all who get it there share a plan."""
     if mask is None or mask.dtype is torch.uint8:
         return mask
@@ -86,18 +86,26 @@ def _refuse_device(*arguments: Any) -> Any:
     raise ValueError(f"a tensor is on {device}; this build of flashmask computes on the devices: {', '.join(devices)}")
 
 
+def _of_arguments(kernel: Callable[..., Any], tensors: int) -> Callable[..., Any]:
+    """A kernel of so many tensors and a Call, as the dispatcher calls it: it leaves out last arguments' defaults."""
+
+    def called(*arguments: Any) -> Any:
+        return kernel(*arguments[:tensors], Call(*arguments[tensors:]))
+
+    return called
+
+
 def _register() -> None:
-    torch.library.register_fake("flashmask::forward", forward_fake, lib=LIBRARY)
-    torch.library.register_fake("flashmask::backward", backward_fake, lib=LIBRARY)
+    """Gives the operators their kernels."""
     torch.library.register_fake("flashmask::snapshot", snapshot_fake, lib=LIBRARY)
     LIBRARY.impl("snapshot", _snapshot, "CompositeExplicitAutograd")
-    for name, cpu, cuda, autograd in (
-        ("forward", forward_cpu, forward_cuda, forward_autograd),
-        ("backward", backward_cpu, backward_cuda, backward_autograd),
+    for name, tensors, fake, cpu, cuda, autograd in (
+        ("forward", 3, forward_fake, forward_cpu, forward_cuda, forward_autograd),
+        ("backward", 7, backward_fake, backward_cpu, backward_cuda, backward_autograd),
     ):
-        LIBRARY.impl(name, cpu, "CPU")
-        LIBRARY.impl(name, cuda, "CUDA")
-        LIBRARY.impl(name, autograd, "Autograd")
+        torch.library.register_fake(f"flashmask::{name}", _of_arguments(fake, tensors), lib=LIBRARY)
+        for key, kernel in (("CPU", cpu), ("CUDA", cuda), ("Autograd", autograd)):
+            LIBRARY.impl(name, _of_arguments(kernel, tensors), key)
         LIBRARY.impl(name, _refuse_device, "CompositeExplicitAutograd")
         LIBRARY.impl(name, _refuse_vmap, "FuncTorchBatched")
     LIBRARY.impl("forward", _autocast("cpu"), "AutocastCPU")

@@ -8,18 +8,27 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from flashmask._plans.call import TYPES, Call
+
 Outputs: TypeAlias = tuple[Tensor, Tensor]
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 # A fragment, since another extension in the process may define the namespace, before or after us.
 LIBRARY: Any = torch.library.Library("flashmask", "FRAGMENT")  # type: ignore[no-untyped-call]
-_MASK = (
-    "Tensor? mask, Tensor? block_mask, bool causal, float scale, float dropout, Tensor? seed_offset, "
-    "bool deterministic=False"
-)
-LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_MASK}) -> (Tensor o, Tensor lse)")
+_KINDS = {"Tensor | None": "Tensor?"}
+_REQUIRED = Call._fields.index("deterministic")  # the first version had no defaults, and later fields all have one
+
+
+def _argument(place: int, name: str) -> str:
+    """A field of Call as schemas say it, such as "bool deterministic=False"."""
+    declared = f"{_KINDS.get(TYPES[name], TYPES[name])} {name}"
+    return declared if place < _REQUIRED else f"{declared}={Call._field_defaults[name]}"
+
+
+_CALL = ", ".join(_argument(place, name) for place, name in enumerate(Call._fields))
+LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_CALL}) -> (Tensor o, Tensor lse)")
 LIBRARY.define(
-    f"backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_MASK}) "
+    f"backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_CALL}) "
     "-> (Tensor dq, Tensor dk, Tensor dv)"
 )
 LIBRARY.define("snapshot(Tensor mask) -> Tensor")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
+from flashmask._plans.call import Call
 from flashmask._plans.operands import lse_dtype
 from flashmask._torch.cpu import empty_like
 from flashmask._torch.schemas import Gradients, Outputs
 
 
-def forward_fake(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, block_mask: Tensor | None, *rest: Any
-) -> Outputs:
+def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """o and lse, also of tensors on meta."""
-    check_meta(q, k=k, v=v, mask=mask, block_mask=block_mask)
+    check_meta(q, k=k, v=v, mask=call.mask, block_mask=call.block_mask)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, sequence, heads, head dim)")
@@ -31,7 +28,7 @@ def check_meta(q: Tensor, **tensors: Tensor | None) -> None:
 
 
 def backward_fake(
-    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *arguments: Any
+    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, call: Call
 ) -> Gradients:
     return empty_like(q), empty_like(k), empty_like(v)
 

@@ -1,0 +1,59 @@
+"""Call: what an attention call is given beside q, k and v. A new argument is a field, and the place that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flashmask._plans.cache import Key
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Call(NamedTuple):
+    """The arguments of the operators after their tensors, in order; flashmask.operators says what each means.
+
+    The operators' schemas, the keys of plans and what a gradient keeps are made of these fields and their types. A
+    field that is added has a default, so that older callers and graphs stay as they are.
+    """
+
+    mask: Tensor | None = None
+    block_mask: Tensor | None = None
+    causal: bool = False
+    scale: float = 0.0
+    dropout: float = 0.0
+    seed_offset: Tensor | None = None
+    deterministic: bool = False
+
+
+TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}
+"""Of the fields, as they are written above."""
+
+
+def _fields(chosen: Sequence[str]) -> Any:
+    return itemgetter(*map(Call._fields.index, chosen))
+
+
+_TENSORS = [name for name, kind in TYPES.items() if kind.startswith("Tensor")]
+_NUMBERS = [name for name in Call._fields if name not in _TENSORS]
+tensors_of = _fields(_TENSORS)
+"""The tensors of a call, in order."""
+numbers_of = _fields(_NUMBERS)
+"""Everything else: what a plan depends on beside its mask."""
+_numbers_on_cpu = _fields([name for name in _NUMBERS if name != "deterministic"])
+_in_order = itemgetter(*((_TENSORS + _NUMBERS).index(name) for name in Call._fields))
+
+
+def joined(tensors: Sequence[Tensor | None], numbers: tuple[Any, ...]) -> Call:
+    """The call of which these are tensors_of() and numbers_of()."""
+    return Call._make(_in_order((*tensors, *numbers)))
+
+
+def key_on_cpu(source: Hashable, shapes: Sequence[Sequence[int]], code: int, call: Call) -> Key:
+    """What a plan for the CPU is found by; `source` says which mask, and `code` is a position in DTYPES.
+
+    Gradients are the same bits on every run there, whether or not that was asked for.
+    """
+    return (source, *shapes, code, _numbers_on_cpu(call))

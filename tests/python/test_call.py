@@ -1,0 +1,43 @@
+"""The arguments of a call are said in one place: schemas, keys of plans and what a gradient keeps follow from it."""
+
+import pytest
+import torch
+
+import flashmask.operators
+from flashmask._plans.call import Call, joined, key_on_cpu, numbers_of, tensors_of
+
+SHAPES = ((1, 8, 2, 4),) * 3
+
+
+@pytest.mark.parametrize("operator", [flashmask.operators.forward_operator, flashmask.operators.backward_operator])
+def test_schemas_end_with_the_fields(operator):
+    assert [argument.name for argument in operator._schema.arguments[-len(Call._fields) :]] == list(Call._fields)
+    assert (
+        "Tensor? mask, Tensor? block_mask, bool causal, float scale, float dropout, Tensor? seed_offset, "
+        "bool deterministic=False) ->"
+    ) in str(operator._schema)
+
+
+def test_a_call_is_its_tensors_and_its_numbers():
+    mask, blocks, seed = torch.ones(3), torch.ones(2), torch.ones(1)
+    call = Call(mask, blocks, True, 0.5, 0.25, seed, True)
+    assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed), strict=True))
+    assert numbers_of(call) == (True, 0.5, 0.25, True)
+    assert all(a is b for a, b in zip(joined(tensors_of(call), numbers_of(call)), call, strict=True))
+
+
+@pytest.mark.parametrize("change", [{"causal": True}, {"scale": 0.5}, {"dropout": 0.25}])
+def test_another_number_is_another_plan(change):
+    assert key_on_cpu(None, SHAPES, 0, Call(**change)) != key_on_cpu(None, SHAPES, 0, Call())
+
+
+def test_determinism_is_no_other_plan_on_the_cpu():
+    assert key_on_cpu(None, SHAPES, 0, Call(deterministic=True)) == key_on_cpu(None, SHAPES, 0, Call())
+
+
+def test_the_public_function_takes_what_the_operator_takes():
+    q = torch.randn(1, 8, 2, 4)
+    expected = flashmask.operators.forward_operator(q, q, q, None, None, True, 0.5, 0.0, None)
+    found = flashmask.operators.forward(q, q, q, None, None, True, 0.5, 0.0, None)
+    named = flashmask.operators.forward(q, q, q, causal=True, scale=0.5)
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(expected, found, named, strict=True))
