@@ -51,7 +51,8 @@ static flashmask_mask* build_mask(void) {
 }
 
 static flashmask_plan* build_plan(const flashmask_mask* mask) {
-  const flashmask_problem problem = {.batch = 1,
+  const flashmask_problem problem = {.struct_size = sizeof(problem),
+                                     .batch = 1,
                                      .query_length = TOKENS,
                                      .key_length = TOKENS,
                                      .query_heads = HEADS,
@@ -65,10 +66,15 @@ static flashmask_plan* build_plan(const flashmask_mask* mask) {
 }
 
 static void attend(const flashmask_plan* plan) {
-  const flashmask_forward_tensors forward = {
-      .q = tensor(q), .k = tensor(k), .v = tensor(v), .o = tensor(o), .lse = row_tensor(lse)};
+  const flashmask_forward_tensors forward = {.struct_size = sizeof(forward),
+                                             .q = tensor(q),
+                                             .k = tensor(k),
+                                             .v = tensor(v),
+                                             .o = tensor(o),
+                                             .lse = row_tensor(lse)};
   check(flashmask_forward(plan, &forward, NULL));
-  const flashmask_backward_tensors backward = {.q = tensor(q),
+  const flashmask_backward_tensors backward = {.struct_size = sizeof(backward),
+                                               .q = tensor(q),
                                                .k = tensor(k),
                                                .v = tensor(v),
                                                .o = tensor(o),
@@ -90,7 +96,7 @@ int main(void) {
   flashmask_plan* plan = build_plan(mask);
   attend(plan);
 
-  flashmask_explanation explanation;
+  flashmask_explanation explanation = FLASHMASK_INIT(flashmask_explanation);
   check(flashmask_mask_explain(mask, 16, 16, &explanation));
   const char* kernel = NULL;
   check(flashmask_plan_kernel(plan, FLASHMASK_FORWARD, &kernel));

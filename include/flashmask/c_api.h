@@ -10,6 +10,31 @@
 /// pointer; on failure nothing is written there and flashmask_last_error() says what was given, what was expected and
 /// what to do. No C++ exception crosses these functions. Masks and plans are immutable: any number of threads may use
 /// one at once. Arrays are copied before a call returns.
+///
+/// Structs begin with their size, so that programs and libraries of different versions work together:
+///
+///     flashmask_problem problem = FLASHMASK_INIT(flashmask_problem);  // its size, and zeros
+///     flashmask_problem problem = {.struct_size = sizeof(problem), .batch = 2, …};
+///
+/// New fields come at the end, and 0 in them means what calls did before. To the library a struct that is shorter than
+/// its own ends with zeros; a longer one it takes while the bytes that it does not know are 0; and of a result it
+/// writes no more than the caller has. The elements of an array have one size. Five structs have none and stay as they
+/// are, because they lie inside others or in long arrays: flashmask_tensor, flashmask_mask_shape, flashmask_span,
+/// flashmask_hashed_token and flashmask_visible_pair.
+
+/// A struct that says its size and is zero otherwise: an initialiser in C, a value in C++.
+#ifdef __cplusplus
+template <typename Struct>
+inline Struct flashmask_init() {
+  Struct made = {};
+  made.struct_size = sizeof(Struct);
+  return made;
+}
+#define FLASHMASK_INIT(type) flashmask_init<type>()
+#else
+#define FLASHMASK_INIT(type) \
+  { .struct_size = sizeof(type) }
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,6 +54,11 @@ FLASHMASK_API const char* flashmask_last_error(void);
 
 /// Version of the library that runs, such as "0.1.0"; FLASHMASK_VERSION_MAJOR and its kin are those of the header.
 FLASHMASK_API const char* flashmask_version(void);
+
+/// How the structs lie in this library, for callers that do not compile this header: a line each with its name and
+/// size, then name:offset:size of every field, such as "flashmask_span 16 begin:0:8 end:8:8". The text lives as long as
+/// the process.
+FLASHMASK_API flashmask_status flashmask_struct_layouts(const char** text);
 
 /// Threads of the library's own pool from the next call on; 0 restores the automatic choice.
 FLASHMASK_API flashmask_status flashmask_set_thread_count(int threads);
@@ -73,6 +103,7 @@ FLASHMASK_API flashmask_status flashmask_mask_sliding_window_document(const int6
 
 /// One prompt and the answers that share it.
 typedef struct flashmask_shared_question {
+  uint64_t struct_size;
   int64_t question;
   const int64_t* answers;
   int64_t answer_count;
@@ -128,6 +159,7 @@ FLASHMASK_API flashmask_status flashmask_mask_global_tokens(int64_t tokens, cons
 
 /// What a block of tokens sees.
 typedef struct flashmask_big_bird {
+  uint64_t struct_size;
   int64_t block;          ///< tokens of a block
   int64_t window_blocks;  ///< on either side of its own
   int64_t global_blocks;  ///< the first ones, which see and are seen by all
@@ -141,6 +173,7 @@ FLASHMASK_API flashmask_status flashmask_mask_big_bird(int64_t tokens, const fla
 
 /// One axis of a grid of tokens; the last axis runs fastest.
 typedef struct flashmask_neighbourhood_axis {
+  uint64_t struct_size;
   int64_t length;
   int64_t kernel;
   int64_t dilation;
@@ -226,6 +259,7 @@ FLASHMASK_API flashmask_status flashmask_mask_from_startend_row_indices(const in
                                                                         int causal, flashmask_mask** mask);
 
 typedef struct flashmask_startend_row_indices {
+  uint64_t struct_size;
   int32_t vectors;
   int32_t causal;
   int64_t size;  ///< batch · heads · columns · vectors
@@ -291,6 +325,7 @@ FLASHMASK_API flashmask_status flashmask_mask_get_form(const flashmask_mask* mas
 
 /// What a mask is and what it costs, summed over batch entries and mask heads.
 typedef struct flashmask_explanation {
+  uint64_t struct_size;
   int32_t form;
   int32_t tile_rows;
   int32_t tile_columns;
@@ -312,14 +347,15 @@ FLASHMASK_API flashmask_status flashmask_mask_explain(const flashmask_mask* mask
                                                       int32_t tile_columns, flashmask_explanation* explanation);
 
 typedef struct flashmask_draw_options {
+  uint64_t struct_size;
   int64_t batch;
   int64_t head;
-  int64_t width;   ///< characters at most
-  int32_t colour;  ///< ANSI colours when nonzero
+  int64_t width;   ///< characters at most; 0: 64
+  int64_t colour;  ///< ANSI colours when nonzero
 } flashmask_draw_options;
 
-/// Draws with characters, row 0 on top. `options` NULL: batch entry 0, head 0, 64 characters, no colour. `size`
-/// receives the bytes that the text and its final NUL take; call with buffer = NULL, capacity = 0 to learn it.
+/// Draws with characters, row 0 on top. `options` NULL: all of them zero. `size` receives the bytes that the text and
+/// its final NUL take; call with buffer = NULL, capacity = 0 to learn it.
 FLASHMASK_API flashmask_status flashmask_mask_draw(const flashmask_mask* mask, const flashmask_draw_options* options,
                                                    char* buffer, size_t capacity, size_t* size);
 
@@ -337,7 +373,8 @@ FLASHMASK_API flashmask_status flashmask_mask_unpack(const void* bytes, int64_t 
 typedef struct flashmask_reordering flashmask_reordering;
 
 typedef struct flashmask_reordering_view {
-  int32_t gained;  ///< 0: everything is as it was
+  uint64_t struct_size;
+  int64_t gained;  ///< 0: everything is as it was
   int32_t tile_rows;
   int32_t tile_columns;
   int64_t tiles_before;  ///< active ones
@@ -389,6 +426,7 @@ typedef struct flashmask_tensor {
 
 /// Everything about an attention call but the data; the layout of each tensor is in flashmask/problem.h.
 typedef struct flashmask_problem {
+  uint64_t struct_size;
   int64_t batch;
   int64_t query_length;
   int64_t key_length;
@@ -407,6 +445,7 @@ typedef struct flashmask_problem {
 /// body(body_context, count − 1), each once, concurrently or one after another in ascending order, and returns when
 /// all have returned. `context` is passed through.
 typedef struct flashmask_executor {
+  uint64_t struct_size;
   void* context;
   int (*workers)(void* context);  ///< how many bodies may run at once; at least 1
   void (*run)(void* context, int count, void (*body)(void* body_context, int index), void* body_context);
@@ -416,9 +455,10 @@ typedef struct flashmask_executor {
 typedef struct flashmask_plan flashmask_plan;
 
 typedef struct flashmask_plan_options {
-  int32_t visit;
+  uint64_t struct_size;
   const char* kernel;                  ///< a prefix or whole kernel name; NULL or "": the best that fits
   const flashmask_executor* executor;  ///< NULL: the library's own pool
+  int32_t visit;                       ///< a flashmask_visit
   int32_t form;                        ///< a flashmask_form_choice
   int32_t reorder;                     ///< nonzero: in another order of tokens where that saves work; not with dropout
   int32_t deterministic;               ///< nonzero: kernels that give the same bits on every run; all of the CPU do
@@ -430,6 +470,7 @@ FLASHMASK_API flashmask_status flashmask_plan_create(const flashmask_mask* mask,
 
 /// Where a plan for a GPU is made: flashmask/device_plan.h. Nothing waits for the device.
 typedef struct flashmask_plan_place {
+  uint64_t struct_size;
   void* stream;  ///< a cudaStream_t of the problem's device; NULL: its default stream
   void* memory;  ///< on that device, aligned to 256 bytes; the caller keeps it until the plan's last call is done
   size_t bytes;  ///< of `memory`; at least what flashmask_plan_bytes() says
@@ -451,9 +492,10 @@ enum flashmask_device_mask_kind {
 
 /// A mask in the memory of a GPU, which is read once, on the stream of the plan, and may go afterwards.
 typedef struct flashmask_device_mask {
+  uint64_t struct_size;
   int32_t kind;     ///< a flashmask_device_mask_kind
   int32_t vectors;  ///< of row indices
-  int32_t causal;   ///< of row indices
+  int64_t causal;   ///< of row indices
   flashmask_mask_shape shape;
   /// Row indices: int32 [batch, heads, columns, vectors]. Dense: [batch, heads, rows, columns], a byte each, nonzero =
   /// visible. Packed: [batch, heads, rows, ceil(columns / 8)], bit c % 8 of byte c / 8 for column c.
@@ -497,8 +539,9 @@ FLASHMASK_API flashmask_status flashmask_plan_workspace(const flashmask_plan* pl
 FLASHMASK_API flashmask_status flashmask_dropout_expand(const flashmask_problem* problem, uint64_t seed,
                                                         uint64_t offset, uint8_t* kept, int64_t capacity);
 
-/// Where a call runs and the memory it may use. All zero: the library's own pool and memory.
+/// Where a call runs and the memory it may use. All but the size zero: the library's own pool and memory.
 typedef struct flashmask_execution {
+  uint64_t struct_size;
   const flashmask_executor* executor;
   void* workspace;          ///< NULL: allocated for the call; on a GPU it is always the caller's, and there
   size_t workspace_bytes;   ///< of `workspace`
@@ -508,11 +551,13 @@ typedef struct flashmask_execution {
 } flashmask_execution;
 
 typedef struct flashmask_forward_tensors {
+  uint64_t struct_size;
   flashmask_tensor q, k, v;  ///< in
   flashmask_tensor o, lse;   ///< out; every element is written
 } flashmask_forward_tensors;
 
 typedef struct flashmask_backward_tensors {
+  uint64_t struct_size;
   flashmask_tensor q, k, v, o, lse, grad_o;  ///< in
   flashmask_tensor grad_lse;                 ///< in, shape and dtype of lse; may be absent
   flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written
@@ -531,6 +576,7 @@ FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, co
 
 /// One row of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
 typedef struct flashmask_kernel_info {
+  uint64_t struct_size;
   const char* name;
   const char* arch;
   int32_t direction;
@@ -552,11 +598,13 @@ FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);
 
 /// Two results of attention of the same queries over disjoint keys; the layouts are in flashmask/merge.h.
 typedef struct flashmask_merge_tensors {
+  uint64_t struct_size;
   flashmask_tensor o1, lse1, o2, lse2;  ///< in
   flashmask_tensor o, lse;              ///< out; may be those of either side
 } flashmask_merge_tensors;
 
 typedef struct flashmask_merge_gradients {
+  uint64_t struct_size;
   flashmask_tensor o1, lse1, o2, lse2, o, lse, grad_o;      ///< in
   flashmask_tensor grad_lse;                                ///< in, shape and dtype of lse; may be absent
   flashmask_tensor grad_o1, grad_lse1, grad_o2, grad_lse2;  ///< out; every element is written
@@ -574,6 +622,7 @@ FLASHMASK_API flashmask_status flashmask_merge_backward(const flashmask_merge_gr
 /// Dense attention in double precision, what every kernel is held against: slow, and right. Arrays have no gaps and the
 /// layouts of flashmask/problem.h; the problem's dtype and device are not looked at.
 typedef struct flashmask_reference_inputs {
+  uint64_t struct_size;
   const double* q;
   const double* k;
   const double* v;

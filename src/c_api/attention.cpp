@@ -4,6 +4,7 @@
 
 #include "c_api/callback_executor.h"
 #include "c_api/plan.h"
+#include "c_api/sized_struct.h"
 #include "flashmask/merge.h"
 
 using flashmask::Error;
@@ -11,16 +12,19 @@ using flashmask::Execution;
 using flashmask::Status;
 using flashmask::c_api::CallbackExecutor;
 using flashmask::c_api::guard;
+using flashmask::c_api::read_optional_struct;
+using flashmask::c_api::read_struct;
 using flashmask::c_api::require;
 using flashmask::c_api::to_direction;
 using flashmask::c_api::to_problem;
 using flashmask::c_api::to_tensor_view;
+using flashmask::c_api::write_struct;
 
 namespace {
 
 std::optional<CallbackExecutor> borrow(const flashmask_executor* executor) {
   if (executor == nullptr) return std::nullopt;
-  return CallbackExecutor(*executor);
+  return CallbackExecutor(read_struct(executor, "executor"));
 }
 
 flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
@@ -65,7 +69,7 @@ flashmask::MergeGradients to_merge_gradients(const flashmask_merge_gradients& te
 /// Calls `run` with the executor of a call that needs nothing else.
 template <typename Run>
 void execute(const flashmask_execution* execution, Run&& run) {
-  auto executor = borrow(execution == nullptr ? nullptr : execution->executor);
+  auto executor = borrow(read_optional_struct(execution, "execution").executor);
   run(executor ? static_cast<flashmask::Executor&>(*executor) : flashmask::default_executor());
 }
 
@@ -90,21 +94,21 @@ void execute(const flashmask::Plan& plan, const flashmask_execution& execution, 
 }  // namespace
 
 flashmask::PlanOptions flashmask::c_api::to_plan_options(const flashmask_plan_options* options) {
-  if (options == nullptr) return {};
-  return {.visit = to_visit(options->visit),
-          .form = to_form(options->form),
-          .kernel = options->kernel == nullptr ? "" : options->kernel,
-          .reorder = options->reorder != 0,
-          .deterministic = options->deterministic != 0};
+  const flashmask_plan_options given = read_optional_struct(options, "options");
+  return {.visit = to_visit(given.visit),
+          .form = to_form(given.form),
+          .kernel = given.kernel == nullptr ? "" : given.kernel,
+          .reorder = given.reorder != 0,
+          .deterministic = given.deterministic != 0};
 }
 
 flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
                                        const flashmask_plan_options* options, flashmask_plan** plan) {
   return guard([&] {
     require(plan, "plan");
-    auto borrowed = borrow(options == nullptr ? nullptr : options->executor);
+    auto borrowed = borrow(read_optional_struct(options, "options").executor);
     flashmask::Executor& executor = borrowed ? *borrowed : flashmask::default_executor();
-    *plan = new flashmask_plan{flashmask::plan(require(mask, "mask").mask, to_problem(require(problem, "problem")),
+    *plan = new flashmask_plan{flashmask::plan(require(mask, "mask").mask, to_problem(problem),
                                                flashmask::c_api::to_plan_options(options), executor)};
   });
 }
@@ -120,9 +124,9 @@ flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direc
 
 flashmask_status flashmask_plan_reordering(const flashmask_plan* plan, flashmask_reordering_view* view) {
   return guard([&] {
-    require(view, "view");
     const flashmask::Reordering* reordering = require(plan, "plan").plan.reordering();
-    *view = reordering == nullptr ? flashmask_reordering_view{} : flashmask::c_api::to_view(*reordering);
+    write_struct(reordering == nullptr ? flashmask_reordering_view{} : flashmask::c_api::to_view(*reordering), view,
+                 "view");
   });
 }
 
@@ -137,8 +141,8 @@ flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_f
                                    const flashmask_execution* execution) {
   return guard([&] {
     const flashmask::Plan& ready = require(plan, "plan").plan;
-    const auto views = to_forward_tensors(require(tensors, "tensors"));
-    execute(ready, execution == nullptr ? flashmask_execution{} : *execution,
+    const auto views = to_forward_tensors(read_struct(tensors, "tensors"));
+    execute(ready, read_optional_struct(execution, "execution"),
             [&](const Execution& where) { flashmask::forward(ready, views, where); });
   });
 }
@@ -147,15 +151,15 @@ flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_
                                     const flashmask_execution* execution) {
   return guard([&] {
     const flashmask::Plan& ready = require(plan, "plan").plan;
-    const auto views = to_backward_tensors(require(tensors, "tensors"));
-    execute(ready, execution == nullptr ? flashmask_execution{} : *execution,
+    const auto views = to_backward_tensors(read_struct(tensors, "tensors"));
+    execute(ready, read_optional_struct(execution, "execution"),
             [&](const Execution& where) { flashmask::backward(ready, views, where); });
   });
 }
 
 flashmask_status flashmask_merge(const flashmask_merge_tensors* tensors, const flashmask_execution* execution) {
   return guard([&] {
-    const auto views = to_merge_tensors(require(tensors, "tensors"));
+    const auto views = to_merge_tensors(read_struct(tensors, "tensors"));
     execute(execution, [&](flashmask::Executor& executor) { flashmask::merge(views, executor); });
   });
 }
@@ -163,7 +167,7 @@ flashmask_status flashmask_merge(const flashmask_merge_tensors* tensors, const f
 flashmask_status flashmask_merge_backward(const flashmask_merge_gradients* tensors,
                                           const flashmask_execution* execution) {
   return guard([&] {
-    const auto views = to_merge_gradients(require(tensors, "tensors"));
+    const auto views = to_merge_gradients(read_struct(tensors, "tensors"));
     execute(execution, [&](flashmask::Executor& executor) { flashmask::merge_backward(views, executor); });
   });
 }

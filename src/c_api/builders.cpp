@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "c_api/convert.h"
+#include "c_api/sized_struct.h"
 
 namespace masks = flashmask::masks;
 using flashmask::c_api::array;
@@ -13,6 +13,8 @@ using flashmask::c_api::element_count;
 using flashmask::c_api::enumerator;
 using flashmask::c_api::guard;
 using flashmask::c_api::make_handle;
+using flashmask::c_api::read_struct;
+using flashmask::c_api::read_structs;
 using flashmask::c_api::require;
 
 namespace {
@@ -117,7 +119,7 @@ flashmask_status flashmask_mask_sliding_window_document(const int64_t* documents
 flashmask_status flashmask_mask_shared_question(const flashmask_shared_question* documents, int64_t count,
                                                 int64_t tokens, flashmask_mask** mask) {
   return hand_out(mask, [&] {
-    const auto given = array(documents, count, "documents");
+    const auto given = read_structs(documents, count, "documents");
     std::vector<masks::SharedQuestion> converted(given.size());
     std::ranges::transform(given, converted.begin(), to_shared_question);
     return masks::shared_question(converted, tokens);
@@ -199,14 +201,14 @@ flashmask_status flashmask_mask_global_tokens(int64_t tokens, const int64_t* pos
 
 flashmask_status flashmask_mask_big_bird(int64_t tokens, const flashmask_big_bird* pattern, flashmask_mask** mask) {
   return hand_out(mask, [&] {
-    const auto [block, window, global, random, heads, seed] = require(pattern, "pattern");
-    return masks::big_bird(tokens, {block, window, global, random, heads, seed});
+    const flashmask_big_bird p = read_struct(pattern, "pattern");
+    return masks::big_bird(tokens, {p.block, p.window_blocks, p.global_blocks, p.random_blocks, p.heads, p.seed});
   });
 }
 
 flashmask_status flashmask_mask_neighbourhood(const flashmask_neighbourhood_axis* axes, int64_t count,
                                               flashmask_mask** mask) {
-  return hand_out(mask, [&] { return masks::neighbourhood(to_axes(array(axes, count, "axes"))); });
+  return hand_out(mask, [&] { return masks::neighbourhood(to_axes(read_structs(axes, count, "axes"))); });
 }
 
 flashmask_status flashmask_mask_strided_factorised(int64_t tokens, int64_t stride, flashmask_mask** mask) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "c_api/sized_struct.h"
+
 namespace flashmask::c_api {
 namespace {
 
@@ -65,7 +67,8 @@ std::optional<MaskForm> to_form(std::int32_t choice) {
   }
 }
 
-Problem to_problem(const flashmask_problem& problem) {
+Problem to_problem(const flashmask_problem* given) {
+  const flashmask_problem problem = read_struct(given, "problem");
   Problem result;
   result.batch = problem.batch;
   result.query_length = problem.query_length;

@@ -51,7 +51,8 @@ MaskShape to_shape(const flashmask_mask_shape* shape);
 Direction to_direction(std::int32_t direction);
 Visit to_visit(std::int32_t visit);
 std::optional<MaskForm> to_form(std::int32_t choice);
-Problem to_problem(const flashmask_problem& problem);
+/// A problem argument, which may not be NULL.
+Problem to_problem(const flashmask_problem* problem);
 
 /// Points into the reordering.
 flashmask_reordering_view to_view(const Reordering& reordering);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "c_api/plan.h"
+#include "c_api/sized_struct.h"
 
 using flashmask::DeviceDenseMask;
 using flashmask::DevicePackedMask;
@@ -13,6 +14,7 @@ using flashmask::MaskShape;
 using flashmask::PlanPlace;
 using flashmask::Problem;
 using flashmask::c_api::guard;
+using flashmask::c_api::read_struct;
 using flashmask::c_api::require;
 using flashmask::c_api::to_plan_options;
 using flashmask::c_api::to_problem;
@@ -20,8 +22,8 @@ using flashmask::c_api::to_problem;
 namespace {
 
 PlanPlace to_place(const flashmask_plan_place* place) {
-  const auto& [stream, memory, bytes] = require(place, "place");
-  return {stream, memory, bytes};
+  const flashmask_plan_place given = read_struct(place, "place");
+  return {given.stream, given.memory, given.bytes};
 }
 
 DeviceRowIndices to_row_indices(const flashmask_device_mask& mask) {
@@ -46,7 +48,7 @@ DevicePackedMask to_packed(const flashmask_device_mask& mask) {
 /// Calls use(source) with the mask as what its kind says.
 template <class Use>
 void with_device_mask(const flashmask_device_mask* mask, Use&& use) {
-  const flashmask_device_mask& given = require(mask, "mask");
+  const flashmask_device_mask given = read_struct(mask, "mask");
   switch (flashmask::c_api::enumerator(given.kind, FLASHMASK_DEVICE_PACKED, "mask.kind")) {
     case FLASHMASK_DEVICE_DENSE:
       return use(to_dense(given));
@@ -63,8 +65,7 @@ flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmas
                                       const flashmask_plan_options* options, size_t* bytes) {
   return guard([&] {
     require(bytes, "bytes");
-    *bytes = flashmask::plan_bytes(require(mask, "mask").mask, to_problem(require(problem, "problem")),
-                                   to_plan_options(options));
+    *bytes = flashmask::plan_bytes(require(mask, "mask").mask, to_problem(problem), to_plan_options(options));
   });
 }
 
@@ -73,7 +74,7 @@ flashmask_status flashmask_plan_create_at(const flashmask_mask* mask, const flas
                                           flashmask_plan** plan) {
   return guard([&] {
     require(plan, "plan");
-    const Problem given = to_problem(require(problem, "problem"));
+    const Problem given = to_problem(problem);
     *plan = new flashmask_plan{
         flashmask::plan(require(mask, "mask").mask, given, to_place(place), to_plan_options(options))};
   });
@@ -83,7 +84,7 @@ flashmask_status flashmask_device_mask_plan_bytes(const flashmask_device_mask* m
                                                   const flashmask_plan_options* options, size_t* bytes) {
   return guard([&] {
     require(bytes, "bytes");
-    const Problem given = to_problem(require(problem, "problem"));
+    const Problem given = to_problem(problem);
     with_device_mask(
         mask, [&](const auto& source) { *bytes = flashmask::plan_bytes(source, given, to_plan_options(options)); });
   });
@@ -94,7 +95,7 @@ flashmask_status flashmask_device_mask_plan_create(const flashmask_device_mask* 
                                                    const flashmask_plan_place* place, flashmask_plan** plan) {
   return guard([&] {
     require(plan, "plan");
-    const Problem given = to_problem(require(problem, "problem"));
+    const Problem given = to_problem(problem);
     with_device_mask(mask, [&](const auto& source) {
       *plan = new flashmask_plan{flashmask::plan(source, given, to_place(place), to_plan_options(options))};
     });

@@ -99,7 +99,7 @@ flashmask_status flashmask_mask_get_form(const flashmask_mask* mask, int32_t* fo
 flashmask_status flashmask_dropout_expand(const flashmask_problem* problem, uint64_t seed, uint64_t offset,
                                           uint8_t* kept, int64_t capacity) {
   return guard([&] {
-    const flashmask::Problem extent = flashmask::c_api::to_problem(require(problem, "problem"));
+    const flashmask::Problem extent = flashmask::c_api::to_problem(problem);
     copy_dense(flashmask::expand_dropout(extent, {seed, offset}), kept, capacity, "kept");
   });
 }

@@ -3,7 +3,7 @@
 #include <mutex>
 #include <set>
 
-#include "c_api/convert.h"
+#include "c_api/sized_struct.h"
 #include "plan/registry.h"
 
 using flashmask::Error;
@@ -55,10 +55,7 @@ flashmask_status flashmask_kernel_count(int64_t* count) {
 }
 
 flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info) {
-  return guard([&] {
-    require(info, "info");
-    *info = to_kernel_info(kernel_at(index));
-  });
+  return guard([&] { flashmask::c_api::write_struct(to_kernel_info(kernel_at(index)), info, "info"); });
 }
 
 flashmask_status flashmask_instruction_sets(const char** names) {

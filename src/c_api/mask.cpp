@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "c_api/convert.h"
+#include "c_api/sized_struct.h"
 #include "flashmask/draw.h"
 #include "flashmask/explain.h"
 #include "flashmask/packed_mask.h"
@@ -19,6 +19,7 @@ using flashmask::c_api::element_count;
 using flashmask::c_api::guard;
 using flashmask::c_api::make_handle;
 using flashmask::c_api::require;
+using flashmask::c_api::write_struct;
 
 namespace {
 
@@ -79,8 +80,10 @@ flashmask_explanation to_explanation(const flashmask::Explanation& from) {
 }
 
 flashmask::DrawOptions to_draw_options(const flashmask_draw_options* options) {
-  if (options == nullptr) return {};
-  return {options->batch, options->head, options->width, options->colour != 0};
+  const flashmask_draw_options given = flashmask::c_api::read_optional_struct(options, "options");
+  flashmask::DrawOptions result{.batch = given.batch, .head = given.head, .colour = given.colour != 0};
+  if (given.width != 0) result.width = given.width;
+  return result;
 }
 
 flashmask::StartEndRowIndices to_row_indices(const Mask& mask) {
@@ -136,12 +139,16 @@ flashmask_status flashmask_mask_from_startend_row_indices(const int32_t* values,
 flashmask_status flashmask_mask_to_startend_row_indices(const flashmask_mask* mask, int32_t* values, int64_t capacity,
                                                         flashmask_startend_row_indices* encoding) {
   return guard([&] {
-    require(encoding, "encoding");
+    flashmask::c_api::size_of(encoding, "encoding");  // before values are written
     const auto indices = to_row_indices(require(mask, "mask").mask);
     const auto size = static_cast<std::int64_t>(indices.values.size());
     copy_out(std::span(indices.values), values, static_cast<std::size_t>(std::max<std::int64_t>(capacity, 0)),
              "values");
-    *encoding = {indices.vectors, indices.causal ? 1 : 0, size};
+    flashmask_startend_row_indices result{};
+    result.vectors = indices.vectors;
+    result.causal = indices.causal ? 1 : 0;
+    result.size = size;
+    write_struct(result, encoding, "encoding");
   });
 }
 
@@ -156,8 +163,8 @@ flashmask_status flashmask_mask_get_shape(const flashmask_mask* mask, flashmask_
 flashmask_status flashmask_mask_explain(const flashmask_mask* mask, int32_t tile_rows, int32_t tile_columns,
                                         flashmask_explanation* explanation) {
   return guard([&] {
-    require(explanation, "explanation");
-    *explanation = to_explanation(flashmask::explain(require(mask, "mask").mask, {tile_rows, tile_columns}));
+    const auto found = flashmask::explain(require(mask, "mask").mask, {tile_rows, tile_columns});
+    write_struct(to_explanation(found), explanation, "explanation");
   });
 }
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "c_api/convert.h"
+#include "c_api/sized_struct.h"
 #include "flashmask/dropout.h"
 
 namespace reference = flashmask::reference;
@@ -38,9 +38,9 @@ struct Sizes {
 class Given {
  public:
   Given(const flashmask_problem* problem, const flashmask_reference_inputs* inputs)
-      : problem_(flashmask::c_api::to_problem(require(problem, "problem"))) {
+      : problem_(flashmask::c_api::to_problem(problem)) {
     validate(problem_);
-    const flashmask_reference_inputs& from = require(inputs, "inputs");
+    const flashmask_reference_inputs from = flashmask::c_api::read_struct(inputs, "inputs");
     if (problem_.dropout > 0) dropout_ = flashmask::dropout_factors(problem_, {from.dropout_seed, from.dropout_offset});
     const Sizes sizes(problem_);
     inputs_ = {array(from.q, sizes.q, "inputs.q"), array(from.k, sizes.k, "inputs.k"),

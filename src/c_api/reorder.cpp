@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/checks.h"
-#include "c_api/convert.h"
+#include "c_api/sized_struct.h"
 
 using flashmask::Mask;
 using flashmask::c_api::array;
@@ -25,8 +25,8 @@ flashmask_status flashmask_mask_reorder(const flashmask_mask* mask, int32_t tile
 
 flashmask_status flashmask_reordering_get(const flashmask_reordering* reordering, flashmask_reordering_view* view) {
   return guard([&] {
-    require(view, "view");
-    *view = flashmask::c_api::to_view(require(reordering, "reordering").reordering);
+    flashmask::c_api::write_struct(flashmask::c_api::to_view(require(reordering, "reordering").reordering), view,
+                                   "view");
   });
 }
 

@@ -20,8 +20,11 @@ constexpr std::int64_t kKeyHeads = 2;
 constexpr std::int64_t kHeadDim = 24;
 constexpr std::int64_t kValueDim = 16;
 
-constexpr flashmask_problem kProblem{kBatch,    kRows,         kColumns,      kQueryHeads, kKeyHeads, kHeadDim,
-                                     kValueDim, FLASHMASK_F32, FLASHMASK_CPU, 0,           0.25F,     0};
+const flashmask_problem kProblem = [] {
+  flashmask_problem problem = make_problem(kBatch, kRows, kColumns, kQueryHeads, kKeyHeads, kHeadDim, kValueDim);
+  problem.scale = 0.25F;
+  return problem;
+}();
 
 /// The same problem for the C++ API, written a second time on purpose.
 Problem cpp_problem() {
@@ -94,18 +97,28 @@ struct Arrays {
   Array grad_k = poisoned(k.shape);
   Array grad_v = poisoned(v.shape);
 
-  flashmask_forward_tensors forward() { return {q.tensor(), k.tensor(), v.tensor(), o.tensor(), lse.tensor()}; }
+  flashmask_forward_tensors forward() {
+    flashmask_forward_tensors tensors = FLASHMASK_INIT(flashmask_forward_tensors);
+    tensors.q = q.tensor();
+    tensors.k = k.tensor();
+    tensors.v = v.tensor();
+    tensors.o = o.tensor();
+    tensors.lse = lse.tensor();
+    return tensors;
+  }
   flashmask_backward_tensors backward(bool with_grad_lse) {
-    return {q.tensor(),
-            k.tensor(),
-            v.tensor(),
-            o.tensor(),
-            lse.tensor(),
-            grad_o.tensor(),
-            with_grad_lse ? grad_lse.tensor() : flashmask_tensor{},
-            grad_q.tensor(),
-            grad_k.tensor(),
-            grad_v.tensor()};
+    flashmask_backward_tensors tensors = FLASHMASK_INIT(flashmask_backward_tensors);
+    tensors.q = q.tensor();
+    tensors.k = k.tensor();
+    tensors.v = v.tensor();
+    tensors.o = o.tensor();
+    tensors.lse = lse.tensor();
+    tensors.grad_o = grad_o.tensor();
+    if (with_grad_lse) tensors.grad_lse = grad_lse.tensor();
+    tensors.grad_q = grad_q.tensor();
+    tensors.grad_k = grad_k.tensor();
+    tensors.grad_v = grad_v.tensor();
+    return tensors;
   }
 };
 
@@ -170,12 +183,15 @@ TEST(Attention, UsesTheCallersWorkspace) {
   ASSERT_EQ(flashmask_plan_workspace(plan.get(), FLASHMASK_FORWARD, workers, &forward_bytes), FLASHMASK_OK);
   ASSERT_EQ(flashmask_plan_workspace(plan.get(), FLASHMASK_BACKWARD, workers, &backward_bytes), FLASHMASK_OK);
   std::vector<std::byte> workspace(std::max(forward_bytes, backward_bytes));
-  const flashmask_execution execution{nullptr, workspace.data(), workspace.size(), nullptr, 0, 0};
+  flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
+  execution.workspace = workspace.data();
+  execution.workspace_bytes = workspace.size();
   expect_bitwise_equal(attend_in_c(plan, true, &execution), attend_in_cpp(true));
 }
 
 TEST(Attention, VisitsEveryTileWhenAsked) {
-  const flashmask_plan_options options{FLASHMASK_VISIT_ALL, nullptr, nullptr, FLASHMASK_FORM_BEST, 0, 0};
+  flashmask_plan_options options = FLASHMASK_INIT(flashmask_plan_options);
+  options.visit = FLASHMASK_VISIT_ALL;
   expect_bitwise_equal(attend_in_c(make_plan(&options), true), attend_in_cpp(true));
 }
 
@@ -186,7 +202,7 @@ struct Runner {
   int dropped = 0;
 
   flashmask_executor executor(void (*run)(void*, int, void (*)(void*, int), void*)) {
-    return {this, [](void* runner) { return static_cast<Runner*>(runner)->workers; }, run};
+    return {sizeof(flashmask_executor), this, [](void* runner) { return static_cast<Runner*>(runner)->workers; }, run};
   }
 };
 
@@ -208,8 +224,10 @@ TEST(Attention, RunsOnTheCallersThreads) {
   Runner in_order{.workers = 3};
   Runner threads{.workers = 4};
   for (const auto& executor : {in_order.executor(run_in_order), threads.executor(run_on_threads)}) {
-    const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, nullptr, &executor, FLASHMASK_FORM_BEST, 0, 0};
-    const flashmask_execution execution{&executor, nullptr, 0, nullptr, 0, 0};
+    flashmask_plan_options options = FLASHMASK_INIT(flashmask_plan_options);
+    options.executor = &executor;
+    flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
+    execution.executor = &executor;
     expect_bitwise_equal(attend_in_c(make_plan(&options), true, &execution), attend_in_cpp(true));
   }
   EXPECT_GT(in_order.bodies, 0);
@@ -221,14 +239,15 @@ TEST(Attention, RefusesAnExecutorThatBreaksItsContract) {
   Arrays arrays;
   const flashmask_forward_tensors tensors = arrays.forward();
   const auto run_with = [&](const flashmask_executor& executor) {
-    const flashmask_execution execution{&executor, nullptr, 0, nullptr, 0, 0};
+    flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
+    execution.executor = &executor;
     return flashmask_forward(plan.get(), &tensors, &execution);
   };
   Runner idle{.workers = 0};
   expect_refused(run_with(idle.executor(run_in_order)), FLASHMASK_INVALID_ARGUMENT, "executor.workers returned 0");
   Runner forgetful{.workers = 2, .dropped = 1};
   expect_refused(run_with(forgetful.executor(run_in_order)), FLASHMASK_INVALID_ARGUMENT, "executor.run returned after");
-  expect_refused(run_with({}), FLASHMASK_INVALID_ARGUMENT, "executor.run is NULL");
+  expect_refused(run_with(FLASHMASK_INIT(flashmask_executor)), FLASHMASK_INVALID_ARGUMENT, "executor.run is NULL");
 }
 
 TEST(Attention, RefusesAStreamOnTheCpu) {
@@ -236,7 +255,8 @@ TEST(Attention, RefusesAStreamOnTheCpu) {
   Arrays arrays;
   int stream = 0;
   const flashmask_forward_tensors tensors = arrays.forward();
-  const flashmask_execution execution{nullptr, nullptr, 0, &stream, 0, 0};
+  flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
+  execution.stream = &stream;
   expect_refused(flashmask_forward(plan.get(), &tensors, &execution), FLASHMASK_INVALID_ARGUMENT, "execution.stream");
 }
 
@@ -287,7 +307,8 @@ TEST(PlanHandle, NamesTheKernelsOfTheLibrary) {
 }
 
 TEST(PlanHandle, AsksForTheKernelByName) {
-  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "scalar", nullptr, FLASHMASK_FORM_BEST, 0, 0};
+  flashmask_plan_options options = FLASHMASK_INIT(flashmask_plan_options);
+  options.kernel = "scalar";
   const PlanHandle plan = make_plan(&options);
   const char* name = nullptr;
   ASSERT_EQ(flashmask_plan_kernel(plan.get(), FLASHMASK_FORWARD, &name), FLASHMASK_OK);
@@ -305,7 +326,8 @@ TEST(PlanHandle, SaysTheWorkspaceOfTheLibrary) {
 TEST(PlanHandle, RefusesWhatNoKernelServes) {
   const MaskHandle mask = make(flashmask_mask_causal, kRows, kColumns);
   flashmask_plan* plan = nullptr;
-  const flashmask_plan_options options{FLASHMASK_VISIT_ACTIVE, "nosuch", nullptr, FLASHMASK_FORM_BEST, 0, 0};
+  flashmask_plan_options options = FLASHMASK_INIT(flashmask_plan_options);
+  options.kernel = "nosuch";
   EXPECT_NE(flashmask_plan_create(mask.get(), &kProblem, &options, &plan), FLASHMASK_OK);
   EXPECT_NE(std::string(flashmask_last_error()).find("nosuch"), std::string::npos) << flashmask_last_error();
   flashmask_problem problem = kProblem;

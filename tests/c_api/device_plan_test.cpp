@@ -9,9 +9,12 @@ namespace flashmask::c_api {
 namespace {
 
 constexpr std::int64_t kTokens = 64;
-constexpr flashmask_problem kOnDevice{
-    1, kTokens, kTokens, 2, 1, 64, 64, FLASHMASK_BF16, FLASHMASK_CUDA, 0, 0, 0,
-};
+const flashmask_problem kOnDevice = [] {
+  flashmask_problem problem = make_problem(1, kTokens, kTokens, 2, 1, 64, 64);
+  problem.dtype = FLASHMASK_BF16;
+  problem.device_type = FLASHMASK_CUDA;
+  return problem;
+}();
 
 const std::vector<std::int32_t>& row_indices() {
   static const std::vector<std::int32_t> values(kTokens, kTokens);
@@ -19,9 +22,10 @@ const std::vector<std::int32_t>& row_indices() {
 }
 
 flashmask_device_mask device_mask() {
-  flashmask_device_mask mask{};
+  flashmask_device_mask mask = FLASHMASK_INIT(flashmask_device_mask);
   mask.kind = FLASHMASK_DEVICE_ROW_INDICES;
-  mask.vectors = mask.causal = 1;
+  mask.vectors = 1;
+  mask.causal = 1;
   mask.shape = {1, 1, kTokens, kTokens};
   mask.data = row_indices().data();
   return mask;
@@ -66,7 +70,7 @@ TEST(DevicePlan, RefusesAMaskOfUnknownKind) {
 TEST(DevicePlan, RefusesNull) {
   const MaskHandle mask = make(flashmask_mask_causal, kTokens, kTokens);
   flashmask_device_mask there = device_mask();
-  const flashmask_plan_place place{};
+  const flashmask_plan_place place = FLASHMASK_INIT(flashmask_plan_place);
   flashmask_plan* plan = nullptr;
   std::size_t bytes = 0;
   expect_refused(flashmask_plan_bytes(nullptr, &kOnDevice, nullptr, &bytes), FLASHMASK_INVALID_ARGUMENT,

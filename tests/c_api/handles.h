@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,21 @@ using MaskHandle = std::unique_ptr<flashmask_mask, DestroyHandle>;
 using BlockMapHandle = std::unique_ptr<flashmask_block_map, DestroyHandle>;
 using ReorderingHandle = std::unique_ptr<flashmask_reordering, DestroyHandle>;
 using PlanHandle = std::unique_ptr<flashmask_plan, DestroyHandle>;
+
+/// In float32 on the CPU, with the scale that is usual.
+inline flashmask_problem make_problem(std::int64_t batch, std::int64_t query_length, std::int64_t key_length,
+                                      std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim,
+                                      std::int64_t value_dim) {
+  flashmask_problem problem = FLASHMASK_INIT(flashmask_problem);
+  problem.batch = batch;
+  problem.query_length = query_length;
+  problem.key_length = key_length;
+  problem.query_heads = query_heads;
+  problem.kv_heads = kv_heads;
+  problem.head_dim = head_dim;
+  problem.value_dim = value_dim;
+  return problem;
+}
 
 /// make(create, arguments…) calls create(arguments…, &mask) and expects it to succeed.
 template <typename Create, typename... Arguments>

@@ -83,7 +83,7 @@ TEST(MaskImports, RefuseWhatTheyCannotRead) {
 }
 
 TEST(DropoutExpand, GivesTheKeptProbabilities) {
-  flashmask_problem problem{};
+  flashmask_problem problem = FLASHMASK_INIT(flashmask_problem);
   problem.batch = problem.kv_heads = 1;
   problem.query_heads = 2;
   problem.query_length = 5;
@@ -92,7 +92,7 @@ TEST(DropoutExpand, GivesTheKeptProbabilities) {
   problem.dropout = 0.5;
   std::vector<std::uint8_t> kept(70);
   ASSERT_EQ(flashmask_dropout_expand(&problem, 3, 4, kept.data(), 70), FLASHMASK_OK) << flashmask_last_error();
-  EXPECT_EQ(kept, expand_dropout(to_problem(problem), {3, 4}));
+  EXPECT_EQ(kept, expand_dropout(to_problem(&problem), {3, 4}));
   expect_refused(flashmask_dropout_expand(&problem, 3, 4, kept.data(), 69), FLASHMASK_INVALID_ARGUMENT, "at least 70");
 }
 

@@ -11,7 +11,7 @@ namespace {
 std::vector<flashmask_kernel_info> listed() {
   std::int64_t count = 0;
   EXPECT_EQ(flashmask_kernel_count(&count), FLASHMASK_OK);
-  std::vector<flashmask_kernel_info> infos(static_cast<std::size_t>(count));
+  std::vector<flashmask_kernel_info> infos(static_cast<std::size_t>(count), FLASHMASK_INIT(flashmask_kernel_info));
   for (std::size_t i = 0; i < infos.size(); ++i)
     EXPECT_EQ(flashmask_kernel_get(static_cast<std::int64_t>(i), &infos[i]), FLASHMASK_OK) << flashmask_last_error();
   return infos;
@@ -51,7 +51,7 @@ TEST(Kernels, TextsOutliveLaterCalls) {
 }
 
 TEST(Kernels, RefuseAnIndexPastTheLast) {
-  flashmask_kernel_info info{};
+  flashmask_kernel_info info = FLASHMASK_INIT(flashmask_kernel_info);
   const auto count = static_cast<std::int64_t>(kernels().size());
   expect_refused(flashmask_kernel_get(count, &info), FLASHMASK_INVALID_ARGUMENT, "index is " + std::to_string(count));
   expect_refused(flashmask_kernel_get(-1, &info), FLASHMASK_INVALID_ARGUMENT, "index is -1");

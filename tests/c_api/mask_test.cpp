@@ -61,7 +61,8 @@ TEST(MaskBuilders, TakeDocumentsOfTwoLengths) {
 TEST(MaskBuilders, TakeQuestionsAndTheirAnswers) {
   const Lengths first{3, 2};
   const Lengths second{1};
-  const std::array<flashmask_shared_question, 2> given{{{4, first.data(), 2}, {2, second.data(), 1}}};
+  const std::array<flashmask_shared_question, 2> given{{{sizeof(flashmask_shared_question), 4, first.data(), 2},
+                                                        {sizeof(flashmask_shared_question), 2, second.data(), 1}}};
   const std::vector<masks::SharedQuestion> expected{{4, first}, {2, second}};
   expect_same(make(flashmask_mask_shared_question, given.data(), 2, 13), masks::shared_question(expected, 13));
 }
@@ -122,7 +123,7 @@ TEST(MaskBuilders, TakeWindowsThatAreDilatedOrHaveGlobalTokens) {
 }
 
 TEST(MaskBuilders, TakeABigBird) {
-  const flashmask_big_bird pattern{4, 1, 2, 3, 2, 9};
+  const flashmask_big_bird pattern{sizeof(flashmask_big_bird), 4, 1, 2, 3, 2, 9};
   expect_same(make(flashmask_mask_big_bird, 60, &pattern),
               masks::big_bird(
                   60, {.block = 4, .window_blocks = 1, .global_blocks = 2, .random_blocks = 3, .heads = 2, .seed = 9}));
@@ -131,7 +132,8 @@ TEST(MaskBuilders, TakeABigBird) {
 }
 
 TEST(MaskBuilders, TakeTheAxesOfANeighbourhood) {
-  const std::array<flashmask_neighbourhood_axis, 2> axes{{{4, 3, 1}, {10, 3, 2}}};
+  const std::array<flashmask_neighbourhood_axis, 2> axes{
+      {{sizeof(flashmask_neighbourhood_axis), 4, 3, 1}, {sizeof(flashmask_neighbourhood_axis), 10, 3, 2}}};
   expect_same(make(flashmask_mask_neighbourhood, axes.data(), 2), masks::neighbourhood_2d({4, 3}, {10, 3, 2}));
 }
 
@@ -221,7 +223,7 @@ TEST(MaskIndices, MakeTheRoundTrip) {
   const MaskHandle mask = make(flashmask_mask_from_startend_row_indices, values.data(), &shape, 1, 1);
   expect_same(mask, from_startend_row_indices(values, {1, 1, 6, 6}, 1, true));
 
-  flashmask_startend_row_indices encoding{};
+  flashmask_startend_row_indices encoding = FLASHMASK_INIT(flashmask_startend_row_indices);
   ASSERT_EQ(flashmask_mask_to_startend_row_indices(mask.get(), nullptr, 0, &encoding), FLASHMASK_OK);
   EXPECT_EQ(encoding.vectors, 1);
   EXPECT_EQ(encoding.causal, 1);
@@ -234,7 +236,7 @@ TEST(MaskIndices, MakeTheRoundTrip) {
 TEST(MaskIndices, AreNotHalfWrittenToASmallBuffer) {
   const MaskHandle mask = make(flashmask_mask_causal, 6, 6);
   std::vector<std::int32_t> exported(5, -1);
-  flashmask_startend_row_indices encoding{};
+  flashmask_startend_row_indices encoding = FLASHMASK_INIT(flashmask_startend_row_indices);
   expect_refused(flashmask_mask_to_startend_row_indices(mask.get(), exported.data(), 5, &encoding),
                  FLASHMASK_INVALID_ARGUMENT, "6 elements");
   EXPECT_EQ(exported, std::vector<std::int32_t>(5, -1));
@@ -242,7 +244,7 @@ TEST(MaskIndices, AreNotHalfWrittenToASmallBuffer) {
 }
 
 TEST(MaskIndices, RefuseWhatTwoRangesAColumnCannotSay) {
-  flashmask_startend_row_indices encoding{};
+  flashmask_startend_row_indices encoding = FLASHMASK_INIT(flashmask_startend_row_indices);
   const MaskHandle dilated = make(flashmask_mask_dilated_window, 9, 9, 2, 1, 2);
   expect_refused(flashmask_mask_to_startend_row_indices(dilated.get(), nullptr, 0, &encoding), FLASHMASK_UNSUPPORTED,
                  "column 0");
@@ -298,7 +300,7 @@ TEST(MaskQueries, GiveTheShape) {
 TEST(MaskQueries, ExplainLikeTheLibrary) {
   const Lengths documents{20, 0, 33};
   const MaskHandle mask = make(flashmask_mask_causal_document, documents.data(), 3, 60);
-  flashmask_explanation given{};
+  flashmask_explanation given = FLASHMASK_INIT(flashmask_explanation);
   ASSERT_EQ(flashmask_mask_explain(mask.get(), 16, 8, &given), FLASHMASK_OK) << flashmask_last_error();
   const Explanation expected = explain(masks::causal_document(documents, 60), {16, 8});
   EXPECT_EQ(given.form, FLASHMASK_INTERVALS);
@@ -374,9 +376,9 @@ TEST(PackedMask, RefusesBytesThatAreNone) {
 
 TEST(MaskQueries, RefuseNull) {
   const MaskHandle mask = make(flashmask_mask_causal, 4, 4);
-  flashmask_explanation explanation{};
+  flashmask_explanation explanation = FLASHMASK_INIT(flashmask_explanation);
   flashmask_mask_shape shape{};
-  flashmask_startend_row_indices encoding{};
+  flashmask_startend_row_indices encoding = FLASHMASK_INIT(flashmask_startend_row_indices);
   std::size_t size = 0;
   expect_refused(flashmask_mask_explain(nullptr, 16, 16, &explanation), FLASHMASK_INVALID_ARGUMENT, "mask is NULL");
   expect_refused(flashmask_mask_explain(mask.get(), 16, 16, nullptr), FLASHMASK_INVALID_ARGUMENT,

@@ -37,10 +37,12 @@ struct Tensors {
   flashmask_tensor c(std::size_t i) const { return to_c(all[i].view()); }
   TensorView cpp(std::size_t i) const { return all[i].view(); }
 
-  flashmask_merge_tensors c_forward() const { return {c(0), c(1), c(2), c(3), c(4), c(5)}; }
+  flashmask_merge_tensors c_forward() const {
+    return {sizeof(flashmask_merge_tensors), c(0), c(1), c(2), c(3), c(4), c(5)};
+  }
   flashmask_merge_gradients c_backward(bool with_grad_lse) const {
-    return {c(0), c(1), c(2),  c(3), c(4), c(5), c(6), with_grad_lse ? c(7) : flashmask_tensor{},
-            c(8), c(9), c(10), c(11)};
+    return {sizeof(flashmask_merge_gradients),         c(0), c(1), c(2),  c(3), c(4), c(5), c(6),
+            with_grad_lse ? c(7) : flashmask_tensor{}, c(8), c(9), c(10), c(11)};
   }
   MergeGradients cpp_backward(bool with_grad_lse) const {
     return {cpp(0), cpp(1), cpp(2),  cpp(3), cpp(4), cpp(5), cpp(6), with_grad_lse ? cpp(7) : TensorView{},
@@ -65,12 +67,13 @@ TEST(MergeCalls, AreThoseOfTheLibrary) {
 
 TEST(MergeCalls, RunOnTheCallersThreads) {
   int bodies = 0;
-  const flashmask_executor executor{&bodies, [](void*) { return 2; },
+  const flashmask_executor executor{sizeof(flashmask_executor), &bodies, [](void*) { return 2; },
                                     [](void* count, int bodies_wanted, void (*body)(void*, int), void* context) {
                                       *static_cast<int*>(count) += bodies_wanted;
                                       for (int i = 0; i < bodies_wanted; ++i) body(context, i);
                                     }};
-  const flashmask_execution execution{&executor, nullptr, 0, nullptr, 0, 0};
+  flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
+  execution.executor = &executor;
   const Tensors tensors;
   const flashmask_merge_tensors forward = tensors.c_forward();
   ASSERT_EQ(flashmask_merge(&forward, &execution), FLASHMASK_OK) << flashmask_last_error();

@@ -9,7 +9,11 @@
 namespace flashmask::c_api {
 namespace {
 
-constexpr flashmask_problem kProblem{2, 30, 41, 4, 2, 12, 20, FLASHMASK_F32, FLASHMASK_CPU, 0, 0.25F, 0};
+const flashmask_problem kProblem = [] {
+  flashmask_problem problem = make_problem(2, 30, 41, 4, 2, 12, 20);
+  problem.scale = 0.25F;
+  return problem;
+}();
 constexpr std::uint64_t kSeed = 0x0123456789abcdef;
 constexpr std::uint64_t kOffset = 5;
 
@@ -64,7 +68,15 @@ struct BothWays {
     for (Array* input : {&q, &k, &v, &grad_o, &grad_lse}) input->fill(random);
   }
 
-  flashmask_reference_inputs inputs() const { return {q.wide.data(), k.wide.data(), v.wide.data(), kSeed, kOffset}; }
+  flashmask_reference_inputs inputs() const {
+    flashmask_reference_inputs inputs = FLASHMASK_INIT(flashmask_reference_inputs);
+    inputs.q = q.wide.data();
+    inputs.k = k.wide.data();
+    inputs.v = v.wide.data();
+    inputs.dropout_seed = kSeed;
+    inputs.dropout_offset = kOffset;
+    return inputs;
+  }
 
   void run(const flashmask_mask* mask, bool with_grad_lse) {
     const flashmask_reference_inputs given = inputs();
@@ -92,20 +104,27 @@ struct BothWays {
     flashmask_plan* plan = nullptr;
     ASSERT_EQ(flashmask_plan_create(mask, &p, nullptr, &plan), FLASHMASK_OK) << flashmask_last_error();
     const PlanHandle owner(plan);
-    const flashmask_execution execution{nullptr, nullptr, 0, nullptr, kSeed, kOffset};
-    const flashmask_forward_tensors forward{q.tensor(queries), k.tensor(keys), v.tensor(values), o.tensor(outputs),
-                                            lse.tensor(rows)};
+    flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
+    execution.dropout_seed = kSeed;
+    execution.dropout_offset = kOffset;
+    flashmask_forward_tensors forward = FLASHMASK_INIT(flashmask_forward_tensors);
+    forward.q = q.tensor(queries);
+    forward.k = k.tensor(keys);
+    forward.v = v.tensor(values);
+    forward.o = o.tensor(outputs);
+    forward.lse = lse.tensor(rows);
     ASSERT_EQ(flashmask_forward(plan, &forward, &execution), FLASHMASK_OK) << flashmask_last_error();
-    const flashmask_backward_tensors backward{forward.q,
-                                              forward.k,
-                                              forward.v,
-                                              forward.o,
-                                              forward.lse,
-                                              grad_o.tensor(outputs),
-                                              with_grad_lse ? grad_lse.tensor(rows) : flashmask_tensor{},
-                                              grad_q.tensor(queries),
-                                              grad_k.tensor(keys),
-                                              grad_v.tensor(values)};
+    flashmask_backward_tensors backward = FLASHMASK_INIT(flashmask_backward_tensors);
+    backward.q = forward.q;
+    backward.k = forward.k;
+    backward.v = forward.v;
+    backward.o = forward.o;
+    backward.lse = forward.lse;
+    backward.grad_o = grad_o.tensor(outputs);
+    if (with_grad_lse) backward.grad_lse = grad_lse.tensor(rows);
+    backward.grad_q = grad_q.tensor(queries);
+    backward.grad_k = grad_k.tensor(keys);
+    backward.grad_v = grad_v.tensor(values);
     ASSERT_EQ(flashmask_backward(plan, &backward, &execution), FLASHMASK_OK) << flashmask_last_error();
   }
 };
@@ -139,7 +158,7 @@ TEST(Reference, TakesNoArraysWhereNothingIs) {
   const MaskHandle mask = make(flashmask_mask_full, 0, 0);
   flashmask_problem nothing = kProblem;
   nothing.query_length = nothing.key_length = 0;
-  const flashmask_reference_inputs inputs{};
+  const flashmask_reference_inputs inputs = FLASHMASK_INIT(flashmask_reference_inputs);
   EXPECT_EQ(flashmask_reference_forward(mask.get(), &nothing, &inputs, nullptr, nullptr), FLASHMASK_OK);
   EXPECT_EQ(flashmask_reference_backward(mask.get(), &nothing, &inputs, nullptr, nullptr, nullptr, nullptr, nullptr),
             FLASHMASK_OK)

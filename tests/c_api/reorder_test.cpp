@@ -29,11 +29,11 @@ void expect_same(const flashmask_reordering_view& view, const Reordering& expect
 }
 
 PlanHandle make_plan(const flashmask_mask& mask, bool reorder) {
-  flashmask_problem problem{};
+  flashmask_problem problem = FLASHMASK_INIT(flashmask_problem);
   problem.batch = problem.query_heads = problem.kv_heads = 1;
   problem.query_length = problem.key_length = mask.mask.shape().rows;
   problem.head_dim = problem.value_dim = 16;
-  flashmask_plan_options options{};
+  flashmask_plan_options options = FLASHMASK_INIT(flashmask_plan_options);
   options.reorder = reorder ? 1 : 0;
   flashmask_plan* plan = nullptr;
   EXPECT_EQ(flashmask_plan_create(&mask, &problem, &options, &plan), FLASHMASK_OK) << flashmask_last_error();
@@ -47,7 +47,7 @@ TEST(Reordering, IsThatOfTheLibrary) {
   flashmask_reordering* made = nullptr;
   ASSERT_EQ(flashmask_mask_reorder(&mask, 64, 32, &made), FLASHMASK_OK) << flashmask_last_error();
   const ReorderingHandle owner(made);
-  flashmask_reordering_view view{};
+  flashmask_reordering_view view = FLASHMASK_INIT(flashmask_reordering_view);
   ASSERT_EQ(flashmask_reordering_get(made, &view), FLASHMASK_OK);
   expect_same(view, expected);
   const MaskHandle reordered = make(flashmask_reordering_get_mask, made);
@@ -58,7 +58,7 @@ TEST(Reordering, IsThatOfTheLibrary) {
 
 TEST(Reordering, OfAPlanIsSeen) {
   const flashmask_mask mask{test::scrambled_band(512, 5)};
-  flashmask_reordering_view view{};
+  flashmask_reordering_view view = FLASHMASK_INIT(flashmask_reordering_view);
   ASSERT_EQ(flashmask_plan_reordering(make_plan(mask, false).get(), &view), FLASHMASK_OK);
   EXPECT_EQ(view.why, nullptr);
   const PlanHandle plan = make_plan(mask, true);

@@ -17,8 +17,13 @@ namespace {
 using check::DeviceMemory;
 
 constexpr std::int64_t kTokens = 500, kHeads = 4, kKvHeads = 2, kDim = 64;
-constexpr flashmask_problem kProblem{1,    kTokens,        kTokens,        kHeads, kKvHeads, kDim,
-                                     kDim, FLASHMASK_BF16, FLASHMASK_CUDA, 0,      0.25F,    0};
+const flashmask_problem kProblem = [] {
+  flashmask_problem problem = make_problem(1, kTokens, kTokens, kHeads, kKvHeads, kDim, kDim);
+  problem.dtype = FLASHMASK_BF16;
+  problem.device_type = FLASHMASK_CUDA;
+  problem.scale = 0.25F;
+  return problem;
+}();
 
 flashmask_tensor tensor(const DeviceMemory& memory, std::vector<std::int64_t> shape, std::int32_t dtype) {
   flashmask_tensor made{memory.data(), dtype, FLASHMASK_CUDA, 0, static_cast<std::int32_t>(shape.size()), {}, {}};
@@ -52,10 +57,13 @@ class DeviceCalls : public testing::Test {
   void TearDown() override { cudaStreamDestroy(stream_); }
 
   flashmask_forward_tensors tensors() const {
-    return {tensor(q_, {1, kTokens, kHeads, kDim}, FLASHMASK_BF16),
-            tensor(k_, {1, kTokens, kKvHeads, kDim}, FLASHMASK_BF16),
-            tensor(v_, {1, kTokens, kKvHeads, kDim}, FLASHMASK_BF16),
-            tensor(o_, {1, kTokens, kHeads, kDim}, FLASHMASK_BF16), tensor(lse_, {1, kHeads, kTokens}, FLASHMASK_F32)};
+    flashmask_forward_tensors tensors = FLASHMASK_INIT(flashmask_forward_tensors);
+    tensors.q = tensor(q_, {1, kTokens, kHeads, kDim}, FLASHMASK_BF16);
+    tensors.k = tensor(k_, {1, kTokens, kKvHeads, kDim}, FLASHMASK_BF16);
+    tensors.v = tensor(v_, {1, kTokens, kKvHeads, kDim}, FLASHMASK_BF16);
+    tensors.o = tensor(o_, {1, kTokens, kHeads, kDim}, FLASHMASK_BF16);
+    tensors.lse = tensor(lse_, {1, kHeads, kTokens}, FLASHMASK_F32);
+    return tensors;
   }
 
   /// o of a plan's forward on the test's stream.
@@ -66,7 +74,10 @@ class DeviceCalls : public testing::Test {
     cuda::check(cudaMemset(o_.data(), 0xff, o_.bytes()), "cudaMemset");
     cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     const flashmask_forward_tensors given = tensors();
-    const flashmask_execution execution{nullptr, workspace.data(), workspace.bytes(), stream_, 0, 0};
+    flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
+    execution.workspace = workspace.data();
+    execution.workspace_bytes = workspace.bytes();
+    execution.stream = stream_;
     EXPECT_EQ(flashmask_forward(plan, &given, &execution), FLASHMASK_OK) << flashmask_last_error();
     cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     std::vector<std::byte> result(o_.bytes());
@@ -74,7 +85,9 @@ class DeviceCalls : public testing::Test {
     return result;
   }
 
-  flashmask_plan_place place(const DeviceMemory& memory) const { return {stream_, memory.data(), memory.bytes()}; }
+  flashmask_plan_place place(const DeviceMemory& memory) const {
+    return {sizeof(flashmask_plan_place), stream_, memory.data(), memory.bytes()};
+  }
 
   DeviceMemory q_{kTokens * kHeads * kDim * 2}, k_{kTokens * kKvHeads * kDim * 2}, v_{kTokens * kKvHeads * kDim * 2},
       o_{kTokens * kHeads * kDim * 2}, lse_{kTokens * kHeads * 4};
@@ -97,7 +110,7 @@ TEST_F(DeviceCalls, AMaskOfEitherMemoryGivesTheSameBits) {
       to_startend_row_indices(masks::causal_document(documents, kTokens).lowered().intervals());
   DeviceMemory values(indices.values.size() * sizeof(std::int32_t));
   values.upload(indices.values.data());
-  flashmask_device_mask there{};
+  flashmask_device_mask there = FLASHMASK_INIT(flashmask_device_mask);
   there.kind = FLASHMASK_DEVICE_ROW_INDICES;
   there.vectors = indices.vectors;
   there.causal = indices.causal ? 1 : 0;
@@ -131,7 +144,7 @@ TEST_F(DeviceCalls, BooleansAndBitsGiveTheSameBits) {
   std::vector<std::vector<std::byte>> results;
   for (const auto& [kind, data] : {std::pair<int, void*>{FLASHMASK_DEVICE_DENSE, booleans.data()},
                                    std::pair<int, void*>{FLASHMASK_DEVICE_PACKED, bits.data()}}) {
-    flashmask_device_mask mask{};
+    flashmask_device_mask mask = FLASHMASK_INIT(flashmask_device_mask);
     mask.kind = kind;
     mask.shape = {1, 1, kTokens, kTokens};
     mask.data = data;

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flashmask._abi import structs as s
+from flashmask._abi.struct_layouts import check_layouts
 
 _OUT = POINTER(c_void_p)
 _LENGTHS = POINTER(c_int64)
@@ -80,6 +81,7 @@ _BLOCK_MAPS: dict[str, list[Any]] = {
 }
 
 _FUNCTIONS: dict[str, list[Any]] = {
+    "struct_layouts": [POINTER(c_char_p)],
     "set_thread_count": [c_int],
     "kernel_count": [POINTER(c_int64)],
     "kernel_get": [c_int64, POINTER(s.KernelInfo)],
@@ -155,6 +157,9 @@ def _load() -> ctypes.CDLL:
         function = getattr(library, f"flashmask_{name}")
         function.argtypes = [c_void_p]
         function.restype = None
+    layouts = c_char_p()
+    library.flashmask_struct_layouts(ctypes.byref(layouts))
+    check_layouts((layouts.value or b"").decode(), library_path())
     return library
 
 

@@ -1,4 +1,7 @@
-"""The structs and enumerations of the C ABI (flashmask/c_api.h), field for field, held against the header by a test."""
+"""The structs and enumerations of the C ABI (flashmask/c_api.h), field for field.
+
+A test holds them against the header, and the import of the package against the library.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from ctypes import (
     c_size_t,
     c_uint64,
     c_void_p,
+    sizeof,
 )
+from typing import Any
 
 OK, INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, IO, INTERNAL = range(6)
 F32, BF16, F16 = range(3)
@@ -28,11 +33,20 @@ DEVICE_ROW_INDICES, DEVICE_DENSE, DEVICE_PACKED = range(3)
 DENSE_BOOLEAN, DENSE_I8, DENSE_I16, DENSE_I32, DENSE_I64 = range(5)
 
 
+class Sized(Structure):
+    """Begins with its size, which is not an argument of the classes below."""
+
+    _fields_ = [("struct_size", c_uint64)]
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(sizeof(self), *values, **named)
+
+
 class MaskShape(Structure):
     _fields_ = [("batch", c_int64), ("heads", c_int64), ("rows", c_int64), ("columns", c_int64)]
 
 
-class SharedQuestion(Structure):
+class SharedQuestion(Sized):
     _fields_ = [("question", c_int64), ("answers", POINTER(c_int64)), ("answer_count", c_int64)]
 
 
@@ -44,7 +58,7 @@ class HashedToken(Structure):
     _fields_ = [("bucket", c_int64), ("position", c_int64)]
 
 
-class BigBird(Structure):
+class BigBird(Sized):
     _fields_ = [
         ("block", c_int64),
         ("window_blocks", c_int64),
@@ -55,7 +69,7 @@ class BigBird(Structure):
     ]
 
 
-class NeighbourhoodAxis(Structure):
+class NeighbourhoodAxis(Sized):
     _fields_ = [("length", c_int64), ("kernel", c_int64), ("dilation", c_int64)]
 
 
@@ -63,11 +77,11 @@ class VisiblePair(Structure):
     _fields_ = [("row", c_int64), ("column", c_int64)]
 
 
-class StartendRowIndices(Structure):
+class StartendRowIndices(Sized):
     _fields_ = [("vectors", c_int32), ("causal", c_int32), ("size", c_int64)]
 
 
-class Explanation(Structure):
+class Explanation(Sized):
     _fields_ = [
         ("form", c_int32),
         ("tile_rows", c_int32),
@@ -87,7 +101,7 @@ class Explanation(Structure):
     ]
 
 
-class KernelInfo(Structure):
+class KernelInfo(Sized):
     _fields_ = [
         ("name", c_char_p),
         ("arch", c_char_p),
@@ -101,13 +115,13 @@ class KernelInfo(Structure):
     ]
 
 
-class DrawOptions(Structure):
-    _fields_ = [("batch", c_int64), ("head", c_int64), ("width", c_int64), ("colour", c_int32)]
+class DrawOptions(Sized):
+    _fields_ = [("batch", c_int64), ("head", c_int64), ("width", c_int64), ("colour", c_int64)]
 
 
-class ReorderingView(Structure):
+class ReorderingView(Sized):
     _fields_ = [
-        ("gained", c_int32),
+        ("gained", c_int64),
         ("tile_rows", c_int32),
         ("tile_columns", c_int32),
         ("tiles_before", c_int64),
@@ -130,7 +144,7 @@ class Tensor(Structure):
     ]
 
 
-class Problem(Structure):
+class Problem(Sized):
     _fields_ = [
         ("batch", c_int64),
         ("query_length", c_int64),
@@ -152,30 +166,30 @@ ExecutorBody = CFUNCTYPE(None, c_void_p, c_int)
 ExecutorRun = CFUNCTYPE(None, c_void_p, c_int, ExecutorBody, c_void_p)
 
 
-class Executor(Structure):
+class Executor(Sized):
     _fields_ = [("context", c_void_p), ("workers", ExecutorWorkers), ("run", ExecutorRun)]
 
 
-class PlanOptions(Structure):
+class PlanOptions(Sized):
     _fields_ = [
-        ("visit", c_int32),
         ("kernel", c_char_p),
         ("executor", POINTER(Executor)),
+        ("visit", c_int32),
         ("form", c_int32),
         ("reorder", c_int32),
         ("deterministic", c_int32),
     ]
 
 
-class PlanPlace(Structure):
+class PlanPlace(Sized):
     _fields_ = [("stream", c_void_p), ("memory", c_void_p), ("bytes", c_size_t)]
 
 
-class DeviceMask(Structure):
+class DeviceMask(Sized):
     _fields_ = [
         ("kind", c_int32),
         ("vectors", c_int32),
-        ("causal", c_int32),
+        ("causal", c_int64),
         ("shape", MaskShape),
         ("data", c_void_p),
         ("strides", c_int64 * 4),
@@ -185,7 +199,7 @@ class DeviceMask(Structure):
     ]
 
 
-class Execution(Structure):
+class Execution(Sized):
     _fields_ = [
         ("executor", POINTER(Executor)),
         ("workspace", c_void_p),
@@ -196,7 +210,7 @@ class Execution(Structure):
     ]
 
 
-class ReferenceInputs(Structure):
+class ReferenceInputs(Sized):
     _fields_ = [
         ("q", c_void_p),
         ("k", c_void_p),
@@ -206,11 +220,11 @@ class ReferenceInputs(Structure):
     ]
 
 
-class ForwardTensors(Structure):
+class ForwardTensors(Sized):
     _fields_ = [(name, Tensor) for name in ("q", "k", "v", "o", "lse")]
 
 
-class BackwardTensors(Structure):
+class BackwardTensors(Sized):
     _fields_ = [
         (name, Tensor) for name in ("q", "k", "v", "o", "lse", "grad_o", "grad_lse", "grad_q", "grad_k", "grad_v")
     ]

@@ -130,11 +130,8 @@ def shared_question(documents: Iterable[tuple[int, Integers]], tokens: int | Non
     """
     pairs_given = items("documents", documents, "pairs (question, answers), such as [(4, [3, 3])]")
     given = [_shared_question(k, document) for k, document in enumerate(pairs_given)]
-    array = (s.SharedQuestion * len(given))()
-    for struct, (question, answers) in zip(array, given, strict=True):
-        struct.question = question
-        struct.answers = pointer(answers)
-        struct.answer_count = answers.size
+    trees = [s.SharedQuestion(question, pointer(answers), answers.size) for question, answers in given]
+    array = (s.SharedQuestion * len(given))(*trees)
     used = sum(question + int(answers.sum()) for question, answers in given)
     return Mask(create("mask_shared_question", array, len(given), used if tokens is None else length("tokens", tokens)))
 

@@ -133,8 +133,8 @@ def _axis(name: str, axis: object) -> list[int]:
 
 
 def _neighbourhood(axes: list[list[int]]) -> Mask:
-    given = np.array(axes, np.int64).reshape(-1, 3)
-    return Mask(create("mask_neighbourhood", structs(given, s.NeighbourhoodAxis), len(given)))
+    given = (s.NeighbourhoodAxis * len(axes))(*(s.NeighbourhoodAxis(*axis) for axis in axes))
+    return Mask(create("mask_neighbourhood", given, len(given)))
 
 
 def strided_factorised(tokens: int, stride: int) -> Mask:

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+
+#include "flashmask/c_api.h"
+
+namespace flashmask::c_api {
+
+struct Field {
+  const char* name;
+  std::size_t offset;
+  std::size_t size;
+};
+
+/// Name and fields of a struct of the C ABI.
+template <typename Struct>
+struct Layout;
+
+#define LAYOUT(type, ...)                            \
+  template <>                                        \
+  struct Layout<type> {                              \
+    using Struct = type;                             \
+    static constexpr const char* name = #type;       \
+    static constexpr Field fields[] = {__VA_ARGS__}; \
+  }
+#define FIELD(field) \
+  Field { #field, offsetof(Struct, field), sizeof(Struct::field) }
+
+LAYOUT(flashmask_mask_shape, FIELD(batch), FIELD(heads), FIELD(rows), FIELD(columns));
+LAYOUT(flashmask_shared_question, FIELD(struct_size), FIELD(question), FIELD(answers), FIELD(answer_count));
+LAYOUT(flashmask_span, FIELD(begin), FIELD(end));
+LAYOUT(flashmask_hashed_token, FIELD(bucket), FIELD(position));
+LAYOUT(flashmask_big_bird, FIELD(struct_size), FIELD(block), FIELD(window_blocks), FIELD(global_blocks),
+       FIELD(random_blocks), FIELD(heads), FIELD(seed));
+LAYOUT(flashmask_neighbourhood_axis, FIELD(struct_size), FIELD(length), FIELD(kernel), FIELD(dilation));
+LAYOUT(flashmask_visible_pair, FIELD(row), FIELD(column));
+LAYOUT(flashmask_startend_row_indices, FIELD(struct_size), FIELD(vectors), FIELD(causal), FIELD(size));
+LAYOUT(flashmask_explanation, FIELD(struct_size), FIELD(form), FIELD(tile_rows), FIELD(tile_columns),
+       FIELD(first_empty_row_count), FIELD(first_empty_rows), FIELD(empty_rows), FIELD(visible_pairs),
+       FIELD(skipped_tiles), FIELD(partial_tiles), FIELD(full_tiles), FIELD(density), FIELD(waste), FIELD(mask_bytes),
+       FIELD(schedule_bytes), FIELD(dense_bytes));
+LAYOUT(flashmask_draw_options, FIELD(struct_size), FIELD(batch), FIELD(head), FIELD(width), FIELD(colour));
+LAYOUT(flashmask_reordering_view, FIELD(struct_size), FIELD(gained), FIELD(tile_rows), FIELD(tile_columns),
+       FIELD(tiles_before), FIELD(tiles_after), FIELD(rows), FIELD(columns), FIELD(why));
+LAYOUT(flashmask_tensor, FIELD(data), FIELD(dtype), FIELD(device_type), FIELD(device_index), FIELD(rank), FIELD(shape),
+       FIELD(strides));
+LAYOUT(flashmask_problem, FIELD(struct_size), FIELD(batch), FIELD(query_length), FIELD(key_length), FIELD(query_heads),
+       FIELD(kv_heads), FIELD(head_dim), FIELD(value_dim), FIELD(dtype), FIELD(device_type), FIELD(device_index),
+       FIELD(scale), FIELD(dropout));
+LAYOUT(flashmask_executor, FIELD(struct_size), FIELD(context), FIELD(workers), FIELD(run));
+LAYOUT(flashmask_plan_options, FIELD(struct_size), FIELD(kernel), FIELD(executor), FIELD(visit), FIELD(form),
+       FIELD(reorder), FIELD(deterministic));
+LAYOUT(flashmask_plan_place, FIELD(struct_size), FIELD(stream), FIELD(memory), FIELD(bytes));
+LAYOUT(flashmask_device_mask, FIELD(struct_size), FIELD(kind), FIELD(vectors), FIELD(causal), FIELD(shape), FIELD(data),
+       FIELD(strides), FIELD(keep_blocks), FIELD(keep_batch), FIELD(keep_heads));
+LAYOUT(flashmask_execution, FIELD(struct_size), FIELD(executor), FIELD(workspace), FIELD(workspace_bytes),
+       FIELD(stream), FIELD(dropout_seed), FIELD(dropout_offset));
+LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse));
+LAYOUT(flashmask_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
+       FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v));
+LAYOUT(flashmask_kernel_info, FIELD(struct_size), FIELD(name), FIELD(arch), FIELD(direction), FIELD(dtype),
+       FIELD(device_type), FIELD(form), FIELD(tile_rows), FIELD(tile_columns), FIELD(why_not));
+LAYOUT(flashmask_merge_tensors, FIELD(struct_size), FIELD(o1), FIELD(lse1), FIELD(o2), FIELD(lse2), FIELD(o),
+       FIELD(lse));
+LAYOUT(flashmask_merge_gradients, FIELD(struct_size), FIELD(o1), FIELD(lse1), FIELD(o2), FIELD(lse2), FIELD(o),
+       FIELD(lse), FIELD(grad_o), FIELD(grad_lse), FIELD(grad_o1), FIELD(grad_lse1), FIELD(grad_o2), FIELD(grad_lse2));
+LAYOUT(flashmask_reference_inputs, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(dropout_seed),
+       FIELD(dropout_offset));
+
+#undef LAYOUT
+#undef FIELD
+
+}  // namespace flashmask::c_api

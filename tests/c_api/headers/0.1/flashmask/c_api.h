@@ -1,0 +1,646 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "flashmask/export.h"
+#include "flashmask/version.h"
+
+/// The whole C ABI (C11). Every function that can fail returns a status and writes its result through the last
+/// pointer; on failure nothing is written there and flashmask_last_error() says what was given, what was expected and
+/// what to do. No C++ exception crosses these functions. Masks and plans are immutable: any number of threads may use
+/// one at once. Arrays are copied before a call returns.
+///
+/// Structs begin with their size, so that programs and libraries of different versions work together:
+///
+///     flashmask_problem problem = FLASHMASK_INIT(flashmask_problem);  // its size, and zeros
+///     flashmask_problem problem = {.struct_size = sizeof(problem), .batch = 2, …};
+///
+/// New fields come at the end, and 0 in them means what calls did before. To the library a struct that is shorter than
+/// its own ends with zeros; a longer one it takes while the bytes that it does not know are 0; and of a result it
+/// writes no more than the caller has. The elements of an array have one size. Five structs have none and stay as they
+/// are, because they lie inside others or in long arrays: flashmask_tensor, flashmask_mask_shape, flashmask_span,
+/// flashmask_hashed_token and flashmask_visible_pair.
+
+/// A struct that says its size and is zero otherwise: an initialiser in C, a value in C++.
+#ifdef __cplusplus
+template <typename Struct>
+inline Struct flashmask_init() {
+  Struct made = {};
+  made.struct_size = sizeof(Struct);
+  return made;
+}
+#define FLASHMASK_INIT(type) flashmask_init<type>()
+#else
+#define FLASHMASK_INIT(type) \
+  { .struct_size = sizeof(type) }
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum flashmask_status {
+  FLASHMASK_OK = 0,
+  FLASHMASK_INVALID_ARGUMENT = 1,  ///< a size, dtype, stride, ratio or value that the call does not accept
+  FLASHMASK_UNSUPPORTED = 2,       ///< a legal request that no kernel or form of this build serves
+  FLASHMASK_OUT_OF_MEMORY = 3,
+  FLASHMASK_IO = 4,
+  FLASHMASK_INTERNAL = 5
+} flashmask_status;
+
+/// Message of the last call that failed on this thread; "" when none has. Valid until the next failure on this thread.
+FLASHMASK_API const char* flashmask_last_error(void);
+
+/// Version of the library that runs, such as "0.1.0"; FLASHMASK_VERSION_MAJOR and its kin are those of the header.
+FLASHMASK_API const char* flashmask_version(void);
+
+/// How the structs lie in this library, for callers that do not compile this header: a line each with its name and
+/// size, then name:offset:size of every field, such as "flashmask_span 16 begin:0:8 end:8:8". The text lives as long as
+/// the process.
+FLASHMASK_API flashmask_status flashmask_struct_layouts(const char** text);
+
+/// Threads of the library's own pool from the next call on; 0 restores the automatic choice.
+FLASHMASK_API flashmask_status flashmask_set_thread_count(int threads);
+
+/* ---- Masks -------------------------------------------------------------------------------------------------- */
+
+/// Which query row sees which key column.
+typedef struct flashmask_mask flashmask_mask;
+
+typedef struct flashmask_mask_shape {
+  int64_t batch;    ///< 1 is shared by every batch entry
+  int64_t heads;    ///< 1, the number of key heads or of query heads
+  int64_t rows;     ///< query length
+  int64_t columns;  ///< key length
+} flashmask_mask_shape;
+
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_mask_destroy(flashmask_mask* mask);
+
+/// The builders of flashmask/builders.h, where each family is described. Lengths and positions are in tokens.
+/// A pointer to an empty array may be NULL.
+FLASHMASK_API flashmask_status flashmask_mask_full(int64_t rows, int64_t columns, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_causal(int64_t rows, int64_t columns, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_sliding_window(int64_t rows, int64_t columns, int64_t window,
+                                                             flashmask_mask** mask);
+/// −1: no limit on that side.
+FLASHMASK_API flashmask_status flashmask_mask_window(int64_t rows, int64_t columns, int64_t left, int64_t right,
+                                                     flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_causal_document(const int64_t* documents, int64_t count, int64_t tokens,
+                                                              flashmask_mask** mask);
+/// Document k has query_lengths[k] rows and key_lengths[k] columns.
+FLASHMASK_API flashmask_status flashmask_mask_causal_document_pairs(const int64_t* query_lengths,
+                                                                    const int64_t* key_lengths, int64_t count,
+                                                                    flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_document(const int64_t* documents, int64_t count, int64_t tokens,
+                                                       flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_document_pairs(const int64_t* query_lengths, const int64_t* key_lengths,
+                                                             int64_t count, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_sliding_window_document(const int64_t* documents, int64_t count,
+                                                                      int64_t tokens, int64_t window,
+                                                                      flashmask_mask** mask);
+
+/// One prompt and the answers that share it.
+typedef struct flashmask_shared_question {
+  uint64_t struct_size;
+  int64_t question;
+  const int64_t* answers;
+  int64_t answer_count;
+} flashmask_shared_question;
+
+FLASHMASK_API flashmask_status flashmask_mask_shared_question(const flashmask_shared_question* documents, int64_t count,
+                                                              int64_t tokens, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_global_sliding_window(int64_t tokens, int64_t globals, int64_t left,
+                                                                    int64_t right, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_causal_blockwise(const int64_t* documents, int64_t count, int64_t tokens,
+                                                               flashmask_mask** mask);
+/// One prefix a document.
+FLASHMASK_API flashmask_status flashmask_mask_prefix_lm_document(const int64_t* documents, const int64_t* prefixes,
+                                                                 int64_t count, int64_t tokens, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_prefix_lm_causal(int64_t tokens, int64_t prefix, flashmask_mask** mask);
+
+/// Half-open range of tokens.
+typedef struct flashmask_span {
+  int64_t begin;
+  int64_t end;
+} flashmask_span;
+
+FLASHMASK_API flashmask_status flashmask_mask_qk_sparse_segments(int64_t tokens, const flashmask_span* dropped,
+                                                                 int64_t count, flashmask_mask** mask);
+
+typedef struct flashmask_hashed_token {
+  int64_t bucket;
+  int64_t position;
+} flashmask_hashed_token;
+
+FLASHMASK_API flashmask_status flashmask_mask_hash_sparse_sorted(const flashmask_hashed_token* queries,
+                                                                 int64_t query_count,
+                                                                 const flashmask_hashed_token* keys, int64_t key_count,
+                                                                 flashmask_mask** mask);
+/// evicted_at [heads, tokens].
+FLASHMASK_API flashmask_status flashmask_mask_random_eviction(int64_t tokens, const int64_t* evicted_at, int64_t heads,
+                                                              flashmask_mask** mask);
+
+enum flashmask_tree_order { FLASHMASK_TREE_AS_GIVEN = 0, FLASHMASK_TREE_DEPTH_FIRST = 1 };
+
+/// parents, lengths [count]. `positions` [count] receives the first token of each node in the sequence; may be NULL.
+FLASHMASK_API flashmask_status flashmask_mask_tree(const int64_t* parents, const int64_t* lengths, int64_t count,
+                                                   int64_t tokens, int32_t order, int64_t* positions,
+                                                   flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_bidirectional_spans(int64_t tokens, const flashmask_span* spans,
+                                                                  int64_t count, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_block_diffusion(int64_t length, int64_t block, flashmask_mask** mask);
+
+FLASHMASK_API flashmask_status flashmask_mask_dilated_window(int64_t rows, int64_t columns, int64_t left, int64_t right,
+                                                             int64_t dilation, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_global_tokens(int64_t tokens, const int64_t* positions, int64_t count,
+                                                            int64_t left, int64_t right, flashmask_mask** mask);
+
+/// What a block of tokens sees.
+typedef struct flashmask_big_bird {
+  uint64_t struct_size;
+  int64_t block;          ///< tokens of a block
+  int64_t window_blocks;  ///< on either side of its own
+  int64_t global_blocks;  ///< the first ones, which see and are seen by all
+  int64_t random_blocks;
+  int64_t heads;  ///< mask heads, each with random blocks of its own
+  uint64_t seed;
+} flashmask_big_bird;
+
+FLASHMASK_API flashmask_status flashmask_mask_big_bird(int64_t tokens, const flashmask_big_bird* pattern,
+                                                       flashmask_mask** mask);
+
+/// One axis of a grid of tokens; the last axis runs fastest.
+typedef struct flashmask_neighbourhood_axis {
+  uint64_t struct_size;
+  int64_t length;
+  int64_t kernel;
+  int64_t dilation;
+} flashmask_neighbourhood_axis;
+
+FLASHMASK_API flashmask_status flashmask_mask_neighbourhood(const flashmask_neighbourhood_axis* axes, int64_t count,
+                                                            flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_strided_factorised(int64_t tokens, int64_t stride, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_fixed_factorised(int64_t tokens, int64_t stride, int64_t summary,
+                                                               flashmask_mask** mask);
+/// query_buckets [heads, rows], key_buckets [heads, columns].
+FLASHMASK_API flashmask_status flashmask_mask_scfa_hash_sparse(const int64_t* query_buckets, const int64_t* key_buckets,
+                                                               int64_t rows, int64_t columns, int64_t heads,
+                                                               flashmask_mask** mask);
+/// kept_queries [heads, rows], kept_keys [heads, columns], nonzero = kept.
+FLASHMASK_API flashmask_status flashmask_mask_scfa_qk_sparse(const uint8_t* kept_queries, const uint8_t* kept_keys,
+                                                             int64_t rows, int64_t columns, int64_t heads,
+                                                             flashmask_mask** mask);
+/// What `mask` shows but for the given rows, which see nothing. The mask stays the caller's.
+FLASHMASK_API flashmask_status flashmask_mask_drop_queries(const flashmask_mask* mask, const int64_t* rows,
+                                                           int64_t count, flashmask_mask** result);
+
+enum flashmask_tree_sight { FLASHMASK_TREE_ANCESTORS = 0, FLASHMASK_TREE_PARENT = 1 };
+
+/// parents [count], an earlier node or −1 each.
+FLASHMASK_API flashmask_status flashmask_mask_tree_in_order(const int64_t* parents, int64_t count, int64_t tokens,
+                                                            int64_t prefix, int32_t sight, flashmask_mask** mask);
+/// candidates [count], one a head.
+FLASHMASK_API flashmask_status flashmask_mask_medusa_tree(const int64_t* candidates, int64_t count, int64_t tokens,
+                                                          int64_t prefix, int32_t sight, flashmask_mask** mask);
+
+/// A row and a column that it sees.
+typedef struct flashmask_visible_pair {
+  int64_t row;
+  int64_t column;
+} flashmask_visible_pair;
+
+/// `symmetric` and `self_loops` are 0 or 1.
+FLASHMASK_API flashmask_status flashmask_mask_graph(int64_t nodes, const flashmask_visible_pair* edges, int64_t count,
+                                                    int32_t symmetric, int32_t self_loops, flashmask_mask** mask);
+
+/// visible [batch, heads, rows, columns], nonzero = visible.
+FLASHMASK_API flashmask_status flashmask_mask_from_dense(const flashmask_mask_shape* shape, const uint8_t* visible,
+                                                         flashmask_mask** mask);
+
+/// Element of dense scores: one byte, nonzero = visible; or an integer that is 0 or 1.
+enum flashmask_dense_type {
+  FLASHMASK_DENSE_BOOLEAN = 0,
+  FLASHMASK_DENSE_I8 = 1,
+  FLASHMASK_DENSE_I16 = 2,
+  FLASHMASK_DENSE_I32 = 3,
+  FLASHMASK_DENSE_I64 = 4
+};
+
+/// scores [batch, heads, rows, columns] with strides [4] in elements; a stride of 0 repeats. Read once.
+FLASHMASK_API flashmask_status flashmask_mask_from_strided(const flashmask_mask_shape* shape, const void* scores,
+                                                           int32_t dense_type, const int64_t* strides,
+                                                           flashmask_mask** mask);
+
+/// bits [batch, heads, rows, ceil(columns / 8)], bit c % 8 of byte c / 8 for column c, set = visible.
+FLASHMASK_API flashmask_status flashmask_mask_from_packed(const flashmask_mask_shape* shape, const uint8_t* bits,
+                                                          flashmask_mask** mask);
+
+/// Nonzero = visible. Called once a score by the library's threads, several at a time: it must be pure.
+typedef int (*flashmask_predicate)(void* context, int64_t batch, int64_t head, int64_t row, int64_t column);
+FLASHMASK_API flashmask_status flashmask_mask_from_predicate(const flashmask_mask_shape* shape,
+                                                             flashmask_predicate predicate, void* context,
+                                                             flashmask_mask** mask);
+
+/// The visible scores of one mask head, in any order.
+FLASHMASK_API flashmask_status flashmask_mask_from_pairs(int64_t rows, int64_t columns,
+                                                         const flashmask_visible_pair* pairs, int64_t count,
+                                                         flashmask_mask** mask);
+
+/// Row i sees column_indices[offsets[i]] … column_indices[offsets[i + 1]); offsets [rows + 1], column_indices [count].
+FLASHMASK_API flashmask_status flashmask_mask_from_csr(int64_t rows, int64_t columns, const int64_t* offsets,
+                                                       const int64_t* column_indices, int64_t count,
+                                                       flashmask_mask** mask);
+
+/// values [batch, heads, columns, vectors], as described in flashmask/startend_row_indices.h. `causal` is 0 or 1.
+FLASHMASK_API flashmask_status flashmask_mask_from_startend_row_indices(const int32_t* values,
+                                                                        const flashmask_mask_shape* shape, int vectors,
+                                                                        int causal, flashmask_mask** mask);
+
+typedef struct flashmask_startend_row_indices {
+  uint64_t struct_size;
+  int32_t vectors;
+  int32_t causal;
+  int64_t size;  ///< batch · heads · columns · vectors
+} flashmask_startend_row_indices;
+
+/// The shortest encoding. Call with values = NULL, capacity = 0 for the size, then with a buffer of that many values.
+/// FLASHMASK_UNSUPPORTED for a mask of bits and for one that a block map was ANDed onto.
+FLASHMASK_API flashmask_status flashmask_mask_to_startend_row_indices(const flashmask_mask* mask, int32_t* values,
+                                                                      int64_t capacity,
+                                                                      flashmask_startend_row_indices* encoding);
+
+/// A score is visible where both (either) masks see it. The masks stay the caller's.
+FLASHMASK_API flashmask_status flashmask_mask_and(const flashmask_mask* a, const flashmask_mask* b,
+                                                  flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_or(const flashmask_mask* a, const flashmask_mask* b,
+                                                 flashmask_mask** mask);
+/// A score is visible where the mask does not see it.
+FLASHMASK_API flashmask_status flashmask_mask_not(const flashmask_mask* mask, flashmask_mask** complement);
+
+/// Blocks of scores that are kept or left out as a whole; described in flashmask/block_map.h.
+typedef struct flashmask_block_map flashmask_block_map;
+
+/// keep [batch, heads, ceil(rows / block), ceil(columns / block)], 1 = keep; `shape` counts scores.
+FLASHMASK_API flashmask_status flashmask_block_map_create(const flashmask_mask_shape* shape, int64_t block,
+                                                          const uint8_t* keep, flashmask_block_map** map);
+/// The builders of flashmask/block_map_builders.h. `strides` = −1 means all; `scores` has the layout of `keep`.
+FLASHMASK_API flashmask_status flashmask_block_map_butterfly(const flashmask_mask_shape* shape, int64_t block,
+                                                             int64_t strides, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_strided(const flashmask_mask_shape* shape, int64_t block,
+                                                           int64_t stride, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_sliding(const flashmask_mask_shape* shape, int64_t block,
+                                                           int64_t left, int64_t right, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_random(const flashmask_mask_shape* shape, int64_t block,
+                                                          int64_t kept, uint64_t seed, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_best(const flashmask_mask_shape* shape, int64_t block,
+                                                        const float* scores, int64_t kept, flashmask_block_map** map);
+FLASHMASK_API flashmask_status flashmask_block_map_at_least(const flashmask_mask_shape* shape, int64_t block,
+                                                            const float* scores, float threshold,
+                                                            flashmask_block_map** map);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_block_map_destroy(flashmask_block_map* map);
+
+/// The blocks alone, or what a mask shows inside them. Map and mask stay the caller's.
+FLASHMASK_API flashmask_status flashmask_mask_from_block_map(const flashmask_block_map* map, flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_and_block_map(const flashmask_mask* mask, const flashmask_block_map* map,
+                                                            flashmask_mask** result);
+
+/// One mask a batch entry, or one a head.
+FLASHMASK_API flashmask_status flashmask_mask_stack_batch(const flashmask_mask* const* masks, int64_t count,
+                                                          flashmask_mask** mask);
+FLASHMASK_API flashmask_status flashmask_mask_stack_heads(const flashmask_mask* const* masks, int64_t count,
+                                                          flashmask_mask** mask);
+
+/// Dense booleans [batch, heads, rows, columns], 1 = visible; `capacity` counts bytes and must hold them all.
+FLASHMASK_API flashmask_status flashmask_mask_expand(const flashmask_mask* mask, uint8_t* visible, int64_t capacity);
+
+FLASHMASK_API flashmask_status flashmask_mask_get_shape(const flashmask_mask* mask, flashmask_mask_shape* shape);
+
+enum flashmask_mask_form { FLASHMASK_INTERVALS = 0, FLASHMASK_BITS = 1 };
+
+/// The lowered form, and why it is that form: `why` lives as long as the mask. Either may be NULL.
+FLASHMASK_API flashmask_status flashmask_mask_get_form(const flashmask_mask* mask, int32_t* form, const char** why);
+
+/// What a mask is and what it costs, summed over batch entries and mask heads.
+typedef struct flashmask_explanation {
+  uint64_t struct_size;
+  int32_t form;
+  int32_t tile_rows;
+  int32_t tile_columns;
+  int32_t first_empty_row_count;
+  int64_t first_empty_rows[8];  ///< of batch entry 0 and mask head 0
+  int64_t empty_rows;
+  int64_t visible_pairs;
+  int64_t skipped_tiles;
+  int64_t partial_tiles;
+  int64_t full_tiles;
+  double density;  ///< visible pairs ÷ all pairs
+  double waste;    ///< scores in active tiles ÷ visible pairs
+  uint64_t mask_bytes;
+  uint64_t schedule_bytes;
+  uint64_t dense_bytes;  ///< of the boolean matrix that the mask replaces
+} flashmask_explanation;
+
+FLASHMASK_API flashmask_status flashmask_mask_explain(const flashmask_mask* mask, int32_t tile_rows,
+                                                      int32_t tile_columns, flashmask_explanation* explanation);
+
+typedef struct flashmask_draw_options {
+  uint64_t struct_size;
+  int64_t batch;
+  int64_t head;
+  int64_t width;   ///< characters at most; 0: 64
+  int64_t colour;  ///< ANSI colours when nonzero
+} flashmask_draw_options;
+
+/// Draws with characters, row 0 on top. `options` NULL: all of them zero. `size` receives the bytes that the text and
+/// its final NUL take; call with buffer = NULL, capacity = 0 to learn it.
+FLASHMASK_API flashmask_status flashmask_mask_draw(const flashmask_mask* mask, const flashmask_draw_options* options,
+                                                   char* buffer, size_t capacity, size_t* size);
+
+/// The mask as bytes, to save or to send: flashmask/packed_mask.h. `size` receives how many; call with buffer = NULL,
+/// capacity = 0 to learn it.
+FLASHMASK_API flashmask_status flashmask_mask_pack(const flashmask_mask* mask, void* buffer, int64_t capacity,
+                                                   int64_t* size);
+/// The mask that was packed. The bytes may come from anywhere and lie at any address; unless they say one mask and
+/// nothing else they are refused.
+FLASHMASK_API flashmask_status flashmask_mask_unpack(const void* bytes, int64_t size, flashmask_mask** mask);
+
+/* ---- Reordering --------------------------------------------------------------------------------------------- */
+
+/// A mask in an order of tokens that takes less work, as flashmask/reorder.h describes it.
+typedef struct flashmask_reordering flashmask_reordering;
+
+typedef struct flashmask_reordering_view {
+  uint64_t struct_size;
+  int64_t gained;  ///< 0: everything is as it was
+  int32_t tile_rows;
+  int32_t tile_columns;
+  int64_t tiles_before;  ///< active ones
+  int64_t tiles_after;
+  const int64_t* rows;     ///< [batch, rows] of the mask: row i is row rows[i] of the original
+  const int64_t* columns;  ///< [batch, columns]
+  const char* why;
+} flashmask_reordering_view;
+
+FLASHMASK_API flashmask_status flashmask_mask_reorder(const flashmask_mask* mask, int32_t tile_rows,
+                                                      int32_t tile_columns, flashmask_reordering** reordering);
+/// Arrays and text live as long as the handle.
+FLASHMASK_API flashmask_status flashmask_reordering_get(const flashmask_reordering* reordering,
+                                                        flashmask_reordering_view* view);
+/// The mask in the new order.
+FLASHMASK_API flashmask_status flashmask_reordering_get_mask(const flashmask_reordering* reordering,
+                                                             flashmask_mask** mask);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_reordering_destroy(flashmask_reordering* reordering);
+
+/// Row i, column j of the new mask is row rows[i], column columns[j]; rows [batch, rows], columns [batch, columns].
+FLASHMASK_API flashmask_status flashmask_mask_permute(const flashmask_mask* mask, const int64_t* rows,
+                                                      const int64_t* columns, flashmask_mask** permuted);
+
+/// The order alone, of a graph in compressed sparse rows: offsets [nodes + 1], column_indices [count], order [nodes].
+FLASHMASK_API flashmask_status flashmask_reverse_cuthill_mckee(int64_t nodes, const int64_t* offsets,
+                                                               const int64_t* column_indices, int64_t count,
+                                                               int64_t* order);
+
+/* ---- Attention ---------------------------------------------------------------------------------------------- */
+
+enum flashmask_dtype { FLASHMASK_F32 = 0, FLASHMASK_BF16 = 1, FLASHMASK_F16 = 2 };
+enum flashmask_device_type { FLASHMASK_CPU = 0, FLASHMASK_CUDA = 1 };
+enum flashmask_direction { FLASHMASK_FORWARD = 0, FLASHMASK_BACKWARD = 1 };
+/// The lowered form that a plan takes; BEST: intervals where they are exact, else bits.
+enum flashmask_form_choice { FLASHMASK_FORM_BEST = 0, FLASHMASK_FORM_INTERVALS = 1, FLASHMASK_FORM_BITS = 2 };
+enum flashmask_visit { FLASHMASK_VISIT_ACTIVE = 0, FLASHMASK_VISIT_ALL = 1 };
+
+/// A strided view of memory that the caller owns. Strides are in elements; the last one is 1. Rank 0: absent.
+typedef struct flashmask_tensor {
+  void* data;
+  int32_t dtype;
+  int32_t device_type;
+  int32_t device_index;
+  int32_t rank;
+  int64_t shape[4];
+  int64_t strides[4];
+} flashmask_tensor;
+
+/// Everything about an attention call but the data; the layout of each tensor is in flashmask/problem.h.
+typedef struct flashmask_problem {
+  uint64_t struct_size;
+  int64_t batch;
+  int64_t query_length;
+  int64_t key_length;
+  int64_t query_heads;  ///< a multiple of kv_heads
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t value_dim;
+  int32_t dtype;
+  int32_t device_type;
+  int32_t device_index;
+  float scale;     ///< 0: 1 / sqrt(head_dim)
+  double dropout;  ///< probability with which an attention probability is dropped, in [0, 1)
+} flashmask_problem;
+
+/// Where CPU work runs, so that a host framework can lend its threads. `run` calls body(body_context, 0) …
+/// body(body_context, count − 1), each once, concurrently or one after another in ascending order, and returns when
+/// all have returned. `context` is passed through.
+typedef struct flashmask_executor {
+  uint64_t struct_size;
+  void* context;
+  int (*workers)(void* context);  ///< how many bodies may run at once; at least 1
+  void (*run)(void* context, int count, void (*body)(void* body_context, int index), void* body_context);
+} flashmask_executor;
+
+/// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels.
+typedef struct flashmask_plan flashmask_plan;
+
+typedef struct flashmask_plan_options {
+  uint64_t struct_size;
+  const char* kernel;                  ///< a prefix or whole kernel name; NULL or "": the best that fits
+  const flashmask_executor* executor;  ///< NULL: the library's own pool
+  int32_t visit;                       ///< a flashmask_visit
+  int32_t form;                        ///< a flashmask_form_choice
+  int32_t reorder;                     ///< nonzero: in another order of tokens where that saves work; not with dropout
+  int32_t deterministic;               ///< nonzero: kernels that give the same bits on every run; all of the CPU do
+} flashmask_plan_options;
+
+/// `options` NULL: all of them zero.
+FLASHMASK_API flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                     const flashmask_plan_options* options, flashmask_plan** plan);
+
+/// Where a plan for a GPU is made: flashmask/device_plan.h. Nothing waits for the device.
+typedef struct flashmask_plan_place {
+  uint64_t struct_size;
+  void* stream;  ///< a cudaStream_t of the problem's device; NULL: its default stream
+  void* memory;  ///< on that device, aligned to 256 bytes; the caller keeps it until the plan's last call is done
+  size_t bytes;  ///< of `memory`; at least what flashmask_plan_bytes() says
+} flashmask_plan_place;
+
+/// The plan of a problem on a GPU, and the bytes that it needs there; `options` as for flashmask_plan_create(). Calls
+/// on another stream than that of the place wait for that one first.
+FLASHMASK_API flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                    const flashmask_plan_options* options, size_t* bytes);
+FLASHMASK_API flashmask_status flashmask_plan_create_at(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                        const flashmask_plan_options* options,
+                                                        const flashmask_plan_place* place, flashmask_plan** plan);
+
+enum flashmask_device_mask_kind {
+  FLASHMASK_DEVICE_ROW_INDICES = 0,
+  FLASHMASK_DEVICE_DENSE = 1,
+  FLASHMASK_DEVICE_PACKED = 2
+};
+
+/// A mask in the memory of a GPU, which is read once, on the stream of the plan, and may go afterwards.
+typedef struct flashmask_device_mask {
+  uint64_t struct_size;
+  int32_t kind;     ///< a flashmask_device_mask_kind
+  int32_t vectors;  ///< of row indices
+  int64_t causal;   ///< of row indices
+  flashmask_mask_shape shape;
+  /// Row indices: int32 [batch, heads, columns, vectors]. Dense: [batch, heads, rows, columns], a byte each, nonzero =
+  /// visible. Packed: [batch, heads, rows, ceil(columns / 8)], bit c % 8 of byte c / 8 for column c.
+  const void* data;
+  int64_t strides[4];  ///< of a dense mask, in bytes
+  /// Beside row indices: [keep_batch, keep_heads, ceil(rows / 128), ceil(columns / 128)], nonzero = the block is kept;
+  /// each of the first two is 1 or as in `shape`. NULL: all are kept.
+  const int32_t* keep_blocks;
+  int64_t keep_batch;
+  int64_t keep_heads;
+} flashmask_device_mask;
+
+/// The same for a mask that lies on the device of the problem.
+FLASHMASK_API flashmask_status flashmask_device_mask_plan_bytes(const flashmask_device_mask* mask,
+                                                                const flashmask_problem* problem,
+                                                                const flashmask_plan_options* options, size_t* bytes);
+FLASHMASK_API flashmask_status flashmask_device_mask_plan_create(const flashmask_device_mask* mask,
+                                                                 const flashmask_problem* problem,
+                                                                 const flashmask_plan_options* options,
+                                                                 const flashmask_plan_place* place,
+                                                                 flashmask_plan** plan);
+
+/// Which capture of a CUDA graph a stream of a device is in: a number that the process uses once; 0 for none.
+FLASHMASK_API flashmask_status flashmask_stream_capture(int32_t device_index, void* stream, uint64_t* capture);
+
+/// Destroying NULL is legal. The mask of a plan may be destroyed before it.
+FLASHMASK_API void flashmask_plan_destroy(flashmask_plan* plan);
+
+/// `name` lives as long as the plan.
+FLASHMASK_API flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direction, const char** name);
+
+/// What became of the option `reorder`; all zero where it was not asked for. Arrays and text live as long as the plan.
+FLASHMASK_API flashmask_status flashmask_plan_reordering(const flashmask_plan* plan, flashmask_reordering_view* view);
+
+/// Bytes of workspace that a call needs when `workers` threads run it.
+FLASHMASK_API flashmask_status flashmask_plan_workspace(const flashmask_plan* plan, int32_t direction, int workers,
+                                                        size_t* bytes);
+
+/// Which probabilities of a problem with dropout survive, [batch, query_heads, query_length, key_length], 1 = kept;
+/// `capacity` counts bytes and must hold them all. See flashmask/dropout.h.
+FLASHMASK_API flashmask_status flashmask_dropout_expand(const flashmask_problem* problem, uint64_t seed,
+                                                        uint64_t offset, uint8_t* kept, int64_t capacity);
+
+/// Where a call runs and the memory it may use. All but the size zero: the library's own pool and memory.
+typedef struct flashmask_execution {
+  uint64_t struct_size;
+  const flashmask_executor* executor;
+  void* workspace;          ///< NULL: allocated for the call; on a GPU it is always the caller's, and there
+  size_t workspace_bytes;   ///< of `workspace`
+  void* stream;             ///< the CUDA stream of a call on that device; must be NULL on the CPU
+  uint64_t dropout_seed;    ///< of a problem with dropout; the backward takes that of its forward
+  uint64_t dropout_offset;  ///< below 2^32
+} flashmask_execution;
+
+typedef struct flashmask_forward_tensors {
+  uint64_t struct_size;
+  flashmask_tensor q, k, v;  ///< in
+  flashmask_tensor o, lse;   ///< out; every element is written
+} flashmask_forward_tensors;
+
+typedef struct flashmask_backward_tensors {
+  uint64_t struct_size;
+  flashmask_tensor q, k, v, o, lse, grad_o;  ///< in
+  flashmask_tensor grad_lse;                 ///< in, shape and dtype of lse; may be absent
+  flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written
+} flashmask_backward_tensors;
+
+/// o = softmax(scale · q kᵀ under the mask) v. `execution` NULL: all of it zero. On a GPU a call returns before the
+/// work is done.
+FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_forward_tensors* tensors,
+                                                 const flashmask_execution* execution);
+
+/// Gradients of q, k, v. `execution` NULL: all of it zero.
+FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_backward_tensors* tensors,
+                                                  const flashmask_execution* execution);
+
+/* ---- Kernels ------------------------------------------------------------------------------------------------ */
+
+/// One row of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
+typedef struct flashmask_kernel_info {
+  uint64_t struct_size;
+  const char* name;
+  const char* arch;
+  int32_t direction;
+  int32_t dtype;
+  int32_t device_type;
+  int32_t form;  ///< of the masks that it reads: a flashmask_mask_form
+  int32_t tile_rows;
+  int32_t tile_columns;
+  const char* why_not;  ///< why this machine or the override variables refuse it; "" when it can run
+} flashmask_kernel_info;
+
+/// Kernels of this build; flashmask_kernel_get() takes 0 to below that, best first for each direction, dtype and form.
+FLASHMASK_API flashmask_status flashmask_kernel_count(int64_t* count);
+FLASHMASK_API flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info);
+
+/// Instruction sets that the machine has, best first, such as "avx512 avx2 scalar"; the text lives as long as the
+/// process.
+FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);
+
+/// Two results of attention of the same queries over disjoint keys; the layouts are in flashmask/merge.h.
+typedef struct flashmask_merge_tensors {
+  uint64_t struct_size;
+  flashmask_tensor o1, lse1, o2, lse2;  ///< in
+  flashmask_tensor o, lse;              ///< out; may be those of either side
+} flashmask_merge_tensors;
+
+typedef struct flashmask_merge_gradients {
+  uint64_t struct_size;
+  flashmask_tensor o1, lse1, o2, lse2, o, lse, grad_o;      ///< in
+  flashmask_tensor grad_lse;                                ///< in, shape and dtype of lse; may be absent
+  flashmask_tensor grad_o1, grad_lse1, grad_o2, grad_lse2;  ///< out; every element is written
+} flashmask_merge_gradients;
+
+/// Attention over the keys of both, and its gradients. Of `execution` only the executor is looked at; NULL: the
+/// library's own pool.
+FLASHMASK_API flashmask_status flashmask_merge(const flashmask_merge_tensors* tensors,
+                                               const flashmask_execution* execution);
+FLASHMASK_API flashmask_status flashmask_merge_backward(const flashmask_merge_gradients* tensors,
+                                                        const flashmask_execution* execution);
+
+/* ---- Reference ---------------------------------------------------------------------------------------------- */
+
+/// Dense attention in double precision, what every kernel is held against: slow, and right. Arrays have no gaps and the
+/// layouts of flashmask/problem.h; the problem's dtype and device are not looked at.
+typedef struct flashmask_reference_inputs {
+  uint64_t struct_size;
+  const double* q;
+  const double* k;
+  const double* v;
+  uint64_t dropout_seed;    ///< of a problem with dropout; the backward takes that of its forward
+  uint64_t dropout_offset;  ///< below 2^32
+} flashmask_reference_inputs;
+
+/// o [batch, query_length, query_heads, value_dim], lse [batch, query_heads, query_length].
+FLASHMASK_API flashmask_status flashmask_reference_forward(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                           const flashmask_reference_inputs* inputs, double* o,
+                                                           double* lse);
+/// Gradients of q, k, v. `grad_lse` may be NULL.
+FLASHMASK_API flashmask_status flashmask_reference_backward(const flashmask_mask* mask,
+                                                            const flashmask_problem* problem,
+                                                            const flashmask_reference_inputs* inputs,
+                                                            const double* grad_o, const double* grad_lse,
+                                                            double* grad_q, double* grad_k, double* grad_v);
+
+#ifdef __cplusplus
+}
+#endif
