@@ -1,4 +1,4 @@
-#include "command.h"
+#include "cli/commands/command.h"
 
 int main(int argc, char** argv) {
   flashmask::cli::Console console = flashmask::cli::standard_console();

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "csv_lengths.h"
+#include "cli/files/csv_lengths.h"
 #include "flashmask/error.h"
 
 namespace {

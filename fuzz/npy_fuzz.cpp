@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/files/mask_file.h"
 #include "flashmask/error.h"
-#include "mask_file.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "command.h"
+#include "cli/commands/command.h"
 
 #include <gtest/gtest.h>
 

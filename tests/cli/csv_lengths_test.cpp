@@ -1,4 +1,4 @@
-#include "csv_lengths.h"
+#include "cli/files/csv_lengths.h"
 
 #include <gtest/gtest.h>
 

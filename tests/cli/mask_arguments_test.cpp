@@ -1,13 +1,13 @@
-#include "mask_arguments.h"
+#include "cli/masks/mask_arguments.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <map>
 
+#include "cli/base/names.h"
 #include "flashmask/draw.h"
 #include "flashmask/error.h"
-#include "names.h"
 
 namespace flashmask::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "mask_file.h"
+#include "cli/files/mask_file.h"
 
 #include <gtest/gtest.h>
 #include <png.h>

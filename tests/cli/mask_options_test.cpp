@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <set>
 
+#include "cli/pictures/png_canvas.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
 #include "flashmask/kernels.h"
 #include "npy_bytes.h"
-#include "png_canvas.h"
 #include "run_command.h"
 
 namespace flashmask::cli {

@@ -1,4 +1,4 @@
-#include "npy.h"
+#include "cli/files/npy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "packing.h"
+#include "cli/masks/packing.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "csv_lengths.h"
+#include "cli/files/csv_lengths.h"
 #include "kit/random_numbers.h"
 
 namespace flashmask::cli {

@@ -1,4 +1,4 @@
-#include "papers.h"
+#include "cli/papers/papers.h"
 
 #include <gtest/gtest.h>
 
@@ -10,14 +10,14 @@
 #include <set>
 #include <sstream>
 
-#include "command.h"
+#include "cli/commands/command.h"
+#include "cli/papers/papers_masks.h"
+#include "cli/papers/papers_report.h"
+#include "cli/pictures/png_canvas.h"
+#include "cli/pictures/svg_canvas.h"
 #include "flashmask/block_map.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
-#include "papers_masks.h"
-#include "papers_report.h"
-#include "png_canvas.h"
-#include "svg_canvas.h"
 
 namespace flashmask::cli {
 namespace {

@@ -3,15 +3,15 @@
 
 #include <cstring>
 
-#include "cell_colour.h"
+#include "cli/pictures/cell_colour.h"
+#include "cli/pictures/mask_picture.h"
+#include "cli/pictures/mask_raster.h"
+#include "cli/pictures/pixel_font.h"
+#include "cli/pictures/png_canvas.h"
+#include "cli/pictures/svg_canvas.h"
+#include "cli/pictures/terminal_picture.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
-#include "mask_picture.h"
-#include "mask_raster.h"
-#include "pixel_font.h"
-#include "png_canvas.h"
-#include "svg_canvas.h"
-#include "terminal_picture.h"
 
 namespace flashmask::cli {
 namespace {

@@ -1,8 +1,8 @@
-#include "quantities.h"
+#include "cli/base/quantities.h"
 
 #include <gtest/gtest.h>
 
-#include "table.h"
+#include "cli/base/table.h"
 
 namespace flashmask::cli {
 namespace {

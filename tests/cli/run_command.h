@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
+#include "cli/commands/command.h"
 
 /// The command without a process.
 namespace flashmask::cli {

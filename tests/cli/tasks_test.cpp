@@ -1,4 +1,4 @@
-#include "tasks.h"
+#include "cli/masks/tasks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,98 @@
+#include "cli/base/subcommand.h"
+
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace flashmask::cli {
+
+Option& Option::group(const std::string& name) {
+  option_->group(name);
+  return *this;
+}
+
+Option& Option::range(std::int64_t least, std::int64_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::at_least(std::int64_t least) { return range(least, std::numeric_limits<std::int32_t>::max()); }
+
+Option& Option::one_of(const std::vector<std::string>& choices) {
+  option_->check(CLI::IsMember(choices));
+  return *this;
+}
+
+Option& Option::separated_by_commas() {
+  option_->delimiter(',');
+  return *this;
+}
+
+Option& Option::show_default() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Option& Option::needs(const Option& other) {
+  option_->needs(other.option_);
+  return *this;
+}
+
+Option& Option::excludes(const Option& other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+bool Option::is_called(const std::string& name) const { return option_->check_name(name); }
+
+Subcommand::Subcommand(CLI::App& command, const std::string& name, const std::string& what)
+    : app_(command.add_subcommand(name, what)) {}
+
+template <class Value>
+Option Subcommand::option(const std::string& names, Value& value, const std::string& help) {
+  return Option(*app_->add_option(names, value, help));
+}
+
+template Option Subcommand::option(const std::string&, std::string&, const std::string&);
+template Option Subcommand::option(const std::string&, int&, const std::string&);
+template Option Subcommand::option(const std::string&, std::int64_t&, const std::string&);
+template Option Subcommand::option(const std::string&, std::uint64_t&, const std::string&);
+template Option Subcommand::option(const std::string&, double&, const std::string&);
+template Option Subcommand::option(const std::string&, std::optional<std::string>&, const std::string&);
+template Option Subcommand::option(const std::string&, std::optional<int>&, const std::string&);
+template Option Subcommand::option(const std::string&, std::optional<std::int64_t>&, const std::string&);
+template Option Subcommand::option(const std::string&, std::vector<std::string>&, const std::string&);
+
+Option Subcommand::parsed_option(const std::string& names, std::function<void(const std::string&)> parse,
+                                 const std::string& help) {
+  return Option(*app_->add_option_function<std::string>(names, std::move(parse), help));
+}
+
+Option Subcommand::flag(const std::string& names, bool& value, const std::string& help) {
+  return Option(*app_->add_flag(names, value, help));
+}
+
+bool Subcommand::has(const std::string& name) const { return app_->get_option_no_throw(name) != nullptr; }
+
+Option Subcommand::get(const std::string& name) const { return Option(*app_->get_option(name)); }
+
+std::vector<Option> Subcommand::options() const {
+  std::vector<Option> options;
+  for (CLI::Option* option : app_->get_options()) options.emplace_back(*option);
+  return options;
+}
+
+std::vector<std::string> Subcommand::given_in(const std::string& group) const {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->get_group() == group && option->count() > 0) names.push_back(option->get_name());
+  }
+  return names;
+}
+
+void Subcommand::footer(const std::string& text) { app_->footer(text); }
+
+void Subcommand::on_run(std::function<void()> run) { app_->callback(std::move(run)); }
+
+}  // namespace flashmask::cli

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
+class App;
+class Option;
+}  // namespace CLI
+
+/// CLI11 as the command uses it. Its header costs every file that includes it five to ten seconds of compile time, so
+/// that only subcommand.cpp and commands/command.cpp do.
+namespace flashmask::cli {
+
+/// One option: which values it takes, and where help shows it.
+class Option {
+ public:
+  explicit Option(CLI::Option& option) : option_(&option) {}
+
+  Option& group(const std::string& name);
+  Option& range(std::int64_t least, std::int64_t most);
+  Option& at_least(std::int64_t least);  ///< and at most what 32 bits hold
+  Option& one_of(const std::vector<std::string>& choices);
+  Option& separated_by_commas();
+  Option& show_default();
+  Option& needs(const Option& other);
+  Option& excludes(const Option& other);
+
+  bool is_called(const std::string& name) const;
+
+ private:
+  CLI::Option* option_;
+};
+
+/// A subcommand and its options. Copies are the same subcommand.
+class Subcommand {
+ public:
+  Subcommand(CLI::App& command, const std::string& name, const std::string& what);
+
+  /// `names` is "--name" or a word, for a value without a name; both with a comma between. Value: std::string, an
+  /// integer, double, std::optional of std::string or of an integer, or std::vector of std::string.
+  template <class Value>
+  Option option(const std::string& names, Value& value, const std::string& help);
+
+  /// An option whose text `parse` reads. What it throws is the command's message.
+  Option parsed_option(const std::string& names, std::function<void(const std::string&)> parse,
+                       const std::string& help);
+
+  /// "!--name" switches off.
+  Option flag(const std::string& names, bool& value, const std::string& help);
+
+  bool has(const std::string& name) const;
+  Option get(const std::string& name) const;  ///< one that it has
+  std::vector<Option> options() const;
+  /// Names of the options of a group that the user gave.
+  std::vector<std::string> given_in(const std::string& group) const;
+
+  void footer(const std::string& text);  ///< below the options in help
+  void on_run(std::function<void()> run);
+
+ private:
+  CLI::App* app_;
+};
+
+}  // namespace flashmask::cli

@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "cli/base/progress_bar.h"
+#include "cli/base/timing.h"
+#include "cli/commands/attend_report.h"
+#include "cli/commands/device_option.h"
+#include "cli/commands/device_timing.h"
+#include "cli/commands/dropout_options.h"
+#include "cli/commands/problem_options.h"
+#include "cli/commands/reordering.h"
+#include "cli/commands/sampled_check.h"
+#include "cli/commands/subcommands.h"
+#include "cli/files/output_file.h"
+#include "cli/masks/mask_arguments.h"
+#include "cli/masks/mask_input.h"
+#include "cli/masks/workload.h"
+#include "cli/pictures/mask_picture.h"
+#include "flashmask/attention.h"
+#include "flashmask/block_map.h"
+#include "flashmask/error.h"
+#include "kit/host_tensor.h"
+#include "kit/placed_attention.h"
+
+namespace flashmask::cli {
+namespace {
+
+struct AttendOptions {
+  WorkloadRequest workload;
+  std::string mask;  ///< a family or a file; empty: packed documents
+  MaskInput input;
+  ProblemOptions problem;
+  DropoutOptions dropout;
+  std::string png;
+  bool dense = true, reorder = false, json = false;
+
+  Execution execution() const { return {.dropout = dropout.state(problem.seed)}; }
+};
+
+void run_backward(check::PlacedPlan& placed, const check::PlacedTensors& tensors, const Execution& execution) {
+  BackwardTensors gradients = tensors.backward();
+  gradients.grad_lse = {};
+  placed.backward(gradients, execution);
+}
+
+/// Both directions may share one schedule. On a GPU, the mask is in it.
+std::size_t schedule_bytes(const check::PlacedPlan& placed) {
+  if (placed.device_bytes() > 0) return placed.device_bytes();
+  const Plan& planned = placed.plan();
+  const TileSchedule& rows = planned.schedule(Direction::forward);
+  const TileSchedule& columns = planned.schedule(Direction::backward);
+  return rows.memory_bytes() + (&rows == &columns ? 0 : columns.memory_bytes());
+}
+
+/// What is attended over: packed documents, or a mask that was given; inside the block map, if there is one.
+struct Subject {
+  std::optional<Workload> workload;
+  Mask mask;
+  double seconds = 0;  ///< that making the mask of the documents took
+};
+
+Subject pack_documents(const AttendOptions& options) {
+  WorkloadRequest request = options.workload;
+  request.seqlen = options.problem.seqlen.value_or(options.problem.usual_seqlen);
+  request.sequences = options.problem.batch.value_or(1);
+  Workload workload = load_workload(request);
+  apply(options.problem,
+        {workload.sequences(), 1, workload.seqlen, workload.seqlen});  // refuses before the mask is built
+  std::optional<Mask> mask;
+  const double seconds = seconds_of([&] { mask = workload.mask(); });
+  return {std::move(workload), *std::move(mask), seconds};
+}
+
+Subject read_subject(const AttendOptions& options) {
+  const auto build = [&](const std::string& family, std::optional<std::int64_t> rows) {
+    MaskArguments size;
+    size.tokens = rows.value_or(options.problem.usual_seqlen);
+    return build_mask(family, size);
+  };
+  const std::vector<std::string> names = options.mask.empty() ? std::vector<std::string>() : std::vector{options.mask};
+  const std::vector<NamedMask> masks = read_masks(names, options.input, options.problem.seqlen, build);
+  if (masks.empty()) return pack_documents(options);
+  if (masks.size() > 1) {
+    throw Error(Status::invalid_argument, "attend: --mask " + options.mask + " and --mask-png; give one mask");
+  }
+  check_seqlen(options.problem, masks.front().mask.shape(), masks.front().name);
+  return {std::nullopt, masks.front().mask, 0};
+}
+
+/// A mask as query heads see it.
+VisibleScore scores_of(const Mask& mask, const Problem& problem) {
+  const MaskShape& shape = mask.shape();
+  const bool shared = shape.batch == 1;
+  const std::int64_t heads = problem.query_heads / shape.heads;
+  return [=](std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) {
+    return mask.visible(shared ? 0 : batch, head / heads, row, column);
+  };
+}
+
+/// The masks of packed sequences are built anew, each by itself.
+VisibleScore scores_of(const Workload& workload) {
+  std::vector<Mask> masks;
+  for (std::int64_t sequence = 0; sequence < workload.sequences(); ++sequence) masks.push_back(workload.mask(sequence));
+  return [masks](std::int64_t batch, std::int64_t, std::int64_t row, std::int64_t column) {
+    return masks[static_cast<std::size_t>(batch)].visible(0, 0, row, column);
+  };
+}
+
+/// The scores of packed documents, or of a mask, inside the block map.
+VisibleScore scores_of(const AttendOptions& options, const Subject& subject, const Problem& problem) {
+  VisibleScore scores = subject.workload ? scores_of(*subject.workload) : scores_of(subject.mask, problem);
+  const std::optional<BlockMap> map = read_map(options.input, problem.query_length, problem.key_length);
+  if (!map) return scores;
+  const std::int64_t heads = problem.query_heads / map->shape().heads;
+  return [=](std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) {
+    const bool kept =
+        map->keeps(map->shape().batch == 1 ? 0 : batch, head / heads, row / map->block(), column / map->block());
+    return kept && scores(batch, head, row, column);
+  };
+}
+
+/// The mask in the order of tokens that the plan took. A plan on a GPU keeps none on the host.
+Mask seen_by_kernels(const Plan& planned, const Mask& mask) {
+  if (planned.problem().device.type == DeviceType::cpu) return {planned.mask(), mask.description()};
+  const Reordering* reordering = planned.reordering();
+  return reordering == nullptr ? mask : Mask(reordering->mask.lowered(), mask.description());
+}
+
+/// What of the report the plan knows.
+AttendReport describe(const AttendOptions& options, const Subject& subject, const check::PlacedPlan& placed,
+                      const Mask& mask) {
+  const Plan& planned = placed.plan();
+  AttendReport report;
+  report.workload = subject.workload;
+  report.problem = planned.problem();
+  if (options.dropout.given()) report.dropout = options.dropout.state(options.problem.seed);
+  report.device = description_of(planned.problem().device) + ", " + planned.kernel(Direction::forward).arch;
+  report.forward_kernel = planned.kernel(Direction::forward).name;
+  report.backward_kernel = planned.kernel(Direction::backward).name;
+  if (planned.reordering() != nullptr) report.reordering = report_of(*planned.reordering());
+  report.mask = explain(seen_by_kernels(planned, mask), planned.kernel(Direction::forward).tile);
+  report.mask.schedule_bytes = schedule_bytes(placed);
+  return report;
+}
+
+/// How much longer the dense runs will take, roughly: the scores they compute over those of the active tiles.
+double dense_factor(const Explanation& mask) { return 1 / std::max(mask.waste * mask.density, 1e-6); }
+
+/// On a GPU, of one cold launch; else the median of several, or of one that takes long anyway.
+double seconds_on(Device device, bool takes_long, const std::function<void()>& work) {
+  if (device.type == DeviceType::cuda) return time_on_device(work).burst;
+  return takes_long ? seconds_of(work) : median_seconds(work);
+}
+
+/// The dense runs take long: they are measured once, after the others have warmed everything up.
+Times time_dense(const AttendReport& report, const Mask& mask, const check::PlacedTensors& tensors,
+                 const Execution& execution, ProgressBar& progress) {
+  const Device device = report.problem.device;
+  check::PlacedPlan dense(mask, report.problem, {.visit = Visit::all});
+  Times times;
+  progress.begin("dense mask, forward", 25, report.times.forward * dense_factor(report.mask));
+  times.forward = seconds_on(device, true, [&] { dense.forward(tensors.forward(), execution); });
+  progress.begin("dense mask, backward", 55, report.times.backward * dense_factor(report.mask));
+  times.backward = seconds_on(device, true, [&] { run_backward(dense, tensors, execution); });
+  return times;
+}
+
+/// How long a plan takes to make; on a GPU, one after the first, which waits for the driver.
+double time_plan(const Mask& mask, const Problem& problem, const PlanOptions& options,
+                 std::optional<check::PlacedPlan>& placed) {
+  const auto make = [&] { placed.emplace(mask, problem, options); };
+  if (problem.device.type == DeviceType::cpu) return seconds_of(make);
+  make();
+  return seconds_with_device(make);
+}
+
+Problem problem_of(const AttendOptions& options, const Subject& subject) {
+  ProblemOptions asked = options.problem;
+  if (subject.workload) asked.batch.reset();  // the documents may fill fewer sequences
+  Problem problem = apply(asked, subject.mask.shape());
+  problem.dropout = options.dropout.probability;
+  return problem;
+}
+
+/// Draws what the plan's kernels see, once everything has run.
+AttendReport measure(const AttendOptions& options, const Subject& subject, const Mask& mask, OutputFile* png,
+                     Console& console) {
+  const Problem problem = problem_of(options, subject);
+  ProgressBar progress(console, options.dense ? 100 : 20);
+  progress.begin("random inputs", 4);
+  const check::AttentionTensors host(problem, options.problem.seed);
+  const check::PlacedTensors tensors(host, problem.device);
+  const Execution execution = options.execution();
+
+  progress.begin("schedule");
+  std::optional<check::PlacedPlan> placed;
+  const double schedule_seconds = time_plan(mask, problem, {.reorder = options.reorder}, placed);
+  AttendReport report = describe(options, subject, *placed, mask);
+  report.schedule_seconds = subject.seconds + schedule_seconds;
+  progress.begin("forward", 4);
+  report.times.forward = seconds_on(problem.device, false, [&] { placed->forward(tensors.forward(), execution); });
+  progress.begin("backward", 6);
+  report.times.backward = seconds_on(problem.device, false, [&] { run_backward(*placed, tensors, execution); });
+  tensors.fetch();
+  progress.begin("check against the reference", 5);
+  report.errors =
+      check_samples(scores_of(options, subject, problem), problem, execution.dropout, host, options.problem.seed);
+  if (options.dense) report.dense = time_dense(report, mask, tensors, execution, progress);
+  if (png != nullptr) {
+    png->commit(MaskPicture(seen_by_kernels(placed->plan(), mask), report.mask.tile, 0, 0).png());
+  }
+  return report;
+}
+
+int attend(const AttendOptions& options, Console& console) {
+  std::optional<OutputFile> png;
+  if (!options.png.empty()) png.emplace(options.png);
+  const Subject subject = read_subject(options);
+  const Mask mask = in_form(in_blocks(subject.mask, options.input), options.input);
+  const AttendReport report = measure(options, subject, mask, png ? &*png : nullptr, console);
+  console.out << (options.json ? to_json_text(report) : to_text(report));
+  return report.errors.passes() ? 0 : 1;
+}
+
+void add_workload_options(Subcommand& sub, WorkloadRequest& request) {
+  const std::string group = "Workload";
+  sub.option("csv", request.csv, "CSV file of lengths in tokens, with a header [the shipped Alpaca lengths]");
+  sub.option("--prompt", request.prompt, "Column of the prompt lengths [gpt2_prompt]").group(group);
+  sub.option("--outputs", request.outputs, "Columns of the output lengths, separated by commas [gpt2_out]")
+      .separated_by_commas()
+      .group(group);
+  sub.parsed_option(
+         "--task", [&request](const std::string& name) { request.task = parse_task(name); },
+         "sft, dpo, rm, document or prefix [sft]")
+      .one_of(kTaskNames)
+      .group(group);
+  sub.parsed_option(
+         "--packing",
+         [&request](const std::string& name) {
+           request.packing = name == "order" ? Packing::order : Packing::best_fit;
+         },
+         "order: as in the file, or best-fit: longest first [order]")
+      .one_of({"order", "best-fit"})
+      .group(group);
+}
+
+}  // namespace
+
+void add_attend(CLI::App& command, Console& console, int& status) {
+  Subcommand sub(command, "attend", "Pack real lengths, attend over them, check and time it");
+  const auto options = std::make_shared<AttendOptions>();
+  options->problem.usual_seqlen = 16384;
+  add_workload_options(sub, options->workload);
+  Option mask = sub.option("--mask", options->mask, "A family, or FILE.npy: a dense mask, 1 = visible");
+  mask.group(kMaskFileGroup);
+  add_mask_input_options(sub, options->input);
+  add_form_option(sub, options->input);
+  for (const char* lengths : {"csv", "--prompt", "--outputs", "--task", "--packing"}) {
+    for (Option other : {mask, sub.get("--mask-png")}) other.excludes(sub.get(lengths));
+  }
+  sub.flag("--reorder", options->reorder, "Reorder tokens where that saves tiles");
+  add_dropout_options(sub, options->dropout);
+  add_problem_options(sub, options->problem);
+  sub.flag("!--no-dense", options->dense, "Leave out the slow run with a dense mask");
+  sub.option("--png", options->png, "Draw the mask of the first sequence into this PNG file");
+  sub.flag("--json", options->json, "Print JSON");
+  sub.on_run([options, &console, &status] { status = attend(*options, console); });
+}
+
+}  // namespace flashmask::cli

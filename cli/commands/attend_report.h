@@ -1,0 +1,46 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/commands/reordering.h"
+#include "cli/commands/sampled_check.h"
+#include "cli/masks/workload.h"
+#include "flashmask/dropout.h"
+#include "flashmask/explain.h"
+#include "flashmask/problem.h"
+
+namespace flashmask::cli {
+
+/// Seconds of one way to run the same attention.
+struct Times {
+  double forward = 0, backward = 0;
+
+  double both() const { return forward + backward; }
+};
+
+/// Everything `attend` found out.
+struct AttendReport {
+  std::optional<Workload> workload;  ///< nothing: the mask was given
+  Problem problem;
+  std::optional<DropoutState> dropout;
+  std::string device;
+  std::string forward_kernel, backward_kernel;
+  Explanation mask;             ///< tiles of the forward; schedule_bytes are those of both directions
+  double schedule_seconds = 0;  ///< the documents' mask, lowering, reordering, both schedules
+  std::optional<ReorderReport> reordering;
+  Times times;
+  std::optional<Times> dense;  ///< the same kernels reading the mask in every tile
+  SampledErrors errors;
+
+  std::int64_t tokens() const;  ///< without padding
+  double tokens_per_second() const;
+  std::optional<double> speed_up() const;
+};
+
+/// A table for people.
+std::string to_text(const AttendReport& report);
+
+std::string to_json_text(const AttendReport& report);
+
+}  // namespace flashmask::cli

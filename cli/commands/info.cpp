@@ -1,0 +1,90 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/base/names.h"
+#include "cli/base/quantities.h"
+#include "cli/base/table.h"
+#include "cli/commands/subcommands.h"
+#include "cli/commands/version.h"
+#include "flashmask/executor.h"
+#include "flashmask/kernels.h"
+#include "kit/device_memory.h"
+
+namespace flashmask::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string tile_text(TileShape tile) { return std::to_string(tile.rows) + " × " + std::to_string(tile.columns); }
+
+Json kernel_json(const KernelInfo& kernel) {
+  const std::string refused = why_not(kernel);
+  return {{"name", kernel.name},
+          {"arch", kernel.arch},
+          {"direction", to_string(kernel.direction)},
+          {"dtype", to_string(kernel.dtype)},
+          {"tile", {kernel.tile.rows, kernel.tile.columns}},
+          {"predicate", to_string(kernel.predicate)},
+          {"runs", refused.empty()},
+          {"why_not", refused}};
+}
+
+Json device_json(const check::DeviceFacts& device) {
+  return {{"name", device.name},
+          {"capability", {device.major, device.minor}},
+          {"multiprocessors", device.multiprocessors},
+          {"bytes", device.bytes}};
+}
+
+Json info_json() {
+  Json devices = Json::array();
+  for (const check::DeviceFacts& device : check::cuda_devices()) devices.push_back(device_json(device));
+  Json table = Json::array();
+  for (const KernelInfo& kernel : kernels()) table.push_back(kernel_json(kernel));
+  return {{"version", version()},
+          {"build", build()},
+          {"instruction_sets", instruction_sets()},
+          {"threads", default_executor().workers()},
+          {"cuda_devices", devices},
+          {"kernels", table}};
+}
+
+std::string kernel_table(MaskForm predicate) {
+  Table table({Table::Align::left, Table::Align::left, Table::Align::left});
+  table.add({"kernels for masks as " + to_string(predicate), "tile", "runs here"});
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.predicate != predicate) continue;
+    const std::string refused = why_not(kernel);
+    table.add({kernel.name, tile_text(kernel.tile), refused.empty() ? "yes" : "no: " + refused});
+  }
+  return table.text();
+}
+
+std::string device_text(const check::DeviceFacts& device) {
+  return device.name + ", compute capability " + std::to_string(device.major) + "." + std::to_string(device.minor) +
+         ", " + std::to_string(device.multiprocessors) + " multiprocessors, " +
+         bytes(static_cast<double>(device.bytes));
+}
+
+std::string info_text() {
+  Table table({Table::Align::left, Table::Align::left});
+  table.add({"version", version()});
+  table.add({"build", build()});
+  table.add({"instruction sets", join(instruction_sets())});
+  table.add({"threads", std::to_string(default_executor().workers())});
+  int index = 0;
+  for (const check::DeviceFacts& device : check::cuda_devices())
+    table.add({to_string(Device{DeviceType::cuda, index++}), device_text(device)});
+  return table.text() + "\n" + kernel_table(MaskForm::intervals) + "\n" + kernel_table(MaskForm::bits);
+}
+
+}  // namespace
+
+void add_info(CLI::App& command, Console& console, int&) {
+  Subcommand sub(command, "info", "What this build and this machine can do");
+  const auto json = std::make_shared<bool>(false);
+  sub.flag("--json", *json, "Print JSON");
+  sub.on_run([json, &console] { console.out << (*json ? info_json().dump(2) + "\n" : info_text()); });
+}
+
+}  // namespace flashmask::cli

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "flashmask/reorder.h"
+
+namespace flashmask::cli {
+
+/// What --reorder found out.
+struct ReorderReport {
+  bool taken = false;
+  TileShape tile;
+  std::int64_t tiles_before = 0, tiles_after = 0;  ///< active ones
+  std::string why;
+};
+
+ReorderReport report_of(const Reordering& reordering);
+
+std::string to_text(const ReorderReport& report);
+nlohmann::ordered_json to_json(const ReorderReport& report);
+
+}  // namespace flashmask::cli

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "cli/base/console.h"
+#include "cli/base/subcommand.h"
+
+/// Each adds one subcommand to `command`. When it is the one that was asked for, it runs, writes to the console and
+/// leaves its exit status in `status`: 0, or 1 when what it checked is wrong.
+namespace flashmask::cli {
+
+void add_info(CLI::App& command, Console& console, int& status);
+void add_show(CLI::App& command, Console& console, int& status);
+void add_check(CLI::App& command, Console& console, int& status);
+void add_bench(CLI::App& command, Console& console, int& status);
+void add_attend(CLI::App& command, Console& console, int& status);
+
+}  // namespace flashmask::cli

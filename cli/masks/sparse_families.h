@@ -1,0 +1,12 @@
+#pragma once
+
+#include <vector>
+
+#include "cli/masks/mask_arguments.h"
+
+namespace flashmask::cli {
+
+/// The families whose masks take bits.
+const std::vector<MaskFamily>& sparse_families();
+
+}  // namespace flashmask::cli

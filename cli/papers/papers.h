@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/base/console.h"
+#include "cli/base/subcommand.h"
+#include "cli/papers/papers_cases.h"
+
+namespace flashmask::cli {
+
+struct PapersOptions {
+  bool asked = false;
+  std::vector<std::string> tables = kPapersTables;
+  std::int64_t max_tokens = 16384;
+  std::string plot = {};
+};
+
+/// Adds --papers and what belongs to it. It goes with --threads, --seed and --json alone, so that those, and what it
+/// does not go with, are added before.
+void add_papers_options(Subcommand& sub, PapersOptions& options);
+
+/// How a run of the published evaluations is done.
+struct PapersRun {
+  int threads = 0;
+  std::uint64_t seed = 1;
+  bool json = false;
+};
+
+/// Times the published evaluations and prints their tables.
+void run_papers(const PapersOptions& options, const PapersRun& how, Console& console);
+
+}  // namespace flashmask::cli

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "cli/pictures/mask_raster.h"
+
+namespace flashmask::cli {
+
+/// One character a cell, row 0 on top: '#' all visible, '+' some, '.' none.
+std::string plain_picture(const MaskRaster& raster);
+
+/// Half a character a cell, in the colours of the PNG (256-colour ANSI): scores dark on the tint of their tile's kind.
+std::string coloured_picture(const MaskRaster& raster);
+
+/// What the colours mean, in colour.
+std::string coloured_legend();
+
+}  // namespace flashmask::cli
