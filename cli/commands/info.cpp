@@ -4,6 +4,7 @@
 #include "cli/base/names.h"
 #include "cli/base/quantities.h"
 #include "cli/base/table.h"
+#include "cli/commands/kernel_overview.h"
 #include "cli/commands/subcommands.h"
 #include "cli/commands/version.h"
 #include "flashmask/executor.h"
@@ -14,6 +15,10 @@ namespace flashmask::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+struct InfoOptions {
+  bool all = false, json = false;
+};
 
 std::string tile_text(TileShape tile) { return std::to_string(tile.rows) + " × " + std::to_string(tile.columns); }
 
@@ -66,7 +71,13 @@ std::string device_text(const check::DeviceFacts& device) {
          bytes(static_cast<double>(device.bytes));
 }
 
-std::string info_text() {
+std::vector<KernelOnMachine> kernels_on_machine() {
+  std::vector<KernelOnMachine> table;
+  for (const KernelInfo& kernel : kernels()) table.push_back({kernel, why_not(kernel)});
+  return table;
+}
+
+std::string facts_table() {
   Table table({Table::Align::left, Table::Align::left});
   table.add({"version", version()});
   table.add({"build", build()});
@@ -75,16 +86,27 @@ std::string info_text() {
   int index = 0;
   for (const check::DeviceFacts& device : check::cuda_devices())
     table.add({to_string(Device{DeviceType::cuda, index++}), device_text(device)});
-  return table.text() + "\n" + kernel_table(MaskForm::intervals) + "\n" + kernel_table(MaskForm::bits);
+  return table.text() + "\n";
+}
+
+std::string info_text() {
+  return facts_table() + kernel_overview(kernels_on_machine()) + "\nevery kernel by name: flashmask info --all\n";
+}
+
+std::string all_text() {
+  return facts_table() + kernel_table(MaskForm::intervals) + "\n" + kernel_table(MaskForm::bits);
 }
 
 }  // namespace
 
 void add_info(CLI::App& command, Console& console, int&) {
   Subcommand sub(command, "info", "What this build and this machine can do");
-  const auto json = std::make_shared<bool>(false);
-  sub.flag("--json", *json, "Print JSON");
-  sub.on_run([json, &console] { console.out << (*json ? info_json().dump(2) + "\n" : info_text()); });
+  const auto options = std::make_shared<InfoOptions>();
+  sub.flag("--all", options->all, "Print every kernel by name");
+  sub.flag("--json", options->json, "Print JSON, with every kernel");
+  sub.on_run([options, &console] {
+    console.out << (options->json ? info_json().dump(2) + "\n" : options->all ? all_text() : info_text());
+  });
 }
 
 }  // namespace flashmask::cli

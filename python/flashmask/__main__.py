@@ -42,7 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m flashmask", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     told = commands.add_parser("info", help="version, instruction sets and kernels")
-    told.add_argument("--json", action="store_true", help="print JSON")
+    told.add_argument("--all", action="store_true", help="print every kernel by name")
+    told.add_argument("--json", action="store_true", help="print JSON, with every kernel")
     told.set_defaults(run=_info)
     show = commands.add_parser(
         "show",
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _info(options: argparse.Namespace) -> str:
     facts = info()
-    return json.dumps(facts, indent=2) if options.json else as_text(facts)
+    return json.dumps(facts, indent=2) if options.json else as_text(facts, options.all)
 
 
 def _show(options: argparse.Namespace) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import itertools
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 from flashmask._abi import structs as s
@@ -63,18 +65,53 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def as_text(facts: dict[str, Any]) -> str:
-    """A table for people."""
+def as_text(facts: dict[str, Any], every_kernel: bool = False) -> str:
+    """Tables for people: the kernels in one line a device, direction and dtype, or each by its name."""
     lines = [f"{name.replace('_', ' '):<18}{_cell(value)}" for name, value in facts.items() if name != "kernels"]
-    width = max((len(kernel["name"]) for kernel in facts["kernels"]), default=0) + 2
-    for form in FORMS:
-        rows = [kernel for kernel in facts["kernels"] if kernel["predicate"] == form]
-        lines += ["", f"{'kernels for masks as ' + form:<{width}}{'tile':<12}runs here"]
-        for kernel in rows:
-            tile = "{} x {}".format(*kernel["tile"])
-            runs = "yes" if kernel["runs"] else f"no: {kernel['why_not']}"
-            lines.append(f"{kernel['name']:<{width}}{tile:<12}{runs}")
+    if every_kernel:
+        for form in FORMS:
+            lines += ["", *_by_name(form, facts["kernels"])]
+    else:
+        lines += ["", *_overview(facts["kernels"]), "", "every kernel by name: python -m flashmask info --all"]
     return "\n".join(lines)
+
+
+def _by_name(form: str, table: list[dict[str, Any]]) -> list[str]:
+    lines = [(f"kernels for masks as {form}", "tile", "runs here")]
+    lines += [
+        (kernel["name"], "{} x {}".format(*kernel["tile"]), _runs(kernel))
+        for kernel in table
+        if kernel["predicate"] == form
+    ]
+    return _aligned(lines)
+
+
+def _overview(table: list[dict[str, Any]]) -> list[str]:
+    """The best kernels that run for each device, direction and dtype, or the reason why none does."""
+    lines = [("device", "direction", "dtype", "kernels", "head dims", "runs here")]
+    for key in itertools.product(_DEVICES, _DIRECTIONS, _DTYPES):
+        group = [kernel for kernel in table if (kernel["device"], kernel["direction"], kernel["dtype"]) == key]
+        if not group:
+            continue
+        shown = next((kernel for kernel in group if kernel["runs"]), group[0])  # the best one comes first
+        alike = [kernel for kernel in group if (kernel["arch"], kernel["runs"]) == (shown["arch"], shown["runs"])]
+        dims = ", ".join(dict.fromkeys(map(_head_dims, alike)))
+        lines.append((*key, shown["arch"], dims, _runs(shown)))
+    return _aligned(lines)
+
+
+def _head_dims(kernel: dict[str, Any]) -> str:
+    """ "64" of sm90.forward.bf16.d64.m128n128.intervals, "192v128" where values have another one, or "any"."""
+    return str(kernel["name"].split(".")[3][1:])
+
+
+def _runs(kernel: dict[str, Any]) -> str:
+    return "yes" if kernel["runs"] else f"no: {kernel['why_not']}"
+
+
+def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def _cell(value: object) -> str:

@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 import flashmask
 from flashmask import _plot, masks
 from flashmask.__main__ import main
+from flashmask._info import as_text
 
 matplotlib.use("agg")
 
@@ -172,6 +173,31 @@ def test_the_command_tells_what_this_build_can_do():
         "runs": True,
         "why_not": "",
     }
-    text = told()
+    text = told("--all")
     assert all(name in text for name in names)
     assert flashmask.__version__ in text
+    groups = {(kernel["device"], kernel["direction"], kernel["dtype"]) for kernel in facts["kernels"]}
+    overview = told().split("\n\n")[1].splitlines()
+    assert {tuple(line.split()[:3]) for line in overview[1:]} == groups
+    assert len(overview) == 1 + len(groups)
+
+
+def test_the_overview_says_once_which_kernels_run_or_why_none_does():
+    def kernel(arch, device, dtype, head_dims, why_not):
+        name = f"{arch}.forward.{dtype}.d{head_dims}.m64n64.intervals"
+        facts = {"name": name, "arch": arch, "direction": "forward", "dtype": dtype, "device": device}
+        return {**facts, "predicate": "intervals", "runs": not why_not, "why_not": why_not}
+
+    table = [
+        kernel("sm90", "cuda", "bf16", "64", "no GPU"),
+        kernel("sm90", "cuda", "bf16", "192v128", "no GPU"),
+        kernel("sm90", "cuda", "bf16", "64", "no GPU"),
+        kernel("avx512", "cpu", "f32", "any", "no AVX-512"),
+        kernel("avx2", "cpu", "f32", "any", ""),
+        kernel("scalar", "cpu", "f32", "any", ""),
+    ]
+    assert as_text({"version": "1.2", "kernels": table}).splitlines()[2:-2] == [
+        "device  direction  dtype  kernels  head dims    runs here",
+        "cpu     forward    f32    avx2     any          yes",
+        "cuda    forward    bf16   sm90     64, 192v128  no: no GPU",
+    ]

@@ -1,0 +1,63 @@
+#include "cli/commands/kernel_overview.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "cli/base/names.h"
+#include "cli/base/table.h"
+
+namespace flashmask::cli {
+namespace {
+
+using Group = std::vector<KernelOnMachine>;
+
+bool runs(const KernelOnMachine& kernel) { return kernel.why_not.empty(); }
+
+/// "64" of sm90.forward.bf16.d64.m128n128.intervals, "192v128" where values have another one, or "any".
+std::string head_dims_of(const KernelInfo& kernel) {
+  const std::size_t begin = kernel.name.find(".d") + 2;
+  return kernel.name.substr(begin, kernel.name.find('.', begin) - begin);
+}
+
+/// Of the kernels of `arch` that run, or of all where none does.
+std::string head_dims_text(const Group& group, const std::string& arch, bool running) {
+  std::vector<std::string> dims;
+  for (const KernelOnMachine& kernel : group) {
+    const std::string dim = head_dims_of(kernel.info);
+    const bool known = std::find(dims.begin(), dims.end(), dim) != dims.end();
+    if (kernel.info.arch == arch && runs(kernel) == running && !known) dims.push_back(dim);
+  }
+  return join(dims);
+}
+
+/// The best kernel comes first in the table.
+std::vector<std::string> line_of(const Group& group) {
+  const auto best = std::find_if(group.begin(), group.end(), runs);
+  const bool running = best != group.end();
+  const KernelOnMachine& shown = running ? *best : group.front();
+  const KernelInfo& info = shown.info;
+  return {info.device == DeviceType::cpu ? "cpu" : "cuda",
+          to_string(info.direction),
+          to_string(info.dtype),
+          info.arch,
+          head_dims_text(group, info.arch, running),
+          running ? "yes" : "no: " + shown.why_not};
+}
+
+}  // namespace
+
+std::string kernel_overview(const std::vector<KernelOnMachine>& kernels) {
+  std::map<std::tuple<DeviceType, Direction, DType>, Group> groups;
+  for (const KernelOnMachine& kernel : kernels) {
+    const KernelInfo& info = kernel.info;
+    groups[{info.device, info.direction, info.dtype}].push_back(kernel);
+  }
+  using enum Table::Align;
+  Table table({left, left, left, left, left, left});
+  table.add({"device", "direction", "dtype", "kernels", "head dims", "runs here"});
+  for (const auto& [key, group] : groups) table.add(line_of(group));
+  return table.text();
+}
+
+}  // namespace flashmask::cli

@@ -1,0 +1,60 @@
+#include "cli/commands/kernel_overview.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "run_command.h"
+
+namespace flashmask::cli {
+namespace {
+
+KernelOnMachine kernel(const std::string& arch, Direction direction, DType dtype, const std::string& head_dims,
+                       const std::string& why_not, DeviceType device = DeviceType::cpu) {
+  KernelInfo info{.name = {}, .arch = arch, .direction = direction, .dtype = dtype, .device = device, .tile = {}};
+  info.name = arch + "." + to_string(direction) + "." + to_string(dtype) + ".d" + head_dims + ".m64n64.intervals";
+  return {info, why_not};
+}
+
+TEST(KernelOverview, NamesTheBestKernelsThatRun) {
+  EXPECT_EQ(kernel_overview({
+                kernel("avx512", Direction::forward, DType::f32, "any", "no AVX-512"),
+                kernel("avx2", Direction::forward, DType::f32, "any", ""),
+                kernel("scalar", Direction::forward, DType::f32, "any", ""),
+            }),
+            "device  direction  dtype  kernels  head dims  runs here\n"
+            "cpu     forward    f32    avx2     any        yes\n");
+}
+
+TEST(KernelOverview, SaysOnceWhyNoneRuns) {
+  const auto on_gpu = [](const std::string& head_dims) {
+    return kernel("sm90", Direction::backward, DType::bf16, head_dims, "no GPU", DeviceType::cuda);
+  };
+  EXPECT_EQ(kernel_overview({on_gpu("64"), on_gpu("128"), on_gpu("192v128"), on_gpu("64")}),
+            "device  direction  dtype  kernels  head dims         runs here\n"
+            "cuda    backward   bf16   sm90     64, 128, 192v128  no: no GPU\n");
+}
+
+TEST(KernelOverview, LeavesOutHeadDimsThatDoNotRun) {
+  const std::string text = kernel_overview({
+      kernel("sm90", Direction::forward, DType::f16, "64", "refused", DeviceType::cuda),
+      kernel("sm90", Direction::forward, DType::f16, "128", "", DeviceType::cuda),
+  });
+  EXPECT_NE(text.find("sm90     128        yes"), std::string::npos) << text;
+}
+
+TEST(KernelOverview, IsWhatInfoPrints) {
+  std::set<std::tuple<DeviceType, Direction, DType>> groups;
+  for (const KernelInfo& info : kernels()) groups.insert({info.device, info.direction, info.dtype});
+  const std::string text = command({"info"}).out;
+  const std::size_t begin = text.find("device  direction");
+  ASSERT_NE(begin, std::string::npos) << text;
+  const std::string overview = text.substr(begin, text.find("\n\n", begin) - begin);
+  EXPECT_EQ(std::count(overview.begin(), overview.end(), '\n'), std::ssize(groups)) << text;
+  EXPECT_LT(text.find("\nthreads "), begin);
+}
+
+}  // namespace
+}  // namespace flashmask::cli
