@@ -22,6 +22,13 @@ struct InfoOptions {
 
 std::string tile_text(TileShape tile) { return std::to_string(tile.rows) + " × " + std::to_string(tile.columns); }
 
+Json features_json(Features features) {
+  Json names = Json::array();
+  for (int i = 0; i < kFeatureCount; ++i)
+    if (features.has(static_cast<Feature>(i))) names.push_back(to_string(static_cast<Feature>(i)));
+  return names;
+}
+
 Json kernel_json(const KernelInfo& kernel) {
   const std::string refused = why_not(kernel);
   return {{"name", kernel.name},
@@ -29,6 +36,9 @@ Json kernel_json(const KernelInfo& kernel) {
           {"direction", to_string(kernel.direction)},
           {"dtype", to_string(kernel.dtype)},
           {"tile", {kernel.tile.rows, kernel.tile.columns}},
+          {"head_dim", kernel.head_dim},
+          {"value_dim", kernel.value_dim},
+          {"features", features_json(kernel.features)},
           {"predicate", to_string(kernel.predicate)},
           {"runs", refused.empty()},
           {"why_not", refused}};

@@ -14,10 +14,10 @@ using Group = std::vector<KernelOnMachine>;
 
 bool runs(const KernelOnMachine& kernel) { return kernel.why_not.empty(); }
 
-/// "64" of sm90.forward.bf16.d64.m128n128.intervals, "192v128" where values have another one, or "any".
+/// The largest ones: "64", or "192v128" where values have another one.
 std::string head_dims_of(const KernelInfo& kernel) {
-  const std::size_t begin = kernel.name.find(".d") + 2;
-  return kernel.name.substr(begin, kernel.name.find('.', begin) - begin);
+  const std::string head = std::to_string(kernel.head_dim);
+  return kernel.value_dim == kernel.head_dim ? head : head + "v" + std::to_string(kernel.value_dim);
 }
 
 /// Of the kernels of `arch` that run, or of all where none does.
@@ -55,7 +55,7 @@ std::string kernel_overview(const std::vector<KernelOnMachine>& kernels) {
   }
   using enum Table::Align;
   Table table({left, left, left, left, left, left});
-  table.add({"device", "direction", "dtype", "kernels", "head dims", "runs here"});
+  table.add({"device", "direction", "dtype", "kernels", "head dims up to", "runs here"});
   for (const auto& [key, group] : groups) table.add(line_of(group));
   return table.text();
 }

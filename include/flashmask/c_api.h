@@ -574,6 +574,13 @@ FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, co
 
 /* ---- Kernels ------------------------------------------------------------------------------------------------ */
 
+/// What a call may ask of a kernel beside its sizes, dtype and form of mask; flashmask/features.h describes them.
+typedef enum flashmask_feature {
+  FLASHMASK_FEATURE_DROPOUT,
+  FLASHMASK_FEATURE_DETERMINISTIC,
+  FLASHMASK_FEATURE_BLOCK_MAP,
+} flashmask_feature;
+
 /// One row of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
 typedef struct flashmask_kernel_info {
   uint64_t struct_size;
@@ -585,7 +592,12 @@ typedef struct flashmask_kernel_info {
   int32_t form;  ///< of the masks that it reads: a flashmask_mask_form
   int32_t tile_rows;
   int32_t tile_columns;
-  const char* why_not;  ///< why this machine or the override variables refuse it; "" when it can run
+  const char* why_not;               ///< why this machine or the override variables refuse it; "" when it can run
+  int32_t head_dim;                  ///< it takes heads of up to these dims
+  int32_t value_dim;                 ///< and values of up to these
+  uint64_t features;                 ///< bit i: it has the flashmask_feature i
+  int32_t compute_capability_major;  ///< of the GPUs that run it; 0 of a CPU's kernels
+  int32_t compute_capability_minor;
 } flashmask_kernel_info;
 
 /// Kernels of this build; flashmask_kernel_get() takes 0 to below that, best first for each direction, dtype and form.

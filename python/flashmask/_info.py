@@ -16,6 +16,7 @@ from flashmask._explain import FORMS
 _DIRECTIONS = ("forward", "backward")
 _DTYPES = ("f32", "bf16", "f16")
 _DEVICES = ("cpu", "cuda")
+_FEATURES = ("dropout", "deterministic", "block_map")
 
 
 def info() -> dict[str, Any]:
@@ -51,6 +52,12 @@ def _kernel(index: int) -> dict[str, Any]:
         "dtype": _DTYPES[given.dtype],
         "device": _DEVICES[given.device_type],
         "tile": [given.tile_rows, given.tile_columns],
+        "head_dim": given.head_dim,
+        "value_dim": given.value_dim,
+        "features": [name for at, name in enumerate(_FEATURES) if given.features >> at & 1],
+        "compute_capability": f"{given.compute_capability_major}.{given.compute_capability_minor}"
+        if given.compute_capability_major
+        else None,
         "predicate": FORMS[given.form],
         "runs": not given.why_not,
         "why_not": given.why_not.decode(),
@@ -88,7 +95,7 @@ def _by_name(form: str, table: list[dict[str, Any]]) -> list[str]:
 
 def _overview(table: list[dict[str, Any]]) -> list[str]:
     """The best kernels that run for each device, direction and dtype, or the reason why none does."""
-    lines = [("device", "direction", "dtype", "kernels", "head dims", "runs here")]
+    lines = [("device", "direction", "dtype", "kernels", "head dims up to", "runs here")]
     for key in itertools.product(_DEVICES, _DIRECTIONS, _DTYPES):
         group = [kernel for kernel in table if (kernel["device"], kernel["direction"], kernel["dtype"]) == key]
         if not group:
@@ -101,8 +108,9 @@ def _overview(table: list[dict[str, Any]]) -> list[str]:
 
 
 def _head_dims(kernel: dict[str, Any]) -> str:
-    """ "64" of sm90.forward.bf16.d64.m128n128.intervals, "192v128" where values have another one, or "any"."""
-    return str(kernel["name"].split(".")[3][1:])
+    """The largest ones: "64", or "192v128" where values have another one."""
+    head, value = kernel["head_dim"], kernel["value_dim"]
+    return str(head) if head == value else f"{head}v{value}"
 
 
 def _runs(kernel: dict[str, Any]) -> str:

@@ -15,6 +15,11 @@ using flashmask::c_api::require;
 
 namespace {
 
+static_assert(FLASHMASK_FEATURE_DROPOUT == static_cast<int>(flashmask::Feature::dropout) &&
+              FLASHMASK_FEATURE_DETERMINISTIC == static_cast<int>(flashmask::Feature::deterministic) &&
+              FLASHMASK_FEATURE_BLOCK_MAP == static_cast<int>(flashmask::Feature::block_map) &&
+              FLASHMASK_FEATURE_BLOCK_MAP + 1 == flashmask::kFeatureCount);
+
 /// A text that lives as long as the process; equal ones are kept once.
 const char* keep(std::string text) {
   static std::mutex mutex;
@@ -45,6 +50,11 @@ flashmask_kernel_info to_kernel_info(const Kernel& kernel) {
   to.tile_rows = from.tile.rows;
   to.tile_columns = from.tile.columns;
   to.why_not = keep(kernel.refusal());
+  to.head_dim = static_cast<std::int32_t>(from.head_dim);
+  to.value_dim = static_cast<std::int32_t>(from.value_dim);
+  to.features = from.features.bits();
+  to.compute_capability_major = from.capability.major;
+  to.compute_capability_minor = from.capability.minor;
   return to;
 }
 

@@ -59,7 +59,8 @@ LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(
 LAYOUT(flashmask_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
        FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v));
 LAYOUT(flashmask_kernel_info, FIELD(struct_size), FIELD(name), FIELD(arch), FIELD(direction), FIELD(dtype),
-       FIELD(device_type), FIELD(form), FIELD(tile_rows), FIELD(tile_columns), FIELD(why_not));
+       FIELD(device_type), FIELD(form), FIELD(tile_rows), FIELD(tile_columns), FIELD(why_not), FIELD(head_dim),
+       FIELD(value_dim), FIELD(features), FIELD(compute_capability_major), FIELD(compute_capability_minor));
 LAYOUT(flashmask_merge_tensors, FIELD(struct_size), FIELD(o1), FIELD(lse1), FIELD(o2), FIELD(lse2), FIELD(o),
        FIELD(lse));
 LAYOUT(flashmask_merge_gradients, FIELD(struct_size), FIELD(o1), FIELD(lse1), FIELD(o2), FIELD(lse2), FIELD(o),

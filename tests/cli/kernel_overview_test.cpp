@@ -11,38 +11,47 @@
 namespace flashmask::cli {
 namespace {
 
-KernelOnMachine kernel(const std::string& arch, Direction direction, DType dtype, const std::string& head_dims,
+struct HeadDims {
+  std::int64_t head, value;
+};
+
+KernelOnMachine kernel(const std::string& arch, Direction direction, DType dtype, HeadDims dims,
                        const std::string& why_not, DeviceType device = DeviceType::cpu) {
-  KernelInfo info{.name = {}, .arch = arch, .direction = direction, .dtype = dtype, .device = device, .tile = {}};
-  info.name = arch + "." + to_string(direction) + "." + to_string(dtype) + ".d" + head_dims + ".m64n64.intervals";
+  KernelInfo info;
+  info.arch = arch;
+  info.direction = direction;
+  info.dtype = dtype;
+  info.device = device;
+  info.head_dim = dims.head;
+  info.value_dim = dims.value;
   return {info, why_not};
 }
 
 TEST(KernelOverview, NamesTheBestKernelsThatRun) {
   EXPECT_EQ(kernel_overview({
-                kernel("avx512", Direction::forward, DType::f32, "any", "no AVX-512"),
-                kernel("avx2", Direction::forward, DType::f32, "any", ""),
-                kernel("scalar", Direction::forward, DType::f32, "any", ""),
+                kernel("avx512", Direction::forward, DType::f32, {256, 256}, "no AVX-512"),
+                kernel("avx2", Direction::forward, DType::f32, {256, 256}, ""),
+                kernel("scalar", Direction::forward, DType::f32, {256, 256}, ""),
             }),
-            "device  direction  dtype  kernels  head dims  runs here\n"
-            "cpu     forward    f32    avx2     any        yes\n");
+            "device  direction  dtype  kernels  head dims up to  runs here\n"
+            "cpu     forward    f32    avx2     256              yes\n");
 }
 
 TEST(KernelOverview, SaysOnceWhyNoneRuns) {
-  const auto on_gpu = [](const std::string& head_dims) {
-    return kernel("sm90", Direction::backward, DType::bf16, head_dims, "no GPU", DeviceType::cuda);
+  const auto on_gpu = [](HeadDims dims) {
+    return kernel("sm90", Direction::backward, DType::bf16, dims, "no GPU", DeviceType::cuda);
   };
-  EXPECT_EQ(kernel_overview({on_gpu("64"), on_gpu("128"), on_gpu("192v128"), on_gpu("64")}),
-            "device  direction  dtype  kernels  head dims         runs here\n"
+  EXPECT_EQ(kernel_overview({on_gpu({64, 64}), on_gpu({128, 128}), on_gpu({192, 128}), on_gpu({64, 64})}),
+            "device  direction  dtype  kernels  head dims up to   runs here\n"
             "cuda    backward   bf16   sm90     64, 128, 192v128  no: no GPU\n");
 }
 
 TEST(KernelOverview, LeavesOutHeadDimsThatDoNotRun) {
   const std::string text = kernel_overview({
-      kernel("sm90", Direction::forward, DType::f16, "64", "refused", DeviceType::cuda),
-      kernel("sm90", Direction::forward, DType::f16, "128", "", DeviceType::cuda),
+      kernel("sm90", Direction::forward, DType::f16, {64, 64}, "refused", DeviceType::cuda),
+      kernel("sm90", Direction::forward, DType::f16, {128, 128}, "", DeviceType::cuda),
   });
-  EXPECT_NE(text.find("sm90     128        yes"), std::string::npos) << text;
+  EXPECT_NE(text.find("sm90     128              yes"), std::string::npos) << text;
 }
 
 TEST(KernelOverview, IsWhatInfoPrints) {

@@ -169,6 +169,10 @@ def test_the_command_tells_what_this_build_can_do():
         "dtype": "f32",
         "device": "cpu",
         "tile": [64, 64],
+        "head_dim": 256,
+        "value_dim": 256,
+        "features": ["dropout", "deterministic", "block_map"],
+        "compute_capability": None,
         "predicate": "intervals",
         "runs": True,
         "why_not": "",
@@ -183,21 +187,21 @@ def test_the_command_tells_what_this_build_can_do():
 
 
 def test_the_overview_says_once_which_kernels_run_or_why_none_does():
-    def kernel(arch, device, dtype, head_dims, why_not):
-        name = f"{arch}.forward.{dtype}.d{head_dims}.m64n64.intervals"
-        facts = {"name": name, "arch": arch, "direction": "forward", "dtype": dtype, "device": device}
-        return {**facts, "predicate": "intervals", "runs": not why_not, "why_not": why_not}
+    def kernel(arch, device, dtype, head_dim, value_dim, why_not):
+        facts = {"arch": arch, "direction": "forward", "dtype": dtype, "device": device}
+        dims = {"head_dim": head_dim, "value_dim": value_dim}
+        return {**facts, **dims, "predicate": "intervals", "runs": not why_not, "why_not": why_not}
 
     table = [
-        kernel("sm90", "cuda", "bf16", "64", "no GPU"),
-        kernel("sm90", "cuda", "bf16", "192v128", "no GPU"),
-        kernel("sm90", "cuda", "bf16", "64", "no GPU"),
-        kernel("avx512", "cpu", "f32", "any", "no AVX-512"),
-        kernel("avx2", "cpu", "f32", "any", ""),
-        kernel("scalar", "cpu", "f32", "any", ""),
+        kernel("sm90", "cuda", "bf16", 64, 64, "no GPU"),
+        kernel("sm90", "cuda", "bf16", 192, 128, "no GPU"),
+        kernel("sm90", "cuda", "bf16", 64, 64, "no GPU"),
+        kernel("avx512", "cpu", "f32", 256, 256, "no AVX-512"),
+        kernel("avx2", "cpu", "f32", 256, 256, ""),
+        kernel("scalar", "cpu", "f32", 256, 256, ""),
     ]
     assert as_text({"version": "1.2", "kernels": table}).splitlines()[2:-2] == [
-        "device  direction  dtype  kernels  head dims    runs here",
-        "cpu     forward    f32    avx2     any          yes",
-        "cuda    forward    bf16   sm90     64, 192v128  no: no GPU",
+        "device  direction  dtype  kernels  head dims up to  runs here",
+        "cpu     forward    f32    avx2     256              yes",
+        "cuda    forward    bf16   sm90     64, 192v128      no: no GPU",
     ]

@@ -112,6 +112,11 @@ class KernelInfo(Sized):
         ("tile_rows", c_int32),
         ("tile_columns", c_int32),
         ("why_not", c_char_p),
+        ("head_dim", c_int32),
+        ("value_dim", c_int32),
+        ("features", c_uint64),
+        ("compute_capability_major", c_int32),
+        ("compute_capability_minor", c_int32),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -129,8 +128,11 @@ class Plan:
 
     def explain(self) -> Explanation:
         """What the mask costs in tiles of the forward kernel."""
-        tile = re.search(r"\.m(\d+)n(\d+)[.+]", self.kernel("forward"))
-        return self.mask.explain((int(tile[1]), int(tile[2])) if tile else (128, 128))
+        from flashmask._info import kernels
+
+        name = self.kernel("forward")
+        tiles = [kernel["tile"] for kernel in kernels() if kernel["name"] == name]
+        return self.mask.explain(tuple(tiles[0]) if tiles else (128, 128))  # the reference has no tiles
 
     def check_fits(self, q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> None:
         """Refuses tensors of other shapes (batch, sequence, heads, head dim) than the plan is for."""
