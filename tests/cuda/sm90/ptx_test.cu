@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <vector>
 
 #include "cuda/common/arithmetic.cuh"
@@ -210,35 +209,6 @@ TEST(AddToGlobal, LosesNoAddition) {
   const std::vector<float> expected = {100 + even, 100 + 3 * 128, 100 - even, 100 + 3 * 64,
                                        100 + odd,  100 + 3 * 128, 100 - odd,  100 + 3 * 64};
   EXPECT_EQ(sums.values(), expected);
-}
-
-__global__ void raise(const float* x, float* powers, int* lanes) {
-  powers[threadIdx.x] = exp2_approximate(x[threadIdx.x]);
-  lanes[threadIdx.x] = lane_index();
-}
-
-TEST(Exp2, IsCloseAndZeroAtMinusInfinity) {
-  std::vector<float> x(64, -INFINITY);
-  for (int i = 1; i < 64; ++i) x[i] = 0.37F * static_cast<float>(i - 40);
-  const DeviceArray<float> given(x), powers(64);
-  const DeviceArray<int> lanes(64);
-  raise<<<1, 64>>>(given.data(), powers.data(), lanes.data());
-  EXPECT_EQ(powers.values()[0], 0);
-  for (int i = 1; i < 64; ++i) ASSERT_NEAR(powers.values()[i] / std::exp2(x[i]), 1, 1e-6) << x[i];
-  for (int i = 0; i < 64; ++i) ASSERT_EQ(lanes.values()[i], i % 32);
-}
-
-__global__ void pack_both(float low, float high, std::uint32_t* words) {
-  words[0] = pack<__nv_bfloat16>(low, high);
-  words[1] = pack<__half>(low, high);
-}
-
-TEST(Pack, RoundsToEvenAndPutsTheFirstLow) {
-  const DeviceArray<std::uint32_t> words(2);
-  pack_both<<<1, 1>>>(1 + 0x1p-8F, -2, words.data());
-  EXPECT_EQ(words.values()[0], 0xC0003F80U);
-  pack_both<<<1, 1>>>(1 + 3 * 0x1p-11F, 0.5F, words.data());
-  EXPECT_EQ(words.values()[1], 0x38003C02U);
 }
 
 }  // namespace
