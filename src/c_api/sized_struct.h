@@ -18,6 +18,7 @@ namespace flashmask::c_api {
 template <typename Struct>
 std::size_t size_of(const Struct* given, const std::string& name) {
   constexpr std::uint64_t kLargest = 4096;
+  static_assert(sizeof(Struct) <= kLargest);
   require(given, name.c_str());
   std::uint64_t size = 0;
   std::memcpy(&size, given, sizeof(size));
@@ -41,8 +42,10 @@ Struct read_struct(const Struct* given, const std::string& name) {
             " bytes that this library (" + flashmask_version() +
             ") does not know and that are not 0; leave fields that are newer than it at 0, or load a newer one");
   }
-  Struct read{};
-  std::memcpy(&read, given, std::min(size, sizeof(Struct)));
+  const std::size_t known = std::min(size, sizeof(Struct));
+  Struct read;
+  std::memcpy(&read, given, known);
+  std::memset(reinterpret_cast<unsigned char*>(&read) + known, 0, sizeof(Struct) - known);
   return read;
 }
 
