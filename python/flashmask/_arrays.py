@@ -78,7 +78,7 @@ def _run(plan: AnyPlan, arrays: list[Array], problem: Problem) -> tuple[Array, A
     o = np.empty((batch, rows, heads, problem.value_dim), arrays[0].dtype)
     lse = np.empty((batch, heads, rows), np.float64 if problem.code == F64 else np.float32)
     q, k, v = map(_view, ready)
-    plan.forward(q, k, v, _view(o), lse.ctypes.data, (0, 0))
+    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None)
     return o, lse
 
 

@@ -124,9 +124,9 @@ def test_a_library_with_other_structs_is_refused(told, other, difference):
 
 
 def test_a_package_with_another_struct_is_not_imported(tmp_path):
-    package = shutil.copytree(Path(structs.__file__).parent, tmp_path / "flashmask")
-    structs = package / "structs.py"
-    structs.write_text(structs.read_text().replace('("scale", c_float),', '("scale", c_double),'))
+    package = shutil.copytree(Path(structs.__file__).parents[1], tmp_path / "flashmask")
+    other = package / "_abi" / "structs.py"
+    other.write_text(other.read_text().replace('("scale", c_float),', '("scale", c_double),'))
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "FLASHMASK_LIBRARY": library._name}
     command = [sys.executable, "-c", "import flashmask"]
     imported = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)

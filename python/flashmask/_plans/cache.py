@@ -6,7 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from flashmask._plans.live_plan import AnyPlan
@@ -31,6 +31,8 @@ class PlanCache(Generic[AnyKind]):
         self._recent: OrderedDict[Key, tuple[AnyKind, int]] = OrderedDict()
         self._alive: WeakValueDictionary[Key, AnyKind] = WeakValueDictionary()
         self._bytes = 0
+        self.last: Any = None
+        """Whatever finds the plan of the last call sooner than its key, which takes longer to make than to look up."""
         self.reset_lock()
 
     def reset_lock(self) -> None:
@@ -67,6 +69,7 @@ class PlanCache(Generic[AnyKind]):
 
     def clear(self) -> None:
         """Forgets every plan that nobody else holds."""
+        self.last = None
         with self._lock:
             recent, self._recent = self._recent, OrderedDict()
             self._bytes = 0

@@ -15,7 +15,7 @@ from flashmask._abi.library import call, create
 from flashmask._abi.problem import DTYPES, Problem, check_mask
 from flashmask._info import kernels
 from flashmask._mask import Mask, MaskShape
-from flashmask._plans.live_plan import CompiledPlan, Saved, View, Views, execution
+from flashmask._plans.live_plan import Addresses, CompiledPlan, Saved, View, execution
 from flashmask._plans.mask_source import check_block_mask
 from flashmask._rows import check_row_indices
 
@@ -57,11 +57,11 @@ class DevicePlan(CompiledPlan):
             size = self._workspace_bytes[direction] = needed.value
         return torch.empty(size, dtype=torch.uint8, device=self._memory.device)
 
-    def forward(self, q: View, k: View, v: View, o: View, lse: int, workspace: Tensor, stream: int) -> None:
-        """Writes o and, at the address `lse`, the contiguous logsumexp (batch, heads, rows)."""
+    def forward(self, q: View, k: View, v: View, o: int, lse: int, workspace: Tensor, stream: int) -> None:
+        """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
         self._run_forward(q, k, v, o, lse, execution((0, 0), workspace.data_ptr(), workspace.numel(), stream))
 
-    def backward(self, saved: Saved, grads: tuple[View, int], out: Views, workspace: Tensor, stream: int) -> None:
+    def backward(self, saved: Saved, grads: tuple[View, int], out: Addresses, workspace: Tensor, stream: int) -> None:
         """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k and v."""
         self._run_backward(saved, grads, out, execution((0, 0), workspace.data_ptr(), workspace.numel(), stream))
 

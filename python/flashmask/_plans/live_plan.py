@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -15,20 +16,23 @@ from flashmask._mask import Mask
 
 View: TypeAlias = tuple[int, Sequence[int]]
 """Address and strides [4], in elements, of a tensor (batch, sequence, heads, head dim)."""
-Views: TypeAlias = tuple[View, View, View]
+Addresses: TypeAlias = tuple[int, int, int]
+"""Of the gradients of q, k and v, which have no gaps."""
 Saved: TypeAlias = tuple[View, View, View, View, int]
 """q, k, v, o, and the address of lse."""
 Seed: TypeAlias = tuple[int, int]
-"""Seed and offset of the dropout; both 0 without."""
+"""Seed and offset of the dropout."""
 
 # A call describes its tensors with flashmask_tensor structs. All but addresses and strides is the same for every call
 # of a plan, so it is kept as bytes, and one pack() makes the whole struct: five times as fast as setting ctypes fields.
+# Tensors without gaps (lse, and what a call writes) have their strides in the bytes too.
 _TENSOR = "Q48s4q"
-_LSE = "Q80s"
-_FORWARD = struct.Struct("=Q" + 4 * _TENSOR + _LSE)
-_BACKWARD = struct.Struct("=Q" + 4 * _TENSOR + _LSE + _TENSOR + _LSE + 3 * _TENSOR)
+_WHOLE = "Q80s"
+_FORWARD = struct.Struct("=Q" + 3 * _TENSOR + 2 * _WHOLE)
+_BACKWARD = struct.Struct("=Q" + 4 * _TENSOR + _WHOLE + _TENSOR + 4 * _WHOLE)
 _EXECUTION = struct.Struct("=7Q")
 _DESCRIPTION = struct.Struct("=4i4q")
+_STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
 assert _FORWARD.size == ctypes.sizeof(s.ForwardTensors)
 assert _BACKWARD.size == ctypes.sizeof(s.BackwardTensors)
@@ -43,8 +47,8 @@ def execution(seed: Seed, workspace: int, workspace_bytes: int, stream: int) -> 
     return _EXECUTION.pack(_EXECUTION.size, 0, workspace, workspace_bytes, stream, *seed)
 
 
-def _on_cpu(seed: Seed) -> bytes | None:
-    return execution(seed, 0, 0, 0) if seed != (0, 0) else None
+def _on_cpu(seed: Seed | None) -> bytes | None:
+    return None if seed is None else execution(seed, 0, 0, 0)
 
 
 class _Handle:
@@ -75,31 +79,38 @@ class CompiledPlan:
             unused = (0,) * (4 - len(shape))
             return _DESCRIPTION.pack(code, given.device_type, given.device_index, len(shape), *shape, *unused)
 
+        def whole(code: int, shape: Sequence[int]) -> bytes:
+            """The same and the strides of a tensor without gaps."""
+            strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+            return described(code, shape) + _STRIDES.pack(*strides, *(0,) * (4 - len(shape)))
+
         q, k, v = problem.shapes
         batch, rows, heads, value_dim = *q[:3], v[3]
-        self._q, self._k, self._v = (described(problem.code, shape) for shape in (q, k, v))
-        self._o = described(problem.code, (batch, rows, heads, value_dim))
-        self._lse = described(s.F32, (batch, heads, rows)) + struct.pack("=4q", heads * rows, rows, 1, 0)
+        o = batch, rows, heads, value_dim
+        self._q, self._k, self._v, self._o = (described(problem.code, shape) for shape in (q, k, v, o))
+        self._whole_q, self._whole_k, self._whole_v, self._whole_o = (
+            whole(problem.code, shape) for shape in (q, k, v, o)
+        )
+        self._lse = whole(s.F32, (batch, heads, rows))
 
-    def _run_forward(self, q: View, k: View, v: View, o: View, lse: int, execution: bytes | None) -> None:
+    def _run_forward(self, q: View, k: View, v: View, o: int, lse: int, execution: bytes | None) -> None:
         tensors = _FORWARD.pack(
             _FORWARD.size,
-            *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
-            *(lse, self._lse),
+            *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1]),
+            *(o, self._whole_o, lse, self._lse),
         )
         status = _forward(self._handle, tensors, execution)
         if status:
             check(status)
 
-    def _run_backward(self, saved: Saved, grads: tuple[View, int], out: Views, execution: bytes | None) -> None:
+    def _run_backward(self, saved: Saved, grads: tuple[View, int], out: Addresses, execution: bytes | None) -> None:
         q, k, v, o, lse = saved
         grad_o, grad_lse = grads
-        grad_q, grad_k, grad_v = out
         tensors = _BACKWARD.pack(
             _BACKWARD.size,
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
             *(lse, self._lse, grad_o[0], self._o, *grad_o[1], grad_lse, self._lse if grad_lse else _ABSENT),
-            *(grad_q[0], self._q, *grad_q[1], grad_k[0], self._k, *grad_k[1], grad_v[0], self._v, *grad_v[1]),
+            *(out[0], self._whole_q, out[1], self._whole_k, out[2], self._whole_v),
         )
         status = _backward(self._handle, tensors, execution)
         if status:
@@ -129,11 +140,11 @@ class LivePlan(CompiledPlan):
         given = ctypes.byref(problem.struct()), ctypes.byref(options.struct())
         super().__init__(create("plan_create", mask._handle, *given), problem)
 
-    def forward(self, q: View, k: View, v: View, o: View, lse: int, seed: Seed) -> None:
-        """Writes o and, at the address `lse`, the contiguous logsumexp (batch, heads, rows)."""
+    def forward(self, q: View, k: View, v: View, o: int, lse: int, seed: Seed | None) -> None:
+        """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
         self._run_forward(q, k, v, o, lse, _on_cpu(seed))
 
-    def backward(self, saved: Saved, grads: tuple[View, int], out: Views, seed: Seed) -> None:
+    def backward(self, saved: Saved, grads: tuple[View, int], out: Addresses, seed: Seed | None) -> None:
         """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k and v."""
         self._run_backward(saved, grads, out, _on_cpu(seed))
 
@@ -153,18 +164,18 @@ class ReferencePlan:
         self._mask = mask
         self._problem = problem.struct()
 
-    def _arguments(self, q: View, k: View, v: View, seed: Seed) -> tuple[Any, ...]:
-        inputs = s.ReferenceInputs(q[0], k[0], v[0], *seed)
+    def _arguments(self, q: View, k: View, v: View, seed: Seed | None) -> tuple[Any, ...]:
+        inputs = s.ReferenceInputs(q[0], k[0], v[0], *(seed or (0, 0)))
         return self._mask._handle, ctypes.byref(self._problem), ctypes.byref(inputs)
 
-    def forward(self, q: View, k: View, v: View, o: View, lse: int, seed: Seed) -> None:
+    def forward(self, q: View, k: View, v: View, o: int, lse: int, seed: Seed | None) -> None:
         """As LivePlan.forward(), lse in double precision too."""
-        call("reference_forward", *self._arguments(q, k, v, seed), o[0], lse)
+        call("reference_forward", *self._arguments(q, k, v, seed), o, lse)
 
-    def backward(self, saved: Saved, grads: tuple[View, int], out: Views, seed: Seed) -> None:
+    def backward(self, saved: Saved, grads: tuple[View, int], out: Addresses, seed: Seed | None) -> None:
         """As LivePlan.backward()."""
         q, k, v, _, _ = saved
-        addresses = (grads[0][0], grads[1] or None, *(view[0] for view in out))
+        addresses = (grads[0][0], grads[1] or None, *out)
         call("reference_backward", *self._arguments(q, k, v, seed), *addresses)
 
     def kernel(self, direction: int) -> str:

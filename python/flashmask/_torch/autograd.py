@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from flashmask._plans.call import Call, joined, numbers_of, tensors_of
+from flashmask._torch.direct import Kernels, stays_direct
 from flashmask._torch.schemas import Gradients, Outputs, backward_operator, forward_operator
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
@@ -17,28 +19,47 @@ BelowAutograd = torch._C._AutoDispatchBelowAutograd
 class _Attention(torch.autograd.Function):
     # forward() with ctx, not setup_context(): apply() then binds no signature, which took 30 of 60 microseconds.
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
-        with BelowAutograd():
-            o, lse = forward_operator(q, k, v, *call)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, kernels: Kernels | None) -> Outputs:
+        """`kernels`: where they are known, the dispatcher is not asked."""
+        if kernels is not None:
+            o, lse = kernels.forward(q, k, v, call)
+        else:
+            with BelowAutograd():
+                o, lse = forward_operator(q, k, v, *call)
         ctx.save_for_backward(q, k, v, o, lse, *tensors_of(call))
         ctx.numbers = numbers_of(call)
+        ctx.kernels = kernels
         ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
         if grad_o is None and grad_lse is None:
-            return None, None, None, None
+            return None, None, None, None, None
         q, k, v, o, lse, *tensors = ctx.saved_tensors
         if grad_o is None:
             grad_o = torch.zeros_like(o)
-        arguments = (grad_o, grad_lse, q, k, v, o, lse, *joined(tensors, ctx.numbers))
-        if torch.is_grad_enabled():  # create_graph: the operator refuses a second derivative when it is asked for
-            gradients = backward_operator(*arguments)
-        else:
-            with BelowAutograd():
-                gradients = backward_operator(*arguments)
-        return (*gradients, None)
+        gradients = _gradients(ctx.kernels, grad_o, grad_lse, (q, k, v, o, lse), joined(tensors, ctx.numbers))
+        return (*gradients, None, None)
+
+
+def _gradients(
+    kernels: Kernels | None,
+    grad_o: Tensor,
+    grad_lse: Tensor | None,
+    saved: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    call: Call,
+) -> Gradients:
+    if torch.is_grad_enabled():  # create_graph: the operator refuses a second derivative when it is asked for
+        return backward_operator(grad_o, grad_lse, *saved, *call)
+    if kernels is not None and stays_direct(kernels, grad_o, grad_lse, saved, call):
+        return kernels.backward(grad_o, grad_lse, *saved, call)
+    with BelowAutograd():
+        return backward_operator(grad_o, grad_lse, *saved, *call)
+
+
+# What Function.apply() comes to outside of functorch's transforms, which it looks for.
+record: Callable[..., Outputs] = super(torch.autograd.Function, _Attention).apply
 
 
 class _OnceDifferentiable(torch.autograd.Function):
@@ -57,10 +78,13 @@ class _OnceDifferentiable(torch.autograd.Function):
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
     """Whether autograd has to hear of an operation on these."""
+    if not torch.is_grad_enabled():
+        return False
+    for tensor in tensors:
+        if tensor is not None and tensor.requires_grad:
+            return True
     # Forward-mode derivatives mark no tensor as requiring a gradient; the Function refuses them.
-    return torch.is_grad_enabled() and (
-        any(tensor is not None and tensor.requires_grad for tensor in tensors) or forward_ad._current_level >= 0
-    )
+    return forward_ad._current_level >= 0
 
 
 def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
@@ -68,7 +92,7 @@ def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     if is_differentiated(q, k, v):
         if torch._C._are_functorch_transforms_active():
             _refuse_transforms()
-        outputs: Outputs = _Attention.apply(q, k, v, call)  # type: ignore[no-untyped-call]
+        outputs: Outputs = _Attention.apply(q, k, v, call, None)  # type: ignore[no-untyped-call]
         return outputs
     with BelowAutograd():
         return forward_operator(q, k, v, *call)

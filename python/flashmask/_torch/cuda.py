@@ -21,11 +21,11 @@ def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """flashmask::forward, which returns before the device is done."""
     plan, stream = plan_of_call(q, k, v, call)
     batch, rows, heads, _ = q.shape
-    o = torch.empty((batch, rows, heads, plan.value_dim), dtype=q.dtype, device=q.device)
-    lse = torch.empty((batch, heads, rows), dtype=torch.float32, device=q.device)
+    o = torch.empty(batch, rows, heads, plan.value_dim, dtype=q.dtype, device=q.device)
+    lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
     workspace = plan.workspace(s.FORWARD)
     q, k, v_ready = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
-    plan.forward(_view(q), _view(k), _view(v_ready), _view(o), lse.data_ptr(), workspace, stream)
+    plan.forward(_view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr(), workspace, stream)
     return _columns(o, v.shape[3]), lse
 
 
@@ -53,7 +53,7 @@ def backward_cuda(
     plan.backward(
         (_view(q), _view(k), _view(v), _view(o), lse.data_ptr()),
         (_view(grad_o), 0 if grad_lse is None else grad_lse.data_ptr()),
-        (_view(grad_q), _view(grad_k), _view(grad_v)),
+        (grad_q.data_ptr(), grad_k.data_ptr(), grad_v.data_ptr()),
         workspace,
         stream,
     )

@@ -12,43 +12,49 @@ from flashmask._info import kernels
 from flashmask._plans.call import Call
 from flashmask._plans.device_plan import rows_of_nothing
 from flashmask._plans.device_plans import remember_plans_of
-from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_autograd, is_differentiated
+from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_autograd, is_differentiated, record
 from flashmask._torch.cpu import backward_cpu, forward_cpu
 from flashmask._torch.cuda import backward_cuda, forward_cuda
+from flashmask._torch.direct import is_recordable, kernels_of
 from flashmask._torch.schemas import LIBRARY, Outputs, forward_operator, snapshot_operator
 from flashmask._torch.shapes import backward_fake, forward_fake, snapshot_fake
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
-    """flashmask::forward, past autograd where that has nothing to do: a quarter of the call's overhead."""
+    """flashmask::forward, past the dispatcher and autograd where these have nothing to do."""
     if torch.are_deterministic_algorithms_enabled():
         call = call._replace(deterministic=True)
     if q.is_cuda:
         call = _shared_by_layers(q, k, call)
-    if torch.compiler.is_compiling() or is_differentiated(q, k, v):
+    if torch.compiler.is_compiling():
         return forward_operator(q, k, v, *call)
+    kernels = kernels_of(q, k, v, call)
+    if is_differentiated(q, k, v):
+        if kernels is not None and is_recordable():
+            return record(q, k, v, call, kernels)
+        return forward_operator(q, k, v, *call)
+    if kernels is not None:
+        return kernels.forward(q, k, v, call)
     with BelowAutograd():
         return forward_operator(q, k, v, *call)
 
 
 def _shared_by_layers(q: Tensor, k: Tensor, call: Call) -> Call:
     """The call with masks of which everyone who gets them on a GPU shares a plan."""
+    if not torch.compiler.is_compiling():
+        for each in (call.mask, call.block_mask):
+            if each is not None and each.dtype is not torch.uint8:
+                remember_plans_of(each)
+        return call
     mask, block_mask = call.mask, call.block_mask
     if mask is None and block_mask is None:
-        if not torch.compiler.is_compiling():
-            return call
         mask = rows_of_nothing(call.causal, q.shape[1], k.shape[1], q.device)
     return call._replace(mask=_shared(mask), block_mask=_shared(block_mask))
 
 
 def _shared(mask: Tensor | None) -> Tensor | None:
-    """A mask that lies on a GPU, so that all who get it there share a plan."""
-    if mask is None or mask.dtype is torch.uint8:
-        return mask
-    if torch.compiler.is_compiling():
-        return snapshot_operator(mask)
-    remember_plans_of(mask)
-    return mask
+    """A copy in a graph, of which all layers are given the same one."""
+    return mask if mask is None or mask.dtype is torch.uint8 else snapshot_operator(mask)
 
 
 def _snapshot(mask: Tensor) -> Tensor:

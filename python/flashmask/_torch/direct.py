@@ -1,0 +1,99 @@
+"""The kernel of a call without PyTorch's dispatcher, where that would call it and do nothing beside.
+
+Going through it takes as long as everything else that a small call costs. Whatever listens to operators (modes,
+transforms, tracing, autocast, profilers) and tensors of another kind are seen, and left to the dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashmask._plans.call import Call
+from flashmask._torch.cpu import backward_cpu, forward_cpu
+from flashmask._torch.cuda import backward_cuda, forward_cuda
+from flashmask._torch.schemas import Gradients, Outputs
+
+_Key: Any = torch._C.DispatchKey
+_Keys: Any = torch._C.DispatchKeySet
+_keys: Callable[[Tensor], Any] = torch._C._dispatch_keys
+_included: Callable[[], Any] = torch._C._dispatch_tls_local_include_set
+_is_excluded: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_excluded
+_is_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+_is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
+
+
+class Kernels(NamedTuple):
+    """Of a device."""
+
+    forward: Callable[[Tensor, Tensor, Tensor, Call], Outputs]
+    backward: Callable[..., Gradients]
+    on_cpu: bool
+
+
+def _keys_of(*names: str) -> Any:
+    keys = _Keys(getattr(_Key, names[0]))
+    for name in names[1:]:
+        keys = keys | _Keys(getattr(_Key, name))
+    return keys
+
+
+# Of tensors with nothing special about them: those of inference mode have no keys of autograd.
+_CPU = _keys_of("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU"), _keys_of("CPU", "AutocastCPU")
+_CUDA = _keys_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA"), _keys_of("CUDA", "AutocastCUDA")
+# Of a thread in which nothing listens to operators, outside of inference mode and in it.
+_QUIET = _keys_of("BackendSelect", "ADInplaceOrView"), _keys_of("BackendSelect")
+_AUTOGRAD = _Key.AutogradCPU
+_ON_CPU, _ON_CUDA = Kernels(forward_cpu, backward_cpu, True), Kernels(forward_cuda, backward_cuda, False)
+
+
+def kernels_of(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Kernels | None:
+    """The kernels that such a call comes to; None where the dispatcher has to look."""
+    if not (type(q) is type(k) is type(v) is Tensor):
+        return None
+    keys = _keys(q)
+    if keys in _CPU:
+        kernels = _ON_CPU
+    elif keys in _CUDA:
+        kernels = _ON_CUDA
+    else:
+        return None
+    if _keys(k) == keys and _keys(v) == keys and _has_plain_mask(call, kernels) and _is_quiet():
+        return kernels
+    return None
+
+
+def stays_direct(
+    kernels: Kernels, grad_o: Tensor, grad_lse: Tensor | None, saved: tuple[Tensor, ...], call: Call
+) -> bool:
+    """Whether the backward of a call may go to its kernel, too: hooks may have put other tensors into `saved`."""
+    keys = _CPU if kernels.on_cpu else _CUDA
+    for tensor in saved:
+        if type(tensor) is not Tensor or not (tensor.is_cpu if kernels.on_cpu else tensor.is_cuda):
+            return False
+    if type(grad_o) is not Tensor or _keys(grad_o) not in keys:
+        return False
+    if grad_lse is not None and (type(grad_lse) is not Tensor or _keys(grad_lse) not in keys):
+        return False
+    return _has_plain_mask(call, kernels) and _is_quiet()
+
+
+def is_recordable() -> bool:
+    """False in kernels of other operators, which autograd has left behind."""
+    return not _is_excluded(_AUTOGRAD)
+
+
+def _has_plain_mask(call: Call, kernels: Kernels) -> bool:
+    if call.block_mask is not None or call.seed_offset is not None:
+        return False
+    mask = call.mask
+    return mask is None or (type(mask) is Tensor and (mask.is_cpu or not kernels.on_cpu))
+
+
+def _is_quiet() -> bool:
+    """Whether nothing listens to operators."""
+    return _included() in _QUIET and not (_is_autocast() or _function_modes() or _is_profiled())
