@@ -47,7 +47,7 @@ _CPU = _keys_of("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU"), _keys_o
 _CUDA = _keys_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA"), _keys_of("CUDA", "AutocastCUDA")
 # Of a thread in which nothing listens to operators, outside of inference mode and in it.
 _QUIET = _keys_of("BackendSelect", "ADInplaceOrView"), _keys_of("BackendSelect")
-_AUTOGRAD = _Key.AutogradCPU
+_AUTOGRAD = _Key.AutogradOther  # excluded with those of all devices, of which TLS does not tell one by one
 _ON_CPU, _ON_CUDA = Kernels(forward_cpu, backward_cpu, True), Kernels(forward_cuda, backward_cuda, False)
 
 
