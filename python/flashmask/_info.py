@@ -16,7 +16,6 @@ from flashmask._explain import FORMS
 _DIRECTIONS = ("forward", "backward")
 _DTYPES = ("f32", "bf16", "f16")
 _DEVICES = ("cpu", "cuda")
-_FEATURES = ("dropout", "deterministic", "block_map")
 
 
 def info() -> dict[str, Any]:
@@ -54,7 +53,7 @@ def _kernel(index: int) -> dict[str, Any]:
         "tile": [given.tile_rows, given.tile_columns],
         "head_dim": given.head_dim,
         "value_dim": given.value_dim,
-        "features": [name for at, name in enumerate(_FEATURES) if given.features >> at & 1],
+        "features": [name for at, name in enumerate(s.FEATURES) if given.features >> at & 1],
         "compute_capability": f"{given.compute_capability_major}.{given.compute_capability_minor}"
         if given.compute_capability_major
         else None,

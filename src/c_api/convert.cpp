@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "c_api/sized_struct.h"
+#include "flashmask/features.h"
 
 namespace flashmask::c_api {
 namespace {
@@ -25,6 +26,10 @@ static_assert(FLASHMASK_FORWARD == static_cast<int>(Direction::forward));
 static_assert(FLASHMASK_BACKWARD == static_cast<int>(Direction::backward));
 static_assert(FLASHMASK_VISIT_ACTIVE == static_cast<int>(Visit::active));
 static_assert(FLASHMASK_VISIT_ALL == static_cast<int>(Visit::all));
+static_assert(FLASHMASK_FEATURE_DROPOUT == static_cast<int>(Feature::dropout));
+static_assert(FLASHMASK_FEATURE_DETERMINISTIC == static_cast<int>(Feature::deterministic));
+static_assert(FLASHMASK_FEATURE_BLOCK_MAP == static_cast<int>(Feature::block_map));
+static_assert(FLASHMASK_FEATURE_BLOCK_MAP + 1 == kFeatureCount);
 
 Device to_device(std::int32_t type, std::int32_t index, const std::string& name) {
   return {enumerator(type, DeviceType::cuda, name + ".device_type"), index};

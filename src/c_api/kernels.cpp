@@ -15,11 +15,6 @@ using flashmask::c_api::require;
 
 namespace {
 
-static_assert(FLASHMASK_FEATURE_DROPOUT == static_cast<int>(flashmask::Feature::dropout) &&
-              FLASHMASK_FEATURE_DETERMINISTIC == static_cast<int>(flashmask::Feature::deterministic) &&
-              FLASHMASK_FEATURE_BLOCK_MAP == static_cast<int>(flashmask::Feature::block_map) &&
-              FLASHMASK_FEATURE_BLOCK_MAP + 1 == flashmask::kFeatureCount);
-
 /// A text that lives as long as the process; equal ones are kept once.
 const char* keep(std::string text) {
   static std::mutex mutex;

@@ -19,7 +19,7 @@ struct alignas(16) CellEntry {
   std::uint32_t unused;
 };
 
-/// A mask as bits: cells of 64 × 64 scores, read through cuda/bit_cells.cuh.
+/// A mask as bits: cells of 64 × 64 scores, read through cuda/common/bit_cells.cuh.
 struct DeviceBits {
   static constexpr int kCellWords = 256;  ///< 64 × 64 bits by rows, then the same by columns
   /// Cells behind those stored, which all cells share that are masked throughout, visible throughout, and the same at

@@ -101,6 +101,10 @@ class Explanation(Sized):
     ]
 
 
+FEATURES = ("dropout", "deterministic", "block_map")
+"""Bits of KernelInfo.features."""
+
+
 class KernelInfo(Sized):
     _fields_ = [
         ("name", c_char_p),
