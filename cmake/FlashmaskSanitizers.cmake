@@ -10,6 +10,14 @@ if(FLASHMASK_SANITIZE MATCHES "address.*undefined|undefined.*address")
   # take ten minutes a file to compile.
   add_compile_options(-fno-sanitize=null,pointer-overflow,object-size)
 endif()
+
+# flashmask_fuzzed(<target>): lets fuzz targets see which branches of its code an input took.
+function(flashmask_fuzzed target)
+  if(FLASHMASK_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
+endfunction()
 if(FLASHMASK_FUZZ)
-  add_compile_options(-fsanitize=fuzzer-no-link)
+  # No fuzz target computes attention.
+  set(flashmask_kernel_sanitizer_flags -fno-sanitize=fuzzer-no-link)
 endif()
