@@ -83,9 +83,12 @@ TEST(Plan, HoldsOneScheduleADirectionAtItsKernelsTile) {
   }
 }
 
+/// Without what the environment of the whole run says.
 class KernelChoice : public testing::Test {
  protected:
-  ~KernelChoice() override {
+  KernelChoice() { unset(); }
+  ~KernelChoice() override { unset(); }
+  static void unset() {
     unsetenv("FLASHMASK_ISA");
     unsetenv("FLASHMASK_KERNEL");
   }

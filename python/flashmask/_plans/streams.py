@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from typing import Any
 
 import torch
 
@@ -26,3 +28,18 @@ def capture_of(device: int, stream: int) -> int:
     capture = ctypes.c_uint64()
     call("stream_capture", device, stream, ctypes.byref(capture))
     return capture.value
+
+
+def in_graph_tree(device_index: int) -> bool:
+    """Whether torch.compile's mode="reduce-overhead" warms up or captures a graph on the current stream.
+
+    Memory that is taken there and kept, without being a result of the graph, is an error to PyTorch.
+    """
+    trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None:
+        return False
+    try:
+        manager = trees.get_manager(device_index, create_if_none_exists=False)
+    except AssertionError:  # in threads that it does not know, where it has no graphs either
+        return False
+    return manager is not None and current_stream(device_index) == manager.stream.cuda_stream

@@ -12,6 +12,7 @@ from flashmask._info import kernels
 from flashmask._plans.call import Call
 from flashmask._plans.device_plan import rows_of_nothing
 from flashmask._plans.device_plans import remember_plans_of
+from flashmask._plans.streams import in_graph_tree
 from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_autograd, is_differentiated, record
 from flashmask._torch.cpu import backward_cpu, forward_cpu
 from flashmask._torch.cuda import backward_cuda, forward_cuda
@@ -60,7 +61,8 @@ def _shared(mask: Tensor | None) -> Tensor | None:
 def _snapshot(mask: Tensor) -> Tensor:
     """A copy that nobody writes to, so that its plans can be kept. Equal calls in a graph become one."""
     copied = mask.clone(memory_format=torch.contiguous_format)
-    remember_plans_of(copied)
+    if not (copied.is_cuda and in_graph_tree(copied.device.index)):
+        remember_plans_of(copied)
     return copied
 
 
