@@ -23,7 +23,7 @@ struct ComputeCapability {
 };
 
 /// One row of the kernel table: what it computes, and what it can. `name` is for people and follows the grammar
-/// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>[+<finer tiles>].<predicate>[.deterministic].
+/// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>[+<small tiles>].<predicate>[.deterministic].
 struct KernelInfo {
   std::string name;
   std::string arch;  ///< scalar, avx2, avx512, avx512bf16, sm90, …

@@ -76,7 +76,7 @@ void expect_map(const DeviceMap& map, const TileSchedule& expected, const std::s
 
 /// Between which column tiles the rows of the host's schedule lie, over all its lists.
 void expect_spans(const DeviceRowSpans& spans, const TileSchedule& schedule, const std::string& name) {
-  const cuda::TileCounts tiles(schedule.mask_shape(), schedule.tile());
+  const cuda::TileGrid tiles(schedule.mask_shape(), schedule.tile());
   std::vector<std::int32_t> from(static_cast<std::size_t>(tiles.rows), tiles.columns), until(from.size(), 0);
   for (std::int64_t list = 0; list < std::int64_t{tiles.lists} * tiles.rows; ++list)
     for (const Run& run : schedule.rows().list(list)) {

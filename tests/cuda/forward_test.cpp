@@ -243,19 +243,19 @@ std::vector<std::byte> bits_from(const std::string& kernel, const Mask& mask, co
   return bits_of(tensors);
 }
 
-TEST(CudaTileChoice, TakesFinerTilesForShortDocumentsOnly) {
+TEST(CudaTileChoice, TakesSmallTilesForShortDocumentsOnly) {
   for (const KernelInfo& kernel : check::cuda_kernels(Direction::forward)) {
     const std::size_t plus = kernel.name.find('+');
     if (plus == std::string::npos) continue;
     const std::size_t tiles = kernel.name.find(".m"), end = kernel.name.find('.', plus);
     const std::string coarse = kernel.name.substr(0, plus) + kernel.name.substr(end);
-    const std::string finer = kernel.name.substr(0, tiles + 1) + kernel.name.substr(plus + 1);
+    const std::string small = kernel.name.substr(0, tiles + 1) + kernel.name.substr(plus + 1);
     const Problem problem = problem_for(kernel, 1300, 1300);
     const Mask shorts = masks::causal_document(std::vector<std::int64_t>(20, 65), 1300),
                one = masks::causal(1300, 1300);
-    EXPECT_EQ(bits_from(kernel.name, shorts, problem), bits_from(finer, shorts, problem)) << kernel.name;
+    EXPECT_EQ(bits_from(kernel.name, shorts, problem), bits_from(small, shorts, problem)) << kernel.name;
     EXPECT_EQ(bits_from(kernel.name, one, problem), bits_from(coarse, one, problem)) << kernel.name;
-    EXPECT_NE(bits_from(finer, one, problem), bits_from(coarse, one, problem)) << "nothing to tell them by";
+    EXPECT_NE(bits_from(small, one, problem), bits_from(coarse, one, problem)) << "nothing to tell them by";
   }
 }
 

@@ -25,8 +25,8 @@ using check::DeviceMemory;
 class Maps {
  public:
   Maps(const MaskShape& mask, TileShape tile)
-      : by_column(cuda::TileCounts(mask, tile).by_column_words()),
-        by_row(cuda::TileCounts(mask, tile).by_row_words()),
+      : by_column(cuda::TileGrid(mask, tile).by_column_words()),
+        by_row(cuda::TileGrid(mask, tile).by_row_words()),
         made_{tile, {words(columns_), words(rows_), words(count_)}} {
     count_.upload(&visited);
   }

@@ -11,8 +11,8 @@
 namespace flashmask {
 namespace {
 
-using cuda::Stretch;
 using cuda::TileRange;
+using cuda::TileSlice;
 
 struct HostWords {
   std::uint32_t* bits;
@@ -81,7 +81,7 @@ struct ByRow {
   }
 };
 
-TEST(TileRanges, OfAStretchAreTouchedOrUncoveredAsRowsSay) {
+TEST(TileRanges, OfASliceAreTouchedOrUncoveredAsRowsSay) {
   std::mt19937 draw(1);
   for (int round = 0; round < 3000; ++round) {
     const int tile_rows = round % 3 == 0 ? 192 : 64 * (1 + round % 2), rows = 1 + static_cast<int>(draw() % 30000);
@@ -89,10 +89,10 @@ TEST(TileRanges, OfAStretchAreTouchedOrUncoveredAsRowsSay) {
     const int first = static_cast<int>(draw() % static_cast<std::uint32_t>(row_tiles)), most = row_tiles - first;
     const int tiles = 1 + static_cast<int>(draw() % static_cast<std::uint32_t>(most));
     const IntervalMask mask = random_column(rows, draw);
-    const Stretch stretch(static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(tiles),
+    const TileSlice slice(static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(tiles),
                           static_cast<std::uint32_t>(tile_rows), static_cast<std::uint32_t>(rows));
     const auto says =
-        stretch.of(mask.first_begin()[0], mask.first_end()[0], mask.second_begin()[0], mask.second_end()[0]);
+        slice.of(mask.first_begin()[0], mask.first_end()[0], mask.second_begin()[0], mask.second_end()[0]);
     Union touched((tiles + 31) / 32), uncovered((tiles + 31) / 32);
     for (const TileRange& range : says.touched) touched.add(range);
     for (const TileRange& range : says.uncovered) uncovered.add(range);
@@ -107,7 +107,7 @@ TEST(TileRanges, OfAStretchAreTouchedOrUncoveredAsRowsSay) {
 
 TEST(TileRanges, EndWithTheLongestMasks) {
   const int rows = INT32_MAX, tile_rows = 128, row_tiles = 1 << 24;
-  const Stretch last(row_tiles - 64, 64, tile_rows, rows);
+  const TileSlice last(row_tiles - 64, 64, tile_rows, rows);
   const auto says = last.of(0, rows - 300, rows - 200, rows);
   EXPECT_EQ(says.touched[0].end, 62);      // row 2^31 - 301 lies in the third tile from the end
   EXPECT_EQ(says.uncovered[1].begin, 61);  // which the first range does not cover

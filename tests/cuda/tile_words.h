@@ -21,12 +21,12 @@ inline std::vector<std::uint32_t> words_of(const RunLists& lists, std::int64_t c
 }
 
 inline std::vector<std::uint32_t> row_words_of(const TileSchedule& schedule) {
-  const cuda::TileCounts tiles(schedule.mask_shape(), schedule.tile());
+  const cuda::TileGrid tiles(schedule.mask_shape(), schedule.tile());
   return words_of(schedule.rows(), std::int64_t{tiles.lists} * tiles.rows, tiles.column_words());
 }
 
 inline std::vector<std::uint32_t> column_words_of(const TileSchedule& schedule) {
-  const cuda::TileCounts tiles(schedule.mask_shape(), schedule.tile());
+  const cuda::TileGrid tiles(schedule.mask_shape(), schedule.tile());
   return words_of(schedule.columns(), std::int64_t{tiles.lists} * tiles.columns, tiles.row_words());
 }
 

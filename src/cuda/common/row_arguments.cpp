@@ -23,7 +23,7 @@ int heads_in_section(const Problem& problem) {
 
 TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   const MaskShape& mask = PlanAccess::device(plan).mask.shape;
-  const TileCounts counts(mask, map.tile);
+  const TileGrid counts(mask, map.tile);
   const bool by_rows = map.side == MapSide::rows;
   TileMapView view{};
   view.tiles = map.words;

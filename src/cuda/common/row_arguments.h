@@ -26,17 +26,17 @@ struct TileMapView {
 };
 
 /// A call over tiles of two shapes launches both, since only the device knows how many tiles each visits. Every block
-/// reads the counts, and those of one launch return at once. The finer tiles do the work where
-/// visited_finer < limit · visited + allowance.
+/// reads the counts, and those of one launch return at once. The small tiles do the work where
+/// visited_small < limit · visited + allowance.
 struct TileChoice {
-  const std::uint32_t *visited, *visited_finer;  // of DeviceMap; visited_finer is null where there is one launch
+  const std::uint32_t *visited, *visited_small;  // of DeviceMap; visited_small is null where there is one launch
   float limit, allowance;                        // `limit` is 0 where `visited` is null
-  bool finer;                                    // whether this launch is that of the finer tiles
+  bool small;                                    // whether this launch is that of the small tiles
 
   __device__ bool has_the_work() const {
-    if (visited_finer == nullptr) return true;
+    if (visited_small == nullptr) return true;
     const float of_others = visited == nullptr ? 0 : static_cast<float>(*visited);
-    return finer == (static_cast<float>(*visited_finer) < limit * of_others + allowance);
+    return small == (static_cast<float>(*visited_small) < limit * of_others + allowance);
   }
 };
 

@@ -304,7 +304,7 @@ std::size_t cell_entries(const MaskShape& mask) {
   return static_cast<std::size_t>(grid.cell_lists()) * static_cast<std::size_t>(grid.entries());
 }
 
-std::size_t granule_words(const MaskShape& mask) { return TileCounts(mask, kGranule).by_row_words(); }
+std::size_t granule_words(const MaskShape& mask) { return TileGrid(mask, kGranule).by_row_words(); }
 
 void pack_cells(const DeviceDenseMask& mask, const BitStorage& out, cudaStream_t stream) {
   if (is_aligned(mask)) {

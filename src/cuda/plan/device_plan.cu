@@ -47,7 +47,7 @@ struct HostCells {
 };
 
 std::size_t words_of(const MapRequest& map, const MaskShape& mask) {
-  const cuda::TileCounts tiles(mask, map.tile);
+  const cuda::TileGrid tiles(mask, map.tile);
   return map.side == MapSide::rows ? tiles.by_row_words() : tiles.by_column_words();
 }
 
@@ -92,7 +92,7 @@ struct Layout {
   /// Together, so that one call of the driver clears them.
   void take_zeros(const MaskShape& mask) {
     const auto count_of = [&](const PlannedMap& map) {
-      const int rows = map.request.spans ? cuda::TileCounts(mask, map.request.tile).rows : 0;
+      const int rows = map.request.spans ? cuda::TileGrid(mask, map.request.tile).rows : 0;
       return std::pair<std::size_t, int>(map.made && map.request.counted ? 1 : 0, map.made ? rows : 0);
     };
     for (const PlannedMap& map : maps) {
@@ -258,7 +258,7 @@ class Filler {
   cudaStream_t stream_;
 };
 
-cuda::KeptBlocks blocks_of(const HostMask& mask, const Layout& layout) {
+cuda::BlockView blocks_of(const HostMask& mask, const Layout& layout) {
   if (mask.lowered.blocks() == nullptr) return {};
   const BlockMap& map = *mask.lowered.blocks();
   const MaskShape& shape = map.shape();
@@ -271,8 +271,8 @@ cuda::KeptBlocks blocks_of(const HostMask& mask, const Layout& layout) {
           .block = static_cast<int>(map.block())};
 }
 
-cuda::KeptBlocks blocks_of(const DeviceRowIndices& rows, const Layout&) {
-  const cuda::TileCounts blocks(rows.shape, {DeviceBlockMap::kBlock, DeviceBlockMap::kBlock});
+cuda::BlockView blocks_of(const DeviceRowIndices& rows, const Layout&) {
+  const cuda::TileGrid blocks(rows.shape, {DeviceBlockMap::kBlock, DeviceBlockMap::kBlock});
   return {.keep = rows.blocks.keep,
           .wide = true,
           .batch = static_cast<int>(rows.blocks.batch),
@@ -283,7 +283,7 @@ cuda::KeptBlocks blocks_of(const DeviceRowIndices& rows, const Layout&) {
 }
 
 template <class AllCells>
-cuda::KeptBlocks blocks_of(const AllCells&, const Layout&) {
+cuda::BlockView blocks_of(const AllCells&, const Layout&) {
   return {};
 }
 
@@ -321,7 +321,7 @@ void classify(const Source& source, const MaskShape& shape, const Layout& layout
   }
   for (const PlannedMap& map : layout.maps)
     if (map.spans.from != nullptr)
-      cuda::find_row_spans(map.words, cuda::TileCounts(shape, map.request.tile), map.spans, stream);
+      cuda::find_row_spans(map.words, cuda::TileGrid(shape, map.request.tile), map.spans, stream);
 }
 
 /// What kernels find in the layout.

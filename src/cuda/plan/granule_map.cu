@@ -62,7 +62,7 @@ void make_tile_map(const std::uint32_t* granules, const MaskShape& mask, TileSha
   if (tile.rows % kGranule.rows != 0 || tile.columns % kGranule.columns != 0)
     throw Error(Status::internal, "plan: tiles of " + std::to_string(tile.rows) + " x " + std::to_string(tile.columns) +
                                       " are no multiple of 64 x 32");
-  const TileCounts tiles(mask, tile), counts(mask, kGranule);
+  const TileGrid tiles(mask, tile), counts(mask, kGranule);
   const TilesOfGranules view{granules,
                              counts.rows,
                              counts.columns,

@@ -132,8 +132,7 @@ __global__ void __launch_bounds__(kThreads) find_spans(MapByColumn by, RowSpans 
 
 }  // namespace
 
-void find_row_spans(const std::uint32_t* by_column, const TileCounts& tiles, const RowSpans& spans,
-                    cudaStream_t stream) {
+void find_row_spans(const std::uint32_t* by_column, const TileGrid& tiles, const RowSpans& spans, cudaStream_t stream) {
   const MapByColumn by{by_column,         tiles.rows,           tiles.columns,
                        tiles.row_words(), tiles.column_words(), tiles.lists * tiles.column_words()};
   if (by.row_words == 0 || by.groups == 0) return;

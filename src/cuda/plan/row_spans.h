@@ -17,7 +17,6 @@ struct RowSpans {
 };
 
 /// From a map by columns, on the stream. All that `spans` points to is 0 before.
-void find_row_spans(const std::uint32_t* by_column, const TileCounts& tiles, const RowSpans& spans,
-                    cudaStream_t stream);
+void find_row_spans(const std::uint32_t* by_column, const TileGrid& tiles, const RowSpans& spans, cudaStream_t stream);
 
 }  // namespace flashmask::cuda

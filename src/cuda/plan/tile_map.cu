@@ -19,7 +19,7 @@ constexpr int kMostTileRows = 256;
 
 struct IntervalsView {
   const std::int32_t* values[4];
-  KeptBlocks blocks;
+  BlockView blocks;
   int heads, rows, columns;
 };
 
@@ -28,10 +28,10 @@ struct Job {
   TileMaps maps;
   int tile_rows, tile_columns;
   int row_tiles, column_tiles, row_words, column_words;
-  int words, stretches;  // of a block, and of a column of tiles
-  int first_block;       // of those of a list
+  int words, slices;  // of a block, and of a column of tiles
+  int first_block;    // of those of a list
 
-  int blocks() const { return column_words * stretches; }
+  int blocks() const { return column_words * slices; }
 };
 
 /// The blocks of a list follow each other, whatever they make, so that its columns are still in the cache.
@@ -58,9 +58,9 @@ struct Share {
     first_word = block / job.column_words * job.words;
     words = min(job.words, job.row_words - first_word);
   }
-  __device__ Stretch stretch(int rows) const {
+  __device__ TileSlice slice(int rows) const {
     const int first_tile = first_word * 32;
-    return Stretch(first_tile, min(words * 32, job.row_tiles - first_tile), job.tile_rows, rows);
+    return TileSlice(first_tile, min(words * 32, job.row_tiles - first_tile), job.tile_rows, rows);
   }
 };
 
@@ -105,12 +105,12 @@ __device__ void mark_columns(const IntervalsView& mask, const Share& share, cons
   const int first_column = share.column_word * kTiles * tile_columns;
   const int columns = min(kTiles * tile_columns, mask.columns - first_column);
   const std::int64_t begin = static_cast<std::int64_t>(share.list) * mask.columns + first_column;
-  const Stretch stretch = share.stretch(mask.rows);
+  const TileSlice slice = share.slice(mask.rows);
   for (int i = threadIdx.x; i - lane < columns; i += kThreads) {
     ColumnTiles says{};
     if (i < columns)
-      says = stretch.of(mask.values[0][begin + i], mask.values[1][begin + i], mask.values[2][begin + i],
-                        mask.values[3][begin + i]);
+      says = slice.of(mask.values[0][begin + i], mask.values[1][begin + i], mask.values[2][begin + i],
+                      mask.values[3][begin + i]);
     const int tile = i / tile_columns;
     const SharedWords touched{counts.bits_of(tile, 0), counts.changes_of(tile), share.words, 1};
     const SharedWords uncovered{counts.bits_of(tile, 1), counts.changes_of(tile), share.words, Counts::kUncovered};
@@ -131,7 +131,7 @@ __device__ int sum_before(int value) {
 /// Those of 32 row tiles whose block of scores is kept.
 __device__ std::uint32_t kept_tiles(const IntervalsView& mask, const Share& share, int column_tile, int word,
                                     std::uint32_t tiles) {
-  const KeptBlocks& blocks = mask.blocks;
+  const BlockView& blocks = mask.blocks;
   if (blocks.keep == nullptr) return tiles;
   const int batch = blocks.batch == 1 ? 0 : share.list / mask.heads;
   const int head = blocks.heads == 1 ? 0 : share.list % mask.heads;
@@ -179,7 +179,7 @@ __device__ void settle(const IntervalsView& mask, const Share& share, const Coun
 }
 
 /// A warp turns 32 × 32 tiles, partial ones and full ones, and counts them.
-__device__ void turn(const Share& share, const Counts& counts) {
+__device__ void transpose_tiles(const Share& share, const Counts& counts) {
   const Job& job = share.job;
   const int lane = threadIdx.x % 32;
   int visited = 0;
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 2) classify(IntervalsView mask, Jobs
   __syncthreads();
   settle(mask, share, counts);
   __syncthreads();
-  if (share.job.maps.by_row != nullptr) turn(share, counts);
+  if (share.job.maps.by_row != nullptr) transpose_tiles(share, counts);
 }
 
 Job job_of(const TiledMaps& made, const MaskShape& mask) {
@@ -217,7 +217,7 @@ Job job_of(const TiledMaps& made, const MaskShape& mask) {
     throw Error(Status::internal, "plan: tiles of " + std::to_string(tile.rows) + " x " + std::to_string(tile.columns) +
                                       " have more than " + std::to_string(kMostTileRows) +
                                       " rows, or columns that are no multiple of 32");
-  const TileCounts tiles(mask, tile);
+  const TileGrid tiles(mask, tile);
   const std::int64_t columns = std::int64_t{tiles.lists} * tiles.column_words();
   int words = std::min(kMostWords, tiles.row_words());
   while (words > 1 && columns * divide_up(tiles.row_words(), words) < kEnoughBlocks) words /= 2;
@@ -235,12 +235,12 @@ Job job_of(const TiledMaps& made, const MaskShape& mask) {
 
 }  // namespace
 
-TileCounts::TileCounts(const MaskShape& mask, TileShape tile)
+TileGrid::TileGrid(const MaskShape& mask, TileShape tile)
     : lists(static_cast<int>(mask.batch * mask.heads)),
       rows(divide_up(static_cast<int>(mask.rows), tile.rows)),
       columns(divide_up(static_cast<int>(mask.columns), tile.columns)) {}
 
-void make_tile_maps(const std::int32_t* const (&intervals)[4], const KeptBlocks& blocks, const MaskShape& mask,
+void make_tile_maps(const std::int32_t* const (&intervals)[4], const BlockView& blocks, const MaskShape& mask,
                     std::span<const TiledMaps> made, cudaStream_t stream) {
   if (mask.batch * mask.heads * mask.rows * mask.columns == 0) return;
   const IntervalsView view{{intervals[0], intervals[1], intervals[2], intervals[3]},

@@ -14,10 +14,10 @@
 /// as many of full ones; bit t of word w is column tile 32 w + t. A tile in neither is skipped.
 namespace flashmask::cuda {
 
-struct TileCounts {
+struct TileGrid {
   int lists, rows, columns;  ///< lists: batch · heads of the mask
 
-  TileCounts(const MaskShape& mask, TileShape tile);
+  TileGrid(const MaskShape& mask, TileShape tile);
   int row_words() const { return (rows + 31) / 32; }
   int column_words() const { return (columns + 31) / 32; }
   /// Of the map by rows of tiles, and of its transpose.
@@ -26,7 +26,7 @@ struct TileCounts {
 };
 
 /// Which blocks of scores of a mask are kept, in the memory of the device. No tile lies in two blocks.
-struct KeptBlocks {
+struct BlockView {
   const void* keep;  ///< [batch, heads, rows, columns] of blocks, not 0 = keep; nullptr: all are
   bool wide;         ///< 32-bit integers instead of bytes
   int batch, heads, rows, columns;
@@ -52,7 +52,7 @@ inline constexpr int kMostMaps = 5;
 /// Fills maps by counting (docs/flow.md), on the stream: equal to schedule() tile by tile. intervals: first begin,
 /// first end, second begin, second end, [lists, columns] each, in IntervalMask's normal form; tiles of blocks that are
 /// not kept are skipped. At most kMostMaps.
-void make_tile_maps(const std::int32_t* const (&intervals)[4], const KeptBlocks& blocks, const MaskShape& mask,
+void make_tile_maps(const std::int32_t* const (&intervals)[4], const BlockView& blocks, const MaskShape& mask,
                     std::span<const TiledMaps> made, cudaStream_t stream);
 
 }  // namespace flashmask::cuda

@@ -19,13 +19,13 @@ struct ColumnTiles {
 
 /// Neighbouring tiles of a column of tiles. A mask's last tile is as long as the others, and a range that ends with the
 /// mask ends with that tile.
-struct Stretch {
+struct TileSlice {
   std::uint32_t first_row, tiles, tile_rows;
   std::uint32_t mask_rows, mask_end;  ///< the mask's rows, and those of its tiles
   std::uint32_t inverse;              ///< 2^32 / tile_rows, rounded up
 
-  __host__ __device__ Stretch(std::uint32_t first_tile, std::uint32_t tile_count, std::uint32_t rows_of_tile,
-                              std::uint32_t rows)
+  __host__ __device__ TileSlice(std::uint32_t first_tile, std::uint32_t tile_count, std::uint32_t rows_of_tile,
+                                std::uint32_t rows)
       : first_row(first_tile * rows_of_tile),
         tiles(tile_count),
         tile_rows(rows_of_tile),
@@ -40,7 +40,7 @@ struct Stretch {
     const int all = static_cast<int>(tiles);
     if (above.begin >= above.end) above = {0, 0};
     if (below.begin >= below.end) below = {all, all};
-    // Where a range has no rows here, both of its ends are the same end of the stretch: no tile.
+    // Where a range has no rows here, both of its ends are the same end of the slice: no tile.
     return {{{first.down, first_end.up}, {second.down, second_end.up}},
             {{0, above.begin}, {above.end, below.begin}, {below.end, all}}};
   }
@@ -56,7 +56,7 @@ struct Stretch {
     const std::uint32_t of_tiles = static_cast<std::uint32_t>(row) == mask_rows ? mask_end : row;
     const std::uint32_t past = of_tiles <= first_row ? 0 : of_tiles - first_row;
     const std::uint32_t at = past < tiles * tile_rows ? past : tiles * tile_rows;
-    // Exact while rows in a stretch times rows of a tile stay below 2^32.
+    // Exact while rows in a slice times rows of a tile stay below 2^32.
     const auto down = static_cast<std::uint32_t>(std::uint64_t{at} * inverse >> 32);
     return {static_cast<int>(down), static_cast<int>(down + (down * tile_rows != at ? 1 : 0))};
   }

@@ -39,12 +39,8 @@ int heads_in_section(const Problem& problem) {
       std::clamp<std::int64_t>(heads, 1, std::max<std::int64_t>(problem.batch * problem.kv_heads, 1)));
 }
 
-template <class Shape>
-ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                             const TileChoice& choice, int* next_item) {
-  const Problem& problem = plan.problem();
-  const DevicePlan& on_device = PlanAccess::device(plan);
-  ColumnArguments arguments{};
+/// Where the gradients go.
+void set_outputs(ColumnArguments& arguments, const BackwardTensors& tensors) {
   arguments.grad_q = tensors.grad_q.data;
   arguments.grad_q_batch = tensors.grad_q.strides[0];
   arguments.grad_q_row = tensors.grad_q.strides[1];
@@ -57,6 +53,15 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
   arguments.grad_v_batch = tensors.grad_v.strides[0];
   arguments.grad_v_row = tensors.grad_v.strides[1];
   arguments.grad_v_head = tensors.grad_v.strides[2];
+}
+
+template <class Shape>
+ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                             const TileChoice& choice, int* next_item) {
+  const Problem& problem = plan.problem();
+  const DevicePlan& on_device = PlanAccess::device(plan);
+  ColumnArguments arguments{};
+  set_outputs(arguments, tensors);
   arguments.statistics = workspace.rows;
   arguments.lse = lse_view(problem, tensors);
   arguments.query_sums = workspace.query_sums;
@@ -78,9 +83,9 @@ ColumnArguments arguments_of(const Plan& plan, const BackwardTensors& tensors, c
                     static_cast<int>(workspace.rows.padded / Shape::kRows)};
   if constexpr (Shape::kLeavesOut) {
     static_assert(kFusedTile.rows == Shape::kRows && kFusedTile.columns * Shape::kGroups == Shape::kColumns);
-    const DeviceMap* const finer = on_device.find(kFusedTile, MapSide::columns);
-    if (finer != nullptr && finer->words != nullptr && !arguments.map.visit_all)
-      arguments.halves = map_view(*finer, plan);
+    const DeviceMap* const small = on_device.find(kFusedTile, MapSide::columns);
+    if (small != nullptr && small->words != nullptr && !arguments.map.visit_all)
+      arguments.halves = map_view(*small, plan);
   }
   const bool knows_visits = !arguments.map.visit_all && arguments.map.inner_tiles > 0;
   arguments.visits = {knows_visits ? map.spans : DeviceRowSpans{}, arguments.map.inner_tiles,
@@ -161,8 +166,8 @@ class Row final : public KernelRow<BackwardKernel> {
       const DeviceMap& rows = made.map(query_gradient_tile(Shape::kHeadDim), MapSide::rows);
       launch_query_gradient<Shape::kForm>(plan, tensors, rows, choice, workspace, Shape::kHeadDim, ++next_item, stream);
     }
-    if (choice.visited_finer == nullptr) return;
-    choice.finer = true;
+    if (choice.visited_small == nullptr) return;
+    choice.small = true;
     if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
     launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
                                map_view(made.map(kFusedTile, MapSide::columns), plan), choice, workspace, ++next_item,

@@ -76,55 +76,55 @@ class FixedRow final : public Row<Shape> {
   }
 };
 
-/// When finer tiles take less time. Larger ones multiply faster where rows are long.
-struct FinerTiles {
+/// When small tiles take less time. Larger ones multiply faster where rows are long.
+struct SmallTiles {
   float area;     // they may cover at most this share of the scores that the larger ones cover,
   float per_row;  // and be this many more for each row tile of the larger ones
 };
 
-template <class Shape, class Finer>
+template <class Shape, class Small>
 class ChoosingRow final : public Row<Shape> {
  public:
-  explicit ChoosingRow(const FinerTiles& when)
-      : Row<Shape>(tile_name<Shape>() + "+" + tile_name<Finer>()),
-        limit_(when.area * Shape::kRows * Shape::kColumns / (Finer::kRows * Finer::kColumns)),
+  explicit ChoosingRow(const SmallTiles& when)
+      : Row<Shape>(tile_name<Shape>() + "+" + tile_name<Small>()),
+        limit_(when.area * Shape::kRows * Shape::kColumns / (Small::kRows * Small::kColumns)),
         per_row_(when.per_row) {}
 
   std::vector<MapRequest> maps() const override {
     return {{.tile = kTile<Shape>, .side = MapSide::rows, .counted = true},
-            {.tile = kTile<Finer>, .side = MapSide::rows, .counted = true, .most_bytes = kMostChoiceBytes}};
+            {.tile = kTile<Small>, .side = MapSide::rows, .counted = true, .most_bytes = kMostChoiceBytes}};
   }
 
  private:
   void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
                   cudaStream_t stream) const override {
     const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
-    const DeviceMap& finer = PlanAccess::device(plan).map(kTile<Finer>, MapSide::rows);
+    const DeviceMap& small = PlanAccess::device(plan).map(kTile<Small>, MapSide::rows);
     ForwardArguments arguments = arguments_of(plan, map, tensors, next_items);
-    TileChoice choice{map.visited, finer.visited, limit_,
+    TileChoice choice{map.visited, small.visited, limit_,
                       per_row_ * static_cast<float>(arguments.map.all_outer_tiles()), false};
     arguments.choice = choice;
     attend<Shape>(arguments, tensors, stream);
-    if (finer.visited == nullptr) return;
-    choice.finer = true;
-    arguments = arguments_of(plan, finer, tensors, next_items + 1);
+    if (small.visited == nullptr) return;
+    choice.small = true;
+    arguments = arguments_of(plan, small, tensors, next_items + 1);
     arguments.choice = choice;
-    attend<Finer>(arguments, tensors, stream);
+    attend<Small>(arguments, tensors, stream);
   }
 
   float limit_, per_row_;
 };
 
 /// A head dim's kernels: the row that chooses, then each kernel alone, to be asked for by name.
-template <class Shape, class Finer>
-void add_choosing_rows(KernelRows& rows, const FinerTiles& when) {
-  rows.push_back(std::make_unique<ChoosingRow<Shape, Finer>>(when));
+template <class Shape, class Small>
+void add_choosing_rows(KernelRows& rows, const SmallTiles& when) {
+  rows.push_back(std::make_unique<ChoosingRow<Shape, Small>>(when));
   rows.push_back(std::make_unique<FixedRow<Shape>>());
-  rows.push_back(std::make_unique<FixedRow<Finer>>());
+  rows.push_back(std::make_unique<FixedRow<Small>>());
 }
 
 /// Ping-pong pays where exponentials take as long as products. Registers: what ptxas needs for no spills, builders
-/// included. FinerTiles: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
+/// included. SmallTiles: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
 template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
   add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::ping_pong>,

@@ -30,7 +30,7 @@ class Scheduler {
   /// Where they have, all heads of a batch entry run side by side, as their rows lie in memory.
   __device__ __forceinline__ bool has_few_tiles() const {
     const TileChoice& choice = arguments_.choice;
-    const std::uint32_t* const visited = choice.finer ? choice.visited_finer : choice.visited;
+    const std::uint32_t* const visited = choice.small ? choice.visited_small : choice.visited;
     return visited != nullptr && *visited <= kFewTiles * arguments_.map.all_outer_tiles();
   }
 
