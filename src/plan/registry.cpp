@@ -1,9 +1,9 @@
 #include "plan/registry.h"
 
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
-#include <limits>
 
 #include "flashmask/error.h"
 
@@ -35,22 +35,15 @@ std::string size_refusal(const KernelInfo& info, const Problem& problem) {
          "); it takes up to (" + std::to_string(info.head_dim) + ", " + std::to_string(info.value_dim) + ")";
 }
 
-std::vector<Feature> listed(Features features) {
-  std::vector<Feature> all;
-  for (int i = 0; i < std::numeric_limits<std::uint32_t>::digits; ++i)
-    if (features.has(static_cast<Feature>(i))) all.push_back(static_cast<Feature>(i));
-  return all;
-}
-
 Features all_needed(const KernelRequest& request) { return required(request.problem) | request.needed; }
 
 std::string feature_refusal(const KernelInfo& info, Features needed) {
-  for (const Feature feature : listed(needed))
-    if (!info.features.has(feature)) return "it has no " + to_string(feature);
-  return "";
+  const std::uint32_t missing = needed.bits() & ~info.features.bits();
+  return missing == 0 ? "" : "it has no " + to_string(static_cast<Feature>(std::countr_zero(missing)));
 }
 
 std::string block_refusal(const Kernel& kernel, std::int64_t block) {
+  if (block == 0) return "";
   std::vector<TileShape> tiles = {kernel.info().tile};
   for (const MapRequest& map : kernel.maps()) tiles.push_back(map.tile);
   for (const TileShape tile : tiles)
@@ -116,7 +109,8 @@ const Kernel* find_kernel(const KernelRequest& request) {
 std::string no_kernel(const KernelRequest& request) {
   const std::string prefix = prefix_of(request);
   std::string features;
-  for (const Feature feature : listed(all_needed(request))) features += ", " + to_string(feature);
+  for (std::uint32_t bits = all_needed(request).bits(); bits != 0; bits &= bits - 1)
+    features += ", " + to_string(static_cast<Feature>(std::countr_zero(bits)));
   return "no " + to_string(request.direction) + " kernel for " + to_string(request.problem.dtype) + " on " +
          to_string(request.problem.device) + " with a mask of " + to_string(request.form) + features +
          (prefix.empty() ? "" : " named \"" + prefix + "…\"") + ":" + candidates_text(request, prefix);
