@@ -8,6 +8,7 @@
 
 #include "flashmask/export.h"
 #include "flashmask/mask.h"
+#include "flashmask/span.h"
 
 /// Builders take the numbers a person has (lengths, windows, parents) and give a Mask. Lengths are in tokens.
 /// `tokens` is the sequence length; what lies past the documents is padding: nobody sees it and it sees nothing.
@@ -65,11 +66,7 @@ FLASHMASK_API Mask prefix_lm_document(Lengths documents, Lengths prefixes, std::
 /// 9: one sequence whose first `prefix` tokens are visible to all.
 FLASHMASK_API Mask prefix_lm_causal(std::int64_t tokens, std::int64_t prefix);
 
-/// Half-open range of tokens.
-struct Span {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
+using flashmask::Span;
 
 /// 10: causal, without the scores inside dropped segments: their tokens see what lies before the segment only, and
 /// later tokens see them. Segments are disjoint, in any order.

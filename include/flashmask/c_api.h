@@ -195,6 +195,10 @@ FLASHMASK_API flashmask_status flashmask_mask_scfa_qk_sparse(const uint8_t* kept
 /// What `mask` shows but for the given rows, which see nothing. The mask stays the caller's.
 FLASHMASK_API flashmask_status flashmask_mask_drop_queries(const flashmask_mask* mask, const int64_t* rows,
                                                            int64_t count, flashmask_mask** result);
+/// The mask between some of its rows, disjoint and ascending, and some of its columns, disjoint and in any order.
+FLASHMASK_API flashmask_status flashmask_mask_slice(const flashmask_mask* mask, const flashmask_span* rows,
+                                                    int64_t row_spans, const flashmask_span* columns,
+                                                    int64_t column_spans, flashmask_mask** result);
 
 enum flashmask_tree_sight { FLASHMASK_TREE_ANCESTORS = 0, FLASHMASK_TREE_PARENT = 1 };
 

@@ -23,6 +23,8 @@
 #include "flashmask/reference.h"
 #include "flashmask/reorder.h"
 #include "flashmask/schedule.h"
+#include "flashmask/slice.h"
+#include "flashmask/span.h"
 #include "flashmask/startend_row_indices.h"
 #include "flashmask/tensor.h"
 #include "flashmask/tile.h"

@@ -13,7 +13,7 @@ import numpy as np
 from flashmask._abi import structs as s
 from flashmask._abi.header import HEADER_BYTES, Options, header, read_header
 from flashmask._abi.library import call, create, library
-from flashmask._arguments import boolean, integer, integers, length, pointer
+from flashmask._arguments import boolean, integer, integers, length, pairs, pointer, structs
 from flashmask._explain import FORMS, Explanation, explain, percent
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from flashmask._arguments import Integers
+    from flashmask._arguments import Integers, Pairs
     from flashmask._reordering import Reordering
 
 
@@ -284,6 +284,24 @@ class Mask:
         from flashmask._reordering import reorder
 
         return reorder(self, tile)
+
+    def slice(self, rows: Pairs, columns: Pairs) -> Mask:
+        """The mask between some of its rows and columns, such as those that one of several GPUs holds.
+
+        `rows` and `columns` [count, 2] are half-open (begin, end): rows disjoint and ascending, columns disjoint in any
+        order. Batch and heads stay. Causality is that of the tokens in the whole mask, not of their new places.
+        """
+        given_rows, given_columns = pairs("rows", rows), pairs("columns", columns)
+        return Mask(
+            create(
+                "mask_slice",
+                self._handle,
+                structs(given_rows, s.Span),
+                len(given_rows),
+                structs(given_columns, s.Span),
+                len(given_columns),
+            )
+        )
 
     def drop_queries(self, rows: Integers) -> Mask:
         """The mask without the given `rows` [count], which then see nothing."""

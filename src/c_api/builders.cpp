@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "c_api/sized_struct.h"
+#include "flashmask/slice.h"
 
 namespace masks = flashmask::masks;
 using flashmask::c_api::array;
@@ -32,8 +33,8 @@ std::optional<std::int64_t> limit(std::int64_t side) {
   return side == -1 ? std::nullopt : std::optional<std::int64_t>(side);
 }
 
-std::vector<masks::Span> to_spans(std::span<const flashmask_span> spans) {
-  std::vector<masks::Span> result;
+std::vector<flashmask::Span> to_spans(std::span<const flashmask_span> spans) {
+  std::vector<flashmask::Span> result;
   result.reserve(spans.size());
   for (const flashmask_span& span : spans) result.push_back({span.begin, span.end});
   return result;
@@ -239,6 +240,14 @@ flashmask_status flashmask_mask_scfa_qk_sparse(const uint8_t* kept_queries, cons
 flashmask_status flashmask_mask_drop_queries(const flashmask_mask* mask, const int64_t* rows, int64_t count,
                                              flashmask_mask** result) {
   return hand_out(result, [&] { return masks::drop_queries(require(mask, "mask").mask, array(rows, count, "rows")); });
+}
+
+flashmask_status flashmask_mask_slice(const flashmask_mask* mask, const flashmask_span* rows, int64_t row_spans,
+                                      const flashmask_span* columns, int64_t column_spans, flashmask_mask** result) {
+  return hand_out(result, [&] {
+    return slice(require(mask, "mask").mask, to_spans(array(rows, row_spans, "rows")),
+                 to_spans(array(columns, column_spans, "columns")));
+  });
 }
 
 flashmask_status flashmask_mask_tree_in_order(const int64_t* parents, int64_t count, int64_t tokens, int64_t prefix,

@@ -16,10 +16,24 @@ void CellRowBuilder::show(std::int64_t row, std::int64_t begin, std::int64_t end
   end = std::min(end, columns_);
   if (begin >= end) return;
   for (std::int64_t cell = begin / kCellSize; cell * kCellSize < end; ++cell) {
-    words_[static_cast<std::size_t>(cell * kCellSize + row)] |=
-        range_bits(begin - cell * kCellSize, end - cell * kCellSize);
-    touched_.insert(static_cast<std::uint32_t>(cell));
+    show_word(row, cell, range_bits(begin - cell * kCellSize, end - cell * kCellSize));
   }
+}
+
+void CellRowBuilder::show_bits(std::int64_t row, std::int64_t begin, std::uint64_t bits) {
+  if (begin < 0) {
+    bits >>= -begin;
+    begin = 0;
+  }
+  const std::int64_t shift = begin % kCellSize;
+  show_word(row, begin / kCellSize, bits << shift);
+  if (shift != 0) show_word(row, begin / kCellSize + 1, bits >> (kCellSize - shift));
+}
+
+void CellRowBuilder::show_word(std::int64_t row, std::int64_t cell, std::uint64_t word) {
+  if (word == 0) return;
+  words_[static_cast<std::size_t>(cell * kCellSize + row)] |= word;
+  touched_.insert(static_cast<std::uint32_t>(cell));
 }
 
 void CellRowBuilder::drain(std::int64_t rows, CellRows& out) {

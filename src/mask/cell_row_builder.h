@@ -20,11 +20,16 @@ class CellRowBuilder {
     words_[static_cast<std::size_t>(column / BitMask::kCell * BitMask::kCell + row)] |= 1ULL << column % BitMask::kCell;
     touched_.insert(static_cast<std::uint32_t>(column / BitMask::kCell));
   }
+  /// Row `row` sees column `begin` + b for every bit b of a word; those all lie inside the mask, though `begin` may
+  /// not.
+  void show_bits(std::int64_t row, std::int64_t begin, std::uint64_t bits);
 
   /// Adds what was shown in `rows` rows, and starts anew.
   void drain(std::int64_t rows, CellRows& out);
 
  private:
+  void show_word(std::int64_t row, std::int64_t cell, std::uint64_t word);
+
   std::int64_t columns_;
   std::vector<std::uint64_t> words_;  ///< [cells][64]
   ChangedTiles touched_;

@@ -9,6 +9,7 @@
 #include "flashmask/builders.h"
 #include "flashmask/draw.h"
 #include "flashmask/explain.h"
+#include "flashmask/slice.h"
 #include "flashmask/startend_row_indices.h"
 
 namespace flashmask::c_api {
@@ -161,6 +162,16 @@ TEST(MaskBuilders, DropQueriesOfAMask) {
   const MaskHandle causal = make(flashmask_mask_causal, 8, 8);
   expect_same(make(flashmask_mask_drop_queries, causal.get(), rows.data(), 2),
               masks::drop_queries(masks::causal(8, 8), rows));
+}
+
+TEST(Masks, AreSliced) {
+  const MaskHandle causal = make(flashmask_mask_causal, 8, 8);
+  const std::vector<flashmask_span> rows{{4, 8}}, columns{{6, 8}, {0, 3}};
+  expect_same(make(flashmask_mask_slice, causal.get(), rows.data(), 1, columns.data(), 2),
+              slice(masks::causal(8, 8), std::vector<Span>{{4, 8}}, std::vector<Span>{{6, 8}, {0, 3}}));
+  flashmask_mask* mask = nullptr;
+  expect_refused(flashmask_mask_slice(causal.get(), rows.data(), 1, columns.data(), -1, &mask),
+                 FLASHMASK_INVALID_ARGUMENT, "columns");
 }
 
 TEST(MaskBuilders, TakeSpeculationTrees) {

@@ -23,6 +23,18 @@ def random_mask(seed, rows=70, columns=130, density=0.3):
     return masks.from_dense(np.random.default_rng(seed).random((rows, columns)) < density)
 
 
+def test_slice_is_the_scores_of_some_rows_and_columns():
+    mask = masks.causal_document([30, 50, 20])
+    sliced = mask.slice([(10, 40), (90, 100)], [(60, 95), (0, 20)])
+    rows, columns = np.r_[10:40, 90:100], np.r_[60:95, 0:20]
+    assert (sliced.to_dense()[0, 0] == mask.to_dense()[0, 0][np.ix_(rows, columns)]).all()
+    assert mask.slice([(0, 100)], [(0, 100)]) == mask
+    with pytest.raises(ValueError, match=r"rows\[1\] = \[10, 40\) begins before rows\[0\] = \[90, 100\) ends"):
+        mask.slice([(90, 100), (10, 40)], [(0, 100)])
+    with pytest.raises(ValueError, match="rows has 1 dimensions"):
+        mask.slice([10], [(0, 100)])
+
+
 def test_masks_say_what_they_are():
     mask = masks.causal_document([4, 3, 3], 10)
     assert mask.shape == flashmask.MaskShape(batch=1, heads=1, rows=10, columns=10)

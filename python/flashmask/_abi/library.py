@@ -64,6 +64,7 @@ _BUILDERS: dict[str, list[Any]] = {
     "not": [_MASK],
     "from_block_map": [_MAP],
     "and_block_map": [_MASK, _MAP],
+    "slice": [_MASK, POINTER(s.Span), c_int64, POINTER(s.Span), c_int64],
     "stack_batch": [_OUT, c_int64],
     "stack_heads": [_OUT, c_int64],
     "permute": [_MASK, _LENGTHS, _LENGTHS],

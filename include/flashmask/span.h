@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+
+namespace flashmask {
+
+/// Half-open range of tokens.
+struct Span {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  friend bool operator==(const Span&, const Span&) = default;
+};
+
+}  // namespace flashmask

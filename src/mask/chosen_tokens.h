@@ -1,0 +1,50 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "flashmask/span.h"
+
+namespace flashmask {
+
+/// Some tokens of a sequence, as disjoint spans, and their new numbers: 0, 1, … in the order of the spans.
+class ChosenTokens {
+ public:
+  explicit ChosenTokens(std::span<const Span> spans) {
+    for (const Span& span : spans) {
+      if (span.begin == span.end) continue;
+      spans_.push_back(span);
+      first_.push_back(count_);
+      count_ += span.end - span.begin;
+    }
+  }
+
+  std::int64_t count() const { return count_; }
+  std::int64_t spans() const { return std::ssize(spans_); }
+  const Span& span(std::int64_t i) const { return spans_[static_cast<std::size_t>(i)]; }
+  /// The new number of the first token of a span.
+  std::int64_t first(std::int64_t i) const { return first_[static_cast<std::size_t>(i)]; }
+
+  /// The span that holds the token of a new number.
+  std::int64_t span_of(std::int64_t number) const {
+    return std::ranges::upper_bound(first_, number) - first_.begin() - 1;
+  }
+
+  /// Whether every span holds whole blocks: it begins at one, and ends at one or, as the last span, with the sequence.
+  bool holds_whole(std::int64_t block, std::int64_t tokens) const {
+    for (std::int64_t i = 0; i < spans(); ++i) {
+      const bool ends = span(i).end % block == 0 || (i + 1 == spans() && span(i).end == tokens);
+      if (span(i).begin % block != 0 || !ends) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<Span> spans_;
+  std::vector<std::int64_t> first_;
+  std::int64_t count_ = 0;
+};
+
+}  // namespace flashmask
