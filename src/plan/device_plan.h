@@ -64,6 +64,7 @@ struct DeviceMap {
   TileShape tile;
   MapSide side = MapSide::rows;
   const std::uint32_t* words = nullptr;
+  const std::uint32_t* squares = nullptr;  ///< of a map in squares (cuda/plan/map_squares.h); null: it is flat
   const std::uint32_t* visited = nullptr;  ///< how many tiles, where counted: nobody waits to read it here
   DeviceRowSpans spans = {};               ///< null without rows
 };
@@ -95,11 +96,20 @@ struct HostMask {
 using DeviceSource =
     std::variant<const HostMask*, const DeviceRowIndices*, const DeviceDenseMask*, const DevicePackedMask*>;
 
+/// How maps of intervals are kept. Tests lower it.
+struct MapLimits {
+  /// Of a map's words of one batch entry and head of the mask: with more it is made in squares.
+  std::size_t flat_bytes = std::size_t{8} << 20;
+  /// How many squares have words of their own, for each 32 row tiles and for each 32 column tiles.
+  int squares_of_strip = 8;
+};
+
 /// With maps as merged() gives them.
-std::size_t device_plan_bytes(const DeviceSource& source, const std::vector<MapRequest>& maps);
+std::size_t device_plan_bytes(const DeviceSource& source, const std::vector<MapRequest>& maps,
+                              const MapLimits& limits = {});
 
 /// The place has enough memory.
 DevicePlan make_device_plan(const DeviceSource& source, const std::vector<MapRequest>& maps, Device device,
-                            const PlanPlace& place);
+                            const PlanPlace& place, const MapLimits& limits = {});
 
 }  // namespace flashmask

@@ -27,9 +27,12 @@ TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   const bool by_rows = map.side == MapSide::rows;
   TileMapView view{};
   view.tiles = map.words;
+  view.squares = map.squares;
   view.outer_tiles = by_rows ? counts.rows : counts.columns;
   view.inner_tiles = by_rows ? counts.columns : counts.rows;
   view.words = by_rows ? counts.column_words() : counts.row_words();
+  view.lines = view.outer_tiles;
+  if (map.squares != nullptr) view.lines = 32 * (by_rows ? counts.row_words() : counts.column_words());
   view.batch = static_cast<int>(mask.batch);
   view.heads = static_cast<int>(mask.heads);
   view.head_ratio = static_cast<int>(plan.problem().query_heads / mask.heads);

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/common/row_arguments.h"
+#include "cuda/plan/map_squares.h"
 
 namespace flashmask::cuda {
 
@@ -10,19 +12,54 @@ struct VisitedTiles {
   int masked = 0, full = 0;
 };
 
+/// The words of one outer tile in a flat map. Kind 0: partial, 1: full.
+class FlatWords {
+ public:
+  __device__ __forceinline__ FlatWords(const TileMapView& map, int list, int outer_tile)
+      : row_(map.tiles + (static_cast<std::int64_t>(list) * map.outer_tiles + outer_tile) * 2 * map.words) {}
+
+  __device__ __forceinline__ std::uint32_t of(const TileMapView& map, int kind, int word) const {
+    return row_[kind * map.words + word];
+  }
+
+ private:
+  const std::uint32_t* row_;
+};
+
+/// The same in a map that may be in squares (plan/map_squares.h).
+class MapWords {
+ public:
+  __device__ __forceinline__ MapWords(const TileMapView& map, int list, int outer_tile)
+      : line_(list * map.lines + outer_tile) {}
+
+  __device__ __forceinline__ std::uint32_t of(const TileMapView& map, std::uint32_t kind, std::uint32_t word) const {
+    std::uint32_t line = line_;
+    asm volatile("" : "+r"(line));  // so that no address is kept: some producers have 24 registers
+    const std::uint32_t words = map.words;
+    if (map.squares == nullptr) return map.tiles[std::uint64_t{2 * line + kind} * words + word];
+    const std::uint32_t square = map.squares[std::uint64_t{line / MapSquares::kTiles} * words + word];
+    return square == MapSquares::kSkipped ? 0 : map.tiles[MapSquares::place(square, line, kind)];
+  }
+
+ private:
+  std::uint32_t line_;  // among the outer tiles of all lists
+};
+
 /// The inner tiles that one outer tile visits, as a warp walks them: partial tiles, then full ones, each in ascending
 /// order. A full tile that ends beyond the last key needs bits and is walked with the partial ones; kMayBeRagged:
-/// whether the view can have such tiles.
-template <bool kMayBeRagged = true>
+/// whether the view can have such tiles. kForm: that of the mask; maps of bits are flat.
+template <bool kMayBeRagged = true, MaskForm kForm = MaskForm::intervals>
 struct TileList {
-  const std::uint32_t* row;
+  using Words = std::conditional_t<kForm == MaskForm::bits, FlatWords, MapWords>;
+
   const TileMapView& map;
   int list;
+  Words words;
 
   __device__ __forceinline__ TileList(const TileMapView& view, int batch, int head, int outer_tile)
-      : map(view), list((view.batch == 1 ? 0 : batch) * view.heads + head / view.head_ratio) {
-    row = view.tiles + (static_cast<std::int64_t>(list) * view.outer_tiles + outer_tile) * 2 * view.words;
-  }
+      : map(view),
+        list((view.batch == 1 ? 0 : batch) * view.heads + head / view.head_ratio),
+        words(view, list, outer_tile) {}
 
   __device__ __forceinline__ std::uint32_t tail(int word) const {
     return kMayBeRagged && map.ragged && word == map.words - 1 ? 1U << ((map.inner_tiles - 1) % 32) : 0;
@@ -32,10 +69,11 @@ struct TileList {
     return tiles >= 32 ? ~0U : (1U << tiles) - 1;
   }
   __device__ __forceinline__ std::uint32_t masked(int word) const {
-    return row[word] | (row[map.words + word] & tail(word));
+    const std::uint32_t last = tail(word);
+    return marked(0, word) | (last != 0 ? marked(1, word) & last : 0);
   }
-  __device__ __forceinline__ std::uint32_t full(int word) const { return row[map.words + word] & ~tail(word); }
-  __device__ __forceinline__ std::uint32_t visited(int word) const { return row[word] | row[map.words + word]; }
+  __device__ __forceinline__ std::uint32_t full(int word) const { return marked(1, word) & ~tail(word); }
+  __device__ __forceinline__ std::uint32_t visited(int word) const { return marked(0, word) | marked(1, word); }
   __device__ __forceinline__ std::uint32_t skipped(int word) const { return ~visited(word) & existing(word); }
 
   __device__ __forceinline__ VisitedTiles count(int lane) const {
@@ -65,6 +103,8 @@ struct TileList {
   }
 
  private:
+  __device__ __forceinline__ std::uint32_t marked(int kind, int word) const { return words.of(map, kind, word); }
+
   /// Kind 0: partial, 1: full, 2: skipped. One loop over the three, so that the body is compiled once.
   template <class Body>
   __device__ __forceinline__ void walk(int lane, int kinds, const Body& body) const {

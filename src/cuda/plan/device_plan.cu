@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/plan/bit_cells.h"
+#include "cuda/plan/map_squares.h"
 #include "cuda/plan/row_spans.h"
 #include "cuda/plan/tile_map.h"
 #include "cuda/runtime/device.h"
@@ -58,6 +59,11 @@ struct PlannedMap {
   std::uint32_t* visited = nullptr;
   cuda::RowSpans spans{};
   bool made = true;  // also where there is no memory yet
+  bool in_squares = false;
+  std::uint32_t stored = 0;  // of squares, as the others
+  std::uint32_t *numbers = nullptr, *notes = nullptr;
+
+  cuda::SquareMap squares() const { return {request.side, numbers, words, notes, visited, stored}; }
 };
 
 /// How the caller's memory is used; a mask leaves out what it has no use for.
@@ -73,7 +79,8 @@ struct Layout {
   std::size_t zero_count = 0;
   std::size_t bytes;
 
-  Layout(const DeviceSource& source, const std::vector<MapRequest>& requests, void* memory) : pieces_(memory) {
+  Layout(const DeviceSource& source, const std::vector<MapRequest>& requests, const MapLimits& limits, void* memory)
+      : pieces_(memory), limits_(limits) {
     const MaskShape mask = std::visit([this](const auto* from) { return take_mask(*from); }, source);
     for (const MapRequest& request : requests) maps.push_back(take_map(request, mask));
     take_zeros(mask);
@@ -85,8 +92,23 @@ struct Layout {
     PlannedMap map{request};
     const std::size_t words = words_of(request, mask);
     map.made = request.most_bytes == 0 || (words > 0 && words * sizeof(*map.words) <= request.most_bytes);
-    if (map.made) map.words = pieces_.take<std::uint32_t>(words);
+    if (!map.made) return map;
+    const auto lists = static_cast<std::size_t>(std::max<std::int64_t>(mask.batch * mask.heads, 1));
+    if (may_be_in_squares_ && words / lists * sizeof(*map.words) > limits_.flat_bytes) {
+      take_squares(map, mask);
+    } else {
+      map.words = pieces_.take<std::uint32_t>(words);
+    }
     return map;
+  }
+
+  void take_squares(PlannedMap& map, const MaskShape& mask) {
+    const cuda::SquareGrid grid(mask, map.request.tile, limits_.squares_of_strip);
+    map.in_squares = true;
+    map.stored = grid.stored();
+    map.words = pieces_.take<std::uint32_t>(grid.words());
+    map.numbers = pieces_.take<std::uint32_t>(grid.numbers());
+    map.notes = pieces_.take<std::uint32_t>(grid.note_words());
   }
 
   /// Together, so that one call of the driver clears them.
@@ -118,7 +140,7 @@ struct Layout {
       column_order = pieces_.take<std::int64_t>(host.reordering->columns.size());
     }
     if (mask.form() == MaskForm::intervals) {
-      take_intervals(mask.shape());
+      take_intervals(mask.shape(), mask.blocks() != nullptr);
       if (mask.blocks() != nullptr) blocks = pieces_.take<std::uint8_t>(mask.blocks()->memory_bytes());
     } else {
       take_host_cells(mask.bits());
@@ -126,7 +148,7 @@ struct Layout {
     return mask.shape();
   }
   MaskShape take_mask(const DeviceRowIndices& rows) {
-    take_intervals(rows.shape);
+    take_intervals(rows.shape, rows.blocks.keep != nullptr);
     return rows.shape;
   }
   template <class AllCells>
@@ -135,7 +157,9 @@ struct Layout {
     return mask.shape;
   }
 
-  void take_intervals(const MaskShape& mask) {
+  /// Beside a block map, tiles are not all right as partial ones, which squares without room count as.
+  void take_intervals(const MaskShape& mask, bool has_blocks) {
+    may_be_in_squares_ = !has_blocks;
     for (std::int32_t*& array : intervals.values)
       array = pieces_.take<std::int32_t>(static_cast<std::size_t>(mask.batch * mask.heads * mask.columns));
   }
@@ -156,6 +180,8 @@ struct Layout {
   }
 
   Pieces pieces_;
+  MapLimits limits_;
+  bool may_be_in_squares_ = false;
 };
 
 struct Range {
@@ -293,17 +319,27 @@ DeviceMask device_mask(const MaskShape& shape, const Layout& layout) {
       shape, {values[0], values[1], values[2], values[3]}, {layout.bits.words, layout.bits.index, layout.bits.stored}};
 }
 
-/// All maps of a plan; those in tiles of one shape are made together.
+/// All flat maps of a plan; those in tiles of one shape are made together.
 std::vector<cuda::TiledMaps> maps_by_tile(const Layout& layout) {
   std::vector<cuda::TiledMaps> all;
   for (const PlannedMap& map : layout.maps) {
-    if (!map.made) continue;
+    if (!map.made || map.in_squares) continue;
     auto same = std::ranges::find(all, map.request.tile, &cuda::TiledMaps::tile);
     if (same == all.end()) same = all.insert(all.end(), {map.request.tile, {}});
     (map.request.side == MapSide::rows ? same->maps.by_row : same->maps.by_column) = map.words;
     if (map.visited != nullptr) same->maps.visited = map.visited;
   }
   return all;
+}
+
+void find_spans(const PlannedMap& map, const MaskShape& shape, cudaStream_t stream) {
+  if (map.spans.from == nullptr) return;
+  const cuda::TileGrid tiles(shape, map.request.tile);
+  if (map.in_squares) {
+    cuda::find_row_spans(map.squares(), tiles, map.spans, stream);
+  } else {
+    cuda::find_row_spans(map.words, tiles, map.spans, stream);
+  }
 }
 
 template <class Source>
@@ -318,10 +354,12 @@ void classify(const Source& source, const MaskShape& shape, const Layout& layout
   } else {
     const auto& values = layout.intervals.values;
     cuda::make_tile_maps({values[0], values[1], values[2], values[3]}, blocks_of(source, layout), shape, maps, stream);
+    for (const PlannedMap& map : layout.maps)
+      if (map.in_squares)
+        cuda::make_square_map({values[0], values[1], values[2], values[3]}, shape, map.request.tile, map.squares(),
+                              stream);
   }
-  for (const PlannedMap& map : layout.maps)
-    if (map.spans.from != nullptr)
-      cuda::find_row_spans(map.words, cuda::TileGrid(shape, map.request.tile), map.spans, stream);
+  for (const PlannedMap& map : layout.maps) find_spans(map, shape, stream);
 }
 
 /// What kernels find in the layout.
@@ -332,7 +370,7 @@ DevicePlan plan_in(const Layout& layout, const MaskShape& shape) {
   plan.column_order = layout.column_order;
   for (const PlannedMap& map : layout.maps)
     plan.maps.push_back(
-        {map.request.tile, map.request.side, map.words, map.visited, {map.spans.from, map.spans.until}});
+        {map.request.tile, map.request.side, map.words, map.numbers, map.visited, {map.spans.from, map.spans.until}});
   return plan;
 }
 
@@ -344,14 +382,15 @@ const MaskShape& shape_of(const OnDevice& mask) {
 
 }  // namespace
 
-std::size_t device_plan_bytes(const DeviceSource& source, const std::vector<MapRequest>& maps) {
-  return Layout(source, maps, nullptr).bytes;
+std::size_t device_plan_bytes(const DeviceSource& source, const std::vector<MapRequest>& maps,
+                              const MapLimits& limits) {
+  return Layout(source, maps, limits, nullptr).bytes;
 }
 
 DevicePlan make_device_plan(const DeviceSource& source, const std::vector<MapRequest>& maps, Device device,
-                            const PlanPlace& place) {
+                            const PlanPlace& place, const MapLimits& limits) {
   const cuda::CurrentDevice current(device);
-  const Layout layout(source, maps, place.memory);
+  const Layout layout(source, maps, limits, place.memory);
   return std::visit(
       [&](const auto* from) {
         Filler(layout, place.stream).fill(*from);

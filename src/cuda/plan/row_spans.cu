@@ -14,11 +14,21 @@ constexpr int kGroupsAtOnce = 4, kRowsAtOnce = 8;
 constexpr int kMostBlocks = 1024, kMostShares = 128;
 
 /// A map by columns of tiles; a group is 32 columns of one list.
-struct MapByColumn {
-  const std::uint32_t* map;
+struct Columns {
   int row_tiles, column_tiles, row_words, column_words, groups;
 
+  explicit Columns(const TileGrid& tiles)
+      : row_tiles(tiles.rows),
+        column_tiles(tiles.columns),
+        row_words(tiles.row_words()),
+        column_words(tiles.column_words()),
+        groups(tiles.lists * tiles.column_words()) {}
   __device__ int first_column(int group) const { return group % column_words * 32; }
+};
+
+struct FlatMap : Columns {
+  const std::uint32_t* map;
+
   /// Which of 32 row tiles a lane's column of a group visits, partial and full: apart, since whoever joins them waits
   /// for both. None past the last group.
   __device__ uint2 visited(int group, int word) const {
@@ -27,6 +37,21 @@ struct MapByColumn {
     const std::int64_t line = std::int64_t{group / column_words} * column_tiles + column;
     const std::uint32_t* partial = map + line * 2 * row_words + word;
     return {partial[0], partial[row_words]};
+  }
+};
+
+struct MapInSquares : Columns {
+  const std::uint32_t *numbers, *words;
+
+  /// Of the square where a group and a word of rows meet; none past the last group.
+  __device__ std::uint32_t number(int group, int word) const {
+    return group < groups ? numbers[static_cast<std::int64_t>(group) * row_words + word] : MapSquares::kSkipped;
+  }
+  /// As in a flat map.
+  __device__ uint2 visited(std::uint32_t square, int group) const {
+    const std::uint32_t lane = threadIdx.x % 32;
+    if (first_column(group) + static_cast<int>(lane) >= column_tiles) return {};
+    return {words[MapSquares::place(square, lane, 0)], words[MapSquares::place(square, lane, 1)]};
   }
 };
 
@@ -45,8 +70,14 @@ struct Ends {
   }
 };
 
+/// Adds what a word says of a lane's row tile: the columns of a group that visit it.
+__device__ void add_columns(Ends& ends, const Columns& by, int group, std::uint32_t columns) {
+  const int column = by.first_column(group);
+  if (columns != 0) ends.add({by.column_tiles - column - __ffs(columns) + 1, column + 32 - __clz(columns)});
+}
+
 /// Of a lane's row tile of the word, over every so many groups.
-__device__ Ends find_ends(const MapByColumn& by, int word, int first, int step) {
+__device__ Ends find_ends(const FlatMap& by, int word, int first, int step) {
   Ends ends;
   for (int group = first; group < by.groups; group += kGroupsAtOnce * step) {
     uint2 rows[kGroupsAtOnce];
@@ -56,10 +87,21 @@ __device__ Ends find_ends(const MapByColumn& by, int word, int first, int step) 
 #pragma unroll
     for (int i = 0; i < kGroupsAtOnce; ++i) columns[i] = transpose(rows[i].x | rows[i].y);
 #pragma unroll
-    for (int i = 0; i < kGroupsAtOnce; ++i) {
-      const int column = by.first_column(group + i * step);
-      if (columns[i] != 0)
-        ends.add({by.column_tiles - column - __ffs(columns[i]) + 1, column + 32 - __clz(columns[i])});
+    for (int i = 0; i < kGroupsAtOnce; ++i) add_columns(ends, by, group + i * step, columns[i]);
+  }
+  return ends;
+}
+
+/// A lane looks up the number of a group's square, and all lanes look into those that are visited.
+__device__ Ends find_ends(const MapInSquares& by, int word, int first, int step) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  Ends ends;
+  for (int group = first; group < by.groups; group += 32 * step) {
+    const std::uint32_t own = by.number(group + lane * step, word);
+    for (std::uint32_t some = __ballot_sync(kAllLanes, own != MapSquares::kSkipped); some != 0; some &= some - 1) {
+      const int holder = __ffs(some) - 1, at = group + holder * step;
+      const uint2 rows = by.visited(__shfl_sync(kAllLanes, own, holder), at);
+      add_columns(ends, by, at, transpose(rows.x | rows.y));
     }
   }
   return ends;
@@ -84,7 +126,7 @@ __device__ Ends ends_before(Ends own, Ends& all) {
 }
 
 /// Each row tile's end becomes the greatest of those up to it, and its begin the least of those from it on.
-__device__ void accumulate(const MapByColumn& by, const RowSpans& spans) {
+__device__ void accumulate(const Columns& by, const RowSpans& spans) {
   Ends all;
   for (int first = 0; first < by.row_tiles; first += kThreads * kRowsAtOnce) {
     const int own = first + static_cast<int>(threadIdx.x) * kRowsAtOnce;
@@ -110,7 +152,8 @@ __device__ void accumulate(const MapByColumn& by, const RowSpans& spans) {
 
 /// A warp takes a word of row tiles through a share of the groups; its block's others take words that lie beside it
 /// in the cache. The last block to end puts it all together.
-__global__ void __launch_bounds__(kThreads) find_spans(MapByColumn by, RowSpans spans) {
+template <class Map>
+__global__ void __launch_bounds__(kThreads) find_spans(Map by, RowSpans spans) {
   __shared__ bool is_last;
   const int word = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), row_tile = word * 32 + threadIdx.x % 32;
   if (word < by.row_words) {
@@ -130,16 +173,23 @@ __global__ void __launch_bounds__(kThreads) find_spans(MapByColumn by, RowSpans 
   if (is_last) accumulate(by, spans);
 }
 
-}  // namespace
-
-void find_row_spans(const std::uint32_t* by_column, const TileGrid& tiles, const RowSpans& spans, cudaStream_t stream) {
-  const MapByColumn by{by_column,         tiles.rows,           tiles.columns,
-                       tiles.row_words(), tiles.column_words(), tiles.lists * tiles.column_words()};
+template <class Map>
+void launch_find_spans(const Map& by, const RowSpans& spans, cudaStream_t stream) {
   if (by.row_words == 0 || by.groups == 0) return;
   const int blocks = divide_up(by.row_words, kWarps);
   const int shares = std::min({by.groups, kMostShares, std::max(kMostBlocks / blocks, 1)});
   find_spans<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(shares)), kThreads, 0, stream>>>(by, spans);
   check(cudaGetLastError(), "plan: find_spans");
+}
+
+}  // namespace
+
+void find_row_spans(const std::uint32_t* by_column, const TileGrid& tiles, const RowSpans& spans, cudaStream_t stream) {
+  launch_find_spans(FlatMap{Columns(tiles), by_column}, spans, stream);
+}
+
+void find_row_spans(const SquareMap& by_column, const TileGrid& tiles, const RowSpans& spans, cudaStream_t stream) {
+  launch_find_spans(MapInSquares{Columns(tiles), by_column.numbers, by_column.words}, spans, stream);
 }
 
 }  // namespace flashmask::cuda

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/plan/map_squares.h"
 #include "cuda/plan/tile_map.h"
 
 /// Between which column tiles row tiles are visited, whatever the batch entry and head: a kernel that takes columns
@@ -18,5 +19,6 @@ struct RowSpans {
 
 /// From a map by columns, on the stream. All that `spans` points to is 0 before.
 void find_row_spans(const std::uint32_t* by_column, const TileGrid& tiles, const RowSpans& spans, cudaStream_t stream);
+void find_row_spans(const SquareMap& by_column, const TileGrid& tiles, const RowSpans& spans, cudaStream_t stream);
 
 }  // namespace flashmask::cuda

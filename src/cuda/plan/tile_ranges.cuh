@@ -62,6 +62,11 @@ struct TileSlice {
   }
 };
 
+/// The squares of 32 × 32 tiles (map_squares.h) that a range of tiles lies in.
+__host__ __device__ inline TileRange squares_of(TileRange tiles) {
+  return tiles.begin < tiles.end ? TileRange{tiles.begin / 32, (tiles.end + 31) / 32} : TileRange{0, 0};
+}
+
 /// Says which of `count` words of 32 tiles a range fills: words.set(word, bits) for a part of one,
 /// words.change(word, by) where the number of ranges that fill whole words changes. The range is not empty.
 template <class Words>

@@ -8,6 +8,8 @@ namespace flashmask::cuda::sm90 {
 /// filled: for each query head its partial row tiles, then its full ones.
 template <class Shape>
 class ColumnProducer {
+  using List = TileList<false, Shape::kForm>;
+
   /// So many row tiles that their q and gradient of o do not fit in the L2 cache beside the rest.
   static constexpr int kLongTile = 512;
 
@@ -57,8 +59,8 @@ class ColumnProducer {
     return {tile.section, tile.head / arguments_.kv_heads, tile.head % arguments_.kv_heads, tile.tile, 0, 0};
   }
 
-  __device__ __forceinline__ TileList<false> list_of(const ColumnWork& tile, int head) const {
-    return TileList<false>(arguments_.map, tile.batch, head, tile.column_tile);
+  __device__ __forceinline__ List list_of(const ColumnWork& tile, int head) const {
+    return List(arguments_.map, tile.batch, head, tile.column_tile);
   }
 
   __device__ __forceinline__ int count(const ColumnWork& tile) const {
@@ -88,7 +90,7 @@ class ColumnProducer {
     const bool ragged = (tile.column_tile + 1) * Shape::kColumns > arguments_.key_length;
     const int first = tile.kv_head * arguments_.head_ratio;
     for (int head = first; head < first + arguments_.head_ratio; ++head) {
-      const TileList<false> list = list_of(tile, head);
+      const List list = list_of(tile, head);
       list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
         if constexpr (Shape::kSums) await_ready(tile.section, row_tile);
         copy_queries(stage, tile, head, row_tile, list.list, masked || ragged ? 1 : 0);
@@ -144,7 +146,7 @@ class ColumnProducer {
     const bool seen =
         lane() > Shape::kGroups ||
         (lane() > 0 && half < arguments_.halves.outer_tiles &&
-         (TileList<false>(arguments_.halves, work.batch, head, half).visited(row_tile / 32) >> row_tile % 32 & 1) != 0);
+         (List(arguments_.halves, work.batch, head, half).visited(row_tile / 32) >> row_tile % 32 & 1) != 0);
     return static_cast<int>(__ballot_sync(~0U, !seen));
   }
 

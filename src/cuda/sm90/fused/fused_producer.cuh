@@ -62,7 +62,7 @@ class FusedProducer {
 
   /// Posts a step only when the next one is found, because a step says whether it is the last of its sum.
   __device__ __forceinline__ void add_steps(const TileMapView& map, int head) {
-    const TileList<> list(map, next_.batch, head, next_.tile);
+    const TileList<true, Shape::kForm> list(map, next_.batch, head, next_.tile);
     list.for_each_marked_tile(lane(), [&](int other, bool masked) {
       if (next_.visits) post();
       const bool of_rows = next_.sum == Sum::of_rows;

@@ -18,7 +18,7 @@ class BitBuilder {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       if (work.masked_tiles == 0) continue;
       const RowTile& tile = work.tile;
-      const TileList row(arguments_.map, tile.batch, tile.head, tile.row_tile);
+      const TileList<true, Shape::kForm> row(arguments_.map, tile.batch, tile.head, tile.row_tile);
       row.for_each_masked_tile(lane_, [&](int column_tile) {
         if (turn_ == 0) build_in_turn(tile, row.list, column_tile);
         turn_ = turn_ == 0 ? Shape::kBuilderWarps - 1 : turn_ - 1;

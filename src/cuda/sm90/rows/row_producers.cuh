@@ -17,7 +17,8 @@ class Scheduler {
     const int section_heads = has_few_tiles() ? arguments_.query_heads : arguments_.section_heads;
     for (int item = blockIdx.x; item < items; item = next_item()) {
       const RowTile tile(item, arguments_, section_heads);
-      const VisitedTiles count = TileList(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
+      const VisitedTiles count =
+          TileList<true, Shape::kForm>(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
       const Work work{tile, count.masked, count.full};
       publish(work);
       delays_next_ = work.tiles() > kManyTiles;
@@ -110,7 +111,7 @@ class Producer {
     const RowTile& tile = work.tile;
     const int kv_head = tile.head / arguments_.head_ratio;
     int before = -1, left = work.tiles();
-    const TileList row(arguments_.map, tile.batch, tile.head, tile.row_tile);
+    const TileList<true, Shape::kForm> row(arguments_.map, tile.batch, tile.head, tile.row_tile);
     row.for_each_tile(lane_, [&](int column_tile) {
       if (--left == kTilesAhead) release_work(shared_, work_);
       copy_keys(column_tile, kv_head, tile.batch);
