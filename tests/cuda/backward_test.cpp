@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "cuda/kernels_under_test.h"
+#include "cuda/plan_in_memory.h"
 #include "cuda/runtime/status.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
@@ -57,7 +59,7 @@ class Call {
   }
 
   /// grad_q, grad_k and grad_v of `tensors` receive the results.
-  void run(const PlanOptions& options);
+  void run(const PlanOptions& options, const std::optional<MapLimits>& limits = {});
 
   AttentionTensors tensors;
 
@@ -79,11 +81,11 @@ void poison(const TensorView& tensor, cudaStream_t stream) {
 /// A call's tensors and a plan, on the device.
 class CallOnDevice {
  public:
-  CallOnDevice(Call& call, const PlanOptions& options)
+  CallOnDevice(Call& call, const PlanOptions& options, const std::optional<MapLimits>& limits = {})
       : call_(call),
-        memory_(plan_bytes(call.mask_, call.problem_, options)),
-        plan_(plan(call.mask_, call.problem_, {nullptr, memory_.data(), memory_.bytes()}, options)),
-        workspace_bytes_(plan_.workspace_bytes(Direction::backward, 1)),
+        placed_(limits ? check::PlanInMemory(call.mask_, call.problem_, options, *limits)
+                       : check::PlanInMemory(call.mask_, call.problem_, options)),
+        workspace_bytes_(placed_.plan.workspace_bytes(Direction::backward, 1)),
         workspace_(kWorkspaceOffset + workspace_bytes_) {
     cuda::check(cudaDeviceSynchronize(), "plan");
   }
@@ -92,7 +94,7 @@ class CallOnDevice {
     for (const DeviceTensor* output : {&grad_q_, &grad_k_, &grad_v_}) poison(output->view(), stream);
     // Nor is anything of the launch before there.
     cuda::check(cudaMemsetAsync(workspace_.data(), 0xff, workspace_.bytes(), stream), "poison");
-    backward(plan_,
+    backward(placed_.plan,
              {.q = q_.view(),
               .k = k_.view(),
               .v = v_.view(),
@@ -120,14 +122,13 @@ class CallOnDevice {
   const DeviceTensor q_{host_.q}, k_{host_.k}, v_{host_.v}, o_{host_.o}, lse_{host_.lse}, grad_o_{host_.grad_o},
       grad_lse_{host_.grad_lse}, grad_q_{host_.grad_q}, grad_k_{host_.grad_k}, grad_v_{host_.grad_v};
   static constexpr std::size_t kWorkspaceOffset = 16;  // a workspace may begin anywhere
-  DeviceMemory memory_;
-  Plan plan_;
+  check::PlanInMemory placed_;
   std::size_t workspace_bytes_;
   DeviceMemory workspace_;
 };
 
-void Call::run(const PlanOptions& options) {
-  CallOnDevice on_device(*this, options);
+void Call::run(const PlanOptions& options, const std::optional<MapLimits>& limits) {
+  CallOnDevice on_device(*this, options, limits);
   on_device.launch(nullptr);
   on_device.download();
 }
@@ -243,6 +244,29 @@ TEST_P(CudaBackward, VisitingEveryTileGivesTheSameBits) {
   one.run(options(Visit::all));
   EXPECT_EQ(repeatable(one.tensors), skipping);
   one.expect_accurate("every tile");
+}
+
+TEST_P(CudaBackward, ReadsMapsInSquares) {
+  if (GetParam().predicate == MaskForm::bits) GTEST_SKIP() << "maps of bits are flat";
+  Problem problem = problem_for(GetParam(), 5000, 9000);
+  problem.batch = problem.query_heads = problem.kv_heads = 1;
+  Call one(masks::sliding_window(5000, 9000, 3000), problem, 12, true);
+  one.run(options());
+  const auto flat = repeatable(one.tensors);
+  one.run(options(), check::kSquares);
+  EXPECT_EQ(repeatable(one.tensors), flat);
+  one.run(options(Visit::all), check::kSquares);
+  EXPECT_EQ(repeatable(one.tensors), flat);
+}
+
+TEST_P(CudaBackward, HoldsTheBoundWithoutRoomForSquares) {
+  if (GetParam().predicate == MaskForm::bits) GTEST_SKIP() << "maps of bits are flat";
+  CheckedCall one(masks::sliding_window(700, 900, 230), problem_for(GetParam(), 700, 900), 13, true);
+  one.run(options(), check::kNoRoom);
+  one.expect_accurate("partial throughout");
+  const auto partial = repeatable(one.tensors);
+  one.run(options(Visit::all), check::kNoRoom);
+  EXPECT_EQ(repeatable(one.tensors), partial);
 }
 
 TEST_P(CudaBackward, RepeatsToTheBit) {

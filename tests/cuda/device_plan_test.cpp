@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cuda/kernels_under_test.h"
+#include "cuda/plan/map_squares.h"
 #include "cuda/plan_in_memory.h"
 #include "cuda/runtime/status.h"
 #include "cuda/tile_words.h"
@@ -65,10 +66,18 @@ const DevicePlan& on_device(const PlanInMemory& placed) { return PlanAccess::dev
 
 PlanOptions options_for(const KernelInfo& kernel) { return {.form = kernel.predicate, .kernel = kernel.name}; }
 
+/// As a flat map has them.
+std::vector<std::uint32_t> words_of(const DeviceMap& map, const MaskShape& mask, std::size_t count) {
+  if (map.squares == nullptr) return download(map.words, count);
+  const cuda::SquareGrid squares(mask, map.tile, check::kSquares.squares_of_strip);
+  return check::flat_words(download(map.squares, squares.numbers()), download(map.words, squares.words()),
+                           cuda::TileGrid(mask, map.tile), map.side);
+}
+
 /// The map is the host's, and so is how many tiles it visits, where that is counted.
 void expect_map(const DeviceMap& map, const TileSchedule& expected, const std::string& name) {
   const auto words = map.side == MapSide::rows ? check::row_words_of(expected) : check::column_words_of(expected);
-  EXPECT_EQ(download(map.words, words.size()), words) << name;
+  EXPECT_EQ(words_of(map, expected.mask_shape(), words.size()), words) << name;
   if (map.visited == nullptr) return;
   const auto active = static_cast<std::uint32_t>(expected.counts().active());
   EXPECT_EQ(download(map.visited, 1), std::vector{active}) << name;
@@ -91,22 +100,10 @@ void expect_spans(const DeviceRowSpans& spans, const TileSchedule& schedule, con
   EXPECT_EQ(download(spans.until, until.size()), until) << name;
 }
 
-/// What the kernels of a plan ask for; some have no backward.
-std::vector<MapRequest> requests_of(const Plan& plan) {
-  std::vector<MapRequest> requests = PlanAccess::forward(plan).maps();
-  try {
-    std::ranges::copy(PlanAccess::backward(plan).maps(), std::back_inserter(requests));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), Status::unsupported);
-  }
-  return merged(requests);
-}
-
 /// All maps that the kernels of a plan ask for are made, once each, and are what the host's schedule says.
-template <class Source>
-void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo& kernel, const std::string& name) {
-  const PlanInMemory placed(source, problem_for(kernel, mask.shape()), {.form = {}, .kernel = kernel.name});
-  const std::vector<MapRequest> requests = requests_of(placed.plan);
+void expect_host_tiles(const PlanInMemory& placed, const Mask& mask, const KernelInfo& kernel,
+                       const std::string& name) {
+  const std::vector<MapRequest> requests = check::requests_of(placed.plan);
   ASSERT_EQ(on_device(placed).maps.size(), requests.size()) << kernel.name;
   for (const MapRequest& request : requests) {
     const auto same = [&](const DeviceMap& map) { return map.tile == request.tile && map.side == request.side; };
@@ -124,6 +121,12 @@ void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo&
     EXPECT_EQ(map.spans.from != nullptr, request.spans && mask.shape().rows > 0) << of;
     if (map.spans.from != nullptr) expect_spans(map.spans, expected, of);
   }
+}
+
+template <class Source>
+void expect_host_tiles(const Source& source, const Mask& mask, const KernelInfo& kernel, const std::string& name) {
+  expect_host_tiles(PlanInMemory(source, problem_for(kernel, mask.shape()), {.form = {}, .kernel = kernel.name}), mask,
+                    kernel, name);
 }
 
 /// Where a score of 32 lies in a word in the order of fragments.
@@ -269,16 +272,48 @@ Mask documents_of(std::int64_t tokens, std::int64_t longest, RandomMasks& draw) 
   return masks::causal_document(lengths, tokens);
 }
 
-TEST(DevicePlan, HoldsTheTilesAndSpansOfManyRowTiles) {
+/// Masks of many row tiles.
+std::vector<std::pair<std::string, Mask>> long_masks() {
   RandomMasks draw(8);
   std::vector<Mask> heads;
   for (const std::int64_t longest : {400, 20000}) heads.push_back(documents_of(140000, longest, draw));
-  const std::vector<std::pair<std::string, Mask>> long_masks = {
+  return {
       {"documents of a length a head", stack_heads(heads)},
       {"a window over more row tiles than the last block takes at once", masks::sliding_window(300000, 300000, 1000)},
       {"rows that see nothing before those that do", masks::causal(300000, 20000)}};
-  for (const auto& [name, mask] : long_masks)
+}
+
+TEST(DevicePlan, HoldsTheTilesAndSpansOfManyRowTiles) {
+  for (const auto& [name, mask] : long_masks())
     for (const KernelInfo& kernel : forward_kernels(MaskForm::intervals)) expect_host_tiles(mask, mask, kernel, name);
+}
+
+TEST(DevicePlan, HoldsTheTilesAndSpansInSquares) {
+  for (const auto& [name, mask] : long_masks())
+    for (const KernelInfo& kernel : forward_kernels(MaskForm::intervals)) {
+      const PlanInMemory placed(mask, problem_for(kernel, mask.shape()), {.kernel = kernel.name}, check::kSquares);
+      for (const DeviceMap& map : on_device(placed).maps) EXPECT_NE(map.squares, nullptr) << name;
+      expect_host_tiles(placed, mask, kernel, name + " in squares");
+    }
+}
+
+TEST(DevicePlan, TakesLittleMemoryForLongSequences) {
+  const KernelInfo kernel = forward_kernels(MaskForm::intervals).front();
+  const auto bytes = [&](std::int64_t tokens) {
+    return plan_bytes({1, 1, tokens, tokens}, problem_for(kernel, {1, 1, tokens, tokens}));
+  };
+  EXPECT_LT(bytes(1 << 22), 100'000'000U);
+  EXPECT_LT(bytes(1 << 23), bytes(1 << 22) * 5 / 2);
+}
+
+TEST(DevicePlan, IsFlatBesideABlockMap) {
+  const std::int64_t tokens = 1 << 20;
+  const std::int32_t keep = 1;
+  DeviceRowIndices rows{nullptr, {1, 1, tokens, tokens}};
+  const Problem problem = problem_for(forward_kernels(MaskForm::intervals).front(), rows.shape);
+  const std::size_t alone = plan_bytes(rows, problem);
+  rows.blocks.keep = &keep;  // read by no one here
+  EXPECT_GT(plan_bytes(rows, problem), alone + (std::size_t{16} << 20));
 }
 
 TEST(DevicePlan, HoldsTheTilesOfIntervalsUnderBlockMaps) {

@@ -126,6 +126,32 @@ TEST_P(CudaForward, VisitingEveryTileGivesTheSameBits) {
   EXPECT_EQ(bits_of(tensors), skipping);
 }
 
+TEST_P(CudaForward, ReadsMapsInSquares) {
+  if (GetParam().predicate == MaskForm::bits) GTEST_SKIP() << "maps of bits are flat";
+  Problem problem = problem_for(GetParam(), 9000, 13000);
+  problem.batch = problem.query_heads = problem.kv_heads = 1;
+  const Mask mask = masks::sliding_window(9000, 13000, 6000);
+  AttentionTensors tensors(problem, 5);
+  run(PlanInMemory(mask, problem, options()).plan, tensors);
+  const auto flat = bits_of(tensors);
+  run(PlanInMemory(mask, problem, options(), check::kSquares).plan, tensors);
+  EXPECT_EQ(bits_of(tensors), flat);
+  run(PlanInMemory(mask, problem, options(Visit::all), check::kSquares).plan, tensors);
+  EXPECT_EQ(bits_of(tensors), flat);
+}
+
+TEST_P(CudaForward, HoldsTheBoundWithoutRoomForSquares) {
+  if (GetParam().predicate == MaskForm::bits) GTEST_SKIP() << "maps of bits are flat";
+  const Problem problem = problem_for(GetParam(), 700, 900);
+  const Mask mask = masks::sliding_window(700, 900, 230);
+  AttentionTensors tensors(problem, 6);
+  run(PlanInMemory(mask, problem, options(), check::kNoRoom).plan, tensors);
+  expect_accurate(mask, problem, tensors, "partial throughout");
+  const auto partial = bits_of(tensors);
+  run(PlanInMemory(mask, problem, options(Visit::all), check::kNoRoom).plan, tensors);
+  EXPECT_EQ(bits_of(tensors), partial);
+}
+
 TEST_P(CudaForward, RepeatsToTheBit) {
   const Problem problem = problem_for(GetParam(), 1500, 1500);
   const Mask mask = masks::causal_document(std::vector<std::int64_t>{100, 700, 37, 500}, 1500);

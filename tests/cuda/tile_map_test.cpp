@@ -4,11 +4,11 @@
 
 #include <bit>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cuda/device_intervals.h"
 #include "cuda/runtime/status.h"
 #include "cuda/tile_words.h"
 #include "flashmask/builders.h"
@@ -51,18 +51,11 @@ class Maps {
 /// Of all shapes in one launch.
 std::vector<std::unique_ptr<Maps>> make_maps(const IntervalMask& mask, const std::vector<TileShape>& tiles) {
   const MaskShape& shape = mask.shape();
-  const std::int32_t* const given[4] = {mask.first_begin(), mask.first_end(), mask.second_begin(), mask.second_end()};
-  std::vector<std::unique_ptr<DeviceMemory>> arrays;
-  for (const std::int32_t* values : given) {
-    arrays.push_back(
-        std::make_unique<DeviceMemory>(static_cast<std::size_t>(shape.batch * shape.heads * shape.columns) * 4));
-    arrays.back()->upload(values);
-  }
-  const auto values = [&](std::size_t i) { return static_cast<const std::int32_t*>(arrays[i]->data()); };
+  const check::DeviceIntervals values(mask);
   std::vector<std::unique_ptr<Maps>> maps;
   std::vector<cuda::TiledMaps> made;
   for (const TileShape tile : tiles) made.push_back(maps.emplace_back(std::make_unique<Maps>(shape, tile))->made());
-  cuda::make_tile_maps({values(0), values(1), values(2), values(3)}, {}, shape, made, nullptr);
+  cuda::make_tile_maps({values[0], values[1], values[2], values[3]}, {}, shape, made, nullptr);
   cuda::check(cudaDeviceSynchronize(), "make_tile_maps");
   for (const auto& one : maps) one->download();
   return maps;
@@ -91,20 +84,6 @@ void expect_host_schedule(const Mask& mask, const std::string& name) {
   }
 }
 
-/// Two ranges a column that begin and end anywhere, or nearly where the column before has them.
-Mask random_intervals(const MaskShape& shape, bool anywhere) {
-  IntervalMask mask(shape);
-  std::mt19937 draw(3);
-  const auto row = [&] { return static_cast<std::int32_t>(draw() % static_cast<std::uint32_t>(shape.rows + 1)); };
-  Interval first{row(), row()}, second{row(), row()};
-  for (std::size_t i = 0; i < static_cast<std::size_t>(shape.batch * shape.heads * shape.columns); ++i) {
-    if (anywhere || draw() % 50 == 0) first = {row(), row()}, second = {row(), row()};
-    ++first.begin, ++second.end;
-    mask.set(i, first, second);
-  }
-  return Mask(LoweredMask(std::make_shared<const IntervalMask>(std::move(mask)), "drawn"), "drawn");
-}
-
 TEST(TileMap, EqualsTheHostsScheduleOverTheCorpus) {
   for (const corpus::Case& one : corpus::cases(2)) {
     const Mask mask = one.mask();
@@ -122,16 +101,16 @@ TEST(TileMap, EqualsTheHostsScheduleOfRandomRanges) {
   for (const bool anywhere : {true, false})
     for (const MaskShape shape :
          {MaskShape{2, 3, 5000, 3000}, MaskShape{1, 1, 40000, 9001}, MaskShape{1, 2, 33, 20000}})
-      expect_host_schedule(random_intervals(shape, anywhere), std::to_string(shape.rows) + " rows");
+      expect_host_schedule(check::random_intervals(shape, anywhere), std::to_string(shape.rows) + " rows");
 }
 
 TEST(TileMap, KnowsNoLimitOfRows) {
   for (const bool anywhere : {true, false})
-    expect_host_schedule(random_intervals({1, 1, 3'000'001, 300}, anywhere), "3,000,001 rows");
+    expect_host_schedule(check::random_intervals({1, 1, 3'000'001, 300}, anywhere), "3,000,001 rows");
 }
 
 TEST(TileMap, KnowsNoLimitOfLists) {
-  expect_host_schedule(random_intervals({700, 101, 150, 130}, true), "70,700 lists");
+  expect_host_schedule(check::random_intervals({700, 101, 150, 130}, true), "70,700 lists");
 }
 
 }  // namespace

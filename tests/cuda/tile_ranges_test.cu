@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -101,6 +102,31 @@ TEST(TileRanges, OfASliceAreTouchedOrUncoveredAsRowsSay) {
       const auto at = static_cast<std::size_t>(tile);
       ASSERT_EQ(touched.tiles(tiles)[at], expected.touched) << "tile " << first + tile << " of " << rows << " rows";
       ASSERT_EQ(uncovered.tiles(tiles)[at], !expected.covered) << "tile " << first + tile << " of " << rows << " rows";
+    }
+  }
+}
+
+TEST(TileRanges, LieInSquaresThatAreTouchedOrUncoveredAsRowsSay) {
+  std::mt19937 draw(2);
+  for (int round = 0; round < 3000; ++round) {
+    const int tile_rows = 2 + round % 3, square_rows = 32 * tile_rows, rows = 1 + static_cast<int>(draw() % 3000);
+    const int row_tiles = (rows + tile_rows - 1) / tile_rows, squares = (row_tiles + 31) / 32;
+    const IntervalMask mask = random_column(rows, draw);
+    const TileSlice slice(0, static_cast<std::uint32_t>(row_tiles), static_cast<std::uint32_t>(tile_rows),
+                          static_cast<std::uint32_t>(rows));
+    const auto says =
+        slice.of(mask.first_begin()[0], mask.first_end()[0], mask.second_begin()[0], mask.second_end()[0]);
+    Union touched((squares + 31) / 32), uncovered((squares + 31) / 32);
+    for (const TileRange& range : says.touched) touched.add(cuda::squares_of(range));
+    for (const TileRange& range : says.uncovered) uncovered.add(cuda::squares_of(range));
+    for (int square = 0; square < squares; ++square) {
+      bool any_uncovered = false;
+      for (int tile = square * 32; tile < std::min(square * 32 + 32, row_tiles); ++tile)
+        any_uncovered |= !ByRow(mask, tile, tile_rows).covered;
+      const auto at = static_cast<std::size_t>(square);
+      ASSERT_EQ(touched.tiles(squares)[at], ByRow(mask, square, square_rows).touched)
+          << "square " << square << " of " << rows << " rows";
+      ASSERT_EQ(uncovered.tiles(squares)[at], any_uncovered) << "square " << square << " of " << rows << " rows";
     }
   }
 }

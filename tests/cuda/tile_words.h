@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/plan/map_squares.h"
 #include "cuda/plan/tile_map.h"
 #include "flashmask/schedule.h"
 
@@ -28,6 +29,27 @@ inline std::vector<std::uint32_t> row_words_of(const TileSchedule& schedule) {
 inline std::vector<std::uint32_t> column_words_of(const TileSchedule& schedule) {
   const cuda::TileGrid tiles(schedule.mask_shape(), schedule.tile());
   return words_of(schedule.columns(), std::int64_t{tiles.lists} * tiles.columns, tiles.row_words());
+}
+
+/// The words of a flat map from those of one in squares (cuda/plan/map_squares.h).
+inline std::vector<std::uint32_t> flat_words(const std::vector<std::uint32_t>& numbers,
+                                             const std::vector<std::uint32_t>& words, const cuda::TileGrid& tiles,
+                                             MapSide side) {
+  const bool by_rows = side == MapSide::rows;
+  const int lines = by_rows ? tiles.rows : tiles.columns, strips = (lines + 31) / 32,
+            line_words = by_rows ? tiles.column_words() : tiles.row_words();
+  std::vector<std::uint32_t> map;
+  for (int list = 0; list < tiles.lists; ++list)
+    for (int line = 0; line < lines; ++line)
+      for (const std::uint32_t kind : {0U, 1U})
+        for (int word = 0; word < line_words; ++word) {
+          const auto at = (std::size_t{1} * list * strips + line / 32) * line_words + word;
+          const std::uint32_t square = numbers.at(at);
+          map.push_back(square == cuda::MapSquares::kSkipped
+                            ? 0
+                            : words.at(cuda::MapSquares::place(square, static_cast<std::uint32_t>(line), kind)));
+        }
+  return map;
 }
 
 }  // namespace flashmask::check
