@@ -612,11 +612,13 @@ FLASHMASK_API flashmask_status flashmask_kernel_get(int64_t index, flashmask_ker
 /// process.
 FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);
 
-/// Two results of attention of the same queries over disjoint keys; the layouts are in flashmask/merge.h.
+/// Results of attention of the same queries over disjoint keys; the layouts are in flashmask/merge.h.
 typedef struct flashmask_merge_tensors {
   uint64_t struct_size;
   flashmask_tensor o1, lse1, o2, lse2;  ///< in
-  flashmask_tensor o, lse;              ///< out; may be those of either side
+  flashmask_tensor o, lse;              ///< out; may be those of a part
+  const flashmask_tensor* more;         ///< in: o3, lse3, o4, lse4 and so on
+  int64_t more_count;                   ///< parts beside the first two
 } flashmask_merge_tensors;
 
 typedef struct flashmask_merge_gradients {
@@ -624,10 +626,12 @@ typedef struct flashmask_merge_gradients {
   flashmask_tensor o1, lse1, o2, lse2, o, lse, grad_o;      ///< in
   flashmask_tensor grad_lse;                                ///< in, shape and dtype of lse; may be absent
   flashmask_tensor grad_o1, grad_lse1, grad_o2, grad_lse2;  ///< out; every element is written
+  const flashmask_tensor* more;  ///< o3, lse3 (in), grad_o3, grad_lse3 (out), o4, lse4 and so on
+  int64_t more_count;            ///< parts beside the first two
 } flashmask_merge_gradients;
 
-/// Attention over the keys of both, and its gradients. Of `execution` only the executor is looked at; NULL: the
-/// library's own pool.
+/// Attention over the keys of all parts, and its gradients, on a CPU or a GPU. Of `execution` the executor and the
+/// stream are looked at; NULL: the library's own pool, the default stream.
 FLASHMASK_API flashmask_status flashmask_merge(const flashmask_merge_tensors* tensors,
                                                const flashmask_execution* execution);
 FLASHMASK_API flashmask_status flashmask_merge_backward(const flashmask_merge_gradients* tensors,

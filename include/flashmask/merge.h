@@ -1,31 +1,46 @@
 #pragma once
 
-#include "flashmask/executor.h"
+#include <vector>
+
+#include "flashmask/attention.h"
 #include "flashmask/export.h"
 #include "flashmask/tensor.h"
 
 namespace flashmask {
 
-/// Two results of attention of the same queries over disjoint keys: o1, o2 (batch, rows, heads, dim) of one dtype,
-/// lse1, lse2 (batch, heads, rows) float32. Any strides, the last one 1.
-struct MergeTensors {
-  TensorView o1, lse1, o2, lse2;  ///< in
-  TensorView o, lse;              ///< out; may be those of either side
+/// A result of attention over some keys: o (batch, rows, heads, dim), lse (batch, heads, rows) float32. Any strides,
+/// the last one 1.
+struct MergePart {
+  TensorView o, lse;
 };
 
-/// Attention over the keys of both: lse = log(exp(lse1) + exp(lse2)), o = exp(lse1 − lse) o1 + exp(lse2 − lse) o2, in
-/// float32. A side counts for nothing where its lse is −inf, whatever its o holds there; where both are, o = 0 and
-/// lse = −inf. More sides are merged one after another, in any order. CPU tensors.
-FLASHMASK_API void merge(const MergeTensors& tensors, Executor& executor = default_executor());
+/// Results of attention of the same queries over disjoint keys, at least one, of one shape, dtype and device.
+struct MergeTensors {
+  std::vector<MergePart> parts;  ///< in
+  TensorView o, lse;             ///< out; may be those of a part
+};
+
+/// Attention over the keys of all parts: lse = log Σ exp(lseᵢ), o = Σ exp(lseᵢ − lse) oᵢ, in float32 and in the order
+/// of the parts, so that bits repeat. A part counts for nothing where its lse is −inf, whatever its o holds there;
+/// where all are, o = 0 and lse = −inf. On a GPU parts are read on the stream and the call returns before the work is
+/// done; there at most 32 that do not lie evenly spaced in memory. Of `execution` the executor and the stream are
+/// looked at.
+FLASHMASK_API void merge(const MergeTensors& tensors, const Execution& execution = {});
+
+/// A part and where its gradients go.
+struct MergePartGradients {
+  TensorView o, lse;            ///< in
+  TensorView grad_o, grad_lse;  ///< out; every element is written
+};
 
 struct MergeGradients {
-  TensorView o1, lse1, o2, lse2, o, lse, grad_o;      ///< in
-  TensorView grad_lse;                                ///< in, shape and dtype of lse; may be absent
-  TensorView grad_o1, grad_lse1, grad_o2, grad_lse2;  ///< out; every element is written
+  std::vector<MergePartGradients> parts;
+  TensorView o, lse, grad_o;  ///< in: what was merged, and the gradient of o
+  TensorView grad_lse;        ///< in, shape and dtype of lse; may be absent
 };
 
-/// The gradients of what was merged: with w = exp(lse1 − lse), grad_o1 = w grad_o and
-/// grad_lse1 = w (grad_o · (o1 − o) + grad_lse), and the same for the other side. Empty rows get 0.
-FLASHMASK_API void merge_backward(const MergeGradients& tensors, Executor& executor = default_executor());
+/// The gradients of what was merged: with w = exp(lseᵢ − lse), those of part i are w grad_o and
+/// w (grad_o · (oᵢ − o) + grad_lse). Empty rows get 0.
+FLASHMASK_API void merge_backward(const MergeGradients& tensors, const Execution& execution = {});
 
 }  // namespace flashmask

@@ -1,6 +1,10 @@
 #include "flashmask/attention.h"
 
+#include <array>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "c_api/callback_executor.h"
 #include "c_api/plan.h"
@@ -10,6 +14,7 @@
 using flashmask::Error;
 using flashmask::Execution;
 using flashmask::Status;
+using flashmask::c_api::array;
 using flashmask::c_api::CallbackExecutor;
 using flashmask::c_api::guard;
 using flashmask::c_api::read_optional_struct;
@@ -45,32 +50,50 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
           .grad_v = to_tensor_view(tensors.grad_v, "grad_v")};
 }
 
+/// The tensors beside those of the first two parts, `kinds` a part; messages call them by kind and part: lse3.
+std::vector<flashmask::TensorView> to_more(const flashmask_tensor* more, std::int64_t parts,
+                                           std::span<const char* const> kinds) {
+  const auto all = array(more, parts * static_cast<std::int64_t>(kinds.size()), "more");
+  std::vector<flashmask::TensorView> views;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    views.push_back(to_tensor_view(all[i], kinds[i % kinds.size()] + std::to_string(i / kinds.size() + 3)));
+  return views;
+}
+
 flashmask::MergeTensors to_merge_tensors(const flashmask_merge_tensors& tensors) {
-  return {to_tensor_view(tensors.o1, "o1"), to_tensor_view(tensors.lse1, "lse1"),
-          to_tensor_view(tensors.o2, "o2"), to_tensor_view(tensors.lse2, "lse2"),
-          to_tensor_view(tensors.o, "o"),   to_tensor_view(tensors.lse, "lse")};
+  constexpr std::array<const char*, 2> kKinds = {"o", "lse"};
+  flashmask::MergeTensors views{.parts = {{to_tensor_view(tensors.o1, "o1"), to_tensor_view(tensors.lse1, "lse1")},
+                                          {to_tensor_view(tensors.o2, "o2"), to_tensor_view(tensors.lse2, "lse2")}},
+                                .o = to_tensor_view(tensors.o, "o"),
+                                .lse = to_tensor_view(tensors.lse, "lse")};
+  const auto more = to_more(tensors.more, tensors.more_count, kKinds);
+  for (std::size_t i = 0; i < more.size(); i += kKinds.size()) views.parts.push_back({more[i], more[i + 1]});
+  return views;
 }
 
 flashmask::MergeGradients to_merge_gradients(const flashmask_merge_gradients& tensors) {
-  return {.o1 = to_tensor_view(tensors.o1, "o1"),
-          .lse1 = to_tensor_view(tensors.lse1, "lse1"),
-          .o2 = to_tensor_view(tensors.o2, "o2"),
-          .lse2 = to_tensor_view(tensors.lse2, "lse2"),
-          .o = to_tensor_view(tensors.o, "o"),
-          .lse = to_tensor_view(tensors.lse, "lse"),
-          .grad_o = to_tensor_view(tensors.grad_o, "grad_o"),
-          .grad_lse = to_tensor_view(tensors.grad_lse, "grad_lse"),
-          .grad_o1 = to_tensor_view(tensors.grad_o1, "grad_o1"),
-          .grad_lse1 = to_tensor_view(tensors.grad_lse1, "grad_lse1"),
-          .grad_o2 = to_tensor_view(tensors.grad_o2, "grad_o2"),
-          .grad_lse2 = to_tensor_view(tensors.grad_lse2, "grad_lse2")};
+  constexpr std::array<const char*, 4> kKinds = {"o", "lse", "grad_o", "grad_lse"};
+  flashmask::MergeGradients views{
+      .parts = {{to_tensor_view(tensors.o1, "o1"), to_tensor_view(tensors.lse1, "lse1"),
+                 to_tensor_view(tensors.grad_o1, "grad_o1"), to_tensor_view(tensors.grad_lse1, "grad_lse1")},
+                {to_tensor_view(tensors.o2, "o2"), to_tensor_view(tensors.lse2, "lse2"),
+                 to_tensor_view(tensors.grad_o2, "grad_o2"), to_tensor_view(tensors.grad_lse2, "grad_lse2")}},
+      .o = to_tensor_view(tensors.o, "o"),
+      .lse = to_tensor_view(tensors.lse, "lse"),
+      .grad_o = to_tensor_view(tensors.grad_o, "grad_o"),
+      .grad_lse = to_tensor_view(tensors.grad_lse, "grad_lse")};
+  const auto more = to_more(tensors.more, tensors.more_count, kKinds);
+  for (std::size_t i = 0; i < more.size(); i += kKinds.size())
+    views.parts.push_back({more[i], more[i + 1], more[i + 2], more[i + 3]});
+  return views;
 }
 
-/// Calls `run` with the executor of a call that needs nothing else.
+/// Calls `run` with where a call without a plan runs.
 template <typename Run>
 void execute(const flashmask_execution* execution, Run&& run) {
-  auto executor = borrow(read_optional_struct(execution, "execution").executor);
-  run(executor ? static_cast<flashmask::Executor&>(*executor) : flashmask::default_executor());
+  const flashmask_execution given = read_optional_struct(execution, "execution");
+  auto executor = borrow(given.executor);
+  run(Execution{.executor = executor ? &*executor : nullptr, .stream = given.stream});
 }
 
 void check_stream(const flashmask::Plan& plan, const void* stream) {
@@ -160,7 +183,7 @@ flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_
 flashmask_status flashmask_merge(const flashmask_merge_tensors* tensors, const flashmask_execution* execution) {
   return guard([&] {
     const auto views = to_merge_tensors(read_struct(tensors, "tensors"));
-    execute(execution, [&](flashmask::Executor& executor) { flashmask::merge(views, executor); });
+    execute(execution, [&](const Execution& where) { flashmask::merge(views, where); });
   });
 }
 
@@ -168,6 +191,6 @@ flashmask_status flashmask_merge_backward(const flashmask_merge_gradients* tenso
                                           const flashmask_execution* execution) {
   return guard([&] {
     const auto views = to_merge_gradients(read_struct(tensors, "tensors"));
-    execute(execution, [&](flashmask::Executor& executor) { flashmask::merge_backward(views, executor); });
+    execute(execution, [&](const Execution& where) { flashmask::merge_backward(views, where); });
   });
 }

@@ -62,9 +62,10 @@ LAYOUT(flashmask_kernel_info, FIELD(struct_size), FIELD(name), FIELD(arch), FIEL
        FIELD(device_type), FIELD(form), FIELD(tile_rows), FIELD(tile_columns), FIELD(why_not), FIELD(head_dim),
        FIELD(value_dim), FIELD(features), FIELD(compute_capability_major), FIELD(compute_capability_minor));
 LAYOUT(flashmask_merge_tensors, FIELD(struct_size), FIELD(o1), FIELD(lse1), FIELD(o2), FIELD(lse2), FIELD(o),
-       FIELD(lse));
+       FIELD(lse), FIELD(more), FIELD(more_count));
 LAYOUT(flashmask_merge_gradients, FIELD(struct_size), FIELD(o1), FIELD(lse1), FIELD(o2), FIELD(lse2), FIELD(o),
-       FIELD(lse), FIELD(grad_o), FIELD(grad_lse), FIELD(grad_o1), FIELD(grad_lse1), FIELD(grad_o2), FIELD(grad_lse2));
+       FIELD(lse), FIELD(grad_o), FIELD(grad_lse), FIELD(grad_o1), FIELD(grad_lse1), FIELD(grad_o2), FIELD(grad_lse2),
+       FIELD(more), FIELD(more_count));
 LAYOUT(flashmask_reference_inputs, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(dropout_seed),
        FIELD(dropout_offset));
 

@@ -1,14 +1,12 @@
-#include "flashmask/merge.h"
+#include "plan/merge.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string>
+#include <vector>
 
 #include "cpu/launch.h"
 #include "cpu/scalar_vector.h"
-#include "flashmask/error.h"
-#include "plan/tensor_checks.h"
 
 namespace flashmask {
 namespace {
@@ -18,11 +16,6 @@ using cpu::F16;
 using cpu::Scalar;
 
 constexpr std::int64_t kRowsPerTask = 64;
-
-/// (batch, rows, heads, dim).
-struct Extent {
-  std::int64_t batch, rows, heads, dim;
-};
 
 struct Place {
   std::int64_t batch, row, head;
@@ -39,26 +32,20 @@ float& lse_at(const TensorView& tensor, const Place& at) {
            at.row * tensor.strides[2]);
 }
 
-/// Calls body(place) for every row and head, shared out over the executor.
-template <class Body>
-void for_each_place(const Extent& extent, Executor& executor, const Body& body) {
+/// Calls make_body()(place) for every row and head, shared out over the executor; a task makes one body.
+template <class MakeBody>
+void for_each_place(const MergeExtent& extent, Executor& executor, const MakeBody& make_body) {
   const std::int64_t blocks = (extent.rows + kRowsPerTask - 1) / kRowsPerTask;
   cpu::for_each_task(executor, executor.workers(), extent.batch * blocks, [&](std::int64_t task, int) {
     const std::int64_t first = task % blocks * kRowsPerTask;
+    auto body = make_body();
     for (std::int64_t row = first; row < std::min(first + kRowsPerTask, extent.rows); ++row)
       for (std::int64_t head = 0; head < extent.heads; ++head) body(Place{task / blocks, row, head});
   });
 }
 
-/// log(eᵃ + eᵇ); −inf where both are −inf, NaN where one is NaN.
-float log_of_sum(float a, float b) {
-  const float larger = a > b ? a : b;
-  const float smaller = a > b ? b : a;
-  return larger == -HUGE_VALF ? larger : larger + std::log1p(std::exp(smaller - larger));
-}
-
-/// The weight of one side in the merged result.
-float weight(float side, float lse) { return side == -HUGE_VALF ? 0.0F : std::exp(side - lse); }
+/// The weight of a part in what was merged to `lse`.
+float weight(float part, float lse) { return part == -HUGE_VALF ? 0.0F : std::exp(part - lse); }
 
 /// Writes value(widen) to `dim` elements, a vector at a time; widen(p) reads the elements of another row, at p, that
 /// are in the same place.
@@ -80,15 +67,6 @@ void write_scaled(float factor, const Element* x, Element* out, std::int64_t dim
 }
 
 template <class Element>
-void write_sum(float w1, const Element* x1, float w2, const Element* x2, Element* out, std::int64_t dim) {
-  if (w2 == 0) return write_scaled(w1, x1, out, dim);
-  if (w1 == 0) return write_scaled(w2, x2, out, dim);
-  const Scalar::Vec scale1 = Scalar::broadcast(w1), scale2 = Scalar::broadcast(w2);
-  write_row(out, dim,
-            [&](const auto& widen) { return Scalar::fma(scale1, widen(x1), Scalar::mul(scale2, widen(x2))); });
-}
-
-template <class Element>
 float dot(const Element* x, const Element* y, std::int64_t dim) {
   Scalar::Vec sum = Scalar::broadcast(0);
   std::int64_t i = 0;
@@ -98,18 +76,52 @@ float dot(const Element* x, const Element* y, std::int64_t dim) {
   return Scalar::sum(Scalar::fma(Scalar::widen_tail(x + i, rest), Scalar::widen_tail(y + i, rest), sum));
 }
 
+/// Merges one row of one head after another.
 template <class Element>
-void merge_place(const MergeTensors& t, const Place& at, std::int64_t dim) {
-  const float lse1 = lse_at(t.lse1, at), lse2 = lse_at(t.lse2, at);
-  const float lse = log_of_sum(lse1, lse2);
-  write_sum(weight(lse1, lse), values_at<const Element>(t.o1, at), weight(lse2, lse),
-            values_at<const Element>(t.o2, at), values_at<Element>(t.o, at), dim);
-  lse_at(t.lse, at) = lse;
-}
+class RowMerge {
+ public:
+  RowMerge(const MergeTensors& tensors, std::int64_t dim) : tensors_(tensors), dim_(dim) {}
 
-/// One side: what was merged, and where its gradients go.
-struct Side {
-  const TensorView &o, &lse, &grad_o, &grad_lse;
+  void operator()(const Place& at) {
+    const Total total = total_of(at);
+    counting_.clear();
+    for (const MergePart& part : tensors_.parts)
+      if (const float own = total.weight(lse_at(part.lse, at)); own != 0)
+        counting_.push_back({own, values_at<const Element>(part.o, at)});
+    write_row(values_at<Element>(tensors_.o, at), dim_, [&](const auto& widen) {
+      Scalar::Vec sum = Scalar::broadcast(0);
+      for (const Row& row : counting_) sum = Scalar::fma(Scalar::broadcast(row.weight), widen(row.values), sum);
+      return sum;
+    });
+    lse_at(tensors_.lse, at) = total.lse();
+  }
+
+ private:
+  struct Row {
+    float weight;
+    const Element* values;
+  };
+
+  /// sum · e^shift is Σ e^lseᵢ: 0 where all are −inf, NaN where one is NaN. lse itself would be rounded too coarsely to
+  /// find weights from it: to 3e-5 where it is 500.
+  struct Total {
+    float shift, sum;
+
+    float lse() const { return shift + std::log(sum); }
+    float weight(float part) const { return sum == 0 ? 0 : std::exp(part - shift) / sum; }
+  };
+
+  Total total_of(const Place& at) const {
+    float largest = -HUGE_VALF;
+    for (const MergePart& part : tensors_.parts) largest = std::max(largest, lse_at(part.lse, at));
+    Total total{std::isinf(largest) ? 0 : largest, 0};
+    for (const MergePart& part : tensors_.parts) total.sum += std::exp(lse_at(part.lse, at) - total.shift);
+    return total;
+  }
+
+  const MergeTensors& tensors_;
+  std::int64_t dim_;
+  std::vector<Row> counting_;  // the parts whose weight is not 0, kept for its memory
 };
 
 template <class Element>
@@ -118,10 +130,10 @@ void differentiate_place(const MergeGradients& t, const Place& at, std::int64_t 
   const float lse = lse_at(t.lse, at);
   const float grad_lse = t.grad_lse.present() ? lse_at(t.grad_lse, at) : 0;
   const float delta = grad_lse - dot(grad_o, values_at<const Element>(t.o, at), dim);
-  for (const Side& side : {Side{t.o1, t.lse1, t.grad_o1, t.grad_lse1}, Side{t.o2, t.lse2, t.grad_o2, t.grad_lse2}}) {
-    const float part = weight(lse_at(side.lse, at), lse);
-    write_scaled(part, grad_o, values_at<Element>(side.grad_o, at), dim);
-    lse_at(side.grad_lse, at) = part == 0 ? 0 : part * (dot(grad_o, values_at<const Element>(side.o, at), dim) + delta);
+  for (const MergePartGradients& part : t.parts) {
+    const float own = weight(lse_at(part.lse, at), lse);
+    write_scaled(own, grad_o, values_at<Element>(part.grad_o, at), dim);
+    lse_at(part.grad_lse, at) = own == 0 ? 0 : own * (dot(grad_o, values_at<const Element>(part.o, at), dim) + delta);
   }
 }
 
@@ -138,73 +150,19 @@ void with_element_of(DType dtype, const Run& run) {
   }
 }
 
-/// Checks the tensors of a call against the first of them, an output of attention.
-class MergeCheck {
- public:
-  MergeCheck(const char* call, const TensorView& o1) : check_(call, o1.device), dtype_(o1.dtype) {
-    const auto& [batch, rows, heads, dim] = o1.shape;
-    extent_ = {batch, rows, heads, dim};
-    if (o1.rank != 4)
-      throw Error(Status::invalid_argument, std::string(call) + ": o1: rank is " + std::to_string(o1.rank) +
-                                                "; expected 4, (batch, rows, heads, dim)");
-    for (const std::int64_t size : o1.shape)
-      if (size < 0)
-        throw Error(Status::invalid_argument,
-                    std::string(call) + ": o1: a size is " + std::to_string(size) + "; expected 0 or more");
-    if (o1.device.type != DeviceType::cpu)
-      throw Error(Status::unsupported, std::string(call) + ": o1: device is " + to_string(o1.device) +
-                                           "; expected cpu: this build merges there only");
-  }
-
-  void values(const char* name, const TensorView& tensor) const {
-    check_(name, tensor, dtype_, {extent_.batch, extent_.rows, extent_.heads, extent_.dim});
-  }
-  void lse(const char* name, const TensorView& tensor) const {
-    check_(name, tensor, DType::f32, {extent_.batch, extent_.heads, extent_.rows});
-  }
-
-  const Extent& extent() const { return extent_; }
-
- private:
-  TensorCheck check_;
-  DType dtype_;
-  Extent extent_{};
-};
-
-/// Of MergeTensors or MergeGradients: both sides and what they merge to.
-template <class Tensors>
-MergeCheck check_merged(const char* call, const Tensors& tensors) {
-  const MergeCheck check(call, tensors.o1);
-  check.values("o1", tensors.o1);
-  check.lse("lse1", tensors.lse1);
-  check.values("o2", tensors.o2);
-  check.lse("lse2", tensors.lse2);
-  check.values("o", tensors.o);
-  check.lse("lse", tensors.lse);
-  return check;
-}
-
 }  // namespace
 
-void merge(const MergeTensors& tensors, Executor& executor) {
-  const MergeCheck check = check_merged("merge", tensors);
-  with_element_of(tensors.o1.dtype, [&](auto element) {
-    for_each_place(check.extent(), executor,
-                   [&](const Place& at) { merge_place<decltype(element)>(tensors, at, check.extent().dim); });
+void merge_on_cpu(const MergeTensors& tensors, const MergeExtent& extent, Executor& executor) {
+  with_element_of(tensors.o.dtype, [&](auto element) {
+    for_each_place(extent, executor, [&] { return RowMerge<decltype(element)>(tensors, extent.dim); });
   });
 }
 
-void merge_backward(const MergeGradients& tensors, Executor& executor) {
-  const MergeCheck check = check_merged("merge_backward", tensors);
-  check.values("grad_o", tensors.grad_o);
-  if (tensors.grad_lse.present()) check.lse("grad_lse", tensors.grad_lse);
-  check.values("grad_o1", tensors.grad_o1);
-  check.lse("grad_lse1", tensors.grad_lse1);
-  check.values("grad_o2", tensors.grad_o2);
-  check.lse("grad_lse2", tensors.grad_lse2);
-  with_element_of(tensors.o1.dtype, [&](auto element) {
-    for_each_place(check.extent(), executor,
-                   [&](const Place& at) { differentiate_place<decltype(element)>(tensors, at, check.extent().dim); });
+void merge_backward_on_cpu(const MergeGradients& tensors, const MergeExtent& extent, Executor& executor) {
+  with_element_of(tensors.o.dtype, [&](auto element) {
+    for_each_place(extent, executor, [&] {
+      return [&](const Place& at) { differentiate_place<decltype(element)>(tensors, at, extent.dim); };
+    });
   });
 }
 

@@ -1,13 +1,21 @@
+#include <string>
+
 #include "flashmask/error.h"
 #include "plan/device_plan.h"
 #include "plan/gather.h"
 #include "plan/kernel.h"
+#include "plan/merge.h"
 
-// No kernel of this table serves a GPU: plan() has refused before it comes to what is below.
+// No kernel of this table serves a GPU: plan() has refused before it comes to what is below. merge() has no plan.
 namespace flashmask {
 namespace {
 
 [[noreturn]] void refuse() { throw Error(Status::unsupported, "this build has no CUDA"); }
+
+[[noreturn]] void refuse_tensors(const std::string& call, Device device) {
+  throw Error(Status::unsupported,
+              call + ": the tensors are on " + to_string(device) + "; expected cpu: this build has no CUDA");
+}
 
 }  // namespace
 
@@ -20,5 +28,11 @@ std::unique_ptr<const TokenMover> device_mover(const Plan&, void*) { refuse(); }
 DevicePlan make_device_plan(const DeviceSource&, const std::vector<MapRequest>&, Device, const PlanPlace&) { refuse(); }
 
 std::uint64_t stream_capture(Device, void*) { refuse(); }
+
+void merge_on_gpu(const MergeTensors& tensors, const MergeExtent&, void*) { refuse_tensors("merge", tensors.o.device); }
+
+void merge_backward_on_gpu(const MergeGradients& tensors, const MergeExtent&, void*) {
+  refuse_tensors("merge_backward", tensors.o.device);
+}
 
 }  // namespace flashmask

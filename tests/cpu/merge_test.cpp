@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "cpu/gappy_tensor.h"
 #include "flashmask/attention.h"
@@ -52,10 +54,14 @@ struct Tensors {
   HostTensor values() const { return {dtype, {kBatch, kRows, kHeads, dim}}; }
   static HostTensor lines() { return {DType::f32, {kBatch, kHeads, kRows}}; }
 
-  MergeTensors forward() const { return {o1.view(), lse1.view(), o2.view(), lse2.view(), o.view(), lse.view()}; }
+  MergeTensors forward() const { return {{{o1.view(), lse1.view()}, {o2.view(), lse2.view()}}, o.view(), lse.view()}; }
   MergeGradients backward() const {
-    return {o1.view(),     lse1.view(),     o2.view(),      lse2.view(),      o.view(),       lse.view(),
-            grad_o.view(), grad_lse.view(), grad_o1.view(), grad_lse1.view(), grad_o2.view(), grad_lse2.view()};
+    return {{{o1.view(), lse1.view(), grad_o1.view(), grad_lse1.view()},
+             {o2.view(), lse2.view(), grad_o2.view(), grad_lse2.view()}},
+            o.view(),
+            lse.view(),
+            grad_o.view(),
+            grad_lse.view()};
   }
 
   /// Calls body(position in lse, first position in o) for every row and head.
@@ -160,7 +166,7 @@ TEST_P(Merge, TakesAnEmptySideForNothing) {
   t.grad_lse.fill_nan();
   for (std::int64_t i = 0; i < t.lse2.size(); ++i) t.lse2.set(i, kEmpty);
   const HostTensor other_way = t.values();
-  merge({t.o2.view(), t.lse2.view(), t.o1.view(), t.lse1.view(), other_way.view(), t.lse.view()});
+  merge({{{t.o2.view(), t.lse2.view()}, {t.o1.view(), t.lse1.view()}}, other_way.view(), t.lse.view()});
   merge(t.forward());
   EXPECT_EQ(other_way.values(), t.o.values());
   MergeGradients gradients = t.backward();
@@ -175,18 +181,18 @@ TEST_P(Merge, TakesStridesAndWritesNothingElse) {
   merge_backward(t.backward());
   const GappyTensor o1(t.o1), o2(t.o2), o(t.o1), merged(t.o), grad_o(t.grad_o), grad_o1(t.o1), grad_o2(t.o1);
   MergeTensors forward = t.forward();
-  forward.o1 = o1.view();
-  forward.o2 = o2.view();
+  forward.parts[0].o = o1.view();
+  forward.parts[1].o = o2.view();
   forward.o = o.view();
   merge(forward);
   o.expect_values_of(t.o);
   MergeGradients backward = t.backward();
-  backward.o1 = o1.view();
-  backward.o2 = o2.view();
+  backward.parts[0].o = o1.view();
+  backward.parts[1].o = o2.view();
   backward.o = merged.view();
   backward.grad_o = grad_o.view();
-  backward.grad_o1 = grad_o1.view();
-  backward.grad_o2 = grad_o2.view();
+  backward.parts[0].grad_o = grad_o1.view();
+  backward.parts[1].grad_o = grad_o2.view();
   merge_backward(backward);
   grad_o1.expect_values_of(t.grad_o1);
   grad_o2.expect_values_of(t.grad_o2);
@@ -198,11 +204,42 @@ TEST_P(Merge, MayWriteOverASide) {
   merge(t.forward());
   const Tensors over(GetParam(), 23);
   MergeTensors in_place = over.forward();
-  in_place.o = in_place.o1;
-  in_place.lse = in_place.lse1;
+  in_place.o = in_place.parts[0].o;
+  in_place.lse = in_place.parts[0].lse;
   merge(in_place);
   EXPECT_EQ(over.o1.values(), t.o.values());
   EXPECT_EQ(over.lse1.values(), t.lse.values());
+}
+
+/// Many parts, of which some are empty at some places, against sums in double precision.
+TEST_P(Merge, TakesAnyNumberOfParts) {
+  constexpr std::int64_t kParts = 37, kDim = 20;
+  const Tensors t(GetParam(), kDim);
+  check::RandomNumbers random(8);
+  std::vector<HostTensor> o, lse;
+  MergeTensors forward = t.forward();
+  forward.parts.clear();
+  for (std::int64_t part = 0; part < kParts; ++part) {
+    o.push_back(t.values());
+    lse.push_back(Tensors::lines());
+    o.back().fill_normal(random);
+    for (std::int64_t i = 0; i < t.lse.size(); ++i)
+      lse.back().set(i, (i + part) % 3 == 0 || i % 11 == 0 ? kEmpty : 4 * random.normal());
+    forward.parts.push_back({o.back().view(), lse.back().view()});
+  }
+  merge(forward);
+  t.each([&](std::int64_t line, std::int64_t row) {
+    double sum = 0;
+    std::vector<double> values(kDim, 0);
+    for (std::size_t part = 0; part < kParts; ++part) {
+      const double own = std::exp(lse[part].at(line));
+      sum += own;
+      for (std::int64_t d = 0; d < kDim; ++d) values[static_cast<std::size_t>(d)] += own * o[part].at(row + d);
+    }
+    expect_near(t.lse.at(line), std::log(sum), 1e-6);
+    for (std::int64_t d = 0; d < kDim; ++d)
+      expect_near(t.o.at(row + d), sum == 0 ? 0 : values[static_cast<std::size_t>(d)] / sum, tolerance(GetParam()));
+  });
 }
 
 /// Attention over all keys is that over the first and that over the others, merged.
@@ -226,7 +263,7 @@ TEST(MergeOfAttention, IsAttentionOverAllKeys) {
   const HostTensor lse1(DType::f32, {1, 2, 100}), lse2(DType::f32, {1, 2, 100});
   attend_to(true, o1, lse1);
   attend_to(false, o2, lse2);
-  merge({o1.view(), lse1.view(), o2.view(), lse2.view(), o1.view(), lse1.view()});
+  merge({{{o1.view(), lse1.view()}, {o2.view(), lse2.view()}}, o1.view(), lse1.view()});
   for (std::int64_t i = 0; i < o1.size(); ++i) ASSERT_NEAR(o1.at(i), all.o.at(i), 2e-6);
   for (std::int64_t i = 0; i < lse1.size(); ++i) ASSERT_NEAR(lse1.at(i), all.lse.at(i), 2e-6);
 }
@@ -245,23 +282,25 @@ std::string message_of(const Call& call, Status status = Status::invalid_argumen
 TEST(MergeChecks, NameTheTensorThatDoesNotFit) {
   const Tensors t(DType::f32, 8);
   MergeTensors wrong = t.forward();
-  wrong.o2.shape[3] = 7;
+  wrong.parts[1].o.shape[3] = 7;
   EXPECT_EQ(message_of([&] { merge(wrong); }), "merge: o2: shape is (2, 70, 3, 7); expected (2, 70, 3, 8)");
   wrong = t.forward();
-  wrong.lse2 = {};
+  wrong.parts[1].lse = {};
   EXPECT_EQ(message_of([&] { merge(wrong); }), "merge: lse2: shape is absent; expected (2, 3, 70)");
   wrong = t.forward();
   wrong.o.dtype = DType::bf16;
   EXPECT_EQ(message_of([&] { merge(wrong); }), "merge: o: dtype is bf16; expected f32");
   wrong = t.forward();
-  wrong.o1 = {};
+  wrong.parts[0].o = {};
   EXPECT_EQ(message_of([&] { merge(wrong); }), "merge: o1: rank is 0; expected 4, (batch, rows, heads, dim)");
   wrong = t.forward();
-  wrong.o1.device.type = DeviceType::cuda;
-  EXPECT_EQ(message_of([&] { merge(wrong); }, Status::unsupported),
-            "merge: o1: device is cuda:0; expected cpu: this build merges there only");
+  wrong.parts[0].o.device.type = DeviceType::cuda;
+  EXPECT_EQ(message_of([&] { merge(wrong); }), "merge: lse1: device is cpu; expected cuda:0, that of the call");
   wrong = t.forward();
-  wrong.o1.shape[1] = -1;
+  wrong.parts.clear();
+  EXPECT_EQ(message_of([&] { merge(wrong); }), "merge: there are no parts; expected at least one");
+  wrong = t.forward();
+  wrong.parts[0].o.shape[1] = -1;
   EXPECT_EQ(message_of([&] { merge(wrong); }), "merge: o1: a size is -1; expected 0 or more");
   MergeGradients gradients = t.backward();
   gradients.grad_lse.shape[2] = 1;
@@ -271,7 +310,21 @@ TEST(MergeChecks, NameTheTensorThatDoesNotFit) {
 
 TEST(MergeChecks, TakeNoRows) {
   const HostTensor o(DType::f32, {1, 0, 2, 8}), lse(DType::f32, {1, 2, 0});
-  merge({o.view(), lse.view(), o.view(), lse.view(), o.view(), lse.view()});
+  merge({{{o.view(), lse.view()}, {o.view(), lse.view()}}, o.view(), lse.view()});
+}
+
+TEST(MergeChecks, NameADeviceThatIsNotThere) {
+  const Tensors t(DType::f32, 8);
+  MergeTensors elsewhere = t.forward();
+  const Device nowhere{DeviceType::cuda, 99};
+  for (MergePart& part : elsewhere.parts) part.o.device = part.lse.device = nowhere;
+  elsewhere.o.device = elsewhere.lse.device = nowhere;
+  try {
+    merge(elsewhere);
+    FAIL() << "merged on " << to_string(nowhere);
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("cuda:99"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

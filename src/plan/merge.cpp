@@ -1,0 +1,94 @@
+#include "plan/merge.h"
+
+#include <string>
+
+#include "flashmask/error.h"
+#include "plan/tensor_checks.h"
+
+namespace flashmask {
+namespace {
+
+/// Checks the tensors of a call against the first of them, an output of attention.
+class MergeCheck {
+ public:
+  MergeCheck(const char* call, const TensorView& first) : check_(call, first.device), dtype_(first.dtype) {
+    const auto refuse = [&](const std::string& what) {
+      throw Error(Status::invalid_argument, std::string(call) + ": o1: " + what);
+    };
+    if (first.rank != 4) refuse("rank is " + std::to_string(first.rank) + "; expected 4, (batch, rows, heads, dim)");
+    for (const std::int64_t size : first.shape)
+      if (size < 0) refuse("a size is " + std::to_string(size) + "; expected 0 or more");
+    const auto& [batch, rows, heads, dim] = first.shape;
+    extent_ = {batch, rows, heads, dim};
+  }
+
+  void values(const std::string& name, const TensorView& tensor) const {
+    check_(name.c_str(), tensor, dtype_, {extent_.batch, extent_.rows, extent_.heads, extent_.dim});
+  }
+  void lse(const std::string& name, const TensorView& tensor) const {
+    check_(name.c_str(), tensor, DType::f32, {extent_.batch, extent_.heads, extent_.rows});
+  }
+
+  const MergeExtent& extent() const { return extent_; }
+
+ private:
+  TensorCheck check_;
+  DType dtype_;
+  MergeExtent extent_{};
+};
+
+/// Of MergeTensors or MergeGradients: the parts and what they merge to.
+template <class Tensors>
+MergeCheck check_merged(const char* call, const Tensors& tensors) {
+  if (tensors.parts.empty())
+    throw Error(Status::invalid_argument, std::string(call) + ": there are no parts; expected at least one");
+  const MergeCheck check(call, tensors.parts.front().o);
+  for (std::size_t i = 0; i < tensors.parts.size(); ++i) {
+    check.values("o" + std::to_string(i + 1), tensors.parts[i].o);
+    check.lse("lse" + std::to_string(i + 1), tensors.parts[i].lse);
+  }
+  check.values("o", tensors.o);
+  check.lse("lse", tensors.lse);
+  return check;
+}
+
+MergeExtent check(const MergeTensors& tensors) { return check_merged("merge", tensors).extent(); }
+
+MergeExtent check(const MergeGradients& tensors) {
+  const MergeCheck check = check_merged("merge_backward", tensors);
+  check.values("grad_o", tensors.grad_o);
+  if (tensors.grad_lse.present()) check.lse("grad_lse", tensors.grad_lse);
+  for (std::size_t i = 0; i < tensors.parts.size(); ++i) {
+    check.values("grad_o" + std::to_string(i + 1), tensors.parts[i].grad_o);
+    check.lse("grad_lse" + std::to_string(i + 1), tensors.parts[i].grad_lse);
+  }
+  return check.extent();
+}
+
+bool is_empty(const MergeExtent& extent) { return extent.batch == 0 || extent.rows == 0 || extent.heads == 0; }
+
+Executor& executor_of(const Execution& execution) {
+  return execution.executor != nullptr ? *execution.executor : default_executor();
+}
+
+}  // namespace
+
+void merge(const MergeTensors& tensors, const Execution& execution) {
+  const MergeExtent extent = check(tensors);
+  if (is_empty(extent)) return;
+  if (tensors.o.device.type == DeviceType::cpu)
+    merge_on_cpu(tensors, extent, executor_of(execution));
+  else
+    merge_on_gpu(tensors, extent, execution.stream);
+}
+
+void merge_backward(const MergeGradients& tensors, const Execution& execution) {
+  const MergeExtent extent = check(tensors);
+  if (is_empty(extent)) return;
+  if (tensors.o.device.type == DeviceType::cpu)
+    merge_backward_on_cpu(tensors, extent, executor_of(execution));
+  else
+    merge_backward_on_gpu(tensors, extent, execution.stream);
+}
+
+}  // namespace flashmask
