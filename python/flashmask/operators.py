@@ -14,6 +14,8 @@ plain tensors and numbers, so that a program that calls them can be traced, save
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 where q is.
 
+flashmask::merge joins results over disjoint keys, lists of o and of lse; flashmask::merge_backward is its gradient.
+
 flashmask::snapshot copies a mask that lies on a GPU. Calls with the copy share a plan; with another tensor, each makes
 its own, unless the package's functions were called with it outside of torch.compile.
 """
@@ -24,9 +26,17 @@ from torch import Tensor
 
 from flashmask._plans.call import Call
 from flashmask._torch import operators
+from flashmask._torch.merge import merge_backward_operator, merge_operator
 from flashmask._torch.schemas import Outputs, backward_operator, forward_operator, snapshot_operator
 
-__all__ = ["backward_operator", "forward", "forward_operator", "snapshot_operator"]
+__all__ = [
+    "backward_operator",
+    "forward",
+    "forward_operator",
+    "merge_backward_operator",
+    "merge_operator",
+    "snapshot_operator",
+]
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any, **named: Any) -> Outputs:

@@ -19,12 +19,7 @@ HEADER = re.sub(r"//.*|/\*.*?\*/", "", (INCLUDE / "flashmask" / "c_api.h").read_
 FUNCTIONS = re.findall(r"FLASHMASK_API\s+[\w ]+?[ *]+flashmask_(\w+)\(", HEADER)
 ENUMERATORS = {name: value for name, value in vars(structs).items() if name.isupper() and isinstance(value, int)}
 # Functions and structs of the header that Python does without, and why.
-UNUSED = {
-    "mask_from_predicate": "a call into Python a score; from_mask_mod evaluates tensors instead",
-    "merge": "torch operations join and differentiate on any device",
-    "merge_backward": "as merge",
-}
-UNUSED_STRUCTS = {"flashmask_merge_tensors", "flashmask_merge_gradients"}
+UNUSED = {"mask_from_predicate": "a call into Python a score; from_mask_mod evaluates tensors instead"}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +85,7 @@ def test_enumerators_have_their_values(name, compiled):
 
 def test_every_struct_of_the_header_is_known():
     declared = set(re.findall(r"typedef struct (\w+) \{", HEADER))
-    assert declared == STRUCTS.keys() | UNUSED_STRUCTS
+    assert declared == STRUCTS.keys()
     assert declared == {line.split()[0] for line in layouts().splitlines()}
 
 

@@ -110,6 +110,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "dropout_expand": [POINTER(s.Problem), c_uint64, c_uint64, _BYTES, c_int64],
     "forward": [_PLAN, c_void_p, c_void_p],
     "backward": [_PLAN, c_void_p, c_void_p],
+    "merge": [c_void_p, c_void_p],
+    "merge_backward": [c_void_p, c_void_p],
     "reference_forward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), c_void_p, c_void_p],
     "reference_backward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 5],
 }

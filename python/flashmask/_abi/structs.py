@@ -237,3 +237,20 @@ class BackwardTensors(Sized):
     _fields_ = [
         (name, Tensor) for name in ("q", "k", "v", "o", "lse", "grad_o", "grad_lse", "grad_q", "grad_k", "grad_v")
     ]
+
+
+class MergeTensors(Sized):
+    _fields_ = [
+        *((name, Tensor) for name in ("o1", "lse1", "o2", "lse2", "o", "lse")),
+        ("more", POINTER(Tensor)),
+        ("more_count", c_int64),
+    ]
+
+
+class MergeGradients(Sized):
+    _fields_ = [
+        *((name, Tensor) for name in ("o1", "lse1", "o2", "lse2", "o", "lse", "grad_o", "grad_lse")),
+        *((name, Tensor) for name in ("grad_o1", "grad_lse1", "grad_o2", "grad_lse2")),
+        ("more", POINTER(Tensor)),
+        ("more_count", c_int64),
+    ]

@@ -20,7 +20,7 @@ from flashmask._torch.schemas import Gradients, Outputs
 _threads = 0
 
 
-def _follow_threads() -> None:
+def follow_threads() -> None:
     """Gives the library's pool as many threads as torch has."""
     global _threads  # noqa: PLW0603
     threads = torch.get_num_threads()
@@ -105,7 +105,7 @@ def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     q, at_q = _view(q, plan)
     k, at_k = _view(k, plan)
     v, at_v = _view(v, plan)
-    _follow_threads()
+    follow_threads()
     plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), seed)
     return o, lse
 
@@ -132,7 +132,7 @@ def backward_cpu(
     grad_o, at_grad_o = _view(grad_o, plan)
     lse = lse.contiguous()
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    _follow_threads()
+    follow_threads()
     plan.backward(
         (at_q, at_k, at_v, at_o, lse.data_ptr()),
         (at_grad_o, 0 if grad_lse is None else grad_lse.data_ptr()),

@@ -67,6 +67,13 @@ def kernels_of(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Kernels | None:
     return None
 
 
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether an operation on them, without gradients, would come to the kernel of their device and do nothing else."""
+    keys = _keys(tensors[0])
+    alike = all(type(each) is Tensor and _keys(each) == keys for each in tensors)
+    return alike and (keys in _CPU or keys in _CUDA) and _is_quiet()
+
+
 def stays_direct(
     kernels: Kernels, grad_o: Tensor, grad_lse: Tensor | None, saved: tuple[Tensor, ...], call: Call
 ) -> bool:

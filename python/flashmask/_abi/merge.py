@@ -1,0 +1,60 @@
+"""merge() of the C ABI: packs what its structs hold."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flashmask._abi import structs as s
+from flashmask._abi.library import call
+
+_LAYOUT = struct.Struct("=4i8q")
+
+
+class Placed(NamedTuple):
+    """A tensor: its address, and what a flashmask_tensor says behind it."""
+
+    address: int
+    layout: bytes
+
+
+ABSENT = Placed(0, bytes(_LAYOUT.size))
+
+
+@functools.lru_cache(maxsize=1024)
+def layout(code: int, device: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+    """`code` of the dtype, type and index of the device, strides in elements."""
+    unused = (0,) * (4 - len(shape))
+    return _LAYOUT.pack(code, *device, len(shape), *shape, *unused, *strides, *unused)
+
+
+def merge(parts: Sequence[Placed], o: Placed, lse: Placed, stream: int) -> None:
+    """Merges o1, lse1, o2, lse2 and so on, two parts at least; `stream`: a cudaStream_t or 0."""
+    more = _packed(*parts[4:])
+    _run("merge", _packed(*parts[:4], o, lse), more, len(parts) // 2 - 2, stream)
+
+
+def merge_backward(parts: Sequence[Placed], merged: Sequence[Placed], gradients: Sequence[Placed], stream: int) -> None:
+    """`parts` as merge() takes them; `merged`: o, lse, grad_o, grad_lse; `gradients`: grad_o1, grad_lse1 and so on."""
+    pairs = range(4, len(parts), 2)
+    more = _packed(*(each for i in pairs for each in (*parts[i : i + 2], *gradients[i : i + 2])))
+    _run("merge_backward", _packed(*parts[:4], *merged, *gradients[:4]), more, len(pairs), stream)
+
+
+@functools.cache
+def _packer(count: int) -> struct.Struct:
+    return struct.Struct("=" + f"Q{_LAYOUT.size}s" * count)
+
+
+def _packed(*tensors: Placed) -> bytes:
+    return _packer(len(tensors)).pack(*(value for each in tensors for value in each))
+
+
+def _run(name: str, tensors: bytes, more: bytes, count: int, stream: int) -> None:
+    size = len(tensors) + 24
+    pointer = ctypes.cast(ctypes.c_char_p(more), ctypes.c_void_p).value if more else 0
+    given = struct.pack("=Q", size) + tensors + struct.pack("=Qq", pointer, count)
+    call(name, given, bytes(s.Execution(stream=stream)) if stream else None)

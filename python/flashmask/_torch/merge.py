@@ -1,0 +1,171 @@
+"""merge() of torch tensors: the operators flashmask::merge and flashmask::merge_backward, and their gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from flashmask._abi import merge as abi
+from flashmask._abi import structs as s
+from flashmask._abi.merge import ABSENT, Placed, layout
+from flashmask._merge_in_double import merge_backward_in_double, merge_in_double
+from flashmask._plans.streams import current_stream
+from flashmask._torch.autograd import BelowAutograd, is_differentiated
+from flashmask._torch.cpu import follow_threads
+from flashmask._torch.direct import is_plain
+from flashmask._torch.schemas import LIBRARY, Outputs
+
+_Parts: TypeAlias = Sequence[Tensor]
+_Gradients: TypeAlias = tuple[list[Tensor], list[Tensor]]
+
+LIBRARY.define("merge(Tensor[] o, Tensor[] lse) -> (Tensor o, Tensor lse)")
+LIBRARY.define(
+    "merge_backward(Tensor[] o, Tensor[] lse, Tensor merged_o, Tensor merged_lse, Tensor grad_o, Tensor? grad_lse) "
+    "-> (Tensor[] grad_o, Tensor[] grad_lse)"
+)
+merge_operator: Callable[[_Parts, _Parts], Outputs] = torch.ops.flashmask.merge.default
+merge_backward_operator: Callable[..., _Gradients] = torch.ops.flashmask.merge_backward.default
+_CODES = {torch.float32: s.F32, torch.bfloat16: s.BF16, torch.float16: s.F16}
+
+
+def merge_stacked(o: Tensor, lse: Tensor) -> Outputs:
+    """Merges parts that are one tensor: o (batch, parts, rows, heads, dim), lse (batch, parts, heads, rows)."""
+    plain = not torch.compiler.is_compiling() and not is_differentiated(o, lse) and is_plain(o, lse)
+    if not plain or o.dtype not in _CODES or o.stride(-1) != 1:
+        return merge_operator(o.unbind(1), lse.unbind(1))
+    merged = o.new_empty((o.shape[0], *o.shape[2:])), lse.new_empty((lse.shape[0], *lse.shape[2:]))
+    (o_at, o_layout), (lse_at, lse_layout) = _placed(o[:, 0]), _placed(lse[:, 0])
+    o_step, lse_step = o.stride(1) * o.element_size(), lse.stride(1) * lse.element_size()
+    parts = []
+    for part in range(o.shape[1]):
+        parts.append(Placed(o_at + part * o_step, o_layout))
+        parts.append(Placed(lse_at + part * lse_step, lse_layout))
+    _run_merge(parts, merged, o)
+    return merged
+
+
+def _run_merge(parts: Sequence[Placed], merged: Outputs, like: Tensor) -> None:
+    if not like.is_cuda:
+        follow_threads()
+    abi.merge(parts, _placed(merged[0]), _placed(merged[1]), current_stream(like.device.index) if like.is_cuda else 0)
+
+
+def _placed(tensor: Tensor) -> Placed:
+    device = (s.CUDA, tensor.device.index) if tensor.is_cuda else (s.CPU, 0)
+    return Placed(tensor.data_ptr(), layout(_CODES[tensor.dtype], device, tensor.shape, tensor.stride()))
+
+
+def _ready(tensors: _Parts) -> list[Tensor]:
+    """With strides that the library takes."""
+    return [each if each.stride(-1) == 1 or each.shape[-1] == 1 else each.contiguous() for each in tensors]
+
+
+def _pairs(o: _Parts, lse: _Parts) -> list[Placed]:
+    return [_placed(each) for pair in zip(o, lse, strict=True) for each in pair]
+
+
+def _forward(o: _Parts, lse: _Parts) -> Outputs:
+    """flashmask::merge, which on a GPU returns before the device is done."""
+    o, lse = _ready(o), _ready(lse)
+    if o[0].dtype is torch.float64:
+        values, its = merge_in_double(_arrays(o), _arrays(lse))
+        return torch.from_numpy(values), torch.from_numpy(its)
+    merged = (
+        torch.empty_like(o[0], memory_format=torch.contiguous_format),
+        torch.empty(lse[0].shape, dtype=torch.float32, device=o[0].device),
+    )
+    _run_merge(_pairs(o, lse), merged, o[0])
+    return merged
+
+
+def _backward(
+    o: _Parts, lse: _Parts, merged_o: Tensor, merged_lse: Tensor, grad_o: Tensor, grad_lse: Tensor | None
+) -> _Gradients:
+    """flashmask::merge_backward, which on a GPU returns before the device is done."""
+    o, lse = _ready(o), _ready(lse)
+    merged_o, merged_lse, grad_o = _ready((merged_o, merged_lse, grad_o))
+    grad_lse = None if grad_lse is None else grad_lse.contiguous()
+    if o[0].dtype is torch.float64:
+        merged = merged_o.numpy(), merged_lse.numpy()
+        grad_of_lse = None if grad_lse is None else grad_lse.numpy()
+        of_o, of_lse = merge_backward_in_double(_arrays(o), _arrays(lse), merged, grad_o.numpy(), grad_of_lse)
+        return [torch.from_numpy(each) for each in of_o], [torch.from_numpy(each) for each in of_lse]
+    gradients = _backward_fake(o, lse, merged_o, merged_lse, grad_o, grad_lse)
+    on_gpu = o[0].is_cuda
+    if not on_gpu:
+        follow_threads()
+    given = _placed(grad_o), ABSENT if grad_lse is None else _placed(grad_lse)
+    abi.merge_backward(
+        _pairs(o, lse),
+        (_placed(merged_o), _placed(merged_lse), *given),
+        _pairs(*gradients),
+        current_stream(o[0].device.index) if on_gpu else 0,
+    )
+    return gradients
+
+
+def _arrays(tensors: _Parts) -> list[Any]:
+    if tensors[0].is_cuda:
+        raise NotImplementedError(
+            f"o1 is torch.float64 on {tensors[0].device}; merge() joins float32, bfloat16 and float16 there"
+        )
+    return [each.detach().numpy() for each in tensors]
+
+
+def _fake(o: _Parts, lse: _Parts) -> Outputs:
+    return o[0].new_empty(o[0].shape), lse[0].new_empty(lse[0].shape)
+
+
+def _backward_fake(
+    o: _Parts, lse: _Parts, merged_o: Tensor, merged_lse: Tensor, grad_o: Tensor, grad_lse: Tensor | None
+) -> _Gradients:
+    return [each.new_empty(each.shape) for each in o], [each.new_empty(each.shape) for each in lse]
+
+
+class _Merge(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> Outputs:
+        """o and lse of `count` parts, all of o first."""
+        with BelowAutograd():
+            merged = merge_operator(tensors[:count], tensors[count:])
+        ctx.save_for_backward(*tensors, *merged)
+        ctx.count = count
+        ctx.set_materialize_grads(False)
+        return merged
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
+        if grad_o is None and grad_lse is None:
+            return (None,) * (2 * ctx.count + 1)
+        saved, count = ctx.saved_tensors, ctx.count
+        o, lse, merged = saved[:count], saved[count:-2], saved[-2:]
+        if grad_o is None:
+            grad_o = torch.zeros_like(merged[0])
+        of_o, of_lse = merge_backward_operator(o, lse, *merged, grad_o, grad_lse)
+        return None, *of_o, *of_lse
+
+
+def _autograd(o: _Parts, lse: _Parts) -> Outputs:
+    """flashmask::merge where autograd may have to record it."""
+    if is_differentiated(*o, *lse):
+        merged: Outputs = _Merge.apply(len(o), *o, *lse)  # type: ignore[no-untyped-call]
+        return merged
+    with BelowAutograd():
+        return merge_operator(o, lse)
+
+
+def _register() -> None:
+    """Gives the operators their kernels."""
+    for name, kernel, fake in (("merge", _forward, _fake), ("merge_backward", _backward, _backward_fake)):
+        torch.library.register_fake(f"flashmask::{name}", fake, lib=LIBRARY)
+        for key in ("CPU", "CUDA"):
+            LIBRARY.impl(name, kernel, key)
+    LIBRARY.impl("merge", _autograd, "Autograd")
+
+
+_register()
