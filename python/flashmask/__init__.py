@@ -6,6 +6,7 @@ from flashmask import block_maps, masks
 from flashmask._abi.library import version as _version
 from flashmask._attention import attention
 from flashmask._block_map import BlockMap
+from flashmask._decode import decode_attention
 from flashmask._explain import Explanation
 from flashmask._mask import Mask, MaskShape
 from flashmask._merge import merge
@@ -27,6 +28,7 @@ __all__ = [
     "__version__",
     "attention",
     "block_maps",
+    "decode_attention",
     "flashmask_attention",
     "masks",
     "merge",

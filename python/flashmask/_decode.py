@@ -1,0 +1,102 @@
+"""decode_attention(): few queries a request against many keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flashmask._abi.problem import check_scale
+from flashmask._arguments import choice, described, integer, is_tensor
+from flashmask._draft_tree import draft_tree
+from flashmask._plans.plan import LAYOUTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from flashmask._arguments import Integers
+    from flashmask._mask import Mask
+
+MOST_ROWS = 256
+
+
+def decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | Sequence[int] | None = None,
+    tree: Integers | Mask | None = None,
+    *,
+    splits: int | None = None,
+    scale: float | None = None,
+    layout: str = "bshd",
+    return_lse: bool = False,
+) -> Any:
+    """attention() of a request's last tokens to its cache: decoding, and verifying drafted tokens.
+
+    Keys are split into parts that are computed side by side and merged (Flash-Decoding, Dao et al. 2023); query heads
+    that share a key head become rows of one tile. The result is that of attention() under the same mask, but for the
+    order of sums.
+
+    Args:
+        q: (batch, rows, query heads, head dim), 1 to 256 rows: the new tokens of each request. A torch tensor, of what
+            attention() takes.
+        k: (batch, key length, kv heads, head dim): the cache, in which the new tokens' keys come last.
+        v: (batch, key length, kv heads, value dim).
+        lengths: how many keys each request has, the new tokens included: int32 or int64 [batch] on the device of q,
+            which the host does not read, or a sequence of ints; 0 to key length, which is checked on the CPU. Keys
+            behind them are seen by nobody, whatever finite numbers they hold, and a request of length 0 sees nothing.
+            None: all keys.
+        tree: None: the new tokens are causal, row i is token lengths - rows + i. Else the rows are nodes of a tree or
+            forest, of which each sees the tokens before them all, its ancestors and itself: parents [rows] on the host,
+            of earlier rows or -1, as masks.medusa_parents() gives them; or the Mask of masks.medusa_tree() or
+            masks.tree_in_order() without a prefix.
+        splits: into how many parts keys are split; None: as many as keep the device busy.
+        scale: factor on the scores; None: 1 / sqrt(head dim).
+        layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
+        return_lse: return (o, lse) rather than o.
+
+    Returns:
+        o (batch, rows, query heads, value dim), with `return_lse` also lse (batch, query heads, rows): what attention()
+        returns. A row that sees nothing has o = 0 and lse = -inf. Differentiable in q, k and v.
+
+    Raises:
+        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+        NotImplementedError: no kernel serves the request.
+    """
+    for name, each in (("q", q), ("k", k), ("v", v)):
+        if not is_tensor(each):
+            raise TypeError(f"{name} is {described(each)}; expected a torch tensor")
+        if each.ndim != 4:
+            raise ValueError(
+                f"{name} has shape {list(each.shape)}; expected four dimensions, as layout={layout!r} says"
+            )
+    from flashmask._torch.decode import decode
+
+    heads_first = choice("layout", layout, LAYOUTS) == 1
+    if heads_first:
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    _check(q, k, v, splits)
+    nodes = None if tree is None else draft_tree(tree, q.shape[1])
+    factor = 0.0 if scale is None else check_scale("scale", scale)
+    o, lse = decode(q, k, v, lengths, nodes, splits, factor, return_lse)
+    if heads_first:
+        o = o.transpose(1, 2)
+    return (o, lse) if return_lse else o
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> None:
+    batch, rows, heads, head_dim = q.shape
+    if not 1 <= rows <= MOST_ROWS:
+        raise ValueError(f"q has {rows} rows a request; expected 1 to {MOST_ROWS}: more are attention()'s")
+    if k.shape[0] != batch or k.shape[3] != head_dim or k.shape[2] == 0 or heads % k.shape[2]:
+        raise ValueError(
+            f"k has shape {list(k.shape)} beside a q of {list(q.shape)}; expected ({batch}, keys, kv heads, "
+            f"{head_dim}) with kv heads that divide {heads}"
+        )
+    if v.shape[:3] != k.shape[:3]:
+        raise ValueError(
+            f"v has shape {list(v.shape)}; expected ({batch}, {k.shape[1]}, {k.shape[2]}, value dim), as k"
+        )
+    if splits is not None:
+        integer("splits", splits, minimum=1, maximum=max(1, k.shape[1]))

@@ -1,0 +1,273 @@
+"""decode_attention() of torch tensors: masks of new tokens behind a cache, and keys split into parts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashmask._arguments import lengths as token_counts
+from flashmask._draft_tree import DraftTree
+from flashmask._plans.call import Call
+from flashmask._plans.streams import capture_of, current_stream
+from flashmask._torch.merge import merge_stacked
+from flashmask._torch.operators import forward
+from flashmask._torch.shared import shared
+
+_TILE = 128
+"""Rows of a tile on a GPU, and its keys: what work is counted in."""
+
+
+def decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | Sequence[int] | None,
+    tree: DraftTree | None,
+    splits: int | None,
+    scale: float,
+    wants_lse: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """o, and lse (batch, heads, rows) where it is wanted; tensors (batch, sequence, heads, head dim)."""
+    parts = parts_of(q, k, v, splits)
+    if lengths is not None:
+        lengths = _lengths(lengths, q, k.shape[1])
+    masks = _masks(lengths, tree, q, k.shape[1], parts)
+    if tree is None or tree.is_in_order:
+        return attend_in_parts(q, k, v, masks, parts, scale, wants_lse)
+    depth_first = _on_device(tree, q.device)
+    o, lse = attend_in_parts(q.index_select(1, depth_first.order), k, v, masks, parts, scale, wants_lse)
+    position = depth_first.position
+    return o.index_select(1, position), None if lse is None else lse.index_select(2, position)
+
+
+def _lengths(given: Tensor | Sequence[int], q: Tensor, keys: int) -> Tensor:
+    batch = q.shape[0]
+    if not isinstance(given, Tensor):
+        given = torch.tensor(token_counts("lengths", given).tolist(), dtype=torch.int64, device=q.device)
+    if given.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"lengths holds {given.dtype} values; expected int32 or int64")
+    if given.shape != (batch,):
+        raise ValueError(f"lengths has shape {list(given.shape)}; expected [{batch}], one for each request")
+    if given.device != q.device:
+        raise ValueError(f"lengths is on {given.device}; expected {q.device}, the device of q")
+    if given.is_cpu and not torch.compiler.is_compiling():
+        for length in given.tolist():
+            if not 0 <= length <= keys:
+                raise ValueError(f"lengths holds {length}; expected 0 to {keys}, the key length")
+    return given
+
+
+# Parts of the keys
+
+
+class Parts(NamedTuple):
+    """Keys in `splits` parts, the first of part i is i · step.
+
+    All are `width` long, so that they are one view of the keys: a part but the last hides what lies beyond its step.
+    """
+
+    splits: int
+    step: int
+    width: int
+    group: int
+    """Query heads that share a key head, and are rows of one tile."""
+    together: bool
+    """Whether the parts of all requests are one view; else requests are computed one by one."""
+
+
+def parts_of(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> Parts:
+    """`splits` None: as many as keep the device busy."""
+    batch, rows, heads, _ = q.shape
+    keys, kv_heads = k.shape[1:3]
+    group = heads // kv_heads
+    if splits is None:
+        best = _best_splits if torch.compiler.is_compiling() else _known_best_splits
+        tiles = kv_heads * -(-rows * group // _TILE)
+        splits = best(batch * tiles, keys, _workers(q))
+        if splits > 1 and not _is_one_view((k, v), splits):
+            # The next smaller number that divides the keys may be a view; else each request is split for itself.
+            fitting = next((fewer for fewer in range(splits, 1, -1) if _is_one_view((k, v), fewer)), 0)
+            splits = fitting if 2 * fitting > splits else best(tiles, keys, _workers(q))
+    step = max(1, keys // splits)
+    return Parts(splits, step, keys - (splits - 1) * step, group, splits == 1 or _is_one_view((k, v), splits))
+
+
+def _is_one_view(tensors: tuple[Tensor, ...], parts: int) -> bool:
+    """Whether parts of a request and then those of the next lie evenly spaced."""
+    keys = tensors[0].shape[1]
+    evenly = keys % parts == 0 and all(each.stride(0) == keys * each.stride(1) for each in tensors)
+    return tensors[0].shape[0] == 1 or evenly
+
+
+def _workers(q: Tensor) -> int:
+    """What computes a tile at a time."""
+    return _multiprocessors(q.device.index) if q.is_cuda else torch.get_num_threads()
+
+
+@functools.cache
+def _multiprocessors(device: int) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _best_splits(tiles: int, keys: int, workers: int) -> int:
+    """The number of parts that takes the least time: rounds of parts over the workers, counted in tiles of keys.
+
+    A part has two tiles at least, and takes two tiles' time beside its own (until its keys arrive, and to store);
+    merging takes four, and one for sixteen parts.
+    """
+    full = (workers * rounds // tiles for rounds in range(1, 5)) if tiles else ()
+    candidates = {1} | {min(parts, keys // (2 * _TILE)) for parts in full} - {0}
+
+    def time(parts: int) -> float:
+        rounds = -(-tiles * parts // workers)
+        merging = 4 + parts / 16 if parts > 1 else 0
+        return rounds * (-(-keys // (parts * _TILE)) + 2) + merging
+
+    return min(sorted(candidates), key=time)
+
+
+_known_best_splits = functools.lru_cache(maxsize=1024)(_best_splits)
+
+
+def attend_in_parts(
+    q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], parts: Parts, scale: float, wants_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """`masks` of masks_of_parts(): one for all requests together, or one for each."""
+    if parts.together:
+        o, lse = _attend(q, k, v, masks[0], parts, scale)
+    else:
+        each = [_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], mask, parts, scale) for i, mask in enumerate(masks)]
+        o, lse = torch.cat([one for one, _ in each]), torch.cat([its for _, its in each])
+    rows, group = q.shape[1], parts.group
+    o = torch.unflatten(o, 1, (rows, group)).transpose(2, 3).flatten(2, 3)
+    return o, torch.unflatten(lse, 2, (rows, group)).transpose(2, 3).flatten(1, 2) if wants_lse else None
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, parts: Parts, scale: float) -> tuple[Tensor, Tensor]:
+    """o (batch, rows · group, kv heads, value dim) and lse (batch, kv heads, rows · group)."""
+    batch = q.shape[0]
+    rows = torch.unflatten(q, 2, (k.shape[2], parts.group)).transpose(2, 3).flatten(1, 2)
+    call = Call(mask, scale=scale)
+    if parts.splits == 1:
+        return forward(rows, k, v, call)
+    rows = rows[:, None].expand(-1, parts.splits, -1, -1, -1).flatten(0, 1)
+    o, lse = forward(rows, _in_parts(k, parts), _in_parts(v, parts), call)
+    return merge_stacked(*(torch.unflatten(each, 0, (batch, parts.splits)) for each in (o, lse)))
+
+
+def _in_parts(keys: Tensor, parts: Parts) -> Tensor:
+    """(batch · parts, width, kv heads, dim), a view."""
+    windows = keys.unfold(1, parts.width, parts.step).permute(0, 1, 4, 2, 3)
+    return windows[0] if keys.shape[0] == 1 else windows.view(-1, *windows.shape[2:])
+
+
+# Masks
+
+
+def masks_of_parts(visible: Tensor, *, batch: int, parts: Parts) -> tuple[Tensor, ...]:
+    """Row indices for attend_in_parts() from those of all keys: int32 [batch or 1, 1, keys, 2], not causal.
+
+    One int32 [batch · parts or 1, 1, width, 2], or one for each request: [parts, 1, width, 2].
+    """
+    windows = visible[:, 0].unfold(1, parts.width, parts.step).transpose(2, 3)  # [batch or 1, parts, width, 2]
+    rows = (windows * parts.group).contiguous()
+    if parts.width > parts.step:
+        rows[:, :-1, parts.step :, 0] = 0  # rows from 0 on are masked: all
+    if not parts.together:
+        return tuple(rows[i if len(rows) > 1 else 0].unsqueeze(1) for i in range(batch))
+    if parts.splits > 1:
+        rows = rows.expand(batch, -1, -1, -1)
+    return (rows.flatten(0, 1).unsqueeze(1),)
+
+
+def _masks(lengths: Tensor | None, tree: DraftTree | None, q: Tensor, keys: int, parts: Parts) -> tuple[Tensor, ...]:
+    """Of new tokens behind a cache. Layers that are called with the same lengths, or with none, share them."""
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):  # plans are kept with tensors that count their versions
+            return _masks(lengths, tree, q, keys, parts)
+    numbers: dict[str, Any] = {"tree": tree, "batch": q.shape[0], "rows": q.shape[1], "keys": keys, "parts": parts}
+    if lengths is not None:
+        return shared(_masks_of_lengths, (lengths,), **numbers)
+    if torch.compiler.is_compiling():
+        return _masks_of_lengths(_all_keys(keys, q.device), **numbers)
+    device = q.device
+    capture = capture_of(device.index, current_stream(device.index)) if q.is_cuda else 0
+    return _constant_masks(device, capture, tuple(numbers.items()))
+
+
+def _all_keys(keys: int, device: torch.device) -> Tensor:
+    return torch.full((1,), keys, dtype=torch.int64, device=device)
+
+
+@functools.lru_cache(maxsize=32)
+def _constant_masks(device: torch.device, capture: int, numbers: tuple[tuple[str, Any], ...]) -> tuple[Tensor, ...]:
+    """What a capture of a CUDA graph makes is its own; no other has its number."""
+    named = dict(numbers)
+    return _masks_of_lengths(_all_keys(named["keys"], device), **named)
+
+
+def _masks_of_lengths(
+    lengths: Tensor, *, tree: DraftTree | None, batch: int, rows: int, keys: int, parts: Parts
+) -> tuple[Tensor, ...]:
+    # The node that a column is: below 0 a token before the new ones, from `rows` on beyond the request.
+    node = torch.arange(rows, rows + keys, device=lengths.device) - lengths[:, None]
+    if tree is None:
+        first = node.clamp_(0, rows).int()
+        visible = torch.stack([torch.full_like(first, rows), first], -1)
+    else:
+        visible = _on_device(tree, lengths.device).visible[node.clamp_(-1, rows).add_(1)]
+    return masks_of_parts(visible[:, None], batch=batch, parts=parts)
+
+
+class _Tree(NamedTuple):
+    """A tree on a device."""
+
+    order: Tensor
+    """Which node is at each place depth first, int64 [nodes]."""
+    position: Tensor
+    """And where each node is."""
+    visible: Tensor
+    """int32 [nodes + 2, 2], of a token before the nodes, of each node, and of what lies beyond: behind which row it is
+    masked, and before which."""
+
+
+def _made(tree: DraftTree, device: torch.device) -> _Tree:
+    rows = len(tree.position)
+    order = sorted(range(rows), key=tree.position.__getitem__)
+    visible = [(rows, 0), *zip(tree.end, tree.position, strict=True), (0, rows)]
+    return _Tree(
+        torch.tensor(order, device=device),
+        torch.tensor(tree.position, device=device),
+        torch.tensor(visible, dtype=torch.int32, device=device),
+    )
+
+
+_kept: dict[tuple[DraftTree, torch.device], _Tree] = {}
+_KEPT_AT_MOST = 64
+# A graph reads its trees whenever it runs: they stay.
+_captured: dict[tuple[DraftTree, torch.device], _Tree] = {}
+
+
+def _on_device(tree: DraftTree, device: torch.device) -> _Tree:
+    if torch.compiler.is_compiling():
+        return _made(tree, device)
+    key = tree, device
+    found = _captured.get(key) or _kept.get(key)
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if found is None:
+        if capturing:
+            raise RuntimeError(
+                "a CUDA graph is being captured, and its tree, which is on the host, is not on the device yet; run "
+                "once with the tree before the capture"
+            )
+        while len(_kept) >= _KEPT_AT_MOST:
+            _kept.pop(next(iter(_kept)))
+        with torch.inference_mode(False):  # calls that gradients are asked of use them too
+            found = _kept[key] = _made(tree, device)
+    if capturing:
+        _captured[key] = found
+    return found

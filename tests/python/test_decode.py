@@ -1,0 +1,180 @@
+"""decode_attention(): few rows against a cache, held against attention by its formula in float64."""
+
+import pytest
+import torch
+from attention_oracle import random_inputs, softmax_attention, value_and_gradients
+from decode_cases import CALLS, CHAIN, MEDUSA, visible
+
+import flashmask
+from flashmask import masks
+from flashmask._torch.decode import parts_of
+
+
+def expected_of(q, k, v, lengths, parents=None):
+    seen = visible(q.shape[1], k.shape[1], lengths or [k.shape[1]] * len(q), parents)
+    return softmax_attention(q.double(), k.double(), v.double(), seen)
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    for given, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(given.double(), right, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_are_attention_by_its_formula(name, layout):
+    batch, rows, keys, heads, kv_heads, lengths, parents, splits = CALLS[name]
+    q, k, v, *_ = random_inputs(batch, rows, keys, heads, kv_heads, 16, 8)
+    given = (q, k, v) if layout == "bshd" else (t.transpose(1, 2).contiguous() for t in (q, k, v))
+    counts = None if lengths is None else torch.tensor(lengths)
+    o, lse = flashmask.decode_attention(*given, counts, parents, splits=splits, layout=layout, return_lse=True)
+    o = o if layout == "bshd" else o.transpose(1, 2)
+    if keys == 0:
+        assert torch.equal(o, torch.zeros(batch, rows, heads, 8))
+        assert torch.isneginf(lse).all()
+        return
+    assert_close((o, lse), expected_of(q, k, v, lengths, parents))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_dtypes(dtype):
+    q, k, v, *_ = (t.to(dtype) for t in random_inputs(2, 21, 200, 4, 2, 16, 16))
+    lengths = [200, 90]
+    found = flashmask.decode_attention(q, k, v, torch.tensor(lengths), MEDUSA, splits=4, return_lse=True)
+    assert found[0].dtype == dtype
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}[dtype]
+    assert_close(found, expected_of(q, k, v, lengths, MEDUSA), tolerance)
+
+
+def test_is_attention_under_the_same_mask():
+    q, k, v, *_ = random_inputs(2, 21, 400, 4, 2, 16, 16)
+    for tree, mask in (
+        (None, masks.causal(21, 400)),
+        (MEDUSA, masks.tree_in_order(MEDUSA, 21, 379)),
+        (masks.medusa_tree([3, 2, 2], 21), masks.medusa_tree([3, 2, 2], 21, 379)),
+        (masks.medusa_parents([3, 2, 2]), masks.medusa_tree([3, 2, 2], 21, 379)),
+    ):
+        found = flashmask.decode_attention(q, k, v, tree=tree, splits=3, scale=0.3, return_lse=True)
+        assert_close(found, [t.double() for t in flashmask.attention(q, k, v, mask, scale=0.3, return_lse=True)])
+
+
+def test_gradients_are_those_of_the_formula():
+    made = random_inputs(2, 21, 90, 4, 2, 8, 8)
+    lengths = torch.tensor([90, 45])
+
+    def decoded(q, k, v):
+        return flashmask.decode_attention(q, k, v, lengths, MEDUSA, splits=4, return_lse=True)
+
+    def by_formula(q, k, v):
+        return softmax_attention(q, k, v, visible(21, 90, [90, 45], MEDUSA))
+
+    found = value_and_gradients(decoded, made[:3], *made[3:], torch.float32)
+    assert_close(found, value_and_gradients(by_formula, made[:3], *made[3:], torch.float64))
+
+
+def test_lengths_are_read_in_every_call():
+    q, k, v, *_ = random_inputs(2, 3, 100, 4, 2, 16, 8)
+    lengths = torch.tensor([50, 60], dtype=torch.int32)
+    flashmask.decode_attention(q, k, v, lengths, splits=2)
+    lengths += 7
+    expected = expected_of(q, k, v, [57, 67])
+    assert_close(flashmask.decode_attention(q, k, v, lengths, splits=2, return_lse=True), expected)
+    assert_close(flashmask.decode_attention(q, k, v, [57, 67], splits=2, return_lse=True), expected)
+    assert_close(flashmask.decode_attention(q, k, v, (57, 67), return_lse=True), expected)
+
+
+def test_keys_beyond_a_length_may_hold_anything():
+    q, k, v, *_ = random_inputs(2, 3, 96, 4, 2, 16, 8)
+    lengths = [96, 41]
+    expected = flashmask.decode_attention(q, k, v, torch.tensor(lengths), splits=3)
+    k[1, 41:], v[1, 41:] = 1e30, -1e30
+    assert torch.equal(flashmask.decode_attention(q, k, v, torch.tensor(lengths), splits=3), expected)
+
+
+def test_what_inference_mode_made_serves_training():
+    made = random_inputs(1, 5, 123, 2, 1, 8, 8)
+    with torch.inference_mode():
+        expected = flashmask.decode_attention(*made[:3], tree=[-1, 0, 0, 1, 1], splits=2)
+    leaves = [t.requires_grad_() for t in made[:3]]
+    o = flashmask.decode_attention(*leaves, tree=[-1, 0, 0, 1, 1], splits=2)
+    assert torch.equal(o, expected)
+    torch.autograd.grad(o.sum(), leaves)
+
+
+@pytest.mark.parametrize("tree", [None, list(MEDUSA), list(CHAIN)], ids=["causal", "breadth first", "a chain"])
+def test_compiled_calls_are_the_same_bits(tree):
+    rows = 21 if tree is None else len(tree)
+    q, k, v, *_ = random_inputs(2, rows, 200, 4, 2, 16, 8)
+
+    def call(q, k, v, lengths):
+        return flashmask.decode_attention(q, k, v, lengths, tree, splits=4, return_lse=True)
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for lengths in ([200, 90], [33, 0]):
+        given = q, k, v, torch.tensor(lengths)
+        for found, expected in zip(compiled(*given), call(*given), strict=True):
+            assert torch.equal(found, expected)
+
+
+def test_caches_that_are_longer_than_their_keys_are_parted_without_a_copy():
+    q, k, v, *_ = random_inputs(2, 2, 128, 4, 2, 16, 16)
+    assert parts_of(q, k, v, 4).together
+    assert not parts_of(q, k, v, 3).together
+    assert not parts_of(q, k[:, :100], v[:, :100], 4).together
+    assert parts_of(q[:1], k[:1, :101], v[:1, :101], 4).together
+    for keys in (100, 101):
+        found = flashmask.decode_attention(q, k[:, :keys], v[:, :keys], splits=4, return_lse=True)
+        assert_close(found, expected_of(q, k[:, :keys], v[:, :keys], None))
+
+
+def test_parts_fill_the_workers(monkeypatch):
+    from flashmask._torch import decode
+
+    q, k, v = torch.empty(1, 64, 32, 8), torch.empty(1, 131072, 8, 8), torch.empty(1, 131072, 8, 8)
+    for workers, most_idle in ((132, 0.1), (108, 0.1), (16, 0)):
+        monkeypatch.setattr(decode, "_workers", lambda q, workers=workers: workers)
+        tiles = 16 * parts_of(q, k, v, None).splits
+        assert 1 - tiles / (workers * -(-tiles // workers)) <= most_idle, workers
+    monkeypatch.setattr(decode, "_workers", lambda q: 132)
+    assert parts_of(q, k[:, :300], v[:, :300], None).splits == 1
+    assert parts_of(q[:, :0], k, v, None).splits == 1
+
+
+Q, K = torch.zeros(2, 3, 4, 8), torch.zeros(2, 10, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"q": Q[:, :0]}, ValueError, "q has 0 rows a request; expected 1 to 256"),
+        ({"q": torch.zeros(2, 257, 4, 8)}, ValueError, "q has 257 rows"),
+        ({"q": Q[0]}, ValueError, r"q has shape \[3, 4, 8\]; expected four dimensions"),
+        ({"q": Q.numpy()}, TypeError, "q is ndarray of float32"),
+        ({"k": K[:1]}, ValueError, r"k has shape \[1, 10, 2, 8\] beside a q of \[2, 3, 4, 8\]"),
+        ({"k": torch.zeros(2, 10, 3, 8)}, ValueError, "with kv heads that divide 4"),
+        ({"v": K[:, :9]}, ValueError, r"v has shape \[2, 9, 2, 8\]; expected \(2, 10, 2, value dim\), as k"),
+        ({"v": K.double()}, TypeError, "expected one dtype"),
+        ({"lengths": torch.tensor([1, 2, 3])}, ValueError, r"lengths has shape \[3\]; expected \[2\]"),
+        ({"lengths": torch.tensor([1.0, 2.0])}, TypeError, "lengths holds torch.float32 values"),
+        ({"lengths": [5, -1]}, ValueError, r"lengths\[1\] is -1"),
+        ({"lengths": torch.tensor([5, 11])}, ValueError, r"lengths holds 11; expected 0 to 10"),
+        ({"lengths": torch.tensor([-2, 1])}, ValueError, r"lengths holds -2; expected 0 to 10"),
+        ({"lengths": torch.tensor([5, 5], device="meta")}, ValueError, "lengths is on meta; expected cpu"),
+        ({"tree": [-1, 0]}, ValueError, "tree has 2 nodes; expected 3, one for each row of q"),
+        ({"tree": [-1, 2, 0]}, ValueError, r"tree\[1\] is 2; expected a parent that comes before the node"),
+        ({"tree": [0, 0, 0]}, ValueError, r"tree\[0\] is 0"),
+        ({"tree": [-1, -2, 0]}, ValueError, r"tree\[1\] is -2"),
+        ({"tree": [-1, 0.0, 0]}, TypeError, "tree holds float64 values; expected integers"),
+        ({"tree": masks.causal(3, 4)}, ValueError, r"tree is a mask of \[1, 1, 3, 4\]"),
+        ({"tree": masks.sliding_window(3, 3, 2)}, ValueError, "row 2 does not see itself, one earlier token"),
+        ({"tree": masks.from_dense(torch.zeros(3, 3, dtype=torch.bool))}, ValueError, "row 0 does not see itself"),
+        ({"splits": 0}, ValueError, "splits is 0; expected at least 1"),
+        ({"splits": 11}, ValueError, "splits is 11; expected at most 10"),
+        ({"splits": 2.0}, TypeError, r"splits is float 2\.0; expected an integer"),
+        ({"layout": "hbsd"}, ValueError, "layout is 'hbsd'"),
+        ({"scale": float("nan")}, ValueError, "scale is nan"),
+    ],
+)
+def test_refuses_what_does_not_fit(change, error, message):
+    with pytest.raises(error, match=message):
+        flashmask.decode_attention(**{"q": Q, "k": K, "v": K, **change})
