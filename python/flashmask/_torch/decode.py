@@ -133,6 +133,13 @@ def _best_splits(tiles: int, keys: int, workers: int) -> int:
 _known_best_splits = functools.lru_cache(maxsize=1024)(_best_splits)
 
 
+def attend_few_rows(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float) -> Tensor:
+    """o of a few rows under row indices [batch or 1, 1, keys, 2] that are not causal, in parts of the keys."""
+    parts = parts_of(q, k, v, None)
+    masks = shared(masks_of_parts, (visible,), batch=q.shape[0], parts=parts)
+    return attend_in_parts(q, k, v, masks, parts, scale, False)[0]
+
+
 def attend_in_parts(
     q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], parts: Parts, scale: float, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:

@@ -13,6 +13,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 import flashmask
 from flashmask import Mask, RowIndices
 from flashmask._torch.shared import shared
+from flashmask.transformers._few_rows import few_rows
 from flashmask.transformers._given import dense_mask
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
@@ -80,8 +81,11 @@ def flashmask_attention_forward(
     if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
+    dropout = dropout if module.training else 0.0
+    if visit == "active" and (out := few_rows(q, k, v, mask, dropout=dropout, scaling=scaling)) is not None:
+        return out, None
     attend = _attend if visit == "active" else _attend_everywhere
-    return attend(q, k, v, mask, dropout=dropout if module.training else 0.0, scaling=scaling), None
+    return attend(q, k, v, mask, dropout=dropout, scaling=scaling), None
 
 
 def _refuse(others: dict[str, Any]) -> None:
