@@ -22,6 +22,8 @@ OPTIONS = {
     "prefix": {"prefix": 5},
     "prefix and window": {"prefix": 40, "window": 30},
 }
+# Nodes of a tree whose lengths are a batch's first, with padding behind them.
+PARENTS = [[-1, 0, 0, -1], [-1, 0, 1, 1, 0, -1]]
 FEWER_OPTIONS = {name: OPTIONS[name] for name in ("causal", "window both ways", "prefix and window")}
 
 
@@ -43,12 +45,14 @@ class Batch:
         self.ids, self.positions = tensor(ids), tensor(positions)
         self.one_of_ids = self.ids[0].clone()
         self.prefixes = tensor(1 + 7 * np.arange(len(lengths[0])))
+        self.parents, self.lengths = tensor(PARENTS[number]), tensor(lengths[0])
         self.mask = masks.causal_document(list(lengths[0]), self.tokens)
 
 
-def built(options_by_name, tokens, ends, ends_among_others, ids, one_of_ids, positions, prefixes):
+def built(options_by_name, tokens, ends, ends_among_others, ids, one_of_ids, positions, prefixes, parents, lengths):
     """Row indices of every builder that takes tensors, by name."""
-    made = {}
+    made = {"tree": masks.from_tree(parents, lengths, tokens)}
+    made["two trees"] = masks.from_tree(torch.stack([parents, parents]), torch.stack([lengths, lengths // 2]), tokens)
     for name, options in options_by_name.items():
         made["ends, " + name] = masks.from_cu_seqlens(ends, tokens, **options)
         made["slice of ends, " + name] = masks.from_cu_seqlens(ends_among_others[1:], tokens, **options)
@@ -68,7 +72,8 @@ def check_builders(device, dtype, mode, options=OPTIONS):
     compiled = torch.compile(build, fullgraph=True, mode=mode)
     for number in (0, 1, 0):
         batch = Batch(number, device, dtype)
-        given = (batch.ends, batch.ends_among_others, batch.ids, batch.one_of_ids, batch.positions, batch.prefixes)
+        documents = (batch.ends, batch.ends_among_others, batch.ids, batch.one_of_ids, batch.positions, batch.prefixes)
+        given = (*documents, batch.parents, batch.lengths)
         expected = build(batch.tokens, *given)
         found = compiled(batch.tokens, *given)
         assert found.keys() == expected.keys()
@@ -93,6 +98,7 @@ OF_TENSORS = {
     "positions": lambda q, k, v, b: flashmask.attention(
         q, k, v, masks.from_position_ids(b["positions"][:1], causal=False)
     ),
+    "tree": lambda q, k, v, b: flashmask.attention(q, k, v, masks.from_tree(b["parents"], b["lengths"], q.shape[1])),
     "row indices": lambda q, k, v, b: flashmask.attention(q, k, v, b["rows"]),
     "row indices of the papers": lambda q, k, v, b: flashmask.flashmask_attention(
         q, k, v, b["rows"].startend_row_indices, causal=True
@@ -126,6 +132,8 @@ def arguments_of(batch, device):
         "ends_among_others": batch.ends_among_others,
         "one_of_ids": batch.one_of_ids,
         "positions": batch.positions,
+        "parents": batch.parents,
+        "lengths": batch.lengths,
         "rows": masks.from_cu_seqlens(batch.ends, batch.tokens),
         "blocks": torch.eye(blocks, dtype=torch.int32, device=device)[None, None],
         "visible": visible.to(device),

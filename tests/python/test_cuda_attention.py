@@ -97,6 +97,12 @@ def test_packed_documents_of_tensors_on_the_device(options):
         check(attend(rows), inputs(1, tokens, tokens, 2, 1, 64), visible(build(argument, *more, **options)))
 
 
+def test_trees_of_tensors_on_the_device():
+    parents, lengths = torch.tensor([-1, 0, 1, 1, 0, -1]), torch.tensor([70, 0, 65, 40, 90, 30])
+    rows = masks.from_tree(parents.cuda(), lengths.cuda(), 300)
+    check(attend(rows), inputs(1, 300, 300, 2, 1, 64), visible(masks.from_tree(parents, lengths, 300)))
+
+
 def test_rows_that_see_nothing_are_zero():
     seen = torch.ones(200, 200, dtype=torch.bool).tril()
     seen[40:150] = False

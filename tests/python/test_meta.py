@@ -30,6 +30,7 @@ MASKS = {
     "cu_seqlens": lambda device: masks.from_cu_seqlens(torch.tensor(DOCUMENTS, device=device), N),
     "document ids": lambda device: masks.from_document_ids(torch.zeros(N, dtype=torch.int64, device=device)),
     "position ids": lambda device: masks.from_position_ids(torch.zeros(N, dtype=torch.int64, device=device)),
+    "tree": lambda device: masks.from_tree(*torch.tensor([[-1], [N]], device=device), N),
     "booleans": booleans,
     "booleans of heads": lambda device: booleans(device, 1, 4),
 }

@@ -1,4 +1,4 @@
-"""Which document of a packed sequence a token is in. Imported only where torch is."""
+"""Which document or segment of a packed sequence a token is in. Imported only where torch is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from torch import Tensor
 def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
     """int64 [tokens]: the number of each token's document, `documents` for tokens past the last.
 
-    `cu_seqlens` [documents + 1] has the ends of the documents, from 0 upwards. They are counted, not searched for:
-    compilers of PyTorch before 2.13 search a slice, such as cu_seqlens[1:], from the beginning of the whole tensor on a
-    GPU (pytorch#182343), and a caller's cu_seqlens may be a slice too.
+    `cu_seqlens` [documents + 1] has the ends of the documents, from 0 upwards.
     """
-    ends = cu_seqlens[1:].long().clamp(0, tokens)
-    ending = ends.new_zeros(tokens + 1).scatter_add(0, ends, torch.ones_like(ends))
-    return ending.cumsum(0)[:tokens]
+    return segment_of(cu_seqlens[None, 1:], tokens)[0]
+
+
+def segment_of(ends: Tensor, tokens: int) -> Tensor:
+    """int64 [batch, tokens]: the number of each token's segment, `segments` for tokens past the last.
+
+    `ends` [batch, segments] does not fall. The ends are counted, not searched for: compilers of PyTorch before 2.13
+    search a slice, such as cu_seqlens[1:], from the beginning of the whole tensor on a GPU (pytorch#182343), and what a
+    caller gives may be a slice too.
+    """
+    within = ends.long().clamp(0, tokens)
+    ending = within.new_zeros(within.shape[0], tokens + 1).scatter_add(1, within, torch.ones_like(within))
+    return ending.cumsum(1)[:, :tokens]

@@ -41,6 +41,7 @@ from flashmask.masks._sparse import (
     strided_factorised,
 )
 from flashmask.masks._stacks import drop_queries, stack_batch, stack_heads
+from flashmask.masks._tensor_trees import from_tree
 from flashmask.masks._tensors import from_cu_seqlens, from_document_ids, from_position_ids
 from flashmask.masks._trees import TreeMask, graph, medusa_parents, medusa_tree, tree, tree_in_order
 from flashmask.masks._windows import (
@@ -77,6 +78,7 @@ __all__ = [
     "from_pairs",
     "from_position_ids",
     "from_startend_row_indices",
+    "from_tree",
     "full",
     "global_sliding_window",
     "global_tokens",

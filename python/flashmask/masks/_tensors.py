@@ -44,7 +44,7 @@ def from_cu_seqlens(
     The result is [1, 1, tokens, n], n = 1 for causal documents without a prefix, else 2.
     """
     torch = _torch()
-    _check_integers("cu_seqlens", cu_seqlens, (1,))
+    check_integers("cu_seqlens", cu_seqlens, (1,))
     if cu_seqlens.shape[0] < 1:
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
     length("tokens", tokens)
@@ -72,7 +72,7 @@ def from_document_ids(
     prefixes is [documents] or [batch, documents], in the order of the documents in the sequence.
     """
     torch = _torch()
-    _check_integers("ids", ids, (1, 2))
+    check_integers("ids", ids, (1, 2))
     _check_options(causal, window, prefix)
     ids = ids[None] if ids.ndim == 1 else ids
     begins = torch.ones_like(ids, dtype=torch.bool)
@@ -93,7 +93,7 @@ def from_position_ids(
     from_document_ids(). There is no padding: what follows the last restart is a document.
     """
     torch = _torch()
-    _check_integers("position_ids", position_ids, (1, 2))
+    check_integers("position_ids", position_ids, (1, 2))
     _check_options(causal, window, prefix)
     positions = position_ids[None] if position_ids.ndim == 1 else position_ids
     begins = torch.ones_like(positions, dtype=torch.bool)
@@ -147,7 +147,8 @@ def _is_tensor(value: object) -> TypeIs[torch.Tensor]:
     return isinstance(value, torch.Tensor)
 
 
-def _check_integers(name: str, tensor: Any, ranks: tuple[int, ...]) -> None:
+def check_integers(name: str, tensor: Any, ranks: tuple[int, ...]) -> None:
+    """Refuses what is no int32 or int64 tensor of one of these ranks; looks at no value."""
     torch = _torch()
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is {described(tensor)}; expected an integer tensor")
@@ -171,7 +172,7 @@ def _check_options(causal: object, window: object, prefix: object) -> None:
 
 
 def _check_prefix(prefix: Any, like: Any, shapes: tuple[tuple[int | None, ...], ...]) -> None:
-    _check_integers("prefix", prefix, tuple(len(shape) for shape in shapes))
+    check_integers("prefix", prefix, tuple(len(shape) for shape in shapes))
     if prefix.device != like.device:
         raise ValueError(f"prefix is on {prefix.device}, the documents are on {like.device}; expected one device")
     for shape in shapes:

@@ -1,0 +1,27 @@
+"""Sums over the subtrees of forests. Imported only where torch is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+def subtree_sums(parents: Tensor, values: Tensor) -> Tensor:
+    """int64 [batch, nodes]: the values of a node and of all nodes below it, of integers [batch, nodes].
+
+    `parents` as in flashmask.masks.from_tree(). After a round every node holds the sum over the nodes that are fewer
+    than `reach` steps below it, and hands it to the node `reach` steps above: as many rounds as it takes to double 1 up
+    to `nodes`, so that a compiled graph serves all trees of as many doublings.
+    """
+    batch, nodes = parents.shape
+    top = torch.arange(nodes + 1, device=parents.device)[-1:]  # a node above all roots; a number would be compiled in
+    above = torch.where(parents < 0, top, parents.long()).minimum(top)
+    above = torch.cat([above, top.expand(batch, 1)], 1)
+    sums = pad(values.long(), (0, 1))
+    reach = 1
+    while reach < nodes:
+        sums = sums.scatter_add(1, above, sums)
+        above = above.gather(1, above)
+        reach *= 2
+    return sums[:, :-1]
