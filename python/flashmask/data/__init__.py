@@ -10,5 +10,6 @@ loader = DataLoader(examples, batch_size=64, collate_fn=partial(pack, length=409
 from flashmask.data._answers import answer_log_probs
 from flashmask.data._bins import fill
 from flashmask.data._pack import Packed, pack
+from flashmask.data._rollouts import PackedRollouts, pack_rollouts, rollout_log_probs
 
-__all__ = ["Packed", "answer_log_probs", "fill", "pack"]
+__all__ = ["Packed", "PackedRollouts", "answer_log_probs", "fill", "pack", "pack_rollouts", "rollout_log_probs"]

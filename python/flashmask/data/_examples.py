@@ -42,11 +42,11 @@ def document(example: Mapping[str, Any], number: int) -> Document:
         raise ValueError(f"examples[{number}] has {sorted(map(str, example))}; expected {kinds}")
     where = f"examples[{number}]"
     if "input_ids" in keys:
-        tokens = _tokens(example["input_ids"], f"{where}['input_ids']", at_least=1)
+        tokens = token_ids(example["input_ids"], f"{where}['input_ids']", at_least=1)
         return _plain(tokens, tokens if "labels" not in keys else _labels(example["labels"], where, tokens.size))
-    question = _tokens(example["prompt_ids"], f"{where}['prompt_ids']", at_least=0)
+    question = token_ids(example["prompt_ids"], f"{where}['prompt_ids']", at_least=0)
     if "completion_ids" in keys:
-        completion = _tokens(example["completion_ids"], f"{where}['completion_ids']", at_least=1)
+        completion = token_ids(example["completion_ids"], f"{where}['completion_ids']", at_least=1)
         tokens = np.concatenate([question, completion])
         return _plain(tokens, np.concatenate([np.full_like(question, IGNORED), completion]))
     return _shared_question(question, _answers(example, keys, where), where)
@@ -55,14 +55,15 @@ def document(example: Mapping[str, Any], number: int) -> Document:
 def _answers(example: Mapping[str, Any], keys: set[str], where: str) -> list[Tokens]:
     names = [key for key in ("chosen_ids", "rejected_ids") if key in keys]
     if names:
-        return [_tokens(example[name], f"{where}[{name!r}]", at_least=1) for name in names]
+        return [token_ids(example[name], f"{where}[{name!r}]", at_least=1) for name in names]
     given = example["answer_ids"]
     if not isinstance(given, Sequence) or not given:
         raise ValueError(f"{where}['answer_ids'] is {given!r}; expected at least one list of token ids")
-    return [_tokens(each, f"{where}['answer_ids'][{k}]", at_least=1) for k, each in enumerate(given)]
+    return [token_ids(each, f"{where}['answer_ids'][{k}]", at_least=1) for k, each in enumerate(given)]
 
 
-def _tokens(given: Any, name: str, at_least: int) -> Tokens:
+def token_ids(given: Any, name: str, at_least: int) -> Tokens:
+    """int64 [tokens] of a list, array or tensor; ValueError and TypeError speak of `name`."""
     tokens = np.asarray(given)
     if tokens.size == 0 and tokens.ndim == 1:
         tokens = tokens.astype(np.int64)
@@ -74,7 +75,7 @@ def _tokens(given: Any, name: str, at_least: int) -> Tokens:
 
 
 def _labels(given: Any, where: str, size: int) -> Tokens:
-    labels = _tokens(given, f"{where}['labels']", at_least=0)
+    labels = token_ids(given, f"{where}['labels']", at_least=0)
     if labels.size != size:
         raise ValueError(f"{where} has {size} input_ids and {labels.size} labels; expected as many")
     return labels

@@ -10,25 +10,20 @@ import torch
 from torch import Tensor
 
 from flashmask._arguments import choice, integer
-from flashmask._rows import RowIndices
+from flashmask.data._batch import Batch
 from flashmask.data._bins import PACKINGS, fill
 from flashmask.data._examples import IGNORED, Document, Tokens, document
 
 _TOO_LONG = ("error", "drop")
 
 
-class Packed(dict[str, Tensor]):
-    """What pack() returns: tensors by the names under which a model takes them, and how they came about."""
+class Packed(Batch):
+    """What pack() returns, and how it came about."""
 
     #: Examples that were longer than a sequence and were left out.
     dropped: int = 0
     #: Numbers of the examples in each sequence, in the order they lie there.
     examples: Sequence[Sequence[int]] = ()
-
-    @property
-    def mask(self) -> RowIndices:
-        """The mask, for flashmask.attention(); its to_mask() draws and explains it."""
-        return RowIndices(self["startend_row_indices"], causal=True)
 
 
 def pack(

@@ -1,0 +1,137 @@
+"""Packing for reinforcement learning: rollouts as the tree of their prefixes, each token once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashmask._arguments import integer
+from flashmask.data._batch import Batch
+from flashmask.data._examples import Tokens, token_ids
+
+
+class PackedRollouts(Batch):
+    """What pack_rollouts() returns."""
+
+
+def pack_rollouts(rollouts: Iterable[Any], *, pad_to_multiple_of: int = 1, pad_token_id: int = 0) -> PackedRollouts:
+    """One sequence that holds what rollouts have in common once: the tree of their prefixes, depth-first.
+
+    A rollout is its token ids from the first one of the prompt on: a list, array or tensor of whole numbers. Those of
+    several prompts make several trees; one that shares no prefix with others is a document of its own. The same
+    input gives the same batch. Padding makes the T tokens a multiple of `pad_to_multiple_of`.
+
+    Returns, for R rollouts of which the longest has L tokens:
+
+    - `input_ids`, `position_ids` int64 [1, T], positions as in each rollout alone;
+    - `startend_row_indices` int32 [1, 1, T, 1], read causally: a token sees the tokens before it in its rollouts;
+    - `rows` int64 [R, L]: where token t of rollout r lies, -1 behind the rollout's end. Its logits are in row
+      rows[r, t - 1]; rollout_log_probs() gathers them. What several rollouts gather from one row, the gradient adds up;
+    - `order` int64 [R] and `holders` int64 [1, T, 2], the other way round: a token belongs to the rollouts
+      order[first] to order[end - 1], where (first, end) are its holders.
+
+    Raises ValueError and TypeError that name the rollout.
+    """
+    multiple = integer("pad_to_multiple_of", pad_to_multiple_of, minimum=1)
+    given = [token_ids(each, f"rollouts[{number}]", at_least=1) for number, each in enumerate(rollouts)]
+    if not given:
+        raise ValueError("rollouts is empty; expected at least one")
+    order = _order(given)
+    leaves = [given[number] for number in order]
+    shared = _shared(leaves)
+    starts = np.cumsum([0, *(tokens.size - common for tokens, common in zip(leaves, shared, strict=True))])
+    length = -(-int(starts[-1]) // multiple) * multiple
+    fields = _fields(leaves, shared, starts, length=length, pad=pad_token_id)
+    rows = _rows(leaves, shared, starts)
+    fields["rows"] = np.empty_like(rows)
+    fields["rows"][order] = rows
+    fields["order"] = np.array(order)
+    return PackedRollouts({name: torch.from_numpy(field) for name, field in fields.items()})
+
+
+def _order(rollouts: Sequence[Tokens]) -> list[int]:
+    """Rollouts with a common prefix side by side, prefixes in the order in which they first appear.
+
+    Sorted by content first. The places between neighbours that share least cut the sorted run into subtrees, which
+    then go by their earliest rollout: that order stays when tokens change, as long as the same prefixes are common.
+    """
+    contents = [each.astype(">i8").tobytes() for each in rollouts]
+    order = sorted(range(len(rollouts)), key=contents.__getitem__)
+    shared = np.array(_shared([rollouts[number] for number in order]))
+    numbers, ordered, pending = np.array(order), [], [(0, len(order))]
+    while pending:
+        first, end = pending.pop()
+        if end - first == 1:
+            ordered.append(order[first])
+            continue
+        between = shared[first + 1 : end]
+        cuts = [first, *(first + 1 + np.flatnonzero(between == between.min())).tolist(), end]
+        pending += sorted(pairwise(cuts), key=lambda subtree: -numbers[slice(*subtree)].min())
+    return ordered
+
+
+def _shared(leaves: Sequence[Tokens]) -> list[int]:
+    """How many tokens each rollout shares with the one before it, from its first on."""
+    return [0, *(common_prefix(one, other) for one, other in pairwise(leaves))]
+
+
+def common_prefix(one: Tokens, other: Tokens) -> int:
+    """How many tokens two sequences share from the first on."""
+    size = min(one.size, other.size)
+    differ = one[:size] != other[:size]
+    first = int(differ.argmax()) if size else 0
+    return first if size and differ[first] else size
+
+
+def _rows(leaves: Sequence[Tokens], shared: Sequence[int], starts: Tokens) -> Tokens:
+    """Where each token of each leaf lies, [leaves, longest]: its own tokens behind those it shares."""
+    rows = np.full((len(leaves), max(map(len, leaves))), -1)
+    for leaf, (tokens, common) in enumerate(zip(leaves, shared, strict=True)):
+        rows[leaf, :common] = rows[leaf - 1, :common]
+        rows[leaf, common : tokens.size] = np.arange(starts[leaf], starts[leaf + 1])
+    return rows
+
+
+def _fields(
+    leaves: Sequence[Tokens], shared: Sequence[int], starts: Tokens, *, length: int, pad: int
+) -> dict[str, Tokens]:
+    """Of [1, length] tokens."""
+    input_ids, position_ids = np.full(length, pad), np.zeros(length, np.int64)
+    holders = np.zeros((length, 2), np.int64)  # the leaf that a token came with, and the first one without it
+    behind = np.full(max(map(len, leaves)), len(leaves))  # for each depth, the first later leaf on another path there
+    for leaf in reversed(range(len(leaves))):
+        own, depths = slice(starts[leaf], starts[leaf + 1]), slice(shared[leaf], leaves[leaf].size)
+        input_ids[own] = leaves[leaf][depths]
+        position_ids[own] = np.arange(depths.start, depths.stop)
+        holders[own, 0], holders[own, 1] = leaf, behind[depths]
+        behind[depths.start :] = leaf
+    position_ids[starts[-1] :] = np.arange(length - starts[-1])
+    fields = {"input_ids": input_ids, "position_ids": position_ids, "holders": holders}
+    fields["startend_row_indices"] = starts[holders[:, 1]].astype(np.int32)[None, :, None]
+    return {name: field[None] for name, field in fields.items()}
+
+
+def rollout_log_probs(logits: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
+    """Log-probability of each token of each rollout given those before it, float32 [R, L], 0 where there is none.
+
+    logits [1, T, vocabulary] of a model that was given the batch of pack_rollouts() in `packed`, on the same device.
+    The first token of a rollout has none, as nothing predicts it, and there are none behind its end. Differentiable,
+    and without a host synchronisation.
+    """
+    missing = [name for name in ("input_ids", "rows") if name not in packed]
+    if missing:
+        raise ValueError(f"packed has no {missing[0]}; expected a batch that pack_rollouts() made")
+    if logits.ndim != 3 or logits.shape[:2] != packed["input_ids"].shape:
+        raise ValueError(
+            f"logits has shape {list(logits.shape)}; expected {[*packed['input_ids'].shape, 'vocabulary']}"
+        )
+    rows = packed["rows"]
+    held, before = rows[:, 1:].clamp(min=0), rows[:, :-1].clamp(min=0)
+    tokens = packed["input_ids"][0, held]
+    log_probs = logits[0, before, tokens].float() - logits[0].float().logsumexp(-1)[before]
+    return torch.nn.functional.pad(log_probs.where(rows[:, 1:] >= 0, 0), (1, 0))
