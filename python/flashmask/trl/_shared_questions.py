@@ -1,0 +1,139 @@
+"""Pairs of answers whose question is computed once, below trainers that see padded pairs.
+
+The collator adds the packed batch to TRL's padded one. A model's backbone that is given both runs the packed one and
+hands out hidden states in the places of the padded one, so that everything above it, from the head to the loss and the
+metrics, is TRL's own code on the tensors that it expects.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import is_peft_model
+from torch import Tensor
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+from flashmask.data import pack
+from flashmask.data._rollouts import common_prefix
+from flashmask.transformers import flashmask_mask
+
+#: What the packed batch is called among a model's arguments.
+NAME = "shared_questions"
+_MARK = "__flashmask_shared_questions__"
+_LAYERS = {"full_attention", "sliding_attention"}
+_OF_TRL = ("margin",)  # what reward trainers hand to the model, which does not know it
+
+
+@dataclass
+class SharedQuestions:
+    """A collator: TRL's own batch of padded pairs, and under NAME the same tokens with each question once."""
+
+    padded: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        batch = self.padded(examples)
+        multiple = getattr(self.padded, "pad_to_multiple_of", None) or 1
+        return {**batch, NAME: packed_pairs(batch["input_ids"], batch["attention_mask"], multiple)}
+
+
+def packed_pairs(input_ids: Tensor, attention_mask: Tensor, multiple: int = 1) -> dict[str, Tensor]:
+    """One sequence [1, T] of the pairs in input_ids [2 P, L], of which row p and row P + p are answers to one question.
+
+    The question is what the two have in common from the first token on; an answer keeps at least one token. A pair that
+    has nothing in common becomes two documents. `rows` int64 [2 P, L] says where each token lies, 0 for padding.
+    """
+    sequences = [ids[held.bool()].numpy() for ids, held in zip(input_ids, attention_mask, strict=True)]
+    pairs = len(sequences) // 2
+    rows = np.zeros(input_ids.shape, np.int64)
+    examples: list[dict[str, Any]] = []
+    start = 0
+    for pair, (chosen, rejected) in enumerate(zip(sequences[:pairs], sequences[pairs:], strict=True)):
+        question = min(common_prefix(chosen, rejected), chosen.size - 1, rejected.size - 1)
+        rows[pair, : chosen.size] = start + np.arange(chosen.size)
+        rows[pairs + pair, :question] = start + np.arange(question)
+        start += chosen.size
+        rows[pairs + pair, question : rejected.size] = start + np.arange(rejected.size - question)
+        start += rejected.size - question
+        examples += _examples(chosen, rejected, question)
+    packed = pack(examples, length=-(-start // multiple) * multiple, packing="order")
+    names = ("input_ids", "position_ids", "startend_row_indices")
+    return {**{name: packed[name] for name in names}, "rows": torch.from_numpy(rows)}
+
+
+def _examples(chosen: Any, rejected: Any, question: int) -> list[dict[str, Any]]:
+    if question == 0:
+        return [{"input_ids": chosen}, {"input_ids": rejected}]
+    answers = {"chosen_ids": chosen[question:], "rejected_ids": rejected[question:]}
+    return [{"prompt_ids": chosen[:question], **answers}]
+
+
+def share_questions(trainer: Any) -> None:
+    """Lets a trainer of TRL compute each question once, in its batches and its models; again, it changes nothing.
+
+    Raises ValueError for a model in which answers would see each other.
+    """
+    if not isinstance(trainer.data_collator, SharedQuestions):
+        trainer.data_collator = SharedQuestions(trainer.data_collator)
+    for wrapped in (trainer.model, getattr(trainer, "ref_model", None)):
+        if wrapped is None:
+            continue
+        model = trainer.accelerator.unwrap_model(wrapped)
+        if is_peft_model(model):
+            _check_adapters(model)
+            model = model.get_base_model()
+        _share_in(model)
+
+
+def _share_in(model: Any) -> None:
+    """Of a causal language model or a sequence classifier, without wrappers."""
+    backbone = model.base_model
+    if hasattr(backbone.forward, _MARK):
+        return
+    _check_model(model)
+    padded_forward = backbone.forward
+
+    @functools.wraps(padded_forward)
+    def forward(*arguments: Any, **options: Any) -> Any:
+        packed = options.pop(NAME, None)
+        if packed is None:
+            return padded_forward(*arguments, **options)
+        replaced = ("input_ids", "attention_mask", "position_ids", *_OF_TRL)
+        others = {name: value for name, value in options.items() if name not in replaced}
+        packed = dict(packed)
+        rows = packed.pop("rows")
+        output = padded_forward(**packed, **others)
+        output.last_hidden_state = output.last_hidden_state[0, rows]
+        return output
+
+    setattr(forward, _MARK, True)
+    backbone.forward = forward
+
+
+def _check_adapters(model: Any) -> None:
+    kinds = [kind for kind, config in model.peft_config.items() if config.is_prompt_learning]
+    if kinds:
+        raise ValueError(
+            f"adapter {kinds[0]!r} learns a prompt, whose tokens stand before each padded sequence; shared questions "
+            "are packed without it: train it with TRL's own trainer"
+        )
+
+
+def _check_model(model: Any) -> None:
+    name, config = type(model).__name__, model.config
+    if config.get_text_config() is not config:
+        raise ValueError(f"{name} is a model of text and images; shared questions are packed for models of text only")
+    others = set(getattr(config, "layer_types", None) or ()) - _LAYERS
+    if others or getattr(model, "_is_stateful", False):
+        what = f"{sorted(others)} layers" if others else "layers with a state"
+        raise ValueError(f"{name} has {what}, which carry one answer into the next; train it with TRL's own trainer")
+    implementation = config._attn_implementation
+    if ALL_MASK_ATTENTION_FUNCTIONS.get(implementation) is not flashmask_mask:
+        raise ValueError(
+            f"{name} has attn_implementation={implementation!r}, under which answers to one question would see each "
+            'other; make it with attn_implementation="flashmask" after flashmask.transformers.register()'
+        )
