@@ -1,0 +1,174 @@
+"""The attention of TRL's trees: against float64, and against TRL's own over copies of every path."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="TRL runs on torch")
+trl = pytest.importorskip("trl", reason="its trees are what is tested")
+
+import transformers  # noqa: E402
+from attention_oracle import softmax_attention  # noqa: E402
+from trl.experimental.async_grpo import async_grpo_trainer, packing  # noqa: E402
+from trl_models import SIZES, language_model  # noqa: E402
+
+import flashmask.trl  # noqa: E402
+from flashmask.trl import register_tree_attention, tree_attention  # noqa: E402
+
+WINDOWS = [None, 1, 3, 100]
+
+
+class Varlen:
+    """What TRL takes FlashAttention from: each segment against its gathered path, dense."""
+
+    @staticmethod
+    def flash_attn_varlen_func(q, k, v, cu_q, cu_k, _, __, softmax_scale, causal, window_size):
+        assert causal and window_size[1] in (-1, 0)
+        outputs = []
+        for (begin, end), (first, last) in zip(spans(cu_q), spans(cu_k), strict=True):
+            row = torch.arange(end - begin)[:, None] + (last - first) - (end - begin)
+            column = torch.arange(last - first)
+            seen = column <= row
+            if window_size[0] >= 0:
+                seen &= row - column <= window_size[0]
+            parts = (each[None].double() for each in (q[begin:end], k[first:last], v[first:last]))
+            outputs.append(softmax_attention(*parts, seen[None, None], softmax_scale)[0][0])
+        return torch.cat(outputs).to(q.dtype)
+
+
+def spans(cu_seqlens):
+    return list(zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True))
+
+
+def rollouts(seed):
+    """Few words, so that samples fork everywhere, end inside others and repeat them."""
+    draw = torch.Generator().manual_seed(seed)
+    count = int(torch.randint(1, 12, (), generator=draw))
+    lengths = torch.randint(1, 12, (count,), generator=draw).tolist()
+    return [torch.randint(1 if seed % 2 else 3, 5, (length,), generator=draw) for length in lengths]
+
+
+def packed_by_trl(samples):
+    """The row of a batch as the trainer hands it to the model: input_ids, position_ids and the tree."""
+    row = packing.TreeRow()
+    for number, ids in enumerate(samples):
+        extras = {"completion_mask": torch.ones_like(ids), "old_log_probs": torch.zeros(len(ids))}
+        row.add({"input_ids": ids, "advantage": 1.0, "group_id": number, **extras})
+    packed = row.pack()
+    longest = packed["tree_max_seqlens"].tolist()
+    tree = {name: packed[name] for name in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
+    tree |= {"tree_max_seqlen_q": longest[0], "tree_max_seqlen_k": longest[1]}
+    return {name: packed[name][None] for name in ("input_ids", "position_ids")}, tree
+
+
+def visible(tree, window):
+    """A row sees the last of its path up to itself."""
+    tokens = int(tree["tree_cu_seqlens_q"][-1])
+    seen = torch.zeros(tokens, tokens, dtype=torch.bool)
+    for (begin, end), (first, last) in zip(
+        spans(tree["tree_cu_seqlens_q"]), spans(tree["tree_cu_seqlens_k"]), strict=True
+    ):
+        path = tree["tree_kv_index"][first:last]
+        for row in range(begin, end):
+            upto = path[: len(path) - (end - row) + 1]
+            seen[row, upto[-window:] if window else upto] = True
+    return seen
+
+
+def attend(function, q, k, v, tree, window):
+    layer = torch.nn.Linear(1, 1)
+    layer.config = transformers.LlamaConfig()
+    return function(layer, q, k, v, None, **tree, scaling=0.3, sliding_window=window, position_ids=None)[0]
+
+
+def inputs(tokens, dtype=torch.float32):
+    torch.manual_seed(0)
+    return [torch.randn(1, heads, tokens, 16, dtype=dtype, requires_grad=True) for heads in (4, 2, 2)]
+
+
+@pytest.fixture
+def varlen(monkeypatch):
+    monkeypatch.setattr(packing, "_flash_attn", lambda: Varlen)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_attend_over_their_paths(seed, window, varlen):
+    _, tree = packed_by_trl(rollouts(seed))
+    three = inputs(int(tree["tree_cu_seqlens_q"][-1]))
+    o = attend(tree_attention, *three, tree, window)
+    weight = torch.randn_like(o)
+    exact = [each.detach().double().requires_grad_() for each in three]
+    expected, _ = softmax_attention(*(each.transpose(1, 2) for each in exact), visible(tree, window)[None, None], 0.3)
+    assert o.shape == expected.shape
+    torch.testing.assert_close(o.double(), expected, atol=2e-6, rtol=0)
+    gradients = torch.autograd.grad((o * weight).sum(), three)
+    for found, right in zip(gradients, torch.autograd.grad((expected * weight).sum(), exact), strict=True):
+        torch.testing.assert_close(found.double(), right, atol=2e-5, rtol=0)
+    theirs = attend(packing.tree_attention, *three, tree, window)
+    torch.testing.assert_close(o, theirs, atol=2e-6, rtol=0)
+    of_theirs = torch.autograd.grad((theirs * weight).sum(), three)
+    for found, other in zip(gradients, of_theirs, strict=True):
+        torch.testing.assert_close(found, other, atol=2e-5, rtol=0)
+
+
+def windowed():
+    torch.manual_seed(0)
+    kinds = {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(**SIZES, **kinds, vocab_size=62, attn_implementation=packing.TREE_ATTENTION)
+    )
+
+
+@pytest.mark.parametrize("make", [lambda: language_model(packing.TREE_ATTENTION), windowed], ids=["plain", "windows"])
+def test_a_model_gives_the_logits_that_it_gives_under_trl(make, varlen):
+    samples = rollouts(5)
+    given, tree = packed_by_trl(samples)
+    logits, gradients = [], []
+    for register in (packing.register_tree_attention, register_tree_attention):
+        register()
+        model = make()
+        logits.append(model(**given, **tree, use_cache=False).logits)
+        logits[-1].square().mean().backward()
+        gradients.append(model.model.layers[0].self_attn.k_proj.weight.grad)
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
+    model.set_attn_implementation("eager")
+    alone = model(samples[0][None]).logits[0]  # the first sample lies in front, whole
+    assert torch.equal(given["input_ids"][0, : len(alone)], samples[0])
+    torch.testing.assert_close(logits[1][0, : len(alone)], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture
+def registry():
+    """As TRL left it."""
+    kept = [(module, module.register_tree_attention) for module in (packing, async_grpo_trainer)]
+    yield
+    for module, function in kept:
+        module.register_tree_attention = function
+    packing.register_tree_attention()
+
+
+def test_the_trainer_registers_ours(registry):
+    register_tree_attention()
+    transformers.AttentionInterface.register(packing.TREE_ATTENTION, packing.tree_attention)
+    async_grpo_trainer.register_tree_attention()  # what the trainer calls while it is made
+    assert transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS[packing.TREE_ATTENTION] is tree_attention
+    assert flashmask.trl.tree_attention is tree_attention
+
+
+def test_nothing_is_copied_and_kv_index_is_not_looked_at():
+    _, tree = packed_by_trl(rollouts(3))
+    three = inputs(int(tree["tree_cu_seqlens_q"][-1]))
+    o = attend(tree_attention, *three, tree, None)
+    assert torch.equal(o, attend(tree_attention, *three, {**tree, "tree_kv_index": None}, None))
+
+
+def test_what_it_cannot_serve_is_refused(monkeypatch):
+    _, tree = packed_by_trl(rollouts(3))
+    three = inputs(int(tree["tree_cu_seqlens_q"][-1]))
+    with pytest.raises(ValueError, match="softcap came to flashmask's attention"):
+        tree_attention(torch.nn.Linear(1, 1), *three, None, **tree, softcap=30.0)
+    with pytest.raises(ValueError, match=r"attention_mask \[1, 4\] came beside a tree"):
+        tree_attention(torch.nn.Linear(1, 1), *three, torch.ones(1, 4), **tree)
+    monkeypatch.setattr(trl, "__version__", "1.20.1")
+    with pytest.raises(ImportError, match=r"TRL 1.20.1 is installed"):
+        register_tree_attention()
