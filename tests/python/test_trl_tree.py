@@ -1,5 +1,7 @@
 """The attention of TRL's trees: against float64, and against TRL's own over copies of every path."""
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="TRL runs on torch")
@@ -57,6 +59,11 @@ def packed_by_trl(samples):
     tree = {name: packed[name] for name in ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k")}
     tree |= {"tree_max_seqlen_q": longest[0], "tree_max_seqlen_k": longest[1]}
     return {name: packed[name][None] for name in ("input_ids", "position_ids")}, tree
+
+
+def paths(tree):
+    """Rows from a root to the end of each segment."""
+    return [tree["tree_kv_index"][first:last] for first, last in spans(tree["tree_cu_seqlens_k"])]
 
 
 def visible(tree, window):
@@ -135,6 +142,26 @@ def test_a_model_gives_the_logits_that_it_gives_under_trl(make, varlen):
     alone = model(samples[0][None]).logits[0]  # the first sample lies in front, whole
     assert torch.equal(given["input_ids"][0, : len(alone)], samples[0])
     torch.testing.assert_close(logits[1][0, : len(alone)], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif("sinks" not in inspect.signature(flashmask.attention).parameters, reason="there are no sinks yet")
+def test_sinks_and_windows_of_gpt_oss_count_along_paths():
+    """TRL's trainer refuses models with sinks before it asks for attention; its trees do not."""
+    register_tree_attention()
+    torch.manual_seed(0)
+    sizes = {**SIZES, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 3}
+    made = transformers.GptOssConfig(**sizes, vocab_size=62, attn_implementation=packing.TREE_ATTENTION)
+    model = transformers.GptOssForCausalLM(made).eval()
+    for layer in model.model.layers:
+        torch.nn.init.normal_(layer.self_attn.sinks)
+    samples = rollouts(5)
+    given, tree = packed_by_trl(samples)
+    logits = model(**given, **tree, use_cache=False).logits[0]
+    model.set_attn_implementation("eager")
+    for sample in samples:
+        (path,) = [rows for rows in paths(tree) if torch.equal(given["input_ids"][0, rows], sample)][:1]
+        alone = model(sample[None], use_cache=False).logits[0]
+        torch.testing.assert_close(logits[path], alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.fixture
