@@ -1,6 +1,7 @@
 """The attention of TRL's trees: against float64, and against TRL's own over copies of every path."""
 
 import inspect
+import queue
 
 import pytest
 
@@ -9,10 +10,11 @@ trl = pytest.importorskip("trl", reason="its trees are what is tested")
 
 import transformers  # noqa: E402
 from attention_oracle import softmax_attention  # noqa: E402
-from trl.experimental.async_grpo import async_grpo_trainer, packing  # noqa: E402
-from trl_models import SIZES, language_model  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing  # noqa: E402
+from trl_models import SIZES, language_model, tokenizer  # noqa: E402
 
-import flashmask.trl  # noqa: E402
+import flashmask  # noqa: E402
 from flashmask.trl import register_tree_attention, tree_attention  # noqa: E402
 
 WINDOWS = [None, 1, 3, 100]
@@ -174,12 +176,76 @@ def registry():
     packing.register_tree_attention()
 
 
-def test_the_trainer_registers_ours(registry):
-    register_tree_attention()
-    transformers.AttentionInterface.register(packing.TREE_ATTENTION, packing.tree_attention)
-    async_grpo_trainer.register_tree_attention()  # what the trainer calls while it is made
-    assert transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS[packing.TREE_ATTENTION] is tree_attention
-    assert flashmask.trl.tree_attention is tree_attention
+class Rollouts:
+    """A worker that has finished: groups of four rollouts of a prompt, already in the queue."""
+
+    def __init__(self, groups):
+        draw = torch.Generator().manual_seed(0)
+        self.rollout_buffer, self.metrics_queue = queue.Queue(), queue.Queue()
+        for group in range(groups):
+            prompt = torch.randint(2, 62, (6,), generator=draw)
+            for number in range(4):
+                answer = torch.randint(2, 62, (3 + number,), generator=draw)
+                self.rollout_buffer.put(
+                    async_grpo_trainer.RolloutSample(
+                        prompt=[],
+                        completion=[],
+                        input_ids=torch.cat([prompt, answer]).numpy(),
+                        completion_mask=torch.tensor([0] * 6 + [1] * len(answer)).numpy(),
+                        old_log_probs=torch.full((6 + len(answer),), -4.0).numpy(),
+                        advantage=(1.0, -1.0, 0.5, -0.5)[number],
+                        model_version=0,
+                        group_id=group,
+                        metrics={},
+                    )
+                )
+
+    def nothing(self, *_, **__):
+        """There is no server, and no process to watch."""
+
+    start = stop = update_model_version = check_health = nothing
+    init_weight_transfer = pause = send_weights = resume = destroy = nothing
+
+
+def test_the_trainer_logs_what_it_logs_under_trl(registry, varlen, tmp_path, monkeypatch):
+    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)  # asks a GPU
+    monkeypatch.setattr(async_grpo_trainer, "VLLMClient", lambda *_: None)
+    language_model("eager").save_pretrained(tmp_path / "model")
+    logs = []
+    for register in (packing.register_tree_attention, register_tree_attention):
+        register()
+        worker = Rollouts(groups=12)
+        trainer = AsyncGRPOTrainer(
+            str(tmp_path / "model"),
+            args=AsyncGRPOConfig(
+                output_dir=str(tmp_path / "out"),
+                per_device_train_batch_size=8,
+                gradient_accumulation_steps=1,
+                max_steps=3,
+                learning_rate=1e-2,
+                token_budget=-1,
+                max_staleness=9,
+                logging_steps=1,
+                save_strategy="no",
+                report_to="none",
+                use_cpu=True,
+                bf16=False,
+                disable_tqdm=True,
+                activation_checkpointing=False,
+            ),
+            train_dataset=Dataset.from_dict({"prompt": ["w1"] * 12}),
+            processing_class=tokenizer(),
+            rollout_worker=worker,
+            weight_transfer=worker,
+        )
+        attention = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS[packing.TREE_ATTENTION]
+        assert attention is (tree_attention if register is register_tree_attention else packing.tree_attention)
+        trainer.train()
+        logs.append([entry for entry in trainer.state.log_history if "loss" in entry])
+    assert len(logs[0]) == len(logs[1]) == 3
+    for expected, found in zip(*logs, strict=True):
+        for name in ("loss", "grad_norm", "ratio", "kl", "entropy", "clip_ratio/region_mean"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
 def test_nothing_is_copied_and_kv_index_is_not_looked_at():

@@ -97,5 +97,5 @@ def _within_window(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, tokens: int, w
     row = torch.arange(tokens, device=ends.device)
     segment = segment_of(cu_seqlens_q[None, 1:], tokens)[0].clamp(max=len(cu_seqlens_q) - 2)
     position = row + (cu_seqlens_k[1:] - cu_seqlens_k[:-1] - cu_seqlens_q[1:])[segment]
-    visible = (row[:, None] >= row) & (row[:, None] < ends) & (position[:, None] - position < window)
+    visible = (row[:, None] >= row) & (row[:, None] < ends) & (position[:, None] < position + window)
     return visible[None, None]
