@@ -8,6 +8,7 @@ from flashmask._attention import attention
 from flashmask._block_map import BlockMap
 from flashmask._decode import decode_attention
 from flashmask._explain import Explanation
+from flashmask._flash_attention import flash_attn_func, flash_attn_varlen_func
 from flashmask._mask import Mask, MaskShape
 from flashmask._merge import merge
 from flashmask._plans.plan import Plan, plan
@@ -29,6 +30,8 @@ __all__ = [
     "attention",
     "block_maps",
     "decode_attention",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
     "flashmask_attention",
     "masks",
     "merge",

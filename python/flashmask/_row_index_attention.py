@@ -69,7 +69,7 @@ def flashmask_attention(
     boolean("causal", causal)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout", dropout) if training else 0.0
-    _check_tensors(query, key, value)
+    check_tensors(query, key, value)
     _check_masks(startend_row_indices, causal, window_size, block_mask)
 
     from flashmask._torch.dropout import seed_offset_of
@@ -78,15 +78,16 @@ def flashmask_attention(
     seed_offset = seed_offset_of(fixed_seed_offset, p)
     rows = startend_row_indices
     if window_size is not None:
-        rows = _window_rows(window_size, query, key, causal)
+        rows = window_rows(window_size, query, key, causal)
     call = Call(rows, block_mask, causal, scale, p, seed_offset if p > 0 else None)
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o
 
 
-def _check_tensors(query: Any, key: Any, value: Any) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+def check_tensors(query: Any, key: Any, value: Any, names: tuple[str, str, str] = ("query", "key", "value")) -> None:
+    """Raises where these cannot be attended over, by the names that the caller gave them."""
+    for name, tensor in zip(names, (query, key, value), strict=True):
         if not is_tensor(tensor):
             raise TypeError(
                 f"{name} is {described(tensor)}; expected a torch tensor (flashmask.attention takes NumPy arrays too)"
@@ -97,9 +98,10 @@ def _check_tensors(query: Any, key: Any, value: Any) -> None:
         return
     if not query.dtype == key.dtype == value.dtype and not is_autocast(query.device.type):
         raise TypeError(
-            f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; expected one dtype"
+            f"{names[0]}, {names[1]} and {names[2]} have dtypes {query.dtype}, {key.dtype} and {value.dtype}; expected "
+            "one dtype"
         )
-    make_problem((query.shape, key.shape, value.shape), "float32", None, 0.0, ("query", "key", "value"))
+    make_problem((query.shape, key.shape, value.shape), "float32", None, 0.0, names)
 
 
 def _check_masks(rows: Any, causal: bool, window_size: object, block_mask: Any) -> None:
@@ -123,7 +125,7 @@ def _check_block_mask(block_mask: Any) -> None:
         )
 
 
-def _window_rows(window_size: object, query: Tensor, key: Tensor, causal: bool) -> Tensor | None:
+def window_rows(window_size: object, query: Tensor, key: Tensor, causal: bool) -> Tensor | None:
     """Row indices [1, 1, key length, 1 or 2] of a window, bottom-right aligned; None when it has no limit."""
     import torch
 

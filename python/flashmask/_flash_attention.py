@@ -1,0 +1,108 @@
+"""flash_attn_func() and flash_attn_varlen_func(): FlashAttention's functions, as programs call them by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flashmask._abi.problem import check_dropout, check_scale
+from flashmask._arguments import boolean
+from flashmask._plans.call import Call
+from flashmask._row_index_attention import check_tensors, window_rows
+from flashmask._varlen import varlen_attention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What FlashAttention's functions take beside what these serve, and the value that asks for nothing.
+_REFUSED = {
+    "softcap": ("a cap on the scores", 0.0),
+    "alibi_slopes": ("a bias on the scores", None),
+    "block_table": ("pages of keys", None),
+    "s_aux": ("attention sinks", None),
+}
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    s_aux: Tensor | None = None,
+) -> Any:
+    """FlashAttention's function of this name: full, causal or window attention of every batch entry.
+
+    q (batch, query length, query heads, head dim), k and v with (batch, key length, kv heads, ...); what the other
+    arguments mean is said of varlen_attention. The last query is aligned with the last key.
+
+    Returns o (batch, query length, query heads, value dim), or with `return_attn_probs` (o, lse, None), lse (batch,
+    query heads, query length). Raises ValueError for softcap, alibi_slopes and s_aux, which nobody here computes.
+    """
+    _refuse(softcap=softcap, alibi_slopes=alibi_slopes, s_aux=s_aux)
+    boolean("causal", causal)
+    boolean("deterministic", deterministic)
+    scale = check_scale("softmax_scale", softmax_scale)
+    p = check_dropout("dropout_p", dropout_p)
+    check_tensors(q, k, v, ("q", "k", "v"))
+
+    from flashmask._torch.dropout import seed_offset_of
+    from flashmask._torch.operators import forward
+
+    rows = window_rows(window_size, q, k, causal)
+    seed_offset = seed_offset_of(None, p) if p > 0 else None
+    o, lse = forward(q, k, v, Call(rows, None, causal, scale, p, seed_offset, deterministic))
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+    *,
+    s_aux: Tensor | None = None,
+) -> Any:
+    """FlashAttention's function of this name: varlen_attention(), with its arguments in FlashAttention's order.
+
+    Raises ValueError for softcap, alibi_slopes, block_table and s_aux, which nobody here computes.
+    """
+    _refuse(softcap=softcap, alibi_slopes=alibi_slopes, block_table=block_table, s_aux=s_aux)
+    return varlen_attention(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        dropout_p=dropout_p,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        deterministic=deterministic,
+        return_attn_probs=return_attn_probs,
+    )
+
+
+def _refuse(**given: Any) -> None:
+    for name, value in given.items():
+        meaning, nothing = _REFUSED[name]
+        if value is not nothing and value != nothing:
+            raise ValueError(f"{name} is given: {meaning} is not supported, and leaving it out would change the result")
