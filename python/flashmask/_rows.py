@@ -84,6 +84,17 @@ def _register_pytrees() -> None:
         register()
 
 
+def one_name_of(startend_row_indices: Any, attn_mask_startend_row_indices: Any) -> Any:
+    """Row indices that came under one of two names; ValueError where both came."""
+    if attn_mask_startend_row_indices is None:
+        return startend_row_indices
+    if startend_row_indices is not None:
+        raise ValueError(
+            "startend_row_indices and attn_mask_startend_row_indices are both given, two names of one thing; pass one"
+        )
+    return attn_mask_startend_row_indices
+
+
 def check_row_indices(name: str, values: Any, causal: object) -> None:
     """Refuses what is not int32 [batch, heads, columns, n] with an n that `causal` allows; looks at no value."""
     boolean("causal", causal)

@@ -12,6 +12,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 import flashmask
 from flashmask import Mask, RowIndices
+from flashmask._rows import one_name_of
 from flashmask._torch.shared import shared
 from flashmask.transformers._few_rows import few_rows
 from flashmask.transformers._given import dense_mask
@@ -50,6 +51,7 @@ def flashmask_attention_forward(
     position_ids: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
+    attn_mask_startend_row_indices: Tensor | None = None,
     visit: str = "active",
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -72,7 +74,7 @@ def flashmask_attention_forward(
             causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
             window=sliding_window,
             attention_mask=attention_mask,
-            row_indices=startend_row_indices,
+            row_indices=one_name_of(startend_row_indices, attn_mask_startend_row_indices),
             position_ids=position_ids,
             cu_seq_lens_q=cu_seq_lens_q,
             cu_seq_lens_k=cu_seq_lens_k,
