@@ -1,0 +1,45 @@
+"""ms-swift: an external plugin that lets `--attn_impl flashmask` train packed.
+
+    swift sft --external_plugins $(python -m flashmask.integrations.ms_swift) --attn_impl flashmask --packing true ...
+
+ms-swift hands any name on to Transformers, but packs for names of a list inside of its check only.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import flashmask.transformers
+from flashmask.integrations._host import Host
+
+_NAME = "flashmask"
+_LISTED = "flash_attention_2"  # a name that packs, and takes documents as position ids, as ours does
+_HOST = Host("ms-swift", ("4.6",))
+
+
+def register() -> None:
+    """Registers in Transformers, and in ms-swift's check of what can pack; calling it again changes nothing."""
+    _HOST.check()
+    flashmask.transformers.register(_NAME)
+    arguments = _HOST.part("swift.arguments", "SftArguments")
+    check = arguments._check_padding_free
+    if hasattr(check, "__wrapped__"):
+        return
+
+    @wraps(check)
+    def check_as_listed(self: Any) -> None:
+        ours = self.attn_impl == _NAME
+        self.attn_impl = _LISTED if ours else self.attn_impl
+        try:
+            check(self)
+        finally:
+            self.attn_impl = _NAME if ours else self.attn_impl
+
+    arguments._check_padding_free = check_as_listed
+
+
+if __name__ == "__main__":
+    print(__file__)
+else:
+    register()

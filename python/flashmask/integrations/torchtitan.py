@@ -1,0 +1,86 @@
+"""torchtitan: an attention module in the place of its VarlenAttention, and the override that puts it there.
+
+    torchtitan ... --override.imports flashmask.integrations.torchtitan.flashmask_attention
+
+for a model whose attn_backend is "varlen". Documents come from torchtitan as they do for its own module. Nothing is
+cast: bfloat16, float16 and, on a CPU, float32 are computed as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+import flashmask
+from flashmask.integrations._host import Host
+
+_HOST = Host("torchtitan", ("0.3",))
+_HOST.check()
+_ATTENTION = "torchtitan.models.common.attention"
+_VarlenAttention: Any = _HOST.part(_ATTENTION, "VarlenAttention")
+_VarlenMetadata: Any = _HOST.part(_ATTENTION, "VarlenMetadata")
+_Module: Any = _HOST.part("torchtitan.protocols.module", "Module")
+_override: Any = _HOST.part("torchtitan.config.override", "override")
+_derive: Any = _HOST.part("torchtitan.config.override", "derive")
+
+# What torchtitan's modules are called with beside what forward() names, and may leave out.
+_WITHOUT_MEANING = {"enable_gqa"}
+
+
+class FlashMaskAttention(_VarlenAttention):  # type: ignore[misc]
+    """An `inner_attention` of torchtitan's models; a VarlenAttention, so that they make its masks as for that one."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(_VarlenAttention.Config):  # type: ignore[misc]
+        """window_size: keys before and after its own that a token sees, -1 for no limit; (-1, 0) is causal."""
+
+    def __init__(self, config: Config) -> None:
+        _Module.__init__(self)  # VarlenAttention's own looks for FlashAttention
+        self.window_size = config.window_size
+
+    def forward(
+        self,
+        q_BLNH: Tensor,
+        k_BLNH: Tensor,
+        v_BLNH: Tensor,
+        *,
+        attention_masks: Any,
+        scale: float | None = None,
+        out_transform: Callable[[Tensor, Tensor], Tensor] | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """Attention within the documents of attention_masks, a VarlenMetadata over the tokens of the whole batch.
+
+        q_BLNH [B, L, Hq, D], k_BLNH [B, L, Hkv, D], v_BLNH [B, L, Hkv, Dv]; returns [B, L, Hq, Dv], or what
+        out_transform makes of that and lse [B, L, Hq]. Raises ValueError for masks or options of other modules.
+        """
+        if not isinstance(attention_masks, _VarlenMetadata):
+            raise ValueError(
+                f"attention_masks is {type(attention_masks).__name__}; FlashMaskAttention takes a VarlenMetadata, "
+                'which models of attn_backend="varlen" make'
+            )
+        for name, value in others.items():
+            if name not in _WITHOUT_MEANING and value is not None:
+                raise ValueError(f"{name} came to FlashMaskAttention, which does not know it, and would leave it out")
+        batch, length = q_BLNH.shape[:2]
+        o, lse = flashmask.varlen_attention(
+            q_BLNH.flatten(0, 1),
+            k_BLNH.flatten(0, 1),
+            v_BLNH.flatten(0, 1),
+            attention_masks.cu_seq_q,
+            attention_masks.cu_seq_k,
+            softmax_scale=scale,
+            window_size=self.window_size,
+            return_lse=True,
+        )
+        out: Tensor = o.unflatten(0, (batch, length))
+        return out if out_transform is None else out_transform(out, lse.mT.unflatten(0, (batch, length)))
+
+
+@_override(target=_VarlenAttention.Config, exact=True, description="FlashMask's kernels under VarlenAttention's masks")  # type: ignore[untyped-decorator]
+def flashmask_attention(config: Any) -> Any:
+    """The override: each VarlenAttention of a model becomes a FlashMaskAttention with the same window."""
+    return _derive(config, FlashMaskAttention.Config)
