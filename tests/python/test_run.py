@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.slow
 SHOWS = """
 import sys
 print(__name__, __file__, __package__, sys.argv, sys.path[0], sys.flags.optimize, sys.flags.dev_mode)

@@ -15,6 +15,7 @@ from axolotl.common.datasets import load_datasets  # noqa: E402
 from axolotl.train import train  # noqa: E402
 from axolotl.utils.schemas import config as schema  # noqa: E402
 
+pytestmark = pytest.mark.slow
 PLUGIN = "flashmask.integrations.axolotl.FlashMaskPlugin"
 
 

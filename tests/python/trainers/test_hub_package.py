@@ -17,7 +17,7 @@ import flashmask  # noqa: E402
 from flashmask._abi.library import library_path  # noqa: E402
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "hub-package"
-pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the script is in a checkout only")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not SCRIPT.exists(), reason="the script is in a checkout only")]
 needs_kernels = pytest.mark.skipif(
     not importlib.util.find_spec("kernels"), reason="kernels loads the package: scripts/test-trainers kernels"
 )

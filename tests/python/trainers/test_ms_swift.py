@@ -13,6 +13,8 @@ import tiny_llama  # noqa: E402
 from swift.arguments import SftArguments  # noqa: E402
 from swift.pipelines import SwiftSft  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def plugin():

@@ -17,6 +17,7 @@ from trl import SFTConfig, SFTTrainer  # noqa: E402
 
 import flashmask.transformers.auto  # noqa: E402, F401
 
+pytestmark = pytest.mark.slow
 STEPS = 4
 
 
@@ -61,7 +62,6 @@ def test_no_document_sees_another(tmp_path):
     tiny_llama.assert_no_document_sees_another(run.model, next(iter(run.get_train_dataloader())))
 
 
-@pytest.mark.slow
 def test_the_command_trains_in_the_process_that_it_starts(tmp_path):
     (tmp_path / "data").mkdir()
     lines = [json.dumps({"text": text}) + "\n" for text in tiny_llama.texts(16)]
