@@ -30,7 +30,7 @@ void add_problem_options(Subcommand& sub, ProblemOptions& options) {
   sub.option("--kv-heads", options.kv_heads, "Key and value heads, a divisor of --heads [all]")
       .at_least(1)
       .group(group);
-  sub.option("--head-dim", options.head_dim, "1 to 256").range(1, 256).show_default().group(group);
+  sub.option("--head-dim", options.head_dim, "1 to 512").range(1, 512).show_default().group(group);
   sub.option("--dtype", options.dtype, "f32, bf16 or f16").one_of({"f32", "bf16", "f16"}).show_default().group(group);
   add_device_option(sub, options.device, "cpu", group);
   sub.option("--threads", options.threads, "Threads [as many as the process may use]").range(1, 4096).group(group);

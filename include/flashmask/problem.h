@@ -10,7 +10,7 @@
 namespace flashmask {
 
 /// Of a call; kernels may take less.
-inline constexpr std::int64_t kMaxHeadDim = 256;
+inline constexpr std::int64_t kMaxHeadDim = 512;
 
 enum class Direction : std::uint8_t { forward, backward };
 

@@ -30,7 +30,7 @@ def attention(
             or float64, which the dense reference computes; on a GPU bfloat16 or float16. Or a NumPy array, or another
             that says DLPack, on the CPU.
         k: (batch, key length, kv heads, head dim), where query heads is a multiple of kv heads.
-        v: (batch, key length, kv heads, value dim); head dims are at most 256.
+        v: (batch, key length, kv heads, value dim); head dims are at most 512, on a GPU 256.
         mask: None: every query sees every key. A Mask of flashmask.masks; RowIndices; or booleans, True = visible,
             [rows, columns] or with heads, or batch and heads, before, which are read anew in every call: a Mask from
             masks.from_dense is read once, and the host waits for booleans on a GPU. A row that sees nothing gets o = 0,

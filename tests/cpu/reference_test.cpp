@@ -74,6 +74,13 @@ TEST_P(Accuracy, ServesEveryHeadDim) {
     SCOPED_TRACE(dim);
     expect_near_reference(p, masks::full(65, 66), GetParam(), tolerance_of(p.dtype));
   }
+  for (const int dim : {257, 300, 512}) {
+    Problem p = problem(65, 66);
+    p.head_dim = dim;
+    p.value_dim = 769 - dim;
+    SCOPED_TRACE(dim);
+    expect_near_reference(p, masks::causal(65, 66), GetParam(), tolerance_of(p.dtype));
+  }
 }
 
 TEST_P(Accuracy, KeepsLargeScoresExact) {

@@ -44,7 +44,7 @@ TEST(Plan, NamesTheFieldOfAProblemThatIsOutOfRange) {
       {[](Problem& p) { p.key_length = std::int64_t{1} << 31; }, {"key_length", "2147483648"}},
       {[](Problem& p) { p.kv_heads = 0; }, {"kv_heads", "0"}},
       {[](Problem& p) { p.query_heads = 5; }, {"query_heads", "5", "multiple of kv_heads, which is 2"}},
-      {[](Problem& p) { p.head_dim = 257; }, {"head_dim", "257", "256"}},
+      {[](Problem& p) { p.head_dim = 513; }, {"head_dim", "513", "512"}},
       {[](Problem& p) { p.value_dim = 0; }, {"value_dim", "0"}},
       {[](Problem& p) { p.scale = NAN; }, {"scale", "finite"}},
   };

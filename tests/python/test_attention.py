@@ -230,7 +230,7 @@ def tensors(q=(2, 8, 4, 16), k=(2, 8, 2, 16), v=(2, 8, 2, 16), dtype=torch.float
         ({"v": (2, 8, 1, 16)}, "v has 1 heads; expected 2, as many as k"),
         ({"k": (2, 8, 3, 16), "v": (2, 8, 3, 16)}, "q has 4 heads; expected a multiple of those of k, 3"),
         ({"k": (2, 8, 2, 8)}, "k has a head dim of 8; expected 16, that of q"),
-        ({"q": (2, 8, 4, 300), "k": (2, 8, 2, 300)}, "q has a head dim of 300; expected 1 to 256"),
+        ({"q": (2, 8, 4, 600), "k": (2, 8, 2, 600)}, "q has a head dim of 600; expected 1 to 512"),
         ({"q": (2, 8, 4, 0), "k": (2, 8, 2, 0)}, "q has a head dim of 0"),
     ],
 )

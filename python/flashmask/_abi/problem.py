@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """By code; the first three are those of the C ABI, the last is computed by the reference."""
 F64 = 3
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 
 
 class Problem(NamedTuple):
