@@ -32,6 +32,7 @@ def packed(inside):
 CAUSAL = masking_utils.causal_mask_function
 SLIDING = masking_utils.sliding_window_causal_mask_function(3)
 BLOCKS = masking_utils.blockwise_overlay(IMAGES)
+CHUNKS = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long))
 KNOWN = {
     "causal": CAUSAL,
     "sliding": SLIDING,
@@ -45,6 +46,10 @@ KNOWN = {
         masking_utils.or_masks(CAUSAL, BLOCKS), masking_utils.sliding_window_overlay(3)
     ),
     "packed or images": masking_utils.or_masks(packed(SLIDING), BLOCKS),
+    "chunks": CHUNKS,
+    "chunks behind padding": masking_utils.chunked_causal_mask_function(3, torch.tensor([2, 0])),
+    "packed chunks": packed(CHUNKS),
+    "chunks or images": masking_utils.or_masks(CHUNKS, BLOCKS),
 }
 
 
@@ -71,9 +76,11 @@ def test_mask_functions_say_what_their_evaluation_says(function, padded):
 
 
 @pytest.mark.parametrize("offsets", [(0, 0), (4, 0), (6, 3), (torch.tensor(4), 0)], ids=str)
-@pytest.mark.parametrize("name", ["causal", "sliding", "images", "sliding and images"])
+@pytest.mark.parametrize("name", ["causal", "sliding", "chunks", "images", "sliding and images"])
 def test_queries_and_keys_begin_where_a_cache_says(name, offsets):
     function = KNOWN[name] if "images" not in name else None
+    if name == "chunks":
+        function = masking_utils.chunked_causal_mask_function(4, torch.tensor([1]))
     long = masking_utils.blockwise_overlay(torch.tensor([[-1, 0, 0, 0, 0, 0, -1, 1, 1, 1, 1, -1, -1, -1]]))
     if function is None:
         function = masking_utils.or_masks(CAUSAL, long)
@@ -85,7 +92,7 @@ def test_queries_and_keys_begin_where_a_cache_says(name, offsets):
     assert torch.equal(dense(flashmask_mask(**arguments), 5), evaluated(**arguments))
 
 
-@pytest.mark.parametrize("name", [each for each in KNOWN if "images" not in each])
+@pytest.mark.parametrize("name", [each for each in KNOWN if "images" not in each and "chunks" not in each])
 def test_what_a_compiler_can_trace_says_the_same(name):
     window = {"sliding": 3, "sliding bidirectional": 2, "packed sliding": 3}.get(name)
     rows = recognise_traced(KNOWN[name], Keys(9, 0, "cpu"), batch=2, window=window, both_ways="bidirectional" in name)
@@ -94,16 +101,14 @@ def test_what_a_compiler_can_trace_says_the_same(name):
 
 
 def test_chunks_are_no_windows_for_a_compiler():
-    chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long))
-    arguments = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": chunks}
+    arguments = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": CHUNKS}
     config = SimpleNamespace(attention_chunk_size=4)
 
     def made(length):
         return flashmask_mask(**arguments | {"q_length": length}, local_size=4, config=config)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert torch.equal(torch.compile(made, backend="eager")(9), evaluated(**arguments))
+    found = torch.compile(made, backend="eager")(9)
+    assert torch.equal(dense(found, 9).expand(2, 1, 9, 9), evaluated(**arguments))
 
 
 def unknown(batch_idx, head_idx, q_idx, kv_idx):
@@ -114,7 +119,6 @@ UNKNOWN = {
     "own": unknown,
     "own beside known": masking_utils.and_masks(CAUSAL, unknown),
     "union of two windows": masking_utils.or_masks(CAUSAL, masking_utils.sliding_window_overlay(2)),
-    "chunks": masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long)),
     "an image in pieces": masking_utils.or_masks(
         CAUSAL, masking_utils.blockwise_overlay(torch.tensor([[0, 0, -1, 0, 0, -1, -1, -1, -1]] * 2))
     ),
@@ -122,6 +126,7 @@ UNKNOWN = {
     "positions without documents": masking_utils.and_masks(
         CAUSAL, masking_utils.remap_positions_for_packed_sequence(CAUSAL, POSITIONS)
     ),
+    "images by positions": packed(masking_utils.or_masks(CAUSAL, BLOCKS)),
 }
 
 
@@ -291,23 +296,18 @@ def attend(module=None, mask=None, **options):
     [
         ("softcap", 30.0),
         ("s_aux", torch.zeros(4)),
+        ("sinks", torch.zeros(1, 4, 6, 1)),
         ("head_mask", torch.ones(4)),
         ("position_bias", torch.zeros(1, 4, 6, 6)),
         ("cache", object()),
         ("output_attentions", True),
+        ("weights_of_tokens", torch.ones(1, 6)),  # a tensor that nobody knows
+        ("block_indices", torch.zeros(1, 2, 6, 1, dtype=torch.long)),  # without a size of blocks
     ],
 )
 def test_refuses_what_it_would_leave_out(option, value):
     with pytest.raises(ValueError, match=option):
         attend(**{option: value})
-
-
-def test_models_with_capped_scores_are_refused():
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 9, "head_dim": 8}
-    config = transformers.Gemma2Config(**sizes, num_attention_heads=2, num_key_value_heads=1, pad_token_id=0)
-    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="flashmask")
-    with pytest.raises(ValueError, match="softcap came to flashmask's attention: a cap on the scores is not supported"):
-        made(torch.ones(1, 4, dtype=torch.long))
 
 
 TINY = {

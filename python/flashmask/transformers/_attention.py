@@ -14,20 +14,17 @@ import flashmask
 from flashmask import Mask, RowIndices
 from flashmask._rows import one_name_of
 from flashmask._torch.shared import shared
+from flashmask.transformers._dtype import in_kernels_dtype
 from flashmask.transformers._few_rows import few_rows
 from flashmask.transformers._given import dense_mask
+from flashmask.transformers._heads import is_wide
 from flashmask.transformers._indices import Indices
+from flashmask.transformers._keywords import refuse_keywords
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._mask import flashmask_mask
 from flashmask.transformers._once import warn_once
-
-_REFUSED = {
-    "softcap": "a cap on the scores",
-    "s_aux": "attention sinks",
-    "head_mask": "a mask of whole heads",
-    "position_bias": "a bias on the scores",
-    "cache": "a paged cache (continuous batching)",
-}
+from flashmask.transformers._pairs import block_size, chosen_blocks, chosen_keys, pairs, refuse_restarts
+from flashmask.transformers._wide import wide_attention
 
 
 @cache
@@ -52,6 +49,9 @@ def flashmask_attention_forward(
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
     attn_mask_startend_row_indices: Tensor | None = None,
+    indices: Tensor | None = None,
+    block_indices: Tensor | None = None,
+    deterministic: bool = False,
     visit: str = "active",
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -59,46 +59,60 @@ def flashmask_attention_forward(
 
     query [B, Hq, Sq, D], key [B, Hkv, Sk, D], value [B, Hkv, Sk, Dv]; returns [B, Sq, Hq, Dv] and None. The mask is
     attention_mask as flashmask_mask() made it, or startend_row_indices, int32 [B or 1, heads, Sk, n], or one such 4-D
-    tensor in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids [B or 1, S].
+    tensor in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids [B or 1, S]. Of what
+    the mask shows, a query sees the keys that indices [B, Sq, n] name, or the blocks of keys that block_indices
+    [B, Hkv, Sq, n] name. deterministic: gradients that are the same bits on every run.
     Raises ValueError for what it would have to leave out: docs/transformers.md lists it.
     """
-    _refuse(others)
+    refuse_keywords(others)
     if attention_mask is None:
         _check_registered(module)
-    mask = layer_mask(
-        Call(
-            batch=query.shape[0],
-            rows=query.shape[2],
-            columns=key.shape[2],
-            device=query.device,
-            causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
-            window=sliding_window,
-            attention_mask=attention_mask,
-            row_indices=one_name_of(startend_row_indices, attn_mask_startend_row_indices),
-            position_ids=position_ids,
-            cu_seq_lens_q=cu_seq_lens_q,
-            cu_seq_lens_k=cu_seq_lens_k,
-        )
+    call = Call(
+        batch=query.shape[0],
+        rows=query.shape[2],
+        columns=key.shape[2],
+        device=query.device,
+        causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
+        window=sliding_window,
+        attention_mask=attention_mask,
+        row_indices=one_name_of(startend_row_indices, attn_mask_startend_row_indices),
+        position_ids=position_ids,
+        cu_seq_lens_q=cu_seq_lens_q,
+        cu_seq_lens_k=cu_seq_lens_k,
     )
+    query, key, value = in_kernels_dtype(module, query, key, value)
+    dropout = dropout if module.training else 0.0
+    if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
+        return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
+    mask = _chosen(module, call, layer_mask(call), indices, block_indices)
     if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    dropout = dropout if module.training else 0.0
-    if visit == "active" and (out := few_rows(q, k, v, mask, dropout=dropout, scaling=scaling)) is not None:
+    if visit == "all":
+        return _attend_everywhere(q, k, v, mask, dropout=dropout, scaling=scaling), None
+    if (out := few_rows(q, k, v, mask, dropout=dropout, scaling=scaling)) is not None:
         return out, None
-    attend = _attend if visit == "active" else _attend_everywhere
-    return attend(q, k, v, mask, dropout=dropout, scaling=scaling), None
+    return _attend(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic), None
 
 
-def _refuse(others: dict[str, Any]) -> None:
-    for name, meaning in _REFUSED.items():
-        if others.get(name) is not None:
-            raise ValueError(
-                f"{name} came to flashmask's attention: {meaning} is not supported, and leaving it out would "
-                'change the result; use another attn_implementation for this model, such as "eager"'
-            )
-    if others.get("output_attentions"):
-        raise ValueError('output_attentions=True: flashmask never forms the weights; use attn_implementation="eager"')
+def _chosen(
+    module: torch.nn.Module,
+    call: Call,
+    mask: Indices | Mask | Tensor,
+    indices: Tensor | None,
+    block_indices: Tensor | None,
+) -> Indices | Mask | Tensor:
+    """The mask, less the keys that the model did not choose."""
+    if indices is None and block_indices is None:
+        return mask
+    visible = pairs(mask, call.rows, call.device)
+    if indices is not None:
+        visible = chosen_keys(visible, indices)
+    if block_indices is not None:
+        if call.cu_seq_lens_q is None and call.position_ids is not None and call.rows == call.columns:
+            refuse_restarts(call.position_ids, visible)
+        visible = chosen_blocks(visible, block_indices, block_size(module, block_indices))
+    return visible
 
 
 def _check_registered(module: torch.nn.Module) -> None:
@@ -119,18 +133,27 @@ def _check_registered(module: torch.nn.Module) -> None:
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Indices | Mask | Tensor, *, dropout: float, scaling: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Indices | Mask | Tensor,
+    *,
+    dropout: float,
+    scaling: float | None,
+    deterministic: bool,
 ) -> Tensor:
-    if isinstance(mask, Indices):
+    if isinstance(mask, Indices) and not deterministic:
         indices = mask.vectors
         out: Tensor = flashmask.flashmask_attention(
             q, k, v, indices, dropout=dropout, causal=mask.causal, softmax_scale=scaling
         )
         return out
     if dropout:
-        raise ValueError(f"dropout={dropout} under a dense mask is not supported; hand over startend_row_indices")
-    dense: Tensor = flashmask.attention(q, k, v, mask, scale=scaling)
-    return dense
+        asked = "deterministic=True" if deterministic else "a dense mask"
+        raise ValueError(f"dropout={dropout} under {asked} is not supported; set attention_dropout of the model to 0")
+    said = RowIndices(*mask, q.shape[1]) if isinstance(mask, Indices) else mask
+    held: Tensor = flashmask.attention(q, k, v, said, scale=scaling, deterministic=deterministic)
+    return held
 
 
 def _attend_everywhere(

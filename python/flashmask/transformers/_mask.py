@@ -8,12 +8,20 @@ import torch
 from torch import Tensor
 from transformers import masking_utils
 
+from flashmask.transformers._heads import note_lengths
 from flashmask.transformers._once import warn_once
 from flashmask.transformers._recognise import Keys, MaskFunction, recognise, recognise_traced
 from flashmask.transformers._visible import VisibleRows
 
 #: Rank of the tensor made here, which no mask that a user hands over has (2 and 4).
 RANK = 3
+#: Of a configuration: how many keys the model chooses for each query, which it finds in a mask of pairs.
+_CHOOSING = ("index_topk", "indexer_budget")
+_CHOOSES = "this model chooses keys for each query, and flashmask makes its masks for that"
+_UNKNOWN = (
+    "flashmask does not know the mask function of this model; where startend_row_indices can say the same, hand them "
+    "to the model instead, for it is evaluated"
+)
 
 
 def flashmask_mask(
@@ -33,19 +41,25 @@ def flashmask_mask(
 
     q_length rows from number q_offset on and kv_length columns from number kv_offset on; attention_mask bool
     [batch_size, keys], False is padding. Returns int32 [batch_size or 1, kv_length, 2]: key j is seen by the rows
-    [r_j1, r_j0). A mask_function that is not made of the parts of transformers.masking_utils is evaluated for every
-    pair: bool [batch_size, 1, q_length, kv_length], with a warning.
+    [r_j1, r_j0). A mask_function that is not made of the parts of transformers.masking_utils, and any mask of a model
+    that chooses keys for each query, is evaluated for every pair: bool [batch_size, 1, q_length, kv_length], with a
+    warning.
     """
     if attention_mask is not None and attention_mask.ndim == RANK:
         return attention_mask  # generate() made it ahead, by this function
     keys = Keys(kv_length, kv_offset, device)
-    if torch.compiler.is_compiling() and _is_plain(mask_function, use_vmap, others):
+    config = others.get("config")
+    chooses = any(getattr(config, name, None) is not None for name in _CHOOSING)
+    if chooses:
+        rows = None
+    elif torch.compiler.is_compiling() and _is_plain(mask_function, use_vmap, others):
         window, both_ways = others.get("local_size"), "allow_is_bidirectional_skip" in others
         rows = recognise_traced(mask_function, keys, batch=batch_size, window=window, both_ways=both_ways)
     else:
         rows = _recognised(mask_function, keys)
     if rows is None:
         return _evaluated(
+            _CHOOSES if chooses else _UNKNOWN,
             batch_size=batch_size,
             q_length=q_length,
             kv_length=kv_length,
@@ -57,11 +71,15 @@ def flashmask_mask(
             device=device,
         )
     rows = rows.starting_at(q_offset)
+    whole = attention_mask is None and q_length == kv_length and isinstance(q_offset, int) and q_offset == kv_offset
     if attention_mask is not None:
         missing = max(0, kv_length + kv_offset - attention_mask.shape[-1])  # keys that a static cache has room for
         held = torch.nn.functional.pad(attention_mask, (0, missing))
         rows = rows.where(held[:, kv_offset : kv_offset + kv_length])
-    return rows.packed(q_length)
+    visible = rows.packed(q_length)
+    if whole and not torch.compiler.is_compiling():
+        note_lengths(visible, mask_function, config)
+    return visible
 
 
 def _is_plain(function: MaskFunction, use_vmap: bool, others: dict[str, Any]) -> bool:
@@ -75,12 +93,8 @@ def _recognised(function: MaskFunction, keys: Keys) -> VisibleRows | None:
     return recognise(function, keys)
 
 
-def _evaluated(**arguments: Any) -> Tensor:
-    warn_once(
-        "flashmask does not know the mask function of this model and evaluates it for every query and key: "
-        f"{arguments['q_length']} x {arguments['kv_length']} booleans a batch entry, here and from now on. Where "
-        "startend_row_indices can say the same, hand them to the model instead."
-    )
+def _evaluated(why: str, **arguments: Any) -> Tensor:
+    warn_once(f"{why}: in booleans for every query and key, here and from now on.")
     dense = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
     assert isinstance(dense, Tensor)
     return dense

@@ -7,7 +7,7 @@ memory for every pair; its parts say the same in a number or a tensor each.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from transformers import masking_utils
 from flashmask.transformers._visible import (
     VisibleRows,
     causal,
+    chunks,
     equal_runs,
     every_row,
     last_keys,
@@ -25,6 +26,8 @@ from flashmask.transformers._visible import (
 )
 
 MaskFunction = Callable[..., Any]
+_CAUSAL = "causal_mask_function"
+_ALL_OF = "and_masks.<locals>.and_mask"
 _INNER = "{}.<locals>.inner_mask"
 _PACKED = _INNER.format("packed_sequence_mask_function")
 _REMAPPED = _INNER.format("remap_positions_for_packed_sequence")
@@ -38,9 +41,15 @@ class Keys:
     count: int
     offset: int
     device: torch.device | str
+    positions: Tensor | None = None  #: int64 [B, count], where a function is asked about positions in documents
 
     @property
     def columns(self) -> Tensor:
+        """What the function is asked with: their numbers, int64 [1, count], or their positions."""
+        return self.numbers if self.positions is None else self.positions
+
+    @property
+    def numbers(self) -> Tensor:
         """Their numbers, int64 [1, count]."""
         return torch.arange(self.count, device=self.device)[None] + self.offset
 
@@ -50,6 +59,17 @@ def recognise(function: MaskFunction, keys: Keys) -> VisibleRows | None:
     name, held = _parts(function)
     reader = _READERS.get(name)
     return reader(held, keys) if reader is not None else None
+
+
+def causal_documents(function: MaskFunction) -> tuple[bool, Tensor | None]:
+    """Whether a function is causality within documents and nothing else, and their numbers [B, S]; None for one."""
+    name, held = _parts(function)
+    if name == _CAUSAL:
+        return True, None
+    parts = dict(_parts(each) for each in held["mask_functions"]) if name == _ALL_OF else {}
+    if set(parts) != {_PACKED, _REMAPPED} or _parts(parts[_REMAPPED]["mask_function"])[0] != _CAUSAL:
+        return False, None
+    return True, parts[_PACKED]["packed_sequence_mask"]
 
 
 def recognise_traced(
@@ -80,21 +100,34 @@ def _parts(function: MaskFunction) -> tuple[str, dict[str, Any]]:
 
 
 def _intersection(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
-    functions = list(held["mask_functions"])
-    if _PACKED in (_parts(each)[0] for each in functions):
-        # Inside a document positions and numbers differ by a constant, and what is asked compares two of them.
-        functions = [_parts(each)[1]["mask_function"] if _parts(each)[0] == _REMAPPED else each for each in functions]
-    found = [recognise(each, keys) for each in functions]
+    functions = held["mask_functions"]
+    names = [_parts(each)[0] for each in functions]
+    in_documents = _PACKED in names
+    found = [
+        _remapped(_parts(each)[1], keys) if in_documents and name == _REMAPPED else recognise(each, keys)
+        for each, name in zip(functions, names, strict=True)
+    ]
     rows = found[0]
     for other in found[1:]:
         rows = rows & other if rows is not None and other is not None else None
     return rows
 
 
+def _remapped(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
+    """What a function of positions says inside documents, where positions and numbers differ by a constant."""
+    positions = held["position_ids"]
+    rows = recognise(held["mask_function"], replace(keys, positions=positions))
+    return None if rows is None else rows.starting_at(positions - keys.numbers)
+
+
+def _documents(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
+    return equal_runs(held["packed_sequence_mask"]) if keys.positions is None else None
+
+
 def _union(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
     """Any mask whose rows see themselves, and blocks that see themselves both ways: their ranges meet in row j."""
     functions = held["mask_functions"]
-    if len(functions) != 2 or _parts(functions[1])[0] != _BLOCKS:
+    if len(functions) != 2 or _parts(functions[1])[0] != _BLOCKS or keys.positions is not None:
         return None
     rows, blocks = recognise(functions[0], keys), _blocks(_parts(functions[1])[1]["block_sequence_ids"], keys)
     return rows.widened(blocks) if rows is not None and blocks is not None else None
@@ -113,13 +146,16 @@ def _blocks(ids: Tensor, keys: Keys) -> VisibleRows | None:
 
 
 _READERS: dict[str, Callable[[dict[str, Any], Keys], VisibleRows | None]] = {
-    "causal_mask_function": lambda _, keys: causal(keys.columns),
+    _CAUSAL: lambda _, keys: causal(keys.columns),
     "bidirectional_mask_function": lambda _, keys: every_row(keys.columns),
     _INNER.format("sliding_window_overlay"): lambda held, keys: last_keys(keys.columns, held["sliding_window"]),
     _INNER.format("sliding_window_bidirectional_overlay"): lambda held, keys: neighbours(
         keys.columns, held["sliding_window"]
     ),
-    _PACKED: lambda held, _: equal_runs(held["packed_sequence_mask"]),
-    "and_masks.<locals>.and_mask": _intersection,
+    _INNER.format("chunked_overlay"): lambda held, keys: chunks(
+        keys.columns, held["chunk_size"], held["left_padding"][:, None]
+    ),
+    _PACKED: _documents,
+    _ALL_OF: _intersection,
     "or_masks.<locals>.or_mask": _union,
 }

@@ -68,6 +68,12 @@ def neighbours(columns: Tensor, distance: int) -> VisibleRows:
     return VisibleRows(columns - distance, columns + distance + 1)
 
 
+def chunks(columns: Tensor, size: int, begin: Tensor) -> VisibleRows:
+    """Rows and keys in one chunk of `size` see each other; begin [B, 1] is where the first chunk begins."""
+    first = begin + (columns - begin).div(size, rounding_mode="floor") * size
+    return VisibleRows(first, first + size)
+
+
 def runs(starts: Tensor) -> VisibleRows:
     """The run that holds each position, of runs that begin where starts [B, S] is True (and at position 0)."""
     index = torch.arange(starts.shape[-1], device=starts.device).expand_as(starts)

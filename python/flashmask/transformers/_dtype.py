@@ -1,0 +1,29 @@
+"""float32 queries, keys and values of a model that computes in another dtype."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def in_kernels_dtype(module: torch.nn.Module, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """query, key and value in the dtype that Transformers' own FlashAttention casts float32 queries to on a GPU.
+
+    QLoRA keeps norms in float32, whose results arrive here without autocast.
+    """
+    query = tensors[0]
+    if not query.is_cuda or query.dtype is not torch.float32:
+        return tensors
+    dtype = _target(module, query.device.type)
+    return tensors if dtype is None else tuple(each.to(dtype) for each in tensors)
+
+
+def _target(module: torch.nn.Module, device: str) -> torch.dtype | None:
+    """That of autocast, else of a quantised model's configuration, else of the layer's own weights."""
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    config = getattr(module, "config", None)
+    if hasattr(config, "_is_quantized"):
+        said = getattr(config, "dtype", None)
+        return said if isinstance(said, torch.dtype) else None
+    return next((each.weight.dtype for each in module.modules() if isinstance(each, torch.nn.Linear)), None)

@@ -1,0 +1,49 @@
+"""What else comes to attention by keyword: what would change the result is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+_REFUSED = {
+    "softcap": "a cap on the scores",
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks a query",
+    "head_mask": "a mask of whole heads",
+    "position_bias": "a bias on the scores",
+    "cache": "a paged cache (continuous batching)",
+}
+_WITHOUT_A_MEANING = {
+    "cache_position",  # which slots of a cache the queries take: the mask says what they see
+    "cu_seqlens",  # documents once more, for layers that are no attention
+    "input_ids",
+    "labels",
+    "logits_to_keep",
+    "max_length_k",
+    "max_length_q",
+    "num_items_in_batch",  # of the loss
+    "seq_idx",  # documents once more, for layers that are no attention
+}
+"""Tensors that models and trainers hand on to every layer, and that attention does not depend on."""
+
+
+def refuse_keywords(others: Mapping[str, Any]) -> None:
+    """Raises ValueError for keywords that attention would have to leave out."""
+    for name, value in others.items():
+        if value is None:
+            continue
+        if name in _REFUSED:
+            raise ValueError(
+                f"{name} came to flashmask's attention: {_REFUSED[name]} is not supported, and leaving it out would "
+                'change the result; use another attn_implementation for this model, such as "eager"'
+            )
+        if isinstance(value, Tensor) and name not in _WITHOUT_A_MEANING:
+            raise ValueError(
+                f"{name} came to flashmask's attention, a tensor {list(value.shape)} of {value.dtype} that it does not "
+                'know, and leaving it out may change the result; use another attn_implementation, such as "eager", or, '
+                "if it is a column of your batch, take it out before the model is called"
+            )
+    if others.get("output_attentions"):
+        raise ValueError('output_attentions=True: flashmask never forms the weights; use attn_implementation="eager"')
