@@ -119,6 +119,13 @@ def test_rows_attend_over_their_paths(seed, window, varlen):
         torch.testing.assert_close(found, other, atol=2e-5, rtol=0)
 
 
+def register_theirs():
+    """As TRL does, also when its trainer is made later."""
+    packing.register_tree_attention = async_grpo_trainer.register_tree_attention = register_theirs
+    transformers.AttentionInterface.register(packing.TREE_ATTENTION, packing.tree_attention)
+    transformers.AttentionMaskInterface.register(packing.TREE_ATTENTION, lambda **_: None)
+
+
 def windowed():
     torch.manual_seed(0)
     kinds = {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
@@ -132,7 +139,7 @@ def test_a_model_gives_the_logits_that_it_gives_under_trl(make, varlen):
     samples = rollouts(5)
     given, tree = packed_by_trl(samples)
     logits, gradients = [], []
-    for register in (packing.register_tree_attention, register_tree_attention):
+    for register in (register_theirs, register_tree_attention):
         register()
         model = make()
         logits.append(model(**given, **tree, use_cache=False).logits)
@@ -166,16 +173,6 @@ def test_sinks_and_windows_of_gpt_oss_count_along_paths():
         torch.testing.assert_close(logits[path], alone, atol=1e-5, rtol=1e-5)
 
 
-@pytest.fixture
-def registry():
-    """As TRL left it."""
-    kept = [(module, module.register_tree_attention) for module in (packing, async_grpo_trainer)]
-    yield
-    for module, function in kept:
-        module.register_tree_attention = function
-    packing.register_tree_attention()
-
-
 class Rollouts:
     """A worker that has finished: groups of four rollouts of a prompt, already in the queue."""
 
@@ -207,12 +204,12 @@ class Rollouts:
     init_weight_transfer = pause = send_weights = resume = destroy = nothing
 
 
-def test_the_trainer_logs_what_it_logs_under_trl(registry, varlen, tmp_path, monkeypatch):
+def test_the_trainer_logs_what_it_logs_under_trl(varlen, tmp_path, monkeypatch):
     monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)  # asks a GPU
     monkeypatch.setattr(async_grpo_trainer, "VLLMClient", lambda *_: None)
     language_model("eager").save_pretrained(tmp_path / "model")
     logs = []
-    for register in (packing.register_tree_attention, register_tree_attention):
+    for register in (register_theirs, register_tree_attention):
         register()
         worker = Rollouts(groups=12)
         trainer = AsyncGRPOTrainer(
