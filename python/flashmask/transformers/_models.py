@@ -10,10 +10,13 @@ import torch
 from transformers import masking_utils
 
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
+_ITSELF = "its attention layers never look at Transformers' registry of attention functions"
 _BIAS = "it adds a bias to the scores, which flashmask does not"
 _TYPES = {
+    "blt": "its masks of patches are numbers to add to the scores",
     "deepseek_v4": "it joins compressed keys to a mask of numbers, and flashmask's masks hold none",
     "doge": "it adds numbers of its own to the mask, and flashmask's masks hold none",
+    "git": _ITSELF,
     "inkling2_text": _BIAS,
     "inkling_text": _BIAS,
 }
@@ -32,7 +35,7 @@ def refuse_model(model: torch.nn.Module, name: str) -> None:
 def _why_not(kind: type[torch.nn.Module], config: Any) -> str:
     held = vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
     if _attends_by_itself(held) and (_makes_masks(held) or hasattr(config, "vocab_size")):
-        return "its attention layers never look at Transformers' registry of attention functions"
+        return _ITSELF
     if getattr(config, "attn_logit_softcapping", None):
         return f"it caps scores (attn_logit_softcapping={config.attn_logit_softcapping}), which flashmask does not"
     return _TYPES.get(getattr(config, "model_type", ""), "")

@@ -1,0 +1,285 @@
+"""Families of language models in Transformers: the table in docs/transformers.md says what is found by trying them."""
+
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="Transformers runs on torch")
+transformers = pytest.importorskip("transformers", reason="tests its integration")
+
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, masking_utils, modeling_utils  # noqa: E402
+from transformers.utils import generic  # noqa: E402
+
+import flashmask.transformers  # noqa: E402
+from flashmask.transformers import _attention, _heads, _name, _once, _wide, flashmask_mask  # noqa: E402
+
+SCRIPT = Path(__file__).parents[2] / "docs/transformers_families.py"
+spec = importlib.util.spec_from_file_location("transformers_families", SCRIPT)
+families = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = families
+spec.loader.exec_module(families)
+
+VERSION, VERDICTS = families.read()
+QUICK = [  # one of each kind
+    *("llama", "gpt_oss", "llama4_text", "gemma4_text", "deepseek_v32", "minimax_m3_vl_text", "cohere2", "bart"),
+    *("qwen3_next", "falcon", "doge", "gemma2", "inkling2_text", "mamba", "gemma3", "musicgen"),
+]
+
+flashmask.transformers.register()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The models are too small to share."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.skipif(transformers.__version__ != VERSION, reason=f"the table is about Transformers {VERSION}")
+class TestTable:
+    """Each row of the table, found again."""
+
+    def test_names_every_family(self):
+        assert list(VERDICTS) != [] and set(VERDICTS) == set(families.FAMILIES)
+
+    @pytest.mark.parametrize("family", QUICK)
+    def test_says_what_is_found(self, family):
+        assert families.verdict(family) == VERDICTS[family]
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("family", [each for each in families.FAMILIES if each not in QUICK])
+    def test_says_what_is_found_of_the_others(self, family):
+        assert families.verdict(family) == VERDICTS[family]
+
+
+def packed(lengths=(7, 1, 12, 4), **others):
+    """Documents side by side, told by their positions; with a cache, as training has unless told not to."""
+    ids = torch.randint(3, 60, (1, sum(lengths)), generator=torch.Generator().manual_seed(1))
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    return {"input_ids": ids, "position_ids": positions, "use_cache": True, **others}
+
+
+def alone(model, ids, lengths=(7, 1, 12, 4)):
+    return torch.cat([model(input_ids=each, use_cache=False).logits for each in ids.split(lengths, 1)], 1)
+
+
+@pytest.mark.parametrize("family", ["llama4_text", "deepseek_v32", "gemma4_text"])
+def test_documents_are_found_with_an_empty_cache_too(family):
+    # Transformers itself looks for them without a cache only, and Llama 4's chunks would begin amid documents.
+    model, inputs = families.make(family, "flashmask"), packed()
+    expected = alone(model, inputs["input_ids"])
+    assert float((model(**inputs).logits - expected).detach().abs().max()) < 1e-5 * float(expected.detach().abs().max())
+
+
+@pytest.mark.parametrize("family", ["llama4_text", "deepseek_v32", "minimax_m3_vl_text", "gemma4_text"])
+def test_generates_what_eager_attention_generates(family):
+    ids = packed()["input_ids"][:, :18]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, expected = (
+            families.make(family, each).generate(ids, max_new_tokens=8, do_sample=False).tolist()
+            for each in ("flashmask", "eager")
+        )
+    assert found == expected
+
+
+def test_a_document_learns_nothing_from_another():
+    model, inputs = families.make("gemma4_text", "flashmask"), packed()
+    before = model(**inputs).logits[:, :20]
+    inputs["input_ids"][0, 20:] = 3
+    assert torch.equal(model(**inputs).logits[:, :20], before)
+
+
+def test_models_that_like_builds_of_flash_attention_keep_the_name():
+    model = families.make("granite_swa", "flashmask")
+    assert model.config._attn_implementation == model.model.config._attn_implementation == "flashmask"
+    with pytest.raises(ImportError):  # other names still fall back to what the class lists, which is not installed
+        model.set_attn_implementation("flash_attention_2")
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("falcon", "FalconForCausalLM cannot run .* never look at Transformers' registry"),
+        ("gptj", "never look at Transformers' registry"),
+        ("gemma2", r"caps scores \(attn_logit_softcapping=50.0\)"),
+        ("doge", "adds numbers of its own to the mask"),
+    ],
+)
+def test_models_that_cannot_be_served_are_refused_when_they_are_made(family, reason):
+    with pytest.raises(ValueError, match=reason):
+        families.make(family, "flashmask")
+
+
+def test_models_that_cannot_be_served_are_refused_when_they_are_given_the_name():
+    with pytest.raises(ValueError, match="caps scores"):
+        families.make("gemma2", "eager").set_attn_implementation("flashmask")
+
+
+def test_gemma2_without_a_cap_is_served():
+    config = families.configuration("gemma2")
+    config.attn_logit_softcapping = None
+    assert AutoModelForCausalLM.from_config(config, attn_implementation="flashmask")
+
+
+def test_vision_towers_go_on_to_hand_over_lengths():
+    class Config:
+        _attn_implementation = "flashmask"
+
+    assert generic.is_flash_attention_requested(Config)
+    assert not masking_utils.is_flash_attention_requested(Config)
+    Config._attn_implementation = "flash_attention_2"
+    assert masking_utils.is_flash_attention_requested(Config)
+
+
+def test_versions_without_what_is_wrapped_stay_as_they_are(monkeypatch):
+    for owner, name in (
+        (modeling_utils, "lazy_import_flash_attention"),
+        (masking_utils, "is_flash_attention_requested"),
+        (masking_utils, "_preprocess_mask_arguments"),
+        (transformers.PreTrainedModel, "_check_and_adjust_attn_implementation"),
+    ):
+        monkeypatch.delattr(owner, name)
+    flashmask.transformers.register("flashmask")
+    assert not hasattr(masking_utils, "_preprocess_mask_arguments")
+
+
+@pytest.mark.parametrize("found", [None, (True, None), (False,) * 8, (False, None, None, "a", "b", 0, 0)])
+def test_arguments_of_masks_in_another_form_stay_as_they_are(found):
+    config = type("Config", (), {"_attn_implementation": "flashmask"})
+    preprocess = _name._finding_documents(lambda *_: found)
+    assert preprocess(config, torch.zeros(1, 4, 2), None, object(), torch.arange(4)[None]) == found
+
+
+def test_restarting_positions_are_refused_where_blocks_are_chosen_by_position():
+    model = families.make("minimax_m3_vl_text", "flashmask")
+    with pytest.raises(ValueError, match=r"position_ids restart .* hand over cu_seq_lens_q"):
+        model(**packed())
+
+
+def test_dropped_columns_of_a_batch_are_refused_by_name():
+    model = families.make("llama", "flashmask")
+    with pytest.raises(ValueError, match=r"token_weights came .* a tensor \[1, 24\] of torch.float32 that it does not"):
+        model(**packed(token_weights=torch.ones(1, 24)))
+    model(**packed(num_items_in_batch=torch.tensor(24)))  # what trainers hand on has no meaning for attention
+
+
+class TestModernBert:
+    """Attention both ways, within windows, in a model that says whether gradients are to be the same on every run."""
+
+    def model(self, implementation, **changes):
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
+        ids = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1}
+        config = transformers.ModernBertConfig(**sizes, **ids, sep_token_id=2, local_attention=8, **changes)
+        return AutoModelForMaskedLM.from_config(config, attn_implementation=implementation)
+
+    @pytest.mark.parametrize("deterministic", [False, True])
+    def test_is_eager_attention(self, deterministic):
+        ids, real = packed()["input_ids"].expand(2, -1), torch.ones(2, 24, dtype=torch.long)
+        real[0, 15:] = 0
+        results = []
+        for each in ("flashmask", "eager"):
+            model = self.model(each, deterministic_flash_attn=deterministic).eval()
+            logits = model(input_ids=ids, attention_mask=real).logits * real[..., None]
+            logits.square().sum().backward()
+            results.append([logits.detach(), *(p.grad for p in model.parameters())])
+        for a, b in zip(*results, strict=True):
+            assert torch.allclose(a, b, atol=2e-5 * max(1.0, float(b.abs().max())))
+
+    def test_its_wish_for_the_same_gradients_is_passed_on(self, monkeypatch):
+        asked = []
+        attention = _attention.flashmask.attention
+
+        def recorded(*arguments, **options):
+            asked.append(options.get("deterministic"))
+            return attention(*arguments, **options)
+
+        monkeypatch.setattr(_attention.flashmask, "attention", recorded)
+        self.model("flashmask", deterministic_flash_attn=True)(input_ids=packed()["input_ids"])
+        assert asked == [True] * 4
+        with pytest.raises(ValueError, match=r"dropout=0.5 under deterministic=True"):
+            self.model("flashmask", deterministic_flash_attn=True, attention_dropout=0.5).train()(
+                torch.ones(1, 4).int()
+            )
+
+
+class TestWideHeads:
+    """Heads wider than any kernel, on a device where kernels end before them; here, before 16."""
+
+    @pytest.fixture(autouse=True)
+    def narrow_kernels(self, monkeypatch):
+        monkeypatch.setitem(_heads._TAKEN, "cpu", [[(16, 16)], [(16, 16)]])
+        _once._warned.clear()
+
+    def steps(self, implementation, inputs):
+        model = families.make("gemma4_text", implementation)  # layers of 8, in windows, and of 512
+        results = []
+        for _ in range(2):
+            model.zero_grad()
+            logits = model(**inputs).logits
+            torch.nn.functional.cross_entropy(logits[0, :-1], inputs["input_ids"][0, 1:]).backward()
+            gradients = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
+            results.append((logits.detach(), torch.cat(gradients)))
+            with torch.no_grad():
+                for each in model.parameters():
+                    if each.grad is not None:
+                        each.sub_(0.02 * each.grad)
+        return results
+
+    @pytest.mark.parametrize("use_cache", [False, True])
+    def test_packed_documents_run_one_by_one(self, use_cache, monkeypatch):
+        lengths = []
+        each_alone = _wide._each_alone
+        monkeypatch.setattr(
+            _wide, "_each_alone", lambda q, k, v, cuts, *o: lengths.append(cuts) or each_alone(q, k, v, cuts, *o)
+        )
+        with pytest.warns(UserWarning, match="no kernel for heads of 512 .* a document at a time") as warned:
+            found = self.steps("flashmask", packed(use_cache=use_cache))
+        assert lengths == [[[7, 1, 12, 4]]] * 2
+        assert len([each for each in warned if "heads of 512" in str(each.message)]) == 1
+        for (logits, gradient), (wanted, expected) in zip(
+            found, self.steps("eager", packed(use_cache=False)), strict=True
+        ):
+            assert families.close((logits, gradient), (wanted, expected))
+
+    @pytest.mark.parametrize("side", ["left", "right", "both sequences whole"])
+    def test_anything_else_runs_under_booleans(self, side):
+        real = torch.ones(2, 14, dtype=torch.long)
+        if side != "both sequences whole":
+            real[0, slice(0, 5) if side == "left" else slice(9, 14)] = 0
+        results = []
+        for each in ("flashmask", "eager"):
+            model = families.make("gemma4_text", each)
+            ids = torch.randint(3, 60, (2, 14), generator=torch.Generator().manual_seed(2))
+            logits = model(input_ids=ids, attention_mask=real).logits * real[..., None]
+            logits.square().sum().backward()
+            grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+            results.append((logits.detach(), torch.cat(grads)))
+        assert families.close(*results)
+
+    @pytest.mark.parametrize(
+        ("bounds", "alike"), [([0, 7, 8, 20, 24], True), ([0, 8, 24], False), ([0, 7, 9, 20, 24], False)]
+    )
+    def test_lengths_beside_positions_have_to_say_the_same(self, bounds, alike):
+        mask = flashmask_mask(batch_size=1, q_length=24, kv_length=24)
+        setattr(mask, _heads._LENGTHS, [[7, 1, 12, 4]])
+        call = _wide.Call(1, 24, 24, "cpu", True, None, mask, None, None, torch.tensor(bounds), None)
+        assert (_wide._documents(call) is not None) == alike
+
+    def test_rows_that_see_nothing_are_zero_and_give_no_gradient(self):
+        draw = torch.Generator().manual_seed(0)
+        q, k, v = (torch.randn(1, 2, 6, 20, generator=draw, requires_grad=True) for _ in range(3))
+        visible = torch.ones(6, 6, dtype=torch.bool).tril()
+        visible[2] = False
+        call = _wide.Call(1, 6, 6, torch.device("cpu"), True, None, visible[None, None], None, None, None, None)
+        out = _wide.wide_attention(q, k, v, call, dropout=0.0, scaling=0.3)
+        out.sum().backward()
+        assert not out[:, 2].any() and not q.grad[:, :, 2].any() and bool(q.grad[:, :, 3].any())
+        weights = (0.3 * q @ k.mT).masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num()
+        assert torch.allclose(out, (weights @ v).transpose(1, 2), atol=1e-6)
