@@ -210,11 +210,11 @@ class TestModernBert:
 
 
 class TestWideHeads:
-    """Heads wider than any kernel, on a device where kernels end before them; here, before 16."""
+    """Heads wider than any kernel, on a device where kernels end before them; here, at 15."""
 
     @pytest.fixture(autouse=True)
     def narrow_kernels(self, monkeypatch):
-        monkeypatch.setitem(_heads._TAKEN, "cpu", [[(16, 16)], [(16, 16)]])
+        monkeypatch.setitem(_heads._TAKEN, "cpu", [[(15, 15)], [(15, 15)]])
         _once._warned.clear()
 
     def steps(self, implementation, inputs):
@@ -271,6 +271,12 @@ class TestWideHeads:
         setattr(mask, _heads._LENGTHS, [[7, 1, 12, 4]])
         call = _wide.Call(1, 24, 24, "cpu", True, None, mask, None, None, torch.tensor(bounds), None)
         assert (_wide._documents(call) is not None) == alike
+
+    def test_keys_that_a_model_chooses_are_refused_there(self):
+        with pytest.raises(
+            ValueError, match="indices came to a layer with heads of 16, for which flashmask has no kernel"
+        ):
+            families.make("deepseek_v32", "flashmask")(**packed())
 
     def test_rows_that_see_nothing_are_zero_and_give_no_gradient(self):
         draw = torch.Generator().manual_seed(0)

@@ -83,16 +83,26 @@ def flashmask_attention_forward(
     query, key, value = in_kernels_dtype(module, query, key, value)
     dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
+        _refuse_beside_wide_heads(query, indices=indices, block_indices=block_indices)
         return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
     if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     if visit == "all":
-        return _attend_everywhere(q, k, v, mask, dropout=dropout, scaling=scaling), None
+        return _attend_everywhere(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic), None
     if (out := few_rows(q, k, v, mask, dropout=dropout, scaling=scaling)) is not None:
         return out, None
     return _attend(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic), None
+
+
+def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | None) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} came to a layer with heads of {query.shape[-1]}, for which flashmask has no kernel on this "
+                'device; use another attn_implementation for this model, such as "eager"'
+            )
 
 
 def _chosen(
@@ -157,7 +167,14 @@ def _attend(
 
 
 def _attend_everywhere(
-    q: Tensor, k: Tensor, v: Tensor, mask: Indices | Mask | Tensor, *, dropout: float, scaling: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Indices | Mask | Tensor,
+    *,
+    dropout: float,
+    scaling: float | None,
+    deterministic: bool,
 ) -> Tensor:
     """The same to the bit, computing tiles that nobody sees too."""
     if dropout:
@@ -170,7 +187,7 @@ def _attend_everywhere(
         mask = shared(_to_mask, (mask.vectors,), causal=mask.causal, rows=q.shape[1])
     elif isinstance(mask, Tensor):
         mask = shared(dense_mask, (mask,))
-    plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all")
+    plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all", deterministic=deterministic)
     out: Tensor = flashmask.attention(q, k, v, plan=plan)
     return out
 
