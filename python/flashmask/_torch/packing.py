@@ -1,4 +1,4 @@
-"""Which document or segment of a packed sequence a token is in. Imported only where torch is."""
+"""Which part of a packed sequence a token is in. Imported only where torch is."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
 
     `cu_seqlens` [documents + 1] has the ends of the documents, from 0 upwards.
     """
-    return segment_of(cu_seqlens[None, 1:], tokens)[0]
+    return ends_passed(cu_seqlens[None, 1:], tokens)[0]
 
 
-def segment_of(ends: Tensor, tokens: int) -> Tensor:
-    """int64 [batch, tokens]: the number of each token's segment, `segments` for tokens past the last.
+def ends_passed(ends: Tensor, tokens: int) -> Tensor:
+    """int64 [batch, tokens]: how many of the ends lie at or before a token, so the number of the part that holds it.
 
-    `ends` [batch, segments] does not fall. The ends are counted, not searched for: compilers of PyTorch before 2.13
+    `ends` [batch, parts], from 0 upwards. They are counted, not searched for: compilers of PyTorch before 2.13
     search a slice, such as cu_seqlens[1:], from the beginning of the whole tensor on a GPU (pytorch#182343), and what a
     caller gives may be a slice too.
     """

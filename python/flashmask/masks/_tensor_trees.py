@@ -34,7 +34,7 @@ def from_tree(parents: torch.Tensor, lengths: torch.Tensor, tokens: int | None =
             f"parents is {list(parents.shape)} on {parents.device}, lengths {list(lengths.shape)} on "
             f"{lengths.device}; expected one value of both for each node, on one device"
         )
-    from flashmask._torch.packing import segment_of
+    from flashmask._torch.packing import ends_passed
     from flashmask._torch.subtrees import subtree_sums
 
     above, sizes = (each.long() if each.ndim == 2 else each.long()[None] for each in (parents, lengths))
@@ -42,7 +42,7 @@ def from_tree(parents: torch.Tensor, lengths: torch.Tensor, tokens: int | None =
     if parents.device.type == "cpu" and type(parents) is torch.Tensor and not torch.compiler.is_compiling():
         _check_values(above, sizes, total)
     ends = sizes.cumsum(1)
-    node = segment_of(ends, total)  # `nodes` in the padding
+    node = ends_passed(ends, total)  # `nodes` in the padding
     subtree_ends = ends - sizes + subtree_sums(above, sizes)
     lower = torch.nn.functional.pad(subtree_ends, (0, 1)).gather(1, node)
     return RowIndices(lower.clamp(0, total).to(torch.int32)[:, None, :, None], causal=True)

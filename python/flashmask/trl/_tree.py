@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from flashmask._torch.packing import segment_of
+from flashmask._torch.packing import ends_passed
 from flashmask._torch.shared import shared
 from flashmask.masks import from_tree
 from flashmask.transformers import flashmask_attention_forward
@@ -57,11 +57,11 @@ def tree_attention(
 ) -> tuple[Tensor, None]:
     """Attention of one layer over one sequence that is a forest; Transformers calls this, users do not.
 
-    query [1, Hq, N, D], key [1, Hkv, N, D], value [1, Hkv, N, Dv]; returns [1, N, Hq, Dv] and None. Segments come
-    depth-first: s holds the rows from tree_cu_seqlens_q[s] to [s + 1], int32 [S + 1], and its path, from the root to
-    its own end, has as many tokens as lie between tree_cu_seqlens_k[s] and [s + 1]. That says the tree: tree_kv_index,
-    by which TRL copies the keys and values of every path, is not looked at. `others` as flashmask.transformers takes
-    them: what it does not serve, such as softcap, is refused by name.
+    query [1, Hq, N, D], key [1, Hkv, N, D], value [1, Hkv, N, Dv]; returns [1, N, Hq, Dv] and None. Nodes, which TRL
+    calls segments, come depth-first: node s holds the rows from tree_cu_seqlens_q[s] to [s + 1], int32 [S + 1], and its
+    path, from the root to its own end, has as many tokens as lie between tree_cu_seqlens_k[s] and [s + 1]. That says
+    the tree: tree_kv_index, by which TRL copies the keys and values of every path, is not looked at. `others` as
+    flashmask.transformers takes them: what it does not serve, such as softcap, is refused by name.
 
     sliding_window counts along a path. Where it is shorter than the longest path, the mask of such layers is booleans
     for every pair, made on the device once a forward: a key's rows are then no range.
@@ -82,11 +82,11 @@ def tree_attention(
 def _row_indices(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, tokens: int) -> Tensor:
     """int32 [1, 1, tokens, 1]."""
     lengths, paths = cu_seqlens_q.diff().long(), cu_seqlens_k.diff().long()
-    # A segment hangs on the last one before it whose path is as long as its own without itself.
-    segments = len(lengths)
-    number = torch.arange(segments, device=lengths.device)
-    by_path, order = (paths * segments + number).sort()
-    before = torch.searchsorted(by_path, (paths - lengths) * segments + number) - 1
+    # A node hangs on the last one before it whose path is as long as its own without itself.
+    nodes = len(lengths)
+    number = torch.arange(nodes, device=lengths.device)
+    by_path, order = (paths * nodes + number).sort()
+    before = torch.searchsorted(by_path, (paths - lengths) * nodes + number) - 1
     parents = torch.where(paths == lengths, -1, order[before.clamp(min=0)])
     return from_tree(parents, lengths, tokens).startend_row_indices
 
@@ -95,7 +95,7 @@ def _within_window(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, tokens: int, w
     """bool [1, 1, tokens, tokens]."""
     ends = _row_indices(cu_seqlens_q, cu_seqlens_k, tokens=tokens)[0, 0, :, 0]
     row = torch.arange(tokens, device=ends.device)
-    segment = segment_of(cu_seqlens_q[None, 1:], tokens)[0].clamp(max=len(cu_seqlens_q) - 2)
-    position = row + (cu_seqlens_k[1:] - cu_seqlens_k[:-1] - cu_seqlens_q[1:])[segment]
+    node = ends_passed(cu_seqlens_q[None, 1:], tokens)[0].clamp(max=len(cu_seqlens_q) - 2)
+    position = row + (cu_seqlens_k[1:] - cu_seqlens_k[:-1] - cu_seqlens_q[1:])[node]
     visible = (row[:, None] >= row) & (row[:, None] < ends) & (position[:, None] < position + window)
     return visible[None, None]
