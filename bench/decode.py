@@ -94,7 +94,8 @@ def sdpa(lengths: torch.Tensor | None) -> Callable[..., object]:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> object:
         mask = None
         if lengths is not None:
-            mask = (torch.arange(k.shape[1], device=k.device) < lengths[:, None])[:, None, None]
+            last = lengths[:, None] - q.shape[1] + torch.arange(q.shape[1], device=k.device)  # [batch, rows]
+            mask = (torch.arange(k.shape[1], device=k.device) <= last[..., None])[:, None]
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
@@ -113,8 +114,8 @@ def report(name: str, rows: int, tree: list[int] | None, batch: int, keys: int) 
     q = torch.randn(batch, rows, HEADS, DIM, **kind)
     lengths = torch.full((batch,), keys, device="cuda")
     contestants = [decode(lengths, tree, None), decode(lengths, tree, 1)]
-    if rows == 1:
-        contestants += [sdpa(None), sdpa(lengths)]
+    if tree is None:
+        contestants += [sdpa(lengths)] if rows > 1 else [sdpa(lengths), sdpa(None)]
     columns = " | ".join(measured(q, caches, each) for each in contestants)
     print(f"{name:9} {batch} {keys:7}: {size / BYTES_A_MICROSECOND:6.1f} | {columns}", flush=True)
 
@@ -123,7 +124,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="128K keys alone")
     quick = parser.parse_args().quick
-    print("GPU, the first layer beside, host: bytes alone | decode | one part | of one row: SDPA | SDPA with lengths")
+    print(
+        "GPU, the first layer beside, host: bytes alone | decode | one part | causal: SDPA with lengths | one row: SDPA"
+    )
     for name, (rows, tree) in TREES.items():
         for batch, keys in SHAPES[2:3] if quick else SHAPES:
             report(name, rows, tree, batch, keys)

@@ -73,7 +73,7 @@ def decode_attention(
             )
     from flashmask._torch.decode import decode
 
-    heads_first = choice("layout", layout, LAYOUTS) == 1
+    heads_first = layout != "bshd" and choice("layout", layout, LAYOUTS) == 1
     if heads_first:
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
     _check(q, k, v, splits)

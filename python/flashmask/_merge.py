@@ -98,7 +98,7 @@ def _merge_arrays(o: Sequence[Array], lse: Sequence[Array]) -> tuple[Array, Arra
     def placed(array: Array, code: int) -> Placed:
         kept.append(_ready(array))
         strides = tuple(stride // array.itemsize for stride in kept[-1].strides)
-        return Placed(kept[-1].ctypes.data, layout(code, (0, 0), array.shape, strides))
+        return kept[-1].ctypes.data, layout(code, (0, 0), array.shape, strides)
 
     parts = [each for one, its in zip(o, lse, strict=True) for each in (placed(one, code), placed(its, F32))]
     run_merge(parts, placed(merged[0], code), placed(merged[1], F32), 0)

@@ -66,6 +66,12 @@ def test_one_graph_serves_other_lengths_and_values():
             assert torch.equal(found, expected)
 
 
+def test_compiled_calls_hold_the_bound():
+    lengths, seen = [300, 77], visible(21, 300, [300, 77], MEDUSA)
+    call = torch.compile(decoded(lengths, MEDUSA, splits=3), fullgraph=True)
+    check(call, inputs(2, 21, 300, 4, 2, 64), seen, gradients=True)
+
+
 def decoded_layers(q, k, v, lengths):
     """Two layers, of which the second takes the first one's result."""
 
@@ -110,10 +116,10 @@ def test_by_default_parts_fill_the_device():
     q, k, v, *_ = inputs(1, 64, 65536, 32, 8, 128)
     found = parts_of(q, k, v, None)
     assert found.together
-    assert 0.9 * multiprocessors <= found.count * 16 <= 4 * multiprocessors
+    assert 0.9 * multiprocessors <= found.splits * 16 <= 4 * multiprocessors
     q, k, v, *_ = inputs(8, 64, 4096, 32, 8, 128)
-    assert parts_of(q, k, v, None).count <= 2
-    assert parts_of(q[:1], k[:1, :200], v[:1, :200], None).count == 1
+    assert parts_of(q, k, v, None).splits <= 2
+    assert parts_of(q[:1], k[:1, :200], v[:1, :200], None).splits == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

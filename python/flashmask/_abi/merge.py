@@ -6,7 +6,8 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import chain
+from typing import TypeAlias
 
 from flashmask._abi import structs as s
 from flashmask._abi.library import call
@@ -14,14 +15,9 @@ from flashmask._abi.library import call
 _LAYOUT = struct.Struct("=4i8q")
 
 
-class Placed(NamedTuple):
-    """A tensor: its address, and what a flashmask_tensor says behind it."""
-
-    address: int
-    layout: bytes
-
-
-ABSENT = Placed(0, bytes(_LAYOUT.size))
+Placed: TypeAlias = tuple[int, bytes]
+"""A tensor: its address, and what a flashmask_tensor says behind it, its layout()."""
+ABSENT: Placed = 0, bytes(_LAYOUT.size)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -50,11 +46,16 @@ def _packer(count: int) -> struct.Struct:
 
 
 def _packed(*tensors: Placed) -> bytes:
-    return _packer(len(tensors)).pack(*(value for each in tensors for value in each))
+    return _packer(len(tensors)).pack(*chain.from_iterable(tensors))
 
 
 def _run(name: str, tensors: bytes, more: bytes, count: int, stream: int) -> None:
     size = len(tensors) + 24
     pointer = ctypes.cast(ctypes.c_char_p(more), ctypes.c_void_p).value if more else 0
     given = struct.pack("=Q", size) + tensors + struct.pack("=Qq", pointer, count)
-    call(name, given, bytes(s.Execution(stream=stream)) if stream else None)
+    call(name, given, _execution(stream) if stream else None)
+
+
+@functools.lru_cache(maxsize=64)
+def _execution(stream: int) -> bytes:
+    return bytes(s.Execution(stream=stream))

@@ -149,27 +149,37 @@ def attend_in_parts(
     else:
         each = [_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], mask, parts, scale) for i, mask in enumerate(masks)]
         o, lse = torch.cat([one for one, _ in each]), torch.cat([its for _, its in each])
-    rows, group = q.shape[1], parts.group
-    o = torch.unflatten(o, 1, (rows, group)).transpose(2, 3).flatten(2, 3)
-    return o, torch.unflatten(lse, 2, (rows, group)).transpose(2, 3).flatten(1, 2) if wants_lse else None
+    return _by_head(o, lse, parts, wants_lse)
+
+
+def _by_head(o: Tensor, lse: Tensor, parts: Parts, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
+    """From rows of key heads, as _attend() gives them, to rows of query heads."""
+    batch, rows, kv_heads, dim = o.shape
+    tokens, group = rows // parts.group, parts.group
+    o = o.view(batch, tokens, group, kv_heads, dim).transpose(2, 3).reshape(batch, tokens, group * kv_heads, dim)
+    if not wants_lse:
+        return o, None
+    lse = lse.view(batch, kv_heads, tokens, group).transpose(2, 3)
+    return o, lse.reshape(batch, group * kv_heads, tokens)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, parts: Parts, scale: float) -> tuple[Tensor, Tensor]:
     """o (batch, rows · group, kv heads, value dim) and lse (batch, kv heads, rows · group)."""
-    batch = q.shape[0]
-    rows = torch.unflatten(q, 2, (k.shape[2], parts.group)).transpose(2, 3).flatten(1, 2)
-    call = Call(mask, scale=scale)
-    if parts.splits == 1:
-        return forward(rows, k, v, call)
-    rows = rows[:, None].expand(-1, parts.splits, -1, -1, -1).flatten(0, 1)
-    o, lse = forward(rows, _in_parts(k, parts), _in_parts(v, parts), call)
-    return merge_stacked(*(torch.unflatten(each, 0, (batch, parts.splits)) for each in (o, lse)))
+    batch, tokens, _, dim = q.shape
+    kv_heads, (splits, _, _, group, _) = k.shape[2], parts
+    rows = q.view(batch, 1, tokens, kv_heads, group, dim).expand(-1, splits, -1, -1, -1, -1).transpose(3, 4)
+    rows = rows.reshape(batch * splits, tokens * group, kv_heads, dim)
+    if splits == 1:
+        return forward(rows, k, v, Call(mask, scale=scale))
+    o, lse = forward(rows, _in_parts(k, parts), _in_parts(v, parts), Call(mask, scale=scale))
+    return merge_stacked(o, lse, splits)
 
 
 def _in_parts(keys: Tensor, parts: Parts) -> Tensor:
     """(batch · parts, width, kv heads, dim), a view."""
-    windows = keys.unfold(1, parts.width, parts.step).permute(0, 1, 4, 2, 3)
-    return windows[0] if keys.shape[0] == 1 else windows.view(-1, *windows.shape[2:])
+    batch, _, kv_heads, dim = keys.shape
+    _, row, head, last = keys.stride()
+    return keys.as_strided((batch * parts.splits, parts.width, kv_heads, dim), (parts.step * row, row, head, last))
 
 
 # Masks

@@ -32,19 +32,27 @@ merge_backward_operator: Callable[..., _Gradients] = torch.ops.flashmask.merge_b
 _CODES = {torch.float32: s.F32, torch.bfloat16: s.BF16, torch.float16: s.F16}
 
 
-def merge_stacked(o: Tensor, lse: Tensor) -> Outputs:
-    """Merges parts that are one tensor: o (batch, parts, rows, heads, dim), lse (batch, parts, heads, rows)."""
+def merge_stacked(o: Tensor, lse: Tensor, parts: int) -> Outputs:
+    """Merges parts that lie in one tensor: o (batch · parts, rows, heads, dim) and lse (batch · parts, heads, rows).
+
+    Both without gaps. In a graph, and where gradients are asked for, it is the operator.
+    """
+    batch, (_, rows, heads, dim) = o.shape[0] // parts, o.shape
     plain = not torch.compiler.is_compiling() and not is_differentiated(o, lse) and is_plain(o, lse)
-    if not plain or o.dtype not in _CODES or o.stride(-1) != 1:
+    if not plain or o.dtype not in _CODES:
+        o, lse = o.view(batch, parts, rows, heads, dim), lse.view(batch, parts, heads, rows)
         return merge_operator(o.unbind(1), lse.unbind(1))
-    merged = o.new_empty((o.shape[0], *o.shape[2:])), lse.new_empty((lse.shape[0], *lse.shape[2:]))
-    (o_at, o_layout), (lse_at, lse_layout) = _placed(o[:, 0]), _placed(lse[:, 0])
-    o_step, lse_step = o.stride(1) * o.element_size(), lse.stride(1) * lse.element_size()
-    parts = []
-    for part in range(o.shape[1]):
-        parts.append(Placed(o_at + part * o_step, o_layout))
-        parts.append(Placed(lse_at + part * lse_step, lse_layout))
-    _run_merge(parts, merged, o)
+    merged = o.new_empty(batch, rows, heads, dim), lse.new_empty(batch, heads, rows)
+    size, size_of_lse = rows * heads * dim, rows * heads
+    device = _device_of(o)
+    layout_of_o = layout(_CODES[o.dtype], device, (batch, rows, heads, dim), (parts * size, heads * dim, dim, 1))
+    layout_of_lse = layout(s.F32, device, (batch, heads, rows), (parts * size_of_lse, rows, 1))
+    given: list[Placed] = []
+    at, at_lse, step = o.data_ptr(), lse.data_ptr(), size * o.element_size()
+    for part in range(parts):
+        given.append((at + part * step, layout_of_o))
+        given.append((at_lse + part * size_of_lse * 4, layout_of_lse))
+    _run_merge(given, merged, o)
     return merged
 
 
@@ -55,8 +63,11 @@ def _run_merge(parts: Sequence[Placed], merged: Outputs, like: Tensor) -> None:
 
 
 def _placed(tensor: Tensor) -> Placed:
-    device = (s.CUDA, tensor.device.index) if tensor.is_cuda else (s.CPU, 0)
-    return Placed(tensor.data_ptr(), layout(_CODES[tensor.dtype], device, tensor.shape, tensor.stride()))
+    return tensor.data_ptr(), layout(_CODES[tensor.dtype], _device_of(tensor), tensor.shape, tensor.stride())
+
+
+def _device_of(tensor: Tensor) -> tuple[int, int]:
+    return (s.CUDA, tensor.device.index) if tensor.is_cuda else (s.CPU, 0)
 
 
 def _ready(tensors: _Parts) -> list[Tensor]:
