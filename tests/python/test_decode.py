@@ -127,6 +127,19 @@ def test_caches_that_are_longer_than_their_keys_are_parted_without_a_copy():
         assert_close(found, expected_of(q, k[:, :keys], v[:, :keys], None))
 
 
+def test_any_strides_and_no_requests():
+    q, k = torch.randn(2, 3, 4, 8), torch.randn(2, 20, 2, 8)
+    one_for_all = k[:1, :, :1].expand(2, 20, 2, 8)
+    turned = k.transpose(2, 3).contiguous().transpose(2, 3)
+    for keys in (one_for_all, turned, k.flip(1)[:, ::2]):
+        found = flashmask.decode_attention(q, keys, keys, splits=4, return_lse=True)
+        assert_close(found, expected_of(q, keys, keys, None))
+    for splits in (None, 1, 3):
+        for lengths in (None, torch.zeros(0, dtype=torch.long)):
+            o, lse = flashmask.decode_attention(q[:0], k[:0], k[:0], lengths, splits=splits, return_lse=True)
+            assert (o.shape, lse.shape) == ((0, 3, 4, 8), (0, 4, 3))
+
+
 def test_parts_fill_the_workers(monkeypatch):
     from flashmask._torch import decode
 

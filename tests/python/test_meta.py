@@ -77,6 +77,8 @@ CALLS = {
     "attention, plan": with_plan,
     "attention, bhsd": heads_first,
     "merge": merged,
+    "decode_attention": lambda q, k, v: flashmask.decode_attention(q, k, v, splits=3, return_lse=True),
+    "decode_attention, one request": lambda q, k, v: flashmask.decode_attention(q[:1], k[:1], v[:1], return_lse=True),
     "flashmask_attention": of_the_papers(),
     "flashmask_attention, rows": of_the_papers(startend_row_indices=rows_of, causal=True),
     "flashmask_attention, 4 vectors": of_the_papers(startend_row_indices=lambda device: rows_of(device, 4)),

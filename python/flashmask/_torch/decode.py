@@ -100,7 +100,7 @@ def _is_one_view(tensors: tuple[Tensor, ...], parts: int) -> bool:
     """Whether parts of a request and then those of the next lie evenly spaced."""
     keys = tensors[0].shape[1]
     evenly = keys % parts == 0 and all(each.stride(0) == keys * each.stride(1) for each in tensors)
-    return tensors[0].shape[0] == 1 or evenly
+    return tensors[0].shape[0] <= 1 or evenly
 
 
 def _workers(q: Tensor) -> int:
@@ -204,7 +204,8 @@ def masks_of_parts(visible: Tensor, *, batch: int, parts: Parts) -> tuple[Tensor
 def _masks(lengths: Tensor | None, tree: DraftTree | None, q: Tensor, keys: int, parts: Parts) -> tuple[Tensor, ...]:
     """Of new tokens behind a cache. Layers that are called with the same lengths, or with none, share them."""
     if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-        with torch.inference_mode(False):  # plans are kept with tensors that count their versions
+        # Plans are kept with tensors that count their versions, and calls that gradients are asked of use trees too.
+        with torch.inference_mode(False):
             return _masks(lengths, tree, q, keys, parts)
     numbers: dict[str, Any] = {"tree": tree, "batch": q.shape[0], "rows": q.shape[1], "keys": keys, "parts": parts}
     if lengths is not None:
@@ -283,8 +284,7 @@ def _on_device(tree: DraftTree, device: torch.device) -> _Tree:
             )
         while len(_kept) >= _KEPT_AT_MOST:
             _kept.pop(next(iter(_kept)))
-        with torch.inference_mode(False):  # calls that gradients are asked of use them too
-            found = _kept[key] = _made(tree, device)
+        found = _kept[key] = _made(tree, device)
     if capturing:
         _captured[key] = found
     return found
