@@ -16,6 +16,21 @@ HostTensor keys(const Problem& p, std::int64_t dim) { return {p.dtype, {p.batch,
 
 HostTensor per_row(const Problem& p) { return {DType::f32, {p.batch, p.query_heads, p.query_length}}; }
 
+std::optional<HostTensor> sinks_of(const Problem& p, Sinks which) {
+  switch (which) {
+    case Sinks::of_heads:
+      return HostTensor(DType::f32, {p.query_heads});
+    case Sinks::narrow_of_heads:
+      return HostTensor(p.dtype, {p.query_heads});
+    case Sinks::of_rows:
+      return per_row(p);
+    default:
+      return std::nullopt;
+  }
+}
+
+TensorView view_of(const std::optional<HostTensor>& tensor) { return tensor ? tensor->view() : TensorView{}; }
+
 }  // namespace
 
 HostTensor::HostTensor(DType dtype, const std::vector<std::int64_t>& shape) {
@@ -73,7 +88,7 @@ std::vector<double> HostTensor::values() const {
   return values;
 }
 
-AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed)
+AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed, Sinks which)
     : q(queries(p, p.head_dim)),
       k(keys(p, p.head_dim)),
       v(keys(p, p.value_dim)),
@@ -83,20 +98,26 @@ AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed)
       grad_lse(per_row(p)),
       grad_q(queries(p, p.head_dim)),
       grad_k(keys(p, p.head_dim)),
-      grad_v(keys(p, p.value_dim)) {
+      grad_v(keys(p, p.value_dim)),
+      sinks(sinks_of(p, which)),
+      grad_sinks(sinks_of(p, which)) {
   RandomNumbers random(seed);
   for (HostTensor* input : {&q, &k, &v, &grad_o, &grad_lse}) input->fill_normal(random);
+  if (sinks) sinks->fill_normal(random);
 }
 
 void AttentionTensors::clear_outputs() {
   for (HostTensor* output : {&o, &lse, &grad_q, &grad_k, &grad_v}) output->fill_nan();
+  if (grad_sinks) grad_sinks->fill_nan();
 }
 
-ForwardTensors AttentionTensors::forward() const { return {q.view(), k.view(), v.view(), o.view(), lse.view()}; }
+ForwardTensors AttentionTensors::forward() const {
+  return {q.view(), k.view(), v.view(), o.view(), lse.view(), view_of(sinks)};
+}
 
 BackwardTensors AttentionTensors::backward() const {
-  return {q.view(),      k.view(),        v.view(),      o.view(),      lse.view(),
-          grad_o.view(), grad_lse.view(), grad_q.view(), grad_k.view(), grad_v.view()};
+  return {q.view(),        k.view(),      v.view(),      o.view(),      lse.view(),     grad_o.view(),
+          grad_lse.view(), grad_q.view(), grad_k.view(), grad_v.view(), view_of(sinks), view_of(grad_sinks)};
 }
 
 }  // namespace flashmask::check

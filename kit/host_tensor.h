@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "flashmask/attention.h"
@@ -48,17 +49,21 @@ class HostTensor {
   TensorView view_;
 };
 
+/// Which sinks a call is given: none, float32 ones or those of the problem's dtype, of heads or of rows.
+enum class Sinks : std::uint8_t { none, of_heads, narrow_of_heads, of_rows };
+
 /// The tensors of one problem, forward and backward, with random normal inputs.
 struct AttentionTensors {
-  AttentionTensors(const Problem& problem, std::uint64_t seed);
+  AttentionTensors(const Problem& problem, std::uint64_t seed, Sinks which = Sinks::none);
 
   ForwardTensors forward() const;
   BackwardTensors backward() const;
 
-  /// Forgets what earlier runs left in o, lse, grad_q, grad_k, grad_v.
+  /// Forgets what earlier runs left in o, lse and the gradients of inputs.
   void clear_outputs();
 
   HostTensor q, k, v, o, lse, grad_o, grad_lse, grad_q, grad_k, grad_v;
+  std::optional<HostTensor> sinks, grad_sinks;
 };
 
 }  // namespace flashmask::check

@@ -22,16 +22,17 @@ struct Heads {
   std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
   bool grad_lse;
   double dropout;
+  Sinks sinks = Sinks::none;
 };
 constexpr std::array<Heads, 9> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
-                                       {2, 3, 1, 3, 80, 48, true, 0.1},
+                                       {2, 3, 1, 3, 80, 48, true, 0.1, Sinks::of_heads},
                                        {1, 2, 2, 2, 128, 128, false, 0},
-                                       {1, 4, 2, 2, 17, 33, true, 0},
+                                       {1, 4, 2, 2, 17, 33, true, 0, Sinks::of_rows},
                                        {2, 2, 1, 1, 100, 72, false, 0.5},
                                        {1, 1, 1, 1, 256, 256, true, 0},
-                                       {1, 5, 1, 1, 1, 3, false, 0},
-                                       {2, 6, 2, 6, 96, 72, true, 0},
-                                       {2, 3, 3, 3, 40, 64, false, 0}}};
+                                       {1, 5, 1, 1, 1, 3, false, 0, Sinks::narrow_of_heads},
+                                       {2, 6, 2, 6, 96, 72, true, 0, Sinks::of_heads},
+                                       {2, 3, 3, 3, 40, 64, false, 0, Sinks::narrow_of_heads}}};
 /// For a mask that was given: it fixes batch and key heads; query_heads is how many share a key head.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
@@ -40,6 +41,7 @@ struct Case {
   Mask mask;
   Problem problem;
   bool grad_lse;
+  Sinks sinks;
   std::string name;
 };
 
@@ -56,8 +58,9 @@ Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
   const std::string name = mask_name + " " + std::to_string(problem.query_length) + " × " +
                            std::to_string(problem.key_length) + ", d " + std::to_string(heads.head_dim) + "/" +
                            std::to_string(heads.value_dim) + ", heads " + std::to_string(heads.query_heads) + "/" +
-                           std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout");
-  return {std::move(mask), problem, heads.grad_lse, name};
+                           std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout") +
+                           (heads.sinks == Sinks::none ? "" : ", sinks");
+  return {std::move(mask), problem, heads.grad_lse, heads.sinks, name};
 }
 
 std::vector<Case> cases_of(const corpus::Entry& entry, std::size_t turn, bool quick) {
@@ -101,7 +104,10 @@ std::vector<Case> make_cases(const CheckRequest& request) {
   std::vector<Case> cases = request.given ? cases_of(*request.given, request.quick) : corpus_cases(request);
   for (Case& one : cases) {
     if (request.dropout) one.problem.dropout = *request.dropout;
-    if (request.reorder) one.problem.dropout = 0;
+    if (request.sinks) one.sinks = *request.sinks;
+    if (!request.reorder) continue;
+    one.problem.dropout = 0;
+    if (one.sinks == Sinks::of_rows) one.sinks = Sinks::of_heads;
   }
   return cases;
 }
@@ -124,13 +130,14 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
 class Expected {
  public:
   Expected(const Case& one, const Problem& problem, const DropoutState& state)
-      : tensors_(problem, 1), dtype_(problem.dtype), with_grad_lse_(one.grad_lse) {
+      : tensors_(problem, 1, one.sinks), dtype_(problem.dtype), with_grad_lse_(one.grad_lse) {
     execution_.dropout = state;
     const std::vector<double> q = tensors_.q.values(), k = tensors_.k.values(), v = tensors_.v.values();
     const std::vector<double> grad_o = tensors_.grad_o.values();
     const std::vector<double> grad_lse = with_grad_lse_ ? tensors_.grad_lse.values() : std::vector<double>();
     const std::vector<double> dropout = dropout_factors(problem, state);
-    const reference::Inputs inputs{q, k, v, dropout};
+    const std::vector<double> sinks = tensors_.sinks ? tensors_.sinks->values() : std::vector<double>();
+    const reference::Inputs inputs{q, k, v, dropout, sinks};
     outputs_ = reference::forward(problem, one.mask, inputs);
     gradients_ = reference::backward(problem, one.mask, inputs, grad_o, grad_lse);
     naive_ = naive::attend(problem, one.mask, inputs, grad_o, grad_lse);
@@ -151,6 +158,7 @@ class Expected {
     note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
     note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
     note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
+    if (tensors_.grad_sinks) note("dsinks", bound_of_sinks());
   }
 
  private:
@@ -167,6 +175,12 @@ class Expected {
     ErrorBound collected(dtype_);
     collected.add(output.values(), reference, naive);
     return collected.result();
+  }
+
+  Comparison bound_of_sinks() const {
+    Comparison found = bound(*tensors_.grad_sinks, gradients_.sinks, naive_.grad_sinks);
+    found.bound += std::ranges::max(naive_.grad_sinks_rounding);
+    return found;
   }
 
   Comparison lse() const {

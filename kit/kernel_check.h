@@ -9,6 +9,7 @@
 #include "flashmask/dropout.h"
 #include "flashmask/mask.h"
 #include "flashmask/tensor.h"
+#include "kit/host_tensor.h"
 
 namespace flashmask::check {
 
@@ -27,7 +28,8 @@ struct CheckRequest {
   std::optional<GivenMask> given;   ///< instead of the corpus
   std::optional<double> dropout;    ///< of every case; nothing: of some
   DropoutState dropout_state{.seed = 0x0123456789abcdef, .offset = 77};
-  bool reorder = false;  ///< every plan reorders tokens; no case has dropout then
+  std::optional<Sinks> sinks = {};  ///< of every case; nothing: of some
+  bool reorder = false;             ///< every plan reorders tokens; no case has dropout then, or sinks of rows
 };
 
 /// What became of one kernel over all cases that it serves.

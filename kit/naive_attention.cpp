@@ -47,6 +47,24 @@ float dot(const double* a, const double* b, std::int64_t count) {
   return sum;
 }
 
+/// Half of the distance of neighbouring numbers, to their size.
+float unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return 0x1p-9F;
+    case DType::f16:
+      return 0x1p-11F;
+    default:
+      return 0x1p-24F;
+  }
+}
+
+/// Which of the sinks of a call is that of the row.
+std::size_t sink_of(const Place& at, const reference::Inputs& in) {
+  const bool of_heads = std::ssize(in.sinks) == at.p.query_heads;
+  return of_heads ? static_cast<std::size_t>(at.head) : at.of_lse();
+}
+
 void softmax(DType dtype, std::vector<float>& scores) {
   if (scores.empty()) return;
   const float largest = *std::max_element(scores.begin(), scores.end());
@@ -55,13 +73,22 @@ void softmax(DType dtype, std::vector<float>& scores) {
   for (float& score : scores) score = round_to(dtype, score / sum);
 }
 
+/// Scores become probabilities; a sink is one score more, of which nothing is left but its probability.
+void softmax(const Place& at, const reference::Inputs& in, Row& row) {
+  if (!in.sinks.empty()) row.p.push_back(static_cast<float>(in.sinks[sink_of(at, in)]));
+  softmax(at.p.dtype, row.p);
+  if (in.sinks.empty()) return;
+  row.sink = row.p.back();
+  row.p.pop_back();
+}
+
 void attend_row(const Place& at, const reference::Inputs& in, Row& row) {
   const Problem& p = at.p;
   for (const std::int64_t j : row.columns) {
     const float score = dot(&in.q[at.of_query(p.head_dim)], &in.k[at.of_key(j, p.head_dim)], p.head_dim);
     row.p.push_back(round_to(p.dtype, round_to(p.dtype, score) * p.softmax_scale()));
   }
-  softmax(p.dtype, row.p);
+  softmax(at, in, row);
   row.o.assign(static_cast<std::size_t>(p.value_dim), 0);
   for (std::size_t n = 0; n < row.columns.size(); ++n) {
     const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
@@ -79,6 +106,11 @@ void differentiate_row(const Place& at, const reference::Inputs& in, std::span<c
   for (std::size_t c = 0; c < row.o.size(); ++c) delta += row.o[c] * static_cast<float>(grad[c]);
   delta = round_to(p.dtype, delta);
   if (!grad_lse.empty()) delta -= static_cast<float>(grad_lse[at.of_lse()]);
+  row.grad_sink = -row.sink * delta;
+  for (std::size_t c = 0; c < row.o.size(); ++c) {
+    const float lost = unit_roundoff(p.dtype) * row.sink * row.o[c] * static_cast<float>(grad[c]);
+    row.grad_sink_variance += lost * lost;
+  }
   for (std::size_t n = 0; n < row.columns.size(); ++n) {
     const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
     const float grad_p = round_to(p.dtype, dot(grad, v, p.value_dim) * kept(at, in, row.columns[n]));
@@ -101,10 +133,15 @@ std::vector<double> rounded(DType dtype, float scale, const std::vector<float>& 
 
 /// float32 sums of the results that gather from many rows or columns.
 struct Sums {
-  explicit Sums(const reference::Inputs& in) : q(in.q.size()), k(in.k.size()), v(in.v.size()) {}
+  explicit Sums(const reference::Inputs& in)
+      : q(in.q.size()), k(in.k.size()), v(in.v.size()), sinks(in.sinks.size()), sink_variances(in.sinks.size()) {}
 
   void add(const Place& at, const reference::Inputs& in, std::span<const double> grad_o, const Row& row) {
     const Problem& p = at.p;
+    if (!in.sinks.empty()) {
+      sinks[sink_of(at, in)] += row.grad_sink;
+      sink_variances[sink_of(at, in)] += row.grad_sink_variance;
+    }
     for (std::size_t n = 0; n < row.columns.size(); ++n) {
       const std::size_t key = at.of_key(row.columns[n], p.head_dim), query = at.of_query(p.head_dim);
       add_scaled(q, query, row.grad_scores[n], &in.k[key], p.head_dim);
@@ -114,7 +151,7 @@ struct Sums {
     }
   }
 
-  std::vector<float> q, k, v;
+  std::vector<float> q, k, v, sinks, sink_variances;
 };
 
 }  // namespace
@@ -130,7 +167,12 @@ Row row(const Problem& problem, const Mask& mask, const reference::Inputs& input
 
 Results attend(const Problem& problem, const Mask& mask, const reference::Inputs& inputs,
                std::span<const double> grad_o, std::span<const double> grad_lse) {
-  Results results{.o = std::vector<double>(grad_o.size()), .grad_q = {}, .grad_k = {}, .grad_v = {}};
+  Results results{.o = std::vector<double>(grad_o.size()),
+                  .grad_q = {},
+                  .grad_k = {},
+                  .grad_v = {},
+                  .grad_sinks = {},
+                  .grad_sinks_rounding = {}};
   Sums sums(inputs);
   for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
     for (std::int64_t head = 0; head < problem.query_heads; ++head) {
@@ -146,6 +188,8 @@ Results attend(const Problem& problem, const Mask& mask, const reference::Inputs
   results.grad_q = rounded(problem.dtype, problem.softmax_scale(), sums.q);
   results.grad_k = rounded(problem.dtype, problem.softmax_scale(), sums.k);
   results.grad_v = rounded(problem.dtype, 1, sums.v);
+  results.grad_sinks = rounded(problem.dtype, 1, sums.sinks);
+  for (const float variance : sums.sink_variances) results.grad_sinks_rounding.push_back(4 * std::sqrt(variance));
   return results;
 }
 

@@ -17,7 +17,11 @@ PlacedTensors::PlacedTensors(const AttentionTensors& host, Device device) : devi
   to.grad_q = place(from.grad_q, true);
   to.grad_k = place(from.grad_k, true);
   to.grad_v = place(from.grad_v, true);
-  forward_ = {to.q, to.k, to.v, to.o, to.lse};
+  if (host.sinks) {
+    to.sinks = place(from.sinks, false);
+    to.grad_sinks = place(from.grad_sinks, true);
+  }
+  forward_ = {to.q, to.k, to.v, to.o, to.lse, to.sinks};
 }
 
 TensorView PlacedTensors::place(const TensorView& host, bool result) {

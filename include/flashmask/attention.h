@@ -71,12 +71,19 @@ FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanOpti
 struct ForwardTensors {
   TensorView q, k, v;  ///< in
   TensorView o, lse;   ///< out; every element is written
+  /// In; may be absent. A logit of each query head (query_heads), or of each of its rows (batch, query_heads,
+  /// query_length), that takes probability as the score of a key would, and has no value: e^sink is added to the sum
+  /// that o is divided by and of which lse is the logarithm. float32 or the problem's dtype.
+  TensorView sinks = {};
 };
 
 struct BackwardTensors {
   TensorView q, k, v, o, lse, grad_o;  ///< in
   TensorView grad_lse;                 ///< in, shape and dtype of lse; may be absent
   TensorView grad_q, grad_k, grad_v;   ///< out; every element is written
+  /// In and out, of the shape and dtype of the forward's sinks: where their gradient is wanted. The other gradients
+  /// need neither, as o and lse hold what the sinks did.
+  TensorView sinks = {}, grad_sinks = {};
 };
 
 /// Where a call runs and the memory it may use.
@@ -88,7 +95,8 @@ struct Execution {
   DropoutState dropout = {};  ///< of a problem with dropout; the backward takes that of its forward
 };
 
-/// Exact attention: o = softmax(scale · q kᵀ under the mask) v. Rows that see nothing get o = 0, lse = −inf.
+/// Exact attention: o = softmax(scale · q kᵀ under the mask) v. Rows that see nothing get o = 0, lse = −inf, or
+/// that of their sink.
 /// Bitwise the same for any number of threads. On a GPU the call returns before the work is done.
 FLASHMASK_API void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution = {});
 

@@ -558,6 +558,7 @@ typedef struct flashmask_forward_tensors {
   uint64_t struct_size;
   flashmask_tensor q, k, v;  ///< in
   flashmask_tensor o, lse;   ///< out; every element is written
+  flashmask_tensor sinks;    ///< in, (query_heads) or (batch, query_heads, query_length); may be absent
 } flashmask_forward_tensors;
 
 typedef struct flashmask_backward_tensors {
@@ -565,14 +566,15 @@ typedef struct flashmask_backward_tensors {
   flashmask_tensor q, k, v, o, lse, grad_o;  ///< in
   flashmask_tensor grad_lse;                 ///< in, shape and dtype of lse; may be absent
   flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written
+  flashmask_tensor sinks, grad_sinks;        ///< in and out, where the gradient of the sinks is wanted; may be absent
 } flashmask_backward_tensors;
 
-/// o = softmax(scale · q kᵀ under the mask) v. `execution` NULL: all of it zero. On a GPU a call returns before the
-/// work is done.
+/// o = softmax(scale · q kᵀ under the mask) v, with e^sink added to the sum that it is divided by where sinks are
+/// given: flashmask/attention.h. `execution` NULL: all of it zero. On a GPU a call returns before the work is done.
 FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_forward_tensors* tensors,
                                                  const flashmask_execution* execution);
 
-/// Gradients of q, k, v. `execution` NULL: all of it zero.
+/// Gradients of q, k, v, and of the sinks. `execution` NULL: all of it zero.
 FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_backward_tensors* tensors,
                                                   const flashmask_execution* execution);
 
@@ -583,6 +585,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_DROPOUT,
   FLASHMASK_FEATURE_DETERMINISTIC,
   FLASHMASK_FEATURE_BLOCK_MAP,
+  FLASHMASK_FEATURE_SINKS,
 } flashmask_feature;
 
 /// One row of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
@@ -648,6 +651,8 @@ typedef struct flashmask_reference_inputs {
   const double* v;
   uint64_t dropout_seed;    ///< of a problem with dropout; the backward takes that of its forward
   uint64_t dropout_offset;  ///< below 2^32
+  const double* sinks;      ///< [sink_count]; NULL: none
+  int64_t sink_count;       ///< query_heads, or batch · query_heads · query_length
 } flashmask_reference_inputs;
 
 /// o [batch, query_length, query_heads, value_dim], lse [batch, query_heads, query_length].
@@ -660,6 +665,12 @@ FLASHMASK_API flashmask_status flashmask_reference_backward(const flashmask_mask
                                                             const flashmask_reference_inputs* inputs,
                                                             const double* grad_o, const double* grad_lse,
                                                             double* grad_q, double* grad_k, double* grad_v);
+/// That of the sinks, as many as were given.
+FLASHMASK_API flashmask_status flashmask_reference_backward_sinks(const flashmask_mask* mask,
+                                                                  const flashmask_problem* problem,
+                                                                  const flashmask_reference_inputs* inputs,
+                                                                  const double* grad_o, const double* grad_lse,
+                                                                  double* grad_sinks);
 
 #ifdef __cplusplus
 }

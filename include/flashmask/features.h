@@ -14,8 +14,9 @@ enum class Feature : std::uint8_t {
   dropout,        ///< of attention probabilities
   deterministic,  ///< the same bits on every run
   block_map,      ///< beside intervals, with blocks that are whole tiles
+  sinks,          ///< logits that take probability and have no value
 };
-inline constexpr int kFeatureCount = 3;
+inline constexpr int kFeatureCount = 4;
 
 /// A set of them: what a kernel has, or what a call needs.
 class Features {

@@ -17,6 +17,8 @@ struct Inputs {
   /// [batch, query_heads, query_length, key_length]: what dropout multiplies each probability by, 0 or the scale of
   /// what is kept; empty: no dropout.
   std::span<const double> dropout = {};
+  /// [query_heads], or [batch, query_heads, query_length]: logits that take probability and have no value; empty: none.
+  std::span<const double> sinks = {};
 };
 
 struct Outputs {
@@ -25,6 +27,7 @@ struct Outputs {
 
 struct Gradients {
   std::vector<double> q, k, v;
+  std::vector<double> sinks;  ///< as many as were given
 };
 
 FLASHMASK_API Outputs forward(const Problem& problem, const Mask& mask, const Inputs& inputs);

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from flashmask._abi.header import HEADER_BYTES, Options, header
-from flashmask._abi.problem import F64, Problem, check_mask, make_problem
+from flashmask._abi.problem import DTYPES, F64, Problem, check_mask, make_problem
 from flashmask._arguments import described
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def attention_of_arrays(
-    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, scale: float, heads_first: bool
+    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, scale: float, heads_first: bool, sinks: Any
 ) -> tuple[Array, Array]:
     """o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim)."""
     arrays = [_array(name, values) for name, values in (("q", q), ("k", k), ("v", v))]
@@ -29,7 +29,8 @@ def attention_of_arrays(
         _check_rank(arrays)
         arrays = [array.swapaxes(1, 2) for array in arrays]
     problem = make_problem([array.shape for array in arrays], dtypes[0], scale or None, 0.0)
-    o, lse = _run(_live_plan(mask, problem) if plan is None else _live_plan_of(plan, problem), arrays, problem)
+    given = None if sinks is None else _sinks(_array("sinks", sinks), problem)
+    o, lse = _run(_live_plan(mask, problem) if plan is None else _live_plan_of(plan, problem), arrays, problem, given)
     return (o.swapaxes(1, 2) if heads_first else o), lse
 
 
@@ -45,6 +46,19 @@ def _array(name: str, values: Any) -> Array:
         if hasattr(values, "__array__"):
             return np.asarray(values)
         raise TypeError(f"{name} is {described(values)}, which NumPy cannot read: {reason}") from reason
+
+
+def _sinks(sinks: Array, problem: Problem) -> Array:
+    """Without gaps, [query heads] or [batch, query heads, rows], float32 or the problem's dtype."""
+    if sinks.ndim == 4 and sinks.shape[3] == 1:
+        sinks = sinks[..., 0]
+    heads, of_rows = problem.query_heads, (problem.batch, problem.query_heads, problem.query_length)
+    if sinks.shape not in ((heads,), of_rows):
+        raise ValueError(f"sinks has shape {list(sinks.shape)}; expected [{heads}], the heads of q, or {list(of_rows)}")
+    dtype = dtype_name("sinks", sinks)
+    if dtype not in ("float32", problem.dtype):
+        raise TypeError(f"sinks has dtype {dtype}; expected float32 or {problem.dtype}, that of q")
+    return np.array(sinks, np.float64 if problem.code == F64 else sinks.dtype, order="C")
 
 
 def _check_rank(arrays: list[Array]) -> None:
@@ -72,13 +86,16 @@ def _live_plan_of(plan: Plan, problem: Problem) -> AnyPlan:
     return cast(AnyPlan, plan._live)
 
 
-def _run(plan: AnyPlan, arrays: list[Array], problem: Problem) -> tuple[Array, Array]:
+def _run(plan: AnyPlan, arrays: list[Array], problem: Problem, sinks: Array | None) -> tuple[Array, Array]:
     batch, rows, heads, _ = problem.shapes[0]
     ready = [_ready(array, plan.contiguous) for array in arrays]
     o = np.empty((batch, rows, heads, problem.value_dim), arrays[0].dtype)
     lse = np.empty((batch, heads, rows), np.float64 if problem.code == F64 else np.float32)
     q, k, v = map(_view, ready)
-    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None)
+    given = None
+    if sinks is not None:
+        given = sinks.ctypes.data, DTYPES.index(dtype_name("sinks", sinks)), sinks.ndim
+    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None, given)
     return o, lse
 
 

@@ -22,8 +22,10 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = False,
     plan: Plan | None = None,
+    sinks: Any = None,
 ) -> Any:
-    """softmax(scale · q kᵀ under the mask) v, differentiable once in q, k and v, through o and lse.
+    """softmax(scale · q kᵀ under the mask) v, differentiable once in q, k, v and sinks, through o and
+    lse.
 
     Args:
         q: (batch, query length, query heads, head dim), a torch tensor: on the CPU of dtype float32, bfloat16, float16,
@@ -34,18 +36,21 @@ def attention(
         mask: None: every query sees every key. A Mask of flashmask.masks; RowIndices; or booleans, True = visible,
             [rows, columns] or with heads, or batch and heads, before, which are read anew in every call: a Mask from
             masks.from_dense is read once, and the host waits for booleans on a GPU. A row that sees nothing gets o = 0,
-            lse = -inf and no gradient.
+            lse = -inf, or that of its sink, and no gradient.
         scale: factor on the scores; None: 1 / sqrt(head dim).
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
         deterministic: bitwise the same gradients in every run, as torch.use_deterministic_algorithms asks for. On the
             CPU they always are, and o and lse are everywhere.
         plan: of flashmask.plan(), instead of a mask; it must have been made for these shapes.
+        sinks: logits that take probability from the keys and have no value, as gpt-oss learns them: exp(sink) is added
+            to the sum that every row is divided by. [query heads], or [batch, query heads, query length] or the same
+            with a last dimension of 1, of dtype float32 or that of q. Differentiable.
 
     Returns:
         o (batch, query length, query heads, value dim), or in the layout "bhsd", of the dtype of q; with `return_lse`
         also lse (batch, query heads, query length), the natural logarithm of the sum of exponentials of the scaled
-        scores that a row sees, float32, or float64 where q is.
+        scores that a row sees, and of its sink, float32, or float64 where q is.
 
     Raises:
         ValueError, TypeError: an argument is not as said, or they do not fit each other.
@@ -60,11 +65,11 @@ def attention(
     if is_tensor(q):
         from flashmask._torch.attention import attention_of_tensors
 
-        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic)
+        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic, sinks)
         return (o, lse) if return_lse else o
     from flashmask._arrays import attention_of_arrays
 
-    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first)
+    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks)
     return outputs if return_lse else outputs[0]
 
 

@@ -31,6 +31,7 @@ def flashmask_attention(
     name: str | None = None,
     softmax_scale: float | None = None,
     block_mask: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Any:
     """Attention under row indices: for each key, which query rows do not see it.
 
@@ -58,6 +59,7 @@ def flashmask_attention(
         softmax_scale: factor on the scores; None: 1 / sqrt(head dim).
         block_mask: int32 [batch or 1, mask heads, ceil(query length / 128), ceil(key length / 128)], 1: the block of
             128 x 128 scores is kept, 0: it is left out. Taken together with the row indices, or alone.
+        sinks: logits that take probability and have no value, as flashmask.attention() takes them.
 
     Returns:
         The output (batch, query length, query heads, value dim), or a tuple of it, lse and seed_offset, in this order,
@@ -72,6 +74,7 @@ def flashmask_attention(
     check_tensors(query, key, value)
     _check_masks(startend_row_indices, causal, window_size, block_mask)
 
+    from flashmask._torch.attention import sinks_tensor
     from flashmask._torch.dropout import seed_offset_of
     from flashmask._torch.operators import forward
 
@@ -79,7 +82,8 @@ def flashmask_attention(
     rows = startend_row_indices
     if window_size is not None:
         rows = window_rows(window_size, query, key, causal)
-    call = Call(rows, block_mask, causal, scale, p, seed_offset if p > 0 else None)
+    seeds = seed_offset if p > 0 else None
+    call = Call(rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks))
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o

@@ -29,6 +29,7 @@ def varlen_attention(
     return_attn_probs: bool = False,
     *,
     return_lse: bool = False,
+    sinks: Tensor | None = None,
 ) -> Any:
     """Attention of each sequence to itself alone: flash_attn_varlen_func's arguments, the kernels of attention().
 
@@ -49,6 +50,8 @@ def varlen_attention(
         deterministic: bitwise the same gradients in every run, as for attention().
         return_attn_probs: also return lse and None, in place of probabilities, which are never computed.
         return_lse: also return lse, (query heads, total queries) float32.
+        sinks: logits that take probability and have no value, [query heads] or [query heads, total queries], as
+            flashmask.attention() takes them.
 
     Returns:
         o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
@@ -62,14 +65,18 @@ def varlen_attention(
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
 
+    from flashmask._torch.attention import sinks_tensor
     from flashmask._torch.dropout import seed_offset_of
     from flashmask._torch.operators import forward
     from flashmask._torch.shared import shared
 
     sides = window_sides(window_size)
     rows = shared(_row_indices, (cu_seqlens_q, cu_seqlens_k), keys=k.shape[0], causal=causal, window_size=sides)
+    given = sinks_tensor(sinks)
+    if given is not None and given.ndim == 2:
+        given = given[None]
     seed_offset = seed_offset_of(None, p) if p > 0 else None
-    call = Call(rows, scale=scale, dropout=p, seed_offset=seed_offset, deterministic=deterministic)
+    call = Call(rows, scale=scale, dropout=p, seed_offset=seed_offset, deterministic=deterministic, sinks=given)
     o, lse = forward(q[None], k[None], v[None], call)
     if return_attn_probs:
         return o[0], lse[0], None

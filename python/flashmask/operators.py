@@ -10,6 +10,9 @@ plain tensors and numbers, so that a program that calls them can be traced, save
   On a GPU also booleans [batch, heads, rows, columns], True = visible.
 - block_mask: None or int32 [batch, heads, ceil(rows / 128), ceil(columns / 128)], 1 = keep.
 - scale: 0 stands for 1 / sqrt(head dim). dropout: a probability. seed_offset: int64 [2] where dropout is not 0.
+- sinks: None, or float32 or q's dtype, [query heads] or [batch, query heads, query length]. The backward gives their
+  gradient as flashmask::backward_with_sinks, which takes them after lse; flashmask::backward needs none, since o and
+  lse hold what they did.
 - deterministic: gradients that are the same bits on every run; on the CPU they always are.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 where q is.
@@ -27,10 +30,17 @@ from torch import Tensor
 from flashmask._plans.call import Call
 from flashmask._torch import operators
 from flashmask._torch.merge import merge_backward_operator, merge_operator
-from flashmask._torch.schemas import Outputs, backward_operator, forward_operator, snapshot_operator
+from flashmask._torch.schemas import (
+    Outputs,
+    backward_operator,
+    backward_with_sinks_operator,
+    forward_operator,
+    snapshot_operator,
+)
 
 __all__ = [
     "backward_operator",
+    "backward_with_sinks_operator",
     "forward",
     "forward_operator",
     "merge_backward_operator",

@@ -33,8 +33,8 @@ std::optional<CallbackExecutor> borrow(const flashmask_executor* executor) {
 }
 
 flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
-  return {to_tensor_view(tensors.q, "q"), to_tensor_view(tensors.k, "k"), to_tensor_view(tensors.v, "v"),
-          to_tensor_view(tensors.o, "o"), to_tensor_view(tensors.lse, "lse")};
+  return {to_tensor_view(tensors.q, "q"), to_tensor_view(tensors.k, "k"),     to_tensor_view(tensors.v, "v"),
+          to_tensor_view(tensors.o, "o"), to_tensor_view(tensors.lse, "lse"), to_tensor_view(tensors.sinks, "sinks")};
 }
 
 flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors& tensors) {
@@ -47,7 +47,9 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
           .grad_lse = to_tensor_view(tensors.grad_lse, "grad_lse"),
           .grad_q = to_tensor_view(tensors.grad_q, "grad_q"),
           .grad_k = to_tensor_view(tensors.grad_k, "grad_k"),
-          .grad_v = to_tensor_view(tensors.grad_v, "grad_v")};
+          .grad_v = to_tensor_view(tensors.grad_v, "grad_v"),
+          .sinks = to_tensor_view(tensors.sinks, "sinks"),
+          .grad_sinks = to_tensor_view(tensors.grad_sinks, "grad_sinks")};
 }
 
 /// The tensors beside those of the first two parts, `kinds` a part; messages call them by kind and part: lse3.

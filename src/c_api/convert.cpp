@@ -29,7 +29,8 @@ static_assert(FLASHMASK_VISIT_ALL == static_cast<int>(Visit::all));
 static_assert(FLASHMASK_FEATURE_DROPOUT == static_cast<int>(Feature::dropout));
 static_assert(FLASHMASK_FEATURE_DETERMINISTIC == static_cast<int>(Feature::deterministic));
 static_assert(FLASHMASK_FEATURE_BLOCK_MAP == static_cast<int>(Feature::block_map));
-static_assert(FLASHMASK_FEATURE_BLOCK_MAP + 1 == kFeatureCount);
+static_assert(FLASHMASK_FEATURE_SINKS == static_cast<int>(Feature::sinks));
+static_assert(FLASHMASK_FEATURE_SINKS + 1 == kFeatureCount);
 
 Device to_device(std::int32_t type, std::int32_t index, const std::string& name) {
   return {enumerator(type, DeviceType::cuda, name + ".device_type"), index};

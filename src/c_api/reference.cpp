@@ -44,7 +44,7 @@ class Given {
     if (problem_.dropout > 0) dropout_ = flashmask::dropout_factors(problem_, {from.dropout_seed, from.dropout_offset});
     const Sizes sizes(problem_);
     inputs_ = {array(from.q, sizes.q, "inputs.q"), array(from.k, sizes.k, "inputs.k"),
-               array(from.v, sizes.v, "inputs.v"), dropout_};
+               array(from.v, sizes.v, "inputs.v"), dropout_, sinks_of(from)};
   }
   Given(const Given&) = delete;
   Given& operator=(const Given&) = delete;
@@ -53,6 +53,10 @@ class Given {
   const reference::Inputs& inputs() const { return inputs_; }
 
  private:
+  static std::span<const double> sinks_of(const flashmask_reference_inputs& inputs) {
+    return inputs.sinks == nullptr ? std::span<const double>() : array(inputs.sinks, inputs.sink_count, "inputs.sinks");
+  }
+
   Problem problem_;
   std::vector<double> dropout_;
   reference::Inputs inputs_;
@@ -96,5 +100,20 @@ flashmask_status flashmask_reference_backward(const flashmask_mask* mask, const 
     std::ranges::copy(gradients.q, to_q.begin());
     std::ranges::copy(gradients.k, to_k.begin());
     std::ranges::copy(gradients.v, to_v.begin());
+  });
+}
+
+flashmask_status flashmask_reference_backward_sinks(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                    const flashmask_reference_inputs* inputs, const double* grad_o,
+                                                    const double* grad_lse, double* grad_sinks) {
+  return guard([&] {
+    const Mask& seen = require(mask, "mask").mask;
+    const Given given(problem, inputs);
+    const Sizes sizes(given.problem());
+    const std::span<double> to = target(grad_sinks, std::ssize(given.inputs().sinks), "grad_sinks");
+    const std::int64_t lse_size = grad_lse == nullptr ? 0 : sizes.lse;
+    const reference::Gradients gradients = reference::backward(
+        given.problem(), seen, given.inputs(), array(grad_o, sizes.o, "grad_o"), array(grad_lse, lse_size, "grad_lse"));
+    std::ranges::copy(gradients.sinks, to.begin());
   });
 }

@@ -55,9 +55,9 @@ LAYOUT(flashmask_device_mask, FIELD(struct_size), FIELD(kind), FIELD(vectors), F
        FIELD(strides), FIELD(keep_blocks), FIELD(keep_batch), FIELD(keep_heads));
 LAYOUT(flashmask_execution, FIELD(struct_size), FIELD(executor), FIELD(workspace), FIELD(workspace_bytes),
        FIELD(stream), FIELD(dropout_seed), FIELD(dropout_offset));
-LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse));
+LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse), FIELD(sinks));
 LAYOUT(flashmask_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
-       FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v));
+       FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v), FIELD(sinks), FIELD(grad_sinks));
 LAYOUT(flashmask_kernel_info, FIELD(struct_size), FIELD(name), FIELD(arch), FIELD(direction), FIELD(dtype),
        FIELD(device_type), FIELD(form), FIELD(tile_rows), FIELD(tile_columns), FIELD(why_not), FIELD(head_dim),
        FIELD(value_dim), FIELD(features), FIELD(compute_capability_major), FIELD(compute_capability_minor));
@@ -67,7 +67,7 @@ LAYOUT(flashmask_merge_gradients, FIELD(struct_size), FIELD(o1), FIELD(lse1), FI
        FIELD(lse), FIELD(grad_o), FIELD(grad_lse), FIELD(grad_o1), FIELD(grad_lse1), FIELD(grad_o2), FIELD(grad_lse2),
        FIELD(more), FIELD(more_count));
 LAYOUT(flashmask_reference_inputs, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(dropout_seed),
-       FIELD(dropout_offset));
+       FIELD(dropout_offset), FIELD(sinks), FIELD(sink_count));
 
 #undef LAYOUT
 #undef FIELD

@@ -27,19 +27,19 @@ class BackwardKernel {
 
   static std::int64_t padded_head_dim(int head_dim) { return round_up_lanes<Isa>(head_dim); }
 
-  /// Row statistics; rows that exist only to fill the last tile get those of a row that sees nothing.
+  /// Row statistics; rows that exist only to fill the last tile get those of a row that sees nothing. Where lse is NaN
+  /// it alone carries the NaN: one in Δ would go on to keys that the row does not see.
   static void prepare(const PrepareTask& task) {
     [[maybe_unused]] typename Isa::FlushDenormals mode;
     const std::int64_t row0 = task.row_tile * kQueries;
     for (std::int64_t row = row0; row < row0 + kQueries; ++row) {
       const bool exists = row < task.sizes.query_length;
       const float lse = exists ? task.lse[row] : -kInfinity;
-      const bool sees = lse != -kInfinity;
-      task.statistics.lse2[row] = sees ? lse * kLog2E : kInfinity;
+      task.statistics.lse2[row] = lse != -kInfinity ? lse * kLog2E : kInfinity;
       task.statistics.delta[row] =
-          sees ? dot_rows(row_of<In>(task.o, row), row_of<In>(task.grad_o, row), task.sizes.value_dim) -
-                     (task.grad_lse ? task.grad_lse[row] : 0.0f)
-               : 0.0f;
+          lse > -kInfinity ? dot_rows(row_of<In>(task.o, row), row_of<In>(task.grad_o, row), task.sizes.value_dim) -
+                                 (task.grad_lse ? task.grad_lse[row] : 0.0f)
+                           : 0.0f;
       if (exists && !task.visited) store_zero_row(row_of<In>(task.grad_q, row), task.sizes.head_dim);
     }
   }

@@ -5,6 +5,7 @@
 
 #include "cpu/grad_query_turns.h"
 #include "cpu/launch.h"
+#include "cpu/sinks.h"
 
 namespace flashmask::cpu {
 namespace {
@@ -25,6 +26,7 @@ struct Layout {
     delta = take(heads * rows * sizeof(float));
     sums = take(heads * static_cast<std::size_t>(sum_floats) * sizeof(float));
     added = take(heads * static_cast<std::size_t>(row_tiles) * sizeof(std::atomic<std::int32_t>));
+    sink_sums = take(heads * sizeof(double));
     turns = take(static_cast<std::size_t>(workers) * group_size * sizeof(GradQueryTurns));
     heads_of_workers = take(static_cast<std::size_t>(workers) * group_size * sizeof(BackwardHead));
     scratch = take(static_cast<std::size_t>(workers) * scratch_bytes);
@@ -32,7 +34,7 @@ struct Layout {
 
   std::int64_t row_tiles, padded_rows, sum_floats, group;
   std::size_t scratch_bytes;
-  std::size_t lse2, delta, sums, added, turns, heads_of_workers, scratch;
+  std::size_t lse2, delta, sums, added, sink_sums, turns, heads_of_workers, scratch;
   std::size_t total = 0;
 
  private:
@@ -61,6 +63,9 @@ class BackwardCall {
     const TaskOrder rows(schedule, tensors_.q, problem_.query_heads, layout_.row_tiles);
     for_each_task(execution_.executor, execution_.workers, rows.tasks(),
                   [&](std::int64_t task, int) { prepare(rows[task]); });
+    if (tensors_.grad_sinks.present())
+      differentiate_sinks(tensors_.sinks, tensors_.grad_sinks, {problem_, statistics(0), layout_.padded_rows},
+                          workspace<double>(layout_.sink_sums), execution_);
     const TaskOrder columns(schedule, tensors_.k, problem_.kv_heads, tiles_of(problem_.key_length, kBackwardColumns));
     for_each_task(execution_.executor, execution_.workers, columns.tasks(), [&](std::int64_t task, int worker) {
       const std::int64_t next = std::min(task + execution_.workers, columns.tasks() - 1);

@@ -272,12 +272,39 @@ class ForwardKernel {
   }
 
   FLASHMASK_INLINE void finish(const ForwardTask& task) {
+    if (task.sinks != nullptr) {
+      add_sinks(task.sinks);
+      store_rows<true>(task);
+    } else {
+      store_rows<false>(task);
+    }
+  }
+
+  /// A sink is one score more, without a value: maximum_ and tile_maximum_, the sums with it, are those of both, and
+  /// rescale_ is what the sums of values take from it.
+  FLASHMASK_INLINE void add_sinks(const float* sinks) {
+    for (int q = 0; q < kTile; q += Isa::lanes) {
+      const Vec sink = Isa::mul(Isa::load(sinks + q), Isa::broadcast(kLog2E));
+      const Vec old = Isa::load(maximum_ + q), sum = Isa::load(sum_ + q);
+      // In this order a NaN leaves the maximum alone, and comes with the sum.
+      const Vec top = Isa::max(Isa::max(sink, old), Isa::broadcast(kLowest));
+      const Vec rescale = Isa::exp2(Isa::sub(old, top));
+      Isa::store(maximum_ + q, top);
+      Isa::store(rescale_ + q, rescale);
+      Isa::store(tile_maximum_ + q, Isa::add(Isa::mul(sum, rescale), Isa::exp2(Isa::sub(sink, top))));
+    }
+  }
+
+  template <bool Sinks>
+  FLASHMASK_INLINE void store_rows(const ForwardTask& task) {
+    const float* const sums = Sinks ? tile_maximum_ : sum_;
     for (int q = 0; q < rows_; ++q) {
-      const float sum = sum_[q];
-      const bool sees_nothing = sum == 0.0f;
-      store_row_scaled<Isa, In>(task.o, row0_ + q, output_ + q * value_stride_,
-                                sees_nothing ? 0.0f : task.dropout.scale / sum, task.sizes.value_dim);
-      task.lse[row0_ + q] = sees_nothing ? -kInfinity : (maximum_[q] + log2f(sum)) * kLn2;
+      const bool sees_nothing = sum_[q] == 0.0f;
+      const float scale = Sinks ? task.dropout.scale * rescale_[q] : task.dropout.scale;
+      store_row_scaled<Isa, In>(task.o, row0_ + q, output_ + q * value_stride_, sees_nothing ? 0.0f : scale / sums[q],
+                                task.sizes.value_dim);
+      const float of_nothing = Sinks ? task.sinks[q] : -kInfinity;
+      task.lse[row0_ + q] = sees_nothing ? of_nothing : (maximum_[q] + log2f(sums[q])) * kLn2;
     }
   }
 

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "cpu/launch.h"
+#include "cpu/sinks.h"
 
 namespace flashmask::cpu {
 namespace {
@@ -63,10 +64,12 @@ class Forward final : public ForwardKernel {
     const auto [batch, head, row_tile] = place;
     const std::int64_t kv_head = head / (problem.query_heads / problem.kv_heads);
     const HeadMask mask(plan, Direction::forward, batch, head);
+    float sinks[kForwardRows];
+    if (tensors.sinks.present()) read_sinks(tensors.sinks, batch, head, row_tile * kForwardRows, sinks);
     code_.run({head_sizes(problem), head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
                head_rows<Rows>(tensors.v, batch, kv_head),
                written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
-               row_tile, next, mask.row_runs(row_tile), mask.partial_tiles(),
+               tensors.sinks.present() ? sinks : nullptr, row_tile, next, mask.row_runs(row_tile), mask.partial_tiles(),
                set_.predicates.of(info().predicate).column_words, dropout_draw(problem, dropout, batch, head),
                plan.visit() == Visit::active, scratch});
   }

@@ -109,7 +109,8 @@ struct ForwardTask {
   HeadSizes sizes;
   Rows q, k, v;
   MutableRows o;
-  float* lse;  ///< of row 0
+  float* lse;          ///< of row 0
+  const float* sinks;  ///< [kForwardRows], of the row tile; null: none
   std::int64_t row_tile;
   FirstRead next;  ///< a guess at this worker's next task, for prefetching
   RunList runs;

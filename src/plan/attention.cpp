@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
 
 #include "flashmask/error.h"
+#include "flashmask/features.h"
 #include "plan/dropout.h"
 #include "plan/gather.h"
 #include "plan/plan_choice.h"
@@ -66,6 +68,20 @@ class CallResources {
   std::byte* workspace_ = nullptr;
 };
 
+/// `sinks`: of the call; absent where it has none.
+void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks) {
+  if (!sinks.present()) return;
+  const std::string call = to_string(kernel.info().direction);
+  if (!kernel.info().features.has(Feature::sinks))
+    throw Error(Status::unsupported, call + ": sinks are given, and " + kernel.info().name + " has no " +
+                                         to_string(Feature::sinks) + "; leave them out, or take another kernel");
+  if (sinks.rank == 3 && PlanAccess::reorders(plan))
+    throw Error(Status::unsupported,
+                call +
+                    ": sinks are given for each row, and the plan reorders rows; make the plan without `reorder`, or "
+                    "give a sink for each head");
+}
+
 /// Runs a kernel of a plan, on gathered tensors where the plan reorders.
 template <class Kernel, class Tensors>
 void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelExecution execution) {
@@ -83,10 +99,20 @@ void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelE
   gatherer.scatter(gathered, tensors);
 }
 
+/// Gradients over no rows at all.
+void clear_sinks(const TensorView& grad_sinks) {
+  if (!grad_sinks.present() || grad_sinks.rank == 3) return;
+  if (grad_sinks.device.type != DeviceType::cpu)
+    throw Error(Status::unsupported,
+                "backward: grad_sinks of a batch of 0 on a GPU, where no kernel runs; they are 0, leave them out");
+  std::memset(grad_sinks.data, 0, static_cast<std::size_t>(grad_sinks.shape[0]) * size_in_bytes(grad_sinks.dtype));
+}
+
 }  // namespace
 
 void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
+  check_sinks(plan, PlanAccess::forward(plan), tensors.sinks);
   if (plan.problem().batch == 0 || plan.problem().query_length == 0) return;
   const CallResources resources(plan, Direction::forward, execution);
   run(PlanAccess::forward(plan), plan, tensors, resources.kernel_execution());
@@ -94,7 +120,8 @@ void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& e
 
 void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
-  if (plan.problem().batch == 0) return;
+  check_sinks(plan, PlanAccess::backward(plan), tensors.sinks);
+  if (plan.problem().batch == 0) return clear_sinks(tensors.grad_sinks);
   const CallResources resources(plan, Direction::backward, execution);
   run(PlanAccess::backward(plan), plan, tensors, resources.kernel_execution());
 }

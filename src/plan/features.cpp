@@ -5,7 +5,7 @@
 namespace flashmask {
 
 std::string to_string(Feature feature) {
-  constexpr std::array<const char*, kFeatureCount> kNames = {"dropout", "determinism", "block maps"};
+  constexpr std::array<const char*, kFeatureCount> kNames = {"dropout", "determinism", "block maps", "sinks"};
   const auto number = static_cast<std::size_t>(feature);
   return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
 }

@@ -105,8 +105,12 @@ TensorView TokenGatherer::gather(const TensorView& tensor, TokenSide side) {
 }
 
 ForwardTensors TokenGatherer::gather(const ForwardTensors& t) {
-  return {gather(t.q, TokenSide::rows), gather(t.k, TokenSide::columns), gather(t.v, TokenSide::columns), place(t.o),
-          place(t.lse)};
+  return {gather(t.q, TokenSide::rows),
+          gather(t.k, TokenSide::columns),
+          gather(t.v, TokenSide::columns),
+          place(t.o),
+          place(t.lse),
+          t.sinks};
 }
 
 BackwardTensors TokenGatherer::gather(const BackwardTensors& t) {
@@ -119,7 +123,9 @@ BackwardTensors TokenGatherer::gather(const BackwardTensors& t) {
           .grad_lse = gather(t.grad_lse, TokenSide::rows),
           .grad_q = place(t.grad_q),
           .grad_k = place(t.grad_k),
-          .grad_v = place(t.grad_v)};
+          .grad_v = place(t.grad_v),
+          .sinks = t.sinks,
+          .grad_sinks = t.grad_sinks};
 }
 
 void TokenGatherer::scatter(const ForwardTensors& gathered, const ForwardTensors& tensors) const {

@@ -35,6 +35,15 @@ struct Shapes {
   Shape q, k, v, o, lse;
 };
 
+/// Of a call, in one of their two shapes and two dtypes.
+void check_sinks(const TensorCheck& check, const Problem& p, const char* name, const TensorView& sinks) {
+  const DType dtype = sinks.dtype == DType::f32 ? DType::f32 : p.dtype;
+  if (sinks.rank == 3)
+    check(name, sinks, dtype, {p.batch, p.query_heads, p.query_length});
+  else
+    check(name, sinks, dtype, {p.query_heads});
+}
+
 }  // namespace
 
 void TensorCheck::operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const {
@@ -78,6 +87,7 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   check("v", tensors.v, problem.dtype, shapes.v);
   check("o", tensors.o, problem.dtype, shapes.o);
   check("lse", tensors.lse, DType::f32, shapes.lse);
+  if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
 }
 
 void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
@@ -93,6 +103,10 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
   check("grad_q", tensors.grad_q, problem.dtype, shapes.q);
   check("grad_k", tensors.grad_k, problem.dtype, shapes.k);
   check("grad_v", tensors.grad_v, problem.dtype, shapes.v);
+  if (!tensors.sinks.present() && !tensors.grad_sinks.present()) return;
+  check_sinks(check, problem, "sinks", tensors.sinks);
+  check("grad_sinks", tensors.grad_sinks, tensors.sinks.dtype,
+        {tensors.sinks.shape.begin(), tensors.sinks.shape.begin() + tensors.sinks.rank});
 }
 
 }  // namespace flashmask

@@ -23,6 +23,9 @@ void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
   require_size("v", in.v.size(), p.batch * p.key_length * p.kv_heads * p.value_dim);
   if (!in.dropout.empty())
     require_size("dropout", in.dropout.size(), p.batch * p.query_heads * p.query_length * p.key_length);
+  const std::int64_t sinks = std::ssize(in.sinks);
+  if (sinks != 0 && sinks != p.query_heads)
+    require_size("sinks", in.sinks.size(), p.batch * p.query_heads * p.query_length);
   const MaskShape& m = mask.shape();
   const bool heads = m.heads == 1 || m.heads == p.kv_heads || m.heads == p.query_heads;
   if (heads && (m.batch == 1 || m.batch == p.batch) && m.rows == p.query_length && m.columns == p.key_length) return;
@@ -45,6 +48,9 @@ struct Place {
   double kept(const Inputs& in, std::int64_t j) const {
     return in.dropout.empty() ? 1 : in.dropout[lse() * p.key_length + j];
   }
+  /// Where its sink lies among those of a call.
+  std::int64_t sink(std::size_t count) const { return static_cast<std::int64_t>(count) == p.query_heads ? h : lse(); }
+  double sink(const Inputs& in) const { return in.sinks.empty() ? -HUGE_VAL : in.sinks[sink(in.sinks.size())]; }
 };
 
 double dot(const double* a, const double* b, std::int64_t n) { return std::transform_reduce(a, a + n, b, 0.0); }
@@ -53,18 +59,20 @@ void add_scaled(double* sum, double factor, const double* x, std::int64_t n) {
   for (std::int64_t c = 0; c < n; ++c) sum[c] += factor * x[c];
 }
 
-/// softmax(scale · q kᵀ) v over the columns that the row sees; the others are never read.
+/// softmax(scale · q kᵀ) v over the columns that the row sees and its sink; the others are never read.
 Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& seen) {
   const Problem& p = at.p;
-  Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim), -HUGE_VAL};
+  Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim), at.sink(in)};
   if (seen.empty()) return row;
 
   const double* q = &in.q[at.query(p.head_dim)];
-  double largest = row.lse, sum = 0;
+  const double sink = row.lse;
+  double largest = sink;
   for (std::int64_t j : seen) {
     row.p[j] = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
     largest = std::max(largest, row.p[j]);
   }
+  double sum = largest == -HUGE_VAL ? 0 : std::exp(sink - largest);
   for (std::int64_t j : seen) sum += row.p[j] = std::exp(row.p[j] - largest);
   row.lse = largest + std::log(sum);
   for (std::int64_t j : seen) {
@@ -91,6 +99,12 @@ void for_each_row(const Problem& p, const Body& body) {
   }
 }
 
+/// Δ of one row: what the gradient of a score loses for each unit of its probability.
+double delta_of(const Place& at, const Row& row, std::span<const double> grad_o, std::span<const double> grad_lse) {
+  return dot(&grad_o[at.query(at.p.value_dim)], row.o.data(), at.p.value_dim) -
+         (grad_lse.empty() ? 0.0 : grad_lse[at.lse()]);
+}
+
 }  // namespace
 
 Row row(const Problem& p, const Mask& mask, const Inputs& in, std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -115,7 +129,7 @@ std::vector<double> grad_scores(const Problem& p, const Inputs& in, const Row& r
                                 std::int64_t i, std::span<const double> grad_o, std::span<const double> grad_lse) {
   const Place at{p, b, h, i};
   const double* go = &grad_o[at.query(p.value_dim)];
-  const double delta = dot(go, row.o.data(), p.value_dim) - (grad_lse.empty() ? 0.0 : grad_lse[at.lse()]);
+  const double delta = delta_of(at, row, grad_o, grad_lse);
   std::vector<double> ds(p.key_length);
   for (std::int64_t j = 0; j < p.key_length; ++j) {
     if (row.p[j] == 0) continue;
@@ -129,7 +143,8 @@ Gradients backward(const Problem& p, const Mask& mask, const Inputs& in, std::sp
   require_fit(p, mask, in);
   require_size("grad_o", grad_o.size(), p.batch * p.query_length * p.query_heads * p.value_dim);
   if (!grad_lse.empty()) require_size("grad_lse", grad_lse.size(), p.batch * p.query_heads * p.query_length);
-  Gradients grad{std::vector<double>(in.q.size()), std::vector<double>(in.k.size()), std::vector<double>(in.v.size())};
+  Gradients grad{std::vector<double>(in.q.size()), std::vector<double>(in.k.size()), std::vector<double>(in.v.size()),
+                 std::vector<double>(in.sinks.size())};
   const double scale = p.softmax_scale();
   for_each_row(p, [&](const Place& at) {
     const std::vector<std::int64_t> seen = seen_columns(at, mask);
@@ -142,6 +157,8 @@ Gradients backward(const Problem& p, const Mask& mask, const Inputs& in, std::sp
       add_scaled(&grad.k[k], scale * ds[j], &in.q[q], p.head_dim);
       add_scaled(&grad.v[v], row.p[j] * at.kept(in, j), &grad_o[go], p.value_dim);
     }
+    if (!in.sinks.empty() && row.lse != -HUGE_VAL)
+      grad.sinks[at.sink(in.sinks.size())] -= std::exp(at.sink(in) - row.lse) * delta_of(at, row, grad_o, grad_lse);
   });
   return grad;
 }

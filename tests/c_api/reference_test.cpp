@@ -62,10 +62,13 @@ struct BothWays {
   Array grad_q{static_cast<std::int64_t>(q.wide.size())};
   Array grad_k{static_cast<std::int64_t>(k.wide.size())};
   Array grad_v{static_cast<std::int64_t>(v.wide.size())};
+  Array sinks{p.query_heads};
+  Array grad_sinks{p.query_heads};
+  bool with_sinks = false;
 
   explicit BothWays(const flashmask_problem& problem) : p(problem) {
     check::RandomNumbers random(1);
-    for (Array* input : {&q, &k, &v, &grad_o, &grad_lse}) input->fill(random);
+    for (Array* input : {&q, &k, &v, &grad_o, &grad_lse, &sinks}) input->fill(random);
   }
 
   flashmask_reference_inputs inputs() const {
@@ -75,6 +78,10 @@ struct BothWays {
     inputs.v = v.wide.data();
     inputs.dropout_seed = kSeed;
     inputs.dropout_offset = kOffset;
+    if (with_sinks) {
+      inputs.sinks = sinks.wide.data();
+      inputs.sink_count = p.query_heads;
+    }
     return inputs;
   }
 
@@ -87,11 +94,19 @@ struct BothWays {
                                            grad_k.wide.data(), grad_v.wide.data()),
               FLASHMASK_OK)
         << flashmask_last_error();
+    if (with_sinks) {
+      ASSERT_EQ(
+          flashmask_reference_backward_sinks(mask, &p, &given, grad_o.wide.data(),
+                                             with_grad_lse ? grad_lse.wide.data() : nullptr, grad_sinks.wide.data()),
+          FLASHMASK_OK)
+          << flashmask_last_error();
+    }
     run_kernels(mask, with_grad_lse);
   }
 
   void expect_same() const {
     for (const Array* output : {&o, &lse, &grad_q, &grad_k, &grad_v}) output->expect_same();
+    if (with_sinks) grad_sinks.expect_same();
   }
 
  private:
@@ -113,6 +128,7 @@ struct BothWays {
     forward.v = v.tensor(values);
     forward.o = o.tensor(outputs);
     forward.lse = lse.tensor(rows);
+    if (with_sinks) forward.sinks = sinks.tensor({p.query_heads});
     ASSERT_EQ(flashmask_forward(plan, &forward, &execution), FLASHMASK_OK) << flashmask_last_error();
     flashmask_backward_tensors backward = FLASHMASK_INIT(flashmask_backward_tensors);
     backward.q = forward.q;
@@ -125,6 +141,10 @@ struct BothWays {
     backward.grad_q = grad_q.tensor(queries);
     backward.grad_k = grad_k.tensor(keys);
     backward.grad_v = grad_v.tensor(values);
+    if (with_sinks) {
+      backward.sinks = forward.sinks;
+      backward.grad_sinks = grad_sinks.tensor({p.query_heads});
+    }
     ASSERT_EQ(flashmask_backward(plan, &backward, &execution), FLASHMASK_OK) << flashmask_last_error();
   }
 };
@@ -139,6 +159,30 @@ TEST(Reference, IsWhatTheKernelsCompute) {
       both.expect_same();
     }
   }
+}
+
+TEST(Reference, IsWhatTheKernelsComputeWithSinks) {
+  const std::vector<std::int64_t> documents{10, 12};  // eight rows see nothing
+  const MaskHandle mask = make(flashmask_mask_document, documents.data(), 2, 30);
+  for (const bool with_grad_lse : {false, true}) {
+    flashmask_problem problem = kProblem;
+    problem.key_length = 30;
+    BothWays both(problem);
+    both.with_sinks = true;
+    both.run(mask.get(), with_grad_lse);
+    both.expect_same();
+    EXPECT_EQ(both.lse.wide.back(), both.sinks.wide.back());
+  }
+}
+
+TEST(Reference, RefusesSinksOfAnotherLength) {
+  const MaskHandle mask = make(flashmask_mask_full, 30, 41);
+  BothWays both(kProblem);
+  both.with_sinks = true;
+  flashmask_reference_inputs inputs = both.inputs();
+  inputs.sink_count = 3;
+  expect_refused(flashmask_reference_forward(mask.get(), &both.p, &inputs, both.o.wide.data(), both.lse.wide.data()),
+                 FLASHMASK_INVALID_ARGUMENT, "reference: sinks holds 3 elements; the problem needs 240");
 }
 
 TEST(Reference, GivesRowsThatSeeNothingTheirValues) {

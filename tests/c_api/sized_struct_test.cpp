@@ -149,6 +149,13 @@ TEST(SizedStruct, BeginsWithItsSizeInCppToo) {
   EXPECT_EQ(problem.dropout, 0);
 }
 
+TEST(SizedStruct, OfTensorsMayBeOlderThanSinks) {
+  flashmask_forward_tensors tensors = FLASHMASK_INIT(flashmask_forward_tensors);
+  tensors.struct_size = offsetof(flashmask_forward_tensors, sinks);
+  tensors.sinks.rank = 1;
+  EXPECT_EQ(read_struct(&tensors, "tensors").sinks.rank, 0);
+}
+
 TEST(SizedStruct, OfAProblemMayBeOlderThanDropout) {
   flashmask_problem problem = FLASHMASK_INIT(flashmask_problem);
   problem.struct_size = offsetof(flashmask_problem, dropout);

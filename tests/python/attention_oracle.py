@@ -3,10 +3,11 @@
 import torch
 
 
-def softmax_attention(q, k, v, visible=None, scale=None, kept=None, keep_scale=1.0):
+def softmax_attention(q, k, v, visible=None, scale=None, kept=None, keep_scale=1.0, sinks=None):
     """o and lse of (batch, sequence, heads, head dim) tensors, in their dtype.
 
-    `visible` booleans [1 | batch, mask heads, rows, columns]; `kept` [batch, heads, rows, columns] of a dropout.
+    `visible` booleans [1 | batch, mask heads, rows, columns]; `kept` [batch, heads, rows, columns] of a dropout;
+    `sinks` [heads] or [batch, heads, rows]: the score of one key more, whose value is 0.
     """
     batch, rows, heads, dim = q.shape
     columns = k.shape[1]
@@ -15,6 +16,10 @@ def softmax_attention(q, k, v, visible=None, scale=None, kept=None, keep_scale=1
     if visible is not None:
         visible = visible.repeat_interleave(heads // visible.shape[1], dim=1).expand(batch, heads, rows, columns)
         scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is not None:
+        of_rows = sinks[:, None].expand(batch, heads, rows) if sinks.ndim == 1 else sinks
+        scores = torch.cat([scores, of_rows[..., None]], dim=-1)
+        v = torch.nn.functional.pad(v, (0, 0, 0, 0, 0, 1))
     empty = torch.isneginf(scores).all(dim=-1, keepdim=True)
     lse = torch.logsumexp(scores.masked_fill(empty, 0.0), dim=-1)
     p = torch.exp(scores - lse[..., None])

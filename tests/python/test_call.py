@@ -4,24 +4,45 @@ import pytest
 import torch
 
 import flashmask.operators
-from flashmask._plans.call import Call, joined, key_on_cpu, numbers_of, tensors_of
+from flashmask._plans.call import (
+    Call,
+    arguments_of_backward,
+    call_of_backward,
+    joined,
+    key_on_cpu,
+    numbers_of,
+    tensors_of,
+)
 
 SHAPES = ((1, 8, 2, 4),) * 3
 
 
-@pytest.mark.parametrize("operator", [flashmask.operators.forward_operator, flashmask.operators.backward_operator])
-def test_schemas_end_with_the_fields(operator):
-    assert [argument.name for argument in operator._schema.arguments[-len(Call._fields) :]] == list(Call._fields)
-    assert (
-        "Tensor? mask, Tensor? block_mask, bool causal, float scale, float dropout, Tensor? seed_offset, "
-        "bool deterministic=False) ->"
-    ) in str(operator._schema)
+FIELDS = (
+    "Tensor? mask, Tensor? block_mask, bool causal, float scale, float dropout, Tensor? seed_offset, "
+    "bool deterministic=False"
+)
+
+
+def test_schemas_end_with_the_fields():
+    assert f"Tensor v, {FIELDS}, Tensor? sinks=None) ->" in str(flashmask.operators.forward_operator._schema)
+    assert f"Tensor lse, {FIELDS}) ->" in str(flashmask.operators.backward_operator._schema)
+    with_sinks = str(flashmask.operators.backward_with_sinks_operator._schema)
+    assert f"Tensor lse, Tensor sinks, {FIELDS}) ->" in with_sinks
+
+
+def test_backwards_take_a_call_without_its_sinks():
+    sinks = torch.ones(2)
+    call = Call(torch.ones(3), causal=True, scale=0.5, sinks=sinks)
+    assert not any(each is sinks for each in arguments_of_backward(call))
+    found = call_of_backward(arguments_of_backward(call), sinks)
+    assert all(a is b for a, b in zip(found, call, strict=True))
+    assert call_of_backward((None, None, True)) == Call(causal=True)
 
 
 def test_a_call_is_its_tensors_and_its_numbers():
-    mask, blocks, seed = torch.ones(3), torch.ones(2), torch.ones(1)
-    call = Call(mask, blocks, True, 0.5, 0.25, seed, True)
-    assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed), strict=True))
+    mask, blocks, seed, sinks = torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(2)
+    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks)
+    assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed, sinks), strict=True))
     assert numbers_of(call) == (True, 0.5, 0.25, True)
     assert all(a is b for a, b in zip(joined(tensors_of(call), numbers_of(call)), call, strict=True))
 

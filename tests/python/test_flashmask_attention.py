@@ -61,10 +61,11 @@ def test_has_the_signature_of_the_papers_function():
         "name",
         "softmax_scale",
         "block_mask",
+        "sinks",  # which that function does not have
     ]
     defaults = [p.default for p in parameters.values()][3:]
-    assert defaults == [None, 0.0, False, None, False, False, None, "", True, None, None, None]
-    assert [p.kind for p in parameters.values()][4:] == [inspect.Parameter.KEYWORD_ONLY] * 11
+    assert defaults == [None, 0.0, False, None, False, False, None, "", True, None, None, None, None]
+    assert [p.kind for p in parameters.values()][4:] == [inspect.Parameter.KEYWORD_ONLY] * 12
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4])

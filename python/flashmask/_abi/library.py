@@ -114,6 +114,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "merge_backward": [c_void_p, c_void_p],
     "reference_forward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), c_void_p, c_void_p],
     "reference_backward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 5],
+    "reference_backward_sinks": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 3],
 }
 
 _DESTROYERS = ("mask_destroy", "block_map_destroy", "reordering_destroy", "plan_destroy")

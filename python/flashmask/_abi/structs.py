@@ -101,7 +101,7 @@ class Explanation(Sized):
     ]
 
 
-FEATURES = ("dropout", "deterministic", "block_map")
+FEATURES = ("dropout", "deterministic", "block_map", "sinks")
 """Bits of KernelInfo.features."""
 
 
@@ -226,16 +226,32 @@ class ReferenceInputs(Sized):
         ("v", c_void_p),
         ("dropout_seed", c_uint64),
         ("dropout_offset", c_uint64),
+        ("sinks", c_void_p),
+        ("sink_count", c_int64),
     ]
 
 
 class ForwardTensors(Sized):
-    _fields_ = [(name, Tensor) for name in ("q", "k", "v", "o", "lse")]
+    _fields_ = [(name, Tensor) for name in ("q", "k", "v", "o", "lse", "sinks")]
 
 
 class BackwardTensors(Sized):
     _fields_ = [
-        (name, Tensor) for name in ("q", "k", "v", "o", "lse", "grad_o", "grad_lse", "grad_q", "grad_k", "grad_v")
+        (name, Tensor)
+        for name in (
+            "q",
+            "k",
+            "v",
+            "o",
+            "lse",
+            "grad_o",
+            "grad_lse",
+            "grad_q",
+            "grad_k",
+            "grad_v",
+            "sinks",
+            "grad_sinks",
+        )
     ]
 
 

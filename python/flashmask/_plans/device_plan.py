@@ -15,7 +15,7 @@ from flashmask._abi.library import call, create
 from flashmask._abi.problem import DTYPES, Problem, check_mask
 from flashmask._info import kernels
 from flashmask._mask import Mask, MaskShape
-from flashmask._plans.live_plan import Addresses, CompiledPlan, Saved, View, execution
+from flashmask._plans.live_plan import Addresses, CompiledPlan, Saved, SinkGradient, Sinks, View, execution
 from flashmask._plans.mask_source import check_block_mask
 from flashmask._rows import check_row_indices
 
@@ -57,13 +57,24 @@ class DevicePlan(CompiledPlan):
             size = self._workspace_bytes[direction] = needed.value
         return torch.empty(size, dtype=torch.uint8, device=self._memory.device)
 
-    def forward(self, q: View, k: View, v: View, o: int, lse: int, workspace: Tensor, stream: int) -> None:
+    def forward(
+        self, q: View, k: View, v: View, o: int, lse: int, workspace: Tensor, stream: int, sinks: Sinks | None = None
+    ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, execution((0, 0), workspace.data_ptr(), workspace.numel(), stream))
+        self._run_forward(q, k, v, o, lse, execution((0, 0), workspace.data_ptr(), workspace.numel(), stream), sinks)
 
-    def backward(self, saved: Saved, grads: tuple[View, int], out: Addresses, workspace: Tensor, stream: int) -> None:
-        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k and v."""
-        self._run_backward(saved, grads, out, execution((0, 0), workspace.data_ptr(), workspace.numel(), stream))
+    def backward(
+        self,
+        saved: Saved,
+        grads: tuple[View, int],
+        out: Addresses,
+        workspace: Tensor,
+        stream: int,
+        sinks: SinkGradient | None = None,
+    ) -> None:
+        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
+        where = execution((0, 0), workspace.data_ptr(), workspace.numel(), stream)
+        self._run_backward(saved, grads, out, where, sinks)
 
 
 def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:

@@ -20,6 +20,10 @@ Addresses: TypeAlias = tuple[int, int, int]
 """Of the gradients of q, k and v, which have no gaps."""
 Saved: TypeAlias = tuple[View, View, View, View, int]
 """q, k, v, o, and the address of lse."""
+Sinks: TypeAlias = tuple[int, int, int]
+"""Address, position in DTYPES and number of dimensions of sinks without gaps, [heads] or [batch, heads, rows]."""
+SinkGradient: TypeAlias = tuple[Sinks, int]
+"""Sinks, and the address of their gradient, which lies as they do."""
 Seed: TypeAlias = tuple[int, int]
 """Seed and offset of the dropout."""
 
@@ -30,12 +34,17 @@ _TENSOR = "Q48s4q"
 _WHOLE = "Q80s"
 _FORWARD = struct.Struct("=Q" + 3 * _TENSOR + 2 * _WHOLE)
 _BACKWARD = struct.Struct("=Q" + 4 * _TENSOR + _WHOLE + _TENSOR + 4 * _WHOLE)
+_FORWARD_OF_SINKS = struct.Struct(_FORWARD.format + _WHOLE)
+_BACKWARD_OF_SINKS = struct.Struct(_BACKWARD.format + 2 * _WHOLE)
 _EXECUTION = struct.Struct("=7Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
-assert _FORWARD.size == ctypes.sizeof(s.ForwardTensors)
-assert _BACKWARD.size == ctypes.sizeof(s.BackwardTensors)
+# Calls without sinks give shorter structs, which say so by their size.
+assert _FORWARD.size == s.ForwardTensors.sinks.offset
+assert _BACKWARD.size == s.BackwardTensors.sinks.offset
+assert _FORWARD_OF_SINKS.size == ctypes.sizeof(s.ForwardTensors)
+assert _BACKWARD_OF_SINKS.size == ctypes.sizeof(s.BackwardTensors)
 assert _EXECUTION.size == ctypes.sizeof(s.Execution)
 
 _forward = library.flashmask_forward
@@ -92,26 +101,50 @@ class CompiledPlan:
             whole(problem.code, shape) for shape in (q, k, v, o)
         )
         self._lse = whole(s.F32, (batch, heads, rows))
+        self._sinks = {
+            (code, len(shape)): whole(code, shape)
+            for code in {s.F32, problem.code}
+            for shape in ((heads,), (batch, heads, rows))
+        }
 
-    def _run_forward(self, q: View, k: View, v: View, o: int, lse: int, execution: bytes | None) -> None:
-        tensors = _FORWARD.pack(
-            _FORWARD.size,
+    def _run_forward(
+        self, q: View, k: View, v: View, o: int, lse: int, execution: bytes | None, sinks: Sinks | None
+    ) -> None:
+        fields = (
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1]),
             *(o, self._whole_o, lse, self._lse),
         )
+        if sinks is None:
+            tensors = _FORWARD.pack(_FORWARD.size, *fields)
+        else:
+            of_sinks = sinks[0], self._sinks[sinks[1:]]
+            tensors = _FORWARD_OF_SINKS.pack(_FORWARD_OF_SINKS.size, *fields, *of_sinks)
         status = _forward(self._handle, tensors, execution)
         if status:
             check(status)
 
-    def _run_backward(self, saved: Saved, grads: tuple[View, int], out: Addresses, execution: bytes | None) -> None:
+    def _run_backward(
+        self,
+        saved: Saved,
+        grads: tuple[View, int],
+        out: Addresses,
+        execution: bytes | None,
+        sinks: SinkGradient | None,
+    ) -> None:
         q, k, v, o, lse = saved
         grad_o, grad_lse = grads
-        tensors = _BACKWARD.pack(
-            _BACKWARD.size,
+        fields = (
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
             *(lse, self._lse, grad_o[0], self._o, *grad_o[1], grad_lse, self._lse if grad_lse else _ABSENT),
             *(out[0], self._whole_q, out[1], self._whole_k, out[2], self._whole_v),
         )
+        if sinks is None:
+            tensors = _BACKWARD.pack(_BACKWARD.size, *fields)
+        else:
+            given, gradient = sinks
+            described = self._sinks[given[1:]]
+            of_sinks = given[0], described, gradient, described
+            tensors = _BACKWARD_OF_SINKS.pack(_BACKWARD_OF_SINKS.size, *fields, *of_sinks)
         status = _backward(self._handle, tensors, execution)
         if status:
             check(status)
@@ -140,13 +173,22 @@ class LivePlan(CompiledPlan):
         given = ctypes.byref(problem.struct()), ctypes.byref(options.struct())
         super().__init__(create("plan_create", mask._handle, *given), problem)
 
-    def forward(self, q: View, k: View, v: View, o: int, lse: int, seed: Seed | None) -> None:
+    def forward(
+        self, q: View, k: View, v: View, o: int, lse: int, seed: Seed | None, sinks: Sinks | None = None
+    ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _on_cpu(seed))
+        self._run_forward(q, k, v, o, lse, _on_cpu(seed), sinks)
 
-    def backward(self, saved: Saved, grads: tuple[View, int], out: Addresses, seed: Seed | None) -> None:
-        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k and v."""
-        self._run_backward(saved, grads, out, _on_cpu(seed))
+    def backward(
+        self,
+        saved: Saved,
+        grads: tuple[View, int],
+        out: Addresses,
+        seed: Seed | None,
+        sinks: SinkGradient | None = None,
+    ) -> None:
+        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
+        self._run_backward(saved, grads, out, _on_cpu(seed), sinks)
 
 
 class ReferencePlan:
@@ -163,20 +205,36 @@ class ReferencePlan:
             )
         self._mask = mask
         self._problem = problem.struct()
+        self._rows = problem.batch * problem.query_length
 
-    def _arguments(self, q: View, k: View, v: View, seed: Seed | None) -> tuple[Any, ...]:
+    def _arguments(self, q: View, k: View, v: View, seed: Seed | None, sinks: Sinks | None) -> tuple[Any, ...]:
         inputs = s.ReferenceInputs(q[0], k[0], v[0], *(seed or (0, 0)))
+        if sinks is not None:
+            inputs.sinks, _, dimensions = sinks
+            inputs.sink_count = self._problem.query_heads * (1 if dimensions == 1 else self._rows)
         return self._mask._handle, ctypes.byref(self._problem), ctypes.byref(inputs)
 
-    def forward(self, q: View, k: View, v: View, o: int, lse: int, seed: Seed | None) -> None:
-        """As LivePlan.forward(), lse in double precision too."""
-        call("reference_forward", *self._arguments(q, k, v, seed), o, lse)
+    def forward(
+        self, q: View, k: View, v: View, o: int, lse: int, seed: Seed | None, sinks: Sinks | None = None
+    ) -> None:
+        """As LivePlan.forward(), lse and sinks in double precision too."""
+        call("reference_forward", *self._arguments(q, k, v, seed, sinks), o, lse)
 
-    def backward(self, saved: Saved, grads: tuple[View, int], out: Addresses, seed: Seed | None) -> None:
+    def backward(
+        self,
+        saved: Saved,
+        grads: tuple[View, int],
+        out: Addresses,
+        seed: Seed | None,
+        sinks: SinkGradient | None = None,
+    ) -> None:
         """As LivePlan.backward()."""
         q, k, v, _, _ = saved
-        addresses = (grads[0][0], grads[1] or None, *out)
-        call("reference_backward", *self._arguments(q, k, v, seed), *addresses)
+        gradients = grads[0][0], grads[1] or None
+        given = self._arguments(q, k, v, seed, None if sinks is None else sinks[0])
+        call("reference_backward", *given, *gradients, *out)
+        if sinks is not None:
+            call("reference_backward_sinks", *given, *gradients, sinks[1])
 
     def kernel(self, direction: int) -> str:
         """There is one."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flashmask._abi.problem import DTYPES
+from flashmask._plans.live_plan import Sinks
 
 _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 
@@ -19,6 +20,26 @@ def code_of(q: Tensor, k: Tensor, v: Tensor) -> int:
     if k.dtype is not dtype or v.dtype is not dtype:
         raise TypeError(f"q, k and v have dtypes {dtype}, {k.dtype} and {v.dtype}; expected one dtype")
     return code
+
+
+def check_sinks(sinks: Tensor, q: Tensor) -> None:
+    """Refuses what is neither a sink for each head of q nor one for each of its rows, in float32 or q's dtype."""
+    batch, rows, heads, _ = q.shape
+    if sinks.shape not in ((heads,), (batch, heads, rows)):
+        raise ValueError(
+            f"sinks has shape {list(sinks.shape)}; expected [{heads}], one for each head of q, or "
+            f"[{batch}, {heads}, {rows}], one for each of their rows"
+        )
+    if sinks.dtype is not torch.float32 and sinks.dtype is not q.dtype:
+        raise TypeError(f"sinks has dtype {sinks.dtype}; expected torch.float32 or {q.dtype}, that of q")
+    if sinks.device != q.device:
+        raise ValueError(f"sinks is on {sinks.device}; expected {q.device}, the device of q")
+
+
+def ready_sinks(sinks: Tensor) -> tuple[Tensor, Sinks]:
+    """The sinks, or a copy without gaps, and where they lie."""
+    sinks = sinks.contiguous()
+    return sinks, (sinks.data_ptr(), _CODES[sinks.dtype], sinks.ndim)
 
 
 def lse_dtype(dtype: torch.dtype) -> torch.dtype:

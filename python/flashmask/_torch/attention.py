@@ -24,6 +24,7 @@ def attention_of_tensors(
     scale: float,
     heads_first: bool,
     deterministic: bool,
+    sinks: Any,
 ) -> tuple[Tensor, Tensor]:
     """o and lse; `scale` 0 stands for 1 / sqrt(head dim)."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
@@ -37,7 +38,8 @@ def attention_of_tensors(
         tensor = plan.tensor
     else:
         tensor, causal = mask_tensor(mask, q)
-    o, lse = forward(q, k, v, Call(tensor, causal=causal, scale=scale, deterministic=deterministic))
+    call = Call(tensor, causal=causal, scale=scale, deterministic=deterministic, sinks=sinks_tensor(sinks))
+    o, lse = forward(q, k, v, call)
     return (o.transpose(1, 2) if heads_first else o), lse
 
 
@@ -45,6 +47,15 @@ def _refuse_types(**tensors: object) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor, as the others are")
+
+
+def sinks_tensor(sinks: Any) -> Tensor | None:
+    """[heads] or [batch, heads, rows], for which models also say [batch, heads, rows, 1]."""
+    if sinks is None:
+        return None
+    if not isinstance(sinks, Tensor):
+        raise TypeError(f"sinks is {described(sinks)}; expected a torch tensor, as the others are")
+    return sinks[..., 0] if sinks.ndim == 4 and sinks.shape[3] == 1 else sinks
 
 
 def heads_last(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

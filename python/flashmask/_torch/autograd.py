@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from flashmask._plans.call import Call, joined, numbers_of, tensors_of
+from flashmask._plans.call import Call, arguments_of_backward, joined, numbers_of, tensors_of
 from flashmask._torch.direct import Kernels, stays_direct
-from flashmask._torch.schemas import Gradients, Outputs, backward_operator, forward_operator
+from flashmask._torch.schemas import (
+    Gradients,
+    Outputs,
+    backward_operator,
+    backward_with_sinks_operator,
+    forward_operator,
+)
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
@@ -19,8 +25,10 @@ BelowAutograd = torch._C._AutoDispatchBelowAutograd
 class _Attention(torch.autograd.Function):
     # forward() with ctx, not setup_context(): apply() then binds no signature, which took 30 of 60 microseconds.
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, kernels: Kernels | None) -> Outputs:
-        """`kernels`: where they are known, the dispatcher is not asked."""
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call, kernels: Kernels | None
+    ) -> Outputs:
+        """`sinks`: those of the call. `kernels`: where they are known, the dispatcher is not asked."""
         if kernels is not None:
             o, lse = kernels.forward(q, k, v, call)
         else:
@@ -35,12 +43,15 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
         if grad_o is None and grad_lse is None:
-            return None, None, None, None, None
+            return None, None, None, None, None, None
         q, k, v, o, lse, *tensors = ctx.saved_tensors
         if grad_o is None:
             grad_o = torch.zeros_like(o)
-        gradients = _gradients(ctx.kernels, grad_o, grad_lse, (q, k, v, o, lse), joined(tensors, ctx.numbers))
-        return (*gradients, None, None)
+        call: Call = joined(tensors, ctx.numbers)
+        if not ctx.needs_input_grad[3]:
+            call = call._replace(sinks=None)  # o and lse hold what they did
+        gradients = _gradients(ctx.kernels, grad_o, grad_lse, (q, k, v, o, lse), call)
+        return *gradients, *[None] * (6 - len(gradients))
 
 
 def _gradients(
@@ -51,11 +62,21 @@ def _gradients(
     call: Call,
 ) -> Gradients:
     if torch.is_grad_enabled():  # create_graph: the operator refuses a second derivative when it is asked for
-        return backward_operator(grad_o, grad_lse, *saved, *call)
+        return dispatch_backward(grad_o, grad_lse, *saved, call)
     if kernels is not None and stays_direct(kernels, grad_o, grad_lse, saved, call):
         return kernels.backward(grad_o, grad_lse, *saved, call)
     with BelowAutograd():
-        return backward_operator(grad_o, grad_lse, *saved, *call)
+        return dispatch_backward(grad_o, grad_lse, *saved, call)
+
+
+def dispatch_backward(
+    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, call: Call
+) -> Gradients:
+    """The operator that gives the gradients that the call asks for."""
+    tensors, others = (grad_o, grad_lse, q, k, v, o, lse), arguments_of_backward(call)
+    if call.sinks is None:
+        return backward_operator(*tensors, *others)
+    return backward_with_sinks_operator(*tensors, call.sinks, *others)
 
 
 # What Function.apply() comes to outside of functorch's transforms, which it looks for.
@@ -64,9 +85,10 @@ record: Callable[..., Outputs] = super(torch.autograd.Function, _Attention).appl
 
 class _OnceDifferentiable(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Gradients:
+    def forward(ctx: Any, sinks: Tensor | None, *arguments: Any) -> Gradients:
+        """`sinks`: those of the call, where autograd sees them."""
         with BelowAutograd():
-            return backward_operator(*arguments)
+            return dispatch_backward(*arguments)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -89,10 +111,10 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
 
 def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """flashmask::forward where autograd may have to record it."""
-    if is_differentiated(q, k, v):
+    if is_differentiated(q, k, v, call.sinks):
         if torch._C._are_functorch_transforms_active():
             _refuse_transforms()
-        outputs: Outputs = _Attention.apply(q, k, v, call, None)  # type: ignore[no-untyped-call]
+        outputs: Outputs = _Attention.apply(q, k, v, call.sinks, call, None)  # type: ignore[no-untyped-call]
         return outputs
     with BelowAutograd():
         return forward_operator(q, k, v, *call)
@@ -105,10 +127,10 @@ def _refuse_transforms() -> None:
 def backward_autograd(
     grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, call: Call
 ) -> Gradients:
-    """flashmask::backward, of which there is no gradient."""
-    if is_differentiated(grad_o, grad_lse, q, k, v):
-        arguments = grad_o, grad_lse, q, k, v, o, lse, *call
+    """flashmask::backward, or the one with sinks, of which there is no gradient."""
+    if is_differentiated(grad_o, grad_lse, q, k, v, call.sinks):
+        arguments = call.sinks, grad_o, grad_lse, q, k, v, o, lse, call
         gradients: Gradients = _OnceDifferentiable.apply(*arguments)  # type: ignore[no-untyped-call]
         return gradients
     with BelowAutograd():
-        return backward_operator(grad_o, grad_lse, q, k, v, o, lse, *call)
+        return dispatch_backward(grad_o, grad_lse, q, k, v, o, lse, call)

@@ -12,9 +12,9 @@ from flashmask._abi.library import library
 from flashmask._abi.problem import DTYPES, make_problem
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu, numbers_of
-from flashmask._plans.live_plan import AnyPlan, Seed, View, make_plan
+from flashmask._plans.live_plan import AnyPlan, Seed, Sinks, View, make_plan
 from flashmask._plans.mask_source import named_mask, source_of
-from flashmask._plans.operands import check_saved, code_of, lse_dtype
+from flashmask._plans.operands import check_saved, check_sinks, code_of, lse_dtype, ready_sinks
 from flashmask._torch.schemas import Gradients, Outputs
 
 _threads = 0
@@ -94,10 +94,19 @@ def _seed(call: Call) -> Seed | None:
     return seed & (2**64 - 1), offset
 
 
+def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None]:
+    """Those of a call as its plan takes them: the reference computes in double precision alone."""
+    if sinks is None:
+        return None, None
+    check_sinks(sinks, q)
+    return ready_sinks(sinks.double() if q.dtype is torch.float64 else sinks)
+
+
 def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """o and lse."""
     plan = _live_plan(q, k, v, call)
     seed = _seed(call)
+    _kept, sinks = _sinks(call.sinks, q)
     batch, rows, heads, _ = q.shape
     # Sizes one by one are read twice as fast as a tuple of them.
     o = torch.empty(batch, rows, heads, v.shape[3], dtype=q.dtype)
@@ -106,7 +115,7 @@ def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     k, at_k = _view(k, plan)
     v, at_v = _view(v, plan)
     follow_threads()
-    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), seed)
+    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), seed, sinks)
     return o, lse
 
 
@@ -120,9 +129,11 @@ def backward_cpu(
     lse: Tensor,
     call: Call,
 ) -> Gradients:
-    """The gradients of q, k and v."""
+    """The gradients of q, k and v, and of the sinks where the call has some."""
     plan = _live_plan(q, k, v, call)
     seed = _seed(call)
+    sinks, at_sinks = _sinks(call.sinks, q)
+    grad_sinks = None if sinks is None else torch.empty_like(sinks)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
     grad_q, grad_k, grad_v = empty_like(q), empty_like(k), empty_like(v)
     q, at_q = _view(q, plan)
@@ -138,8 +149,11 @@ def backward_cpu(
         (at_grad_o, 0 if grad_lse is None else grad_lse.data_ptr()),
         (grad_q.data_ptr(), grad_k.data_ptr(), grad_v.data_ptr()),
         seed,
+        None if at_sinks is None or grad_sinks is None else (at_sinks, grad_sinks.data_ptr()),
     )
-    return grad_q, grad_k, grad_v
+    if grad_sinks is None or call.sinks is None:
+        return grad_q, grad_k, grad_v
+    return grad_q, grad_k, grad_v, grad_sinks.to(call.sinks.dtype)
 
 
 def empty_like(tensor: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 from flashmask._abi import structs as s
 from flashmask._plans.call import Call
 from flashmask._plans.device_plans import plan_of_call
-from flashmask._plans.live_plan import View
-from flashmask._plans.operands import check_devices, check_saved
+from flashmask._plans.live_plan import SinkGradient, Sinks, View
+from flashmask._plans.operands import check_devices, check_saved, check_sinks, ready_sinks
 from flashmask._torch.schemas import Gradients, Outputs
 
 # Kernels read 16 bytes at a time: eight elements of their dtypes.
@@ -20,12 +20,13 @@ _BYTES = 16
 def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """flashmask::forward, which returns before the device is done."""
     plan, stream = plan_of_call(q, k, v, call)
+    _kept, sinks = _sinks(call.sinks, q)
     batch, rows, heads, _ = q.shape
     o = torch.empty(batch, rows, heads, plan.value_dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
     workspace = plan.workspace(s.FORWARD)
     q, k, v_ready = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
-    plan.forward(_view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr(), workspace, stream)
+    plan.forward(_view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr(), workspace, stream, sinks)
     return _columns(o, v.shape[3]), lse
 
 
@@ -44,20 +45,35 @@ def backward_cuda(
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
     check_devices(q.device, grad_o=grad_o, grad_lse=grad_lse, o=o, lse=lse)
     workspace = plan.workspace(s.BACKWARD)
+    sinks, at_sinks = _sinks(call.sinks, q)
     head_dim, value_dim = q.shape[3], v.shape[3]
     q, k, v = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
     o, grad_o = _ready(o, plan.value_dim), _ready(grad_o, plan.value_dim)
     lse = lse.contiguous()
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     grad_q, grad_k, grad_v = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (q, k, v))
+    # No kernel runs for a batch of 0.
+    grad_sinks = None if sinks is None else (torch.empty_like if q.shape[0] else torch.zeros_like)(sinks)
+    of_sinks: SinkGradient | None = None
+    if at_sinks is not None and grad_sinks is not None and q.shape[0]:
+        of_sinks = at_sinks, grad_sinks.data_ptr()
     plan.backward(
         (_view(q), _view(k), _view(v), _view(o), lse.data_ptr()),
         (_view(grad_o), 0 if grad_lse is None else grad_lse.data_ptr()),
         (grad_q.data_ptr(), grad_k.data_ptr(), grad_v.data_ptr()),
         workspace,
         stream,
+        of_sinks,
     )
-    return _columns(grad_q, head_dim), _columns(grad_k, head_dim), _columns(grad_v, value_dim)
+    gradients = _columns(grad_q, head_dim), _columns(grad_k, head_dim), _columns(grad_v, value_dim)
+    return gradients if grad_sinks is None else (*gradients, grad_sinks)
+
+
+def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None]:
+    if sinks is None:
+        return None, None
+    check_sinks(sinks, q)
+    return ready_sinks(sinks)
 
 
 def _ready(tensor: Tensor, dim: int) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from flashmask._plans.call import Call
 from flashmask._torch.cpu import backward_cpu, forward_cpu
@@ -62,7 +63,7 @@ def kernels_of(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Kernels | None:
         kernels = _ON_CUDA
     else:
         return None
-    if _keys(k) == keys and _keys(v) == keys and _has_plain_mask(call, kernels) and _is_quiet():
+    if _keys(k) == keys and _keys(v) == keys and _has_plain_tensors(call, kernels) and _is_quiet():
         return kernels
     return None
 
@@ -86,7 +87,7 @@ def stays_direct(
         return False
     if grad_lse is not None and (type(grad_lse) is not Tensor or _keys(grad_lse) not in keys):
         return False
-    return _has_plain_mask(call, kernels) and _is_quiet()
+    return _has_plain_tensors(call, kernels) and _is_quiet()
 
 
 def is_recordable() -> bool:
@@ -94,8 +95,13 @@ def is_recordable() -> bool:
     return not _is_excluded(_AUTOGRAD)
 
 
-def _has_plain_mask(call: Call, kernels: Kernels) -> bool:
+def _has_plain_tensors(call: Call, kernels: Kernels) -> bool:
     if call.block_mask is not None or call.seed_offset is not None:
+        return False
+    sinks = call.sinks
+    if sinks is not None and (
+        type(sinks) not in (Tensor, Parameter) or _keys(sinks) not in (_CPU if kernels.on_cpu else _CUDA)
+    ):
         return False
     mask = call.mask
     return mask is None or (type(mask) is Tensor and (mask.is_cpu or not kernels.on_cpu))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashmask._info import kernels
-from flashmask._plans.call import Call
+from flashmask._plans.call import Call, call_of_backward
 from flashmask._plans.device_plan import rows_of_nothing
 from flashmask._plans.device_plans import remember_plans_of
 from flashmask._plans.streams import in_graph_tree
@@ -30,9 +30,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     if torch.compiler.is_compiling():
         return forward_operator(q, k, v, *call)
     kernels = kernels_of(q, k, v, call)
-    if is_differentiated(q, k, v):
+    if is_differentiated(q, k, v, call.sinks):
         if kernels is not None and is_recordable():
-            return record(q, k, v, call, kernels)
+            return record(q, k, v, call.sinks, call, kernels)
         return forward_operator(q, k, v, *call)
     if kernels is not None:
         return kernels.forward(q, k, v, call)
@@ -94,26 +94,32 @@ def _refuse_device(*arguments: Any) -> Any:
     raise ValueError(f"a tensor is on {device}; this build of flashmask computes on the devices: {', '.join(devices)}")
 
 
-def _of_arguments(kernel: Callable[..., Any], tensors: int) -> Callable[..., Any]:
-    """A kernel of so many tensors and a Call, as the dispatcher calls it: it leaves out last arguments' defaults."""
+def _of_forward(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of tensors and a Call, as the dispatcher calls it: it leaves out last arguments' defaults."""
+    return lambda *arguments: kernel(*arguments[:3], Call(*arguments[3:]))
 
-    def called(*arguments: Any) -> Any:
-        return kernel(*arguments[:tensors], Call(*arguments[tensors:]))
 
-    return called
+def _of_backward(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: kernel(*arguments[:7], call_of_backward(arguments[7:]))
+
+
+def _of_backward_with_sinks(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: kernel(*arguments[:7], call_of_backward(arguments[8:], sinks=arguments[7]))
 
 
 def _register() -> None:
     """Gives the operators their kernels."""
     torch.library.register_fake("flashmask::snapshot", snapshot_fake, lib=LIBRARY)
     LIBRARY.impl("snapshot", _snapshot, "CompositeExplicitAutograd")
-    for name, tensors, fake, cpu, cuda, autograd in (
-        ("forward", 3, forward_fake, forward_cpu, forward_cuda, forward_autograd),
-        ("backward", 7, backward_fake, backward_cpu, backward_cuda, backward_autograd),
+    backward = backward_fake, backward_cpu, backward_cuda, backward_autograd
+    for name, of_arguments, (fake, cpu, cuda, autograd) in (
+        ("forward", _of_forward, (forward_fake, forward_cpu, forward_cuda, forward_autograd)),
+        ("backward", _of_backward, backward),
+        ("backward_with_sinks", _of_backward_with_sinks, backward),
     ):
-        torch.library.register_fake(f"flashmask::{name}", _of_arguments(fake, tensors), lib=LIBRARY)
+        torch.library.register_fake(f"flashmask::{name}", of_arguments(fake), lib=LIBRARY)
         for key, kernel in (("CPU", cpu), ("CUDA", cuda), ("Autograd", autograd)):
-            LIBRARY.impl(name, _of_arguments(kernel, tensors), key)
+            LIBRARY.impl(name, of_arguments(kernel), key)
         LIBRARY.impl(name, _refuse_device, "CompositeExplicitAutograd")
         LIBRARY.impl(name, _refuse_vmap, "FuncTorchBatched")
     LIBRARY.impl("forward", _autocast("cpu"), "AutocastCPU")

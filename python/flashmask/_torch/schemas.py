@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from flashmask._plans.call import TYPES, Call
+from flashmask._plans.call import TYPES, Call, arguments_of_backward
 
 Outputs: TypeAlias = tuple[Tensor, Tensor]
-Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor]
+Gradients: TypeAlias = tuple[Tensor, ...]
+"""Of q, k and v, and of the sinks where they are asked for."""
 
 # A fragment, since another extension in the process may define the namespace, before or after us.
 LIBRARY: Any = torch.library.Library("flashmask", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -25,13 +26,16 @@ def _argument(place: int, name: str) -> str:
     return declared if place < _REQUIRED else f"{declared}={Call._field_defaults[name]}"
 
 
-_CALL = ", ".join(_argument(place, name) for place, name in enumerate(Call._fields))
-LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_CALL}) -> (Tensor o, Tensor lse)")
+_CALL = [_argument(place, name) for place, name in enumerate(Call._fields)]
+_OF_FORWARD, _OF_BACKWARD = ", ".join(_CALL), ", ".join(arguments_of_backward(_CALL))
+_SAVED = "Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse"
+LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OF_FORWARD}) -> (Tensor o, Tensor lse)")
+LIBRARY.define(f"backward({_SAVED}, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Tensor dv)")
 LIBRARY.define(
-    f"backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_CALL}) "
-    "-> (Tensor dq, Tensor dk, Tensor dv)"
+    f"backward_with_sinks({_SAVED}, Tensor sinks, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)"
 )
 LIBRARY.define("snapshot(Tensor mask) -> Tensor")
 forward_operator: Callable[..., Outputs] = torch.ops.flashmask.forward.default
 backward_operator: Callable[..., Gradients] = torch.ops.flashmask.backward.default
+backward_with_sinks_operator: Callable[..., Gradients] = torch.ops.flashmask.backward_with_sinks.default
 snapshot_operator: Callable[[Tensor], Tensor] = torch.ops.flashmask.snapshot.default

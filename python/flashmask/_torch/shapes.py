@@ -11,7 +11,7 @@ from flashmask._torch.schemas import Gradients, Outputs
 
 def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """o and lse, also of tensors on meta."""
-    check_meta(q, k=k, v=v, mask=call.mask, block_mask=call.block_mask)
+    check_meta(q, k=k, v=v, mask=call.mask, block_mask=call.block_mask, sinks=call.sinks)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, sequence, heads, head dim)")
@@ -29,7 +29,8 @@ def check_meta(q: Tensor, **tensors: Tensor | None) -> None:
 def backward_fake(
     grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, call: Call
 ) -> Gradients:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    return gradients if call.sinks is None else (*gradients, call.sinks.new_empty(call.sinks.shape))
 
 
 def snapshot_fake(mask: Tensor) -> Tensor:

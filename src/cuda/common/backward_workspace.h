@@ -11,6 +11,9 @@ namespace flashmask::cuda {
 /// Rows of a head in the workspace are rounded up to this, so that tiles of 64 and 128 rows end inside.
 constexpr std::int64_t kPaddedRows = 128;
 
+/// Rows whose share in the gradient of a sink one block adds up.
+constexpr std::int64_t kSinkRows = 4096;
+
 /// What the backward needs of each query row beside the tensors, float32 [batch, query heads, padded rows].
 struct BackwardStatistics {
   float* lse_log2;  ///< lse · log2(e); +∞ for rows that see nothing and for padding: their probabilities become 0
@@ -24,6 +27,8 @@ struct BackwardWorkspace {
   BackwardStatistics rows;
   float* query_sums;  ///< gradients of q, not scaled yet, [batch, query heads, padded rows, kHeadDim]; inside a row
                       ///< tile in the order of ColumnConsumer::add_to_queries(); null where the kernel makes no sums
+  float* sink_sums;   ///< [batch, query heads, sink_pieces]: what kSinkRows rows each add to the gradient of a sink
+  std::int64_t sink_pieces;
   std::size_t bytes;
 
   static constexpr int kLaunches = 3;  ///< at most, of one backward; each counts its work items

@@ -36,11 +36,13 @@ struct RowLse {
       gradient = view.grad_lse[batch * view.grad_lse_batch + head * view.grad_lse_head + row];
   }
 
-  /// `dot`: Σ o · grad_o of the row, which lies at `at` in the workspace.
+  /// `dot`: Σ o · grad_o of the row, which lies at `at` in the workspace. Where lse is NaN, probabilities become +∞ in
+  /// place of NaN: those of scores that are masked, of −∞, stay 0, and keys that the row does not see know nothing of
+  /// it.
   __device__ __forceinline__ void store(const BackwardStatistics& out, std::int64_t at, float dot) const {
-    const bool sees = lse != -INFINITY;
-    out.lse_log2[at] = sees ? lse * 1.44269504088896F : INFINITY;
-    out.dot[at] = sees ? dot - gradient : 0;
+    constexpr float kLowest = -3.40282347e38F;
+    out.lse_log2[at] = lse == -INFINITY ? INFINITY : fmaxf(lse * 1.44269504088896F, kLowest);
+    out.dot[at] = lse > -INFINITY ? dot - gradient : 0;
   }
 };
 

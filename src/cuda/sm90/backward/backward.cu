@@ -4,6 +4,7 @@
 #include "cuda/common/kernel_row.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/row_statistics.h"
+#include "cuda/common/sink_gradient.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/backward/backward.h"
@@ -166,12 +167,14 @@ class Row final : public KernelRow<BackwardKernel> {
       const DeviceMap& rows = made.map(query_gradient_tile(Shape::kHeadDim), MapSide::rows);
       launch_query_gradient<Shape::kForm>(plan, tensors, rows, choice, workspace, Shape::kHeadDim, ++next_item, stream);
     }
-    if (choice.visited_small == nullptr) return;
-    choice.small = true;
-    if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
-    launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
-                               map_view(made.map(kFusedTile, MapSide::columns), plan), choice, workspace, ++next_item,
-                               stream);
+    if (choice.visited_small != nullptr) {
+      choice.small = true;
+      if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
+      launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
+                                 map_view(made.map(kFusedTile, MapSide::columns), plan), choice, workspace, ++next_item,
+                                 stream);
+    }
+    launch_sink_gradient(problem, tensors, workspace, stream);
   }
 
  private:
@@ -180,7 +183,7 @@ class Row final : public KernelRow<BackwardKernel> {
   static KernelInfo info() {
     const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
     return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim},
-                          tile_name<Shape>() + (kChooses ? fused : ""));
+                          tile_name<Shape>() + (kChooses ? fused : ""), {Feature::sinks});
   }
 
   static TileChoice choice_of(const Plan& plan) {
@@ -230,11 +233,13 @@ class FusedRow final : public KernelRow<BackwardKernel> {
     launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
                                map_view(made.map(kFusedTile, MapSide::columns), plan), {}, workspace,
                                workspace.counters, stream);
+    launch_sink_gradient(problem, tensors, workspace, stream);
   }
 
  private:
   static KernelInfo info() {
-    return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim}, tile_name<Shape>());
+    return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim}, tile_name<Shape>(),
+                          {Feature::sinks});
   }
 };
 

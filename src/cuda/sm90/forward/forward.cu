@@ -23,6 +23,7 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   arguments.lse_batch = tensors.lse.strides[0];
   arguments.lse_head = tensors.lse.strides[1];
   arguments.value_dim = static_cast<int>(plan.problem().value_dim);
+  arguments.sinks = sink_view(tensors.sinks);
   return arguments;
 }
 
@@ -42,7 +43,7 @@ class Row : public KernelRow<ForwardKernel> {
  public:
   explicit Row(const std::string& tiles)
       : KernelRow(info_of<Shape>(kArchitecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim}, tiles,
-                                 {Feature::deterministic})) {}
+                                 {Feature::deterministic, Feature::sinks})) {}
 
   /// A counter of row tiles for each of two launches.
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }

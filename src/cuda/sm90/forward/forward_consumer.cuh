@@ -307,23 +307,25 @@ class ForwardConsumer : RowConsumer<Shape> {
   }
 
   __device__ __forceinline__ void finish_rows(float (&o)[kOutputs], const Work& work) {
-    float inverse[2];
+    float factor[2], lse_log2[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       sum_[row] += __shfl_xor_sync(~0U, sum_[row], 1);
       sum_[row] += __shfl_xor_sync(~0U, sum_[row], 2);
-      inverse[row] = sum_[row] > 0 ? 1 / sum_[row] : 0;
+      factor[row] = sum_[row] > 0 ? 1 / sum_[row] : 0;
+      lse_log2[row] = sum_[row] > 0 ? maximum_[row] * arguments_.scale_log2 + log2f(sum_[row]) : -INFINITY;
     }
     const RowTile& tile = work.tile;
     const int first = tile.row_tile * Shape::kRows;
-    if (lane() % 4 == 0) store_lse(tile, first + row_);
+    if (arguments_.sinks.data != nullptr) add_sinks(tile, first + row_, factor, lse_log2);
+    if (lane() % 4 == 0) store_lse(tile, first + row_, lse_log2);
     if (Shape::kStagesResult && work.tiles() > 0) {
       named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // all of the group have read their rows
-      store_rows_staged<T>(o, inverse, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2, o_,
+      store_rows_staged<T>(o, factor, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2, o_,
                            first + group_ * 64, tile.head, tile.batch);
     } else {
       T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
-      cuda::store_rows(o, inverse, out, arguments_.o_row, first + row_, arguments_.query_length, arguments_.value_dim);
+      cuda::store_rows(o, factor, out, arguments_.o_row, first + row_, arguments_.query_length, arguments_.value_dim);
     }
   }
 
@@ -338,14 +340,22 @@ class ForwardConsumer : RowConsumer<Shape> {
     staged_ = -1;
   }
 
-  __device__ __forceinline__ void store_lse(const RowTile& tile, int first) {
+  __device__ __forceinline__ void add_sinks(const RowTile& tile, int first, float (&factor)[2],
+                                            float (&lse_log2)[2]) const {
+    constexpr float kLog2E = 1.44269504088896F;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int existing = min(first + 8 * row, arguments_.query_length - 1);
+      add_sink(arguments_.sinks.at<T>(tile.batch, tile.head, existing) * kLog2E, factor[row], lse_log2[row]);
+    }
+  }
+
+  __device__ __forceinline__ void store_lse(const RowTile& tile, int first, const float (&lse_log2)[2]) {
     float* lse = arguments_.lse + tile.batch * arguments_.lse_batch + tile.head * arguments_.lse_head;
     constexpr float kLn2 = 0.693147180559945F;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      if (first + 8 * row >= arguments_.query_length) continue;
-      lse[first + 8 * row] =
-          sum_[row] > 0 ? (maximum_[row] * arguments_.scale_log2 + log2f(sum_[row])) * kLn2 : -INFINITY;
+      if (first + 8 * row < arguments_.query_length) lse[first + 8 * row] = lse_log2[row] * kLn2;
     }
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/common/row_arguments.h"
+#include "cuda/common/sinks.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -9,6 +10,7 @@ struct ForwardArguments : RowArguments {
   float* lse;
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
+  SinkView sinks;
 };
 
 /// How the tiles of a row tile follow each other. overlapping: the products of one run during the softmax of the next.

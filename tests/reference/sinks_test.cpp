@@ -1,0 +1,154 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "flashmask/error.h"
+#include "flashmask/reference.h"
+
+namespace flashmask {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// Two batch entries, four heads over two, five rows of which the first two see nothing, and three columns.
+Problem problem() {
+  Problem p;
+  p.batch = 2;
+  p.query_length = 5;
+  p.key_length = 3;
+  p.query_heads = 4;
+  p.kv_heads = 2;
+  p.head_dim = 3;
+  p.value_dim = 2;
+  return p;
+}
+
+Mask causal() {
+  return from_predicate({1, 1, 5, 3}, [](auto, auto, auto row, auto column) { return column <= row - 2; });
+}
+
+std::vector<double> random_values(std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<double> values(static_cast<std::size_t>(count));
+  for (double& value : values) value = normal(random);
+  return values;
+}
+
+struct Tensors {
+  std::vector<double> q = random_values(2 * 5 * 4 * 3, 1), k = random_values(2 * 3 * 2 * 3, 2),
+                      v = random_values(2 * 3 * 2 * 2, 3), grad_o = random_values(2 * 5 * 4 * 2, 4),
+                      grad_lse = random_values(2 * 4 * 5, 5), sinks;
+
+  reference::Inputs inputs() const { return {q, k, v, {}, sinks}; }
+  double loss() const {
+    const reference::Outputs out = reference::forward(problem(), causal(), inputs());
+    double sum = 0;
+    for (std::size_t i = 0; i < out.o.size(); ++i) sum += out.o[i] * grad_o[i];
+    for (std::size_t i = 0; i < out.lse.size(); ++i) sum += out.lse[i] * grad_lse[i];
+    return sum;
+  }
+};
+
+void expect_finite_differences(Tensors& t, std::vector<double>& input, const std::vector<double>& gradient) {
+  constexpr double kStep = 1e-5;
+  ASSERT_EQ(gradient.size(), input.size());
+  for (std::size_t i = 0; i < input.size(); ++i) {
+    const double at = input[i];
+    input[i] = at + kStep;
+    const double above = t.loss();
+    input[i] = at - kStep;
+    const double below = t.loss();
+    input[i] = at;
+    EXPECT_NEAR(gradient[i], (above - below) / (2 * kStep), 1e-7 * std::max(1.0, std::abs(gradient[i]))) << "at " << i;
+  }
+}
+
+TEST(ReferenceSinks, OneRowByHand) {
+  Problem p;
+  p.query_length = p.head_dim = p.value_dim = 1;
+  p.key_length = 2;
+  p.scale = 1.0F;
+  const Mask all = from_predicate({1, 1, 1, 2}, [](auto, auto, auto, auto) { return true; });
+  const std::vector<double> q{1}, k{0, std::log(3.0)}, v{4, 8}, sinks{std::log(4.0)}, grad_o{1}, grad_lse{2};
+  const reference::Inputs in{q, k, v, {}, sinks};
+  const auto out = reference::forward(p, all, in);
+  EXPECT_NEAR(out.o[0], (4 + 3 * 8) / 8.0, 1e-14);
+  EXPECT_NEAR(out.lse[0], std::log(8.0), 1e-14);
+  // The sink has half of the probability; what it takes from o it takes from each of its parts.
+  EXPECT_NEAR(reference::backward(p, all, in, grad_o, {}).sinks[0], -0.5 * 3.5, 1e-14);
+  EXPECT_NEAR(reference::backward(p, all, in, grad_o, grad_lse).sinks[0], -0.5 * (3.5 - 2), 1e-14);
+}
+
+TEST(ReferenceSinks, GradientsMatchFiniteDifferences) {
+  for (const std::int64_t count : {4, 2 * 4 * 5}) {
+    SCOPED_TRACE(count);
+    Tensors t;
+    t.sinks = random_values(count, 6);
+    const auto grad = reference::backward(problem(), causal(), t.inputs(), t.grad_o, t.grad_lse);
+    expect_finite_differences(t, t.q, grad.q);
+    expect_finite_differences(t, t.k, grad.k);
+    expect_finite_differences(t, t.v, grad.v);
+    expect_finite_differences(t, t.sinks, grad.sinks);
+  }
+}
+
+TEST(ReferenceSinks, RowsThatSeeNothingHaveTheLseOfTheirSink) {
+  Tensors t;
+  t.sinks = {-1, 0, 1, 2};
+  const auto out = reference::forward(problem(), causal(), t.inputs());
+  for (std::size_t head = 0; head < 4; ++head) {
+    EXPECT_EQ(out.lse[head * 5], t.sinks[head]);
+    EXPECT_EQ(out.o[head * 2], 0);
+  }
+}
+
+TEST(ReferenceSinks, OfMinusInfinityAreNone) {
+  Tensors t;
+  const auto without = reference::forward(problem(), causal(), t.inputs());
+  const auto grad_without = reference::backward(problem(), causal(), t.inputs(), t.grad_o, t.grad_lse);
+  t.sinks.assign(4, -HUGE_VAL);
+  const auto with = reference::forward(problem(), causal(), t.inputs());
+  const auto grad = reference::backward(problem(), causal(), t.inputs(), t.grad_o, t.grad_lse);
+  EXPECT_EQ(with.o, without.o);
+  EXPECT_EQ(with.lse, without.lse);
+  EXPECT_EQ(grad.q, grad_without.q);
+  EXPECT_EQ(grad.sinks, std::vector<double>(4, 0.0));
+}
+
+TEST(ReferenceSinks, NaNStaysWithItsHead) {
+  Tensors t;
+  t.sinks = {0, kNaN, 0, 0};
+  const auto out = reference::forward(problem(), causal(), t.inputs());
+  const auto grad = reference::backward(problem(), causal(), t.inputs(), t.grad_o, {});
+  for (std::size_t row = 0; row < 5; ++row) {
+    for (std::size_t head = 0; head < 4; ++head) {
+      const std::size_t at = row * 4 + head;
+      EXPECT_EQ(std::isnan(out.lse[head * 5 + row]), head == 1) << row << " " << head;
+      EXPECT_EQ(std::isnan(out.o[at * 2]), head == 1 && row >= 2) << row << " " << head;
+      EXPECT_EQ(std::isnan(grad.q[at * 3]), head == 1 && row >= 2) << row << " " << head;
+    }
+  }
+  for (std::size_t key = 0; key < 3; ++key) {
+    EXPECT_TRUE(std::isnan(grad.k[key * 6])) << key;
+    EXPECT_FALSE(std::isnan(grad.k[key * 6 + 3])) << key;
+  }
+  EXPECT_TRUE(std::isnan(grad.sinks[1]));
+  EXPECT_FALSE(std::isnan(grad.sinks[0]));
+}
+
+TEST(ReferenceSinks, OfAnotherLengthAreRefused) {
+  Tensors t;
+  t.sinks.assign(5, 0.0);
+  try {
+    reference::forward(problem(), causal(), t.inputs());
+    FAIL() << "five sinks for four heads were taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "reference: sinks holds 5 elements; the problem needs 40");
+  }
+}
+
+}  // namespace
+}  // namespace flashmask
