@@ -21,11 +21,14 @@ namespace {
 
 KernelRows cuda_kernels() { return {}; }
 
-std::size_t device_plan_bytes(const DeviceSource&, const std::vector<MapRequest>&) { refuse(); }
+std::size_t device_plan_bytes(const DeviceSource&, const std::vector<MapRequest>&, const MapLimits&) { refuse(); }
 
 std::unique_ptr<const TokenMover> device_mover(const Plan&, void*) { refuse(); }
 
-DevicePlan make_device_plan(const DeviceSource&, const std::vector<MapRequest>&, Device, const PlanPlace&) { refuse(); }
+DevicePlan make_device_plan(const DeviceSource&, const std::vector<MapRequest>&, Device, const PlanPlace&,
+                            const MapLimits&) {
+  refuse();
+}
 
 std::uint64_t stream_capture(Device, void*) { refuse(); }
 
