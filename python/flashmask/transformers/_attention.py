@@ -49,6 +49,7 @@ def flashmask_attention_forward(
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
     attn_mask_startend_row_indices: Tensor | None = None,
+    s_aux: Tensor | None = None,
     indices: Tensor | None = None,
     block_indices: Tensor | None = None,
     deterministic: bool = False,
@@ -61,7 +62,7 @@ def flashmask_attention_forward(
     attention_mask as flashmask_mask() made it, or startend_row_indices, int32 [B or 1, heads, Sk, n], or one such 4-D
     tensor in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids [B or 1, S]. Of what
     the mask shows, a query sees the keys that indices [B, Sq, n] name, or the blocks of keys that block_indices
-    [B, Hkv, Sq, n] name. deterministic: gradients that are the same bits on every run.
+    [B, Hkv, Sq, n] name. s_aux [Hq]: attention sinks. deterministic: gradients that are the same bits on every run.
     Raises ValueError for what it would have to leave out: docs/transformers.md lists it.
     """
     refuse_keywords(others)
@@ -83,17 +84,19 @@ def flashmask_attention_forward(
     query, key, value = in_kernels_dtype(module, query, key, value)
     dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
-        _refuse_beside_wide_heads(query, indices=indices, block_indices=block_indices)
+        _refuse_beside_wide_heads(query, s_aux=s_aux, indices=indices, block_indices=block_indices)
         return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
-    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal:
+    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and s_aux is None:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    if visit == "all":
-        return _attend_everywhere(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic), None
-    if (out := few_rows(q, k, v, mask, dropout=dropout, scaling=scaling)) is not None:
-        return out, None
-    return _attend(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic), None
+    if visit == "active" and s_aux is None:
+        out = few_rows(q, k, v, mask, dropout=dropout, scaling=scaling)
+        if out is not None:
+            return out, None
+    sinks = None if s_aux is None else s_aux.float()  # whichever dtypes autocast and adapters mix
+    attend = _attend if visit == "active" else _attend_everywhere
+    return attend(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks), None
 
 
 def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | None) -> None:
@@ -151,18 +154,19 @@ def _attend(
     dropout: float,
     scaling: float | None,
     deterministic: bool,
+    sinks: Tensor | None,
 ) -> Tensor:
     if isinstance(mask, Indices) and not deterministic:
         indices = mask.vectors
         out: Tensor = flashmask.flashmask_attention(
-            q, k, v, indices, dropout=dropout, causal=mask.causal, softmax_scale=scaling
+            q, k, v, indices, dropout=dropout, causal=mask.causal, softmax_scale=scaling, sinks=sinks
         )
         return out
     if dropout:
         asked = "deterministic=True" if deterministic else "a dense mask"
         raise ValueError(f"dropout={dropout} under {asked} is not supported; set attention_dropout of the model to 0")
     said = RowIndices(*mask, q.shape[1]) if isinstance(mask, Indices) else mask
-    held: Tensor = flashmask.attention(q, k, v, said, scale=scaling, deterministic=deterministic)
+    held: Tensor = flashmask.attention(q, k, v, said, scale=scaling, deterministic=deterministic, sinks=sinks)
     return held
 
 
@@ -175,6 +179,7 @@ def _attend_everywhere(
     dropout: float,
     scaling: float | None,
     deterministic: bool,
+    sinks: Tensor | None,
 ) -> Tensor:
     """The same to the bit, computing tiles that nobody sees too."""
     if dropout:
@@ -188,7 +193,7 @@ def _attend_everywhere(
     elif isinstance(mask, Tensor):
         mask = shared(dense_mask, (mask,))
     plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all", deterministic=deterministic)
-    out: Tensor = flashmask.attention(q, k, v, plan=plan)
+    out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks)
     return out
 
 
