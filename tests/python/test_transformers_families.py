@@ -68,7 +68,7 @@ def alone(model, ids, lengths=(7, 1, 12, 4)):
     return torch.cat([model(input_ids=each, use_cache=False).logits for each in ids.split(lengths, 1)], 1)
 
 
-@pytest.mark.parametrize("family", ["llama4_text", "deepseek_v32", "gemma4_text"])
+@pytest.mark.parametrize("family", ["gpt_oss", "llama4_text", "deepseek_v32", "gemma4_text"])
 def test_documents_are_found_with_an_empty_cache_too(family):
     # Transformers itself looks for them without a cache only, and Llama 4's chunks would begin amid documents.
     model, inputs = families.make(family, "flashmask"), packed()
@@ -76,7 +76,7 @@ def test_documents_are_found_with_an_empty_cache_too(family):
     assert float((model(**inputs).logits - expected).detach().abs().max()) < 1e-5 * float(expected.detach().abs().max())
 
 
-@pytest.mark.parametrize("family", ["llama4_text", "deepseek_v32", "minimax_m3_vl_text", "gemma4_text"])
+@pytest.mark.parametrize("family", ["gpt_oss", "llama4_text", "deepseek_v32", "minimax_m3_vl_text", "gemma4_text"])
 def test_generates_what_eager_attention_generates(family):
     ids = packed()["input_ids"][:, :18]
     with warnings.catch_warnings():
