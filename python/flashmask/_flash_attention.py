@@ -18,7 +18,6 @@ _REFUSED = {
     "softcap": ("a cap on the scores", 0.0),
     "alibi_slopes": ("a bias on the scores", None),
     "block_table": ("pages of keys", None),
-    "s_aux": ("attention sinks", None),
 }
 
 
@@ -40,24 +39,25 @@ def flash_attn_func(
     """FlashAttention's function of this name: full, causal or window attention of every batch entry.
 
     q (batch, query length, query heads, head dim), k and v with (batch, key length, kv heads, ...); what the other
-    arguments mean is said of varlen_attention. The last query is aligned with the last key.
+    arguments mean is said of varlen_attention, of its `sinks` for s_aux. The last query is aligned with the last key.
 
     Returns o (batch, query length, query heads, value dim), or with `return_attn_probs` (o, lse, None), lse (batch,
-    query heads, query length). Raises ValueError for softcap, alibi_slopes and s_aux, which nobody here computes.
+    query heads, query length). Raises ValueError for softcap and alibi_slopes, which nobody here computes.
     """
-    _refuse(softcap=softcap, alibi_slopes=alibi_slopes, s_aux=s_aux)
+    _refuse(softcap=softcap, alibi_slopes=alibi_slopes)
     boolean("causal", causal)
     boolean("deterministic", deterministic)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
     check_tensors(q, k, v, ("q", "k", "v"))
 
+    from flashmask._torch.attention import sinks_tensor
     from flashmask._torch.dropout import seed_offset_of
     from flashmask._torch.operators import forward
 
     rows = window_rows(window_size, q, k, causal)
     seed_offset = seed_offset_of(None, p) if p > 0 else None
-    o, lse = forward(q, k, v, Call(rows, None, causal, scale, p, seed_offset, deterministic))
+    o, lse = forward(q, k, v, Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks_tensor(s_aux)))
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -83,9 +83,9 @@ def flash_attn_varlen_func(
 ) -> Any:
     """FlashAttention's function of this name: varlen_attention(), with its arguments in FlashAttention's order.
 
-    Raises ValueError for softcap, alibi_slopes, block_table and s_aux, which nobody here computes.
+    s_aux is its `sinks`. Raises ValueError for softcap, alibi_slopes and block_table, which nobody here computes.
     """
-    _refuse(softcap=softcap, alibi_slopes=alibi_slopes, block_table=block_table, s_aux=s_aux)
+    _refuse(softcap=softcap, alibi_slopes=alibi_slopes, block_table=block_table)
     return varlen_attention(
         q,
         k,
@@ -98,6 +98,7 @@ def flash_attn_varlen_func(
         window_size=window_size,
         deterministic=deterministic,
         return_attn_probs=return_attn_probs,
+        sinks=s_aux,
     )
 
 

@@ -65,6 +65,22 @@ def test_sequences_are_attended_one_by_one():
         torch.testing.assert_close(lse[:, begin:end], expected_lse[0].float(), atol=2e-6, rtol=1e-5)
 
 
+def test_s_aux_is_a_key_of_value_0_with_a_gradient():
+    q, k, v = inputs(12, 12)
+    s_aux = draw(4, seed=4).requires_grad_()
+    cu = torch.tensor([0, 12, 24], dtype=torch.int32)
+    flat = [each.flatten(0, 1) for each in (q, k, v)]
+    packed = flashmask.flash_attn_varlen_func(*flat, cu, cu, 12, 12, causal=True, s_aux=s_aux)
+    found = flashmask.flash_attn_func(q, k, v, causal=True, s_aux=s_aux)
+    without, lse = dense(q, k, v, near(12, 12, -1, 0), 0.25)
+    expected = without * torch.sigmoid(lse - s_aux[:, None]).mT[..., None]  # the share that the keys keep
+    torch.testing.assert_close(found, expected.float(), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(packed.unflatten(0, (2, 12)), found, atol=2e-6, rtol=1e-5)
+    gradients = [torch.autograd.grad(each.square().sum(), (q, k, v, s_aux)) for each in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other.float(), atol=5e-6, rtol=1e-4)
+
+
 def test_arguments_stand_in_flash_attentions_order():
     of_batches = list(inspect.signature(flashmask.flash_attn_func).parameters)
     assert of_batches[:11] == ["q", "k", "v", *ORDER, "return_attn_probs"]
@@ -73,7 +89,7 @@ def test_arguments_stand_in_flash_attentions_order():
     assert of_sequences[:16] == ["q", "k", "v", *lengths, *ORDER, "return_attn_probs", "block_table"]
 
 
-@pytest.mark.parametrize("name", ["softcap", "alibi_slopes", "s_aux", "block_table", "num_splits"])
+@pytest.mark.parametrize("name", ["softcap", "alibi_slopes", "block_table", "num_splits"])
 def test_what_nobody_serves_is_refused_by_name(name):
     q, k, v = (each.detach()[0] for each in inputs(8, 8))
     cu = torch.tensor([0, 8], dtype=torch.int32)
