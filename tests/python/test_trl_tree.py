@@ -14,7 +14,7 @@ from datasets import Dataset  # noqa: E402
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing  # noqa: E402
 from trl_models import SIZES, language_model, tokenizer  # noqa: E402
 
-import flashmask  # noqa: E402
+from flashmask.transformers import flashmask_attention_forward  # noqa: E402
 from flashmask.trl import register_tree_attention, tree_attention  # noqa: E402
 
 WINDOWS = [None, 1, 3, 100]
@@ -153,7 +153,9 @@ def test_a_model_gives_the_logits_that_it_gives_under_trl(make, varlen):
     torch.testing.assert_close(logits[1][0, : len(alone)], alone, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.skipif("sinks" not in inspect.signature(flashmask.attention).parameters, reason="there are no sinks yet")
+@pytest.mark.skipif(
+    "s_aux" not in inspect.signature(flashmask_attention_forward).parameters, reason="models with sinks are refused"
+)
 def test_sinks_and_windows_of_gpt_oss_count_along_paths():
     """TRL's trainer refuses models with sinks before it asks for attention; its trees do not."""
     register_tree_attention()
