@@ -7,6 +7,8 @@ transformers = pytest.importorskip("transformers", reason="tests its integration
 
 import flashmask.transformers  # noqa: E402
 from flashmask._torch import decode  # noqa: E402
+from flashmask.transformers._few_rows import few_rows  # noqa: E402
+from flashmask.transformers._indices import Indices  # noqa: E402
 
 flashmask.transformers.register()
 
@@ -59,3 +61,20 @@ def test_assisted_generation_is_greedy_generation():
     made = model("flashmask", sliding_window=None)
     found = made.generate(ids, prompt_lookup_num_tokens=4, **options)
     assert found.tolist() == model("eager", sliding_window=None).generate(ids, **options).tolist()
+
+
+def test_other_masks_and_calls_go_another_way():
+    q, k = torch.zeros(1, 4, 4, 8), torch.zeros(1, 60, 2, 8)
+    vectors = torch.tensor([4, 0], dtype=torch.int32).expand(1, 1, 60, 2).contiguous()
+
+    def served(q=q, k=k, vectors=vectors, causal=False, dropout=0.0):
+        return few_rows(q, k, k, Indices(vectors, causal), dropout=dropout, scaling=None) is not None
+
+    assert served()
+    assert not served(causal=True)  # two vectors mean something else there
+    assert not served(vectors=vectors.repeat(1, 1, 1, 2))
+    assert not served(vectors=vectors.repeat(1, 2, 1, 1))
+    assert not served(dropout=0.1)
+    assert not served(q=q.repeat(1, 5, 1, 1))
+    assert not served(k=k[:, :4], vectors=vectors[:, :, :4])  # no cache
+    assert few_rows(q, k, k, torch.ones(1, 1, 4, 60, dtype=torch.bool), dropout=0.0, scaling=None) is None
