@@ -69,7 +69,7 @@ PlanOptions options_for(const KernelInfo& kernel) { return {.form = kernel.predi
 /// As a flat map has them.
 std::vector<std::uint32_t> words_of(const DeviceMap& map, const MaskShape& mask, std::size_t count) {
   if (map.squares == nullptr) return download(map.words, count);
-  const cuda::SquareGrid squares(mask, map.tile, check::kSquares.squares_of_strip);
+  const cuda::SquareGrid squares(mask, map.tile, map.side, check::kSquares.squares_of_strip);
   return check::flat_words(download(map.squares, squares.numbers()), download(map.words, squares.words()),
                            cuda::TileGrid(mask, map.tile), map.side);
 }

@@ -30,7 +30,7 @@ struct SquareMap {
 
   SquareMap(const IntervalMask& of, TileShape tiles, MapSide by, int of_strip)
       : tile(tiles), side(by), mask(of.shape()) {
-    const cuda::SquareGrid grid(mask, tile, of_strip);
+    const cuda::SquareGrid grid(mask, tile, side, of_strip);
     numbers.resize(grid.numbers());
     words.resize(grid.words());
     const check::DeviceIntervals given(of);

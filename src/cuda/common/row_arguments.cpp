@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/plan/map_squares.h"
 #include "cuda/plan/tile_map.h"
 #include "plan/plan_choice.h"
 
@@ -32,12 +33,16 @@ TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   view.inner_tiles = by_rows ? counts.columns : counts.rows;
   view.words = by_rows ? counts.column_words() : counts.row_words();
   view.lines = view.outer_tiles;
-  if (map.squares != nullptr) view.lines = 32 * (by_rows ? counts.row_words() : counts.column_words());
   view.batch = static_cast<int>(mask.batch);
   view.heads = static_cast<int>(mask.heads);
   view.head_ratio = static_cast<int>(plan.problem().query_heads / mask.heads);
   view.ragged = by_rows && mask.columns % map.tile.columns != 0;
   view.visit_all = plan.visit() == Visit::all;
+  if (map.squares == nullptr) return view;
+  const int strips = by_rows ? counts.row_words() : counts.column_words();
+  view.lines = static_cast<int>(MapSquares::kTiles) * strips;
+  view.occupied_shift = MapSquares::occupied_shift(view.words);
+  if (!view.visit_all) view.occupied = map.squares + std::size_t{1} * counts.lists * strips * view.words;
   return view;
 }
 

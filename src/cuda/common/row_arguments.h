@@ -15,7 +15,9 @@ namespace flashmask::cuda {
 /// the inner ones that it visits. Outer tiles are row tiles in a map by rows and key tiles in one by columns.
 struct TileMapView {
   const std::uint32_t* tiles;
-  const std::uint32_t* squares;  // of a map in squares, where `tiles` are theirs; null: it is flat
+  const std::uint32_t* squares;   // of a map in squares, where `tiles` are theirs; null: it is flat
+  const std::uint32_t* occupied;  // where rows of squares are visited (plan/map_squares.h); null: look everywhere
+  int occupied_shift;
   int outer_tiles, inner_tiles, words;
   int lines;         // outer tiles of a list, those included that fill up its last squares
   int batch, heads;  // of the mask

@@ -21,6 +21,7 @@ class FlatWords {
   __device__ __forceinline__ std::uint32_t of(const TileMapView& map, int kind, int word) const {
     return row_[kind * map.words + word];
   }
+  __device__ __forceinline__ int next(const TileMapView&, int word) const { return word; }
 
  private:
   const std::uint32_t* row_;
@@ -33,15 +34,28 @@ class MapWords {
       : line_(list * map.lines + outer_tile) {}
 
   __device__ __forceinline__ std::uint32_t of(const TileMapView& map, std::uint32_t kind, std::uint32_t word) const {
-    std::uint32_t line = line_;
-    asm volatile("" : "+r"(line));  // so that no address is kept: some producers have 24 registers
-    const std::uint32_t words = map.words;
+    const std::uint32_t line = forgotten_line(), words = map.words;
     if (map.squares == nullptr) return map.tiles[std::uint64_t{2 * line + kind} * words + word];
     const std::uint32_t square = map.squares[std::uint64_t{line / MapSquares::kTiles} * words + word];
     return square == MapSquares::kSkipped ? 0 : map.tiles[MapSquares::place(square, line, kind)];
   }
+  /// The first word, from this one on, where a look at 32 words may find visited tiles; past the last one: nowhere.
+  __device__ __forceinline__ int next(const TileMapView& map, int word) const {
+    if (map.occupied == nullptr) return word;
+    const int bit = word >> map.occupied_shift;
+    const std::uint32_t rest = __funnelshift_rc(map.occupied[forgotten_line() / MapSquares::kTiles], 0, bit);
+    if (rest & 1) return word;
+    return rest == 0 ? map.words : (bit + __ffs(rest) - 1) << map.occupied_shift;
+  }
 
  private:
+  /// So that no address is kept: some producers have 24 registers.
+  __device__ __forceinline__ std::uint32_t forgotten_line() const {
+    std::uint32_t line = line_;
+    asm volatile("" : "+r"(line));
+    return line;
+  }
+
   std::uint32_t line_;  // among the outer tiles of all lists
 };
 
@@ -109,7 +123,7 @@ struct TileList {
   template <class Body>
   __device__ __forceinline__ void walk(int lane, int kinds, const Body& body) const {
     for (int kind = 0; kind < kinds; ++kind) {
-      for (int first = 0; first < map.words; first += 32) {
+      for (int first = -32; (first = words.next(map, first + 32)) < map.words;) {
         const std::uint32_t own = first + lane < map.words ? tiles_of(kind, first + lane) : 0;
         for (std::uint32_t some = __ballot_sync(~0U, own != 0); some != 0; some &= some - 1) {
           const int holder = __ffs(some) - 1;

@@ -103,7 +103,7 @@ struct Layout {
   }
 
   void take_squares(PlannedMap& map, const MaskShape& mask) {
-    const cuda::SquareGrid grid(mask, map.request.tile, limits_.squares_of_strip);
+    const cuda::SquareGrid grid(mask, map.request.tile, map.request.side, limits_.squares_of_strip);
     map.in_squares = true;
     map.stored = grid.stored();
     map.words = pieces_.take<std::uint32_t>(grid.words());

@@ -186,15 +186,31 @@ __global__ void __launch_bounds__(kClassifyThreads, 2) fill_squares(IntervalsVie
   });
 }
 
+/// A warp a row of numbers.
+__global__ void __launch_bounds__(kNumberThreads)
+    find_occupied(const std::uint32_t* numbers, std::uint32_t* occupied, int strips, int words, int shift) {
+  const int strip = static_cast<int>((blockIdx.x * kNumberThreads + threadIdx.x) / 32), lane = threadIdx.x % 32;
+  if (strip >= strips) return;
+  std::uint32_t bits = 0;
+  for (int first = 0; first < words; first += 32) {
+    const int word = first + lane;
+    const bool visited =
+        word < words && numbers[static_cast<std::int64_t>(strip) * words + word] != MapSquares::kSkipped;
+    if (__any_sync(kAllLanes, visited)) bits |= 1U << (first >> shift);
+  }
+  if (lane == 0) occupied[strip] = bits;
+}
+
 }  // namespace
 
-SquareGrid::SquareGrid(const MaskShape& mask, TileShape tile, int of_strip) {
+SquareGrid::SquareGrid(const MaskShape& mask, TileShape tile, MapSide side, int of_strip) {
   const TileGrid tiles(mask, tile);
   const auto lists = static_cast<std::size_t>(tiles.lists), rows = static_cast<std::size_t>(tiles.row_words()),
              columns = static_cast<std::size_t>(tiles.column_words());
-  numbers_ = lists * rows * columns;
+  squares_ = lists * rows * columns;
+  strips_ = lists * (side == MapSide::rows ? rows : columns);
   stored_ =
-      static_cast<std::uint32_t>(std::min(numbers_, static_cast<std::size_t>(of_strip) * lists * (rows + columns)));
+      static_cast<std::uint32_t>(std::min(squares_, static_cast<std::size_t>(of_strip) * lists * (rows + columns)));
   slices_ = lists * columns * static_cast<std::size_t>(slices_of(tiles.row_words()));
   note_words_ = slices_ + 1 + lists * columns * static_cast<std::size_t>(divide_up(tiles.row_words(), 32));
 }
@@ -207,9 +223,9 @@ void make_square_map(const std::int32_t* const (&intervals)[4], const MaskShape&
                            static_cast<int>(mask.heads),
                            static_cast<int>(mask.rows),
                            static_cast<int>(mask.columns)};
-  const SquareGrid grid(mask, tile, 0);
-  if (grid.numbers() > INT32_MAX)
-    throw Error(Status::unsupported, "plan: a map has " + std::to_string(grid.numbers()) +
+  const SquareGrid grid(mask, tile, map.side, 0);
+  if (grid.squares() > INT32_MAX)
+    throw Error(Status::unsupported, "plan: a map has " + std::to_string(grid.squares()) +
                                          " squares of 32 x 32 tiles; expected less than 2^31: split the batch");
   const auto slices = static_cast<unsigned>(grid.slices());
   Job job{Tiling(mask, tile), map, map.side == MapSide::rows};
@@ -221,6 +237,11 @@ void make_square_map(const std::int32_t* const (&intervals)[4], const MaskShape&
   check(cudaGetLastError(), "plan: find_squares");
   number_squares<<<slices, kNumberThreads, 0, stream>>>(job);
   check(cudaGetLastError(), "plan: number_squares");
+  const auto strips = static_cast<int>(grid.strips());
+  const int words = job.by_rows ? job.tiling.column_words : job.tiling.row_words;
+  find_occupied<<<static_cast<unsigned>(divide_up(strips, kNumberThreads / 32)), kNumberThreads, 0, stream>>>(
+      map.numbers, map.numbers + grid.squares(), strips, words, MapSquares::occupied_shift(words));
+  check(cudaGetLastError(), "plan: find_occupied");
   if (map.stored == 0) return;
   fill_squares<<<map.stored, kClassifyThreads, 0, stream>>>(view, job);
   check(cudaGetLastError(), "plan: fill_squares");

@@ -14,6 +14,9 @@
 /// inner tiles and that of its full ones. There is room for so many; those that find none count as partial throughout,
 /// which is right, since a partial tile's scores are looked at one by one, and only slower. (Outer tiles are row tiles
 /// in a map by rows, and column tiles in one by columns.)
+///
+/// Behind the numbers, 32 bits for each list and 32 outer tiles say where there are visited tiles: bit i for words
+/// [i << shift, (i + 1) << shift).
 namespace flashmask::cuda {
 
 /// How words of a map in squares are found (common/tile_walk.cuh).
@@ -23,6 +26,12 @@ struct MapSquares {
   /// The words of the skipped one are never read.
   enum Shared : std::uint32_t { kSkipped, kPartial, kPartialAtEnd, kFull, kFullAtEnd, kShared };
 
+  /// Of the bits behind the numbers; each is for whole looks of a warp at 32 words.
+  static int occupied_shift(int words) {
+    int shift = 5;
+    while ((words - 1) >> shift >= 32) ++shift;
+    return shift;
+  }
   /// Of a square, an outer tile and a kind of tiles: partial (0) or full (1).
   __host__ __device__ static std::uint32_t place(std::uint32_t square, std::uint32_t outer_tile, std::uint32_t kind) {
     return square * kWords + outer_tile % kTiles * 2 + kind;
@@ -33,9 +42,13 @@ struct MapSquares {
 class SquareGrid {
  public:
   /// `of_strip`: how many squares have words, for each 32 row tiles and for each 32 column tiles of a list.
-  SquareGrid(const MaskShape& mask, TileShape tile, int of_strip);
+  SquareGrid(const MaskShape& mask, TileShape tile, MapSide side, int of_strip);
 
-  std::size_t numbers() const { return numbers_; }
+  std::size_t squares() const { return squares_; }
+  /// Of all lists, with 32 outer tiles each.
+  std::size_t strips() const { return strips_; }
+  /// With the bits behind them.
+  std::size_t numbers() const { return squares_ + strips_; }
   /// Squares that have room.
   std::uint32_t stored() const { return stored_; }
   std::size_t words() const { return (std::size_t{stored_} + MapSquares::kShared) * MapSquares::kWords; }
@@ -45,7 +58,7 @@ class SquareGrid {
   std::size_t note_words() const { return note_words_; }
 
  private:
-  std::size_t numbers_, slices_, note_words_;
+  std::size_t squares_, strips_, slices_, note_words_;
   std::uint32_t stored_;
 };
 
