@@ -36,8 +36,9 @@ __device__ __forceinline__ void add_sink(float sink_log2, float& factor, float& 
     return;
   }
   const float ratio = exp2_approximate(-fabsf(sink_log2 - lse_log2));  // of the smaller to the larger
-  factor *= (sink_log2 > lse_log2 ? ratio : 1) / (1 + ratio);
-  lse_log2 = fmaxf(sink_log2, lse_log2) + log2f(1 + ratio);
+  // Of numbers from 1 to 2, which the short instructions get right to 2^−22.
+  factor *= __fdividef(sink_log2 > lse_log2 ? ratio : 1, 1 + ratio);
+  lse_log2 = fmaxf(sink_log2, lse_log2) + __log2f(1 + ratio);
 }
 
 }  // namespace flashmask::cuda
