@@ -248,15 +248,17 @@ TEST_P(CudaBackward, VisitingEveryTileGivesTheSameBits) {
 
 TEST_P(CudaBackward, ReadsMapsInSquares) {
   if (GetParam().predicate == MaskForm::bits) GTEST_SKIP() << "maps of bits are flat";
-  Problem problem = problem_for(GetParam(), 5000, 9000);
-  problem.batch = problem.query_heads = problem.kv_heads = 1;
-  Call one(masks::sliding_window(5000, 9000, 3000), problem, 12, true);
-  one.run(options());
-  const auto flat = repeatable(one.tensors);
-  one.run(options(), check::kSquares);
-  EXPECT_EQ(repeatable(one.tensors), flat);
-  one.run(options(Visit::all), check::kSquares);
-  EXPECT_EQ(repeatable(one.tensors), flat);
+  for (const corpus::Size& size : {corpus::Size{5000, 9000}, {140000, 300}}) {
+    Problem problem = problem_for(GetParam(), size.rows, size.columns);
+    problem.batch = problem.query_heads = problem.kv_heads = 1;
+    Call one(masks::sliding_window(size.rows, size.columns, 3000), problem, 12, true);
+    one.run(options());
+    const auto flat = repeatable(one.tensors);
+    one.run(options(), check::kSquares);
+    EXPECT_EQ(repeatable(one.tensors), flat) << size.rows << " rows";
+    one.run(options(Visit::all), check::kSquares);
+    EXPECT_EQ(repeatable(one.tensors), flat) << size.rows << " rows";
+  }
 }
 
 TEST_P(CudaBackward, HoldsTheBoundWithoutRoomForSquares) {

@@ -128,16 +128,18 @@ TEST_P(CudaForward, VisitingEveryTileGivesTheSameBits) {
 
 TEST_P(CudaForward, ReadsMapsInSquares) {
   if (GetParam().predicate == MaskForm::bits) GTEST_SKIP() << "maps of bits are flat";
-  Problem problem = problem_for(GetParam(), 9000, 13000);
-  problem.batch = problem.query_heads = problem.kv_heads = 1;
-  const Mask mask = masks::sliding_window(9000, 13000, 6000);
-  AttentionTensors tensors(problem, 5);
-  run(PlanInMemory(mask, problem, options()).plan, tensors);
-  const auto flat = bits_of(tensors);
-  run(PlanInMemory(mask, problem, options(), check::kSquares).plan, tensors);
-  EXPECT_EQ(bits_of(tensors), flat);
-  run(PlanInMemory(mask, problem, options(Visit::all), check::kSquares).plan, tensors);
-  EXPECT_EQ(bits_of(tensors), flat);
+  for (const corpus::Size& size : {corpus::Size{9000, 13000}, {200, 150000}}) {
+    Problem problem = problem_for(GetParam(), size.rows, size.columns);
+    problem.batch = problem.query_heads = problem.kv_heads = 1;
+    const Mask mask = masks::sliding_window(size.rows, size.columns, 6000);
+    AttentionTensors tensors(problem, 5);
+    run(PlanInMemory(mask, problem, options()).plan, tensors);
+    const auto flat = bits_of(tensors);
+    run(PlanInMemory(mask, problem, options(), check::kSquares).plan, tensors);
+    EXPECT_EQ(bits_of(tensors), flat) << size.columns << " columns";
+    run(PlanInMemory(mask, problem, options(Visit::all), check::kSquares).plan, tensors);
+    EXPECT_EQ(bits_of(tensors), flat) << size.columns << " columns";
+  }
 }
 
 TEST_P(CudaForward, HoldsTheBoundWithoutRoomForSquares) {

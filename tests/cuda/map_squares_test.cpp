@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <utility>
@@ -53,6 +54,17 @@ struct SquareMap {
   }
 };
 
+/// Whether the bits behind the numbers say which of them are visited.
+bool says_where(const SquareMap& map) {
+  const std::size_t strips = cuda::SquareGrid(map.mask, map.tile, map.side, 0).strips(),
+                    words = map.numbers.size() / strips - 1;
+  std::vector<std::uint32_t> bits(strips, 0);
+  for (std::size_t i = 0; i < strips * words; ++i)
+    if (map.numbers[i] != MapSquares::kSkipped)
+      bits[i / words] |= 1U << (i % words >> MapSquares::occupied_shift(static_cast<int>(words)));
+  return std::equal(bits.begin(), bits.end(), map.numbers.end() - static_cast<std::ptrdiff_t>(strips));
+}
+
 std::uint32_t set_bits(const std::vector<std::uint32_t>& words) {
   std::uint32_t count = 0;
   for (const std::uint32_t word : words) count += static_cast<std::uint32_t>(std::popcount(word));
@@ -74,6 +86,7 @@ std::vector<std::pair<std::string, Mask>> masks_of_many_squares() {
           {"ranges that jump", check::random_intervals({2, 1, 30000, 20000}, false)},
           {"ranges anywhere", check::random_intervals({1, 2, 9001, 40000}, true)},
           {"a square of one tile", masks::causal(33 * 64, 33 * 64)},
+          {"more words than bits say where", masks::sliding_window(3'000'001, 300, 1000)},
           {"3,000,001 rows", check::random_intervals({1, 1, 3'000'001, 300}, false)}};
 }
 
@@ -84,9 +97,11 @@ TEST(MapSquares, SayWhatTheHostsScheduleSays) {
       const std::string what = name + ", tiles of " + std::to_string(tile.rows) + " x " + std::to_string(tile.columns);
       const SquareMap by_row(mask.lowered().intervals(), tile, MapSide::rows, kEnough);
       EXPECT_TRUE(by_row.flat() == check::row_words_of(expected)) << what;
+      EXPECT_TRUE(says_where(by_row)) << what;
       EXPECT_EQ(by_row.visited, static_cast<std::uint32_t>(expected.counts().active())) << what;
       const SquareMap by_column(mask.lowered().intervals(), tile, MapSide::columns, kEnough);
       EXPECT_TRUE(by_column.flat() == check::column_words_of(expected)) << what;
+      EXPECT_TRUE(says_where(by_column)) << what;
     }
 }
 
