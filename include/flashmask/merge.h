@@ -22,7 +22,8 @@ struct MergeTensors {
 
 /// Attention over the keys of all parts: lse = log Σ exp(lseᵢ), o = Σ exp(lseᵢ − lse) oᵢ, in float32 and in the order
 /// of the parts, so that bits repeat. A part counts for nothing where its lse is −inf, whatever its o holds there;
-/// where all are, o = 0 and lse = −inf. On a GPU parts are read on the stream and the call returns before the work is
+/// where all are, o = 0 and lse = −inf. Sinks are given to the call of one part, any: they are in its lse, and in the
+/// merged result once. On a GPU parts are read on the stream and the call returns before the work is
 /// done; there at most 32 that do not lie evenly spaced in memory. Of `execution` the executor and the stream are
 /// looked at.
 FLASHMASK_API void merge(const MergeTensors& tensors, const Execution& execution = {});

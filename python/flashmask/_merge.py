@@ -22,7 +22,8 @@ def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, *more: Any) -> tuple[Any, Any]
     """Joins attention of the same queries over disjoint keys, as if it had been computed over all of them.
 
     Ring attention, chunked prefill and caches split keys that way: Milakov and Gimelshein 2018, section 3.1. Sums are
-    in float32 (float64 of float64) and in the order of the arguments, so that bits repeat.
+    in float32 (float64 of float64) and in the order of the arguments, so that bits repeat. Sinks are given to
+    the call of one part, any: they are in its lse, and in the result once.
 
     Args:
         o1, o2: (batch, query length, heads, value dim), or (total, heads, value dim) of varlen_attention(): torch

@@ -204,7 +204,9 @@ TEST(SinksOfMerge, AreGivenToOnePart) {
     const AttentionTensors with(p, 9, check::Sinks::of_heads), without(p, 9), merged(p, 9);
     forward(plan(half(sinks_first), p), with.forward());
     forward(plan(half(!sinks_first), p), without.forward());
-    merge({with.o.view(), with.lse.view(), without.o.view(), without.lse.view(), merged.o.view(), merged.lse.view()});
+    merge({.parts = {{with.o.view(), with.lse.view()}, {without.o.view(), without.lse.view()}},
+           .o = merged.o.view(),
+           .lse = merged.lse.view()});
     for (std::int64_t i = 0; i < whole.o.size(); ++i) ASSERT_NEAR(merged.o.at(i), whole.o.at(i), 1e-5) << i;
     for (std::int64_t i = 0; i < whole.lse.size(); ++i) ASSERT_NEAR(merged.lse.at(i), whole.lse.at(i), 1e-5) << i;
   }
