@@ -1,0 +1,104 @@
+"""What attention sinks cost on a GPU, in gpt-oss's window layers, and beside FlexAttention, which rescales by lse.
+
+131,072 tokens, 64 query heads of 64 over 8, a window of 128 keys, bfloat16. Contestants take turns, each launched ten
+times back to back; the numbers are medians of milliseconds.
+
+python bench/sinks.py
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import flashmask
+from flashmask import masks
+
+TOKENS, HEADS, KV_HEADS, DIM, WINDOW = 131072, 64, 8, 64, 128
+LAUNCHES, SECONDS = 10, 5
+WAYS = ("forward", "backward", "both")
+
+
+def once(call: Callable[[], object]) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    return begin, end
+
+
+def sustained(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    for call in calls.values():
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        events = {name: [once(call) for _ in range(LAUNCHES)] for name, call in calls.items()}
+        torch.cuda.synchronize()
+        for name, pairs in events.items():
+            found[name] += [begin.elapsed_time(end) for begin, end in pairs]
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def called(way: str, attend: Callable[[], Tensor], leaves: Sequence[Tensor], grad: Tensor) -> Callable[[], object]:
+    if way == "forward":
+        return attend
+    if way == "both":
+        return lambda: torch.autograd.grad(attend(), leaves, grad)
+    o = attend()
+    return lambda: torch.autograd.grad(o, leaves, grad, retain_graph=True)
+
+
+def rescaled_flex() -> Callable[..., Tensor]:
+    """As Transformers computes gpt-oss with it, compiled as a whole; (batch, heads, tokens, dim)."""
+    blocks = create_block_mask(
+        lambda b, h, i, j: (j <= i) & (i - j < WINDOW), None, None, TOKENS, TOKENS, device="cuda", _compile=True
+    )
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+        o, lse = flex_attention(q, k, v, block_mask=blocks, enable_gqa=True, return_lse=True)
+        of_rows = sinks.view(1, -1, 1, 1).expand(*lse.shape, 1)
+        joint = torch.logsumexp(torch.cat([lse[..., None], of_rows], dim=-1), dim=-1, keepdim=True)
+        return o * torch.exp(lse[..., None] - joint).to(o.dtype)
+
+    compiled: Callable[..., Tensor] = torch.compile(attend, fullgraph=True)
+    return compiled
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    q, k, v, grad = (
+        torch.randn(1, TOKENS, heads, DIM, device="cuda", dtype=torch.bfloat16)
+        for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS)
+    )
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    mask = masks.sliding_window(TOKENS, TOKENS, WINDOW)
+    of_heads = torch.randn(HEADS, device="cuda", requires_grad=True)
+    given = {
+        "without": None,
+        "float32": of_heads,
+        "of rows": torch.randn(1, HEADS, TOKENS, device="cuda", requires_grad=True),
+    }
+    flex = rescaled_flex()
+    theirs = [*(t.detach().transpose(1, 2).contiguous().requires_grad_() for t in leaves), of_heads]
+    for way in WAYS:
+        calls = {
+            name: called(
+                way,
+                lambda sinks=sinks: flashmask.attention(q, k, v, mask, sinks=sinks),
+                [*leaves, *([] if sinks is None else [sinks])],
+                grad,
+            )
+            for name, sinks in given.items()
+        }
+        calls["FlexAttention"] = called(way, lambda: flex(*theirs), theirs, grad.transpose(1, 2).contiguous())
+        print(f"{way:9}" + "".join(f"  {name} {taken:.3f}" for name, taken in sustained(calls).items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
