@@ -230,6 +230,12 @@ void check_kernel(const KernelInfo& kernel, const Case& one, PlacedPlan& placed,
   });
 }
 
+/// A backward is checked behind its forward.
+bool takes(const PlacedPlan& placed, Direction checked, Sinks sinks) {
+  const auto has = [&](Direction direction) { return placed.plan().kernel(direction).features.has(Feature::sinks); };
+  return sinks == Sinks::none || (has(checked) && has(Direction::forward));
+}
+
 void check_case(const CheckRequest& request, const Case& one, const std::vector<KernelInfo>& kernels,
                 std::vector<KernelVerdict>& verdicts) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -241,7 +247,8 @@ void check_case(const CheckRequest& request, const Case& one, const std::vector<
     for (std::size_t i = 0; i < kernels.size(); ++i) {
       if (!tested(kernels[i])) continue;
       const std::unique_ptr<PlacedPlan> placed = plan_case(request, kernels[i], one.mask, problem);
-      if (placed) check_kernel(kernels[i], one, *placed, expected, verdicts[i]);
+      if (placed && takes(*placed, kernels[i].direction, one.sinks))
+        check_kernel(kernels[i], one, *placed, expected, verdicts[i]);
     }
   }
 }
