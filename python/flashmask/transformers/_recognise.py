@@ -66,10 +66,15 @@ def causal_documents(function: MaskFunction) -> tuple[bool, Tensor | None]:
     name, held = _parts(function)
     if name == _CAUSAL:
         return True, None
-    parts = dict(_parts(each) for each in held["mask_functions"]) if name == _ALL_OF else {}
-    if set(parts) != {_PACKED, _REMAPPED} or _parts(parts[_REMAPPED]["mask_function"])[0] != _CAUSAL:
+    parts = [_parts(each) for each in held["mask_functions"]] if name == _ALL_OF else []
+    documents = [held["packed_sequence_mask"] for name, held in parts if name == _PACKED]
+    # Later versions of Transformers ask about positions there, earlier ones about numbers: the same for causality.
+    others = [
+        _parts(held["mask_function"])[0] if name == _REMAPPED else name for name, held in parts if name != _PACKED
+    ]
+    if len(documents) != 1 or others != [_CAUSAL]:
         return False, None
-    return True, parts[_PACKED]["packed_sequence_mask"]
+    return True, documents[0]
 
 
 def recognise_traced(
