@@ -10,6 +10,7 @@ python bench/rollouts.py [--answers 512]
 
 import argparse
 import statistics
+from functools import partial
 
 import torch
 from torch.nn.attention.varlen import varlen_attn
@@ -86,27 +87,33 @@ def peak(call):
     return torch.cuda.max_memory_allocated() - before
 
 
+def measured(way, leaves, grad, tree):
+    """Milliseconds forward and in both directions, and the peak of both in MiB."""
+    both = partial(both_ways, way, leaves, grad, tree)
+    held = peak(both) / MIB
+    with torch.no_grad():
+        forward = milliseconds(partial(way, *leaves, tree))
+    return forward, milliseconds(both), held
+
+
+def away(one, other):
+    """The largest relative difference of o, dq, dk and dv."""
+    return max(float((a - b).float().norm() / b.float().norm()) for a, b in zip(one, other, strict=True))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--answers", type=int, nargs="*", default=[128, 256, 512, 1024], help="tokens of each answer")
-    print("| answers | tokens, copied keys | forward, ms | both directions, ms | peak MiB | away |")
+    print("| answers | tokens, copied keys | forward, ms | both directions, ms | peak, MiB |")
     for answer in parser.parse_args().answers:
         tree = Tree(answer)
         leaves, grad = inputs(tree.tokens)
-        one, other = (both_ways(way, leaves, grad, tree) for way in (on_the_tree, on_copied_paths))
-        away = max(float((a - b).float().norm() / b.float().norm()) for a, b in zip(one, other, strict=True))
-        assert away < 0.02, f"the two ways differ by {away:.3f}"
-        del one, other
-        rows = []
-        for way in (on_the_tree, on_copied_paths):
-            bytes_held = peak(lambda way=way: both_ways(way, leaves, grad, tree))
-            both = milliseconds(lambda way=way: both_ways(way, leaves, grad, tree))
-            with torch.no_grad():
-                forward = milliseconds(lambda way=way: way(*leaves, tree))
-            rows.append((forward, both, bytes_held / MIB))
-        cells = [f"{a:.2f}, {b:.2f}: {b / a:.2f}" for a, b in list(zip(*rows, strict=True))[:2]]
-        cells.append(f"{rows[0][2]:.0f}, {rows[1][2]:.0f}: {rows[0][2] / rows[1][2]:.2f}")
-        print(f"| {answer} | {tree.tokens}, {len(tree.gathered)} | {' | '.join(cells)} | {away:.3f} |")
+        ways = (on_the_tree, on_copied_paths)
+        difference = away(*(both_ways(way, leaves, grad, tree) for way in ways))
+        assert difference < 0.02, f"the two ways differ by {difference:.3f}"
+        ours, copied = (measured(way, leaves, grad, tree) for way in ways)
+        cells = " | ".join(f"{a:.2f}, {b:.2f}: {b / a:.2f}" for a, b in zip(ours, copied, strict=True))
+        print(f"| {answer} | {tree.tokens}, {len(tree.gathered)} | {cells} |")
 
 
 if __name__ == "__main__":
