@@ -29,6 +29,7 @@ def decode_attention(
     *,
     splits: int | None = None,
     scale: float | None = None,
+    sinks: Tensor | None = None,
     layout: str = "bshd",
     return_lse: bool = False,
 ) -> Any:
@@ -53,12 +54,14 @@ def decode_attention(
             masks.tree_in_order() without a prefix.
         splits: into how many parts keys are split; None: as many as keep the device busy.
         scale: factor on the scores; None: 1 / sqrt(head dim).
+        sinks: logits of the query heads that take probability and have no value, [query heads], float32 or the dtype of
+            q; the lse of a row that sees nothing is that of its sink.
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
 
     Returns:
         o (batch, rows, query heads, value dim), with `return_lse` also lse (batch, query heads, rows): what attention()
-        returns. A row that sees nothing has o = 0 and lse = -inf. Differentiable in q, k and v.
+        returns. A row that sees nothing has o = 0 and lse = -inf. Differentiable in q, k, v and sinks.
 
     Raises:
         ValueError, TypeError: an argument is not as said, or they do not fit each other.
@@ -79,10 +82,24 @@ def decode_attention(
     _check(q, k, v, splits)
     nodes = None if tree is None else draft_tree(tree, q.shape[1])
     factor = 0.0 if scale is None else check_scale("scale", scale)
-    o, lse = decode(q, k, v, lengths, nodes, splits, factor, return_lse)
+    if sinks is not None:
+        _check_sinks(sinks, q)
+    o, lse = decode(q, k, v, lengths, nodes, splits, factor, sinks, return_lse)
     if heads_first:
         o = o.transpose(1, 2)
     return (o, lse) if return_lse else o
+
+
+def _check_sinks(sinks: object, q: Tensor) -> None:
+    if not is_tensor(sinks):
+        raise TypeError(f"sinks is {described(sinks)}; expected a torch tensor")
+    given: Any = sinks
+    if given.shape != (q.shape[2],):
+        raise ValueError(f"sinks has shape {list(given.shape)}; expected [{q.shape[2]}], one for each query head")
+    if str(given.dtype) not in ("torch.float32", str(q.dtype)):
+        raise TypeError(f"sinks holds {given.dtype} values; expected torch.float32 or {q.dtype}, the dtype of q")
+    if given.device != q.device:
+        raise ValueError(f"sinks is on {given.device}; expected {q.device}, the device of q")
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> None:

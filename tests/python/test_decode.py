@@ -72,6 +72,29 @@ def test_gradients_are_those_of_the_formula():
     assert_close(found, value_and_gradients(by_formula, made[:3], *made[3:], torch.float64))
 
 
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("tree", [None, MEDUSA], ids=["causal", "a tree"])
+def test_sinks_take_probability(splits, tree):
+    q, k, v, *_ = random_inputs(2, 21, 90, 4, 2, 8, 8)
+    sinks = torch.tensor([0.5, -torch.inf, 3.0, -2.0], requires_grad=True)
+    found = flashmask.decode_attention(
+        q, k, v, torch.tensor([90, 0]), tree, sinks=sinks, splits=splits, return_lse=True
+    )
+    seen = visible(21, 90, [90, 0], tree)
+    # A key more, whose score is the sink and whose value is nothing.
+    scores = torch.einsum("bihd,bjhd->bhij", q.double(), k.double().repeat_interleave(2, 2)) * 8**-0.5
+    scores = scores.masked_fill(~seen, -torch.inf)
+    scores = torch.cat([scores, sinks.double()[None, :, None, None].expand(2, 4, 21, 1)], -1)
+    lse = torch.logsumexp(scores, -1)
+    weights = torch.exp(scores - lse[..., None]).nan_to_num(0.0)[..., :-1]
+    assert_close(found, (torch.einsum("bhij,bjhd->bihd", weights, v.double().repeat_interleave(2, 2)), lse))
+    (gradient,) = torch.autograd.grad(found[0].sum(), sinks)
+    finite = torch.tensor([True, False, True, True])
+    taken = torch.exp(sinks.double()[:, None] - lse) * found[0].sum(-1).transpose(1, 2)
+    torch.testing.assert_close(gradient.double()[finite], -taken.sum((0, 2))[finite], atol=1e-4, rtol=1e-4)
+    assert gradient[1] == 0
+
+
 def test_lengths_are_read_in_every_call():
     q, k, v, *_ = random_inputs(2, 3, 100, 4, 2, 16, 8)
     lengths = torch.tensor([50, 60], dtype=torch.int32)
@@ -184,6 +207,9 @@ Q, K = torch.zeros(2, 3, 4, 8), torch.zeros(2, 10, 2, 8)
         ({"splits": 0}, ValueError, "splits is 0; expected at least 1"),
         ({"splits": 11}, ValueError, "splits is 11; expected at most 10"),
         ({"splits": 2.0}, TypeError, r"splits is float 2\.0; expected an integer"),
+        ({"sinks": torch.zeros(3)}, ValueError, r"sinks has shape \[3\]; expected \[4\], one for each query head"),
+        ({"sinks": torch.zeros(4).double()}, TypeError, "sinks holds torch.float64 values"),
+        ({"sinks": [0.0] * 4}, TypeError, r"sinks is list \[0.0"),
         ({"layout": "hbsd"}, ValueError, "layout is 'hbsd'"),
         ({"scale": float("nan")}, ValueError, "scale is nan"),
     ],

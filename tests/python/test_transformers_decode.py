@@ -67,14 +67,15 @@ def test_other_masks_and_calls_go_another_way():
     q, k = torch.zeros(1, 4, 4, 8), torch.zeros(1, 60, 2, 8)
     vectors = torch.tensor([4, 0], dtype=torch.int32).expand(1, 1, 60, 2).contiguous()
 
-    def served(q=q, k=k, vectors=vectors, causal=False, dropout=0.0):
-        return few_rows(q, k, k, Indices(vectors, causal), dropout=dropout, scaling=None) is not None
+    def served(q=q, k=k, vectors=vectors, causal=False, dropout=0.0, **others):
+        return few_rows(q, k, k, Indices(vectors, causal), dropout=dropout, scaling=None, **others) is not None
 
     assert served()
     assert not served(causal=True)  # two vectors mean something else there
     assert not served(vectors=vectors.repeat(1, 1, 1, 2))
     assert not served(vectors=vectors.repeat(1, 2, 1, 1))
     assert not served(dropout=0.1)
+    assert not served(deterministic=True)
     assert not served(q=q.repeat(1, 5, 1, 1))
     assert not served(k=k[:, :4], vectors=vectors[:, :, :4])  # no cache
     assert few_rows(q, k, k, torch.ones(1, 1, 4, 60, dtype=torch.bool), dropout=0.0, scaling=None) is None

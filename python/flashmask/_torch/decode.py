@@ -13,7 +13,7 @@ from flashmask._arguments import lengths as token_counts
 from flashmask._draft_tree import DraftTree
 from flashmask._plans.call import Call
 from flashmask._plans.streams import capture_of, current_stream
-from flashmask._torch.merge import merge_stacked
+from flashmask._torch.merge import merge_operator, merge_stacked
 from flashmask._torch.operators import forward
 from flashmask._torch.shared import shared
 
@@ -29,17 +29,18 @@ def decode(
     tree: DraftTree | None,
     splits: int | None,
     scale: float,
+    sinks: Tensor | None,
     wants_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """o, and lse (batch, heads, rows) where it is wanted; tensors (batch, sequence, heads, head dim)."""
+    """o, and lse (batch, heads, rows) where it is wanted; tensors (batch, sequence, heads, head dim), sinks [heads]."""
     parts = parts_of(q, k, v, splits)
     if lengths is not None:
         lengths = _lengths(lengths, q, k.shape[1])
     masks = _masks(lengths, tree, q, k.shape[1], parts)
     if tree is None or tree.is_in_order:
-        return attend_in_parts(q, k, v, masks, parts, scale, wants_lse)
+        return attend_in_parts(q, k, v, masks, parts, scale, sinks, wants_lse)
     depth_first = _on_device(tree, q.device)
-    o, lse = attend_in_parts(q.index_select(1, depth_first.order), k, v, masks, parts, scale, wants_lse)
+    o, lse = attend_in_parts(q.index_select(1, depth_first.order), k, v, masks, parts, scale, sinks, wants_lse)
     position = depth_first.position
     return o.index_select(1, position), None if lse is None else lse.index_select(2, position)
 
@@ -133,15 +134,24 @@ def _best_splits(tiles: int, keys: int, workers: int) -> int:
 _known_best_splits = functools.lru_cache(maxsize=1024)(_best_splits)
 
 
-def attend_few_rows(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float) -> Tensor:
+def attend_few_rows(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, sinks: Tensor | None = None
+) -> Tensor:
     """o of a few rows under row indices [batch or 1, 1, keys, 2] that are not causal, in parts of the keys."""
     parts = parts_of(q, k, v, None)
     masks = shared(masks_of_parts, (visible,), batch=q.shape[0], parts=parts)
-    return attend_in_parts(q, k, v, masks, parts, scale, False)[0]
+    return attend_in_parts(q, k, v, masks, parts, scale, sinks, False)[0]
 
 
 def attend_in_parts(
-    q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], parts: Parts, scale: float, wants_lse: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masks: Sequence[Tensor],
+    parts: Parts,
+    scale: float,
+    sinks: Tensor | None,
+    wants_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """`masks` of masks_of_parts(): one for all requests together, or one for each."""
     if parts.together:
@@ -149,7 +159,17 @@ def attend_in_parts(
     else:
         each = [_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], mask, parts, scale) for i, mask in enumerate(masks)]
         o, lse = torch.cat([one for one, _ in each]), torch.cat([its for _, its in each])
-    return _by_head(o, lse, parts, wants_lse)
+    if sinks is None:
+        return _by_head(o, lse, parts, wants_lse)
+    by_head, lse_by_head = _by_head(o, lse, parts, True)
+    assert lse_by_head is not None
+    return _with_sinks(by_head, lse_by_head, sinks)
+
+
+def _with_sinks(o: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """Sinks are a part that has an lse and no values."""
+    lse_of_sinks = sinks.to(lse.dtype)[:, None].expand_as(lse)
+    return merge_operator((o, torch.zeros_like(o)), (lse, lse_of_sinks))
 
 
 def _by_head(o: Tensor, lse: Tensor, parts: Parts, wants_lse: bool) -> tuple[Tensor, Tensor | None]:

@@ -90,11 +90,11 @@ def flashmask_attention_forward(
     if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and s_aux is None:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    if visit == "active" and s_aux is None:
-        out = few_rows(q, k, v, mask, dropout=dropout, scaling=scaling)
-        if out is not None:
-            return out, None
     sinks = None if s_aux is None else s_aux.float()  # whichever dtypes autocast and adapters mix
+    if visit == "active":
+        few = few_rows(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks)
+        if few is not None:
+            return few, None
     attend = _attend if visit == "active" else _attend_everywhere
     return attend(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks), None
 

@@ -12,10 +12,20 @@ from flashmask.transformers._indices import Indices
 MOST_ROWS = 16
 
 
-def few_rows(q: Tensor, k: Tensor, v: Tensor, mask: Any, *, dropout: float, scaling: float | None) -> Tensor | None:
+def few_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any,
+    *,
+    dropout: float,
+    scaling: float | None,
+    deterministic: bool = False,
+    sinks: Tensor | None = None,
+) -> Tensor | None:
     """o (batch, rows, heads, value dim) where there are few rows and more keys; None where another way is better."""
-    if not q.shape[1] <= MOST_ROWS < k.shape[1] or dropout:
+    if not q.shape[1] <= MOST_ROWS < k.shape[1] or dropout or deterministic:
         return None
     if not isinstance(mask, Indices) or mask.causal or mask.vectors.shape[1] != 1 or mask.vectors.shape[3] != 2:
         return None
-    return attend_few_rows(q, k, v, mask.vectors, scaling or 0.0)
+    return attend_few_rows(q, k, v, mask.vectors, scaling or 0.0, sinks)
