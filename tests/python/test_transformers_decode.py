@@ -79,3 +79,14 @@ def test_other_masks_and_calls_go_another_way():
     assert not served(q=q.repeat(1, 5, 1, 1))
     assert not served(k=k[:, :4], vectors=vectors[:, :, :4])  # no cache
     assert few_rows(q, k, k, torch.ones(1, 1, 4, 60, dtype=torch.bool), dropout=0.0, scaling=None) is None
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_sinks_of_a_model_are_taken_along(rows, parts_made):
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, n, heads, 8, generator=generator) for n, heads in ((rows, 4), (60, 2), (60, 2)))
+    sinks = torch.tensor([1.0, -2.0, 0.5, 3.0])
+    vectors = torch.tensor([rows, 0], dtype=torch.int32).expand(1, 1, 60, 2).contiguous()
+    found = few_rows(q, k, v, Indices(vectors, False), dropout=0.0, scaling=0.4, sinks=sinks)
+    torch.testing.assert_close(found, flashmask.attention(q, k, v, scale=0.4, sinks=sinks))
+    assert parts_made[0].splits > 1
