@@ -16,6 +16,18 @@ __device__ __forceinline__ int lane_index() {
   return lane;
 }
 
+/// Where shared memory lies among that of the block, as instructions take it.
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// Bits begin … begin + count − 1 of a word, neither below 0; what would lie past bit 31 is left out.
+__device__ __forceinline__ std::uint32_t bits_from(int begin, int count) {
+  std::uint32_t bits;
+  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(begin), "r"(count));
+  return bits;
+}
+
 /// 2^x, 0 for −inf.
 __device__ __forceinline__ float exp2_approximate(float x) {
   float result;

@@ -107,9 +107,7 @@ class ColumnIntervals {
   }
 
   static __device__ __forceinline__ std::uint32_t bits_between(int begin, int end) {
-    std::uint32_t bits;
-    asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(begin), "r"(end - begin));
-    return bits;
+    return bits_from(begin, end - begin);
   }
 
   const MaskView& mask_;

@@ -4,12 +4,10 @@
 
 #include <cstdint>
 
+#include "cuda/common/arithmetic.cuh"
+
 /// The instructions of sm_90 that C++ has no name for: one short function each, tested one by one in tests/cuda.
 namespace flashmask::cuda::sm90 {
-
-__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // Barriers in shared memory that count arrivals and bytes. A wait names the parity of the phase it waits for.
 

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "cuda/common/arithmetic.cuh"
+
+/// The instructions of sm_80 that C++ has no name for: one short function each, tested one by one in tests/cuda. The
+/// emulator (tests/emulator) has the same functions for a CPU, so kernels name no instruction themselves.
+///
+/// Fragments of a warp, lane l = 4 g + q:
+///   a          16 × 16: word 0 has row g, columns 2 q and 2 q + 1; word 1 row g + 8; words 2 and 3 the same 8 columns
+///   on b          16 × 8:  word 0 has column g, rows 2 q and 2 q + 1; word 1 the same 8 rows on d          16 × 8:
+///   numbers 0 and 1 are row g, columns 2 q and 2 q + 1; 2 and 3 row g + 8
+namespace flashmask::cuda::sm80 {
+
+/// The block's shared memory.
+template <class Memory>
+__device__ __forceinline__ Memory& shared_memory() {
+  extern __shared__ uint4 memory_of_block[];
+  return *reinterpret_cast<Memory*>(memory_of_block);
+}
+
+/// d += a b, sums in float32.
+template <class T>
+__device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                         std::uint32_t b1);
+
+template <>
+__device__ __forceinline__ void multiply<__nv_bfloat16>(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                                        std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ __forceinline__ void multiply<__half>(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                                 std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Four 8 × 8 matrices of 16-bit numbers. `address`: where row l % 8 of matrix l / 8 begins, a multiple of 16. Of each,
+/// lane 4 g + q receives row g, columns 2 q and 2 q + 1.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&words)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// The same, each transposed: lane 4 g + q receives column g, rows 2 q and 2 q + 1.
+__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&words)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Copies from global to shared memory that a thread asks for and waits for later, in groups. Others see what they
+// brought behind a barrier that follows the wait.
+
+/// 16 bytes, aligned to 16; zeros where `exists` is false, when the source is not read.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+
+/// 4 bytes, aligned to 4.
+__device__ __forceinline__ void copy_4(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+/// Ends a group, which may be empty.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Waits until all of the thread's groups but the last kPending are there.
+template <int kPending>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Adds to a number in global memory. Additions of several threads have no fixed order.
+__device__ __forceinline__ void add_to_global(float* address, float x) {
+  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(address), "f"(x) : "memory");
+}
+
+/// Adds to four, aligned to 16 bytes: in one instruction from sm_90 on.
+__device__ __forceinline__ void add_to_global(float* address, float a, float b, float c, float d) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+#else
+  add_to_global(address, a);
+  add_to_global(address + 1, b);
+  add_to_global(address + 2, c);
+  add_to_global(address + 3, d);
+#endif
+}
+
+}  // namespace flashmask::cuda::sm80

@@ -1,0 +1,248 @@
+#include "emulator/machine.h"
+
+#include <ucontext.h>
+
+#include <csetjmp>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <stdexcept>
+
+namespace flashmask::emulator {
+
+Index threadIdx, blockIdx, gridDim;
+
+namespace {
+
+constexpr std::size_t kStackBytes = std::size_t{128} << 10, kSharedAlignment = 128;
+
+[[noreturn]] void enter_another();
+
+struct Copy {
+  std::uint32_t to;
+  const void* from;  // nullptr: zeros
+  std::size_t bytes;
+};
+
+using Group = std::vector<Copy>;
+
+struct Lane {
+  std::jmp_buf place;
+  bool started = false, done = false;
+  const unsigned* awaited = nullptr;  // a count of meetings or barriers,
+  unsigned seen = 0;                  // and what it was when this lane arrived
+  Group open;
+  std::vector<Group> groups;
+  std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+
+  bool can_run() const { return !done && (awaited == nullptr || *awaited != seen); }
+};
+
+struct Warp {
+  std::array<void*, 32> operands;
+  const void* operation = nullptr;
+  unsigned arrived = 0, meetings = 0;
+};
+
+/// One block as it runs.
+struct Block {
+  const Launch* launch = nullptr;
+  const std::function<void()>* kernel = nullptr;
+  std::vector<std::byte> memory;
+  std::byte* shared = nullptr;
+  std::vector<Lane> lanes;
+  std::vector<Warp> warps;
+  unsigned current = 0, at_barrier = 0, barriers = 0;
+  std::mt19937 random;
+  std::string error;
+  ucontext_t main;
+};
+
+Block* block = nullptr;
+
+/// Gives up on the block. Whatever fibers held is lost.
+[[noreturn]] void fail(const std::string& why) {
+  block->error = "thread " + std::to_string(block->current) + " of block " + std::to_string(blockIdx.x) + ": " + why;
+  setcontext(&block->main);
+  std::abort();
+}
+
+void begin_lane() {
+  (*block->kernel)();
+  block->lanes[block->current].done = true;
+  enter_another();
+}
+
+/// Makes a context that begins a lane. Contexts point into themselves and cannot be copied.
+void begin(unsigned number, ucontext_t& context) {
+  block->current = number;
+  threadIdx.x = number;
+  Lane& lane = block->lanes[number];
+  lane.started = true;
+  getcontext(&context);
+  context.uc_stack.ss_sp = lane.stack.get();
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, begin_lane, 0);
+}
+
+[[noreturn]] void enter(unsigned number) {
+  if (!block->lanes[number].started) {
+    ucontext_t context;
+    begin(number, context);
+    setcontext(&context);
+  }
+  block->current = number;
+  threadIdx.x = number;
+  _longjmp(block->lanes[number].place, 1);
+}
+
+/// A lane that can run: first of the same warp, else of one drawn at random. The number of lanes where there is none.
+unsigned find_lane() {
+  const auto count = static_cast<unsigned>(block->lanes.size());
+  const unsigned first = block->current / 32 * 32;
+  for (unsigned i = 1; i <= 32; ++i)
+    if (const unsigned lane = first + (block->current + i) % 32; block->lanes[lane].can_run()) return lane;
+  const auto warps = static_cast<unsigned>(block->warps.size());
+  const unsigned offset = static_cast<unsigned>(block->random()) % warps;
+  for (unsigned i = 0; i < warps; ++i)
+    for (unsigned lane = 0; lane < 32; ++lane)
+      if (const unsigned at = (offset + i) % warps * 32 + lane; block->lanes[at].can_run()) return at;
+  return count;
+}
+
+[[noreturn]] void enter_another() {
+  const unsigned next = find_lane();
+  if (next < block->lanes.size()) enter(next);
+  for (const Lane& lane : block->lanes)
+    if (!lane.done) fail("no thread can run: some wait at a barrier or for lanes that never come");
+  setcontext(&block->main);
+  std::abort();
+}
+
+/// Until *count changes.
+[[gnu::noinline]] void await(const unsigned* count) {
+  Lane& own = block->lanes[block->current];
+  own.awaited = count;
+  own.seen = *count;
+  if (_setjmp(own.place) == 0) enter_another();
+  block->lanes[block->current].awaited = nullptr;
+}
+
+void perform(const Copy& copy) {
+  std::byte* to = block->shared + copy.to;
+  if (copy.from == nullptr) {
+    std::memset(to, 0, copy.bytes);
+  } else {
+    std::memcpy(to, copy.from, copy.bytes);
+  }
+}
+
+void check_shared(std::uint32_t address, std::size_t bytes) {
+  if (address % bytes != 0) fail("shared memory at " + std::to_string(address) + " is not aligned");
+  if (address + bytes > block->launch->shared_bytes)
+    fail("shared memory ends before " + std::to_string(address + bytes));
+}
+
+void check_readable(const void* source, std::size_t bytes) {
+  const auto* begin = static_cast<const std::byte*>(source);
+  if (reinterpret_cast<std::uintptr_t>(begin) % bytes != 0) fail("the source of a copy is not aligned");
+  for (const auto& range : block->launch->readable)
+    if (begin >= range[0] && begin + bytes <= range[1]) return;
+  if (!block->launch->readable.empty()) fail("a copy reads where there is nothing");
+}
+
+void run_block(const Launch& launch, const std::function<void()>& kernel, unsigned number) {
+  Block own;
+  own.launch = &launch;
+  own.kernel = &kernel;
+  own.memory.assign(launch.shared_bytes + kSharedAlignment, std::byte{0xFF});
+  own.shared = own.memory.data();
+  while (reinterpret_cast<std::uintptr_t>(own.shared) % kSharedAlignment != 0) ++own.shared;
+  own.lanes.resize(launch.threads);
+  own.warps.resize(launch.threads / 32);
+  own.random.seed(launch.seed + number);
+  block = &own;
+  blockIdx.x = number;
+  gridDim.x = launch.blocks;
+  ucontext_t first;
+  begin(static_cast<unsigned>(own.random()) % launch.threads, first);
+  swapcontext(&own.main, &first);
+  if (!own.error.empty()) throw std::runtime_error(own.error);
+}
+
+}  // namespace
+
+void run(const Launch& launch, const std::function<void()>& kernel) {
+  for (unsigned number = 0; number < launch.blocks; ++number) run_block(launch, kernel, number);
+}
+
+void await_block() {
+  if (++block->at_barrier == block->lanes.size()) {
+    block->at_barrier = 0;
+    ++block->barriers;
+  } else {
+    await(&block->barriers);
+  }
+}
+
+void* shared_memory(std::size_t bytes) {
+  if (bytes > block->launch->shared_bytes) fail("the block has less shared memory than it uses");
+  return block->shared;
+}
+
+std::uint32_t shared_address(const void* pointer) {
+  const auto distance = static_cast<const std::byte*>(pointer) - block->shared;
+  if (distance < 0 || distance > static_cast<std::ptrdiff_t>(block->launch->shared_bytes))
+    fail("an address of shared memory is asked for where there is none");
+  return static_cast<std::uint32_t>(distance);
+}
+
+void read_shared(void* to, std::uint32_t address, std::size_t bytes) {
+  check_shared(address, bytes);
+  std::memcpy(to, block->shared + address, bytes);
+}
+
+void copy(std::uint32_t to, const void* source, std::size_t bytes) {
+  check_shared(to, bytes);
+  if (source != nullptr) check_readable(source, bytes);
+  const Copies when = block->launch->copies;
+  const bool late = when == Copies::late || (when == Copies::either && block->random() % 2 == 0);
+  if (!late) return perform({to, source, bytes});
+  std::memset(block->shared + to, 0xFF, bytes);
+  block->lanes[block->current].open.push_back({to, source, bytes});
+}
+
+void commit_copies() {
+  Lane& lane = block->lanes[block->current];
+  lane.groups.push_back(std::move(lane.open));
+  lane.open.clear();
+}
+
+void await_copies(int pending) {
+  auto& groups = block->lanes[block->current].groups;
+  while (groups.size() > static_cast<std::size_t>(pending)) {
+    for (const Copy& copy : groups.front()) perform(copy);
+    groups.erase(groups.begin());
+  }
+}
+
+bool meet(void* own, const void* what, std::array<void*, 32>*& all) {
+  Warp& warp = block->warps[block->current / 32];
+  if (warp.arrived != 0 && warp.operation != what) fail("lanes of one warp meet at different instructions");
+  warp.operation = what;
+  warp.operands[block->current % 32] = own;
+  all = &warp.operands;
+  if (++warp.arrived == 32) return true;
+  await(&warp.meetings);
+  return false;
+}
+
+void release_warp() {
+  Warp& warp = block->warps[block->current / 32];
+  warp.arrived = 0;
+  ++warp.meetings;
+}
+
+}  // namespace flashmask::emulator
