@@ -38,6 +38,8 @@ struct alignas(16) float4 {
 };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
+using cudaStream_t = void*;
+
 using flashmask::emulator::blockIdx;
 using flashmask::emulator::gridDim;
 using flashmask::emulator::threadIdx;

@@ -16,6 +16,13 @@ __device__ __forceinline__ int lane_index() {
   return lane;
 }
 
+/// The thread's number in its block, likewise.
+__device__ __forceinline__ unsigned thread_index() {
+  unsigned thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 /// Where shared memory lies among that of the block, as instructions take it.
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/common/arithmetic.cuh"
 #include "cuda/common/row_arguments.h"
 #include "cuda/plan/map_squares.h"
 
@@ -116,10 +117,15 @@ struct TileList {
     walk(lane, map.visit_all ? 3 : 2, [&](int tile, int kind) { body(tile, map.visit_all || kind == 0); });
   }
 
+  /// Of a word. Kind 0: partial, 1: full, 2: skipped.
+  __device__ __forceinline__ std::uint32_t tiles_of(int kind, int word) const {
+    return kind == 0 ? masked(word) : kind == 1 ? full(word) : skipped(word);
+  }
+
  private:
   __device__ __forceinline__ std::uint32_t marked(int kind, int word) const { return words.of(map, kind, word); }
 
-  /// Kind 0: partial, 1: full, 2: skipped. One loop over the three, so that the body is compiled once.
+  /// One loop over the three, so that the body is compiled once.
   template <class Body>
   __device__ __forceinline__ void walk(int lane, int kinds, const Body& body) const {
     for (int kind = 0; kind < kinds; ++kind) {
@@ -133,9 +139,58 @@ struct TileList {
       }
     }
   }
-  __device__ __forceinline__ std::uint32_t tiles_of(int kind, int word) const {
-    return kind == 0 ? masked(word) : kind == 1 ? full(word) : skipped(word);
+};
+
+/// Where a warp is in a list that it takes tile by tile: what it seldom needs, for shared memory.
+struct TilePlace {
+  std::uint32_t some;  // of the 32 words from `first` on: those with tiles that have not been taken
+  int first, kind;     // kind: as in TileList::tiles_of()
+};
+
+/// Takes the tiles of a list one by one, in the order of TileList, in few registers.
+class TileCursor {
+ public:
+  /// `place` is the warp's own.
+  __device__ __forceinline__ void begin(TilePlace& place) {
+    word_ = 0;
+    if (lane_index() == 0) place = {0, -32, 0};
+    __syncwarp();
   }
+
+  /// The next tile, −1 behind the last. list(): the TileList.
+  template <class List>
+  __device__ __forceinline__ int next(TilePlace& place, const List& list) {
+    if (word_ == 0 && !find_word(place, list())) return -1;
+    const int tile = first_ + __ffs(word_) - 1;
+    word_ &= word_ - 1;
+    return tile;
+  }
+
+ private:
+  template <class List>
+  __device__ __forceinline__ bool find_word(TilePlace& place, const List& list) {
+    std::uint32_t some = place.some;
+    int first = place.first, kind = place.kind;
+    const int lane = lane_index(), kinds = list.map.visit_all ? 3 : 2;
+    while (some == 0) {
+      first += 32;
+      if (first >= list.map.words) {
+        if (++kind >= kinds) return false;
+        first = 0;
+      }
+      some = __ballot_sync(~0U, first + lane < list.map.words && list.tiles_of(kind, first + lane) != 0);
+    }
+    const int word = first + __ffs(some) - 1;
+    word_ = list.tiles_of(kind, word);
+    first_ = 32 * word;
+    __syncwarp();
+    if (lane == 0) place = {some & (some - 1), first, kind};
+    __syncwarp();
+    return true;
+  }
+
+  std::uint32_t word_;  // tiles of this word that have not been taken
+  int first_;           // its first tile
 };
 
 }  // namespace flashmask::cuda

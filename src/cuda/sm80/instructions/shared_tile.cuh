@@ -5,16 +5,10 @@
 #include <cstdint>
 
 #include "cuda/sm80/instructions/mma.h"
+#include "cuda/sm80/instructions/tensor_rows.h"
 
 /// Tiles of 16-bit numbers in shared memory, as products read them.
 namespace flashmask::cuda::sm80 {
-
-/// Rows of one head in global memory.
-struct Rows {
-  const void* first;
-  std::int64_t stride;  // in elements
-  int rows, dim;        // how many there are of either
-};
 
 /// kRows × kDim, in panels of 16 columns. A panel's row is 32 bytes, two chunks of 16, which trade places in rows
 /// 4 … 7 of every eight: eight rows of a column of chunks lie on all banks. An address of a lane is found once; steps
@@ -66,9 +60,9 @@ struct SharedTile {
     constexpr int kAcross = kPanels % 8 == 0 ? 8 : kPanels % 4 == 0 ? 4 : kPanels % 2 == 0 ? 2 : 1;
     constexpr int kDown = kThreads / 8 / kAcross * 4;  // rows at once
     static_assert(kDown % 8 == 0 && kRows % kDown == 0);
-    const int row = thread / (8 * kAcross) * 4 + thread % 8 / 2, panel = thread / 8 % kAcross, half = thread % 2;
+    const int row = static_cast<int>(thread / (8 * kAcross) * 4 + thread % 8 / 2), panel = thread / 8 % kAcross, half = thread % 2;
     const int column = panel * 16 + half * 8;
-    const auto* source = static_cast<const std::uint16_t*>(from.first) + (first + row) * from.stride + column;
+    const auto* source = from.first + (first + row) * from.stride + column;
     const std::uint32_t to = tile + step(0, panel) + chunk(row, half);
     const int rows_left = from.rows - first - row;
 #pragma unroll

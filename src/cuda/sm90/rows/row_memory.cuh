@@ -4,7 +4,7 @@
 
 #include "cuda/common/partial_tile.cuh"
 #include "cuda/common/row_arguments.h"
-#include "cuda/common/sections.h"
+#include "cuda/common/row_tile.cuh"
 #include "cuda/common/tile_walk.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
@@ -19,27 +19,6 @@ constexpr int kWorkSlots = 2;
 constexpr int kManyTiles = 8, kTilesAhead = 4;
 // A row tile of so few tiles on average finds its keys in the L2 cache in whatever order heads are taken.
 constexpr int kFewTiles = 4;
-
-/// The row tile that an item stands for: in the order of Sections, but the last rows first, because with causal masks
-/// they take longest.
-struct RowTile {
-  int batch, head, row_tile;
-
-  RowTile() = default;
-  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments, int most_heads) {
-    const Sections sections{arguments.batch * arguments.query_heads, most_heads, arguments.map.outer_tiles};
-    const SectionTile tile = sections.tile(item);
-    row_tile = sections.tiles - 1 - tile.tile;
-    batch = tile.head / arguments.query_heads;
-    head = tile.head % arguments.query_heads;
-  }
-  static __device__ __forceinline__ RowTile none() {
-    RowTile tile;
-    tile.batch = -1;
-    tile.head = tile.row_tile = 0;
-    return tile;
-  }
-};
 
 /// What the copy engine reads and, as `result`, stores. The forward has no grad_o, the gradient of q no `result`.
 struct RowTensors {

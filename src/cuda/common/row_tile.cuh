@@ -1,0 +1,29 @@
+#pragma once
+
+#include "cuda/common/row_arguments.h"
+#include "cuda/common/sections.h"
+
+namespace flashmask::cuda {
+
+/// The row tile that an item stands for: in the order of Sections, but the last rows first, because with causal masks
+/// they take longest.
+struct RowTile {
+  int batch, head, row_tile;
+
+  RowTile() = default;
+  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments, int most_heads) {
+    const Sections sections{arguments.batch * arguments.query_heads, most_heads, arguments.map.outer_tiles};
+    const SectionTile tile = sections.tile(item);
+    row_tile = sections.tiles - 1 - tile.tile;
+    batch = tile.head / arguments.query_heads;
+    head = tile.head % arguments.query_heads;
+  }
+  static __device__ __forceinline__ RowTile none() {
+    RowTile tile;
+    tile.batch = -1;
+    tile.head = tile.row_tile = 0;
+    return tile;
+  }
+};
+
+}  // namespace flashmask::cuda

@@ -1,0 +1,395 @@
+#pragma once
+
+#include "cuda/common/scores.cuh"
+#include "cuda/common/store_rows.cuh"
+#include "cuda/sm80/forward/forward_shape.cuh"
+#include "cuda/sm80/instructions/copy_mask.cuh"
+
+namespace flashmask::cuda::sm80 {
+
+constexpr float kRescaleThreshold = 8;  // by which power of two the running maximum may lag behind
+
+/// What a warp of the forward does: it keeps 16 or 32 rows of a row tile, and K and V of the tiles that the row tile
+/// visits pass through a ring that all warps fill, K V K V …. A step waits for one of them, meets the other warps at a
+/// barrier, asks for what comes kSlots − 1 steps later, and multiplies.
+template <class Shape>
+class ForwardWarp {
+  using T = typename Shape::Element;
+  using QueryTile = typename Shape::QueryTile;
+  using KeyTile = typename Shape::KeyTile;
+  using ValueTile = typename Shape::ValueTile;
+  using Words = FragmentWords<Shape::kUnits, Shape::kColumns>;
+  using Memory = ForwardMemory<Shape>;
+  static constexpr int kUnits = Shape::kUnits, kEights = Shape::kColumns / 8, kSteps = Shape::kColumns / 16,
+                       kPanels = Shape::kHeadDim / 16, kOutputs = Shape::kValueDim / 8;
+  static constexpr bool kHoldsQueries = Shape::kQueries != Queries::shared;
+  static constexpr std::uint32_t kRingBytes = Shape::kSlots * Shape::kSlotBytes;
+
+  using Scores = float[kUnits][kEights][4];
+  using Outputs = float[kUnits][kOutputs][4];
+  using Packed = std::uint32_t[kUnits][kSteps][4];
+
+ public:
+  __device__ __forceinline__ ForwardWarp(Memory& shared, const ForwardArguments& arguments)
+      : shared_(shared), arguments_(arguments) {}
+
+  __device__ __forceinline__ void run(int item) {
+    const int masked_tiles = begin_rows(item);
+    Outputs o;
+    clear(o);
+    if (masked_tiles + shared_.full_tiles > 0) attend(o, masked_tiles);
+    finish_rows(o);
+  }
+
+ private:
+  /// Publishes what the row tile is, and returns how many masked tiles it visits.
+  __device__ __forceinline__ int begin_rows(int item) {
+    const RowTile tile(item, arguments_, arguments_.section_heads);
+    const TileList<> list(arguments_.map, tile.batch, tile.head, tile.row_tile);
+    const VisitedTiles count = list.count(lane_index());
+    if (thread_index() == 0) {
+      const int kv_head = tile.head / arguments_.head_ratio;
+      shared_.tile = tile;
+      shared_.list = list.list;
+      shared_.full_tiles = count.full;
+      shared_.keys = arguments_.k.of(tile.batch, kv_head);
+      shared_.values = arguments_.v.of(tile.batch, kv_head);
+    }
+    cursor_.begin(shared_.places[warp()]);
+    __syncthreads();
+    return count.masked;
+  }
+
+  __device__ __forceinline__ void clear(Outputs& o) {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+#pragma unroll
+      for (int i = 0; i < 4 * kOutputs; ++i) o[unit][i / 4][i % 4] = 0;
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        maximum_[unit][row] = -INFINITY;
+        sum_[unit][row] = 0;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void attend(Outputs& o, int masked_tiles) {
+    read_ = 0;
+    parity_ = 0;
+    copy_queries();
+    if constexpr (Shape::kQueries == Queries::staged) {
+      commit_copies();
+      await_copies<0>();
+      __syncthreads();
+      load_queries();
+      __syncthreads();
+    }
+    begin_ring(masked_tiles);
+    if constexpr (Shape::kQueries == Queries::registers) {
+      await_copies<Shape::kSlots - 2>();
+      __syncthreads();
+      load_queries();
+    }
+#pragma unroll 1
+    for (int left = masked_tiles; left > 0; --left) visit<true>(o, left);
+#pragma unroll 1
+    for (int left = shared_.full_tiles; left > 0; --left) visit<false>(o, left);
+  }
+
+  // The ring.
+
+  __device__ __forceinline__ void begin_ring(int masked_tiles) {
+    ask_for_keys(slot(0), masked_tiles > 0, 0);
+    if constexpr (Shape::kSlots > 2) ask_for_values(slot(1));
+    if constexpr (Shape::kSlots > 3) ask_for_keys(slot(2), masked_tiles > 1, 1);
+  }
+
+  __device__ __forceinline__ std::uint32_t slot(int number) const {
+    return shared_address(shared_.ring) + number * Shape::kSlotBytes;
+  }
+
+  /// The buffer that the last step read, which all warps have left.
+  __device__ __forceinline__ std::uint32_t left_slot() const {
+    return shared_address(shared_.ring) + (read_ == 0 ? kRingBytes : read_) - Shape::kSlotBytes;
+  }
+
+  /// Steps, each with the barrier: behind it their tile is there. `left`: masked tiles from the current one on.
+  __device__ __forceinline__ std::uint32_t begin_keys(int left) {
+    await_copies<Shape::kSlots - 2>();
+    __syncthreads();
+    if constexpr (Shape::kSlots == 3) {
+      ask_for_keys(left_slot(), left > 1, parity_ ^ 1);
+    } else {
+      ask_for_values(left_slot());
+    }
+    return advance();
+  }
+  __device__ __forceinline__ std::uint32_t begin_values(int left) {
+    await_copies<Shape::kSlots - 2>();
+    __syncthreads();
+    if constexpr (Shape::kSlots == 2) ask_for_keys(left_slot(), left > 1, parity_ ^ 1);
+    if constexpr (Shape::kSlots == 3) ask_for_values(left_slot());
+    if constexpr (Shape::kSlots == 4) ask_for_keys(left_slot(), left > 2, parity_);
+    parity_ ^= 1;
+    return advance();
+  }
+
+  __device__ __forceinline__ std::uint32_t advance() {
+    const std::uint32_t read = read_;
+    read_ = read + Shape::kSlotBytes == kRingBytes ? 0 : read + Shape::kSlotBytes;
+    return shared_address(shared_.ring) + read;
+  }
+
+  /// Of the next tile, with its mask where it is masked; behind the last nothing.
+  __device__ __forceinline__ void ask_for_keys(std::uint32_t to, bool masked, int parity) {
+    asked_ = cursor_.next(shared_.places[warp()], [&] {
+      const RowTile& tile = shared_.tile;
+      return TileList<>(arguments_.map, tile.batch, tile.head, tile.row_tile);
+    });
+    if (asked_ >= 0) {
+      KeyTile::template copy<Shape::kThreads>(to, shared_.keys, asked_ * Shape::kColumns, thread_index());
+      if (masked)
+        copy_mask<Shape::kThreads>(shared_.masks[parity], arguments_.mask, shared_.list, first_row_of_tile(),
+                                   asked_ * Shape::kColumns, thread_index());
+    }
+    commit_copies();
+  }
+
+  /// Of the tile whose keys were asked for last.
+  __device__ __forceinline__ void ask_for_values(std::uint32_t to) {
+    if (asked_ >= 0)
+      ValueTile::template copy<Shape::kThreads>(to, shared_.values, asked_ * Shape::kColumns, thread_index());
+    commit_copies();
+  }
+
+  // Queries.
+
+  __device__ __forceinline__ std::uint32_t queries() const {
+    return Shape::kQueries == Queries::staged ? slot(0) : shared_address(shared_.queries);
+  }
+
+  /// In the group of the first keys.
+  __device__ __forceinline__ void copy_queries() {
+    const RowTile& tile = shared_.tile;
+    QueryTile::template copy<Shape::kThreads>(queries(), arguments_.q.of(tile.batch, tile.head), first_row_of_tile(),
+                                              thread_index());
+  }
+
+  __device__ __forceinline__ std::uint32_t own_queries() const {
+    return queries() + QueryTile::lane_rows() + QueryTile::step(1, 0) * warp_row();
+  }
+
+  __device__ __forceinline__ void load_queries() {
+    const std::uint32_t from = own_queries();
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel)
+        load_matrices(q_[unit][kHoldsQueries ? panel : 0], from + QueryTile::step(16 * unit, panel));
+  }
+
+  // A tile.
+
+  template <bool kMasked>
+  __device__ __forceinline__ void visit(Outputs& o, int left) {
+    const std::uint32_t keys = begin_keys(kMasked ? left : 0);
+    Words masked;
+    if constexpr (kMasked) {
+      find_words(masked);
+      // A warp that sees nothing of the tile only comes to the barrier.
+      if (masked.hide_all()) {
+        begin_values(left);
+        return;
+      }
+    }
+    Scores s;
+    find_scores(s, keys);
+    if constexpr (kMasked) hide(s, masked);
+    raise_maxima(s, o);
+    exponentiate(s);
+    Packed p;
+    pack_scores(p, s);
+    multiply_values(o, p, begin_values(kMasked ? left : 0));
+  }
+
+  __device__ __forceinline__ void find_words(Words& words) const {
+    const auto& mask = shared_.masks[parity_];
+    if (arguments_.mask.intervals[0] != nullptr) {
+      words_from_intervals(words, mask, first_row_of_tile() + warp_row(), 0);
+    } else {
+      words_from_cells(words, mask, warp_row(), 0);
+    }
+  }
+
+  /// s = q kᵀ
+  __device__ __forceinline__ void find_scores(Scores& s, std::uint32_t keys) {
+    const std::uint32_t rows = own_queries(), columns = keys + KeyTile::lane_columns();
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int i = 0; i < 4 * kEights; ++i) s[unit][i / 4][i % 4] = 0;
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      if constexpr (!kHoldsQueries) {
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit)
+          load_matrices(q_[unit][0], rows + QueryTile::step(16 * unit, panel));
+      }
+#pragma unroll
+      for (int pair = 0; pair < kEights / 2; ++pair) {
+        std::uint32_t k[4];
+        load_matrices(k, columns + KeyTile::step(16 * pair, panel));
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit) {
+          const auto& q = q_[unit][kHoldsQueries ? panel : 0];
+          multiply<T>(s[unit][2 * pair], q, k[0], k[1]);
+          multiply<T>(s[unit][2 * pair + 1], q, k[2], k[3]);
+        }
+      }
+    }
+  }
+
+  /// o += p v
+  __device__ __forceinline__ void multiply_values(Outputs& o, const Packed& p, std::uint32_t values) {
+    const std::uint32_t from = values + ValueTile::lane_rows();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int pair = 0; pair < kOutputs / 2; ++pair) {
+        std::uint32_t v[4];
+        load_matrices_transposed(v, from + ValueTile::step(16 * step, pair));
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit) {
+          multiply<T>(o[unit][2 * pair], p[unit][step], v[0], v[1]);
+          multiply<T>(o[unit][2 * pair + 1], p[unit][step], v[2], v[3]);
+        }
+      }
+    }
+  }
+
+  // Softmax.
+
+  /// Raises the running maxima of the warp's rows once one lags behind by more than the threshold, and rescales sums and
+  /// outputs then. A maximum that lags behind only changes rounding: numerator and denominator share it.
+  __device__ __forceinline__ void raise_maxima(const Scores& s, Outputs& o) {
+    float found[kUnits][2];
+    bool grew = false;
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float& maximum = found[unit][row];
+        maximum = largest(s[unit], row);
+        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
+        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
+        grew |= (maximum - maximum_[unit][row]) * arguments_.scale_log2 > kRescaleThreshold;
+      }
+    }
+    if (!__any_sync(~0U, grew)) return;
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      float factor[2];
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float raised = fmaxf(found[unit][row], maximum_[unit][row]);
+        const float shift = raised == -INFINITY ? 0 : raised;
+        factor[row] = exp2_approximate((maximum_[unit][row] - shift) * arguments_.scale_log2);
+        maximum_[unit][row] = raised;
+        sum_[unit][row] *= factor[row];
+      }
+#pragma unroll
+      for (int i = 0; i < 4 * kOutputs; ++i) o[unit][i / 4][i % 4] *= factor[i % 4 / 2];
+    }
+  }
+
+  /// Two chains a row: each operation of one alone would wait for the one before.
+  static __device__ __forceinline__ float largest(const float (&s)[kEights][4], int row) {
+    float chains[2] = {s[0][2 * row], s[0][2 * row + 1]};
+#pragma unroll
+    for (int eight = 1; eight < kEights; ++eight)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) chains[i] = fmaxf(chains[i], s[eight][2 * row + i]);
+    return fmaxf(chains[0], chains[1]);
+  }
+
+  __device__ __forceinline__ void exponentiate(Scores& s) {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      float shift[2], sum[2];
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+        shift[row] = maximum_[unit][row] == -INFINITY ? 0 : maximum_[unit][row] * arguments_.scale_log2;
+#pragma unroll
+      for (int i = 0; i < 4 * kEights; ++i) {
+        float& p = s[unit][i / 4][i % 4];
+        p = exp2_approximate(fmaf(p, arguments_.scale_log2, -shift[i % 4 / 2]));
+        float& of_row = sum[i % 4 / 2];
+        of_row = i == 0 || i == 2 ? p : of_row + p;
+      }
+      sum_[unit][0] += sum[0];
+      sum_[unit][1] += sum[1];
+    }
+  }
+
+  /// Accumulators of one product are, packed, the operand of the next.
+  static __device__ __forceinline__ void pack_scores(Packed& p, const Scores& s) {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int i = 0; i < 4 * kSteps; ++i) {
+        const auto& pair = s[unit][i / 2];
+        p[unit][i / 4][i % 4] = pack<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+      }
+  }
+
+  // Results.
+
+  __device__ __forceinline__ void finish_rows(Outputs& o) {
+    const RowTile tile = shared_.tile;
+    T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
+    float* lse = arguments_.lse + tile.batch * arguments_.lse_batch + tile.head * arguments_.lse_head;
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const int first = first_row_of_tile() + warp_row() + 16 * unit + lane_index() / 4;
+      float factor[2];
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float sum = sum_[unit][row];
+        sum += __shfl_xor_sync(~0U, sum, 1);
+        sum += __shfl_xor_sync(~0U, sum, 2);
+        factor[row] = sum > 0 ? 1 / sum : 0;
+        if (lane_index() % 4 == 0 && first + 8 * row < arguments_.query_length)
+          lse[first + 8 * row] = lse_of(maximum_[unit][row], sum);
+      }
+      store_rows(reinterpret_cast<float(&)[4 * kOutputs]>(o[unit]), factor, out, arguments_.o_row, first,
+                 arguments_.query_length, arguments_.value_dim);
+    }
+  }
+
+  __device__ __forceinline__ float lse_of(float maximum, float sum) const {
+    constexpr float kLn2 = 0.693147180559945F;
+    return sum > 0 ? (maximum * arguments_.scale_log2 + log2f(sum)) * kLn2 : -INFINITY;
+  }
+
+  static __device__ __forceinline__ unsigned warp() { return thread_index() / 32; }
+  /// The warp's first row of the tile.
+  static __device__ __forceinline__ int warp_row() { return static_cast<int>(warp()) * Shape::kWarpRows; }
+  __device__ __forceinline__ int first_row_of_tile() const { return shared_.tile.row_tile * Shape::kRows; }
+
+  Memory& shared_;
+  const ForwardArguments& arguments_;
+  TileCursor cursor_;
+  int asked_;           // the tile whose keys were asked for last, −1: none was left
+  std::uint32_t read_;  // the buffer that the next step reads, from the ring's first
+  int parity_;          // of the current tile: which of the masks is its
+  std::uint32_t q_[kUnits][kHoldsQueries ? kPanels : 1][4];
+  float maximum_[kUnits][2], sum_[kUnits][2];
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    forward_kernel(const __grid_constant__ ForwardArguments arguments) {
+  ForwardWarp<Shape>(shared_memory<ForwardMemory<Shape>>(), arguments).run(static_cast<int>(blockIdx.x));
+}
+
+}  // namespace flashmask::cuda::sm80

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "cuda/common/fragment_words.cuh"
+#include "cuda/common/row_tile.cuh"
+#include "cuda/common/tile_walk.cuh"
+#include "cuda/sm80/forward/forward_arguments.h"
+#include "cuda/sm80/instructions/shared_tile.cuh"
+
+namespace flashmask::cuda::sm80 {
+
+/// Where Q of a row tile is while keys pass by. shared: in a buffer of its own. registers: read from such a buffer
+/// once. staged: the same from the ring, which it leaves before keys come, where there is no room for a buffer.
+enum class Queries { shared, registers, staged };
+
+/// Tiles of 128 rows × 64 columns. kUnits: of 16 rows a warp; kSlots: buffers of the ring of K and V.
+template <class T, int kHeadDim_, int kValueDim_, int kUnits_, Queries kQueries_, int kSlots_>
+struct ForwardShape {
+  using Element = T;
+  static constexpr int kHeadDim = kHeadDim_, kValueDim = kValueDim_, kUnits = kUnits_, kSlots = kSlots_;
+  static constexpr int kRows = 128, kColumns = 64, kWarpRows = 16 * kUnits, kWarps = kRows / kWarpRows,
+                       kThreads = 32 * kWarps, kBlocks = kUnits == 2 ? 2 : 1;  // on a multiprocessor
+  static constexpr Queries kQueries = kQueries_;
+  using QueryTile = SharedTile<kRows, kHeadDim>;
+  using KeyTile = SharedTile<kColumns, kHeadDim>;
+  using ValueTile = SharedTile<kColumns, kValueDim>;
+  static constexpr int kQueryBytes = kQueries == Queries::staged ? 0 : QueryTile::kBytes;
+  static constexpr int kSlotBytes = KeyTile::kBytes > ValueTile::kBytes ? KeyTile::kBytes : ValueTile::kBytes;
+  static_assert(kSlots >= 2 && kSlots <= 4);
+  static_assert(kQueries != Queries::staged || QueryTile::kBytes <= kSlots * kSlotBytes);
+};
+
+template <class Shape>
+struct ForwardMemory {
+  alignas(128) std::uint8_t ring[Shape::kSlots * Shape::kSlotBytes];
+  alignas(128) std::uint8_t queries[Shape::kQueryBytes + 16];
+  SharedMask<Shape::kRows, Shape::kColumns> masks[2];
+  TilePlace places[Shape::kWarps];
+  RowTile tile;
+  int list;        // of the mask
+  int full_tiles;  // that are visited, behind the masked ones
+  Rows keys, values;
+};
+
+}  // namespace flashmask::cuda::sm80
