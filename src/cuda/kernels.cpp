@@ -1,3 +1,4 @@
+#include "cuda/sm80/kernels.h"
 #include "cuda/sm90/kernels.h"
 
 #include <iterator>

@@ -115,19 +115,64 @@ void expect_right_over_masks() {
   run("causal", causal(odd.columns, odd.rows), {odd.columns, odd.rows});
   run("window", sliding_window(odd.rows, odd.columns, 40), odd);
   run("documents", causal_document(std::vector<std::int64_t>{70, 9, 80}, 200), square);
-  run("scattered", from_predicate({1, 1, 150, 203},
-                                  [](auto, auto, auto row, auto column) {
-                                    return row < 100 && column * 7 % 11 < 5 && (row * column + row) % 5 < 2;
-                                  }),
+  run("scattered",
+      from_predicate({1, 1, 150, 203},
+                     [](auto, auto, auto row, auto column) {
+                       return row < 100 && column * 7 % 11 < 5 && (row * column + row) % 5 < 2;
+                     }),
       {150, 203});
 }
 
 using Large128 = ForwardShape<__nv_bfloat16, 128, 128, 2, Queries::shared, 2>;
+using Small128 = ForwardShape<__half, 128, 128, 1, Queries::registers, 3>;
+using Of64 = ForwardShape<__half, 64, 64, 2, Queries::registers, 3>;
 
-TEST(EmulatedForward, IsRightAt128) { expect_right_over_masks<Large128>(); }
+TEST(EmulatedForward, IsRightAt64) { expect_right_over_masks<Of64>(); }
 
-TEST(EmulatedForward, IsRightAt64) {
-  expect_right_over_masks<ForwardShape<__half, 64, 64, 2, Queries::registers, 3>>();
+TEST(EmulatedForward, IsRightAt96) {
+  expect_right_over_masks<ForwardShape<__nv_bfloat16, 96, 96, 2, Queries::shared, 3>>();
+  expect_right_over_masks<ForwardShape<__half, 96, 96, 1, Queries::registers, 3>>();
+}
+
+TEST(EmulatedForward, IsRightAt128) {
+  expect_right_over_masks<Large128>();
+  expect_right_over_masks<Small128>();
+}
+
+TEST(EmulatedForward, IsRightAt192) {
+  expect_right_over_masks<ForwardShape<__nv_bfloat16, 192, 128, 1, Queries::staged, 3>>();
+  expect_right_over_masks<ForwardShape<__half, 192, 192, 1, Queries::staged, 3>>();
+}
+
+TEST(EmulatedForward, IsRightAt256) {
+  expect_right_over_masks<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 3>>();
+}
+
+TEST(EmulatedForward, VisitingEveryTileGivesTheSameBits) {
+  const Problem problem = problem_for<Large128>({150, 330, 2, 2});
+  const Mask mask = masks::sliding_window(150, 330, 60);
+  AttentionTensors tensors(problem, 3);
+  for (const MaskForm form : {MaskForm::intervals, MaskForm::bits}) {
+    attend<Large128>(mask, problem, tensors, {.form = form});
+    const std::vector<double> skipping = results(tensors);
+    attend<Large128>(mask, problem, tensors, {.form = form, .visit = Visit::all});
+    EXPECT_EQ(results(tensors), skipping);
+  }
+}
+
+TEST(EmulatedForward, FindsMasksOfHeadsAndBatchEntries) {
+  const std::vector<Mask> heads = {masks::causal(90, 90), masks::sliding_window(90, 90, 5), masks::full(90, 90),
+                                   masks::causal_document(std::vector<std::int64_t>{50, 40}, 90)};
+  const Mask two[2] = {stack_heads(std::vector<Mask>{heads[0], heads[1]}),
+                       stack_heads(std::vector<Mask>{heads[2], heads[3]})};
+  expect_right<Of64>(stack_batch(two), problem_for<Of64>({90, 90, 4, 2, 2}));
+}
+
+TEST(EmulatedForward, PadsSmallerHeads) {
+  for (const int head_dim : {8, 40}) {
+    expect_right<Of64>(masks::causal(70, 90), problem_for<Of64>({70, 90}, head_dim, 56));
+    expect_right<Small128>(masks::causal(70, 90), problem_for<Small128>({70, 90}, 64 + head_dim, 104));
+  }
 }
 
 }  // namespace

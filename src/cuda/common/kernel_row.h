@@ -19,7 +19,7 @@ constexpr DType kDType = DType::bf16;
 template <>
 constexpr DType kDType<__half> = DType::f16;
 
-/// GPUs that one folder has kernels for: its name, and the one compute capability that their code runs on.
+/// GPUs that kernels are for: what their names begin with, and the compute capability that their code needs.
 struct Architecture {
   const char* name;
   ComputeCapability capability;
@@ -71,16 +71,21 @@ std::string tile_name() {
 template <class Base>
 class KernelRow : public Base {
  public:
-  explicit KernelRow(KernelInfo info) : Base(std::move(info)) {}
+  /// Of code that runs on one compute capability alone.
+  explicit KernelRow(KernelInfo info) : KernelRow(info, {info.capability, true}) {}
+  KernelRow(KernelInfo info, const DeviceNeeds& needs) : Base(std::move(info)), needs_(needs) {}
 
-  std::string refusal() const final { return capability_refusal(this->info().capability); }
+  std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(const Problem& problem) const final {
-    const std::string reason = capability_refusal(problem.device, this->info().capability);
+    const std::string reason = device_refusal(problem.device, needs_);
     return reason.empty() ? problem_refusal(problem) : reason;
   }
   double measure_peak() const final {
     throw Error(Status::unsupported, this->info().name + ": the peak of a GPU is not measured");
   }
+
+ private:
+  DeviceNeeds needs_;
 };
 
 }  // namespace flashmask::cuda

@@ -12,15 +12,14 @@ namespace {
 /// What keys and values of heads that run side by side may take of an L2 cache of 50 to 60 MB: twice as much is slower.
 constexpr std::int64_t kSectionBytes = std::int64_t{16} << 20;
 
-/// Whole groups of query heads, so that they share what they load.
-int heads_in_section(const Problem& problem) {
+}  // namespace
+
+int heads_in_section(const Problem& problem, std::int64_t section_bytes) {
   const std::int64_t bytes = std::max<std::int64_t>(problem.key_length * (problem.head_dim + problem.value_dim) * 2, 1);
-  const std::int64_t kv_heads = std::max<std::int64_t>(kSectionBytes / bytes, 1);
+  const std::int64_t kv_heads = std::max<std::int64_t>(section_bytes / bytes, 1);
   return static_cast<int>(
       std::min(kv_heads * (problem.query_heads / problem.kv_heads), problem.batch * problem.query_heads));
 }
-
-}  // namespace
 
 TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   const MaskShape& mask = PlanAccess::device(plan).mask.shape;
@@ -55,7 +54,7 @@ RowArguments row_arguments(const Plan& plan, const DeviceMap& map, int* next_ite
   arguments.query_heads = static_cast<int>(problem.query_heads);
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
-  arguments.section_heads = heads_in_section(problem);
+  arguments.section_heads = heads_in_section(problem, kSectionBytes);
   arguments.map = map_view(map, plan);
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.outer_tiles;
   arguments.mask = mask_view(PlanAccess::device(plan).mask);

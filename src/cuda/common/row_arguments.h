@@ -56,6 +56,9 @@ struct RowArguments {
   TileChoice choice;  // empty where there is one launch
 };
 
+/// How many query heads have keys and values of so many bytes: whole groups, so that they share what they load.
+int heads_in_section(const Problem& problem, std::int64_t section_bytes);
+
 /// A map of the plan's.
 TileMapView map_view(const DeviceMap& map, const Plan& plan);
 

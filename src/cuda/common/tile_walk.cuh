@@ -145,6 +145,7 @@ struct TileList {
 struct TilePlace {
   std::uint32_t some;  // of the 32 words from `first` on: those with tiles that have not been taken
   int first, kind;     // kind: as in TileList::tiles_of()
+  int first_tile;      // of the word that tiles are taken from
 };
 
 /// Takes the tiles of a list one by one, in the order of TileList, in few registers.
@@ -153,7 +154,7 @@ class TileCursor {
   /// `place` is the warp's own.
   __device__ __forceinline__ void begin(TilePlace& place) {
     word_ = 0;
-    if (lane_index() == 0) place = {0, -32, 0};
+    if (lane_index() == 0) place = {0, -32, 0, 0};
     __syncwarp();
   }
 
@@ -161,7 +162,7 @@ class TileCursor {
   template <class List>
   __device__ __forceinline__ int next(TilePlace& place, const List& list) {
     if (word_ == 0 && !find_word(place, list())) return -1;
-    const int tile = first_ + __ffs(word_) - 1;
+    const int tile = place.first_tile + __ffs(word_) - 1;
     word_ &= word_ - 1;
     return tile;
   }
@@ -182,15 +183,13 @@ class TileCursor {
     }
     const int word = first + __ffs(some) - 1;
     word_ = list.tiles_of(kind, word);
-    first_ = 32 * word;
     __syncwarp();
-    if (lane == 0) place = {some & (some - 1), first, kind};
+    if (lane == 0) place = {some & (some - 1), first, kind, 32 * word};
     __syncwarp();
     return true;
   }
 
   std::uint32_t word_;  // tiles of this word that have not been taken
-  int first_;           // its first tile
 };
 
 }  // namespace flashmask::cuda

@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -22,54 +21,97 @@ std::string to_string(ComputeCapability capability) {
   return std::to_string(capability.major) + "." + std::to_string(capability.minor);
 }
 
+std::size_t bytes(cudaDeviceAttr which, int device) { return static_cast<std::size_t>(attribute(which, device)); }
+
+DeviceFacts ask_facts(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return {static_cast<const char*>(properties.name),
+          {properties.major, properties.minor},
+          properties.multiProcessorCount,
+          bytes(cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          bytes(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+          bytes(cudaDevAttrL2CacheSize, device)};
+}
+
 /// Empty where there is no driver.
-std::vector<ComputeCapability> ask_capabilities() {
+std::vector<DeviceFacts> ask_all_facts() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
     // Clears the error, which the runtime would report to the next caller.
     cudaGetLastError();
     return {};
   }
-  std::vector<ComputeCapability> found;
-  for (int device = 0; device < count; ++device)
-    found.push_back(
-        {attribute(cudaDevAttrComputeCapabilityMajor, device), attribute(cudaDevAttrComputeCapabilityMinor, device)});
+  std::vector<DeviceFacts> found;
+  for (int device = 0; device < count; ++device) found.push_back(ask_facts(device));
   return found;
 }
 
 /// Of this machine's devices, by index. Asked for once, as devices do not change while a process runs, and every plan
 /// looks at many rows of the kernel table.
-const std::vector<ComputeCapability>& capabilities() {
-  static const std::vector<ComputeCapability> found = ask_capabilities();
+const std::vector<DeviceFacts>& all_facts() {
+  static const std::vector<DeviceFacts> found = ask_all_facts();
   return found;
 }
 
-bool exists(Device device) { return device.index >= 0 && device.index < std::ssize(capabilities()); }
+bool exists(Device device) { return device.index >= 0 && device.index < std::ssize(all_facts()); }
+
+void check_exists(Device device) {
+  if (!exists(device))
+    throw Error(Status::invalid_argument, "the device is " + to_string(device) + "; this machine has " +
+                                              std::to_string(all_facts().size()) + " CUDA devices");
+}
+
+std::string kilobytes(std::size_t bytes) { return std::to_string((bytes + 1023) / 1024) + " KB"; }
+
+/// What the driver takes of a multiprocessor's shared memory for each block.
+constexpr std::size_t kReservedBytes = 1024;
 
 }  // namespace
 
 CurrentDevice::CurrentDevice(Device device) {
-  if (!exists(device))
-    throw Error(Status::invalid_argument, "the device is " + to_string(device) + "; this machine has " +
-                                              std::to_string(capabilities().size()) + " CUDA devices");
+  check_exists(device);
   check(cudaGetDevice(&before_), "cudaGetDevice");
   check(cudaSetDevice(device.index), "cudaSetDevice");
 }
 
 CurrentDevice::~CurrentDevice() { cudaSetDevice(before_); }
 
-std::string capability_refusal(ComputeCapability asked) {
-  const std::vector<ComputeCapability>& devices = capabilities();
-  if (devices.empty()) return "this machine has no CUDA device, or no driver for it";
-  if (std::ranges::find(devices, asked) != devices.end()) return "";
-  return "no CUDA device of this machine has compute capability " + to_string(asked);
+const DeviceFacts& device_facts(Device device) {
+  check_exists(device);
+  return all_facts()[static_cast<std::size_t>(device.index)];
 }
 
-std::string capability_refusal(Device device, ComputeCapability asked) {
-  if (!exists(device)) return "";
-  const ComputeCapability own = capabilities()[static_cast<std::size_t>(device.index)];
-  return own == asked ? ""
-                      : to_string(device) + " has compute capability " + to_string(own) + ", not " + to_string(asked);
+std::string device_refusal(const DeviceNeeds& needs) {
+  const std::vector<DeviceFacts>& devices = all_facts();
+  if (devices.empty()) return "this machine has no CUDA device, or no driver for it";
+  std::string first;
+  for (int index = 0; index < std::ssize(devices); ++index) {
+    const std::string reason = device_refusal(Device{DeviceType::cuda, index}, needs);
+    if (reason.empty()) return "";
+    if (first.empty()) first = reason;
+  }
+  return first;
+}
+
+std::string device_refusal(Device device, const DeviceNeeds& needs) {
+  return exists(device) ? device_refusal(to_string(device), device_facts(device), needs) : "";
+}
+
+std::string device_refusal(const std::string& device, const DeviceFacts& facts, const DeviceNeeds& needs) {
+  const std::string named = device + " (" + facts.name + ")";
+  const bool runs = needs.exactly ? facts.capability == needs.capability : facts.capability >= needs.capability;
+  if (!runs)
+    return named + " has compute capability " + to_string(facts.capability) + "; it needs " +
+           to_string(needs.capability) + (needs.exactly ? "" : " or later");
+  if (needs.shared_bytes > facts.block_shared_bytes)
+    return "a block takes " + kilobytes(needs.shared_bytes) + " of shared memory; " + named + " has " +
+           kilobytes(facts.block_shared_bytes);
+  const std::size_t all = (needs.shared_bytes + kReservedBytes) * static_cast<std::size_t>(needs.blocks);
+  if (needs.shared_bytes != 0 && all > facts.shared_bytes)
+    return std::to_string(needs.blocks) + " blocks take " + kilobytes(all) + " of shared memory; a multiprocessor of " +
+           named + " has " + kilobytes(facts.shared_bytes);
+  return "";
 }
 
 int multiprocessors() {

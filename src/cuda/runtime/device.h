@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "flashmask/kernels.h"
@@ -20,10 +21,36 @@ class CurrentDevice {
   int before_ = 0;
 };
 
-/// Why no device of this machine runs code of a compute capability, such as 9.0; empty when one does.
-std::string capability_refusal(ComputeCapability asked);
+/// What kernels ask of a device.
+struct DeviceFacts {
+  std::string name;
+  ComputeCapability capability;
+  int multiprocessors;
+  std::size_t block_shared_bytes;  ///< shared memory that a block may have,
+  std::size_t shared_bytes;        ///< and a multiprocessor has
+  std::size_t cache_bytes;         ///< of the L2 cache
+};
+
+/// Throws Status::invalid_argument where the machine has no device of that index.
+const DeviceFacts& device_facts(Device device);
+
+/// What code needs to run.
+struct DeviceNeeds {
+  ComputeCapability capability;
+  bool exactly;                  ///< runs on no later one
+  std::size_t shared_bytes = 0;  ///< that a block takes, of dynamic shared memory,
+  int blocks = 1;                ///< and how many are to fit a multiprocessor
+};
+
+constexpr DeviceNeeds exactly(int major, int minor) { return {{major, minor}, true}; }
+constexpr DeviceNeeds at_least(int major, int minor) { return {{major, minor}, false}; }
+
+/// Why no device of this machine has what code needs; empty when one does.
+std::string device_refusal(const DeviceNeeds& needs);
 /// The same of one device; empty also where there is none of its index, which CurrentDevice refuses.
-std::string capability_refusal(Device device, ComputeCapability asked);
+std::string device_refusal(Device device, const DeviceNeeds& needs);
+/// The same from its facts, and what to call it.
+std::string device_refusal(const std::string& device, const DeviceFacts& facts, const DeviceNeeds& needs);
 
 /// How many the current device has.
 int multiprocessors();

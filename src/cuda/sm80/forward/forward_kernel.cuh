@@ -75,7 +75,6 @@ class ForwardWarp {
 
   __device__ __forceinline__ void attend(Outputs& o, int masked_tiles) {
     read_ = 0;
-    parity_ = 0;
     copy_queries();
     if constexpr (Shape::kQueries == Queries::staged) {
       commit_copies();
@@ -99,9 +98,9 @@ class ForwardWarp {
   // The ring.
 
   __device__ __forceinline__ void begin_ring(int masked_tiles) {
-    ask_for_keys(slot(0), masked_tiles > 0, 0);
+    ask_for_keys(slot(0), masked_tiles);
     if constexpr (Shape::kSlots > 2) ask_for_values(slot(1));
-    if constexpr (Shape::kSlots > 3) ask_for_keys(slot(2), masked_tiles > 1, 1);
+    if constexpr (Shape::kSlots > 3) ask_for_keys(slot(2), masked_tiles - 1);
   }
 
   __device__ __forceinline__ std::uint32_t slot(int number) const {
@@ -118,7 +117,7 @@ class ForwardWarp {
     await_copies<Shape::kSlots - 2>();
     __syncthreads();
     if constexpr (Shape::kSlots == 3) {
-      ask_for_keys(left_slot(), left > 1, parity_ ^ 1);
+      ask_for_keys(left_slot(), left - 1);
     } else {
       ask_for_values(left_slot());
     }
@@ -127,10 +126,9 @@ class ForwardWarp {
   __device__ __forceinline__ std::uint32_t begin_values(int left) {
     await_copies<Shape::kSlots - 2>();
     __syncthreads();
-    if constexpr (Shape::kSlots == 2) ask_for_keys(left_slot(), left > 1, parity_ ^ 1);
+    if constexpr (Shape::kSlots == 2) ask_for_keys(left_slot(), left - 1);
     if constexpr (Shape::kSlots == 3) ask_for_values(left_slot());
-    if constexpr (Shape::kSlots == 4) ask_for_keys(left_slot(), left > 2, parity_);
-    parity_ ^= 1;
+    if constexpr (Shape::kSlots == 4) ask_for_keys(left_slot(), left - 2);
     return advance();
   }
 
@@ -140,25 +138,27 @@ class ForwardWarp {
     return shared_address(shared_.ring) + read;
   }
 
-  /// Of the next tile, with its mask where it is masked; behind the last nothing.
-  __device__ __forceinline__ void ask_for_keys(std::uint32_t to, bool masked, int parity) {
-    asked_ = cursor_.next(shared_.places[warp()], [&] {
+  /// Of the next tile, with its mask where it is masked; behind the last nothing. `left`: masked tiles from it on.
+  __device__ __forceinline__ void ask_for_keys(std::uint32_t to, int left) {
+    const int asked = cursor_.next(shared_.places[warp()], [&] {
       const RowTile& tile = shared_.tile;
       return TileList<>(arguments_.map, tile.batch, tile.head, tile.row_tile);
     });
-    if (asked_ >= 0) {
-      KeyTile::template copy<Shape::kThreads>(to, shared_.keys, asked_ * Shape::kColumns, thread_index());
-      if (masked)
-        copy_mask<Shape::kThreads>(shared_.masks[parity], arguments_.mask, shared_.list, first_row_of_tile(),
-                                   asked_ * Shape::kColumns, thread_index());
+    shared_.asked[warp()] = asked;
+    if (asked >= 0) {
+      KeyTile::template copy<Shape::kThreads>(to, shared_.keys, asked * Shape::kColumns, thread_index());
+      if (left > 0)
+        copy_mask<Shape::kThreads>(shared_.masks[left & 1], arguments_.mask, shared_.list, first_row_of_tile(),
+                                   asked * Shape::kColumns, thread_index());
     }
     commit_copies();
   }
 
   /// Of the tile whose keys were asked for last.
   __device__ __forceinline__ void ask_for_values(std::uint32_t to) {
-    if (asked_ >= 0)
-      ValueTile::template copy<Shape::kThreads>(to, shared_.values, asked_ * Shape::kColumns, thread_index());
+    const int asked = shared_.asked[warp()];
+    if (asked >= 0)
+      ValueTile::template copy<Shape::kThreads>(to, shared_.values, asked * Shape::kColumns, thread_index());
     commit_copies();
   }
 
@@ -195,7 +195,7 @@ class ForwardWarp {
     const std::uint32_t keys = begin_keys(kMasked ? left : 0);
     Words masked;
     if constexpr (kMasked) {
-      find_words(masked);
+      find_words(masked, left);
       // A warp that sees nothing of the tile only comes to the barrier.
       if (masked.hide_all()) {
         begin_values(left);
@@ -212,8 +212,8 @@ class ForwardWarp {
     multiply_values(o, p, begin_values(kMasked ? left : 0));
   }
 
-  __device__ __forceinline__ void find_words(Words& words) const {
-    const auto& mask = shared_.masks[parity_];
+  __device__ __forceinline__ void find_words(Words& words, int left) const {
+    const auto& mask = shared_.masks[left & 1];
     if (arguments_.mask.intervals[0] != nullptr) {
       words_from_intervals(words, mask, first_row_of_tile() + warp_row(), 0);
     } else {
@@ -232,8 +232,7 @@ class ForwardWarp {
     for (int panel = 0; panel < kPanels; ++panel) {
       if constexpr (!kHoldsQueries) {
 #pragma unroll
-        for (int unit = 0; unit < kUnits; ++unit)
-          load_matrices(q_[unit][0], rows + QueryTile::step(16 * unit, panel));
+        for (int unit = 0; unit < kUnits; ++unit) load_matrices(q_[unit][0], rows + QueryTile::step(16 * unit, panel));
       }
 #pragma unroll
       for (int pair = 0; pair < kEights / 2; ++pair) {
@@ -269,8 +268,8 @@ class ForwardWarp {
 
   // Softmax.
 
-  /// Raises the running maxima of the warp's rows once one lags behind by more than the threshold, and rescales sums and
-  /// outputs then. A maximum that lags behind only changes rounding: numerator and denominator share it.
+  /// Raises the running maxima of the warp's rows once one lags behind by more than the threshold, and rescales sums
+  /// and outputs then. A maximum that lags behind only changes rounding: numerator and denominator share it.
   __device__ __forceinline__ void raise_maxima(const Scores& s, Outputs& o) {
     float found[kUnits][2];
     bool grew = false;
@@ -315,7 +314,7 @@ class ForwardWarp {
   __device__ __forceinline__ void exponentiate(Scores& s) {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
-      float shift[2], sum[2];
+      float shift[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row)
         shift[row] = maximum_[unit][row] == -INFINITY ? 0 : maximum_[unit][row] * arguments_.scale_log2;
@@ -323,11 +322,8 @@ class ForwardWarp {
       for (int i = 0; i < 4 * kEights; ++i) {
         float& p = s[unit][i / 4][i % 4];
         p = exp2_approximate(fmaf(p, arguments_.scale_log2, -shift[i % 4 / 2]));
-        float& of_row = sum[i % 4 / 2];
-        of_row = i == 0 || i == 2 ? p : of_row + p;
+        sum_[unit][i % 4 / 2] += p;
       }
-      sum_[unit][0] += sum[0];
-      sum_[unit][1] += sum[1];
     }
   }
 
@@ -379,9 +375,7 @@ class ForwardWarp {
   Memory& shared_;
   const ForwardArguments& arguments_;
   TileCursor cursor_;
-  int asked_;           // the tile whose keys were asked for last, −1: none was left
   std::uint32_t read_;  // the buffer that the next step reads, from the ring's first
-  int parity_;          // of the current tile: which of the masks is its
   std::uint32_t q_[kUnits][kHoldsQueries ? kPanels : 1][4];
   float maximum_[kUnits][2], sum_[kUnits][2];
 };

@@ -35,6 +35,7 @@ struct ForwardMemory {
   alignas(128) std::uint8_t queries[Shape::kQueryBytes + 16];
   SharedMask<Shape::kRows, Shape::kColumns> masks[2];
   TilePlace places[Shape::kWarps];
+  int asked[Shape::kWarps];  // of each warp: the tile whose keys it asked for last, −1: none was left
   RowTile tile;
   int list;        // of the mask
   int full_tiles;  // that are visited, behind the masked ones

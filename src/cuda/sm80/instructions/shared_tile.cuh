@@ -56,7 +56,7 @@ struct SharedTile {
   /// row or the last dim becomes 0. Eight threads copy 4 rows of a panel; neighbouring eights neighbouring panels, up
   /// to 256 bytes of a row.
   template <int kThreads>
-  static __device__ __forceinline__ void copy(std::uint32_t tile, const Rows& from, int first, unsigned thread) {
+  static __device__ __forceinline__ void copy(std::uint32_t tile, Rows from, int first, unsigned thread) {
     constexpr int kAcross = kPanels % 8 == 0 ? 8 : kPanels % 4 == 0 ? 4 : kPanels % 2 == 0 ? 2 : 1;
     constexpr int kDown = kThreads / 8 / kAcross * 4;  // rows at once
     static_assert(kDown % 8 == 0 && kRows % kDown == 0);

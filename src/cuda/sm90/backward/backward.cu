@@ -3,6 +3,7 @@
 
 #include "cuda/common/kernel_row.h"
 #include "cuda/common/launch.cuh"
+#include "cuda/common/row_checks.h"
 #include "cuda/common/row_statistics.h"
 #include "cuda/common/sink_gradient.h"
 #include "cuda/runtime/device.h"

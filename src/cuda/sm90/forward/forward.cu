@@ -3,6 +3,7 @@
 
 #include "cuda/common/kernel_row.h"
 #include "cuda/common/launch.cuh"
+#include "cuda/common/row_checks.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/forward/forward.h"

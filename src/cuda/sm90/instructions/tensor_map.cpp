@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <string>
 
+#include "cuda/common/row_checks.h"
 #include "cuda/runtime/status.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {
-
-constexpr cuuint64_t kAlignment = 16;
 
 /// The driver's function, looked up at run time: the library loads where there is no driver.
 auto encode_function() {
@@ -24,28 +23,7 @@ auto encode_function() {
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
 }
 
-[[noreturn]] void refuse(const char* name, const std::string& what) {
-  throw Error(Status::invalid_argument, std::string(name) + ": " + what +
-                                            "; expected a multiple of 16 bytes: make the tensor contiguous, with a "
-                                            "head dim that is a multiple of 8");
-}
-
-/// Bytes between neighbours along an axis. That of an axis of one entry is never used, so any legal one does.
-cuuint64_t stride_bytes(const char* name, const TensorView& tensor, int axis) {
-  const auto at = static_cast<std::size_t>(axis);
-  const std::int64_t bytes = tensor.strides[at] * 2;
-  if (tensor.shape[at] <= 1) return kAlignment;
-  if (bytes < 0 || bytes % static_cast<std::int64_t>(kAlignment) != 0)
-    refuse(name, "stride " + std::to_string(axis) + " is " + std::to_string(bytes) + " bytes");
-  return static_cast<cuuint64_t>(bytes);
-}
-
 }  // namespace
-
-void check_rows(const char* name, const TensorView& tensor) {
-  if (reinterpret_cast<cuuint64_t>(tensor.data) % kAlignment != 0) refuse(name, "its start is not aligned");
-  for (int axis = 0; axis < 3; ++axis) stride_bytes(name, tensor, axis);
-}
 
 CUtensorMap make_tensor_map(const char* name, const TensorView& tensor, int rows) {
   static const auto encode = encode_function();
@@ -56,8 +34,8 @@ CUtensorMap make_tensor_map(const char* name, const TensorView& tensor, int rows
     return static_cast<cuuint64_t>(std::max<std::int64_t>(tensor.shape[axis], 1));
   };
   const cuuint64_t sizes[4] = {size(3), size(2), size(1), size(0)};
-  const cuuint64_t strides[3] = {stride_bytes(name, tensor, 2), stride_bytes(name, tensor, 1),
-                                 stride_bytes(name, tensor, 0)};
+  const auto stride = [&](int axis) { return static_cast<cuuint64_t>(stride_bytes(name, tensor, axis)); };
+  const cuuint64_t strides[3] = {stride(2), stride(1), stride(0)};
   const cuuint32_t box[4] = {64, 1, static_cast<cuuint32_t>(rows), 1}, steps[4] = {1, 1, 1, 1};
   const auto type = tensor.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   CUtensorMap map{};

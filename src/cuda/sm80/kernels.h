@@ -1,0 +1,10 @@
+#pragma once
+
+#include "plan/kernel.h"
+
+namespace flashmask::cuda::sm80 {
+
+/// The rows of the kernel table for GPUs since sm_80, best first.
+KernelRows kernels();
+
+}  // namespace flashmask::cuda::sm80
