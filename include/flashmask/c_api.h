@@ -603,7 +603,7 @@ typedef struct flashmask_kernel_info {
   int32_t head_dim;                  ///< it takes heads of up to these dims
   int32_t value_dim;                 ///< and values of up to these
   uint64_t features;                 ///< bit i: it has the flashmask_feature i
-  int32_t compute_capability_major;  ///< of the GPUs that run it; 0 of a CPU's kernels
+  int32_t compute_capability_major;  ///< the least of a GPU; 0 of a CPU's kernels
   int32_t compute_capability_minor;
 } flashmask_kernel_info;
 

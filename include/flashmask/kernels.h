@@ -26,7 +26,7 @@ struct ComputeCapability {
 /// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>[+<small tiles>].<predicate>[.deterministic].
 struct KernelInfo {
   std::string name;
-  std::string arch;  ///< scalar, avx2, avx512, avx512bf16, sm90, …
+  std::string arch;  ///< scalar, avx2, avx512, avx512bf16, sm80, sm86, sm90
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
   DeviceType device = DeviceType::cpu;
@@ -35,7 +35,7 @@ struct KernelInfo {
   std::int64_t head_dim = 0;          ///< it takes heads of up to these dims
   std::int64_t value_dim = 0;         ///< and values of up to these
   Features features;                  ///< what it has of what calls may ask for
-  ComputeCapability capability = {};  ///< of the GPUs that run it; 0.0 of a CPU's kernels
+  ComputeCapability capability = {};  ///< the least that a GPU needs, of sm90 the only one; 0.0 of a CPU's kernels
 };
 
 /// Every kernel of this build, best first for each direction, dtype and predicate.

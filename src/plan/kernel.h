@@ -31,6 +31,8 @@ class Kernel {
 
   /// Why the machine cannot, or should not, run it, or FLASHMASK_ISA excludes it; empty when it can.
   virtual std::string refusal() const = 0;
+  /// Why it cannot run on one device of its kind; empty where it can, or where the machine has no such device.
+  virtual std::string refusal(Device) const { return ""; }
   /// Why it cannot serve a problem, beside what KernelInfo says of it; empty when it can.
   virtual std::string refusal(const Problem&) const { return ""; }
   /// Peak of the instructions its products are made of, in operations a second, measured when called.

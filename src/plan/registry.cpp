@@ -83,6 +83,17 @@ std::string candidates_text(const KernelRequest& request, const std::string& pre
   return text.empty() ? "\n  no kernel of this build has such a name; `flashmask info` lists them" : text;
 }
 
+/// In a sentence, where a device runs no row of its kind at all: that of the last, which needs least.
+std::string why_none_runs_on(Device device) {
+  std::string reason;
+  for (const auto& kernel : kernel_table()) {
+    if (kernel->info().device != device.type) continue;
+    reason = kernel->refusal(device);
+    if (reason.empty()) return "";
+  }
+  return reason.empty() ? "" : "no kernel of this build runs there: " + reason;
+}
+
 const Kernel& find_row(const char* caller, const KernelInfo& info) {
   for (const auto& kernel : kernel_table())
     if (kernel->info().name == info.name) return *kernel;
@@ -107,6 +118,7 @@ const Kernel* find_kernel(const KernelRequest& request) {
 }
 
 std::string no_kernel(const KernelRequest& request) {
+  if (const std::string reason = why_none_runs_on(request.problem.device); !reason.empty()) return reason;
   const std::string prefix = prefix_of(request);
   std::string features;
   for (std::uint32_t bits = all_needed(request).bits(); bits != 0; bits &= bits - 1)

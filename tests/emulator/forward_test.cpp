@@ -145,7 +145,7 @@ TEST(EmulatedForward, IsRightAt192) {
 }
 
 TEST(EmulatedForward, IsRightAt256) {
-  expect_right_over_masks<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 3>>();
+  expect_right_over_masks<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 2>>();
 }
 
 TEST(EmulatedForward, VisitingEveryTileGivesTheSameBits) {

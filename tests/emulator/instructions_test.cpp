@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/common/fragment_words.cuh"
+#include "cuda/sm80/instruction_results.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"
 #include "kit/rounding.h"
@@ -36,6 +37,18 @@ struct Source {
     return {{begin, begin + words.size() * sizeof(words[0])}};
   }
 };
+
+TEST(EmulatedInstructions, DoWhatTheirCommentsSay) {
+  for (const Copies copies : {Copies::early, Copies::late}) {
+    std::vector<InstructionResults> results(32);
+    alignas(16) std::array<std::uint32_t, 128> given;
+    std::ranges::copy(given_words(), given.begin());
+    std::vector<float> sums(8, 0);
+    emulator::run({.threads = 32, .shared_bytes = sizeof(InstructionMemory), .copies = copies},
+                  [&] { run_instructions(results.data(), given.data(), sums.data()); });
+    expect_instructions(results, sums);
+  }
+}
 
 template <class Tile>
 struct TileMemory {
@@ -146,8 +159,11 @@ TEST(Emulator, SeesAWaitAndABarrierThatAreMissing) {
       if (waits) await_copies<0>();
       if (meets) __syncthreads();
       if (threadIdx.x != 0) return;
-      for (std::size_t i = 0; i < Tile::kBytes; i += 2)
-        sum += check::from_bf16(*reinterpret_cast<const std::uint16_t*>(memory.tile + i));
+      for (int i = 0; i < 64 * 8; ++i)
+        for (int j = 0; j < 8; ++j) {
+          const std::uint8_t* chunk = memory.tile + Tile::step(0, i % 8 / 2) + Tile::chunk(i / 8, i % 2);
+          sum += check::from_bf16(reinterpret_cast<const std::uint16_t*>(chunk)[j]);
+        }
     });
     return sum;
   };

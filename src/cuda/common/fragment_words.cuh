@@ -31,6 +31,14 @@ struct FragmentWords {
     return __all_sync(~0U, all == ~0U);
   }
 
+  /// Whether they all see everything.
+  __device__ __forceinline__ bool hide_nothing() const {
+    std::uint32_t any = words[0];
+#pragma unroll
+    for (int i = 1; i < kWords; ++i) any |= words[i];
+    return __all_sync(~0U, any == 0);
+  }
+
   /// Of number `i` of an accumulator of 16 × 8 scores: the bit in words[word].
   struct Place {
     int word, bit;

@@ -76,8 +76,9 @@ class KernelRow : public Base {
   KernelRow(KernelInfo info, const DeviceNeeds& needs) : Base(std::move(info)), needs_(needs) {}
 
   std::string refusal() const final { return device_refusal(needs_); }
+  std::string refusal(Device device) const final { return device_refusal(device, needs_); }
   std::string refusal(const Problem& problem) const final {
-    const std::string reason = device_refusal(problem.device, needs_);
+    const std::string reason = refusal(problem.device);
     return reason.empty() ? problem_refusal(problem) : reason;
   }
   double measure_peak() const final {

@@ -4,7 +4,7 @@ namespace flashmask::cuda::sm80 {
 namespace {
 
 template <class T>
-using Shape = ForwardShape<T, 256, 256, 1, Queries::staged, 3>;
+using Shape = ForwardShape<T, 256, 256, 1, Queries::staged, 2>;
 static_assert(sizeof(ForwardMemory<Shape<__half>>) <= kSmallSharedBytes);
 
 }  // namespace

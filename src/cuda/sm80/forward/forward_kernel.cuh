@@ -98,9 +98,16 @@ class ForwardWarp {
   // The ring.
 
   __device__ __forceinline__ void begin_ring(int masked_tiles) {
-    ask_for_keys(slot(0), masked_tiles);
-    if constexpr (Shape::kSlots > 2) ask_for_values(slot(1));
-    if constexpr (Shape::kSlots > 3) ask_for_keys(slot(2), masked_tiles - 1);
+    ask_keys(slot(0), next_tile(), masked_tiles).template ask_rest<0, 1>();
+    commit_copies();
+    if constexpr (Shape::kSlots > 2) {
+      ask_values(slot(1)).template ask_rest<0, 1>();
+      commit_copies();
+    }
+    if constexpr (Shape::kSlots > 3) {
+      ask_keys(slot(2), next_tile(), masked_tiles - 1).template ask_rest<0, 1>();
+      commit_copies();
+    }
   }
 
   __device__ __forceinline__ std::uint32_t slot(int number) const {
@@ -112,24 +119,32 @@ class ForwardWarp {
     return shared_address(shared_.ring) + (read_ == 0 ? kRingBytes : read_) - Shape::kSlotBytes;
   }
 
-  /// Steps, each with the barrier: behind it their tile is there. `left`: masked tiles from the current one on.
-  __device__ __forceinline__ std::uint32_t begin_keys(int left) {
+  /// Waits for what a step reads, and for all warps to have left what the last one read.
+  __device__ __forceinline__ void begin_step() const {
     await_copies<Shape::kSlots - 2>();
     __syncthreads();
-    if constexpr (Shape::kSlots == 3) {
-      ask_for_keys(left_slot(), left - 1);
-    } else {
-      ask_for_values(left_slot());
-    }
-    return advance();
   }
-  __device__ __forceinline__ std::uint32_t begin_values(int left) {
-    await_copies<Shape::kSlots - 2>();
-    __syncthreads();
-    if constexpr (Shape::kSlots == 2) ask_for_keys(left_slot(), left - 1);
-    if constexpr (Shape::kSlots == 3) ask_for_values(left_slot());
-    if constexpr (Shape::kSlots == 4) ask_for_keys(left_slot(), left - 2);
-    return advance();
+  /// Begin a step, and say which copies it is to ask for: of what comes kSlots − 1 steps later, into the buffer that
+  /// the last step read. `left`: masked tiles from the current one on.
+  __device__ __forceinline__ auto next_of_keys_step(int left) {
+    if constexpr (Shape::kSlots == 3) {
+      const int tile = next_tile();
+      begin_step();
+      return ask_keys(left_slot(), tile, left - 1);
+    } else {
+      begin_step();
+      return ask_values(left_slot());
+    }
+  }
+  __device__ __forceinline__ auto next_of_values_step(int left) {
+    if constexpr (Shape::kSlots == 3) {
+      begin_step();
+      return ask_values(left_slot());
+    } else {
+      const int tile = next_tile();
+      begin_step();
+      return ask_keys(left_slot(), tile, left - (Shape::kSlots == 2 ? 1 : 2));
+    }
   }
 
   __device__ __forceinline__ std::uint32_t advance() {
@@ -138,28 +153,28 @@ class ForwardWarp {
     return shared_address(shared_.ring) + read;
   }
 
-  /// Of the next tile, with its mask where it is masked; behind the last nothing. `left`: masked tiles from it on.
-  __device__ __forceinline__ void ask_for_keys(std::uint32_t to, int left) {
-    const int asked = cursor_.next(shared_.places[warp()], [&] {
-      const RowTile& tile = shared_.tile;
-      return TileList<>(arguments_.map, tile.batch, tile.head, tile.row_tile);
+  /// −1 behind the last.
+  __device__ __forceinline__ int next_tile() {
+    const int tile = cursor_.next(shared_.places[warp()], [&] {
+      const RowTile& row_tile = shared_.tile;
+      return TileList<>(arguments_.map, row_tile.batch, row_tile.head, row_tile.row_tile);
     });
-    shared_.asked[warp()] = asked;
-    if (asked >= 0) {
-      KeyTile::template copy<Shape::kThreads>(to, shared_.keys, asked * Shape::kColumns, thread_index());
-      if (left > 0)
-        copy_mask<Shape::kThreads>(shared_.masks[left & 1], arguments_.mask, shared_.list, first_row_of_tile(),
-                                   asked * Shape::kColumns, thread_index());
-    }
-    commit_copies();
+    __syncwarp();  // all lanes have read the one before
+    shared_.asked[warp()] = tile;
+    return tile;
   }
 
+  /// `left`: masked tiles from this one on, with whose mask it asks.
+  __device__ __forceinline__ auto ask_keys(std::uint32_t to, int tile, int left) {
+    if (left > 0)
+      copy_mask<Shape::kThreads>(shared_.masks[left & 1], arguments_.mask, shared_.list, first_row_of_tile(),
+                                 tile * Shape::kColumns, thread_index());
+    return typename KeyTile::template Copies<Shape::kThreads>(to, shared_.keys, tile * Shape::kColumns, thread_index());
+  }
   /// Of the tile whose keys were asked for last.
-  __device__ __forceinline__ void ask_for_values(std::uint32_t to) {
-    const int asked = shared_.asked[warp()];
-    if (asked >= 0)
-      ValueTile::template copy<Shape::kThreads>(to, shared_.values, asked * Shape::kColumns, thread_index());
-    commit_copies();
+  __device__ __forceinline__ auto ask_values(std::uint32_t to) {
+    return typename ValueTile::template Copies<Shape::kThreads>(
+        to, shared_.values, shared_.asked[warp()] * Shape::kColumns, thread_index());
   }
 
   // Queries.
@@ -190,26 +205,44 @@ class ForwardWarp {
 
   // A tile.
 
+  /// `left`: masked tiles from this one on.
   template <bool kMasked>
   __device__ __forceinline__ void visit(Outputs& o, int left) {
-    const std::uint32_t keys = begin_keys(kMasked ? left : 0);
-    Words masked;
-    if constexpr (kMasked) {
-      find_words(masked, left);
-      // A warp that sees nothing of the tile only comes to the barrier.
-      if (masked.hide_all()) {
-        begin_values(left);
-        return;
-      }
-    }
+    if constexpr (!kMasked) left = 0;
+    auto next = next_of_keys_step(left);
+    const std::uint32_t keys = advance();
     Scores s;
-    find_scores(s, keys);
-    if constexpr (kMasked) hide(s, masked);
+    Words masked;
+    clear_scores(s);
+    add_scores<0, 1>(s, keys, next);
+    if constexpr (kMasked) {
+      // Behind the first products, which run meanwhile.
+      find_words(masked, left);
+      if (masked.hide_all()) return pass(next, left);
+    }
+    add_scores<1, kPanels>(s, keys, next);
+    commit_copies();
+    if constexpr (kMasked) {
+      if (!masked.hide_nothing()) hide(s, masked);
+    }
     raise_maxima(s, o);
     exponentiate(s);
     Packed p;
     pack_scores(p, s);
-    multiply_values(o, p, begin_values(kMasked ? left : 0));
+    auto behind_next = next_of_values_step(left);
+    multiply_values(o, p, advance(), behind_next);
+    commit_copies();
+  }
+
+  /// A warp that sees nothing of a tile only comes to the barrier, and asks for its part of what the others need.
+  template <class Copies>
+  __device__ __forceinline__ void pass(Copies& next, int left) {
+    next.template ask_rest<1, kPanels>();
+    commit_copies();
+    auto behind_next = next_of_values_step(left);
+    behind_next.template ask_rest<0, 1>();
+    commit_copies();
+    advance();
   }
 
   __device__ __forceinline__ void find_words(Words& words, int left) const {
@@ -221,15 +254,19 @@ class ForwardWarp {
     }
   }
 
-  /// s = q kᵀ
-  __device__ __forceinline__ void find_scores(Scores& s, std::uint32_t keys) {
-    const std::uint32_t rows = own_queries(), columns = keys + KeyTile::lane_columns();
+  static __device__ __forceinline__ void clear_scores(Scores& s) {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
       for (int i = 0; i < 4 * kEights; ++i) s[unit][i / 4][i % 4] = 0;
+  }
+
+  /// s += q kᵀ over panels kFirst … kEnd − 1, asking for parts of another tile between products.
+  template <int kFirst, int kEnd, class Copies>
+  __device__ __forceinline__ void add_scores(Scores& s, std::uint32_t keys, Copies& next) {
+    const std::uint32_t rows = own_queries(), columns = keys + KeyTile::lane_columns();
 #pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
+    for (int panel = kFirst; panel < kEnd; ++panel) {
       if constexpr (!kHoldsQueries) {
 #pragma unroll
         for (int unit = 0; unit < kUnits; ++unit) load_matrices(q_[unit][0], rows + QueryTile::step(16 * unit, panel));
@@ -245,11 +282,13 @@ class ForwardWarp {
           multiply<T>(s[unit][2 * pair + 1], q, k[2], k[3]);
         }
       }
+      next.template ask_part<kPanels>(panel);
     }
   }
 
-  /// o += p v
-  __device__ __forceinline__ void multiply_values(Outputs& o, const Packed& p, std::uint32_t values) {
+  /// o += p v, likewise.
+  template <class Copies>
+  __device__ __forceinline__ void multiply_values(Outputs& o, const Packed& p, std::uint32_t values, Copies& next) {
     const std::uint32_t from = values + ValueTile::lane_rows();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -263,6 +302,7 @@ class ForwardWarp {
           multiply<T>(o[unit][2 * pair + 1], p[unit][step], v[2], v[3]);
         }
       }
+      next.template ask_part<kSteps>(step);
     }
   }
 

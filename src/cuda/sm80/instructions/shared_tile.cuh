@@ -25,7 +25,7 @@ namespace flashmask::cuda::sm80 {
 template <int kRows_, int kDim_>
 struct SharedTile {
   static constexpr int kRows = kRows_, kDim = kDim_, kPanels = kDim / 16, kRowBytes = 32,
-                       kPanelBytes = kRows * kRowBytes, kBytes = kRows * kDim * 2;
+                       kPanelBytes = kRows * kRowBytes + (kPanels % 4 == 0 ? 32 : 64), kBytes = kPanels * kPanelBytes;
   static_assert(kRows % 8 == 0 && kDim % 16 == 0);
 
   /// Of a chunk of 8 numbers in a panel, from the panel's beginning.
@@ -52,26 +52,61 @@ struct SharedTile {
     return chunk(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
 
-  /// Asks for a tile of the rows from `first` on, by kThreads threads: this is number `thread`. What lies past the last
-  /// row or the last dim becomes 0. Eight threads copy 4 rows of a panel; neighbouring eights neighbouring panels, up
-  /// to 256 bytes of a row.
+  /// Copies of a tile of the rows from `first` on, by kThreads threads: this is number `thread`. What lies past the
+  /// last row or the last dim becomes 0, as does all where `first` is negative. Neighbouring threads copy neighbouring
+  /// 16 bytes of a row, up to 256. `from` is read at each copy: where it lies in shared memory it takes no registers.
+  template <int kThreads>
+  class Copies {
+    static constexpr int kAcross = kPanels % 8 == 0 ? 8 : kPanels % 4 == 0 ? 4 : kPanels % 2 == 0 ? 2 : 1;
+    static constexpr int kDown = kThreads / 2 / kAcross;  // rows at once
+    static constexpr int kGroups = kPanels / kAcross;     // of columns, one after the other
+    static_assert(kDown % 8 == 0 && kRows % kDown == 0);
+
+   public:
+    static constexpr int kCount = kRows / kDown * kGroups;  // of a thread
+
+    __device__ __forceinline__ Copies(std::uint32_t tile, const Rows& from, int first, unsigned thread) : from_(from) {
+      const int row = static_cast<int>(thread / (2 * kAcross)), chunk_column = static_cast<int>(thread % (2 * kAcross));
+      const int column = chunk_column * 8;
+      source_ = from.first + (first + row) * from.stride + column;
+      to_ = tile + step(0, chunk_column / 2) + chunk(row, chunk_column % 2);
+      rows_ = first < 0 || (kGroups == 1 && column >= from.dim) ? 0 : from.rows - first - row;
+      column_ = column;
+    }
+
+    /// To be called with 0, 1, … kCount − 1.
+    __device__ __forceinline__ void ask(int i) {
+      const int row = i / kGroups * kDown, group = i % kGroups, column = group * kAcross * 16;
+      const bool exists = row < rows_ && (kGroups == 1 || column_ + column < from_.dim);
+      copy_16(to_ + step(row, group * kAcross), source_ + column, exists);
+      if (group + 1 == kGroups && i + 1 < kCount) source_ += kDown * from_.stride;
+    }
+
+    /// Those of part `part` of kParts.
+    template <int kParts>
+    __device__ __forceinline__ void ask_part(int part) {
+#pragma unroll
+      for (int i = part * kCount / kParts; i < (part + 1) * kCount / kParts; ++i) ask(i);
+    }
+
+    /// Those of part kPart of kParts and all behind it.
+    template <int kPart, int kParts>
+    __device__ __forceinline__ void ask_rest() {
+#pragma unroll
+      for (int i = kPart * kCount / kParts; i < kCount; ++i) ask(i);
+    }
+
+   private:
+    const Rows& from_;
+    const std::uint16_t* source_;
+    std::uint32_t to_;
+    int rows_, column_;
+  };
+
+  /// All of them at once.
   template <int kThreads>
   static __device__ __forceinline__ void copy(std::uint32_t tile, Rows from, int first, unsigned thread) {
-    constexpr int kAcross = kPanels % 8 == 0 ? 8 : kPanels % 4 == 0 ? 4 : kPanels % 2 == 0 ? 2 : 1;
-    constexpr int kDown = kThreads / 8 / kAcross * 4;  // rows at once
-    static_assert(kDown % 8 == 0 && kRows % kDown == 0);
-    const int row = static_cast<int>(thread / (8 * kAcross) * 4 + thread % 8 / 2), panel = thread / 8 % kAcross, half = thread % 2;
-    const int column = panel * 16 + half * 8;
-    const auto* source = from.first + (first + row) * from.stride + column;
-    const std::uint32_t to = tile + step(0, panel) + chunk(row, half);
-    const int rows_left = from.rows - first - row;
-#pragma unroll
-    for (int down = 0; down < kRows; down += kDown) {
-#pragma unroll
-      for (int across = 0; across < kPanels; across += kAcross)
-        copy_16(to + step(down, across), source + across * 16, down < rows_left && column + across * 16 < from.dim);
-      source += kDown * from.stride;
-    }
+    Copies<kThreads>(tile, from, first, thread).template ask_rest<0, 1>();
   }
 };
 

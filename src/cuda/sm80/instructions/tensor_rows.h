@@ -27,9 +27,12 @@ struct TensorRows {
 };
 
 inline TensorRows tensor_rows(const TensorView& tensor) {
-  return {static_cast<const std::uint16_t*>(tensor.data), tensor.strides[0],
-          tensor.strides[1],                              tensor.strides[2],
-          static_cast<int>(tensor.shape[1]),              static_cast<int>(tensor.shape[3])};
+  return {static_cast<const std::uint16_t*>(tensor.data),
+          tensor.strides[0],
+          tensor.strides[1],
+          tensor.strides[2],
+          static_cast<int>(tensor.shape[1]),
+          static_cast<int>(tensor.shape[3])};
 }
 
 }  // namespace flashmask::cuda::sm80
