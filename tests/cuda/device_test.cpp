@@ -23,5 +23,23 @@ TEST(DeviceRefusal, IsOfTheDeviceThatIsNamed) {
   EXPECT_EQ(cuda::device_refusal({DeviceType::cuda, static_cast<int>(devices.size())}, cuda::exactly(9, 0)), "");
 }
 
+TEST(DeviceRefusal, NamesTheCardAndWhatItLacks) {
+  const cuda::DeviceFacts t4{"Tesla T4", {7, 5}, 40, 64 << 10, 64 << 10, 4 << 20};
+  const cuda::DeviceFacts l40s{"NVIDIA L40S", {8, 9}, 142, 99 << 10, 100 << 10, 96 << 20};
+  cuda::DeviceNeeds needs = cuda::at_least(8, 0);
+  EXPECT_EQ(cuda::device_refusal("cuda:0", t4, needs),
+            "cuda:0 (Tesla T4) has compute capability 7.5; it needs 8.0 or later");
+  EXPECT_EQ(cuda::device_refusal("cuda:0", l40s, needs), "");
+  needs.shared_bytes = 120 << 10;
+  EXPECT_EQ(cuda::device_refusal("cuda:0", l40s, needs),
+            "a block takes 120 KB of shared memory; cuda:0 (NVIDIA L40S) has 99 KB");
+  needs.shared_bytes = 67 << 10;
+  needs.blocks = 2;
+  EXPECT_EQ(cuda::device_refusal("cuda:0", l40s, needs),
+            "2 blocks take 136 KB of shared memory; a multiprocessor of cuda:0 (NVIDIA L40S) has 100 KB");
+  needs.blocks = 1;
+  EXPECT_EQ(cuda::device_refusal("cuda:0", l40s, needs), "");
+}
+
 }  // namespace
 }  // namespace flashmask

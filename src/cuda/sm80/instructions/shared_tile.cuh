@@ -11,8 +11,9 @@
 namespace flashmask::cuda::sm80 {
 
 /// kRows × kDim, in panels of 16 columns. A panel's row is 32 bytes, two chunks of 16, which trade places in rows
-/// 4 … 7 of every eight: eight rows of a column of chunks lie on all banks. An address of a lane is found once; steps
-/// along rows and columns are constants.
+/// 4 … 7 of every eight: eight rows of a column of chunks lie on all banks. Panels lie 32 bytes (64, where their number
+/// is no multiple of 4) further apart than they are long, so that 128 bytes of a row do too. An address of a lane is
+/// found once; steps along rows and columns are constants.
 ///
 ///        panel 0            panel 1
 /// row 0  c0 c1              c0 c1
