@@ -89,6 +89,7 @@ class HostMap {
     const bool by_rows = side == MapSide::rows;
     view_.outer_tiles = by_rows ? rows : columns;
     view_.inner_tiles = by_rows ? columns : rows;
+    view_.lines = view_.outer_tiles;
     view_.words = tiles(view_.inner_tiles, 32);
     view_.batch = static_cast<int>(shape.batch);
     view_.heads = static_cast<int>(shape.heads);
