@@ -82,6 +82,10 @@ T __ldg(const T* from) {
   return *from;
 }
 template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <class T>
 void __stcs(T* to, T value) {
   *to = value;
 }

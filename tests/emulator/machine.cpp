@@ -45,6 +45,10 @@ struct Warp {
   unsigned arrived = 0, meetings = 0;
 };
 
+struct Barrier {
+  unsigned arrived = 0, passed = 0;
+};
+
 /// One block as it runs.
 struct Block {
   const Launch* launch = nullptr;
@@ -53,7 +57,8 @@ struct Block {
   std::byte* shared = nullptr;
   std::vector<Lane> lanes;
   std::vector<Warp> warps;
-  unsigned current = 0, at_barrier = 0, barriers = 0;
+  unsigned current = 0;
+  std::array<Barrier, 16> barriers;
   std::mt19937 random;
   std::string error;
   ucontext_t main;
@@ -178,12 +183,16 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
   for (unsigned number = 0; number < launch.blocks; ++number) run_block(launch, kernel, number);
 }
 
-void await_block() {
-  if (++block->at_barrier == block->lanes.size()) {
-    block->at_barrier = 0;
-    ++block->barriers;
+void await_block() { await_threads(0, static_cast<unsigned>(block->lanes.size())); }
+
+void await_threads(unsigned number, unsigned threads) {
+  if (number >= block->barriers.size()) fail("there is no barrier " + std::to_string(number));
+  Barrier& barrier = block->barriers[number];
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.passed;
   } else {
-    await(&block->barriers);
+    await(&barrier.passed);
   }
 }
 

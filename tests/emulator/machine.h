@@ -39,6 +39,8 @@ void run(const Launch& launch, const std::function<void()>& kernel);
 
 /// All threads of the block.
 void await_block();
+/// So many of them, at a barrier of a number from 1 to 15.
+void await_threads(unsigned barrier, unsigned threads);
 
 /// Shared memory of the block, which a thread may ask for.
 void* shared_memory(std::size_t bytes);

@@ -13,13 +13,15 @@
 ///
 ///   two units, 32 rows     word c: columns 32 c …, bytes: rows g, g + 8, g + 16, g + 24
 ///   one unit, 16 rows      word c: columns 64 c …, bytes: rows g, g + 8, and the same for columns 64 c + 32 …
+///
+/// Where there are fewer columns, some bits of a word mean nothing.
 namespace flashmask::cuda {
 
 template <int kUnits_, int kColumns_>
 struct FragmentWords {
   static constexpr int kUnits = kUnits_, kColumns = kColumns_, kRows = 16 * kUnits;
-  static constexpr int kWords = kUnits * kColumns / 64, kGroups = 32 / kRows;  // of 32 columns in a word
-  static_assert((kUnits == 1 || kUnits == 2) && kColumns % (32 * kGroups) == 0);
+  static constexpr int kWords = (kUnits * kColumns + 63) / 64, kGroups = 32 / kRows;  // of 32 columns in a word
+  static_assert((kUnits == 1 || kUnits == 2) && kColumns % 16 == 0);
 
   std::uint32_t words[kWords];
 

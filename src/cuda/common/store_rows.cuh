@@ -23,13 +23,16 @@ __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int
 }
 
 /// Stores the thread's two rows of a head's result, `first` and the one 8 further on, times their factors. Four groups
-/// of eight columns at a time: a quad exchanges words, so that each thread stores 16 bytes of one group.
+/// of eight columns at a time: a quad exchanges words, so that each thread stores 16 bytes of one group. Of two groups
+/// left over, both rows at once.
 template <class T, int kCount>
 __device__ __forceinline__ void store_rows(const float (&d)[kCount], const float (&factor)[2], T* out,
                                            std::int64_t row_stride, int first, int rows, int dim) {
+  constexpr int kGroups = kCount / 4;
+  static_assert(kGroups % 2 == 0);
   const int quad = lane_index() % 4;
 #pragma unroll
-  for (int group = 0; group < kCount / 16; ++group) {
+  for (int group = 0; group < kGroups / 4; ++group) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       std::uint32_t words[4];
@@ -45,6 +48,19 @@ __device__ __forceinline__ void store_rows(const float (&d)[kCount], const float
         __stcs(reinterpret_cast<uint4*>(out + at_row * row_stride + column),
                make_uint4(words[0], words[1], words[2], words[3]));
     }
+  }
+  if constexpr (kGroups % 4 == 2) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = i / 2, at = (kGroups - 2 + i % 2) * 4 + row * 2;
+      words[i] = pack<T>(d[at] * factor[row], d[at + 1] * factor[row]);
+    }
+    transpose_in_quad(words, quad);
+    const int column = (kGroups - 2 + quad % 2) * 8, at_row = first + quad / 2 * 8;
+    if (at_row < rows && column < dim)
+      __stcs(reinterpret_cast<uint4*>(out + at_row * row_stride + column),
+             make_uint4(words[0], words[1], words[2], words[3]));
   }
 }
 

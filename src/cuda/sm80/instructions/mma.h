@@ -46,6 +46,31 @@ __device__ __forceinline__ void multiply<__half>(float (&d)[4], const std::uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// d = a b where it is the `first` product of a sum, which then need not begin with zeros.
+template <class T>
+__device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                                         bool first);
+
+template <>
+__device__ __forceinline__ void multiply<__nv_bfloat16>(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                                        std::uint32_t b1, bool first) {
+  if (!first) return multiply<__nv_bfloat16>(d, a, b0, b1);
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %10, %10, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0F));
+}
+
+template <>
+__device__ __forceinline__ void multiply<__half>(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                                 std::uint32_t b1, bool first) {
+  if (!first) return multiply<__half>(d, a, b0, b1);
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %10, %10, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0F));
+}
+
 /// Four 8 × 8 matrices of 16-bit numbers. `address`: where row l % 8 of matrix l / 8 begins, a multiple of 16. Of each,
 /// lane 4 g + q receives row g, columns 2 q and 2 q + 1.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&words)[4], std::uint32_t address) {
@@ -83,6 +108,11 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int kPending>
 __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// A barrier of some of the block's warps, `threads` in all; barrier 0 is that of __syncthreads().
+__device__ __forceinline__ void sync_threads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 /// Adds to a number in global memory. Additions of several threads have no fixed order.

@@ -23,10 +23,16 @@ namespace flashmask::cuda::sm80 {
 ///     …
 ///     7  c1 c0              c1 c0
 ///     8  c0 c1              …
-template <int kRows_, int kDim_>
+///
+/// Panels lie 32 or 64 bytes further apart than they must, so that copies of a row fall on different banks; where a
+/// tile is seldom or never copied, kApart = false saves that.
+template <int kRows_, int kDim_, bool kApart = true>
 struct SharedTile {
   static constexpr int kRows = kRows_, kDim = kDim_, kPanels = kDim / 16, kRowBytes = 32,
-                       kPanelBytes = kRows * kRowBytes + (kPanels % 4 == 0 ? 32 : 64), kBytes = kPanels * kPanelBytes;
+                       kGapBytes = !kApart            ? 0
+                                   : kPanels % 4 == 0 ? 32
+                                                      : 64,
+                       kPanelBytes = kRows * kRowBytes + kGapBytes, kBytes = kPanels * kPanelBytes;
   static_assert(kRows % 8 == 0 && kDim % 16 == 0);
 
   /// Of a chunk of 8 numbers in a panel, from the panel's beginning.
@@ -56,7 +62,8 @@ struct SharedTile {
   /// Copies of a tile of the rows from `first` on, by kThreads threads: this is number `thread`. What lies past the
   /// last row or the last dim becomes 0, as does all where `first` is negative. Neighbouring threads copy neighbouring
   /// 16 bytes of a row, up to 256. `from` is read at each copy: where it lies in shared memory it takes no registers.
-  template <int kThreads>
+  /// From: Rows where it does not.
+  template <int kThreads, class From = const Rows&>
   class Copies {
     static constexpr int kAcross = kPanels % 8 == 0 ? 8 : kPanels % 4 == 0 ? 4 : kPanels % 2 == 0 ? 2 : 1;
     static constexpr int kDown = kThreads / 2 / kAcross;  // rows at once
@@ -98,7 +105,7 @@ struct SharedTile {
     }
 
    private:
-    const Rows& from_;
+    From from_;
     const std::uint16_t* source_;
     std::uint32_t to_;
     int rows_, column_;

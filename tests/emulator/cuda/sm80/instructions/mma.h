@@ -44,6 +44,12 @@ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std:
   for (int i = 0; i < 4; ++i) d[i] = product.d[i];
 }
 
+template <class T>
+void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, bool first) {
+  if (first) d[0] = d[1] = d[2] = d[3] = 0;
+  multiply<T>(d, a, b0, b1);
+}
+
 template <bool kTransposed>
 void load_matrices(std::uint32_t (&words)[4], std::uint32_t address) {
   struct Matrices {
@@ -78,6 +84,10 @@ inline void commit_copies() { emulator::commit_copies(); }
 template <int kPending>
 void await_copies() {
   emulator::await_copies(kPending);
+}
+
+inline void sync_threads(int barrier, int threads) {
+  emulator::await_threads(static_cast<unsigned>(barrier), static_cast<unsigned>(threads));
 }
 
 inline void add_to_global(float* address, float x) { *address += x; }
