@@ -1,0 +1,10 @@
+#include "cuda/sm80/backward/backward_row.cuh"
+
+namespace flashmask::cuda::sm80 {
+
+void add_backward_96(KernelRows& rows) {
+  add_large_rows<96>(rows);
+  add_small_rows<96>(rows);
+}
+
+}  // namespace flashmask::cuda::sm80

@@ -1,0 +1,237 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "cuda/common/kernel_row.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/common/row_checks.h"
+#include "cuda/common/row_statistics.h"
+#include "cuda/runtime/device.h"
+#include "cuda/sm80/architecture.h"
+#include "cuda/sm80/backward/backward.h"
+#include "cuda/sm80/backward/close_rows.cuh"
+#include "cuda/sm80/backward/column_kernel.cuh"
+#include "cuda/sm80/backward/shapes.cuh"
+#include "plan/plan_choice.h"
+
+/// Rows of the kernel table: a launch over key tiles that also adds up the gradient of q and one that closes the sums,
+/// or one without sums and one over row tiles, which is deterministic.
+namespace flashmask::cuda::sm80 {
+
+inline void check_tensor_rows(const BackwardTensors& tensors) {
+  check_rows("backward: q", tensors.q);
+  check_rows("backward: k", tensors.k);
+  check_rows("backward: v", tensors.v);
+  check_rows("backward: o", tensors.o);
+  check_rows("backward: grad_o", tensors.grad_o);
+  check_rows("backward: grad_q", tensors.grad_q);
+  check_rows("backward: grad_k", tensors.grad_k);
+  check_rows("backward: grad_v", tensors.grad_v);
+}
+
+/// Key heads whose queries, their sums and gradients of the output may take 6/10 of the L2 cache run side by side.
+inline int column_heads_in_section(const Problem& problem) {
+  const std::int64_t of_row = problem.head_dim * (2 + 4) + problem.value_dim * 2;
+  const std::int64_t bytes = problem.query_heads / problem.kv_heads * problem.query_length * of_row;
+  const auto cache = static_cast<std::int64_t>(device_facts(problem.device).cache_bytes);
+  return static_cast<int>(std::clamp<std::int64_t>(cache / 10 * 6 / std::max<std::int64_t>(bytes, 1), 1,
+                                                   std::max<std::int64_t>(problem.batch * problem.kv_heads, 1)));
+}
+
+template <class Shape>
+ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace) {
+  const Problem& problem = plan.problem();
+  const DevicePlan& made = PlanAccess::device(plan);
+  const TileMapView map = map_view(made.map(kTile<Shape>, MapSide::columns), plan);
+  return {.q = tensor_rows(tensors.q),
+          .k = tensor_rows(tensors.k),
+          .v = tensor_rows(tensors.v),
+          .grad_o = tensor_rows(tensors.grad_o),
+          .grad_k = output_rows(tensors.grad_k),
+          .grad_v = output_rows(tensors.grad_v),
+          .statistics = workspace.rows,
+          .query_sums = workspace.query_sums,
+          .key_length = static_cast<int>(problem.key_length),
+          .query_heads = static_cast<int>(problem.query_heads),
+          .kv_heads = static_cast<int>(problem.kv_heads),
+          .head_dim = static_cast<int>(problem.head_dim),
+          .value_dim = static_cast<int>(problem.value_dim),
+          .head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads),
+          .scale = problem.softmax_scale(),
+          .scale_log2 = problem.softmax_scale() * 1.44269504088896F,
+          .columns = {static_cast<int>(problem.batch * problem.kv_heads), column_heads_in_section(problem),
+                      map.outer_tiles},
+          .map = map,
+          .mask = mask_view(made.mask)};
+}
+
+/// As many blocks as registers allow find room in shared memory.
+template <class Kernel>
+void prefer_shared_memory(Kernel kernel) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "backward: shared memory");
+}
+
+template <class Shape>
+void launch_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                    cudaStream_t stream) {
+  const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace);
+  if (arguments.columns.all_tiles() == 0) return;
+  prefer_shared_memory(column_kernel<Shape>);
+  launch<ColumnMemory<Shape>>("backward: columns", column_kernel<Shape>, arguments.columns.all_tiles(), Shape::kThreads,
+                              stream, arguments);
+}
+
+template <class Shape>
+void launch_closing(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                    cudaStream_t stream) {
+  const ClosingArguments arguments{.query_sums = workspace.query_sums,
+                                   .grad_q = output_rows(tensors.grad_q),
+                                   .query_length = static_cast<int>(problem.query_length),
+                                   .query_heads = static_cast<int>(problem.query_heads),
+                                   .head_dim = static_cast<int>(problem.head_dim),
+                                   .parts = static_cast<int>(workspace.rows.padded / Shape::kPartRows),
+                                   .scale = problem.softmax_scale()};
+  const int blocks = static_cast<int>(problem.batch * problem.query_heads) * arguments.parts;
+  if (blocks == 0) return;
+  close_rows_kernel<Shape><<<static_cast<unsigned>(blocks), Shape::kThreads, 0, stream>>>(arguments);
+  check(cudaGetLastError(), "backward: closing rows");
+}
+
+template <class Shape>
+void launch_rows(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                 cudaStream_t stream) {
+  const Problem& problem = plan.problem();
+  QueryGradientArguments arguments{};
+  static_cast<RowArguments&>(arguments) =
+      row_arguments(plan, PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows), nullptr);
+  arguments.section_heads =
+      heads_in_section(problem, static_cast<std::int64_t>(device_facts(problem.device).cache_bytes / 10 * 3));
+  arguments.q = tensor_rows(tensors.q);
+  arguments.k = tensor_rows(tensors.k);
+  arguments.v = tensor_rows(tensors.v);
+  arguments.grad_o = tensor_rows(tensors.grad_o);
+  arguments.grad_q = output_rows(tensors.grad_q);
+  arguments.statistics = workspace.rows;
+  arguments.head_dim = static_cast<int>(problem.head_dim);
+  arguments.scale = problem.softmax_scale();
+  if (arguments.items == 0) return;
+  prefer_shared_memory(query_gradient_kernel<Shape>);
+  launch<QueryGradientMemory<Shape>>("backward: the gradient of q", query_gradient_kernel<Shape>, arguments.items,
+                                     Shape::kThreads, stream, arguments);
+}
+
+/// Instead of the shape of a second pass, where the first one makes sums.
+struct NoRows {};
+
+/// Roomy…: shapes for devices with enough shared memory for them. They have the same tiles, and the same order of sums.
+template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
+class BackwardRow final : public KernelRow<BackwardKernel> {
+  static constexpr bool kSums = std::is_same_v<Rows, NoRows>;
+  static constexpr int kSumsDim = kSums ? Columns::kHeadDim : 0;
+
+ public:
+  BackwardRow(const Architecture& architecture, KernelInfo info, std::size_t shared_bytes)
+      : KernelRow(std::move(info), {architecture.capability, false, shared_bytes}) {}
+
+  std::size_t workspace_bytes(const Problem& problem, int) const override {
+    return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;
+  }
+
+  std::vector<MapRequest> maps() const override {
+    std::vector<MapRequest> all = {{kTile<Columns>, MapSide::columns}};
+    if constexpr (!kSums) all.push_back({kTile<Rows>, MapSide::rows});
+    return all;
+  }
+
+  void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
+    const Problem& problem = plan.problem();
+    const CurrentDevice current(problem.device);
+    check_tensor_rows(tensors);
+    const auto stream = static_cast<cudaStream_t>(execution.stream);
+    const BackwardWorkspace workspace(problem, kSumsDim, execution.workspace);
+    constexpr int kStatisticsDim = Columns::kHeadDim == 96 ? 128 : Columns::kHeadDim;
+    launch_row_statistics(problem, tensors, {}, workspace, kStatisticsDim, stream);
+    if constexpr (kSums) clear_sums(problem, workspace, stream);
+    const std::size_t room = device_facts(problem.device).block_shared_bytes;
+    if (room >= sizeof(ColumnMemory<RoomyColumns>))
+      launch_columns<RoomyColumns>(plan, tensors, workspace, stream);
+    else
+      launch_columns<Columns>(plan, tensors, workspace, stream);
+    if constexpr (kSums) {
+      launch_closing<Columns>(problem, tensors, workspace, stream);
+    } else {
+      if (room >= sizeof(QueryGradientMemory<RoomyRows>))
+        launch_rows<RoomyRows>(plan, tensors, workspace, stream);
+      else
+        launch_rows<Rows>(plan, tensors, workspace, stream);
+    }
+  }
+
+ private:
+  static void clear_sums(const Problem& problem, const BackwardWorkspace& workspace, cudaStream_t stream) {
+    const auto rows = static_cast<std::size_t>(problem.batch * problem.query_heads * workspace.rows.padded);
+    check(cudaMemsetAsync(workspace.query_sums, 0, rows * Columns::kHeadDim * sizeof(float), stream),
+          "backward: clearing the sums");
+  }
+};
+
+/// A kernel reads masks of both forms, and is a row of the table for each.
+template <class Shape, MaskForm kForm_>
+struct ColumnsOfForm {
+  using Element = typename Shape::Element;
+  static constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
+  static constexpr MaskForm kForm = kForm_;
+};
+
+template <class Columns, class RoomyColumns, class Rows, class RoomyRows, MaskForm kForm>
+void add_rows_of(KernelRows& rows, const Architecture& architecture) {
+  KernelInfo info = info_of<ColumnsOfForm<Columns, kForm>>(
+      architecture, Direction::backward, {Columns::kHeadDim, Columns::kHeadDim}, tile_name<Columns>());
+  constexpr std::size_t kColumnBytes = sizeof(ColumnMemory<Columns>), kRowBytes = sizeof(QueryGradientMemory<Rows>);
+  rows.push_back(
+      std::make_unique<BackwardRow<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));
+  info.features.add(Feature::deterministic);
+  info.name += ".deterministic";
+  rows.push_back(std::make_unique<BackwardRow<Columns, RoomyColumns, Rows, RoomyRows>>(
+      architecture, std::move(info), std::max(kColumnBytes, kRowBytes)));
+}
+
+template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
+void add_rows(KernelRows& rows, const Architecture& architecture) {
+  add_rows_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::intervals>(rows, architecture);
+  add_rows_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::bits>(rows, architecture);
+}
+
+template <class T, int kHeadDim>
+void add_large_rows_of(KernelRows& rows) {
+  using Columns = LargeColumns<T, kHeadDim>;
+  using Rows = LargeRows<T, kHeadDim>;
+  static_assert(sizeof(ColumnMemory<Columns>) <= kLargeSharedBytes);
+  static_assert(sizeof(QueryGradientMemory<Rows>) <= kLargeSharedBytes);
+  add_rows<Columns, RoomyColumns<T, kHeadDim>, Rows, RoomyRows<T, kHeadDim>>(rows, kLarge);
+}
+
+template <int kHeadDim>
+void add_large_rows(KernelRows& rows) {
+  add_large_rows_of<__nv_bfloat16, kHeadDim>(rows);
+  add_large_rows_of<__half, kHeadDim>(rows);
+}
+
+template <class T, int kHeadDim>
+void add_small_rows_of(KernelRows& rows) {
+  using Columns = SmallColumns<T, kHeadDim>;
+  using Rows = SmallRows<T, kHeadDim>;
+  static_assert(sizeof(ColumnMemory<Columns>) <= kSmallSharedBytes);
+  static_assert(sizeof(QueryGradientMemory<Rows>) <= kSmallSharedBytes);
+  add_rows<Columns, Columns, Rows, Rows>(rows, kSmall);
+}
+
+template <int kHeadDim>
+void add_small_rows(KernelRows& rows) {
+  add_small_rows_of<__nv_bfloat16, kHeadDim>(rows);
+  add_small_rows_of<__half, kHeadDim>(rows);
+}
+
+}  // namespace flashmask::cuda::sm80

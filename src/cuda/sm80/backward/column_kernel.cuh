@@ -1,0 +1,405 @@
+#pragma once
+
+#include "cuda/common/store_rows.cuh"
+#include "cuda/sm80/backward/column_shape.cuh"
+#include "cuda/sm80/backward/key_words.cuh"
+#include "cuda/sm80/backward/query_sums.cuh"
+#include "cuda/sm80/backward/unit_scores.cuh"
+#include "cuda/sm80/instructions/mma.h"
+
+namespace flashmask::cuda::sm80 {
+
+/// A block takes a tile of keys of one key head through the rows of all its query heads: gradients of k and v stay in
+/// registers, and no two blocks add to the same ones. Scores are transposed: packed probabilities and gradients of
+/// scores are register operands of the products for the gradients of v and k. Through shared memory go those that warps
+/// share, and gradients of scores for the gradient of q.
+template <class Shape>
+class ColumnBlock {
+  using T = typename Shape::Element;
+  using KeyTile = typename Shape::KeyTile;
+  using RowTile = typename Shape::RowTile;
+  using ScoreTile = typename Shape::ScoreTile;
+  static constexpr int kUnits = Shape::kUnits, kEights = Shape::kScoreRows / 8, kScoreSteps = Shape::kScoreRows / 16,
+                       kDimSteps = Shape::kHeadDim / 16, kOwnPanels = Shape::kOwnDims / 16;
+  // Half of the warps take the delayed product before, half behind the others of a part, so that a scheduler's two
+  // warps do not all wait for the same at once.
+  static constexpr bool kAlternates = Shape::kDelayed && Shape::kSharers > 1;
+  // Whether rows are asked for between products, where registers suffice for their addresses.
+  static constexpr bool kSpreads = Shape::kStages == 2 && Shape::kHeadDim < 256;
+  using Scores = float[kUnits][kEights][4];
+  using Packed = std::uint32_t[kScoreSteps][kUnits][4];
+  using Gradients = float[kUnits][2 * kOwnPanels][4];
+  using Words = KeyWords<kUnits, Shape::kScoreRows>;
+  using Masks = std::int32_t[4];
+  using Values = std::uint32_t[Shape::kHoldsValues ? kDimSteps : 1][kUnits][4];
+
+ public:
+  __device__ __forceinline__ ColumnBlock(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
+      : shared_(shared), arguments_(arguments) {}
+
+  __device__ __forceinline__ void run() {
+    Gradients grad_k = {}, grad_v = {};
+    if (warp() == 0) {
+      if (lane_index() == 0) shared_.item = ColumnItem(arguments_);
+      shared_.steps.begin();
+      extend(0);
+    }
+    __syncthreads();
+    if (shared_.steps[0].exists()) attend(grad_k, grad_v);
+    store(grad_k, grad_v);
+  }
+
+ private:
+  static __device__ __forceinline__ int warp() { return static_cast<int>(thread_index()) / 32; }
+  static __device__ __forceinline__ int group() { return warp() / Shape::kSharers; }
+  static __device__ __forceinline__ int sharer() { return warp() % Shape::kSharers; }
+  /// The first of the warp's keys and of its rows, counted from the tiles'; its first panel of dims.
+  static __device__ __forceinline__ int own_key() { return group() * Shape::kOwnKeys; }
+  static __device__ __forceinline__ int own_row() { return sharer() * Shape::kOwnRows; }
+  static __device__ __forceinline__ int own_panel() { return sharer() * kOwnPanels; }
+
+  __device__ __forceinline__ int batch() const { return shared_.item.batch; }
+  __device__ __forceinline__ int kv_head() const { return shared_.item.kv_head; }
+  __device__ __forceinline__ int first_key() const { return shared_.item.column_tile * Shape::kColumns; }
+  __device__ __forceinline__ int query_head(const TileStep& step) const {
+    return kv_head() * arguments_.head_ratio + step.head();
+  }
+  /// Of the mask, as TileList finds it.
+  __device__ __forceinline__ int list_of(const TileStep& step) const {
+    const TileMapView& map = arguments_.map;
+    return (map.batch == 1 ? 0 : batch()) * map.heads + query_head(step) / map.head_ratio;
+  }
+
+  __device__ __forceinline__ bool has_intervals() const { return arguments_.mask.intervals[0] != nullptr; }
+
+  __device__ __forceinline__ void extend(int begun) {
+    shared_.steps.extend({arguments_.map, batch(), kv_head() * arguments_.head_ratio, arguments_.head_ratio,
+                          shared_.item.column_tile, first_key() + Shape::kColumns > arguments_.key_length},
+                         begun);
+  }
+
+  /// Part i of those of all steps.
+  __device__ __forceinline__ TileStep part(int i) const { return shared_.steps[i / Shape::kParts]; }
+
+  __device__ __forceinline__ void attend(Gradients& grad_k, Gradients& grad_v) {
+    copy_keys();
+    Values values;
+    if constexpr (Shape::kHoldsValues) hold_values(values);
+    copy_rows(part(0), 0);
+    commit_copies();
+    int i = 0;
+#pragma unroll 1
+    for (;; ++i) {
+      await_copies<0>();
+      __syncthreads();
+      const TileStep now = part(i), next = part(i + 1);
+      if (next.exists()) {
+        if constexpr (kSpreads)
+          copy_statistics(next, i + 1);
+        else if constexpr (Shape::kStages == 2)
+          copy_rows(next, i + 1);
+      }
+      if (warp() == 0) extend((i + 1) / Shape::kParts);
+      const bool first_half = !kAlternates || warp() < Shape::kWarps / 2;
+      if (Shape::kDelayed && first_half && i > 0) add_to_queries(part(i - 1), i - 1);
+      visit(grad_k, grad_v, values, now, next, i);
+      if (kAlternates && !first_half && i > 0) add_to_queries(part(i - 1), i - 1);
+      if (!next.exists()) break;
+      if constexpr (Shape::kStages == 1) {
+        __syncthreads();
+        copy_rows(next, i + 1);
+        commit_copies();
+      }
+    }
+    if constexpr (Shape::kDelayed) {
+      __syncthreads();
+      add_to_queries(part(i), i);
+    }
+  }
+
+  __device__ __forceinline__ void copy_keys() {
+    KeyTile::template copy<Shape::kThreads>(shared_address(shared_.k), arguments_.k.of(batch(), kv_head()), first_key(),
+                                            thread_index());
+    KeyTile::template copy<Shape::kThreads>(values_address(), arguments_.v.of(batch(), kv_head()), first_key(),
+                                            thread_index());
+  }
+  __device__ __forceinline__ std::uint32_t values_address() const {
+    static_assert(!Shape::kHoldsValues || sizeof(shared_.rows) >= KeyTile::kBytes);
+    return Shape::kHoldsValues ? shared_address(shared_.rows) : shared_address(shared_.v.bytes);
+  }
+
+  __device__ __forceinline__ void hold_values(Values& values) {
+    commit_copies();
+    await_copies<0>();
+    __syncthreads();
+    const std::uint32_t from = values_address() + KeyTile::lane_rows() + KeyTile::step(own_key(), 0);
+#pragma unroll
+    for (int step = 0; step < kDimSteps; ++step)
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit)
+        load_matrices(values[step][unit], from + KeyTile::step(16 * unit, step));
+    __syncthreads();
+  }
+
+  /// The first of the rows of part i, counted from the tile's.
+  static __device__ __forceinline__ int part_row(int i) { return i % Shape::kParts * Shape::kPartRows; }
+  __device__ __forceinline__ const std::uint8_t* queries(int i) const { return shared_.rows[i % Shape::kStages][0]; }
+  __device__ __forceinline__ const std::uint8_t* output_gradients(int i) const {
+    return shared_.rows[i % Shape::kStages][1];
+  }
+  __device__ __forceinline__ std::uint8_t* score_gradients(int i) const {
+    return shared_.grad_s[Shape::kDelayed ? i % 2 : 0];
+  }
+
+  using Copies = typename RowTile::template Copies<Shape::kThreads, Rows>;
+  /// Of no step: zeros, which nobody reads.
+  __device__ __forceinline__ Copies copies_of(const TensorRows& tensor, const std::uint8_t* to, const TileStep& step,
+                                              int i) const {
+    return Copies(shared_address(to), tensor.of(batch(), query_head(step)), first_row(step, i), thread_index());
+  }
+  static __device__ __forceinline__ int first_row(const TileStep& step, int i) {
+    return step.exists() ? step.tile * Shape::kRows + part_row(i) : -1;
+  }
+
+  /// All that part i of this step needs.
+  __device__ __forceinline__ void copy_rows(const TileStep& step, int i) {
+    copies_of(arguments_.q, queries(i), step, i).template ask_rest<0, 1>();
+    copies_of(arguments_.grad_o, output_gradients(i), step, i).template ask_rest<0, 1>();
+    copy_statistics(step, i);
+  }
+
+  __device__ __forceinline__ void copy_statistics(const TileStep& step, int i) {
+    const ColumnArguments& from = arguments_;
+    constexpr int kPieces = Shape::kPartRows / 4;
+    const int stage = i % Shape::kStages;
+    const int thread = static_cast<int>(thread_index()), piece = thread % kPieces * 4;
+    const std::int64_t at =
+        (static_cast<std::int64_t>(batch()) * from.query_heads + query_head(step)) * from.statistics.padded +
+        first_row(step, i) + piece;
+    if (thread < kPieces)
+      copy_16(shared_address(shared_.lse_log2[stage] + piece), from.statistics.lse_log2 + at, true);
+    else if (thread < 2 * kPieces)
+      copy_16(shared_address(shared_.dot[stage] + piece), from.statistics.dot + at, true);
+  }
+
+  /// Part i: all but, where it is delayed, the gradient of q. Between products it asks for the rows of the next part.
+  __device__ __forceinline__ void visit(Gradients& grad_k, Gradients& grad_v, const Values& values, const TileStep& now,
+                                        const TileStep& next, int i) {
+    const int stage = i % Shape::kStages;
+    constexpr int kTimes = Shape::kOwnRows / Shape::kScoreRows;
+#pragma unroll
+    for (int time = 0; time < kTimes; ++time) {
+      const int row = own_row() + time * Shape::kScoreRows;
+      const bool asks = kSpreads && time == 0;
+      Packed p, grad_s;
+      Masks masks;
+      if (now.masked()) ask_for_masks(masks, now, part_row(i) + row);
+      Scores s;
+      Copies copies = copies_of(arguments_.q, queries(i + 1), next, i + 1);
+      const auto ask = [&](int step) {
+        if (!asks) return;
+        if (step == kDimSteps / 2) copies = copies_of(arguments_.grad_o, output_gradients(i + 1), next, i + 1);
+        copies.template ask_part<kDimSteps / 2>(step % (kDimSteps / 2));
+      };
+      multiply_keys(s, shared_.k, queries(i), row, ask);
+      if (now.masked()) hide(s, masked_scores(masks, now, part_row(i) + row));
+      exponentiate<OfTransposedRows>(s, arguments_.scale_log2, shared_.lse_log2[stage] + row);
+      pack_units<T>(p, s);
+      Scores grad;
+      if constexpr (Shape::kHoldsValues)
+        multiply_held(grad, values, output_gradients(i), row);
+      else
+        multiply_keys(grad, shared_.v.bytes, output_gradients(i), row, [](int) {});
+      differentiate<OfTransposedRows>(grad, s, shared_.dot[stage] + row);
+      pack_units<T>(grad_s, grad);
+      if (Shape::kSharers > 1) store_scores(shared_.p.bytes, p, row);
+      if (Shape::kSharers > 1 || arguments_.query_sums != nullptr) store_scores(score_gradients(i), grad_s, row);
+      multiply_rows(grad_v, p, output_gradients(i), row);
+      multiply_rows(grad_k, grad_s, queries(i), row);
+    }
+    commit_copies();
+    if constexpr (Shape::kSharers > 1 && Shape::kDelayed) {
+      sync_threads(1 + group(), 32 * Shape::kSharers);
+    } else if constexpr (!Shape::kDelayed) {
+      if (Shape::kSharers > 1 || arguments_.query_sums != nullptr) __syncthreads();
+    }
+    if constexpr (Shape::kSharers > 1) {
+      multiply_shared(grad_v, shared_.p.bytes, output_gradients(i));
+      multiply_shared(grad_k, score_gradients(i), queries(i));
+    }
+    if constexpr (!Shape::kDelayed) add_to_queries(now, i);
+  }
+
+  /// s = keys rowsᵀ, of the warp's keys and kScoreRows rows: scores from k and q, or their gradients from v and that of
+  /// o, transposed.
+  template <class Between>
+  __device__ __forceinline__ void multiply_keys(Scores& s, const std::uint8_t* keys, const std::uint8_t* rows, int row,
+                                                const Between& between) {
+    const std::uint32_t a = shared_address(keys) + KeyTile::lane_rows() + KeyTile::step(own_key(), 0);
+    const std::uint32_t b = shared_address(rows) + RowTile::lane_columns() + RowTile::step(row, 0);
+#pragma unroll
+    for (int step = 0; step < kDimSteps; ++step) {
+      std::uint32_t of_keys[kUnits][4];
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) load_matrices(of_keys[unit], a + KeyTile::step(16 * unit, step));
+      multiply_by_rows(s, of_keys, b + RowTile::step(0, step), step == 0);
+      between(step);
+    }
+  }
+  __device__ __forceinline__ void multiply_held(Scores& s, const Values& keys, const std::uint8_t* rows, int row) {
+    const std::uint32_t b = shared_address(rows) + RowTile::lane_columns() + RowTile::step(row, 0);
+#pragma unroll
+    for (int step = 0; step < kDimSteps; ++step) multiply_by_rows(s, keys[step], b + RowTile::step(0, step), step == 0);
+  }
+  __device__ __forceinline__ void multiply_by_rows(Scores& s, const std::uint32_t (&keys)[kUnits][4],
+                                                   std::uint32_t rows, bool first) {
+#pragma unroll
+    for (int sixteen = 0; sixteen < kScoreSteps; ++sixteen) {
+      std::uint32_t b[4];
+      load_matrices(b, rows + RowTile::step(16 * sixteen, 0));
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        multiply<T>(s[unit][2 * sixteen], keys[unit], b[0], b[1], first);
+        multiply<T>(s[unit][2 * sixteen + 1], keys[unit], b[2], b[3], first);
+      }
+    }
+  }
+
+  /// d += scores rows, of the warp's keys and dims: packed scores of its own rows.
+  __device__ __forceinline__ void multiply_rows(Gradients& d, const Packed& scores, const std::uint8_t* rows, int row) {
+    const std::uint32_t b = shared_address(rows) + RowTile::lane_rows() + RowTile::step(row, own_panel());
+#pragma unroll
+    for (int step = 0; step < kScoreSteps; ++step) multiply_dims(d, scores[step], b + RowTile::step(16 * step, 0));
+  }
+  /// The same of the rows of the other sharers.
+  __device__ __forceinline__ void multiply_shared(Gradients& d, const std::uint8_t* scores, const std::uint8_t* rows) {
+#pragma unroll 1
+    for (int other = 1; other < Shape::kSharers; ++other) {
+      const int row = (sharer() + other) % Shape::kSharers * Shape::kOwnRows;
+      const std::uint32_t a = shared_address(scores) + ScoreTile::lane_rows() + ScoreTile::step(own_key(), row / 16);
+      const std::uint32_t b = shared_address(rows) + RowTile::lane_rows() + RowTile::step(row, own_panel());
+#pragma unroll
+      for (int step = 0; step < Shape::kOwnRows / 16; ++step) {
+        std::uint32_t of_keys[kUnits][4];
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit) load_matrices(of_keys[unit], a + ScoreTile::step(16 * unit, step));
+        multiply_dims(d, of_keys, b + RowTile::step(16 * step, 0));
+      }
+    }
+  }
+  __device__ __forceinline__ void multiply_dims(Gradients& d, const std::uint32_t (&scores)[kUnits][4],
+                                                std::uint32_t rows) {
+#pragma unroll
+    for (int panel = 0; panel < kOwnPanels; ++panel) {
+      std::uint32_t b[4];
+      load_matrices_transposed(b, rows + RowTile::step(0, panel));
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        multiply<T>(d[unit][2 * panel], scores[unit], b[0], b[1]);
+        multiply<T>(d[unit][2 * panel + 1], scores[unit], b[2], b[3]);
+      }
+    }
+  }
+
+  /// The gradient of q of part i: the warp's share of gradients of scores times k, added to the sums.
+  __device__ __forceinline__ void add_to_queries(const TileStep& step, int i) {
+    if (arguments_.query_sums == nullptr) return;
+    using Sums = QuerySums<Shape>;
+    typename Sums::Part d;
+    const std::uint32_t a =
+        shared_address(score_gradients(i)) + ScoreTile::lane_columns() + ScoreTile::step(0, Sums::first_row() / 16);
+    const std::uint32_t b = shared_address(shared_.k) + KeyTile::lane_rows() + KeyTile::step(0, Sums::first_dim() / 16);
+#pragma unroll
+    for (int keys = 0; keys < Shape::kColumns; keys += 16) {
+      std::uint32_t scores[Sums::kUnits][4];
+#pragma unroll
+      for (int unit = 0; unit < Sums::kUnits; ++unit)
+        load_matrices_transposed(scores[unit], a + ScoreTile::step(keys, unit));
+#pragma unroll
+      for (int panel = 0; panel < Shape::kSumDims / 16; ++panel) {
+        std::uint32_t k[4];
+        load_matrices_transposed(k, b + KeyTile::step(keys, panel));
+#pragma unroll
+        for (int unit = 0; unit < Sums::kUnits; ++unit) {
+          multiply<T>(d[unit][2 * panel], scores[unit], k[0], k[1], keys == 0);
+          multiply<T>(d[unit][2 * panel + 1], scores[unit], k[2], k[3], keys == 0);
+        }
+      }
+    }
+    const std::int64_t head = static_cast<std::int64_t>(batch()) * arguments_.query_heads + query_head(step);
+    Sums::add(arguments_.query_sums,
+              head * (arguments_.statistics.padded / Shape::kPartRows) + step.tile * Shape::kParts + i % Shape::kParts,
+              d);
+  }
+
+  /// Of a lane, for rows that begin at `row`, counted from the tile's first: the intervals of its key, or its words of
+  /// cells. Asked for ahead of the product that they are used behind.
+  __device__ __forceinline__ void ask_for_masks(Masks& masks, const TileStep& now, int row) const {
+    const int key = first_key() + own_key() + Words::lane_key();
+    if (has_intervals()) {
+      load_intervals(arguments_.mask, list_of(now), key, masks);
+    } else {
+      const CellsView& cells = arguments_.mask.cells;
+      const std::uint32_t* const words =
+          column_words(cells, find_cell(cells, list_of(now), now.tile, key / kCellSize)) + key % kCellSize;
+#pragma unroll
+      for (int i = 0; i < Words::kWords; ++i)
+        masks[i] = static_cast<std::int32_t>(__ldg(words + Words::lane_row(row, i) / 32 * kCellSize));
+    }
+  }
+  __device__ __forceinline__ typename Words::Words masked_scores(const Masks& masks, const TileStep& now,
+                                                                 int row) const {
+    std::uint32_t words[Words::kWords];
+#pragma unroll
+    for (int i = 0; i < Words::kWords; ++i)
+      words[i] = has_intervals() ? masked_rows(masks, now.tile * Shape::kRows + Words::lane_row(row, i))
+                                 : static_cast<std::uint32_t>(masks[i]);
+    return Words::share(words, row);
+  }
+
+  /// [key][row], 32 bits a time.
+  static __device__ __forceinline__ void store_scores(std::uint8_t* tile, const Packed& packed, int row) {
+    const int lane = lane_index(), key = own_key() + lane / 4;
+    std::uint8_t* const to = tile + ScoreTile::step(0, row / 16) + lane % 4 * 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint8_t* const of_half = to + ScoreTile::chunk(key, half);
+#pragma unroll
+      for (int step = 0; step < kScoreSteps; ++step)
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+          for (int eight = 0; eight < 2; ++eight)
+            *reinterpret_cast<std::uint32_t*>(of_half + ScoreTile::step(16 * unit + 8 * eight, step)) =
+                packed[step][unit][2 * half + eight];
+    }
+  }
+
+  __device__ __forceinline__ void store(const Gradients& grad_k, const Gradients& grad_v) const {
+    const ColumnArguments& to = arguments_;
+    const int dim = own_panel() * 16;
+    T* const k = to.grad_k.of<T>(batch(), kv_head()) + dim;
+    T* const v = to.grad_v.of<T>(batch(), kv_head()) + dim;
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const int first = first_key() + own_key() + 16 * unit + lane_index() / 4;
+      store_rows(flat(grad_k[unit]), {to.scale, to.scale}, k, to.grad_k.row, first, to.key_length, to.head_dim - dim);
+      store_rows(flat(grad_v[unit]), {1, 1}, v, to.grad_v.row, first, to.key_length, to.value_dim - dim);
+    }
+  }
+  template <int kEights>
+  static __device__ __forceinline__ const float (&flat(const float (&d)[kEights][4]))[4 * kEights] {
+    return reinterpret_cast<const float(&)[4 * kEights]>(d[0][0]);
+  }
+
+  ColumnMemory<Shape>& shared_;
+  const ColumnArguments& arguments_;
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    column_kernel(const __grid_constant__ ColumnArguments arguments) {
+  ColumnBlock<Shape>(shared_memory<ColumnMemory<Shape>>(), arguments).run();
+}
+
+}  // namespace flashmask::cuda::sm80

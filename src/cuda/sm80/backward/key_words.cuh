@@ -1,0 +1,57 @@
+#pragma once
+
+#include "cuda/common/bit_cells.cuh"
+#include "cuda/common/fragment_words.cuh"
+#include "cuda/common/intervals.cuh"
+#include "cuda/plan/words.cuh"
+
+/// Which of a warp's transposed scores are masked: FragmentWords with keys for rows and rows for columns. Words of a
+/// key are made by one lane of its quad, the others take their bytes of it.
+namespace flashmask::cuda::sm80 {
+
+/// In each quad, byte i of lane j changes places with byte j of lane i.
+__device__ __forceinline__ std::uint32_t transpose_in_quad_bytes(std::uint32_t word) {
+  const int lane = lane_index();
+  std::uint32_t other = __shfl_xor_sync(~0U, word, 1);
+  word = __byte_perm(word, other, (lane & 1) != 0 ? 0x3715 : 0x6240);
+  other = __shfl_xor_sync(~0U, word, 2);
+  return __byte_perm(word, other, (lane & 2) != 0 ? 0x3276 : 0x5410);
+}
+
+/// Of 32 rows from first_row on, those that a key's two ranges mask, in the order of fragments.
+__device__ __forceinline__ std::uint32_t masked_rows(const std::int32_t (&ends)[4], int first_row) {
+  std::uint32_t rows = 0;
+#pragma unroll
+  for (int range = 0; range < 2; ++range) {
+    const int begin = max(ends[2 * range] - first_row, 0);
+    rows |= bits_from(begin, max(ends[2 * range + 1] - first_row - begin, 0));
+  }
+  return fragment_order(rows);
+}
+
+/// A lane makes words of one key of the warp's, 32 rows each, and shares them.
+template <int kUnits, int kRows>
+struct KeyWords {
+  using Words = FragmentWords<kUnits, kRows>;
+  static constexpr int kWords = Words::kWords;
+
+  static __device__ __forceinline__ int lane_key() { return lane_index() % 4 % kEights * 8 + lane_index() / 4; }
+  /// The first row of the lane's word i, counted as `first_row` is, from which on the warp has kRows rows.
+  static __device__ __forceinline__ int lane_row(int first_row, int i) {
+    const int own = kRows < 32 * Words::kGroups ? 0 : lane_index() % 4 / kEights * 32;
+    return first_row / 32 * 32 + own + 32 * Words::kGroups * i;
+  }
+  /// Words are in the order of fragments.
+  static __device__ __forceinline__ Words share(const std::uint32_t (&own)[kWords], int first_row) {
+    Words masked;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) masked.words[i] = transpose_in_quad_bytes(own[i]);
+    if constexpr (kRows == 16) masked.words[0] >>= first_row % 32 / 4;
+    return masked;
+  }
+
+ private:
+  static constexpr int kEights = 2 * kUnits;  // of keys; a word's other bytes are of 32 rows further on
+};
+
+}  // namespace flashmask::cuda::sm80

@@ -1,0 +1,77 @@
+#pragma once
+
+#include "cuda/sm80/backward/column_shape.cuh"
+#include "cuda/sm80/backward/query_gradient_kernel.cuh"
+
+/// The shapes of the kernels, by head dim: for blocks of up to 163 KB of shared memory and for those of up to 99 KB.
+namespace flashmask::cuda::sm80 {
+
+template <int kHeadDim>
+struct LargeForm;
+/// For what has the shared memory, one barrier less a step: the same tile and the same order of sums.
+template <int kHeadDim>
+struct RoomyForm : LargeForm<kHeadDim> {};
+template <int kHeadDim>
+struct SmallForm;
+
+/// Takes no more than 99 KB.
+template <>
+struct LargeForm<64> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 4, .blocks = 2, .delayed = true};
+};
+template <>
+struct LargeForm<96> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 4, .sharers = 2, .delayed = true};
+};
+template <>
+struct LargeForm<128> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 4, .sharers = 2};
+};
+template <>
+struct RoomyForm<128> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 4, .sharers = 2, .delayed = true};
+};
+template <>
+struct LargeForm<192> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 2, .sharers = 4, .score_rows = 16, .stages = 1};
+};
+template <>
+struct RoomyForm<192> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 2, .sharers = 4, .score_rows = 16, .delayed = true};
+};
+template <>
+struct LargeForm<256> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 2, .sharers = 4, .score_rows = 16, .stages = 1};
+};
+template <>
+struct RoomyForm<256> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 2, .sharers = 4, .score_rows = 16, .delayed = true};
+};
+template <>
+struct SmallForm<96> {
+  static constexpr ColumnForm kForm{.units = 1, .groups = 8, .score_rows = 64, .holds_values = true};
+};
+template <>
+struct SmallForm<128> {
+  static constexpr ColumnForm kForm{.units = 1, .groups = 8, .rows = 32, .delayed = true, .holds_values = true};
+};
+
+template <class T, int kHeadDim>
+using LargeColumns = ColumnShape<T, kHeadDim, LargeForm<kHeadDim>>;
+template <class T, int kHeadDim>
+using RoomyColumns = ColumnShape<T, kHeadDim, RoomyForm<kHeadDim>>;
+template <class T, int kHeadDim>
+using SmallColumns = ColumnShape<T, kHeadDim, SmallForm<kHeadDim>>;
+
+/// Of 16 rows a warp where registers hold no more. One buffer of k and v where there is no room for two.
+template <class T, int kHeadDim, int kStages>
+using RowsOf =
+    QueryGradientShape<T, kHeadDim, kHeadDim <= 128 ? 2 : 1, kHeadDim == 64 ? 1 : 2, kStages, kHeadDim == 64 ? 2 : 1>;
+template <class T, int kHeadDim>
+using LargeRows = RowsOf<T, kHeadDim, kHeadDim == 256 ? 1 : 2>;
+template <class T, int kHeadDim>
+using RoomyRows = RowsOf<T, kHeadDim, 2>;
+template <class T, int kHeadDim>
+using SmallRows = QueryGradientShape<T, kHeadDim, 1, 2, kHeadDim == 128 ? 1 : 2, 1>;
+
+}  // namespace flashmask::cuda::sm80

@@ -1,0 +1,276 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "cuda/sm80/backward/close_rows.cuh"
+#include "cuda/sm80/backward/column_kernel.cuh"
+#include "cuda/sm80/backward/shapes.cuh"
+#include "emulator/host_plan.h"
+#include "flashmask/builders.h"
+#include "flashmask/reference.h"
+#include "kit/error_bound.h"
+#include "kit/host_tensor.h"
+#include "kit/naive_attention.h"
+
+/// The backward's kernels of mma.sync, on the emulator, against the reference.
+namespace flashmask::cuda::sm80 {
+namespace {
+
+using check::HostTensor;
+using emulator::Copies;
+using emulator::HostMap;
+using emulator::HostMask;
+
+/// What a test asks for.
+struct Case {
+  std::string name;
+  Mask mask;
+  MaskForm form = MaskForm::intervals;
+  Copies copies = Copies::either;
+  Visit visit = Visit::active;
+  std::int64_t query_heads = 2, kv_heads = 1, head_dim = 0, value_dim = 0;  // 0: the kernel's
+};
+
+/// A call's tensors, what is right, and what the launch of row statistics makes.
+template <class T, int kHeadDim>
+struct Call {
+  Call(const Case& with, unsigned seed)
+      : problem(problem_of(with)),
+        tensors(problem, seed),
+        mask(with.mask, with.form),
+        mask_lists(with.mask.shape().batch * with.mask.shape().heads) {
+    const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
+    const std::vector<double> grad_o = tensors.grad_o.values(), grad_lse = tensors.grad_lse.values();
+    const reference::Inputs inputs{q, k, v};
+    const reference::Outputs outputs = reference::forward(problem, with.mask, inputs);
+    expected = reference::backward(problem, with.mask, inputs, grad_o, grad_lse);
+    naive = check::naive::attend(problem, with.mask, inputs, grad_o, grad_lse);
+    padded = (problem.query_length + kPaddedRows - 1) / kPaddedRows * kPaddedRows;
+    const auto heads = static_cast<std::size_t>(problem.batch * problem.query_heads);
+    lse_log2.assign(heads * static_cast<std::size_t>(padded), INFINITY);
+    dot.assign(lse_log2.size(), 0);
+    sums.assign(lse_log2.size() * kHeadDim, 0);
+    for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+      for (std::int64_t head = 0; head < problem.query_heads; ++head)
+        for (std::int64_t row = 0; row < problem.query_length; ++row)
+          add_row(outputs, grad_o, grad_lse, batch, head, row);
+  }
+
+  static Problem problem_of(const Case& with) {
+    Problem problem;
+    problem.batch = 2;
+    problem.query_length = with.mask.shape().rows;
+    problem.key_length = with.mask.shape().columns;
+    problem.query_heads = with.query_heads;
+    problem.kv_heads = with.kv_heads;
+    problem.head_dim = with.head_dim == 0 ? kHeadDim : with.head_dim;
+    problem.value_dim = with.value_dim == 0 ? kHeadDim : with.value_dim;
+    problem.dtype = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
+    return problem;
+  }
+
+  void add_row(const reference::Outputs& outputs, const std::vector<double>& grad_o,
+               const std::vector<double>& grad_lse, std::int64_t batch, std::int64_t head, std::int64_t row) {
+    const std::int64_t flat_head = batch * problem.query_heads + head;
+    const auto of_lse = static_cast<std::size_t>(flat_head * problem.query_length + row);
+    if (outputs.lse[of_lse] == -INFINITY) return;
+    const auto at = static_cast<std::size_t>(flat_head * padded + row);
+    const auto of_o = static_cast<std::size_t>(((batch * problem.query_length + row) * problem.query_heads + head) *
+                                               problem.value_dim);
+    double sum = -grad_lse[of_lse];
+    for (std::size_t i = 0; i < static_cast<std::size_t>(problem.value_dim); ++i)
+      sum += outputs.o[of_o + i] * grad_o[of_o + i];
+    lse_log2[at] = static_cast<float>(outputs.lse[of_lse] * 1.44269504088896);
+    dot[at] = static_cast<float>(sum);
+  }
+
+  BackwardStatistics statistics() { return {lse_log2.data(), dot.data(), padded}; }
+
+  std::vector<std::array<const std::byte*, 2>> readable() const {
+    const auto range = [](const auto* begin, std::size_t count) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(begin);
+      return std::array{bytes, bytes + count * sizeof(*begin)};
+    };
+    std::vector ranges = {emulator::range_of(tensors.q.view()),    emulator::range_of(tensors.k.view()),
+                          emulator::range_of(tensors.v.view()),    emulator::range_of(tensors.grad_o.view()),
+                          range(lse_log2.data(), lse_log2.size()), range(dot.data(), dot.size())};
+    const cuda::MaskView& view = mask.view();
+    for (const std::int32_t* ends : view.intervals)
+      if (ends != nullptr) ranges.push_back(range(ends, static_cast<std::size_t>(mask_lists * view.columns)));
+    if (view.cells.bits.words != nullptr)
+      ranges.push_back(range(view.cells.bits.words, (view.cells.bits.stored + 1UL) * DeviceBits::kCellWords));
+    return ranges;
+  }
+
+  void expect_accurate(const std::string& what, const HostTensor& found, const std::vector<double>& reference,
+                       const std::vector<double>& rounded) const {
+    check::ErrorBound bound(problem.dtype);
+    bound.add(found.values(), reference, rounded);
+    EXPECT_LE(bound.result().ratio(), 1) << what;
+  }
+  void expect_accurate(const std::string& name) const {
+    expect_accurate(name + ", grad_q", tensors.grad_q, expected.q, naive.grad_q);
+    expect_accurate(name + ", grad_k", tensors.grad_k, expected.k, naive.grad_k);
+    expect_accurate(name + ", grad_v", tensors.grad_v, expected.v, naive.grad_v);
+  }
+
+  Problem problem;
+  check::AttentionTensors tensors;
+  HostMask mask;
+  std::int64_t mask_lists;
+  reference::Gradients expected;
+  check::naive::Results naive;
+  std::int64_t padded;
+  std::vector<float> lse_log2, dot, sums;
+};
+
+template <class Shape, class Of>
+void run_columns(Of& call, const Case& with, bool with_sums) {
+  const Problem& problem = call.problem;
+  const auto& tensors = call.tensors;
+  const HostMap host_map(with.mask, {Shape::kRows, Shape::kColumns}, MapSide::columns, with.visit,
+                         static_cast<int>(problem.query_heads));
+  const TileMapView& map = host_map.view();
+  const ColumnArguments arguments{.q = tensor_rows(tensors.q.view()),
+                                  .k = tensor_rows(tensors.k.view()),
+                                  .v = tensor_rows(tensors.v.view()),
+                                  .grad_o = tensor_rows(tensors.grad_o.view()),
+                                  .grad_k = output_rows(tensors.grad_k.view()),
+                                  .grad_v = output_rows(tensors.grad_v.view()),
+                                  .statistics = call.statistics(),
+                                  .query_sums = with_sums ? call.sums.data() : nullptr,
+                                  .key_length = static_cast<int>(problem.key_length),
+                                  .query_heads = static_cast<int>(problem.query_heads),
+                                  .kv_heads = static_cast<int>(problem.kv_heads),
+                                  .head_dim = static_cast<int>(problem.head_dim),
+                                  .value_dim = static_cast<int>(problem.value_dim),
+                                  .head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads),
+                                  .scale = problem.softmax_scale(),
+                                  .scale_log2 = problem.softmax_scale() * 1.44269504088896F,
+                                  .columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles},
+                                  .map = map,
+                                  .mask = call.mask.view()};
+  emulator::run({.blocks = static_cast<unsigned>(arguments.columns.all_tiles()),
+                 .threads = Shape::kThreads,
+                 .shared_bytes = sizeof(ColumnMemory<Shape>),
+                 .copies = with.copies,
+                 .readable = call.readable()},
+                [&] { ColumnBlock<Shape>(shared_memory<ColumnMemory<Shape>>(), arguments).run(); });
+}
+
+template <class Shape, class Of>
+void close(Of& call) {
+  const Problem& problem = call.problem;
+  const int parts = static_cast<int>(call.padded / Shape::kPartRows);
+  const ClosingArguments arguments{.query_sums = call.sums.data(),
+                                   .grad_q = output_rows(call.tensors.grad_q.view()),
+                                   .query_length = static_cast<int>(problem.query_length),
+                                   .query_heads = static_cast<int>(problem.query_heads),
+                                   .head_dim = static_cast<int>(problem.head_dim),
+                                   .parts = parts,
+                                   .scale = problem.softmax_scale()};
+  emulator::run(
+      {.blocks = static_cast<unsigned>(problem.batch * problem.query_heads * parts), .threads = Shape::kThreads},
+      [&] { close_rows<Shape>(arguments, static_cast<int>(blockIdx.x)); });
+}
+
+template <class Shape, class Of>
+void run_rows(Of& call, const Case& with) {
+  const Problem& problem = call.problem;
+  const auto& tensors = call.tensors;
+  const HostMap map(with.mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, with.visit,
+                    static_cast<int>(problem.query_heads));
+  QueryGradientArguments arguments{};
+  static_cast<RowArguments&>(arguments) = emulator::row_arguments(problem, call.mask, map);
+  arguments.q = tensor_rows(tensors.q.view());
+  arguments.k = tensor_rows(tensors.k.view());
+  arguments.v = tensor_rows(tensors.v.view());
+  arguments.grad_o = tensor_rows(tensors.grad_o.view());
+  arguments.grad_q = output_rows(tensors.grad_q.view());
+  arguments.statistics = call.statistics();
+  arguments.head_dim = static_cast<int>(problem.head_dim);
+  arguments.scale = problem.softmax_scale();
+  emulator::run({.blocks = static_cast<unsigned>(arguments.items),
+                 .threads = Shape::kThreads,
+                 .shared_bytes = sizeof(QueryGradientMemory<Shape>),
+                 .copies = with.copies,
+                 .readable = call.readable()},
+                [&] { QueryGradientBlock<Shape>(shared_memory<QueryGradientMemory<Shape>>(), arguments).run(); });
+}
+
+/// Of keys that token i no longer sees after `steps[i]` further ones, for each of two heads.
+Mask set_a_head(std::int64_t tokens) {
+  std::vector<std::int64_t> evicted;
+  for (std::int64_t i = 0; i < 2 * tokens; ++i) evicted.push_back(std::min(tokens, i % tokens + 1 + i * 37 % 90));
+  return masks::random_eviction(tokens, evicted, 2);
+}
+
+std::vector<Case> cases(int head_dim) {
+  using enum MaskForm;
+  const std::vector<std::int64_t> documents = {70, 90, 40};
+  return {{"full, padded dims", masks::full(150, 200), intervals, Copies::late, Visit::active, 2, 1, head_dim - 8,
+           head_dim - 24},
+          {"causal", masks::causal(200, 200), intervals, Copies::late},
+          {"causal, as bits", masks::causal(130, 260), bits, Copies::early},
+          {"a window that some rows see nothing of", masks::sliding_window(200, 150, 70), intervals, Copies::early},
+          {"documents as bits, every tile", masks::causal_document(documents, 230), bits, Copies::late, Visit::all},
+          {"keys a head", set_a_head(140), intervals, Copies::either, Visit::active, 2, 2}};
+}
+
+template <class Columns>
+struct BySums {
+  using Element = typename Columns::Element;
+  static constexpr int kHeadDim = Columns::kHeadDim;
+  static void run(Call<Element, kHeadDim>& call, const Case& with) {
+    run_columns<Columns>(call, with, true);
+    close<Columns>(call);
+  }
+};
+
+template <class Columns, class Rows>
+struct InTwoPasses {
+  using Element = typename Columns::Element;
+  static constexpr int kHeadDim = Columns::kHeadDim;
+  static void run(Call<Element, kHeadDim>& call, const Case& with) {
+    run_columns<Columns>(call, with, false);
+    run_rows<Rows>(call, with);
+  }
+};
+
+template <class Way>
+class EmulatedBackward : public testing::Test {};
+
+using A = __nv_bfloat16;
+using B = __half;
+using Ways = testing::Types<
+    BySums<LargeColumns<A, 64>>, BySums<LargeColumns<B, 96>>, BySums<LargeColumns<A, 128>>,
+    BySums<RoomyColumns<B, 128>>, BySums<LargeColumns<A, 192>>, BySums<RoomyColumns<A, 192>>,
+    BySums<LargeColumns<B, 256>>, BySums<SmallColumns<A, 96>>, BySums<SmallColumns<B, 128>>,
+    InTwoPasses<LargeColumns<B, 64>, LargeRows<B, 64>>, InTwoPasses<RoomyColumns<A, 128>, LargeRows<A, 128>>,
+    InTwoPasses<SmallColumns<B, 128>, SmallRows<B, 128>>, InTwoPasses<RoomyColumns<A, 256>, LargeRows<A, 256>>>;
+TYPED_TEST_SUITE(EmulatedBackward, Ways);
+
+TYPED_TEST(EmulatedBackward, HoldsTheBound) {
+  unsigned seed = 1;
+  for (const Case& with : cases(TypeParam::kHeadDim)) {
+    Call<typename TypeParam::Element, TypeParam::kHeadDim> call(with, ++seed);
+    TypeParam::run(call, with);
+    call.expect_accurate(with.name);
+  }
+}
+
+TYPED_TEST(EmulatedBackward, ReadsNoKeysOfSkippedTiles) {
+  const Case with{"a window", masks::sliding_window(64, 256, 30)};  // nobody sees the first 162 keys
+  Call<typename TypeParam::Element, TypeParam::kHeadDim> call(with, 3);
+  for (std::int64_t i = 0; i < 128 * TypeParam::kHeadDim; ++i) {
+    call.tensors.k.set(i, NAN);
+    call.tensors.v.set(i, INFINITY);
+  }
+  TypeParam::run(call, with);
+  call.expect_accurate(with.name);
+}
+
+}  // namespace
+}  // namespace flashmask::cuda::sm80
