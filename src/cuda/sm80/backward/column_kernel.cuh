@@ -305,31 +305,35 @@ class ColumnBlock {
   __device__ __forceinline__ void add_to_queries(const TileStep& step, int i) {
     if (arguments_.query_sums == nullptr) return;
     using Sums = QuerySums<Shape>;
-    typename Sums::Part d;
+    const std::int64_t head = static_cast<std::int64_t>(batch()) * arguments_.query_heads + query_head(step);
+    const std::int64_t of_part =
+        head * (arguments_.statistics.padded / Shape::kPartRows) + step.tile * Shape::kParts + i % Shape::kParts;
     const std::uint32_t a =
         shared_address(score_gradients(i)) + ScoreTile::lane_columns() + ScoreTile::step(0, Sums::first_row() / 16);
     const std::uint32_t b = shared_address(shared_.k) + KeyTile::lane_rows() + KeyTile::step(0, Sums::first_dim() / 16);
+    constexpr int kPanels = Shape::kSumDims / 16, kAtOnce = kPanels == 4 ? 2 : kPanels;  // as registers allow
 #pragma unroll
-    for (int keys = 0; keys < Shape::kColumns; keys += 16) {
-      std::uint32_t scores[Sums::kUnits][4];
+    for (int first = 0; first < kPanels; first += kAtOnce) {
+      float d[Sums::kUnits][2 * kAtOnce][4];
 #pragma unroll
-      for (int unit = 0; unit < Sums::kUnits; ++unit)
-        load_matrices_transposed(scores[unit], a + ScoreTile::step(keys, unit));
+      for (int keys = 0; keys < Shape::kColumns; keys += 16) {
+        std::uint32_t scores[Sums::kUnits][4];
 #pragma unroll
-      for (int panel = 0; panel < Shape::kSumDims / 16; ++panel) {
-        std::uint32_t k[4];
-        load_matrices_transposed(k, b + KeyTile::step(keys, panel));
+        for (int unit = 0; unit < Sums::kUnits; ++unit)
+          load_matrices_transposed(scores[unit], a + ScoreTile::step(keys, unit));
 #pragma unroll
-        for (int unit = 0; unit < Sums::kUnits; ++unit) {
-          multiply<T>(d[unit][2 * panel], scores[unit], k[0], k[1], keys == 0);
-          multiply<T>(d[unit][2 * panel + 1], scores[unit], k[2], k[3], keys == 0);
+        for (int panel = 0; panel < kAtOnce; ++panel) {
+          std::uint32_t k[4];
+          load_matrices_transposed(k, b + KeyTile::step(keys, first + panel));
+#pragma unroll
+          for (int unit = 0; unit < Sums::kUnits; ++unit) {
+            multiply<T>(d[unit][2 * panel], scores[unit], k[0], k[1], keys == 0);
+            multiply<T>(d[unit][2 * panel + 1], scores[unit], k[2], k[3], keys == 0);
+          }
         }
       }
+      Sums::add(arguments_.query_sums, of_part, 2 * first, d);
     }
-    const std::int64_t head = static_cast<std::int64_t>(batch()) * arguments_.query_heads + query_head(step);
-    Sums::add(arguments_.query_sums,
-              head * (arguments_.statistics.padded / Shape::kPartRows) + step.tile * Shape::kParts + i % Shape::kParts,
-              d);
   }
 
   /// Of a lane, for rows that begin at `row`, counted from the tile's first: the intervals of its key, or its words of

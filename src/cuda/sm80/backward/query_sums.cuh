@@ -11,7 +11,6 @@ namespace flashmask::cuda::sm80 {
 template <class Shape>
 struct QuerySums {
   static constexpr int kUnits = Shape::kSumRows / 16, kEights = Shape::kSumDims / 8;
-  using Part = float[kUnits][kEights][4];
 
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
   static __device__ __forceinline__ int first_row() { return warp() / Shape::kSumAcross * Shape::kSumRows; }
@@ -23,12 +22,15 @@ struct QuerySums {
            lane_index() * 4;
   }
 
-  static __device__ __forceinline__ void add(float* sums, std::int64_t part, const Part& d) {
-    float* const to = sums + place(part, 0, 0);
+  /// Of the warp's eights of dims those from first_eight on.
+  template <int kCount>
+  static __device__ __forceinline__ void add(float* sums, std::int64_t part, int first_eight,
+                                             const float (&d)[kUnits][kCount][4]) {
+    float* const to = sums + place(part, 0, first_eight);
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
-      for (int eight = 0; eight < kEights; ++eight) {
+      for (int eight = 0; eight < kCount; ++eight) {
         const float(&four)[4] = d[unit][eight];
         add_to_global(to + (unit * kEights + eight) * 128, four[0], four[1], four[2], four[3]);
       }
