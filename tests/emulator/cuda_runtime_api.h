@@ -100,6 +100,9 @@ inline int __ffs(unsigned word) { return word == 0 ? 0 : std::countr_zero(word) 
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
   return static_cast<unsigned>(((std::uint64_t{high} << 32 | low) << (by & 31)) >> 32);
 }
+inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned by) {
+  return static_cast<unsigned>((std::uint64_t{high} << 32 | low) >> (by < 32 ? by : 32));
+}
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selectors) {
   const std::uint64_t bytes = std::uint64_t{b} << 32 | a;
   unsigned word = 0;
