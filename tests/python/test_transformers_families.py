@@ -121,6 +121,20 @@ def test_models_that_cannot_be_served_are_refused_when_they_are_given_the_name()
         families.make("gemma2", "eager").set_attn_implementation("flashmask")
 
 
+class PoolingAttention(torch.nn.Module):
+    """Of a user, beside models that know the registry."""
+
+
+class OwnLlama(transformers.LlamaForCausalLM):
+    """Of a user, in a module that does not know it."""
+
+
+def test_models_made_of_those_that_are_served_are_served():
+    config = families.configuration("llama")
+    config._attn_implementation = "flashmask"
+    assert OwnLlama(config)(**packed()).logits.shape == (1, 24, 64)
+
+
 def test_gemma2_without_a_cap_is_served():
     config = families.configuration("gemma2")
     config.attn_logit_softcapping = None

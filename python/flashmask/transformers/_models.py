@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import masking_utils
+from transformers import PreTrainedModel, masking_utils
 
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _ITSELF = "its attention layers never look at Transformers' registry of attention functions"
@@ -33,18 +33,26 @@ def refuse_model(model: torch.nn.Module, name: str) -> None:
 
 
 def _why_not(kind: type[torch.nn.Module], config: Any) -> str:
-    held = vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
-    if _attends_by_itself(held) and (_makes_masks(held) or hasattr(config, "vocab_size")):
+    modules = [vars(sys.modules[name]) for name in _modules(kind) if name in sys.modules]
+    by_itself = any(map(_has_attention, modules)) and not any(_REGISTRY in each for each in modules)
+    if by_itself and (any(map(_makes_masks, modules)) or hasattr(config, "vocab_size")):
         return _ITSELF
     if getattr(config, "attn_logit_softcapping", None):
         return f"it caps scores (attn_logit_softcapping={config.attn_logit_softcapping}), which flashmask does not"
     return _TYPES.get(getattr(config, "model_type", ""), "")
 
 
-def _attends_by_itself(module: Mapping[str, Any]) -> bool:
-    """Whether a module of models has attention layers and does not know the registry."""
+def _modules(kind: type[torch.nn.Module]) -> list[str]:
+    """Where a class of models and those that it is made of are defined."""
+    return [
+        each.__module__ for each in kind.__mro__ if issubclass(each, PreTrainedModel) and each is not PreTrainedModel
+    ]
+
+
+def _has_attention(module: Mapping[str, Any]) -> bool:
+    """Whether attention layers are defined in a module."""
     own = [each for each in module.values() if getattr(each, "__module__", None) == module["__name__"]]
-    return _REGISTRY not in module and any(
+    return any(
         isinstance(each, type) and issubclass(each, torch.nn.Module) and "Attention" in each.__name__ for each in own
     )
 
