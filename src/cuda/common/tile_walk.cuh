@@ -143,9 +143,7 @@ struct TileList {
 
 /// Where a warp is in a list that it takes tile by tile: what it seldom needs, for shared memory.
 struct TilePlace {
-  std::uint32_t some;  // of the 32 words from `first` on: those with tiles that have not been taken
-  int first, kind;     // kind: as in TileList::tiles_of()
-  int first_tile;      // of the word that tiles are taken from
+  int word, kind;  // from which tiles are taken; kind: as in TileList::tiles_of()
 };
 
 /// Takes the tiles of a list one by one, in the order of TileList, in few registers.
@@ -154,7 +152,7 @@ class TileCursor {
   /// `place` is the warp's own.
   __device__ __forceinline__ void begin(TilePlace& place) {
     word_ = 0;
-    if (lane_index() == 0) place = {0, -32, 0, 0};
+    if (lane_index() == 0) place = {-1, 0};
     __syncwarp();
   }
 
@@ -162,29 +160,31 @@ class TileCursor {
   template <class List>
   __device__ __forceinline__ int next(TilePlace& place, const List& list) {
     if (word_ == 0 && !find_word(place, list())) return -1;
-    const int tile = place.first_tile + __ffs(word_) - 1;
+    const int tile = 32 * place.word + __ffs(word_) - 1;
     word_ &= word_ - 1;
     return tile;
   }
 
  private:
+  /// Looks at 32 words at once, those again that it looked at before: what would be kept of them costs registers.
   template <class List>
   __device__ __forceinline__ bool find_word(TilePlace& place, const List& list) {
-    std::uint32_t some = place.some;
-    int first = place.first, kind = place.kind;
-    const int lane = lane_index(), kinds = list.map.visit_all ? 3 : 2;
-    while (some == 0) {
-      first += 32;
-      if (first >= list.map.words) {
-        if (++kind >= kinds) return false;
-        first = 0;
+    int word = place.word + 1, kind = place.kind;
+    std::uint32_t own, some;
+    while (true) {
+      if (word >= list.map.words) {
+        if (++kind >= (list.map.visit_all ? 3 : 2)) return false;
+        word = 0;
       }
-      some = __ballot_sync(~0U, first + lane < list.map.words && list.tiles_of(kind, first + lane) != 0);
+      own = word + lane_index() < list.map.words ? list.tiles_of(kind, word + lane_index()) : 0;
+      some = __ballot_sync(~0U, own != 0);
+      if (some != 0) break;
+      word += 32;
     }
-    const int word = first + __ffs(some) - 1;
-    word_ = list.tiles_of(kind, word);
+    const int holder = __ffs(some) - 1;
+    word_ = __shfl_sync(~0U, own, holder);
     __syncwarp();
-    if (lane == 0) place = {some & (some - 1), first, kind, 32 * word};
+    if (lane_index() == 0) place = {word + holder, kind};
     __syncwarp();
     return true;
   }
