@@ -1,8 +1,8 @@
 #include "cuda/sm80/kernels.h"
-#include "cuda/sm90/kernels.h"
 
 #include <iterator>
 
+#include "cuda/sm90/kernels.h"
 #include "plan/kernel.h"
 
 namespace flashmask {
