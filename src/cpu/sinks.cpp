@@ -55,12 +55,12 @@ void read_sinks(const TensorView& sinks, std::int64_t batch, std::int64_t head, 
 
 void differentiate_sinks(const TensorView& sinks, const TensorView& grad_sinks, const RowStatistics& rows, double* sums,
                          const KernelExecution& execution) {
-  const auto& [problem, first, padded_rows] = rows;
+  const Problem& problem = rows.problem;
   const std::int64_t heads = problem.query_heads, length = problem.query_length;
   for_each_task(execution.executor, execution.workers, problem.batch * heads, [&](std::int64_t task, int) {
     const std::int64_t batch = task / heads, head = task % heads;
-    const float* const lse2 = first.lse2 + task * padded_rows;
-    const float* const delta = first.delta + task * padded_rows;
+    const float* const lse2 = rows.first.lse2 + task * rows.padded_rows;
+    const float* const delta = rows.first.delta + task * rows.padded_rows;
     const bool of_rows = sinks.rank == 3;
     float sink = of_rows ? 0 : read(sinks, offset_of(sinks, batch, head, 0));
     double sum = 0;
