@@ -408,6 +408,77 @@ FLASHMASK_API flashmask_status flashmask_reverse_cuthill_mckee(int64_t nodes, co
                                                                const int64_t* column_indices, int64_t count,
                                                                int64_t* order);
 
+/* ---- Several devices ---------------------------------------------------------------------------------------- */
+
+/// Which of the ranks that work on one sequence holds which tokens, as flashmask/partition.h describes it.
+typedef struct flashmask_partition flashmask_partition;
+
+enum flashmask_division { FLASHMASK_BALANCED = 0, FLASHMASK_CONTIGUOUS = 1, FLASHMASK_ZIGZAG = 2 };
+
+/// How tokens are shared out, and what tiles and columns cost. Numbers of 0 are the defaults of
+/// flashmask::PartitionOptions.
+typedef struct flashmask_partition_options {
+  uint64_t struct_size;
+  int32_t division;  ///< a flashmask_division
+  int32_t aligned;   ///< nonzero: cuts at tiles only
+  int64_t tile;
+  int64_t query_heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t element_bytes;
+  int64_t flops_per_ns;
+  int64_t bytes_per_ns;
+  int64_t exchange_ns;
+} flashmask_partition_options;
+
+typedef struct flashmask_partition_view {
+  uint64_t struct_size;
+  int64_t tokens;
+  int64_t ranks;
+  int64_t tile;
+  int64_t aligned;  ///< whether all runs begin at multiples of the tile
+  int64_t run_count;
+  const int64_t* runs;  ///< [run_count, 3], ascending: begin, end, rank
+  const char* why;
+} flashmask_partition_view;
+
+/// For `count` masks of one sequence, mask i in weights[i] layers (NULL: one each), over sizes[0] × … × sizes[levels −
+/// 1] ranks. `options` NULL: all zero.
+FLASHMASK_API flashmask_status flashmask_partition_create(const flashmask_mask* const* masks, const int64_t* weights,
+                                                          int64_t count, const int64_t* sizes, int64_t levels,
+                                                          const flashmask_partition_options* options,
+                                                          flashmask_partition** partition);
+/// From runs [run_count, 3] in any order: begin, end, rank. A tile of 0 is one of 128.
+FLASHMASK_API flashmask_status flashmask_partition_from_runs(int64_t tokens, int64_t ranks, int64_t tile,
+                                                             const int64_t* runs, int64_t run_count,
+                                                             flashmask_partition** partition);
+/// Arrays and text live as long as the handle.
+FLASHMASK_API flashmask_status flashmask_partition_get(const flashmask_partition* partition,
+                                                       flashmask_partition_view* view);
+/// `loads` [ranks, 6]: tokens, tiles, row tiles, column tiles, columns received, columns sent; those of
+/// flashmask::RankLoad.
+FLASHMASK_API flashmask_status flashmask_partition_loads(const flashmask_partition* partition,
+                                                         const flashmask_mask* mask, int64_t* loads);
+/// `nanoseconds` [3] of a call, forward and backward: attention of the busiest rank, wire, and attention if it were
+/// shared out evenly. The division and the tile of `options` are not looked at.
+FLASHMASK_API flashmask_status flashmask_partition_predict(const flashmask_partition* partition,
+                                                           const flashmask_mask* mask,
+                                                           const flashmask_partition_options* options,
+                                                           int64_t* nanoseconds);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_partition_destroy(flashmask_partition* partition);
+
+/// Which columns of others each rank must fetch.
+typedef struct flashmask_needs flashmask_needs;
+
+FLASHMASK_API flashmask_status flashmask_partition_needs(const flashmask_partition* partition,
+                                                         const flashmask_mask* mask, flashmask_needs** needs);
+/// `values` [count, 4], by rank and then by column: rank, owner, begin, end. They live as long as the handle.
+FLASHMASK_API flashmask_status flashmask_needs_get(const flashmask_needs* needs, const int64_t** values,
+                                                   int64_t* count);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_needs_destroy(flashmask_needs* needs);
+
 /* ---- Attention ---------------------------------------------------------------------------------------------- */
 
 enum flashmask_dtype { FLASHMASK_F32 = 0, FLASHMASK_BF16 = 1, FLASHMASK_F16 = 2 };

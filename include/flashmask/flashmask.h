@@ -19,6 +19,7 @@
 #include "flashmask/mask.h"
 #include "flashmask/merge.h"
 #include "flashmask/packed_mask.h"
+#include "flashmask/partition.h"
 #include "flashmask/problem.h"
 #include "flashmask/reference.h"
 #include "flashmask/reorder.h"

@@ -42,6 +42,11 @@ LAYOUT(flashmask_explanation, FIELD(struct_size), FIELD(form), FIELD(tile_rows),
 LAYOUT(flashmask_draw_options, FIELD(struct_size), FIELD(batch), FIELD(head), FIELD(width), FIELD(colour));
 LAYOUT(flashmask_reordering_view, FIELD(struct_size), FIELD(gained), FIELD(tile_rows), FIELD(tile_columns),
        FIELD(tiles_before), FIELD(tiles_after), FIELD(rows), FIELD(columns), FIELD(why));
+LAYOUT(flashmask_partition_options, FIELD(struct_size), FIELD(division), FIELD(aligned), FIELD(tile),
+       FIELD(query_heads), FIELD(kv_heads), FIELD(head_dim), FIELD(element_bytes), FIELD(flops_per_ns),
+       FIELD(bytes_per_ns), FIELD(exchange_ns));
+LAYOUT(flashmask_partition_view, FIELD(struct_size), FIELD(tokens), FIELD(ranks), FIELD(tile), FIELD(aligned),
+       FIELD(run_count), FIELD(runs), FIELD(why));
 LAYOUT(flashmask_tensor, FIELD(data), FIELD(dtype), FIELD(device_type), FIELD(device_index), FIELD(rank), FIELD(shape),
        FIELD(strides));
 LAYOUT(flashmask_problem, FIELD(struct_size), FIELD(batch), FIELD(query_length), FIELD(key_length), FIELD(query_heads),

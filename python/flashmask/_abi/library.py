@@ -98,6 +98,13 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "reordering_get": [c_void_p, POINTER(s.ReorderingView)],
     "reordering_get_mask": [c_void_p, _OUT],
     "reverse_cuthill_mckee": [c_int64, _LENGTHS, _LENGTHS, c_int64, _LENGTHS],
+    "partition_create": [_OUT, _LENGTHS, c_int64, _LENGTHS, c_int64, POINTER(s.PartitionOptions), _OUT],
+    "partition_from_runs": [c_int64, c_int64, c_int64, _LENGTHS, c_int64, _OUT],
+    "partition_get": [c_void_p, POINTER(s.PartitionView)],
+    "partition_loads": [c_void_p, _MASK, _LENGTHS],
+    "partition_predict": [c_void_p, _MASK, POINTER(s.PartitionOptions), _LENGTHS],
+    "partition_needs": [c_void_p, _MASK, _OUT],
+    "needs_get": [c_void_p, POINTER(_LENGTHS), _LENGTHS],
     "plan_create": [_MASK, *_PROBLEM, _OUT],
     "plan_bytes": [_MASK, *_PROBLEM, POINTER(c_size_t)],
     "plan_create_at": [_MASK, *_PROBLEM, POINTER(s.PlanPlace), _OUT],
@@ -117,7 +124,14 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "reference_backward_sinks": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 3],
 }
 
-_DESTROYERS = ("mask_destroy", "block_map_destroy", "reordering_destroy", "plan_destroy")
+_DESTROYERS = (
+    "mask_destroy",
+    "block_map_destroy",
+    "reordering_destroy",
+    "partition_destroy",
+    "needs_destroy",
+    "plan_destroy",
+)
 
 _EXCEPTIONS: dict[int, type[Exception]] = {
     s.INVALID_ARGUMENT: ValueError,

@@ -29,6 +29,7 @@ FORWARD, BACKWARD = range(2)
 INTERVALS, BITS = range(2)
 FORM_BEST, FORM_INTERVALS, FORM_BITS = range(3)
 VISIT_ACTIVE, VISIT_ALL = range(2)
+BALANCED, CONTIGUOUS, ZIGZAG = range(3)
 DEVICE_ROW_INDICES, DEVICE_DENSE, DEVICE_PACKED = range(3)
 DENSE_BOOLEAN, DENSE_I8, DENSE_I16, DENSE_I32, DENSE_I64 = range(5)
 
@@ -137,6 +138,33 @@ class ReorderingView(Sized):
         ("tiles_after", c_int64),
         ("rows", POINTER(c_int64)),
         ("columns", POINTER(c_int64)),
+        ("why", c_char_p),
+    ]
+
+
+class PartitionOptions(Sized):
+    _fields_ = [
+        ("division", c_int32),
+        ("aligned", c_int32),
+        ("tile", c_int64),
+        ("query_heads", c_int64),
+        ("kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("element_bytes", c_int64),
+        ("flops_per_ns", c_int64),
+        ("bytes_per_ns", c_int64),
+        ("exchange_ns", c_int64),
+    ]
+
+
+class PartitionView(Sized):
+    _fields_ = [
+        ("tokens", c_int64),
+        ("ranks", c_int64),
+        ("tile", c_int64),
+        ("aligned", c_int64),
+        ("run_count", c_int64),
+        ("runs", POINTER(c_int64)),
         ("why", c_char_p),
     ]
 

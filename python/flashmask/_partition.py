@@ -1,0 +1,215 @@
+"""Partition: which of the ranks that work on one sequence holds which tokens."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flashmask._abi import structs as s
+from flashmask._abi.library import call, create, library
+from flashmask._arguments import IntArray, boolean, choice, described, integer, integers, pointer
+from flashmask._mask import Mask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flashmask._arguments import Integers
+
+DIVISIONS = ("balanced", "contiguous", "zigzag")
+
+
+class Prices(NamedTuple):
+    """What a tile and a column cost, in whole numbers, so that all ranks come to the same partition."""
+
+    query_heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    element_bytes: int = 2
+    """Of a number in k and v."""
+    flops_per_ns: int = 600_000
+    """Of one rank: 600 TFLOP/s."""
+    bytes_per_ns: int = 260
+    """That one rank sends, and receives: GB/s."""
+    exchange_ns: int = 80_000
+    """Of an exchange, however little it carries."""
+
+
+class PredictedTime(NamedTuple):
+    """Of an attention call, forward and backward, in nanoseconds."""
+
+    attention: int
+    """Of the busiest rank."""
+    wire: int
+    """Of the rank that sends or receives most."""
+    ideal: int
+    """Of one device, shared out evenly and without wire."""
+
+
+class Partition:
+    """Which rank holds which tokens: the query rows and the key columns of these numbers. Immutable."""
+
+    tokens: int
+    ranks: int
+    tile: int
+    """Rows, and columns, of the tiles that work and traffic are counted in."""
+    aligned: bool
+    """Whether all runs begin at multiples of the tile; attention then gives the bits of one device."""
+    runs: IntArray
+    """[count, 3], ascending: begin, end, rank."""
+    why: str
+
+    def __init__(self, handle: int) -> None:
+        """Takes over a handle of the C ABI; partition() and from_runs() call this, users do not."""
+        self._handle = handle
+        view = s.PartitionView()
+        call("partition_get", handle, ctypes.byref(view))
+        self.tokens, self.ranks, self.tile = view.tokens, view.ranks, view.tile
+        self.aligned = bool(view.aligned)
+        self.runs = _copied(view.runs, view.run_count, 3)
+        self.why = view.why.decode()
+
+    def __del__(self, destroy: Any = library.flashmask_partition_destroy) -> None:
+        if hasattr(self, "_handle"):
+            destroy(self._handle)
+
+    @classmethod
+    def from_runs(cls, tokens: int, ranks: int, runs: Integers, tile: int = 128) -> Partition:
+        """From `runs` [count, 3] in any order, (begin, end, rank), which hold each of `tokens` tokens once."""
+        given = integers("runs", runs, ndim=2)
+        if given.shape[1] != 3:
+            raise ValueError(f"runs has shape {list(given.shape)}; expected [count, 3]: begin, end, rank")
+        return cls(
+            create(
+                "partition_from_runs",
+                integer("tokens", tokens),
+                integer("ranks", ranks),
+                integer("tile", tile, minimum=1),
+                pointer(given),
+                len(given),
+            )
+        )
+
+    def spans(self, rank: int) -> IntArray:
+        """What a rank holds, [count, 2], ascending, as Mask.slice takes it."""
+        return self.runs[self.runs[:, 2] == self._rank(rank), :2]
+
+    def length(self, rank: int) -> int:
+        """How many tokens a rank holds."""
+        begin, end = self.spans(rank).T
+        return int((end - begin).sum())
+
+    def needs(self, mask: Mask) -> IntArray:
+        """Columns of others that each rank must fetch, [count, 4], by rank and then by column: rank, owner, begin, end.
+
+        The sequence is cut at multiples of the tile and at the ends of runs; a piece is fetched whole, if any score of
+        it is visible in any batch entry or head of the mask. Neighbouring pieces of one owner are one need.
+        """
+        handle = create("partition_needs", self._handle, mask._handle)
+        try:
+            values, count = ctypes.POINTER(ctypes.c_int64)(), ctypes.c_int64()
+            call("needs_get", handle, ctypes.byref(values), ctypes.byref(count))
+            return _copied(values, count.value, 4)
+        finally:
+            library.flashmask_needs_destroy(handle)
+
+    def local_columns(self, needs: IntArray, rank: int) -> IntArray:
+        """The columns that a rank attends to, its own and those it fetches, [count, 2], ascending, as Mask.slice takes.
+
+        `needs` are those of all ranks.
+        """
+        fetched = needs[needs[:, 0] == self._rank(rank), 2:]
+        spans = np.concatenate([self.spans(rank), fetched])
+        spans = spans[np.argsort(spans[:, 0])]
+        if len(spans) == 0:
+            return spans
+        apart = spans[1:, 0] != spans[:-1, 1]
+        return np.stack([spans[np.append(True, apart), 0], spans[np.append(apart, True), 1]], axis=1)
+
+    def loads(self, mask: Mask) -> IntArray:
+        """What each rank has to do under a mask, [ranks, 6].
+
+        Tokens; tiles that its rows visit; row tiles; tiles that its columns are visited in; columns received; columns
+        sent, each counted as often as it is sent. Tiles are those of all batch entries and heads of the mask.
+        """
+        loads = np.empty((self.ranks, 6), np.int64)
+        call("partition_loads", self._handle, mask._handle, pointer(loads))
+        return loads
+
+    def predict(self, mask: Mask, prices: Prices | None = None) -> PredictedTime:
+        """How long an attention call takes under a mask."""
+        nanoseconds = np.empty(3, np.int64)
+        options = _options("balanced", False, self.tile, prices)
+        call("partition_predict", self._handle, mask._handle, ctypes.byref(options), pointer(nanoseconds))
+        return PredictedTime(*map(int, nanoseconds))
+
+    def _rank(self, rank: int) -> int:
+        return integer("rank", rank, minimum=0, maximum=self.ranks - 1)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Partition):
+            return NotImplemented
+        ours, theirs = (self.tokens, self.ranks, self.tile), (other.tokens, other.ranks, other.tile)
+        return ours == theirs and np.array_equal(self.runs, other.runs)
+
+    def __hash__(self) -> int:
+        return hash((self.tokens, self.ranks, self.tile, self.runs.tobytes()))
+
+    def __repr__(self) -> str:
+        return (
+            f"<flashmask Partition of {self.tokens:,} tokens over {self.ranks:,} ranks, {len(self.runs):,} runs: "
+            f"{self.why}>"
+        )
+
+
+def partition(
+    mask: Mask | Mapping[Mask, int] | Sequence[tuple[Mask, int]],
+    ranks: int | Sequence[int],
+    division: str = "balanced",
+    *,
+    aligned: bool = False,
+    tile: int = 128,
+    prices: Prices | None = None,
+) -> Partition:
+    """Shares the tokens of a sequence out over ranks: tokens and work alike, at little traffic.
+
+    `mask`: one mask, or pairs (mask, layers that have it). `ranks`: how many, or [nodes, ranks of a node]; then rank
+    node * (ranks of a node) + number in it. `division`: "balanced", where the mask decides; "contiguous", one run a
+    rank; "zigzag", two, one from either end. `aligned`: cuts at tiles only, for the bits of one device; else also
+    between tokens that nothing crosses. The same on every machine.
+    """
+    weighted = [(mask, 1)] if isinstance(mask, Mask) else list(getattr(mask, "items", lambda: mask)())
+    for one, _ in weighted:
+        if not isinstance(one, Mask):
+            raise TypeError(f"mask holds {described(one)}; expected masks, or pairs of a mask and its layers")
+    sizes = [ranks] if isinstance(ranks, int) else list(ranks)
+    handles = (ctypes.c_void_p * len(weighted))(*(one._handle for one, _ in weighted))
+    weights = integers("weights", [layers for _, layers in weighted] or np.empty(0, np.int64))
+    of_levels = integers("ranks", sizes or np.empty(0, np.int64))
+    options = _options(division, aligned, tile, prices)
+    return Partition(
+        create(
+            "partition_create",
+            handles,
+            pointer(weights),
+            len(weighted),
+            pointer(of_levels),
+            len(of_levels),
+            ctypes.byref(options),
+        )
+    )
+
+
+def _options(division: str, aligned: bool, tile: int, prices: Prices | None) -> s.PartitionOptions:
+    numbers = (integer(name, value, minimum=1) for name, value in (prices or Prices())._asdict().items())
+    return s.PartitionOptions(
+        choice("division", division, DIVISIONS),
+        int(boolean("aligned", aligned)),
+        integer("tile", tile, minimum=1),
+        *numbers,
+    )
+
+
+def _copied(values: ctypes._Pointer[ctypes.c_int64], count: int, width: int) -> IntArray:
+    return np.ctypeslib.as_array(values, (count, width)).copy() if count else np.empty((0, width), np.int64)

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "flashmask/partition.h"
+
+namespace flashmask {
+
+/// Nanoseconds of an attention call, forward and backward.
+class Prices {
+ public:
+  explicit Prices(const PartitionOptions& options)
+      // Two products of matrices forward and five backward, of 2 operations a score and head dim.
+      : tile_(std::max<std::int64_t>(1, std::int64_t{14} * options.tile * options.tile * options.head_dim *
+                                            options.query_heads / options.flops_per_ns)),
+        // k and v, fetched forward and again backward, and their gradients back in float32.
+        column_bytes_(options.kv_heads * options.head_dim * (4 * options.element_bytes + 8)),
+        bytes_per_ns_(options.bytes_per_ns),
+        exchanges_(3 * options.exchange_ns) {}
+
+  /// `work` in tiles of all heads of a mask.
+  std::int64_t attention(std::int64_t work, std::int64_t mask_heads) const {
+    return work * tile_ / std::max<std::int64_t>(mask_heads, 1);
+  }
+  /// Nothing where no rank fetches anything: then there is no exchange.
+  std::int64_t wire(std::int64_t columns, std::int64_t batch) const {
+    return columns == 0 ? 0 : columns * batch * column_bytes_ / bytes_per_ns_ + exchanges_;
+  }
+
+ private:
+  std::int64_t tile_;
+  std::int64_t column_bytes_;
+  std::int64_t bytes_per_ns_;
+  std::int64_t exchanges_;
+};
+
+}  // namespace flashmask

@@ -1,0 +1,55 @@
+#include "partition/tile_work.h"
+
+#include <algorithm>
+
+namespace flashmask {
+namespace {
+
+/// [tiles], from lists in (batch, head, tile) order.
+std::vector<std::int64_t> visits(const RunLists& lists, std::int64_t tiles) {
+  std::vector<std::int64_t> visits(static_cast<std::size_t>(tiles));
+  for (std::int64_t i = 0; i + 1 < std::ssize(lists.offsets); ++i) {
+    for (const Run& run : lists.list(i)) visits[static_cast<std::size_t>(i % tiles)] += run.end - run.begin;
+  }
+  return visits;
+}
+
+}  // namespace
+
+TileWork::TileWork(const Mask& mask, std::int32_t tile, Executor& executor)
+    : tiles_(schedule(mask.lowered(), {tile, tile}, Visit::active, executor)),
+      row_visits_(visits(tiles_.rows(), tiles_.row_tiles())),
+      column_visits_(visits(tiles_.columns(), tiles_.column_tiles())) {}
+
+void TileWork::add_viewers(std::int64_t column, const RankSets& holders, RankSet& viewers) const {
+  for (std::int64_t list = column; list < lists() * tiles(); list += tiles()) {
+    for (const Run& run : tiles_.columns().list(list)) holders.add(run.begin, run.end, viewers);
+  }
+}
+
+std::vector<RankLoad> TileWork::loads(const Partition& partition) const {
+  std::vector<RankLoad> loads(static_cast<std::size_t>(partition.ranks()));
+  const RankSets holders(partition, partition.tile());
+  RankSet viewers = holders.none();
+  for (const RankRun& run : partition.runs()) {
+    RankLoad& own = loads[static_cast<std::size_t>(run.rank)];
+    own.tokens += run.tokens.end - run.tokens.begin;
+    for (std::int64_t begin = run.tokens.begin; begin < run.tokens.end; begin += partition.tile()) {
+      const std::int64_t tile = begin / partition.tile();
+      own.row_tiles += lists();
+      own.tiles += row_visits_[static_cast<std::size_t>(tile)];
+      own.column_tiles += column_visits_[static_cast<std::size_t>(tile)];
+      const std::int64_t columns = std::min<std::int64_t>(partition.tile(), run.tokens.end - begin);
+      std::ranges::fill(viewers, 0);
+      add_viewers(tile, holders, viewers);
+      for_each_rank(viewers, [&](std::int32_t rank) {
+        if (rank == run.rank) return;
+        loads[static_cast<std::size_t>(rank)].received += columns;
+        own.sent += columns;
+      });
+    }
+  }
+  return loads;
+}
+
+}  // namespace flashmask

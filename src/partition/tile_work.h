@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "flashmask/partition.h"
+#include "flashmask/schedule.h"
+#include "partition/rank_sets.h"
+
+namespace flashmask {
+
+/// What the row tiles and the column tiles of a mask cost, and which of them meet.
+class TileWork {
+ public:
+  TileWork(const Mask& mask, std::int32_t tile, Executor& executor);
+
+  const MaskShape& shape() const { return tiles_.mask_shape(); }
+  std::int64_t tiles() const { return tiles_.row_tiles(); }
+  /// Row tiles, and column tiles, of one number: one a batch entry and mask head.
+  std::int64_t lists() const { return shape().batch * shape().heads; }
+
+  /// [tiles]: active tiles of each row of tiles, and of each column, in all lists.
+  const std::vector<std::int64_t>& row_visits() const { return row_visits_; }
+  const std::vector<std::int64_t>& column_visits() const { return column_visits_; }
+
+  /// Adds the ranks that see any of a column tile, in any batch entry or head.
+  void add_viewers(std::int64_t column, const RankSets& holders, RankSet& viewers) const;
+
+  /// Of a partition that cuts at tiles.
+  std::vector<RankLoad> loads(const Partition& partition) const;
+
+ private:
+  TileSchedule tiles_;
+  std::vector<std::int64_t> row_visits_, column_visits_;
+};
+
+}  // namespace flashmask
