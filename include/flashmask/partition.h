@@ -91,8 +91,9 @@ struct WeightedMask {
 
 /// Shares the tokens of a sequence out over `sizes`: [ranks], or [nodes, ranks of a node], whose rank is
 /// node × ranks of a node + number in it. Masks have as many rows as columns, all the same number; batch entries and
-/// heads of a mask share the partition. No two ranks differ by more than a tile; where cuts are not at tiles, by 1 % of
-/// a rank's tokens or a tile. A pure function of its arguments, in integers: each rank can compute it alone.
+/// heads of a mask share the partition. No two ranks differ by more than a tile; where cuts are not at tiles, no rank
+/// is further from an even share than 1 % or half a tile. A pure function of its arguments, in integers: each rank can
+/// compute it alone.
 ///
 /// Throws Status::invalid_argument.
 FLASHMASK_API Partition partition(std::span<const WeightedMask> masks, std::span<const std::int32_t> sizes,
@@ -143,6 +144,8 @@ struct PredictedTime {
   std::int64_t attention = 0;  ///< of the busiest rank
   std::int64_t wire = 0;       ///< of the rank that sends or receives most
   std::int64_t ideal = 0;      ///< of one device, shared out evenly and without wire
+
+  std::int64_t total() const { return attention + wire; }
 };
 
 FLASHMASK_API PredictedTime predict(std::span<const RankLoad> loads, const MaskShape& mask,

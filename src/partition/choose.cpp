@@ -1,9 +1,17 @@
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/checks.h"
+#include "partition/balance.h"
 #include "partition/checks.h"
+#include "partition/free_cuts.h"
+#include "partition/measures.h"
 #include "partition/simple.h"
+#include "partition/split.h"
 
 namespace flashmask {
 namespace {
@@ -37,17 +45,155 @@ std::int64_t common_tokens(std::span<const WeightedMask> masks) {
   return tokens;
 }
 
+/// All candidates for the balanced partition, and the cheapest of them so far.
+class Choice {
+ public:
+  Choice(const LayerWork& layers, std::int64_t tokens, std::span<const std::int32_t> sizes, std::int32_t ranks,
+         const PartitionOptions& options)
+      : layers_(layers), tokens_(tokens), sizes_(sizes), ranks_(ranks), tile_(options.tile), prices_(options) {}
+
+  void consider_cuts_at_tiles(Executor& executor) {
+    const std::vector<Maker> makers = this->makers();
+    std::vector<std::optional<Candidate>> made(makers.size());
+    executor.run(static_cast<int>(makers.size()), [&](int i) {
+      const auto& [why, owners] = makers[static_cast<std::size_t>(i)];
+      made[static_cast<std::size_t>(i)] = priced(owners(), why);
+    });
+    for (std::optional<Candidate>& one : made) {
+      tried_.push_back(one->partition);
+      keep_better(std::move(*one));
+    }
+  }
+
+  /// Moves the cuts of all candidates to places that nothing crosses.
+  void consider_free_cuts(std::span<const WeightedMask> masks, Executor& executor) {
+    if (best_ && best_->time == best_->attention) return;
+    // A tile that column tiles before it and rows behind it meet across has no free cut in it.
+    if (std::ranges::count(measures().passing, 0) < ranks_) return;
+    const std::vector<std::int64_t> cuts = free_cuts(masks, tokens_, executor);
+    for (const Partition& partition : tried_) {
+      const auto runs = moved_to_free_cuts(partition, cuts);
+      if (runs) consider_free({tokens_, ranks_, *runs, tile_, partition.why() + ", cut where nothing crosses"});
+    }
+  }
+
+  Partition take() { return std::move(best_->partition); }
+
+ private:
+  struct Candidate {
+    Partition partition;
+    bool even;
+    std::int64_t time;
+    std::int64_t attention;
+  };
+
+  const TileMeasures& measures() const { return layers_.measures(); }
+
+  SplitAim priced_aim() const {
+    const std::int64_t work = std::accumulate(measures().rows.begin(), measures().rows.end(), std::int64_t{0});
+    // In picoseconds.
+    return {0, std::max<std::int64_t>(1, prices_.attention(work / ranks_, measures().heads) / 1000),
+            1000 * prices_.columns(tile_)};
+  }
+
+  /// A way to share out tiles.
+  struct Maker {
+    std::string why;
+    std::function<TileOwners()> owners;
+  };
+
+  std::vector<Maker> makers() const {
+    const std::int64_t tiles = std::ssize(measures().rows);
+    std::vector<Maker> makers{{"contiguous", [=, this] { return contiguous_owners(tiles, ranks_); }},
+                              {"zig-zag", [=, this] { return zigzag_owners(tiles, ranks_); }}};
+    for (const std::int64_t tolerance : {5, 10, 20, 40}) {
+      makers.push_back({"cut with a tolerance of " + grouped(tolerance) + " in 1,000",
+                        [=, this] { return split({tolerance * 1000}); }});
+    }
+    makers.push_back({"cut by the price of work and traffic", [=, this] { return split(priced_aim()); }});
+    return makers;
+  }
+
+  TileOwners split(const SplitAim& aim) const {
+    TileOwners owners = split_owners(measures(), sizes_, aim);
+    enlarge_last_owner(owners, ranks_);
+    even_out(owners, measures().rows, ranks_);
+    return owners;
+  }
+
+  Candidate priced(const TileOwners& owners, const std::string& why) const {
+    Partition partition = of_owners(owners, tokens_, ranks_, tile_, why);
+    const auto work = work_of_ranks(owners, measures().rows, ranks_);
+    const std::int64_t time = layers_.time(partition, prices_);
+    return {std::move(partition), is_even(work, measures().rows), time, attention(work)};
+  }
+
+  void consider_free(Partition partition) {
+    const std::vector<std::int64_t> work = work_between_cuts(partition);
+    keep_better({std::move(partition), is_even(work, measures().rows), attention(work), attention(work)});
+  }
+
+  /// [ranks]: each takes its share of the work of a row tile that is cut.
+  std::vector<std::int64_t> work_between_cuts(const Partition& partition) const {
+    std::vector<std::int64_t> before(measures().rows.size() + 1);
+    std::inclusive_scan(measures().rows.begin(), measures().rows.end(), before.begin() + 1);
+    const auto work_before = [&](std::int64_t token) {
+      const auto i = static_cast<std::size_t>(token / tile_);
+      return token % tile_ == 0 ? before[i] : before[i] + measures().rows[i] * (token % tile_) / tile_;
+    };
+    std::vector<std::int64_t> work(static_cast<std::size_t>(ranks_));
+    for (const auto& [span, rank] : partition.runs())
+      work[static_cast<std::size_t>(rank)] +=
+          (span.end == tokens_ ? before.back() : work_before(span.end)) - work_before(span.begin);
+    return work;
+  }
+
+  std::int64_t attention(std::span<const std::int64_t> work) const {
+    return prices_.attention(std::ranges::max(work), measures().heads);
+  }
+
+  /// Even work comes first, then time; of equals the first stays.
+  void keep_better(Candidate candidate) {
+    const auto worth = [](const Candidate& one) { return std::pair(!one.even, one.time); };
+    if (!best_ || worth(candidate) < worth(*best_)) best_ = std::move(candidate);
+  }
+
+  const LayerWork& layers_;
+  std::int64_t tokens_;
+  std::span<const std::int32_t> sizes_;
+  std::int32_t ranks_;
+  std::int32_t tile_;
+  Prices prices_;
+  std::vector<Partition> tried_;
+  std::optional<Candidate> best_;
+};
+
+Partition balanced(std::span<const WeightedMask> masks, std::span<const std::int32_t> sizes, std::int32_t ranks,
+                   std::int64_t tokens, const PartitionOptions& options, Executor& executor) {
+  const LayerWork layers(masks, options.tile, executor);
+  Choice choice(layers, tokens, sizes, ranks, options);
+  choice.consider_cuts_at_tiles(executor);
+  if (!options.aligned) choice.consider_free_cuts(masks, executor);
+  return choice.take();
+}
+
 }  // namespace
 
 Partition partition(std::span<const WeightedMask> masks, std::span<const std::int32_t> sizes,
-                    const PartitionOptions& options, Executor&) {
+                    const PartitionOptions& options, Executor& executor) {
   check_options(options);
   const std::int32_t ranks = product(sizes);
   const std::int64_t tokens = common_tokens(masks);
   const std::int64_t tiles = (tokens + options.tile - 1) / options.tile;
-  if (options.division == Division::contiguous)
-    return of_owners(contiguous_owners(tiles, ranks), tokens, ranks, options.tile, "contiguous");
-  return of_owners(zigzag_owners(tiles, ranks), tokens, ranks, options.tile, "zig-zag");
+  switch (options.division) {
+    case Division::contiguous:
+      return of_owners(contiguous_owners(tiles, ranks), tokens, ranks, options.tile, "contiguous");
+    case Division::zigzag:
+      return of_owners(zigzag_owners(tiles, ranks), tokens, ranks, options.tile, "zig-zag");
+    case Division::balanced:
+      break;
+  }
+  return balanced(masks, sizes, ranks, tokens, options, executor);
 }
 
 Partition partition(const Mask& mask, std::int32_t ranks, const PartitionOptions& options, Executor& executor) {

@@ -44,17 +44,7 @@ std::vector<RankLoad> loads(const Partition& partition, const Mask& mask, Execut
 
 PredictedTime predict(std::span<const RankLoad> loads, const MaskShape& mask, const PartitionOptions& options) {
   check_options(options);
-  const Prices prices(options);
-  PredictedTime time;
-  std::int64_t all = 0, most_columns = 0;
-  for (const RankLoad& load : loads) {
-    all += load.work();
-    time.attention = std::max(time.attention, prices.attention(load.work(), mask.heads));
-    most_columns = std::max({most_columns, load.received, load.sent});
-  }
-  time.wire = prices.wire(most_columns, mask.batch);
-  if (!loads.empty()) time.ideal = prices.attention(all / std::ssize(loads), mask.heads);
-  return time;
+  return Prices(options).time(loads, mask);
 }
 
 }  // namespace flashmask

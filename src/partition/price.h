@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "flashmask/partition.h"
 
@@ -19,13 +20,18 @@ class Prices {
         bytes_per_ns_(options.bytes_per_ns),
         exchanges_(3 * options.exchange_ns) {}
 
+  /// Under a mask of this shape.
+  PredictedTime time(std::span<const RankLoad> loads, const MaskShape& mask) const;
+
   /// `work` in tiles of all heads of a mask.
   std::int64_t attention(std::int64_t work, std::int64_t mask_heads) const {
     return work * tile_ / std::max<std::int64_t>(mask_heads, 1);
   }
+  /// Of so many columns alone.
+  std::int64_t columns(std::int64_t count) const { return count * column_bytes_ / bytes_per_ns_; }
   /// Nothing where no rank fetches anything: then there is no exchange.
-  std::int64_t wire(std::int64_t columns, std::int64_t batch) const {
-    return columns == 0 ? 0 : columns * batch * column_bytes_ / bytes_per_ns_ + exchanges_;
+  std::int64_t wire(std::int64_t count, std::int64_t batch) const {
+    return count == 0 ? 0 : columns(count * batch) + exchanges_;
   }
 
  private:

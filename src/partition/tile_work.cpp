@@ -27,6 +27,17 @@ void TileWork::add_viewers(std::int64_t column, const RankSets& holders, RankSet
   }
 }
 
+std::pair<std::int64_t, std::int64_t> TileWork::viewing_rows(std::int64_t column) const {
+  std::pair<std::int64_t, std::int64_t> rows{tiles(), -1};
+  for (std::int64_t list = column; list < lists() * tiles(); list += tiles()) {
+    const std::span<const Run> runs = tiles_.columns().list(list);
+    if (runs.empty()) continue;
+    rows.first = std::min<std::int64_t>(rows.first, runs.front().begin);
+    rows.second = std::max<std::int64_t>(rows.second, runs.back().end - 1);
+  }
+  return rows;
+}
+
 std::vector<RankLoad> TileWork::loads(const Partition& partition) const {
   std::vector<RankLoad> loads(static_cast<std::size_t>(partition.ranks()));
   const RankSets holders(partition, partition.tile());

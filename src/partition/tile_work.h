@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "flashmask/partition.h"
@@ -25,6 +26,9 @@ class TileWork {
 
   /// Adds the ranks that see any of a column tile, in any batch entry or head.
   void add_viewers(std::int64_t column, const RankSets& holders, RankSet& viewers) const;
+
+  /// The first and the last row tile that see any of a column tile; the last comes first where none does.
+  std::pair<std::int64_t, std::int64_t> viewing_rows(std::int64_t column) const;
 
   /// Of a partition that cuts at tiles.
   std::vector<RankLoad> loads(const Partition& partition) const;

@@ -1,0 +1,79 @@
+#include "partition/balance.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+namespace flashmask {
+namespace {
+
+/// Tiles of one rank, the cheapest first.
+std::vector<std::size_t> tiles_of(const TileOwners& owners, std::span<const std::int64_t> work, std::int64_t rank) {
+  std::vector<std::size_t> tiles;
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    if (owners[i] == rank) tiles.push_back(i);
+  }
+  std::ranges::stable_sort(tiles, {}, [&](std::size_t tile) { return work[tile]; });
+  return tiles;
+}
+
+/// The pair whose works differ by next to `difference`: one of `dear`, one of `cheap`, both ascending.
+std::pair<std::size_t, std::size_t> nearest_pair(std::span<const std::size_t> dear, std::span<const std::size_t> cheap,
+                                                 std::span<const std::int64_t> work, std::int64_t difference) {
+  std::pair<std::size_t, std::size_t> best{dear[0], cheap[0]};
+  const auto miss = [&](std::size_t a, std::size_t b) { return std::abs(work[a] - work[b] - difference); };
+  for (std::size_t i = 0, j = 0; i < dear.size() && j < cheap.size();) {
+    if (miss(dear[i], cheap[j]) < miss(best.first, best.second)) best = {dear[i], cheap[j]};
+    work[dear[i]] - work[cheap[j]] < difference ? ++i : ++j;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> work_of_ranks(const TileOwners& owners, std::span<const std::int64_t> work,
+                                        std::int32_t ranks) {
+  std::vector<std::int64_t> sums(static_cast<std::size_t>(ranks));
+  for (std::size_t i = 0; i < owners.size(); ++i) sums[static_cast<std::size_t>(owners[i])] += work[i];
+  return sums;
+}
+
+bool is_even(std::span<const std::int64_t> ranks, std::span<const std::int64_t> work) {
+  const std::int64_t total = std::accumulate(ranks.begin(), ranks.end(), std::int64_t{0});
+  const std::int64_t mean = total / std::ssize(ranks);
+  const std::int64_t most = std::ranges::max(ranks);
+  const std::int64_t tile = work.empty() ? 0 : std::ranges::max(work);
+  return most - mean <= std::max(mean * 3 / 100, tile);
+}
+
+void even_out(TileOwners& owners, std::span<const std::int64_t> work, std::int32_t ranks) {
+  std::vector<std::int64_t> sums = work_of_ranks(owners, work, ranks);
+  const std::int64_t mean = std::accumulate(sums.begin(), sums.end(), std::int64_t{0}) / ranks;
+  while (true) {
+    const auto most = std::ranges::max_element(sums), least = std::ranges::min_element(sums);
+    if (*most - mean <= mean * 3 / 100) return;
+    const auto dear = tiles_of(owners, work, most - sums.begin());
+    const auto cheap = tiles_of(owners, work, least - sums.begin());
+    if (dear.empty() || cheap.empty()) return;
+    const auto [a, b] = nearest_pair(dear, cheap, work, (*most - *least) / 2);
+    const std::int64_t moved = work[a] - work[b];
+    if (moved <= 0 || moved >= *most - *least) return;
+    std::swap(owners[a], owners[b]);
+    *most -= moved;
+    *least += moved;
+  }
+}
+
+void enlarge_last_owner(TileOwners& owners, std::int32_t ranks) {
+  if (owners.empty()) return;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks));
+  for (const std::int32_t owner : owners) ++counts[static_cast<std::size_t>(owner)];
+  const auto most = static_cast<std::int32_t>(std::ranges::max_element(counts) - counts.begin());
+  if (counts[static_cast<std::size_t>(owners.back())] == counts[static_cast<std::size_t>(most)]) return;
+  // The last of its tiles is likeliest to lie beside the other's.
+  *std::find(owners.rbegin(), owners.rend(), most) = owners.back();
+}
+
+}  // namespace flashmask

@@ -1,0 +1,145 @@
+#include "partition/free_cuts.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+
+#include "mask/cell_reader.h"
+#include "mask/to_bits.h"
+
+namespace flashmask {
+namespace {
+
+/// Counts what crosses each cut of a sequence.
+class CutCounter {
+ public:
+  explicit CutCounter(std::int64_t tokens) : change_(static_cast<std::size_t>(tokens) + 1) {}
+
+  /// A token sees, or is seen by, tokens from `first` to `last`.
+  void add(std::int64_t token, std::int64_t first, std::int64_t last) {
+    ++change_[static_cast<std::size_t>(std::min(token, first))];
+    --change_[static_cast<std::size_t>(std::max(token, last))];
+  }
+
+  std::vector<std::int64_t> uncrossed() const {
+    std::vector<std::int64_t> cuts;
+    // Before token i cross those that began before it and end at it or later.
+    std::int64_t crossing = 0;
+    for (std::size_t i = 0; i < change_.size(); ++i) {
+      if (crossing == 0) cuts.push_back(static_cast<std::int64_t>(i));
+      crossing += change_[i];
+    }
+    return cuts;
+  }
+
+ private:
+  std::vector<std::int64_t> change_;  ///< [tokens + 1]
+};
+
+void count_intervals(const IntervalMask& mask, CutCounter& counter) {
+  const auto rows = static_cast<std::int32_t>(mask.shape().rows);
+  const std::int64_t lists = mask.shape().batch * mask.shape().heads;
+  std::size_t index = 0;
+  for (std::int64_t list = 0; list < lists; ++list) {
+    for (std::int64_t column = 0; column < mask.shape().columns; ++column, ++index) {
+      const Interval first = mask.first(index), second = mask.second(index);
+      const Interval last = second.empty() ? first : second;
+      const std::int32_t begin = first.begin == 0 ? first.end : 0;
+      const std::int32_t end = last.end == rows ? last.begin : rows;
+      if (begin < end) counter.add(column, begin, end - 1);
+    }
+  }
+}
+
+/// The first and the last visible column of 64 rows.
+struct CellRowBounds {
+  std::array<std::int64_t, kCellSize> first, last;
+
+  CellRowBounds(const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row) {
+    first.fill(mask.shape().columns);
+    last.fill(-1);
+    for_each_cell_run(mask, batch, head, cell_row, [&](const CellRun& run) { add(run, mask.shape().columns); });
+  }
+
+ private:
+  void add(const CellRun& run, std::int64_t columns) {
+    if (run.kind == TileKind::skip) return;
+    for (std::size_t r = 0; r < first.size(); ++r) {
+      if (run.kind == TileKind::full) {
+        first[r] = std::min(first[r], std::int64_t{run.begin} * kCellSize);
+        last[r] = std::min(std::int64_t{run.end} * kCellSize, columns) - 1;
+        continue;
+      }
+      for (std::int32_t cell = run.begin; cell < run.end; ++cell) {
+        const std::uint64_t word = run.words_of(cell)[r];
+        if (word == 0) continue;
+        first[r] = std::min(first[r], std::int64_t{cell} * kCellSize + std::countr_zero(word));
+        last[r] = std::int64_t{cell} * kCellSize + std::bit_width(word) - 1;
+      }
+    }
+  }
+};
+
+void count_bits(const BitMask& mask, CutCounter& counter) {
+  const MaskShape& shape = mask.shape();
+  for (std::int64_t list = 0; list < shape.batch * shape.heads; ++list) {
+    for (std::int64_t cell_row = 0; cell_row < mask.cell_rows(); ++cell_row) {
+      const CellRowBounds bounds(mask, list / shape.heads, list % shape.heads, cell_row);
+      const std::int64_t row0 = cell_row * kCellSize;
+      for (std::int64_t row = row0; row < std::min(row0 + kCellSize, shape.rows); ++row) {
+        const auto r = static_cast<std::size_t>(row - row0);
+        if (bounds.last[r] >= 0) counter.add(row, bounds.first[r], bounds.last[r]);
+      }
+    }
+  }
+}
+
+/// The free cuts on either side of a token.
+std::array<std::int64_t, 2> nearest(std::span<const std::int64_t> cuts, std::int64_t token) {
+  const auto above = std::ranges::lower_bound(cuts, token);
+  return {*above == token ? token : *(above - 1), *above};
+}
+
+}  // namespace
+
+std::vector<std::int64_t> free_cuts(std::span<const WeightedMask> masks, std::int64_t tokens, Executor& executor) {
+  CutCounter counter(tokens);
+  for (const auto& [mask, weight] : masks) {
+    const LoweredMask& lowered = mask->lowered();
+    if (is_plain_intervals(lowered)) {
+      count_intervals(lowered.intervals(), counter);
+    } else {
+      count_bits(*to_bits(lowered, executor), counter);
+    }
+  }
+  return counter.uncrossed();
+}
+
+std::optional<std::vector<RankRun>> moved_to_free_cuts(const Partition& partition, std::span<const std::int64_t> cuts) {
+  std::vector<RankRun> runs = partition.runs();
+  std::vector<std::int64_t> excess(static_cast<std::size_t>(partition.ranks()));
+  const std::int64_t tokens = partition.tokens(), ranks = partition.ranks();
+  for (std::int32_t rank = 0; rank < ranks; ++rank)
+    excess[static_cast<std::size_t>(rank)] = partition.length(rank) - tokens / ranks;
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    std::int64_t& left = excess[static_cast<std::size_t>(runs[i - 1].rank)];
+    std::int64_t& right = excess[static_cast<std::size_t>(runs[i].rank)];
+    const std::int64_t from = runs[i].tokens.begin;
+    const auto worse = [&](std::int64_t to) {
+      return std::max(std::abs(left + to - from), std::abs(right - to + from));
+    };
+    const std::array<std::int64_t, 2> choice = nearest(cuts, from);
+    const std::int64_t to = worse(choice[0]) <= worse(choice[1]) ? choice[0] : choice[1];
+    if (to < runs[i - 1].tokens.begin) return std::nullopt;
+    runs[i].tokens.begin = runs[i - 1].tokens.end = to;
+    left += to - from;
+    right -= to - from;
+  }
+  const std::int64_t most = std::max<std::int64_t>(tokens / ranks / 100, partition.tile() / 2);
+  const bool even =
+      std::ranges::all_of(excess, [&](std::int64_t tokens_over) { return std::abs(tokens_over) <= most; });
+  return even ? std::optional(std::move(runs)) : std::nullopt;
+}
+
+}  // namespace flashmask

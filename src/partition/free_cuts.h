@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "flashmask/partition.h"
+
+namespace flashmask {
+
+/// Tokens, ascending, before which a sequence can be cut for free: no row on one side sees a column on the other, under
+/// any of the masks. The first token and the end are among them.
+std::vector<std::int64_t> free_cuts(std::span<const WeightedMask> masks, std::int64_t tokens, Executor& executor);
+
+/// The runs with each cut moved to a free one, so that nobody fetches anything; nothing where some rank's tokens would
+/// then be further than 1 %, and than half a tile, from an even share.
+std::optional<std::vector<RankRun>> moved_to_free_cuts(const Partition& partition, std::span<const std::int64_t> cuts);
+
+}  // namespace flashmask

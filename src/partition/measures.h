@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "partition/price.h"
+#include "partition/tile_work.h"
+
+namespace flashmask {
+
+/// Of each tile of a sequence, over all masks by their weight: what is to be alike among ranks, and what a cut costs.
+struct TileMeasures {
+  std::vector<std::int64_t> rows;     ///< [tiles] work of the row tile; see RankLoad::work()
+  std::vector<std::int64_t> columns;  ///< [tiles] work of the column tile
+  std::vector<std::int64_t>
+      crossing;  ///< [tiles + 1] column tiles that meet rows on both sides of the cut before tile i
+  std::vector<std::int64_t> passing;  ///< [tiles] column tiles that meet rows on both sides of tile i
+  std::int64_t heads = 1;             ///< work is counted in tiles of this share of the query heads
+};
+
+/// The masks of a model's layers in tiles.
+class LayerWork {
+ public:
+  LayerWork(std::span<const WeightedMask> masks, std::int32_t tile, Executor& executor);
+
+  const TileMeasures& measures() const { return measures_; }
+
+  /// Of all layers, in nanoseconds, for a partition that cuts at tiles.
+  std::int64_t time(const Partition& partition, const Prices& prices) const;
+
+ private:
+  struct Layer {
+    TileWork work;
+    std::int64_t weight;
+  };
+  void add_crossing(const Layer& layer);
+
+  std::vector<Layer> layers_;
+  TileMeasures measures_;
+};
+
+}  // namespace flashmask
