@@ -9,10 +9,10 @@
 namespace flashmask {
 namespace {
 
-/// Tiles of one rank, the cheapest first.
+/// Tiles of one rank that may change hands, the cheapest first. The last one may be ragged and stays where it is.
 std::vector<std::size_t> tiles_of(const TileOwners& owners, std::span<const std::int64_t> work, std::int64_t rank) {
   std::vector<std::size_t> tiles;
-  for (std::size_t i = 0; i < owners.size(); ++i) {
+  for (std::size_t i = 0; i + 1 < owners.size(); ++i) {
     if (owners[i] == rank) tiles.push_back(i);
   }
   std::ranges::stable_sort(tiles, {}, [&](std::size_t tile) { return work[tile]; });
