@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,13 @@ namespace flashmask {
 struct DevicePlan;
 struct Reordering;
 
+/// Which tiles a kernel takes that has small ones beside its own (docs/kernels/sm90.md).
+enum class TileSize : std::uint8_t {
+  automatic,  ///< those that take less time under the plan's mask
+  large,
+  small,
+};
+
 struct PlanOptions {
   Visit visit = Visit::active;
   /// The lowered form to take; nothing: intervals where they are exact, else bits.
@@ -29,6 +37,9 @@ struct PlanOptions {
   bool reorder = false;
   /// Gradients that are the same bits on every run. Kernels of a CPU always give them; a GPU's take more time for it.
   bool deterministic = false;
+  /// Of slices of a mask, those of the whole, which tile_sizes() says: then results are the same bits.
+  TileSize forward_tiles = TileSize::automatic;
+  TileSize backward_tiles = TileSize::automatic;
 };
 
 /// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels. Built once and

@@ -486,6 +486,8 @@ enum flashmask_device_type { FLASHMASK_CPU = 0, FLASHMASK_CUDA = 1 };
 enum flashmask_direction { FLASHMASK_FORWARD = 0, FLASHMASK_BACKWARD = 1 };
 /// The lowered form that a plan takes; BEST: intervals where they are exact, else bits.
 enum flashmask_form_choice { FLASHMASK_FORM_BEST = 0, FLASHMASK_FORM_INTERVALS = 1, FLASHMASK_FORM_BITS = 2 };
+/// Which tiles a kernel takes that has small ones beside its own; AUTOMATIC: those that take less time under the mask.
+enum flashmask_tile_size { FLASHMASK_TILES_AUTOMATIC = 0, FLASHMASK_TILES_LARGE = 1, FLASHMASK_TILES_SMALL = 2 };
 enum flashmask_visit { FLASHMASK_VISIT_ACTIVE = 0, FLASHMASK_VISIT_ALL = 1 };
 
 /// A strided view of memory that the caller owns. Strides are in elements; the last one is 1. Rank 0: absent.
@@ -537,6 +539,8 @@ typedef struct flashmask_plan_options {
   int32_t form;                        ///< a flashmask_form_choice
   int32_t reorder;                     ///< nonzero: in another order of tokens where that saves work; not with dropout
   int32_t deterministic;               ///< nonzero: kernels that give the same bits on every run; all of the CPU do
+  int32_t forward_tiles;               ///< a flashmask_tile_size; of slices of a mask that of the whole, for its bits
+  int32_t backward_tiles;              ///< the same
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.
@@ -555,6 +559,11 @@ typedef struct flashmask_plan_place {
 /// on another stream than that of the place wait for that one first.
 FLASHMASK_API flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmask_problem* problem,
                                                     const flashmask_plan_options* options, size_t* bytes);
+/// The tiles that such a plan would take, told on the host, as options of plans of the mask's slices: `forward` and
+/// `backward` receive a flashmask_tile_size, AUTOMATIC where the kernel has one size.
+FLASHMASK_API flashmask_status flashmask_plan_tile_sizes(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                         const flashmask_plan_options* options, int32_t* forward,
+                                                         int32_t* backward);
 FLASHMASK_API flashmask_status flashmask_plan_create_at(const flashmask_mask* mask, const flashmask_problem* problem,
                                                         const flashmask_plan_options* options,
                                                         const flashmask_plan_place* place, flashmask_plan** plan);

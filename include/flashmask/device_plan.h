@@ -82,6 +82,19 @@ FLASHMASK_API Plan plan(const DeviceDenseMask& mask, const Problem& problem, con
 FLASHMASK_API Plan plan(const DevicePackedMask& mask, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});
 
+/// What the kernels of a plan take where PlanOptions leaves it to them.
+struct TileSizes {
+  TileSize forward = TileSize::automatic;
+  TileSize backward = TileSize::automatic;
+
+  friend bool operator==(const TileSizes&, const TileSizes&) = default;
+};
+
+/// The tiles that plan() would take under a mask, told on the host; automatic where the kernel has one size, as those
+/// of a CPU have, or none serves. For PlanOptions of the plans of its slices.
+FLASHMASK_API TileSizes tile_sizes(const Mask& mask, const Problem& problem, const PlanOptions& options = {},
+                                   Executor& executor = default_executor());
+
 /// Which capture of a CUDA graph a stream is in: a number that the process uses once; 0 for none. What a plan made in
 /// one reads and writes belongs to that graph.
 FLASHMASK_API std::uint64_t stream_capture(Device device, void* stream);

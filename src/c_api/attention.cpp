@@ -104,6 +104,10 @@ void check_stream(const flashmask::Plan& plan, const void* stream) {
   }
 }
 
+flashmask::TileSize to_tile_size(std::int32_t value, const char* name) {
+  return flashmask::c_api::enumerator(value, flashmask::TileSize::small, name);
+}
+
 /// Calls `run` with what `execution` says.
 template <typename Run>
 void execute(const flashmask::Plan& plan, const flashmask_execution& execution, Run&& run) {
@@ -124,7 +128,9 @@ flashmask::PlanOptions flashmask::c_api::to_plan_options(const flashmask_plan_op
           .form = to_form(given.form),
           .kernel = given.kernel == nullptr ? "" : given.kernel,
           .reorder = given.reorder != 0,
-          .deterministic = given.deterministic != 0};
+          .deterministic = given.deterministic != 0,
+          .forward_tiles = to_tile_size(given.forward_tiles, "options.forward_tiles"),
+          .backward_tiles = to_tile_size(given.backward_tiles, "options.backward_tiles")};
 }
 
 flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,

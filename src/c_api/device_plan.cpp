@@ -69,6 +69,17 @@ flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmas
   });
 }
 
+flashmask_status flashmask_plan_tile_sizes(const flashmask_mask* mask, const flashmask_problem* problem,
+                                           const flashmask_plan_options* options, int32_t* forward, int32_t* backward) {
+  return guard([&] {
+    require(forward, "forward");
+    require(backward, "backward");
+    const auto sizes = flashmask::tile_sizes(require(mask, "mask").mask, to_problem(problem), to_plan_options(options));
+    *forward = static_cast<int32_t>(sizes.forward);
+    *backward = static_cast<int32_t>(sizes.backward);
+  });
+}
+
 flashmask_status flashmask_plan_create_at(const flashmask_mask* mask, const flashmask_problem* problem,
                                           const flashmask_plan_options* options, const flashmask_plan_place* place,
                                           flashmask_plan** plan) {

@@ -12,6 +12,7 @@
 #include "mask/row_indices.h"
 #include "plan/plan_choice.h"
 #include "plan/registry.h"
+#include "plan/tile_size.h"
 
 namespace flashmask {
 namespace {
@@ -69,7 +70,11 @@ struct Selection {
       return KernelRequest{direction, problem, mask.form, options.kernel, needed, mask.block};
     };
     forward.kernel = &select_kernel(request(Direction::forward));
+    forward.tiles = options.forward_tiles;
+    check_tiles(*forward.kernel, forward.tiles);
     backward.kernel = find_kernel(request(Direction::backward));
+    backward.tiles = options.backward_tiles;
+    if (backward.kernel != nullptr) check_tiles(*backward.kernel, backward.tiles);
     if (backward.kernel == nullptr) backward.refusal = no_kernel(request(Direction::backward));
   }
 
@@ -161,6 +166,18 @@ void check_bits(const DevicePackedMask& mask, const PlanOptions& options) {
 }
 
 }  // namespace
+
+TileSizes tile_sizes(const Mask& mask, const Problem& problem, const PlanOptions& options, Executor& executor) {
+  if (problem.device.type == DeviceType::cpu) return {};
+  check_order(options);
+  const LoweredMask form = lowered(mask, options);
+  const Selection kernels(facts_of(HostMask{form}), problem, options);
+  const auto of = [&](const PlanAccess::Choice& choice) {
+    const auto when = choice.kernel == nullptr ? std::nullopt : choice.kernel->small_tiles();
+    return when ? size_for(form, *when, executor) : TileSize::automatic;
+  };
+  return {of(kernels.forward), of(kernels.backward)};
+}
 
 const DeviceMap* DevicePlan::find(TileShape tile, MapSide side) const {
   const auto found =

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,17 @@ struct KernelExecution {
   void* stream = nullptr;  ///< of a GPU
 };
 
+/// When a kernel that has small tiles beside its own takes them: where it visits fewer of them than `limit` times its
+/// own and `per_row` for each row tile of `rows`. The device compares the same numbers.
+struct SmallTiles {
+  TileShape own, small;
+  float limit;
+  float per_row;
+  TileShape rows;
+  std::size_t most_bytes;       ///< of a map of small tiles, beyond which there is none
+  bool by_columns_too = false;  ///< there is a map by columns as well
+};
+
 /// One row of the kernel table.
 class Kernel {
  public:
@@ -38,6 +50,8 @@ class Kernel {
   /// Peak of the instructions its products are made of, in operations a second, measured when called.
   virtual double measure_peak() const = 0;
   virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
+  /// Nothing: its tiles have one size.
+  virtual std::optional<SmallTiles> small_tiles() const { return {}; }
   /// The maps of tiles that a kernel of a GPU reads; others walk the schedule in tiles of info().
   virtual std::vector<MapRequest> maps() const { return {}; }
 

@@ -32,6 +32,12 @@ void check_mask(const MaskShape& mask, const Problem& problem) {
                 std::to_string(problem.kv_heads) + ") or query_heads (" + std::to_string(problem.query_heads) + ")");
 }
 
+void check_tiles(const Kernel& kernel, TileSize tiles) {
+  if (tiles == TileSize::small && !kernel.small_tiles())
+    throw Error(Status::unsupported, "plan: small tiles were asked for, which " + kernel.info().name +
+                                         " has not; take TileSize::automatic or ::large");
+}
+
 Features needed_by(const PlanOptions& options) {
   return options.deterministic ? Features{Feature::deterministic} : Features();
 }
@@ -104,6 +110,8 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
   const MaskForm form = made.mask_->form();
   const Kernel& forward = select_kernel({Direction::forward, problem, form, options.kernel, needed_by(options)});
   const Kernel& backward = select_kernel({Direction::backward, problem, form, options.kernel, needed_by(options)});
+  check_tiles(forward, options.forward_tiles);
+  check_tiles(backward, options.backward_tiles);
   auto rows = std::make_shared<const TileSchedule>(schedule(*made.mask_, forward.info().tile, options.visit, executor));
   auto columns =
       backward.info().tile == forward.info().tile

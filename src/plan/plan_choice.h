@@ -19,10 +19,14 @@ struct Plan::Choice {
   const Kernel* kernel;                          ///< nullptr: none serves
   std::shared_ptr<const TileSchedule> schedule;  ///< nullptr: on the device
   std::string refusal = {};                      ///< why no kernel serves
+  TileSize tiles = TileSize::automatic;
 };
 
 /// Throws where a mask of this shape is not one of the problem's.
 void check_mask(const MaskShape& mask, const Problem& problem);
+
+/// Throws where small tiles are asked for and the kernel has none.
+void check_tiles(const Kernel& kernel, TileSize tiles);
 
 /// What kernels have to have for a plan's options.
 Features needed_by(const PlanOptions& options);
@@ -37,6 +41,7 @@ struct PlanAccess {
   static const BackwardKernel& backward(const Plan& plan) {
     return static_cast<const BackwardKernel&>(*plan.choice(Direction::backward).kernel);
   }
+  static TileSize tiles(const Plan& plan, Direction direction) { return plan.choice(direction).tiles; }
   /// Tokens are not where the caller has them.
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
   /// Of a plan for a GPU.

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import flashmask
 from flashmask import masks
 from flashmask._partition import Partition, Prices, partition
 
@@ -64,6 +65,19 @@ def test_says_what_is_wrong_with_runs_and_arguments():
         partition(MASK, 2).spans(2)
     with pytest.raises(TypeError, match="mask holds str 'causal'; expected masks"):
         partition([("causal", 1)], 2)
+
+
+def test_plans_say_their_tiles_and_refuse_those_that_no_kernel_has():
+    q = np.zeros((1, 3000, 2, 16), np.float32)
+    made = flashmask.plan(MASK, q, q)
+    assert made.tiles == ("automatic", "automatic")
+    assert flashmask.plan(MASK, q, q, tiles=("large", "automatic")).tiles == ("large", "automatic")
+    with pytest.raises(NotImplementedError, match=r"small tiles were asked for, which .*forward.* has not"):
+        flashmask.plan(MASK, q, q, tiles=("small", "automatic"))
+    with pytest.raises(ValueError, match=r"tiles\[1\] is 'tiny'; expected one of 'automatic', 'large', 'small'"):
+        flashmask.plan(MASK, q, q, tiles=("large", "tiny"))
+    with pytest.raises(TypeError, match="tiles is str 'large'; expected a pair"):
+        flashmask.plan(MASK, q, q, tiles="large")
 
 
 def test_equal_partitions_are_equal():

@@ -9,7 +9,7 @@ from flashmask._abi import structs as s
 
 HEADER_BYTES = 128
 _MAGIC = b"flashmask mask 1"
-_LAYOUT = struct.Struct("<16s16siiii80s")
+_LAYOUT = struct.Struct("<16s16siiii72sii")
 assert _LAYOUT.size == HEADER_BYTES
 _DETERMINISTIC = slice(44, 48)
 
@@ -22,11 +22,18 @@ class Options(NamedTuple):
     reorder: int = 0
     deterministic: int = 0
     kernel: str = ""
+    forward_tiles: int = 0
+    backward_tiles: int = 0
 
     def struct(self) -> s.PlanOptions:
         """The same for the C ABI."""
         options = s.PlanOptions(
-            visit=self.visit, form=self.form, reorder=self.reorder, deterministic=self.deterministic
+            visit=self.visit,
+            form=self.form,
+            reorder=self.reorder,
+            deterministic=self.deterministic,
+            forward_tiles=self.forward_tiles,
+            backward_tiles=self.backward_tiles,
         )
         options.kernel = self.kernel.encode()
         return options
@@ -35,9 +42,9 @@ class Options(NamedTuple):
 def header(mask_id: bytes, options: Options) -> bytes:
     """`mask_id` [16] is the same for the same mask only, in any process."""
     kernel = options.kernel.encode()
-    if len(kernel) > 80:
-        raise ValueError(f"kernel is {options.kernel!r}; expected a kernel name of at most 80 bytes")
-    return _LAYOUT.pack(_MAGIC, mask_id, *options[:4], kernel)
+    if len(kernel) > 72:
+        raise ValueError(f"kernel is {options.kernel!r}; expected a kernel name of at most 72 bytes")
+    return _LAYOUT.pack(_MAGIC, mask_id, *options[:4], kernel, options.forward_tiles, options.backward_tiles)
 
 
 def says_deterministic(packed: bytes) -> bool:
@@ -49,5 +56,5 @@ def read_header(packed: bytes) -> tuple[bytes, Options]:
     """The id and options in the first HEADER_BYTES bytes of a packed mask."""
     if len(packed) < HEADER_BYTES or packed[: len(_MAGIC)] != _MAGIC:
         raise ValueError("mask is a uint8 tensor that does not hold a packed mask; pass Mask.tensor or Plan.tensor")
-    _, mask_id, visit, form, reorder, deterministic, kernel = _LAYOUT.unpack(packed[:HEADER_BYTES])
-    return mask_id, Options(visit, form, reorder, deterministic, kernel.rstrip(b"\0").decode())
+    _, mask_id, visit, form, reorder, deterministic, kernel, *tiles = _LAYOUT.unpack(packed[:HEADER_BYTES])
+    return mask_id, Options(visit, form, reorder, deterministic, kernel.rstrip(b"\0").decode(), *tiles)

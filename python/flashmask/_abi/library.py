@@ -107,6 +107,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "needs_get": [c_void_p, POINTER(_LENGTHS), _LENGTHS],
     "plan_create": [_MASK, *_PROBLEM, _OUT],
     "plan_bytes": [_MASK, *_PROBLEM, POINTER(c_size_t)],
+    "plan_tile_sizes": [_MASK, *_PROBLEM, POINTER(c_int32), POINTER(c_int32)],
     "plan_create_at": [_MASK, *_PROBLEM, POINTER(s.PlanPlace), _OUT],
     "device_mask_plan_bytes": [POINTER(s.DeviceMask), *_PROBLEM, POINTER(c_size_t)],
     "device_mask_plan_create": [POINTER(s.DeviceMask), *_PROBLEM, POINTER(s.PlanPlace), _OUT],

@@ -215,6 +215,8 @@ class PlanOptions(Sized):
         ("form", c_int32),
         ("reorder", c_int32),
         ("deterministic", c_int32),
+        ("forward_tiles", c_int32),
+        ("backward_tiles", c_int32),
     ]
 
 

@@ -200,7 +200,7 @@ class ReferencePlan:
         check_mask(name, mask.shape, problem)
         if options._replace(deterministic=0) != Options():
             raise ValueError(
-                "q has dtype float64, which the reference computes; it has no visit, form, kernel or reorder: "
+                "q has dtype float64, which the reference computes; it has no visit, form, kernel, reorder or tiles: "
                 "leave them at their defaults"
             )
         self._mask = mask

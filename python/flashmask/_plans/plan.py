@@ -15,6 +15,7 @@ from flashmask._mask import Mask
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import AnyPlan, make_plan
+from flashmask._plans.tile_sizes import TILES, tile_sizes
 from flashmask._reordering import Reordering, copied
 from flashmask._rows import RowIndices
 
@@ -126,6 +127,12 @@ class Plan:
         """Name of the kernel for "forward" or "backward", such as "avx2.forward.f32.dany.m64n64.intervals"."""
         return self._live.kernel(choice("direction", direction, _DIRECTIONS))
 
+    @property
+    def tiles(self) -> tuple[str, str]:
+        """Of the forward and of the backward: "large" or "small" where a kernel has both sizes, else "automatic"."""
+        self._live  # noqa: B018  reads the options of a plan that came from a tensor
+        return tile_sizes(self.mask, self.problem, self._options)
+
     def explain(self) -> Explanation:
         """What the mask costs in tiles of the forward kernel."""
         from flashmask._info import kernels
@@ -173,6 +180,7 @@ def plan(
     kernel: str = "",
     reorder: bool = False,
     deterministic: bool = False,
+    tiles: tuple[str, str] = ("automatic", "automatic"),
 ) -> Plan:
     """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
 
@@ -191,6 +199,8 @@ def plan(
         reorder: compute in another order of tokens where that takes less work.
         deterministic: gradients that are the same bits on every run, as torch.use_deterministic_algorithms asks for; on
             the CPU they always are.
+        tiles: forward and backward, "large" or "small" where a kernel of a GPU has both sizes; "automatic": what takes
+            less time. Plans of slices of a mask give the bits of the whole with Plan.tiles of that.
 
     Raises:
         ValueError, TypeError: an argument is not as said, or mask, q, k and v do not fit each other.
@@ -202,6 +212,8 @@ def plan(
         reorder=int(boolean("reorder", reorder)),
         deterministic=int(boolean("deterministic", deterministic) or _asked_for_deterministic()),
         kernel=_kernel_name(kernel),
+        forward_tiles=choice("tiles[0]", _pair("tiles", tiles)[0], TILES),
+        backward_tiles=choice("tiles[1]", tiles[1], TILES),
     )
     order = (0, 2, 1, 3) if choice("layout", layout, LAYOUTS) else (0, 1, 2, 3)
     dtype = computed_dtype("q", q)
@@ -275,6 +287,12 @@ def _device(q: Any) -> str:
 def _asked_for_deterministic() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and torch.are_deterministic_algorithms_enabled()
+
+
+def _pair(name: str, value: object) -> tuple[Any, Any]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise TypeError(f"{name} is {described(value)}; expected a pair: of the forward and of the backward")
+    return value[0], value[1]
 
 
 def _kernel_name(kernel: object) -> str:

@@ -129,6 +129,18 @@ void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
         "backward: clearing the counters");
 }
 
+/// The fused kernel, which does all the work.
+template <MaskForm kForm>
+void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                        int head_dim, cudaStream_t stream) {
+  launch_row_statistics(plan.problem(), tensors, {}, workspace, head_dim, stream);
+  const DevicePlan& made = PlanAccess::device(plan);
+  launch_fused<kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
+                      map_view(made.map(kFusedTile, MapSide::columns), plan), {}, workspace, workspace.counters,
+                      stream);
+  launch_sink_gradient(plan.problem(), tensors, workspace, stream);
+}
+
 /// A pass over key tiles, and for the gradient of q sums in global memory that blocks add to in any order or, where the
 /// shape has none, a second pass over row tiles. kChooses: where rows are short, the fused kernel does all the work
 /// instead. Passes: further ones over key tiles.
@@ -151,6 +163,11 @@ class Row final : public KernelRow<BackwardKernel> {
     return all;
   }
 
+  std::optional<SmallTiles> small_tiles() const override {
+    if constexpr (!kChooses) return {};
+    return SmallTiles{kTile<Shape>, kFusedTile, 0, kShort, kFusedTile, kMostChoiceBytes, true};
+  }
+
   void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
     const Problem& problem = plan.problem();
     const CurrentDevice current(problem.device);
@@ -158,6 +175,10 @@ class Row final : public KernelRow<BackwardKernel> {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     const BackwardWorkspace workspace(problem, kSumsDim, execution.workspace);
     clear_counters(workspace, stream);
+    if constexpr (kChooses) {
+      if (size_of(plan) == TileSize::small)
+        return launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, stream);
+    }
     if constexpr (!Shape::kSums) launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
     TileChoice choice = choice_of(plan);
     int* next_item = workspace.counters;
@@ -180,6 +201,7 @@ class Row final : public KernelRow<BackwardKernel> {
 
  private:
   static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
+  static constexpr float kShort = Shape::kSums ? kShortRows : kShortRepeatableRows;
 
   static KernelInfo info() {
     const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
@@ -187,13 +209,21 @@ class Row final : public KernelRow<BackwardKernel> {
                           tile_name<Shape>() + (kChooses ? fused : ""), {Feature::sinks});
   }
 
+  /// Without maps of small tiles there is no choice.
+  static TileSize size_of(const Plan& plan) {
+    const DevicePlan& made = PlanAccess::device(plan);
+    const bool has_maps =
+        made.map(kFusedTile, MapSide::rows).words != nullptr && made.map(kFusedTile, MapSide::columns).words != nullptr;
+    return has_maps ? PlanAccess::tiles(plan, Direction::backward) : TileSize::large;
+  }
+
+  /// Nothing where the choice is made already.
   static TileChoice choice_of(const Plan& plan) {
     if constexpr (kChooses) {
+      if (size_of(plan) != TileSize::automatic) return {};
       const DeviceMap& rows = PlanAccess::device(plan).map(kFusedTile, MapSide::rows);
-      const DeviceMap& columns = PlanAccess::device(plan).map(kFusedTile, MapSide::columns);
-      if (rows.words == nullptr || columns.words == nullptr) return {};
       const auto row_tiles = static_cast<float>(map_view(rows, plan).all_outer_tiles());
-      return {nullptr, rows.visited, 0, row_tiles * (Shape::kSums ? kShortRows : kShortRepeatableRows), false};
+      return {nullptr, rows.visited, 0, row_tiles * kShort, false};
     }
     return {};
   }
@@ -229,12 +259,7 @@ class FusedRow final : public KernelRow<BackwardKernel> {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     const BackwardWorkspace workspace(problem, 0, execution.workspace);
     clear_counters(workspace, stream);
-    launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
-    const DevicePlan& made = PlanAccess::device(plan);
-    launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
-                               map_view(made.map(kFusedTile, MapSide::columns), plan), {}, workspace,
-                               workspace.counters, stream);
-    launch_sink_gradient(problem, tensors, workspace, stream);
+    launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, stream);
   }
 
  private:

@@ -79,7 +79,7 @@ class FixedRow final : public Row<Shape> {
 };
 
 /// When small tiles take less time. Larger ones multiply faster where rows are long.
-struct SmallTiles {
+struct WhenSmall {
   float area;     // they may cover at most this share of the scores that the larger ones cover,
   float per_row;  // and be this many more for each row tile of the larger ones
 };
@@ -87,7 +87,7 @@ struct SmallTiles {
 template <class Shape, class Small>
 class ChoosingRow final : public Row<Shape> {
  public:
-  explicit ChoosingRow(const SmallTiles& when)
+  explicit ChoosingRow(const WhenSmall& when)
       : Row<Shape>(tile_name<Shape>() + "+" + tile_name<Small>()),
         limit_(when.area * Shape::kRows * Shape::kColumns / (Small::kRows * Small::kColumns)),
         per_row_(when.per_row) {}
@@ -97,17 +97,23 @@ class ChoosingRow final : public Row<Shape> {
             {.tile = kTile<Small>, .side = MapSide::rows, .counted = true, .most_bytes = kMostChoiceBytes}};
   }
 
+  std::optional<SmallTiles> small_tiles() const override {
+    return SmallTiles{kTile<Shape>, kTile<Small>, limit_, per_row_, kTile<Shape>, kMostChoiceBytes};
+  }
+
  private:
   void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
                   cudaStream_t stream) const override {
     const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
     const DeviceMap& small = PlanAccess::device(plan).map(kTile<Small>, MapSide::rows);
+    const TileSize size = small.visited == nullptr ? TileSize::large : PlanAccess::tiles(plan, Direction::forward);
+    if (size == TileSize::large) return attend<Shape>(arguments_of(plan, map, tensors, next_items), tensors, stream);
+    if (size == TileSize::small) return attend<Small>(arguments_of(plan, small, tensors, next_items), tensors, stream);
     ForwardArguments arguments = arguments_of(plan, map, tensors, next_items);
     TileChoice choice{map.visited, small.visited, limit_,
                       per_row_ * static_cast<float>(arguments.map.all_outer_tiles()), false};
     arguments.choice = choice;
     attend<Shape>(arguments, tensors, stream);
-    if (small.visited == nullptr) return;
     choice.small = true;
     arguments = arguments_of(plan, small, tensors, next_items + 1);
     arguments.choice = choice;
@@ -119,14 +125,14 @@ class ChoosingRow final : public Row<Shape> {
 
 /// A head dim's kernels: the row that chooses, then each kernel alone, to be asked for by name.
 template <class Shape, class Small>
-void add_choosing_rows(KernelRows& rows, const SmallTiles& when) {
+void add_choosing_rows(KernelRows& rows, const WhenSmall& when) {
   rows.push_back(std::make_unique<ChoosingRow<Shape, Small>>(when));
   rows.push_back(std::make_unique<FixedRow<Shape>>());
   rows.push_back(std::make_unique<FixedRow<Small>>());
 }
 
 /// Ping-pong pays where exponentials take as long as products. Registers: what ptxas needs for no spills, builders
-/// included. SmallTiles: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
+/// included. WhenSmall: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
 template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
   add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::ping_pong>,
