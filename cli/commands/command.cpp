@@ -69,6 +69,7 @@ int run(std::vector<std::string> arguments, Console& console) {
   add_show(app, console, status);
   add_check(app, console, status);
   add_bench(app, console, status);
+  add_partition(app, console, status);
   add_info(app, console, status);
   if (misnamed(app, arguments)) return refuse_subcommand(app, arguments, console);
   try {

@@ -11,6 +11,7 @@ void add_info(CLI::App& command, Console& console, int& status);
 void add_show(CLI::App& command, Console& console, int& status);
 void add_check(CLI::App& command, Console& console, int& status);
 void add_bench(CLI::App& command, Console& console, int& status);
+void add_partition(CLI::App& command, Console& console, int& status);
 void add_attend(CLI::App& command, Console& console, int& status);
 
 }  // namespace flashmask::cli

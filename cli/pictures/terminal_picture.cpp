@@ -38,11 +38,16 @@ std::string plain_picture(const MaskRaster& raster) {
 }
 
 std::string coloured_picture(const MaskRaster& raster) {
+  return coloured_picture(raster,
+                          [&](std::int64_t row, std::int64_t column) { return colour_at(raster, row, column); });
+}
+
+std::string coloured_picture(const MaskRaster& raster, const std::function<Rgb(std::int64_t, std::int64_t)>& colour) {
   std::string picture;
   for (std::int64_t row = 0; row < raster.cell_rows(); row += 2) {
     for (std::int64_t column = 0; column < raster.cell_columns(); ++column) {
-      picture += foreground(colour_at(raster, row, column));
-      if (row + 1 < raster.cell_rows()) picture += background(colour_at(raster, row + 1, column));
+      picture += foreground(colour(row, column));
+      if (row + 1 < raster.cell_rows()) picture += background(colour(row + 1, column));
       picture += "▀";
     }
     picture += std::string(kPlain) + "\n";

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
+#include "cli/pictures/canvas.h"
 #include "cli/pictures/mask_raster.h"
 
 namespace flashmask::cli {
@@ -11,6 +13,10 @@ std::string plain_picture(const MaskRaster& raster);
 
 /// Half a character a cell, in the colours of the PNG (256-colour ANSI): scores dark on the tint of their tile's kind.
 std::string coloured_picture(const MaskRaster& raster);
+
+/// The same in colours of its own: colour_at(row, column) of each cell.
+std::string coloured_picture(const MaskRaster& raster,
+                             const std::function<Rgb(std::int64_t row, std::int64_t column)>& colour_at);
 
 /// What the colours mean, in colour.
 std::string coloured_legend();

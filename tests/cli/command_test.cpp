@@ -24,7 +24,7 @@ std::string csv(const std::string& text) {
 TEST(Command, HelpAndVersionAreNoErrors) {
   const Outcome help = command({"--help"});
   EXPECT_EQ(help.status, 0);
-  for (const char* name : {"attend", "show", "check", "bench", "info"}) {
+  for (const char* name : {"attend", "show", "check", "bench", "partition", "info"}) {
     EXPECT_NE(help.out.find(name), std::string::npos);
     EXPECT_EQ(command({name, "--help"}).status, 0);
   }
@@ -32,7 +32,7 @@ TEST(Command, HelpAndVersionAreNoErrors) {
 }
 
 TEST(Command, RefusesWhatItDoesNotKnow) {
-  expect_refused({}, "give one of attend, show, check, bench, info");
+  expect_refused({}, "give one of attend, show, check, bench, partition, info");
   expect_refused({"shwo"}, "did you mean show?");
   expect_refused({"show"}, "give a mask family");
   expect_refused({"show", "casual"}, "did you mean causal?");

@@ -1,0 +1,130 @@
+#include "cli/pictures/partition_picture.h"
+
+#include <algorithm>
+#include <array>
+
+#include "cli/base/quantities.h"
+#include "cli/pictures/cell_colour.h"
+#include "cli/pictures/png_canvas.h"
+#include "cli/pictures/svg_canvas.h"
+#include "cli/pictures/terminal_picture.h"
+#include "flashmask/error.h"
+
+namespace flashmask::cli {
+namespace {
+
+constexpr Rgb kPaper{255, 255, 255};
+constexpr Rgb kInk{31, 41, 55};
+constexpr Rgb kFaintInk{107, 114, 128};
+constexpr std::int64_t kSide = 1024;  ///< pixels, aimed at
+constexpr std::int64_t kMargin = 32;
+constexpr std::int64_t kLine = 30;
+constexpr std::int64_t kHolders = 14;  ///< thickness of the bars that say who holds what
+
+/// Eight that people tell apart; ranks beyond begin again.
+constexpr std::array<Rgb, 8> kRankColours{{{29, 78, 137},
+                                           {201, 88, 16},
+                                           {34, 125, 81},
+                                           {146, 43, 102},
+                                           {196, 160, 0},
+                                           {91, 108, 196},
+                                           {150, 40, 27},
+                                           {84, 153, 165}}};
+constexpr std::string_view kRankLetters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+Rgb colour_of(std::int32_t rank) { return kRankColours[static_cast<std::size_t>(rank) % kRankColours.size()]; }
+char letter_of(std::int32_t rank) { return kRankLetters[static_cast<std::size_t>(rank) % kRankLetters.size()]; }
+
+/// [cells]: who holds the token in the middle of each.
+std::vector<std::int32_t> holders(const Partition& partition, const MaskRaster& raster) {
+  std::vector<std::int32_t> ranks;
+  auto run = partition.runs().begin();
+  for (std::int64_t cell = 0; cell < raster.cell_rows(); ++cell) {
+    const std::int64_t middle = std::min(cell * raster.cell + raster.cell / 2, raster.rows - 1);
+    while (run->tokens.end <= middle) ++run;
+    ranks.push_back(run->rank);
+  }
+  return ranks;
+}
+
+MaskRaster raster_of(const Mask& mask, std::int32_t tile, std::int64_t most_cells) {
+  const MaskShape& shape = mask.shape();
+  if (shape.rows == 0 || shape.columns == 0)
+    throw Error(Status::invalid_argument, "a mask without rows or columns has no picture; give --tokens of at least 1");
+  return rasterise(mask.lowered(), schedule(mask.lowered(), {tile, tile}),
+                   {0, 0, shape.rows, shape.columns, most_cells});
+}
+
+}  // namespace
+
+PartitionPicture::PartitionPicture(const Mask& mask, const Partition& partition, std::int64_t most_cells)
+    : title_(mask.description()),
+      told_(with_commas(partition.tokens()) + " tokens over " + with_commas(partition.ranks()) + " ranks in " +
+            with_commas(std::ssize(partition.runs())) + " runs, " + partition.why()),
+      raster_(raster_of(mask, partition.tile(), most_cells)),
+      ranks_(holders(partition, raster_)),
+      pixels_(std::max<std::int64_t>(1, kSide / raster_.cell_rows())) {}
+
+Rgb PartitionPicture::colour(std::int64_t row, std::int64_t column) const {
+  const float visible = raster_.visible[raster_.index(row, column)];
+  // What little a cell shows is seen as well.
+  return visible == 0 ? kSkipColour
+                      : mix(kSkipColour, colour_of(ranks_[static_cast<std::size_t>(row)]), 0.35F + 0.65F * visible);
+}
+
+/// Along the rows on the left, along the columns on top.
+void PartitionPicture::draw_holders(Canvas& canvas) const {
+  const std::int64_t left = kMargin + kHolders, top = kMargin + 2 * kLine + kHolders;
+  for (std::int64_t i = 0; i < std::ssize(ranks_); ++i) {
+    const Rgb colour = colour_of(ranks_[static_cast<std::size_t>(i)]);
+    canvas.fill({kMargin, top + i * pixels_, kHolders - 4, pixels_}, colour);
+    canvas.fill({left + i * pixels_, top - kHolders, pixels_, kHolders - 4}, colour);
+  }
+}
+
+void PartitionPicture::draw(Canvas& canvas) const {
+  const std::int64_t left = kMargin + kHolders, top = kMargin + 2 * kLine + kHolders;
+  canvas.fill({0, 0, left + side() + kMargin, top + side() + kMargin}, kPaper);
+  const auto room = static_cast<std::size_t>((side() + kHolders) / kCharacterWidth);
+  canvas.write(kMargin, kMargin, title_.substr(0, room), kInk);
+  canvas.write(kMargin, kMargin + kLine, told_.substr(0, room), kFaintInk);
+  canvas.fill({left, top, side(), side()}, kSkipColour);
+  for (std::int64_t row = 0; row < raster_.cell_rows(); ++row) {
+    for (std::int64_t begin = 0, end = 0; begin < raster_.cell_columns(); begin = end) {
+      const Rgb shown = colour(row, begin);
+      for (end = begin + 1; end < raster_.cell_columns() && colour(row, end) == shown;) ++end;
+      if (shown != kSkipColour)
+        canvas.fill({left + begin * pixels_, top + row * pixels_, (end - begin) * pixels_, pixels_}, shown);
+    }
+  }
+  draw_holders(canvas);
+}
+
+std::string PartitionPicture::png() const {
+  PngCanvas canvas(2 * kMargin + kHolders + side(), 2 * kMargin + 2 * kLine + kHolders + side());
+  draw(canvas);
+  return canvas.encode();
+}
+
+std::string PartitionPicture::svg() const {
+  SvgCanvas canvas(2 * kMargin + kHolders + side(), 2 * kMargin + 2 * kLine + kHolders + side());
+  draw(canvas);
+  return canvas.encode();
+}
+
+std::string PartitionPicture::plain() const {
+  std::string picture;
+  for (std::int64_t row = 0; row < raster_.cell_rows(); ++row) {
+    for (std::int64_t column = 0; column < raster_.cell_columns(); ++column)
+      picture +=
+          raster_.visible[raster_.index(row, column)] == 0 ? '.' : letter_of(ranks_[static_cast<std::size_t>(row)]);
+    picture += '\n';
+  }
+  return picture;
+}
+
+std::string PartitionPicture::coloured() const {
+  return coloured_picture(raster_, [this](std::int64_t row, std::int64_t column) { return colour(row, column); });
+}
+
+}  // namespace flashmask::cli

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/pictures/canvas.h"
+#include "cli/pictures/mask_raster.h"
+#include "flashmask/partition.h"
+
+namespace flashmask::cli {
+
+/// A picture of one head of a mask whose rows are shared out over ranks: visible scores in the colour of the rank that
+/// computes them, and along the left and the top the ranks that hold the rows and the columns.
+class PartitionPicture {
+ public:
+  PartitionPicture(const Mask& mask, const Partition& partition, std::int64_t most_cells);
+
+  std::string png() const;
+  std::string svg() const;
+  /// A character a cell: that of the rank where some is visible, else '.'. Ranks past the letters begin again.
+  std::string plain() const;
+  /// Half a character a cell, in 256-colour ANSI.
+  std::string coloured() const;
+
+ private:
+  Rgb colour(std::int64_t row, std::int64_t column) const;
+  void draw(Canvas& canvas) const;
+  void draw_holders(Canvas& canvas) const;
+  std::int64_t side() const { return raster_.cell_rows() * pixels_; }
+
+  std::string title_, told_;
+  MaskRaster raster_;
+  std::vector<std::int32_t> ranks_;  ///< [cell rows]: who holds the middle of each
+  std::int64_t pixels_;              ///< a cell's side
+};
+
+}  // namespace flashmask::cli
