@@ -91,7 +91,9 @@ struct ForwardTensors {
 struct BackwardTensors {
   TensorView q, k, v, o, lse, grad_o;  ///< in
   TensorView grad_lse;                 ///< in, shape and dtype of lse; may be absent
-  TensorView grad_q, grad_k, grad_v;   ///< out; every element is written
+  /// Out; every element is written. Beside bfloat16 and float16 tensors grad_k and grad_v, both of them, may be
+  /// float32: the sums as the kernel has them, to be added to others and rounded once. Not of a plan that reorders.
+  TensorView grad_q, grad_k, grad_v;
   /// In and out, of the shape and dtype of the forward's sinks: where their gradient is wanted. The other gradients
   /// need neither, as o and lse hold what the sinks did.
   TensorView sinks = {}, grad_sinks = {};

@@ -645,7 +645,7 @@ typedef struct flashmask_backward_tensors {
   uint64_t struct_size;
   flashmask_tensor q, k, v, o, lse, grad_o;  ///< in
   flashmask_tensor grad_lse;                 ///< in, shape and dtype of lse; may be absent
-  flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written
+  flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written. grad_k and grad_v: or both float32
   flashmask_tensor sinks, grad_sinks;        ///< in and out, where the gradient of the sinks is wanted; may be absent
 } flashmask_backward_tensors;
 
@@ -666,6 +666,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_DETERMINISTIC,
   FLASHMASK_FEATURE_BLOCK_MAP,
   FLASHMASK_FEATURE_SINKS,
+  FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS,
 } flashmask_feature;
 
 /// One row of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.

@@ -11,12 +11,13 @@ namespace flashmask {
 
 /// What a call may ask of a kernel beside its sizes, its dtype and the form of its mask.
 enum class Feature : std::uint8_t {
-  dropout,        ///< of attention probabilities
-  deterministic,  ///< the same bits on every run
-  block_map,      ///< beside intervals, with blocks that are whole tiles
-  sinks,          ///< logits that take probability and have no value
+  dropout,                ///< of attention probabilities
+  deterministic,          ///< the same bits on every run
+  block_map,              ///< beside intervals, with blocks that are whole tiles
+  sinks,                  ///< logits that take probability and have no value
+  float32_key_gradients,  ///< gradients of k and v in float32 beside tensors of 16 bits; of the backward
 };
-inline constexpr int kFeatureCount = 4;
+inline constexpr int kFeatureCount = 5;
 
 /// A set of them: what a kernel has, or what a call needs.
 class Features {

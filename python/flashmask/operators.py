@@ -13,6 +13,8 @@ plain tensors and numbers, so that a program that calls them can be traced, save
 - sinks: None, or float32 or q's dtype, [query heads] or [batch, query heads, query length]. The backward gives their
   gradient as flashmask::backward_with_sinks, which takes them after lse; flashmask::backward needs none, since o and
   lse hold what they did.
+- float32_key_gradients, of the backward alone: the gradients of k and v in float32 beside bfloat16 or float16 tensors,
+  to be added to others, such as those of other ranks, and rounded once. Not of a Plan.tensor that reorders.
 - deterministic: gradients that are the same bits on every run; on the CPU they always are.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 where q is.

@@ -59,7 +59,10 @@ class BackwardKernel {
         }
       }
     }
-    kernel.finish(task);
+    if (task.float32_gradients)
+      kernel.template finish<float>(task);
+    else
+      kernel.template finish<In>(task);
     Isa::fence();
   }
 
@@ -390,16 +393,17 @@ class BackwardKernel {
     pass_turn(*head.turns, row_tile);
   }
 
+  template <class Out>
   FLASHMASK_INLINE void finish(const BackwardTask& task) {
     for (int c = 0; c < columns_; ++c) {
       if (sums_[c / kWordBits * KeyBlocks::count + c % kWordBits / KeyBlocks::size] == Sum::start) {
-        store_zero_row(row_of<In>(task.grad_k, column0_ + c), task.sizes.head_dim);
-        store_zero_row(row_of<In>(task.grad_v, column0_ + c), task.sizes.value_dim);
+        store_zero_row(row_of<Out>(task.grad_k, column0_ + c), task.sizes.head_dim);
+        store_zero_row(row_of<Out>(task.grad_v, column0_ + c), task.sizes.value_dim);
         continue;
       }
-      store_row_scaled<Isa, In>(task.grad_k, column0_ + c, grad_keys_ + c * key_stride_, scale_, task.sizes.head_dim);
-      store_row_scaled<Isa, In>(task.grad_v, column0_ + c, grad_values_ + c * value_stride_, task.dropout_scale,
-                                task.sizes.value_dim);
+      store_row_scaled<Isa, Out>(task.grad_k, column0_ + c, grad_keys_ + c * key_stride_, scale_, task.sizes.head_dim);
+      store_row_scaled<Isa, Out>(task.grad_v, column0_ + c, grad_values_ + c * value_stride_, task.dropout_scale,
+                                 task.sizes.value_dim);
     }
   }
 
@@ -411,7 +415,8 @@ class BackwardKernel {
     return Isa::sum(sum);
   }
 
-  static FLASHMASK_INLINE void store_zero_row(In* row, int width) {
+  template <class Out>
+  static FLASHMASK_INLINE void store_zero_row(Out* row, int width) {
     int c = 0;
     for (; c + Isa::lanes <= width; c += Isa::lanes) Isa::narrow(row + c, Isa::broadcast(0.0f));
     if (c < width) Isa::narrow_tail(row + c, Isa::broadcast(0.0f), width - c);

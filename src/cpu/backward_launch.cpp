@@ -120,7 +120,7 @@ class BackwardCall {
     }
     code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
                head_rows<Rows>(tensors_.v, batch, kv_head), written(tensors_.grad_k, batch, kv_head),
-               written(tensors_.grad_v, batch, kv_head), column_tile,
+               written(tensors_.grad_v, batch, kv_head), tensors_.grad_k.dtype == DType::f32, column_tile,
                head_rows<Rows>(tensors_.k, next.batch, next.head), head_rows<Rows>(tensors_.v, next.batch, next.head),
                next.tile, heads, static_cast<int>(layout_.group), row_words_,
                static_cast<float>(dropout_scale(problem_.dropout)), plan_.visit() == Visit::active,

@@ -161,6 +161,7 @@ struct BackwardTask {
   HeadSizes sizes;
   Rows k, v;
   MutableRows grad_k, grad_v;
+  bool float32_gradients;  ///< grad_k and grad_v are float32, whatever the dtype of the others
   std::int64_t column_tile;
   Rows next_k, next_v;  ///< of this worker's next task, a guess for prefetching
   std::int64_t next_column_tile;

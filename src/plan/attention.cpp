@@ -82,6 +82,19 @@ void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks
                     "give a sink for each head");
 }
 
+void check_key_gradients(const Plan& plan, const Kernel& kernel, const BackwardTensors& tensors) {
+  if (!has_float32_key_gradients(plan.problem(), tensors)) return;
+  const std::string given = "backward: grad_k and grad_v are f32 beside tensors of " + to_string(plan.problem().dtype);
+  if (!kernel.info().features.has(Feature::float32_key_gradients))
+    throw Error(Status::unsupported, given + ", and " + kernel.info().name + " has no " +
+                                         to_string(Feature::float32_key_gradients) + "; give them in " +
+                                         to_string(plan.problem().dtype) + ", or take another kernel");
+  if (PlanAccess::reorders(plan))
+    throw Error(Status::unsupported, given +
+                                         ", and the plan reorders tokens; make the plan without `reorder`, or give " +
+                                         "them in " + to_string(plan.problem().dtype));
+}
+
 /// Runs a kernel of a plan, on gathered tensors where the plan reorders.
 template <class Kernel, class Tensors>
 void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelExecution execution) {
@@ -121,6 +134,7 @@ void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& e
 void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
   check_sinks(plan, PlanAccess::backward(plan), tensors.sinks);
+  check_key_gradients(plan, PlanAccess::backward(plan), tensors);
   if (plan.problem().batch == 0) return clear_sinks(tensors.grad_sinks);
   const CallResources resources(plan, Direction::backward, execution);
   run(PlanAccess::backward(plan), plan, tensors, resources.kernel_execution());

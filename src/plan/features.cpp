@@ -5,7 +5,8 @@
 namespace flashmask {
 
 std::string to_string(Feature feature) {
-  constexpr std::array<const char*, kFeatureCount> kNames = {"dropout", "determinism", "block maps", "sinks"};
+  constexpr std::array<const char*, kFeatureCount> kNames = {"dropout", "determinism", "block maps", "sinks",
+                                                             "float32 gradients of k and v"};
   const auto number = static_cast<std::size_t>(feature);
   return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
 }

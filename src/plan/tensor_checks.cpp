@@ -79,6 +79,10 @@ void TensorCheck::check_strides(const char* name, const TensorView& tensor) cons
                    "; expected 1: make the tensor contiguous in its last dimension");
 }
 
+bool has_float32_key_gradients(const Problem& problem, const BackwardTensors& tensors) {
+  return tensors.grad_k.dtype == DType::f32 && problem.dtype != DType::f32;
+}
+
 void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   const TensorCheck check("forward", problem.device);
   const Shapes shapes(problem);
@@ -101,8 +105,9 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
   check("grad_o", tensors.grad_o, problem.dtype, shapes.o);
   if (tensors.grad_lse.present()) check("grad_lse", tensors.grad_lse, DType::f32, shapes.lse);
   check("grad_q", tensors.grad_q, problem.dtype, shapes.q);
-  check("grad_k", tensors.grad_k, problem.dtype, shapes.k);
-  check("grad_v", tensors.grad_v, problem.dtype, shapes.v);
+  const DType of_keys = has_float32_key_gradients(problem, tensors) ? DType::f32 : problem.dtype;
+  check("grad_k", tensors.grad_k, of_keys, shapes.k);
+  check("grad_v", tensors.grad_v, of_keys, shapes.v);
   if (!tensors.sinks.present() && !tensors.grad_sinks.present()) return;
   check_sinks(check, problem, "sinks", tensors.sinks);
   check("grad_sinks", tensors.grad_sinks, tensors.sinks.dtype,

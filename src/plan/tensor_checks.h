@@ -30,4 +30,7 @@ class TensorCheck {
 void check_tensors(const Problem& problem, const ForwardTensors& tensors);
 void check_tensors(const Problem& problem, const BackwardTensors& tensors);
 
+/// Whether a call wants the sums of grad_k and grad_v as they are, beside tensors of 16 bits.
+bool has_float32_key_gradients(const Problem& problem, const BackwardTensors& tensors);
+
 }  // namespace flashmask

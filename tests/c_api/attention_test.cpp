@@ -175,6 +175,43 @@ TEST(Attention, IsBitwiseThatOfTheLibrary) {
   expect_bitwise_equal(attend_in_c(make_plan(), true), attend_in_cpp(true));
 }
 
+/// Four keys that each of 1,030 rows sees alike: the gradient of v is 257.5, and bfloat16 numbers there are even.
+TEST(Attention, GivesGradientsOfKeysInFloat32) {
+  constexpr std::int64_t rows = 1030, keys = 4, dim = 8;
+  std::vector<std::uint16_t> zeros(rows * dim), ones(rows * dim, 0x3F80), o(rows * dim), grad_q(rows * dim);
+  std::vector<float> lse(rows), grad_k(keys * dim, std::nanf("")), grad_v(keys * dim, std::nanf(""));
+  const auto tensor = [](void* data, std::int64_t tokens, std::int32_t dtype) {
+    return flashmask_tensor{data, dtype, 0, 0, 4, {1, tokens, 1, dim}, {tokens * dim, dim, dim, 1}};
+  };
+  flashmask_problem problem = make_problem(1, rows, keys, 1, 1, dim, dim);
+  problem.dtype = FLASHMASK_BF16;
+  const MaskHandle mask = make(flashmask_mask_full, rows, keys);
+  flashmask_plan* made = nullptr;
+  ASSERT_EQ(flashmask_plan_create(mask.get(), &problem, nullptr, &made), FLASHMASK_OK) << flashmask_last_error();
+  const PlanHandle plan(made);
+  flashmask_forward_tensors forward = FLASHMASK_INIT(flashmask_forward_tensors);
+  forward.q = tensor(zeros.data(), rows, FLASHMASK_BF16);
+  forward.k = forward.v = tensor(zeros.data(), keys, FLASHMASK_BF16);
+  forward.o = tensor(o.data(), rows, FLASHMASK_BF16);
+  forward.lse = {lse.data(), FLASHMASK_F32, 0, 0, 3, {1, 1, rows}, {rows, rows, 1}};
+  ASSERT_EQ(flashmask_forward(plan.get(), &forward, nullptr), FLASHMASK_OK) << flashmask_last_error();
+  flashmask_backward_tensors backward = FLASHMASK_INIT(flashmask_backward_tensors);
+  backward.q = forward.q;
+  backward.k = backward.v = forward.k;
+  backward.o = forward.o;
+  backward.lse = forward.lse;
+  backward.grad_o = tensor(ones.data(), rows, FLASHMASK_BF16);
+  backward.grad_q = tensor(grad_q.data(), rows, FLASHMASK_BF16);
+  backward.grad_k = tensor(grad_k.data(), keys, FLASHMASK_F32);
+  backward.grad_v = tensor(grad_v.data(), keys, FLASHMASK_F32);
+  ASSERT_EQ(flashmask_backward(plan.get(), &backward, nullptr), FLASHMASK_OK) << flashmask_last_error();
+  EXPECT_EQ(grad_k, std::vector<float>(keys * dim, 0));
+  EXPECT_EQ(grad_v, std::vector<float>(keys * dim, 257.5F));
+  backward.grad_k.dtype = FLASHMASK_BF16;
+  expect_refused(flashmask_backward(plan.get(), &backward, nullptr), FLASHMASK_INVALID_ARGUMENT,
+                 "grad_v: dtype is f32; expected bf16");
+}
+
 TEST(Attention, UsesTheCallersWorkspace) {
   const PlanHandle plan = make_plan();
   const int workers = default_executor().workers();

@@ -177,6 +177,8 @@ def test_the_command_tells_what_this_build_can_do():
         "runs": True,
         "why_not": "",
     }
+    backward = next(k for k in facts["kernels"] if k["name"] == "scalar.backward.bf16.dany.m128n128.intervals")
+    assert backward["features"] == [*scalar["features"], "float32_key_gradients"]
     text = told("--all")
     assert all(name in text for name in names)
     assert flashmask.__version__ in text

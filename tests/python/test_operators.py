@@ -359,3 +359,51 @@ def test_the_formula_is_what_the_operator_computes():
     expected, expected_lse = softmax_attention(q.double(), k.double(), v.double(), seen)
     torch.testing.assert_close(o.double(), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(lse.double(), expected_lse, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0])], ids=["no sinks", "sinks"])
+def test_gradients_of_keys_in_float32_round_to_those_of_the_dtype(dtype, sinks):
+    q, k, v = (t.detach() for t in leaves(dtype))
+    call = (FAMILIES["document"]().tensor, None, False, 0.3, 0.25, SEED, False)
+    o, lse = forward(q, k, v, *call, sinks)
+    operator = backward if sinks is None else torch.ops.flashmask.backward_with_sinks.default
+    given = (o, torch.ones_like(lse), q, k, v, o, lse, *(() if sinks is None else (sinks,)), *call)
+    narrow, wide = operator(*given), operator(*given, True)
+    assert [t.dtype for t in wide[:3]] == [dtype, torch.float32, torch.float32]
+    assert not torch.equal(wide[1], narrow[1].float())
+    for exact, rounded in zip(wide, narrow, strict=True):
+        assert torch.equal(exact.to(rounded.dtype), rounded)
+
+
+def test_gradients_of_keys_in_float32_are_known_without_data():
+    q, k, v = (t.detach().bfloat16() for t in leaves())
+    o, lse = forward(q, k, v, None, None, True, 0.0, 0.0, None)
+    given = (o, None, q, k, v, o, lse, None, None, True, 0.0, 0.0, None, False, True)
+    torch.library.opcheck(backward, given)
+    made = torch.compile(backward, fullgraph=True, backend="aot_eager")(*given)
+    assert all(torch.equal(a, b) for a, b in zip(made, backward(*given), strict=True))
+
+
+def test_gradients_of_keys_in_float32_are_those_of_float32_tensors_and_refused_beside_float64_ones():
+    for dtype in (torch.float32, torch.float64):
+        q, k, v = (t.detach().to(dtype) for t in leaves())
+        o, lse = forward(q, k, v, None, None, True, 0.0, 0.0, None)
+        given = (o, None, q, k, v, o, lse, None, None, True, 0.0, 0.0, None, False)
+        if dtype is torch.float32:
+            assert all(torch.equal(a, b) for a, b in zip(backward(*given, True), backward(*given), strict=True))
+        else:
+            with pytest.raises(TypeError, match=r"float32_key_gradients is True, and q has dtype torch\.float64"):
+                backward(*given, True)
+
+
+def test_gradients_of_keys_in_float32_are_refused_of_a_plan_that_reorders():
+    q, k, v = (t.bfloat16() for t in random_inputs(1, 512, 512, 2, 1, 8, 8)[:3])
+    place = torch.arange(512) * 37 % 512
+    mask = masks.from_dense(((place[:, None] - place).abs() < 3)[None, None])
+    tensor = flashmask.plan(mask, q, k, v, reorder=True).tensor
+    o, lse = forward(q, k, v, tensor, None, False, 0.0, 0.0, None)
+    given = (o, None, q, k, v, o, lse, tensor, None, False, 0.0, 0.0, None, False)
+    backward(*given)
+    with pytest.raises(NotImplementedError, match="the plan reorders tokens; make the plan without `reorder`"):
+        backward(*given, True)

@@ -102,7 +102,7 @@ class Explanation(Sized):
     ]
 
 
-FEATURES = ("dropout", "deterministic", "block_map", "sinks")
+FEATURES = ("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients")
 """Bits of KernelInfo.features."""
 
 

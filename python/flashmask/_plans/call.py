@@ -44,8 +44,8 @@ tensors_of = _fields(_TENSORS)
 numbers_of = _fields(_NUMBERS)
 """Everything else: what a plan depends on beside its mask."""
 _numbers_on_cpu = _fields([name for name in _NUMBERS if name != "deterministic"])
-_OF_BACKWARD = [name for name in Call._fields if name != "sinks"]
-arguments_of_backward = _fields(_OF_BACKWARD)
+OF_BACKWARD = [name for name in Call._fields if name != "sinks"]
+arguments_of_backward = _fields(OF_BACKWARD)
 """What flashmask::backward takes of a call: o and lse hold what the sinks did."""
 _in_order = itemgetter(*((_TENSORS + _NUMBERS).index(name) for name in Call._fields))
 
@@ -57,7 +57,7 @@ def joined(tensors: Sequence[Tensor | None], numbers: tuple[Any, ...]) -> Call:
 
 def call_of_backward(arguments: Sequence[Any], sinks: Tensor | None = None) -> Call:
     """The call of which these are arguments_of_backward(), the last ones perhaps left out."""
-    return Call(**dict(zip(_OF_BACKWARD, arguments, strict=False)), sinks=sinks)
+    return Call(**dict(zip(OF_BACKWARD, arguments, strict=False)), sinks=sinks)
 
 
 def key_on_cpu(source: Hashable, shapes: Sequence[Sequence[int]], code: int, call: Call) -> Key:

@@ -71,10 +71,11 @@ class DevicePlan(CompiledPlan):
         workspace: Tensor,
         stream: int,
         sinks: SinkGradient | None = None,
+        float32_key_gradients: bool = False,
     ) -> None:
         """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
         where = execution((0, 0), workspace.data_ptr(), workspace.numel(), stream)
-        self._run_backward(saved, grads, out, where, sinks)
+        self._run_backward(saved, grads, out, where, sinks, float32_key_gradients)
 
 
 def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:

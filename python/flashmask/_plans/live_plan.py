@@ -100,6 +100,7 @@ class CompiledPlan:
         self._whole_q, self._whole_k, self._whole_v, self._whole_o = (
             whole(problem.code, shape) for shape in (q, k, v, o)
         )
+        self._float32_k, self._float32_v = whole(s.F32, k), whole(s.F32, v)
         self._lse = whole(s.F32, (batch, heads, rows))
         self._sinks = {
             (code, len(shape)): whole(code, shape)
@@ -130,13 +131,16 @@ class CompiledPlan:
         out: Addresses,
         execution: bytes | None,
         sinks: SinkGradient | None,
+        float32_key_gradients: bool,
     ) -> None:
         q, k, v, o, lse = saved
         grad_o, grad_lse = grads
+        grad_k = self._float32_k if float32_key_gradients else self._whole_k
+        grad_v = self._float32_v if float32_key_gradients else self._whole_v
         fields = (
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
             *(lse, self._lse, grad_o[0], self._o, *grad_o[1], grad_lse, self._lse if grad_lse else _ABSENT),
-            *(out[0], self._whole_q, out[1], self._whole_k, out[2], self._whole_v),
+            *(out[0], self._whole_q, out[1], grad_k, out[2], grad_v),
         )
         if sinks is None:
             tensors = _BACKWARD.pack(_BACKWARD.size, *fields)
@@ -186,9 +190,10 @@ class LivePlan(CompiledPlan):
         out: Addresses,
         seed: Seed | None,
         sinks: SinkGradient | None = None,
+        float32_key_gradients: bool = False,
     ) -> None:
         """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
-        self._run_backward(saved, grads, out, _on_cpu(seed), sinks)
+        self._run_backward(saved, grads, out, _on_cpu(seed), sinks, float32_key_gradients)
 
 
 class ReferencePlan:
@@ -227,8 +232,9 @@ class ReferencePlan:
         out: Addresses,
         seed: Seed | None,
         sinks: SinkGradient | None = None,
+        float32_key_gradients: bool = False,
     ) -> None:
-        """As LivePlan.backward()."""
+        """As LivePlan.backward(), all in double precision."""
         q, k, v, _, _ = saved
         gradients = grads[0][0], grads[1] or None
         given = self._arguments(q, k, v, seed, None if sinks is None else sinks[0])

@@ -47,6 +47,16 @@ def lse_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
+def key_gradient_dtype(dtype: torch.dtype, in_float32: bool) -> torch.dtype:
+    """Of the gradients of k and v beside tensors of a dtype, where float32 is or is not asked for."""
+    if in_float32 and dtype is torch.float64:
+        raise TypeError(
+            "float32_key_gradients is True, and q has dtype torch.float64, of which gradients have more digits than "
+            "that; leave it out"
+        )
+    return torch.float32 if in_float32 else dtype
+
+
 def check_saved(
     grad_o: Tensor, grad_lse: Tensor | None, o: Tensor, lse: Tensor, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:

@@ -70,10 +70,18 @@ def _gradients(
 
 
 def dispatch_backward(
-    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, call: Call
+    grad_o: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    call: Call,
+    float32_key_gradients: bool = False,
 ) -> Gradients:
     """The operator that gives the gradients that the call asks for."""
-    tensors, others = (grad_o, grad_lse, q, k, v, o, lse), arguments_of_backward(call)
+    tensors, others = (grad_o, grad_lse, q, k, v, o, lse), (*arguments_of_backward(call), float32_key_gradients)
     if call.sinks is None:
         return backward_operator(*tensors, *others)
     return backward_with_sinks_operator(*tensors, call.sinks, *others)
@@ -125,12 +133,20 @@ def _refuse_transforms() -> None:
 
 
 def backward_autograd(
-    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, call: Call
+    grad_o: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    call: Call,
+    float32_key_gradients: bool = False,
 ) -> Gradients:
     """flashmask::backward, or the one with sinks, of which there is no gradient."""
+    arguments = grad_o, grad_lse, q, k, v, o, lse, call, float32_key_gradients
     if is_differentiated(grad_o, grad_lse, q, k, v, call.sinks):
-        arguments = call.sinks, grad_o, grad_lse, q, k, v, o, lse, call
-        gradients: Gradients = _OnceDifferentiable.apply(*arguments)  # type: ignore[no-untyped-call]
+        gradients: Gradients = _OnceDifferentiable.apply(call.sinks, *arguments)  # type: ignore[no-untyped-call]
         return gradients
     with BelowAutograd():
-        return dispatch_backward(grad_o, grad_lse, q, k, v, o, lse, call)
+        return dispatch_backward(*arguments)

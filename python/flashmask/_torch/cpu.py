@@ -14,7 +14,14 @@ from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu, numbers_of
 from flashmask._plans.live_plan import AnyPlan, Seed, Sinks, View, make_plan
 from flashmask._plans.mask_source import named_mask, source_of
-from flashmask._plans.operands import check_saved, check_sinks, code_of, lse_dtype, ready_sinks
+from flashmask._plans.operands import (
+    check_saved,
+    check_sinks,
+    code_of,
+    key_gradient_dtype,
+    lse_dtype,
+    ready_sinks,
+)
 from flashmask._torch.schemas import Gradients, Outputs
 
 _threads = 0
@@ -128,14 +135,16 @@ def backward_cpu(
     o: Tensor,
     lse: Tensor,
     call: Call,
+    float32_key_gradients: bool = False,
 ) -> Gradients:
     """The gradients of q, k and v, and of the sinks where the call has some."""
+    key_dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     plan = _live_plan(q, k, v, call)
     seed = _seed(call)
     sinks, at_sinks = _sinks(call.sinks, q)
     grad_sinks = None if sinks is None else torch.empty_like(sinks)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
-    grad_q, grad_k, grad_v = empty_like(q), empty_like(k), empty_like(v)
+    grad_q, grad_k, grad_v = empty_like(q), empty_like(k, key_dtype), empty_like(v, key_dtype)
     q, at_q = _view(q, plan)
     k, at_k = _view(k, plan)
     v, at_v = _view(v, plan)
@@ -150,12 +159,13 @@ def backward_cpu(
         (grad_q.data_ptr(), grad_k.data_ptr(), grad_v.data_ptr()),
         seed,
         None if at_sinks is None or grad_sinks is None else (at_sinks, grad_sinks.data_ptr()),
+        float32_key_gradients,
     )
     if grad_sinks is None or call.sinks is None:
         return grad_q, grad_k, grad_v
     return grad_q, grad_k, grad_v, grad_sinks.to(call.sinks.dtype)
 
 
-def empty_like(tensor: Tensor) -> Tensor:
-    """A tensor [4 sizes] without gaps on the CPU, whatever the strides of this one."""
-    return torch.empty(*tensor.shape, dtype=tensor.dtype)
+def empty_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor [4 sizes] without gaps on the CPU, whatever the strides of this one. `dtype` None: of this dtype."""
+    return torch.empty(*tensor.shape, dtype=dtype or tensor.dtype)

@@ -9,7 +9,7 @@ from flashmask._abi import structs as s
 from flashmask._plans.call import Call
 from flashmask._plans.device_plans import plan_of_call
 from flashmask._plans.live_plan import SinkGradient, Sinks, View
-from flashmask._plans.operands import check_devices, check_saved, check_sinks, ready_sinks
+from flashmask._plans.operands import check_devices, check_saved, check_sinks, key_gradient_dtype, ready_sinks
 from flashmask._torch.schemas import Gradients, Outputs
 
 # Kernels read 16 bytes at a time: eight elements of their dtypes.
@@ -39,8 +39,10 @@ def backward_cuda(
     o: Tensor,
     lse: Tensor,
     call: Call,
+    float32_key_gradients: bool = False,
 ) -> Gradients:
     """flashmask::backward, which returns before the device is done."""
+    key_dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     plan, stream = plan_of_call(q, k, v, call)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
     check_devices(q.device, grad_o=grad_o, grad_lse=grad_lse, o=o, lse=lse)
@@ -51,7 +53,10 @@ def backward_cuda(
     o, grad_o = _ready(o, plan.value_dim), _ready(grad_o, plan.value_dim)
     lse = lse.contiguous()
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    grad_q, grad_k, grad_v = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (q, k, v))
+    grad_q, grad_k, grad_v = (
+        torch.empty(each.shape, dtype=dtype, device=each.device)
+        for each, dtype in ((q, q.dtype), (k, key_dtype), (v, key_dtype))
+    )
     # No kernel runs for a batch of 0.
     grad_sinks = None if sinks is None else (torch.empty_like if q.shape[0] else torch.zeros_like)(sinks)
     of_sinks: SinkGradient | None = None
@@ -64,6 +69,7 @@ def backward_cuda(
         workspace,
         stream,
         of_sinks,
+        float32_key_gradients,
     )
     gradients = _columns(grad_q, head_dim), _columns(grad_k, head_dim), _columns(grad_v, value_dim)
     return gradients if grad_sinks is None else (*gradients, grad_sinks)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashmask._info import kernels
-from flashmask._plans.call import Call, call_of_backward
+from flashmask._plans.call import OF_BACKWARD, Call, call_of_backward
 from flashmask._plans.device_plan import rows_of_nothing
 from flashmask._plans.device_plans import remember_plans_of
 from flashmask._plans.streams import in_graph_tree
@@ -100,11 +100,16 @@ def _of_forward(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_backward(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arguments: kernel(*arguments[:7], call_of_backward(arguments[7:]))
+    """The same; behind the fields of the call comes float32_key_gradients."""
+    end = 7 + len(OF_BACKWARD)
+    return lambda *arguments: kernel(*arguments[:7], call_of_backward(arguments[7:end]), *arguments[end:])
 
 
 def _of_backward_with_sinks(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arguments: kernel(*arguments[:7], call_of_backward(arguments[8:], sinks=arguments[7]))
+    end = 8 + len(OF_BACKWARD)
+    return lambda *arguments: kernel(
+        *arguments[:7], call_of_backward(arguments[8:end], sinks=arguments[7]), *arguments[end:]
+    )
 
 
 def _register() -> None:

@@ -28,6 +28,7 @@ def _argument(place: int, name: str) -> str:
 
 _CALL = [_argument(place, name) for place, name in enumerate(Call._fields)]
 _OF_FORWARD, _OF_BACKWARD = ", ".join(_CALL), ", ".join(arguments_of_backward(_CALL))
+_OF_BACKWARD += ", bool float32_key_gradients=False"
 _SAVED = "Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse"
 LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OF_FORWARD}) -> (Tensor o, Tensor lse)")
 LIBRARY.define(f"backward({_SAVED}, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Tensor dv)")

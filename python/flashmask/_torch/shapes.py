@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from flashmask._plans.call import Call
-from flashmask._plans.operands import lse_dtype
+from flashmask._plans.operands import key_gradient_dtype, lse_dtype
 from flashmask._torch.schemas import Gradients, Outputs
 
 
@@ -27,9 +27,19 @@ def check_meta(q: Tensor, **tensors: Tensor | None) -> None:
 
 
 def backward_fake(
-    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, call: Call
+    grad_o: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    call: Call,
+    float32_key_gradients: bool = False,
 ) -> Gradients:
-    gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    """The gradients of q, k and v, and of the sinks where the call has some."""
+    dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
+    gradients = q.new_empty(q.shape), k.new_empty(k.shape, dtype=dtype), v.new_empty(v.shape, dtype=dtype)
     return gradients if call.sinks is None else (*gradients, call.sinks.new_empty(call.sinks.shape))
 
 
