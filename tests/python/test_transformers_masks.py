@@ -295,7 +295,6 @@ def attend(module=None, mask=None, **options):
     ("option", "value"),
     [
         ("softcap", 30.0),
-        ("sinks", torch.zeros(1, 4, 6, 1)),
         ("head_mask", torch.ones(4)),
         ("position_bias", torch.zeros(1, 4, 6, 6)),
         ("cache", object()),

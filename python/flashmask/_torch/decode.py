@@ -167,8 +167,8 @@ def attend_in_parts(
 
 
 def _with_sinks(o: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """Sinks are a part that has an lse and no values."""
-    lse_of_sinks = sinks.to(lse.dtype)[:, None].expand_as(lse)
+    """Sinks, [heads] or of each row as lse, are a part that has an lse and no values."""
+    lse_of_sinks = (sinks[:, None] if sinks.ndim == 1 else sinks).to(lse.dtype).expand_as(lse)
     return merge_operator((o, torch.zeros_like(o)), (lse, lse_of_sinks))
 
 

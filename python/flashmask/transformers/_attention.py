@@ -13,6 +13,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 import flashmask
 from flashmask import Mask, RowIndices
 from flashmask._rows import one_name_of
+from flashmask._torch.attention import sinks_tensor
 from flashmask._torch.shared import shared
 from flashmask.transformers._dtype import in_kernels_dtype
 from flashmask.transformers._few_rows import few_rows
@@ -50,6 +51,7 @@ def flashmask_attention_forward(
     cu_seq_lens_k: Tensor | None = None,
     attn_mask_startend_row_indices: Tensor | None = None,
     s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
     indices: Tensor | None = None,
     block_indices: Tensor | None = None,
     deterministic: bool = False,
@@ -62,7 +64,8 @@ def flashmask_attention_forward(
     attention_mask as flashmask_mask() made it, or startend_row_indices, int32 [B or 1, heads, Sk, n], or one such 4-D
     tensor in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids [B or 1, S]. Of what
     the mask shows, a query sees the keys that indices [B, Sq, n] name, or the blocks of keys that block_indices
-    [B, Hkv, Sq, n] name. s_aux [Hq]: attention sinks. deterministic: gradients that are the same bits on every run.
+    [B, Hkv, Sq, n] name. Attention sinks are s_aux [Hq] or, of each query, sinks [B, Hq, Sq] or [B, Hq, Sq, 1].
+    deterministic: gradients that are the same bits on every run.
     Raises ValueError for what it would have to leave out: docs/transformers.md lists it.
     """
     refuse_keywords(others)
@@ -84,19 +87,28 @@ def flashmask_attention_forward(
     query, key, value = in_kernels_dtype(module, query, key, value)
     dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
-        _refuse_beside_wide_heads(query, s_aux=s_aux, indices=indices, block_indices=block_indices)
+        _refuse_beside_wide_heads(query, s_aux=s_aux, sinks=sinks, indices=indices, block_indices=block_indices)
         return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
-    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and s_aux is None:
+    sinks = _sinks(s_aux, sinks)
+    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and sinks is None:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    sinks = None if s_aux is None else s_aux.float()  # whichever dtypes autocast and adapters mix
     if visit == "active":
         few = few_rows(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks)
         if few is not None:
             return few, None
     attend = _attend if visit == "active" else _attend_everywhere
     return attend(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks), None
+
+
+def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
+    if of_heads is not None and of_queries is not None:
+        raise ValueError(
+            "s_aux and sinks came to flashmask's attention, sinks of heads and of queries; a layer has one of them"
+        )
+    given = sinks_tensor(of_queries if of_heads is None else of_heads)
+    return None if given is None else given.float()  # whichever dtypes autocast and adapters mix
 
 
 def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | None) -> None:
