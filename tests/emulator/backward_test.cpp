@@ -139,6 +139,7 @@ void run_columns(Of& call, const Case& with, bool with_sums) {
                                   .grad_o = tensor_rows(tensors.grad_o.view()),
                                   .grad_k = output_rows(tensors.grad_k.view()),
                                   .grad_v = output_rows(tensors.grad_v.view()),
+                                  .float32_gradients = tensors.grad_k.view().dtype == DType::f32,
                                   .statistics = call.statistics(),
                                   .query_sums = with_sums ? call.sums.data() : nullptr,
                                   .key_length = static_cast<int>(problem.key_length),
@@ -259,6 +260,32 @@ TYPED_TEST(EmulatedBackward, HoldsTheBound) {
     TypeParam::run(call, with);
     call.expect_accurate(with.name);
   }
+}
+
+HostTensor like(const HostTensor& tensor, DType dtype) {
+  return {dtype, {tensor.shape(0), tensor.shape(1), tensor.shape(2), tensor.shape(3)}};
+}
+
+void expect_that_it_rounds_to(const HostTensor& wide, const HostTensor& narrow) {
+  HostTensor rounded = like(narrow, narrow.view().dtype);
+  bool same = true;
+  for (std::int64_t i = 0; i < wide.size(); ++i) {
+    rounded.set(i, wide.at(i));
+    same = same && rounded.at(i) == wide.at(i);
+    ASSERT_EQ(rounded.at(i), narrow.at(i)) << i;
+  }
+  EXPECT_FALSE(same) << "these are 16-bit numbers";
+}
+
+TYPED_TEST(EmulatedBackward, GivesGradientsOfKeysInFloat32) {
+  const Case with = cases(TypeParam::kHeadDim)[0];
+  Call<typename TypeParam::Element, TypeParam::kHeadDim> wide(with, 4), narrow(with, 4);
+  wide.tensors.grad_k = like(wide.tensors.grad_k, DType::f32);
+  wide.tensors.grad_v = like(wide.tensors.grad_v, DType::f32);
+  TypeParam::run(wide, with);
+  TypeParam::run(narrow, with);
+  expect_that_it_rounds_to(wide.tensors.grad_k, narrow.tensors.grad_k);
+  expect_that_it_rounds_to(wide.tensors.grad_v, narrow.tensors.grad_v);
 }
 
 TYPED_TEST(EmulatedBackward, ReadsNoKeysOfSkippedTiles) {

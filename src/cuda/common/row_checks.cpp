@@ -19,7 +19,7 @@ constexpr std::int64_t kAlignment = 16;
 
 std::int64_t stride_bytes(const char* name, const TensorView& tensor, int axis) {
   const auto at = static_cast<std::size_t>(axis);
-  const std::int64_t bytes = tensor.strides[at] * 2;
+  const std::int64_t bytes = tensor.strides[at] * static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
   if (tensor.shape[at] <= 1) return kAlignment;
   if (bytes < 0 || bytes % kAlignment != 0)
     refuse(name, "stride " + std::to_string(axis) + " is " + std::to_string(bytes) + " bytes");

@@ -6,7 +6,7 @@
 
 namespace flashmask::cuda {
 
-/// Throws Status::invalid_argument, naming the tensor, where its rows of 16-bit numbers cannot be read and written 16
+/// Throws Status::invalid_argument, naming the tensor, where its rows cannot be read and written 16
 /// bytes at a time: its start and its strides are to be multiples of 16 bytes. `name` is the call's and the tensor's,
 /// such as "forward: q".
 void check_rows(const char* name, const TensorView& tensor);

@@ -4,7 +4,7 @@
 
 #include "cuda/common/arithmetic.cuh"
 
-/// From accumulators straight to rows of 16-bit numbers in global memory.
+/// From accumulators straight to rows in global memory, of 16-bit numbers or float32.
 namespace flashmask::cuda {
 
 template <int kDistance>
@@ -61,6 +61,24 @@ __device__ __forceinline__ void store_rows(const float (&d)[kCount], const float
     if (at_row < rows && column < dim)
       __stcs(reinterpret_cast<uint4*>(out + at_row * row_stride + column),
              make_uint4(words[0], words[1], words[2], words[3]));
+  }
+}
+
+/// The same in float32: a quad's pairs of a group are 32 bytes of memory as they are.
+template <int kCount>
+__device__ __forceinline__ void store_rows(const float (&d)[kCount], const float (&factor)[2], float* out,
+                                           std::int64_t row_stride, int first, int rows, int dim) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int at_row = first + 8 * row;
+    if (at_row >= rows) continue;
+    float* const to = out + at_row * row_stride + lane_index() % 4 * 2;
+#pragma unroll
+    for (int group = 0; group < kCount / 4; ++group) {
+      const int at = group * 4 + row * 2;
+      if (group * 8 < dim)
+        __stcs(reinterpret_cast<float2*>(to + group * 8), float2{d[at] * factor[row], d[at + 1] * factor[row]});
+    }
   }
 }
 

@@ -50,6 +50,7 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .grad_o = tensor_rows(tensors.grad_o),
           .grad_k = output_rows(tensors.grad_k),
           .grad_v = output_rows(tensors.grad_v),
+          .float32_gradients = tensors.grad_k.dtype == DType::f32,
           .statistics = workspace.rows,
           .query_sums = workspace.query_sums,
           .key_length = static_cast<int>(problem.key_length),
@@ -187,8 +188,9 @@ struct ColumnsOfForm {
 
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows, MaskForm kForm>
 void add_rows_of(KernelRows& rows, const Architecture& architecture) {
-  KernelInfo info = info_of<ColumnsOfForm<Columns, kForm>>(
-      architecture, Direction::backward, {Columns::kHeadDim, Columns::kHeadDim}, tile_name<Columns>());
+  KernelInfo info =
+      info_of<ColumnsOfForm<Columns, kForm>>(architecture, Direction::backward, {Columns::kHeadDim, Columns::kHeadDim},
+                                             tile_name<Columns>(), {Feature::float32_key_gradients});
   constexpr std::size_t kColumnBytes = sizeof(ColumnMemory<Columns>), kRowBytes = sizeof(QueryGradientMemory<Rows>);
   rows.push_back(
       std::make_unique<BackwardRow<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));

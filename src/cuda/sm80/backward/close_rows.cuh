@@ -1,7 +1,7 @@
 #pragma once
 
+#include "cuda/common/output_rows.h"
 #include "cuda/common/store_rows.cuh"
-#include "cuda/sm80/backward/output_rows.h"
 #include "cuda/sm80/backward/query_sums.cuh"
 
 namespace flashmask::cuda::sm80 {

@@ -46,7 +46,10 @@ class ColumnBlock {
     }
     __syncthreads();
     if (shared_.steps[0].exists()) attend(grad_k, grad_v);
-    store(grad_k, grad_v);
+    if (arguments_.float32_gradients)
+      store<float>(grad_k, grad_v);
+    else
+      store<T>(grad_k, grad_v);
   }
 
  private:
@@ -379,11 +382,12 @@ class ColumnBlock {
     }
   }
 
+  template <class Out>
   __device__ __forceinline__ void store(const Gradients& grad_k, const Gradients& grad_v) const {
     const ColumnArguments& to = arguments_;
     const int dim = own_panel() * 16;
-    T* const k = to.grad_k.of<T>(batch(), kv_head()) + dim;
-    T* const v = to.grad_v.of<T>(batch(), kv_head()) + dim;
+    Out* const k = to.grad_k.of<Out>(batch(), kv_head()) + dim;
+    Out* const v = to.grad_v.of<Out>(batch(), kv_head()) + dim;
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
       const int first = first_key() + own_key() + 16 * unit + lane_index() / 4;

@@ -3,9 +3,9 @@
 #include <cstdint>
 
 #include "cuda/common/backward_workspace.h"
+#include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
-#include "cuda/sm80/backward/output_rows.h"
 #include "cuda/sm80/backward/tile_steps.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"
 
@@ -15,6 +15,7 @@ namespace flashmask::cuda::sm80 {
 struct ColumnArguments {
   TensorRows q, k, v, grad_o;
   OutputRows grad_k, grad_v;
+  bool float32_gradients;  // what these are, whatever the dtype of the others
   BackwardStatistics statistics;
   float* query_sums;  // null: the gradient of q is left to another launch
   int key_length, query_heads, kv_heads, head_dim, value_dim;

@@ -1,10 +1,10 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
+#include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/store_rows.cuh"
-#include "cuda/sm80/backward/output_rows.h"
 #include "cuda/sm80/backward/tile_steps.cuh"
 #include "cuda/sm80/backward/unit_scores.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"

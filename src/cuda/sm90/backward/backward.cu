@@ -55,6 +55,7 @@ void set_outputs(ColumnArguments& arguments, const BackwardTensors& tensors) {
   arguments.grad_v_batch = tensors.grad_v.strides[0];
   arguments.grad_v_row = tensors.grad_v.strides[1];
   arguments.grad_v_head = tensors.grad_v.strides[2];
+  arguments.float32_gradients = tensors.grad_k.dtype == DType::f32;
 }
 
 template <class Shape>
@@ -206,7 +207,8 @@ class Row final : public KernelRow<BackwardKernel> {
   static KernelInfo info() {
     const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
     return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim},
-                          tile_name<Shape>() + (kChooses ? fused : ""), {Feature::sinks});
+                          tile_name<Shape>() + (kChooses ? fused : ""),
+                          {Feature::sinks, Feature::float32_key_gradients});
   }
 
   /// Without maps of small tiles there is no choice.
@@ -265,7 +267,7 @@ class FusedRow final : public KernelRow<BackwardKernel> {
  private:
   static KernelInfo info() {
     return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim}, tile_name<Shape>(),
-                          {Feature::sinks});
+                          {Feature::sinks, Feature::float32_key_gradients});
   }
 };
 

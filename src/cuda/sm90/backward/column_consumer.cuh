@@ -321,10 +321,19 @@ class ColumnConsumer {
   template <int kOfKeys, int kOfValues>
   __device__ __forceinline__ void store(const float (&grad_k)[kOfKeys], const float (&grad_v)[kOfValues],
                                         const ColumnWork& tile) {
+    if (arguments_.float32_gradients)
+      store_as<float>(grad_k, grad_v, tile);
+    else
+      store_as<T>(grad_k, grad_v, tile);
+  }
+
+  template <class Out, int kOfKeys, int kOfValues>
+  __device__ __forceinline__ void store_as(const float (&grad_k)[kOfKeys], const float (&grad_v)[kOfValues],
+                                           const ColumnWork& tile) {
     const ColumnArguments& to = arguments_;
     const int first = tile.column_tile * Shape::kColumns + first_key() + lane() / 4;
-    T* k = static_cast<T*>(to.grad_k) + tile.batch * to.grad_k_batch + tile.kv_head * to.grad_k_head;
-    T* v = static_cast<T*>(to.grad_v) + tile.batch * to.grad_v_batch + tile.kv_head * to.grad_v_head;
+    Out* k = static_cast<Out*>(to.grad_k) + tile.batch * to.grad_k_batch + tile.kv_head * to.grad_k_head;
+    Out* v = static_cast<Out*>(to.grad_v) + tile.batch * to.grad_v_batch + tile.kv_head * to.grad_v_head;
     if constexpr (Shape::kOfKeys)
       store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, to.key_length, to.head_dim);
     if constexpr (Shape::kOfValues) store_rows(grad_v, {1, 1}, v, to.grad_v_row, first, to.key_length, to.value_dim);

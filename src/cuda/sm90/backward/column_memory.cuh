@@ -44,6 +44,7 @@ struct ColumnArguments {
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;
   std::int64_t grad_k_batch, grad_k_row, grad_k_head;  // strides in elements
   std::int64_t grad_v_batch, grad_v_row, grad_v_head;
+  bool float32_gradients;  // what those of k and v are, whatever the dtype of the others
   BackwardStatistics statistics;
   LseView lse;
   float* query_sums;

@@ -36,8 +36,9 @@ void launch_shape(const BackwardTensors& tensors, FusedArguments arguments, cuda
   const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
   const CUtensorMap grad_o = make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows);
   const CUtensorMap grad_q = make_tensor_map("backward: grad_q", tensors.grad_q, kUnitRows);
-  const CUtensorMap grad_k = make_tensor_map("backward: grad_k", tensors.grad_k, kUnitRows);
-  const CUtensorMap grad_v = make_tensor_map("backward: grad_v", tensors.grad_v, kUnitRows);
+  const bool copied = tensors.grad_k.dtype != DType::f32;
+  const CUtensorMap grad_k = copied ? make_tensor_map("backward: grad_k", tensors.grad_k, kUnitRows) : CUtensorMap{};
+  const CUtensorMap grad_v = copied ? make_tensor_map("backward: grad_v", tensors.grad_v, kUnitRows) : CUtensorMap{};
   launch<FusedMemory<Shape>>("backward: fused", fused_kernel<Shape>, std::min(items, blocks), Shape::kThreads, stream,
                              q, k, v, grad_o, grad_q, grad_k, grad_v, arguments);
 }
@@ -55,6 +56,13 @@ void launch_fused(const Plan& plan, const BackwardTensors& tensors, const TileMa
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
   arguments.scale = problem.softmax_scale();
   arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  if (tensors.grad_k.dtype == DType::f32) {
+    arguments.float32_k = output_rows(tensors.grad_k);
+    arguments.float32_v = output_rows(tensors.grad_v);
+  }
+  arguments.key_length = static_cast<int>(problem.key_length);
+  arguments.head_dim = static_cast<int>(problem.head_dim);
+  arguments.value_dim = static_cast<int>(problem.value_dim);
   arguments.positions = std::max(rows.outer_tiles, columns.outer_tiles);
   arguments.segments.heads = static_cast<int>(problem.batch * problem.kv_heads);
   arguments.segments.side_by_side = arguments.kv_heads;  // as their rows lie in memory

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/common/scores.cuh"
+#include "cuda/common/store_rows.cuh"
 #include "cuda/sm90/fused/fused_memory.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
 
@@ -76,8 +77,13 @@ class FusedConsumer {
       if (step.visits) add_keys(grad_k, grad_v, step);
       end_step();
       if (!step.last) continue;
-      store(grad_k, arguments_.scale, grad_k_, step);
-      store(grad_v, 1, grad_v_, step);
+      if (arguments_.float32_k.data != nullptr) {
+        store_sums(grad_k, arguments_.scale, arguments_.float32_k, arguments_.head_dim, step);
+        store_sums(grad_v, 1, arguments_.float32_v, arguments_.value_dim, step);
+      } else {
+        store(grad_k, arguments_.scale, grad_k_, step);
+        store(grad_v, 1, grad_v_, step);
+      }
       return;
     }
   }
@@ -189,6 +195,14 @@ class FusedConsumer {
       }
       unit_ = unit_ + 1 == Shape::kUnits ? 0 : unit_ + 1;
     }
+  }
+
+  /// In float32, from registers.
+  __device__ __forceinline__ void store_sums(const Gradient& gradient, float factor, const OutputRows& to, int dim,
+                                             const FusedStep& step) {
+    const int first = step.tile * Shape::kColumns + warp() * 16 + lane() / 4;
+    store_rows(gradient, {factor, factor}, to.of<float>(step.batch, step.head), to.row, first, arguments_.key_length,
+               dim);
   }
 
   FusedMemory<Shape>& shared_;

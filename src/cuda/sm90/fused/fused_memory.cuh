@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/common/backward_workspace.h"
+#include "cuda/common/output_rows.h"
 #include "cuda/common/partial_tile.cuh"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
@@ -18,11 +19,13 @@ namespace flashmask::cuda::sm90 {
 struct FusedArguments {
   BackwardStatistics statistics;
   int query_heads, kv_heads;
-  int head_ratio;           // query heads that share a key head
-  float scale, scale_log2;  // the softmax's; · log2(e)
-  int positions;            // row tiles, or key tiles where these are more
-  int segment_positions;    // positions of a segment
-  Sections segments;        // of key heads
+  int head_ratio;                   // query heads that share a key head
+  float scale, scale_log2;          // the softmax's; · log2(e)
+  OutputRows float32_k, float32_v;  // gradients in float32; null: in the dtype of the others, by the copy engine
+  int key_length, head_dim, value_dim;
+  int positions;          // row tiles, or key tiles where these are more
+  int segment_positions;  // positions of a segment
+  Sections segments;      // of key heads
   TileMapView rows, columns;
   MaskView mask;
   int* next_item;  // 0 at the start of a launch

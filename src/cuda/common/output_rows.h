@@ -6,9 +6,9 @@
 
 #include "flashmask/tensor.h"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
-/// Where a gradient goes, [batch, rows, heads, dim] of 16-bit numbers; strides in elements.
+/// Where a gradient goes, [batch, rows, heads, dim]; strides in elements.
 struct OutputRows {
   void* data;
   std::int64_t batch, row, head;
@@ -23,4 +23,4 @@ inline OutputRows output_rows(const TensorView& tensor) {
   return {tensor.data, tensor.strides[0], tensor.strides[1], tensor.strides[2]};
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda
