@@ -1,5 +1,6 @@
 #include "plan/registry.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
@@ -94,6 +95,21 @@ std::string why_none_runs_on(Device device) {
   return reason.empty() ? "" : "no kernel of this build runs there: " + reason;
 }
 
+/// In a sentence, where there are kernels for such devices and none computes the dtype.
+std::string why_none_computes(const Problem& problem) {
+  std::vector<DType> computed;
+  for (const auto& kernel : kernel_table()) {
+    const KernelInfo& info = kernel->info();
+    if (info.device == problem.device.type && std::ranges::find(computed, info.dtype) == computed.end())
+      computed.push_back(info.dtype);
+  }
+  if (computed.empty() || std::ranges::find(computed, problem.dtype) != computed.end()) return "";
+  std::string names;
+  for (const DType dtype : computed) names += (names.empty() ? "" : " and ") + to_string(dtype);
+  return "kernels on " + to_string(problem.device) + " compute " + names + ", not " + to_string(problem.dtype) +
+         ": cast q, k and v to one of them, or compute on the CPU";
+}
+
 const Kernel& find_row(const char* caller, const KernelInfo& info) {
   for (const auto& kernel : kernel_table())
     if (kernel->info().name == info.name) return *kernel;
@@ -119,6 +135,7 @@ const Kernel* find_kernel(const KernelRequest& request) {
 
 std::string no_kernel(const KernelRequest& request) {
   if (const std::string reason = why_none_runs_on(request.problem.device); !reason.empty()) return reason;
+  if (const std::string reason = why_none_computes(request.problem); !reason.empty()) return reason;
   const std::string prefix = prefix_of(request);
   std::string features;
   for (std::uint32_t bits = all_needed(request).bits(); bits != 0; bits &= bits - 1)

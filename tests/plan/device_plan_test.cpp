@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
@@ -42,9 +43,17 @@ TEST(DevicePlan, RefusesWhatNoKernelThereServes) {
                 Status::unsupported)
                 .find("dropout"),
             std::string::npos);
+}
+
+TEST(DevicePlan, SaysBothWaysOutOfFloat32) {
   Problem wide = problem_on(DeviceType::cuda);
   wide.dtype = DType::f32;
-  EXPECT_NE(refusal([&] { plan_bytes({1, 1, 64, 64}, wide); }, Status::unsupported).find("f32"), std::string::npos);
+  const std::string message = refusal([&] { plan_bytes({1, 1, 64, 64}, wide); }, Status::unsupported);
+  const bool has_kernels =
+      std::ranges::any_of(kernels(), [](const KernelInfo& kernel) { return kernel.device == DeviceType::cuda; });
+  const std::string advice =
+      "kernels on cuda:0 compute bf16 and f16, not f32: cast q, k and v to one of them, or compute on the CPU";
+  EXPECT_NE(message.find(has_kernels ? advice : "no forward kernel for f32 on cuda:0"), std::string::npos) << message;
 }
 
 TEST(DevicePlan, ChecksRowIndicesBeforeAnythingElse) {

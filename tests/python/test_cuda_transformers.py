@@ -144,3 +144,11 @@ def test_float32_queries_run_in_the_dtype_of_the_layers_weights():
     attention.q_proj.register_forward_hook(lambda _module, _inputs, out: out.float())
     found = model(**inputs).logits.float()
     assert float((found - expected).abs().max()) < 0.02 * float(expected.abs().max())
+
+
+@needs_gpu
+def test_a_float32_model_is_refused_with_the_ways_out():
+    flashmask.transformers.register()
+    model, inputs = made("llama4_text", "flashmask", torch.float32), packed("llama4_text")
+    with pytest.raises(NotImplementedError, match=r"float32 on cuda:0; .*dtype=torch\.bfloat16, .*autocast, or .*CPU"):
+        model(**inputs)

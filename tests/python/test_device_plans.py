@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from flashmask import masks
-from flashmask._plans import device_plans
+from flashmask._abi.header import Options
+from flashmask._abi.problem import Problem
+from flashmask._plans import device_plan, device_plans
 from flashmask._plans.by_tensor import ByTensor
 from flashmask._plans.call import Call
 from flashmask._plans.device_plans import Inputs, remember_plans_of
@@ -226,3 +228,12 @@ def test_deterministic_plans_are_others(made):
     says, _ = of_constant(packed)
     assert says.options.deterministic == 1
     assert of_constant(packed, deterministic=True) == (says, 0)
+
+
+def test_float32_tensors_are_told_both_ways_out(monkeypatch):
+    monkeypatch.setattr(device_plan, "_served", lambda: (["cpu", "cuda"], ["bfloat16", "float16"]))
+    problem = Problem(1, 8, 8, 2, 2, 64, 64, "float32", device="cuda:0")
+    rows = torch.full((1, 1, 8, 1), 8, dtype=torch.int32)
+    said = r"q is float32 on cuda:0; .* bfloat16 and float16: cast q, k and v to one of them, .*or compute on the CPU"
+    with pytest.raises(NotImplementedError, match=said):
+        device_plan.plan_of_rows(rows, True, problem, Options())

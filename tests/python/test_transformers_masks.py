@@ -14,6 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
 import flashmask  # noqa: E402
 from flashmask.transformers import _once, _register, flashmask_attention_forward, flashmask_mask, register  # noqa: E402
+from flashmask.transformers._dtype import refuse_float32  # noqa: E402
 from flashmask.transformers._indices import Indices  # noqa: E402
 from flashmask.transformers._layer_mask import Call, layer_mask  # noqa: E402
 from flashmask.transformers._recognise import Keys, recognise_traced  # noqa: E402
@@ -306,6 +307,15 @@ def attend(module=None, mask=None, **options):
 def test_refuses_what_it_would_leave_out(option, value):
     with pytest.raises(ValueError, match=option):
         attend(**{option: value})
+
+
+def test_a_float32_model_on_a_gpu_is_told_the_ways_out():
+    layer = torch.nn.Linear(2, 2)
+    said = r"Linear computes in float32 on cuda:1; .*dtype=torch\.bfloat16, .*torch\.autocast, or run it on the CPU"
+    for dtype, is_cuda in ((torch.bfloat16, True), (torch.float32, False)):
+        refuse_float32(layer, SimpleNamespace(is_cuda=is_cuda, dtype=dtype, device="cuda:1"))
+    with pytest.raises(NotImplementedError, match=said):
+        refuse_float32(layer, SimpleNamespace(is_cuda=True, dtype=torch.float32, device="cuda:1"))
 
 
 TINY = {

@@ -174,8 +174,8 @@ def _check_served(problem: Problem) -> None:
         )
     if problem.dtype not in dtypes:
         raise NotImplementedError(
-            f"q is {problem.dtype} on {problem.device}; kernels there compute {' and '.join(dtypes)}: cast q, k and v, "
-            "as torch.autocast does, or compute on the CPU"
+            f"q is {problem.dtype} on {problem.device}; kernels there compute {' and '.join(dtypes)}: cast q, k and v "
+            "to one of them, as torch.autocast does, or compute on the CPU"
         )
 
 

@@ -15,7 +15,7 @@ from flashmask import Mask, RowIndices
 from flashmask._rows import one_name_of
 from flashmask._torch.attention import sinks_tensor
 from flashmask._torch.shared import shared
-from flashmask.transformers._dtype import in_kernels_dtype
+from flashmask.transformers._dtype import in_kernels_dtype, refuse_float32
 from flashmask.transformers._few_rows import few_rows
 from flashmask.transformers._given import dense_mask
 from flashmask.transformers._heads import is_wide
@@ -93,6 +93,7 @@ def flashmask_attention_forward(
     sinks = _sinks(s_aux, sinks)
     if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and sinks is None:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
+    refuse_float32(module, query)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     if visit == "active":
         few = few_rows(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks)

@@ -18,6 +18,16 @@ def in_kernels_dtype(module: torch.nn.Module, *tensors: Tensor) -> tuple[Tensor,
     return tensors if dtype is None else tuple(each.to(dtype) for each in tensors)
 
 
+def refuse_float32(module: torch.nn.Module, query: Tensor) -> None:
+    """Raises NotImplementedError for a model that computes in float32 on a GPU, where no kernel does."""
+    if not query.is_cuda or query.dtype is not torch.float32:
+        return
+    raise NotImplementedError(
+        f"{type(module).__name__} computes in float32 on {query.device}; flashmask's kernels there compute bfloat16 "
+        "and float16: load the model with dtype=torch.bfloat16, run it under torch.autocast, or run it on the CPU"
+    )
+
+
 def _target(module: torch.nn.Module, device: str) -> torch.dtype | None:
     """That of autocast, else of a quantised model's configuration, else of the layer's own weights."""
     if torch.is_autocast_enabled(device):
