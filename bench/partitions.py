@@ -153,16 +153,17 @@ node and 45 GB/s between nodes; three exchanges of 80 µs a layer where anything
 128 that a rank's rows visit and two more a row tile; *work*, *pairs* (visible scores) and *columns* (tiles that a
 rank's columns are visited in) are the busiest rank over the mean. MB: of K and V, what the busiest rank sends or
 receives in a forward. *Long tail*: documents of log-normal lengths (median 330, σ = 2) cut at a quarter of the pack,
-5 % of the scores visible at 128K; *shared questions*: 512 to 8,192 tokens with eight answers of 256 to 4,096; *short
-documents*: 20 to 190 tokens. Means of six packs at 128K and of one at 1M; *worst work* is the largest of them.
-*Balanced* cuts at tiles here; the column on free cuts is of the first pack where cuts may also lie between tokens
-that nothing crosses."""
+5 % of the scores visible at 128K and 0.8 % at 1M; *shared questions*: 512 to 8,192 tokens with eight answers of 256
+to 4,096; *short documents*: 20 to 190 tokens. Means of six packs at 128K and of one at 1M; *worst work* is the
+largest of them. *Balanced* cuts at tiles here; the column on free cuts is of the first pack where cuts may also lie
+between tokens that nothing crosses."""
 
 BETWEEN = """
 ## Several nodes
 
 Milliseconds of a layer, forward and backward. *heads x rows*: tokens become heads inside a node, and nodes share rows
-out; *rows*: both levels share rows out, cut between nodes first (`--ranks 8x8`). Nothing is overlapped.
+out; *rows*: both levels share rows out, cut between nodes first (`--ranks 8x8`). The choice among divisions does not
+price what passes between nodes. Nothing is overlapped.
 
 | | nodes | scheme | attention, ms | between nodes, ms | NVLink, ms | of the ideal |
 |---|---|---|---|---|---|---|"""
