@@ -162,8 +162,7 @@ BETWEEN = """
 ## Several nodes
 
 Milliseconds of a layer, forward and backward. *heads x rows*: tokens become heads inside a node, and nodes share rows
-out; *rows*: both levels share rows out, cut between nodes first (`--ranks 8x8`). The choice among divisions does not
-price what passes between nodes. Nothing is overlapped.
+out; *rows*: both levels share rows out, cut between nodes first (`--ranks 8x8`). Nothing is overlapped.
 
 | | nodes | scheme | attention, ms | between nodes, ms | NVLink, ms | of the ideal |
 |---|---|---|---|---|---|---|"""

@@ -31,7 +31,7 @@ struct PartitionCommand {
   MaskInput input;
   std::string division;
   PartitionOptions options;
-  std::int64_t tflops = 600, exchange_us = 80, node_bytes_per_ns = 45;
+  std::int64_t tflops = 600, exchange_us = 80;
   std::string png, svg;
   bool json = false, picture = true;
 };
@@ -150,7 +150,7 @@ double forward_bytes(const PartitionOptions& options, std::int64_t columns) {
 double slow_wire(const PartitionCommand& command, const Result& result) {
   const PartitionOptions& o = command.options;
   const auto column = static_cast<double>(o.kv_heads * o.head_dim * (4 * o.element_bytes + 8));
-  return static_cast<double>(result.between_nodes) * column / static_cast<double>(command.node_bytes_per_ns) * 1e-9;
+  return static_cast<double>(result.between_nodes) * column / static_cast<double>(o.node_bytes_per_ns) * 1e-9;
 }
 
 double in_seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
@@ -272,7 +272,7 @@ void add_partition(CLI::App& command, Console& console, int&) {
       .at_least(1)
       .show_default()
       .group(prices);
-  sub.option("--node-bandwidth", options->node_bytes_per_ns, "The same to other nodes")
+  sub.option("--node-bandwidth", options->options.node_bytes_per_ns, "The same to other nodes")
       .at_least(1)
       .show_default()
       .group(prices);

@@ -429,6 +429,7 @@ typedef struct flashmask_partition_options {
   int64_t flops_per_ns;
   int64_t bytes_per_ns;
   int64_t exchange_ns;
+  int64_t node_bytes_per_ns;
 } flashmask_partition_options;
 
 typedef struct flashmask_partition_view {

@@ -79,6 +79,7 @@ struct PartitionOptions {
   std::int64_t flops_per_ns = 600'000;  ///< of one rank: 600 TFLOP/s
   std::int64_t bytes_per_ns = 260;      ///< that one rank sends, and receives: GB/s
   std::int64_t exchange_ns = 80'000;    ///< of an exchange, however little it carries
+  std::int64_t node_bytes_per_ns = 45;  ///< the same to and from other nodes, where there are two levels
 
   friend bool operator==(const PartitionOptions&, const PartitionOptions&) = default;
 };

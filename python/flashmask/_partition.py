@@ -34,6 +34,8 @@ class Prices(NamedTuple):
     """That one rank sends, and receives: GB/s."""
     exchange_ns: int = 80_000
     """Of an exchange, however little it carries."""
+    node_bytes_per_ns: int = 45
+    """That one rank sends to, and receives from, other nodes, where there are two levels."""
 
 
 class PredictedTime(NamedTuple):

@@ -48,6 +48,7 @@ flashmask::PartitionOptions to_options(const flashmask_partition_options* option
   set_if_given(given.flops_per_ns, to.flops_per_ns);
   set_if_given(given.bytes_per_ns, to.bytes_per_ns);
   set_if_given(given.exchange_ns, to.exchange_ns);
+  set_if_given(given.node_bytes_per_ns, to.node_bytes_per_ns);
   return to;
 }
 

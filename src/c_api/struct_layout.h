@@ -44,7 +44,7 @@ LAYOUT(flashmask_reordering_view, FIELD(struct_size), FIELD(gained), FIELD(tile_
        FIELD(tiles_before), FIELD(tiles_after), FIELD(rows), FIELD(columns), FIELD(why));
 LAYOUT(flashmask_partition_options, FIELD(struct_size), FIELD(division), FIELD(aligned), FIELD(tile),
        FIELD(query_heads), FIELD(kv_heads), FIELD(head_dim), FIELD(element_bytes), FIELD(flops_per_ns),
-       FIELD(bytes_per_ns), FIELD(exchange_ns));
+       FIELD(bytes_per_ns), FIELD(exchange_ns), FIELD(node_bytes_per_ns));
 LAYOUT(flashmask_partition_view, FIELD(struct_size), FIELD(tokens), FIELD(ranks), FIELD(tile), FIELD(aligned),
        FIELD(run_count), FIELD(runs), FIELD(why));
 LAYOUT(flashmask_tensor, FIELD(data), FIELD(dtype), FIELD(device_type), FIELD(device_index), FIELD(rank), FIELD(shape),

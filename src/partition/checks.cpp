@@ -28,6 +28,7 @@ void check_options(const PartitionOptions& options) {
       {"element_bytes", options.element_bytes},
       {"flops_per_ns", options.flops_per_ns},
       {"bytes_per_ns", options.bytes_per_ns},
+      {"node_bytes_per_ns", options.node_bytes_per_ns},
   };
   for (const auto& [name, value] : numbers) {
     if (value < 1) refuse("partition: " + std::string(name) + " is " + grouped(value) + "; give at least 1");

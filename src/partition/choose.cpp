@@ -50,7 +50,13 @@ class Choice {
  public:
   Choice(const LayerWork& layers, std::int64_t tokens, std::span<const std::int32_t> sizes, std::int32_t ranks,
          const PartitionOptions& options)
-      : layers_(layers), tokens_(tokens), sizes_(sizes), ranks_(ranks), tile_(options.tile), prices_(options) {}
+      : layers_(layers),
+        tokens_(tokens),
+        sizes_(sizes),
+        ranks_(ranks),
+        node_(sizes.size() > 1 ? ranks / sizes.front() : 0),
+        tile_(options.tile),
+        prices_(options) {}
 
   void consider_cuts_at_tiles(Executor& executor) {
     const std::vector<Maker> makers = this->makers();
@@ -124,7 +130,7 @@ class Choice {
   Candidate priced(const TileOwners& owners, const std::string& why) const {
     Partition partition = of_owners(owners, tokens_, ranks_, tile_, why);
     const auto work = work_of_ranks(owners, measures().rows, ranks_);
-    const std::int64_t time = layers_.time(partition, prices_);
+    const std::int64_t time = layers_.time(partition, node_, prices_);
     return {std::move(partition), is_even(work, measures().rows), time, attention(work)};
   }
 
@@ -162,6 +168,7 @@ class Choice {
   std::int64_t tokens_;
   std::span<const std::int32_t> sizes_;
   std::int32_t ranks_;
+  std::int32_t node_;  ///< ranks of a node; 0: there are no nodes
   std::int32_t tile_;
   Prices prices_;
   std::vector<Partition> tried_;

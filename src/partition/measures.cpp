@@ -41,10 +41,12 @@ void LayerWork::add_crossing(const Layer& layer) {
   }
 }
 
-std::int64_t LayerWork::time(const Partition& partition, const Prices& prices) const {
+std::int64_t LayerWork::time(const Partition& partition, std::int32_t node, const Prices& prices) const {
   std::int64_t time = 0;
-  for (const Layer& layer : layers_)
-    time += layer.weight * prices.time(layer.work.loads(partition), layer.work.shape()).total();
+  for (const auto& [work, weight] : layers_) {
+    time += weight * prices.time(work.loads(partition), work.shape()).total();
+    if (node != 0) time += weight * prices.between_nodes(work.most_between(partition, node), work.shape().batch);
+  }
   return time;
 }
 

@@ -27,8 +27,8 @@ class LayerWork {
 
   const TileMeasures& measures() const { return measures_; }
 
-  /// Of all layers, in nanoseconds, for a partition that cuts at tiles.
-  std::int64_t time(const Partition& partition, const Prices& prices) const;
+  /// Of all layers, in nanoseconds, for a partition that cuts at tiles, over nodes of `node` ranks; 0: of one node.
+  std::int64_t time(const Partition& partition, std::int32_t node, const Prices& prices) const;
 
  private:
   struct Layer {

@@ -18,6 +18,7 @@ class Prices {
         // k and v, fetched forward and again backward, and their gradients back in float32.
         column_bytes_(options.kv_heads * options.head_dim * (4 * options.element_bytes + 8)),
         bytes_per_ns_(options.bytes_per_ns),
+        node_bytes_per_ns_(options.node_bytes_per_ns),
         exchanges_(3 * options.exchange_ns) {}
 
   /// Under a mask of this shape.
@@ -29,6 +30,10 @@ class Prices {
   }
   /// Of so many columns alone.
   std::int64_t columns(std::int64_t count) const { return count * column_bytes_ / bytes_per_ns_; }
+  /// Of columns that pass between nodes.
+  std::int64_t between_nodes(std::int64_t count, std::int64_t batch) const {
+    return count * batch * column_bytes_ / node_bytes_per_ns_;
+  }
   /// Nothing where no rank fetches anything: then there is no exchange.
   std::int64_t wire(std::int64_t count, std::int64_t batch) const {
     return count == 0 ? 0 : columns(count * batch) + exchanges_;
@@ -38,6 +43,7 @@ class Prices {
   std::int64_t tile_;
   std::int64_t column_bytes_;
   std::int64_t bytes_per_ns_;
+  std::int64_t node_bytes_per_ns_;
   std::int64_t exchanges_;
 };
 

@@ -38,29 +38,49 @@ std::pair<std::int64_t, std::int64_t> TileWork::viewing_rows(std::int64_t column
   return rows;
 }
 
-std::vector<RankLoad> TileWork::loads(const Partition& partition) const {
-  std::vector<RankLoad> loads(static_cast<std::size_t>(partition.ranks()));
+template <class Body>
+void TileWork::for_each_exchange(const Partition& partition, const Body& body) const {
   const RankSets holders(partition, partition.tile());
   RankSet viewers = holders.none();
+  for (const RankRun& run : partition.runs()) {
+    for (std::int64_t begin = run.tokens.begin; begin < run.tokens.end; begin += partition.tile()) {
+      const std::int64_t columns = std::min<std::int64_t>(partition.tile(), run.tokens.end - begin);
+      std::ranges::fill(viewers, 0);
+      add_viewers(begin / partition.tile(), holders, viewers);
+      for_each_rank(viewers, [&](std::int32_t rank) {
+        if (rank != run.rank) body(rank, run.rank, columns);
+      });
+    }
+  }
+}
+
+std::vector<RankLoad> TileWork::loads(const Partition& partition) const {
+  std::vector<RankLoad> loads(static_cast<std::size_t>(partition.ranks()));
   for (const RankRun& run : partition.runs()) {
     RankLoad& own = loads[static_cast<std::size_t>(run.rank)];
     own.tokens += run.tokens.end - run.tokens.begin;
     for (std::int64_t begin = run.tokens.begin; begin < run.tokens.end; begin += partition.tile()) {
-      const std::int64_t tile = begin / partition.tile();
+      const auto tile = static_cast<std::size_t>(begin / partition.tile());
       own.row_tiles += lists();
-      own.tiles += row_visits_[static_cast<std::size_t>(tile)];
-      own.column_tiles += column_visits_[static_cast<std::size_t>(tile)];
-      const std::int64_t columns = std::min<std::int64_t>(partition.tile(), run.tokens.end - begin);
-      std::ranges::fill(viewers, 0);
-      add_viewers(tile, holders, viewers);
-      for_each_rank(viewers, [&](std::int32_t rank) {
-        if (rank == run.rank) return;
-        loads[static_cast<std::size_t>(rank)].received += columns;
-        own.sent += columns;
-      });
+      own.tiles += row_visits_[tile];
+      own.column_tiles += column_visits_[tile];
     }
   }
+  for_each_exchange(partition, [&](std::int32_t rank, std::int32_t owner, std::int64_t columns) {
+    loads[static_cast<std::size_t>(rank)].received += columns;
+    loads[static_cast<std::size_t>(owner)].sent += columns;
+  });
   return loads;
+}
+
+std::int64_t TileWork::most_between(const Partition& partition, std::int32_t node) const {
+  std::vector<std::int64_t> received(static_cast<std::size_t>(partition.ranks())), sent = received;
+  for_each_exchange(partition, [&](std::int32_t rank, std::int32_t owner, std::int64_t columns) {
+    if (rank / node == owner / node) return;
+    received[static_cast<std::size_t>(rank)] += columns;
+    sent[static_cast<std::size_t>(owner)] += columns;
+  });
+  return std::max(std::ranges::max(received), std::ranges::max(sent));
 }
 
 }  // namespace flashmask

@@ -33,7 +33,14 @@ class TileWork {
   /// Of a partition that cuts at tiles.
   std::vector<RankLoad> loads(const Partition& partition) const;
 
+  /// Columns that the busiest rank sends to, or receives from, other nodes of `node` ranks.
+  std::int64_t most_between(const Partition& partition, std::int32_t node) const;
+
  private:
+  /// Calls body(rank, owner, columns) for each column tile and each rank but its owner that needs it.
+  template <class Body>
+  void for_each_exchange(const Partition& partition, const Body& body) const;
+
   TileSchedule tiles_;
   std::vector<std::int64_t> row_visits_, column_visits_;
 };

@@ -186,6 +186,10 @@ TEST(Partition, OfNodesCutsBetweenThemFirst) {
   expect_even_lengths(nodes);
   expect_even_work(nodes, mask);
   EXPECT_LE(crossing(nodes), crossing(of(mask, 24, {.aligned = true})));
+  // Where nothing but that costs, less of it passes.
+  PartitionOptions slow{.aligned = true};
+  slow.node_bytes_per_ns = 1;
+  EXPECT_LE(crossing(partition({&one, 1}, sizes, slow)), crossing(nodes));
 }
 
 TEST(Partition, OfOneLevelAndOfTwoAgreeWherePowersOfTwoNest) {

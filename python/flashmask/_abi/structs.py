@@ -154,6 +154,7 @@ class PartitionOptions(Sized):
         ("flops_per_ns", c_int64),
         ("bytes_per_ns", c_int64),
         ("exchange_ns", c_int64),
+        ("node_bytes_per_ns", c_int64),
     ]
 
 
