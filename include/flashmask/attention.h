@@ -106,6 +106,9 @@ struct Execution {
   std::size_t workspace_bytes = 0;
   void* stream = nullptr;     ///< of a call on a GPU, a cudaStream_t; nullptr: its default stream
   DropoutState dropout = {};  ///< of a problem with dropout; the backward takes that of its forward
+  /// Of a call on a GPU, in place of `dropout`: where seed and offset (below 2^32) lie on the device. Kernels read them
+  /// when they run, so that a captured graph takes, each time it is run, what lies there then.
+  const std::uint64_t* dropout_on_device = nullptr;
 };
 
 /// Exact attention: o = softmax(scale · q kᵀ under the mask) v. Rows that see nothing get o = 0, lse = −inf, or

@@ -628,11 +628,12 @@ FLASHMASK_API flashmask_status flashmask_dropout_expand(const flashmask_problem*
 typedef struct flashmask_execution {
   uint64_t struct_size;
   const flashmask_executor* executor;
-  void* workspace;          ///< NULL: allocated for the call; on a GPU it is always the caller's, and there
-  size_t workspace_bytes;   ///< of `workspace`
-  void* stream;             ///< the CUDA stream of a call on that device; must be NULL on the CPU
-  uint64_t dropout_seed;    ///< of a problem with dropout; the backward takes that of its forward
-  uint64_t dropout_offset;  ///< below 2^32
+  void* workspace;                    ///< NULL: allocated for the call; on a GPU it is always the caller's, and there
+  size_t workspace_bytes;             ///< of `workspace`
+  void* stream;                       ///< the CUDA stream of a call on that device; must be NULL on the CPU
+  uint64_t dropout_seed;              ///< of a problem with dropout; the backward takes that of its forward
+  uint64_t dropout_offset;            ///< below 2^32
+  const uint64_t* dropout_on_device;  ///< of a call on a GPU, in place of both: where they lie there; else NULL
 } flashmask_execution;
 
 typedef struct flashmask_forward_tensors {

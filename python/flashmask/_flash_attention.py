@@ -56,7 +56,7 @@ def flash_attn_func(
     from flashmask._torch.operators import forward
 
     rows = window_rows(window_size, q, k, causal)
-    seed_offset = seed_offset_of(None, p) if p > 0 else None
+    seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
     o, lse = forward(q, k, v, Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks_tensor(s_aux)))
     return (o, lse, None) if return_attn_probs else o
 

@@ -78,7 +78,7 @@ def flashmask_attention(
     from flashmask._torch.dropout import seed_offset_of
     from flashmask._torch.operators import forward
 
-    seed_offset = seed_offset_of(fixed_seed_offset, p)
+    seed_offset = seed_offset_of(fixed_seed_offset, p, query.device)
     rows = startend_row_indices
     if window_size is not None:
         rows = window_rows(window_size, query, key, causal)

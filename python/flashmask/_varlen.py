@@ -75,7 +75,7 @@ def varlen_attention(
     given = sinks_tensor(sinks)
     if given is not None and given.ndim == 2:
         given = given[None]
-    seed_offset = seed_offset_of(None, p) if p > 0 else None
+    seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
     call = Call(rows, scale=scale, dropout=p, seed_offset=seed_offset, deterministic=deterministic, sinks=given)
     o, lse = forward(q[None], k[None], v[None], call)
     if return_attn_probs:

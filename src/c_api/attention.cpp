@@ -117,7 +117,8 @@ void execute(const flashmask::Plan& plan, const flashmask_execution& execution, 
                 execution.workspace,
                 execution.workspace_bytes,
                 execution.stream,
-                {execution.dropout_seed, execution.dropout_offset}});
+                {execution.dropout_seed, execution.dropout_offset},
+                execution.dropout_on_device});
 }
 
 }  // namespace

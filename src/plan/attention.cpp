@@ -36,13 +36,14 @@ Executor& executor_of(const Plan& plan, const Execution& execution) {
 class CallResources {
  public:
   CallResources(const Plan& plan, Direction direction, const Execution& execution)
-      : executor_(executor_of(plan, execution)),
-        workers_(std::max(executor_.workers(), 1)),
-        dropout_(execution.dropout),
-        stream_(execution.stream) {
-    check_dropout(to_string(direction), plan.problem(), dropout_);
+      : executor_(executor_of(plan, execution)), workers_(std::max(executor_.workers(), 1)), execution_(execution) {
+    check_dropout(to_string(direction), plan.problem(), execution.dropout);
     const std::size_t needed = plan.workspace_bytes(direction, workers_);
     const bool on_host = plan.problem().device.type == DeviceType::cpu;
+    if (on_host && execution.dropout_on_device != nullptr)
+      throw Error(Status::invalid_argument, to_string(direction) +
+                                                ": dropout_on_device is given but the plan is for "
+                                                "the CPU; give seed and offset themselves");
     if (on_host && execution.workspace == nullptr) {
       own_.reset(static_cast<std::byte*>(::operator new(needed, std::align_val_t(kWorkspaceAlignment))));
       workspace_ = own_.get();
@@ -57,13 +58,14 @@ class CallResources {
     workspace_ = align(execution.workspace);
   }
 
-  KernelExecution kernel_execution() const { return {executor_, workers_, workspace_, dropout_, stream_}; }
+  KernelExecution kernel_execution() const {
+    return {executor_, workers_, workspace_, execution_.dropout, execution_.stream, execution_.dropout_on_device};
+  }
 
  private:
   Executor& executor_;
   int workers_;
-  DropoutState dropout_;
-  void* stream_;
+  const Execution& execution_;
   std::unique_ptr<std::byte, FreeAligned> own_;
   std::byte* workspace_ = nullptr;
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,7 +20,8 @@ struct KernelExecution {
   int workers;
   std::byte* workspace;
   DropoutState dropout;
-  void* stream = nullptr;  ///< of a GPU
+  void* stream = nullptr;                            ///< of a GPU
+  const std::uint64_t* dropout_on_device = nullptr;  ///< of a GPU, in place of `dropout` where it is given
 };
 
 /// When a kernel that has small tiles beside its own takes them: where it visits fewer of them than `limit` times its

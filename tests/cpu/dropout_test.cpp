@@ -69,5 +69,27 @@ TEST_P(Dropout, RefusesAnOffsetBeyondTheCounter) {
   EXPECT_THROW(attend(planned, p, {.seed = 0, .offset = std::uint64_t{1} << 32}), Error);
 }
 
+TEST_P(Dropout, RefusesAStateOnADevice) {
+  const Problem p = dropping(0.25);
+  const Plan planned = plan(masks::causal(257, 257), p, test::forced(GetParam()));
+  check::AttentionTensors tensors(p, 6);
+  const std::uint64_t state[2] = {};
+  const Execution execution{.dropout_on_device = state};
+  for (const bool backwards : {false, true}) {
+    try {
+      if (backwards)
+        backward(planned, tensors.backward(), execution);
+      else
+        forward(planned, tensors.forward(), execution);
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::invalid_argument);
+      EXPECT_EQ(std::string(error.what()), std::string(backwards ? "backward" : "forward") +
+                                               ": dropout_on_device is given but the plan is for the CPU; give seed "
+                                               "and offset themselves");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flashmask

@@ -247,6 +247,7 @@ class Execution(Sized):
         ("stream", c_void_p),
         ("dropout_seed", c_uint64),
         ("dropout_offset", c_uint64),
+        ("dropout_on_device", c_void_p),
     ]
 
 

@@ -15,7 +15,16 @@ from flashmask._abi.library import call, create
 from flashmask._abi.problem import DTYPES, Problem, check_mask
 from flashmask._info import kernels
 from flashmask._mask import Mask, MaskShape
-from flashmask._plans.live_plan import Addresses, CompiledPlan, Saved, SinkGradient, Sinks, View, execution
+from flashmask._plans.live_plan import (
+    Addresses,
+    CompiledPlan,
+    Saved,
+    SeedOnDevice,
+    SinkGradient,
+    Sinks,
+    View,
+    execution,
+)
 from flashmask._plans.mask_source import check_block_mask
 from flashmask._rows import check_row_indices
 
@@ -58,10 +67,19 @@ class DevicePlan(CompiledPlan):
         return torch.empty(size, dtype=torch.uint8, device=self._memory.device)
 
     def forward(
-        self, q: View, k: View, v: View, o: int, lse: int, workspace: Tensor, stream: int, sinks: Sinks | None = None
+        self,
+        q: View,
+        k: View,
+        v: View,
+        o: int,
+        lse: int,
+        workspace: Tensor,
+        stream: int,
+        seed: SeedOnDevice,
+        sinks: Sinks | None = None,
     ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, execution((0, 0), workspace.data_ptr(), workspace.numel(), stream), sinks)
+        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, seed), sinks)
 
     def backward(
         self,
@@ -70,12 +88,16 @@ class DevicePlan(CompiledPlan):
         out: Addresses,
         workspace: Tensor,
         stream: int,
+        seed: SeedOnDevice,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
     ) -> None:
         """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
-        where = execution((0, 0), workspace.data_ptr(), workspace.numel(), stream)
-        self._run_backward(saved, grads, out, where, sinks, float32_key_gradients)
+        self._run_backward(saved, grads, out, _execution(workspace, stream, seed), sinks, float32_key_gradients)
+
+
+def _execution(workspace: Tensor, stream: int, seed: SeedOnDevice) -> bytes:
+    return execution(seed[0], workspace.data_ptr(), workspace.numel(), stream, seed[1])
 
 
 def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:

@@ -26,6 +26,8 @@ SinkGradient: TypeAlias = tuple[Sinks, int]
 """Sinks, and the address of their gradient, which lies as they do."""
 Seed: TypeAlias = tuple[int, int]
 """Seed and offset of the dropout."""
+SeedOnDevice: TypeAlias = tuple[Seed, int]
+"""The same, or the address on a GPU where both lie; 0: they are what they say."""
 
 # A call describes its tensors with flashmask_tensor structs. All but addresses and strides is the same for every call
 # of a plan, so it is kept as bytes, and one pack() makes the whole struct: five times as fast as setting ctypes fields.
@@ -36,7 +38,7 @@ _FORWARD = struct.Struct("=Q" + 3 * _TENSOR + 2 * _WHOLE)
 _BACKWARD = struct.Struct("=Q" + 4 * _TENSOR + _WHOLE + _TENSOR + 4 * _WHOLE)
 _FORWARD_OF_SINKS = struct.Struct(_FORWARD.format + _WHOLE)
 _BACKWARD_OF_SINKS = struct.Struct(_BACKWARD.format + 2 * _WHOLE)
-_EXECUTION = struct.Struct("=7Q")
+_EXECUTION = struct.Struct("=8Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
@@ -51,9 +53,9 @@ _forward = library.flashmask_forward
 _backward = library.flashmask_backward
 
 
-def execution(seed: Seed, workspace: int, workspace_bytes: int, stream: int) -> bytes:
-    """A flashmask_execution; `workspace` is an address."""
-    return _EXECUTION.pack(_EXECUTION.size, 0, workspace, workspace_bytes, stream, *seed)
+def execution(seed: Seed, workspace: int, workspace_bytes: int, stream: int, seed_on_device: int = 0) -> bytes:
+    """A flashmask_execution; `workspace` is an address, as is that of a seed on the device in place of `seed`."""
+    return _EXECUTION.pack(_EXECUTION.size, 0, workspace, workspace_bytes, stream, *seed, seed_on_device)
 
 
 def _on_cpu(seed: Seed | None) -> bytes | None:

@@ -22,6 +22,7 @@ from flashmask._plans.operands import (
     lse_dtype,
     ready_sinks,
 )
+from flashmask._torch.dropout import seed_in, seed_offset_in
 from flashmask._torch.schemas import Gradients, Outputs
 
 _threads = 0
@@ -89,16 +90,8 @@ def _view(tensor: Tensor, plan: AnyPlan) -> tuple[Tensor, View]:
 
 
 def _seed(call: Call) -> Seed | None:
-    dropout, seed_offset = call.dropout, call.seed_offset
-    if dropout == 0:
-        return None
-    if seed_offset is None or seed_offset.dtype != torch.int64 or seed_offset.shape != (2,):
-        given = None if seed_offset is None else f"{seed_offset.dtype} {list(seed_offset.shape)}"
-        raise ValueError(f"seed_offset is {given}; expected int64 [2], since dropout is {dropout}")
-    seed, offset = seed_offset.tolist()
-    if not 0 <= offset < 2**32:
-        raise ValueError(f"seed_offset holds the offset {offset}; expected one in [0, 2^32)")
-    return seed & (2**64 - 1), offset
+    seed_offset = seed_offset_in(call)
+    return None if seed_offset is None else seed_in(seed_offset)
 
 
 def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None]:

@@ -1,4 +1,4 @@
-"""Seeds of dropout from torch's generator."""
+"""Seeds of dropout from torch's generators."""
 
 from __future__ import annotations
 
@@ -8,18 +8,40 @@ import torch
 from torch import Tensor
 
 from flashmask._arguments import described, integer
+from flashmask._plans.call import Call
+from flashmask._plans.live_plan import Seed
 
 
-def seed_offset_of(fixed: Tensor | Sequence[int] | None, dropout: float) -> Tensor:
-    """int64 [2] on the CPU: what was fixed, else numbers of torch's generator, or zeros where nothing is dropped.
+def seed_offset_of(fixed: Tensor | Sequence[int] | None, dropout: float, device: torch.device) -> Tensor:
+    """int64 [2]: what was fixed, or on the device numbers of its generator, or zeros where nothing is dropped.
 
-    The generator is that of the CPU, whatever device computes, so that torch.manual_seed() repeats a run on each.
+    One draw a call: whatever repeats the generator's numbers, as torch.manual_seed() and activation checkpointing do,
+    repeats the dropout, and a captured graph draws anew each time that it is run.
     """
     if fixed is not None:
         return _fixed(fixed)
     if dropout == 0:
-        return torch.zeros(2, dtype=torch.int64)
-    return torch.randint(2**32, (2,), dtype=torch.int64)
+        return torch.zeros(2, dtype=torch.int64, device=device)
+    return torch.randint(2**32, (2,), dtype=torch.int64, device=device)
+
+
+def seed_offset_in(call: Call) -> Tensor | None:
+    """int64 [2]; None where nothing is dropped."""
+    dropout, seed_offset = call.dropout, call.seed_offset
+    if dropout == 0:
+        return None
+    if seed_offset is None or seed_offset.dtype != torch.int64 or seed_offset.shape != (2,):
+        given = None if seed_offset is None else f"{seed_offset.dtype} {list(seed_offset.shape)}"
+        raise ValueError(f"seed_offset is {given}; expected int64 [2], since dropout is {dropout}")
+    return seed_offset
+
+
+def seed_in(seed_offset: Tensor) -> Seed:
+    """What it holds, for which a tensor on a GPU is waited for."""
+    seed, offset = seed_offset.tolist()
+    if not 0 <= offset < 2**32:
+        raise ValueError(f"seed_offset holds the offset {offset}; expected one in [0, 2^32)")
+    return seed & (2**64 - 1), offset
 
 
 def _fixed(fixed: Tensor | Sequence[int]) -> Tensor:
