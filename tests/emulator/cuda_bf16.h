@@ -2,7 +2,11 @@
 
 #include <cstdint>
 
-/// Stands in for CUDA's type where kernels are compiled for a CPU, which only name it.
+#include "kit/rounding.h"
+
+/// Stands in for CUDA's type where kernels are compiled for a CPU, which only name it and read it.
 struct __nv_bfloat16 {
   std::uint16_t word;
+
+  explicit operator float() const { return flashmask::check::from_bf16(word); }
 };

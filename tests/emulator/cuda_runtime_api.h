@@ -109,5 +109,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selectors) {
   for (unsigned i = 0; i < 4; ++i) word |= static_cast<unsigned>(bytes >> (selectors >> 4 * i & 7) * 8 & 255) << 8 * i;
   return word;
 }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __log2f(float x) { return std::log2(x); }
 inline float __uint_as_float(unsigned word) { return std::bit_cast<float>(word); }
 inline unsigned __float_as_uint(float number) { return std::bit_cast<unsigned>(number); }

@@ -79,7 +79,8 @@ std::vector<double> results(const AttentionTensors& tensors) {
 
 void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTensors& tensors) {
   const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
-  const reference::Inputs inputs{q, k, v};
+  const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
+  const reference::Inputs inputs{.q = q, .k = k, .v = v, .sinks = sinks};
   const reference::Outputs expected = reference::forward(problem, mask, inputs);
   const auto naive = check::naive::attend(problem, mask, inputs, std::vector<double>(expected.o.size(), 0), {});
   check::ErrorBound bound(problem.dtype);
@@ -93,8 +94,8 @@ void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTe
 
 /// Both forms and both kinds of copies, which give the same bits.
 template <class Shape>
-void expect_right(const Mask& mask, const Problem& problem) {
-  AttentionTensors tensors(problem, 7);
+void expect_right(const Mask& mask, const Problem& problem, check::Sinks sinks = check::Sinks::none) {
+  AttentionTensors tensors(problem, 7, sinks);
   attend<Shape>(mask, problem, tensors, {.form = MaskForm::bits, .copies = Copies::early});
   expect_accurate(mask, problem, tensors);
   if (mask.lowered().form() != MaskForm::intervals) return;
@@ -166,6 +167,16 @@ TEST(EmulatedForward, FindsMasksOfHeadsAndBatchEntries) {
   const Mask two[2] = {stack_heads(std::vector<Mask>{heads[0], heads[1]}),
                        stack_heads(std::vector<Mask>{heads[2], heads[3]})};
   expect_right<Of64>(stack_batch(two), problem_for<Of64>({90, 90, 4, 2, 2}));
+}
+
+/// Of heads and of rows, in float32 and in the dtype of the heads. The last rows see nothing.
+TEST(EmulatedForward, GivesSinksTheirShare) {
+  const Mask mask = masks::causal_document(std::vector<std::int64_t>{50, 30}, 90);
+  for (const check::Sinks sinks : {check::Sinks::of_heads, check::Sinks::narrow_of_heads, check::Sinks::of_rows}) {
+    expect_right<Of64>(mask, problem_for<Of64>({90, 90, 4, 2, 2}), sinks);
+    expect_right<Large128>(mask, problem_for<Large128>({90, 90, 2, 1}), sinks);
+    expect_right<Small128>(mask, problem_for<Small128>({90, 90, 2, 1}), sinks);
+  }
 }
 
 TEST(EmulatedForward, PadsSmallerHeads) {

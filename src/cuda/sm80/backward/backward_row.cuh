@@ -7,6 +7,7 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/common/row_checks.h"
 #include "cuda/common/row_statistics.h"
+#include "cuda/common/sink_gradient.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/backward/backward.h"
@@ -168,6 +169,7 @@ class BackwardRow final : public KernelRow<BackwardKernel> {
       else
         launch_rows<Rows>(plan, tensors, workspace, stream);
     }
+    launch_sink_gradient(problem, tensors, workspace, stream);
   }
 
  private:
@@ -190,7 +192,7 @@ template <class Columns, class RoomyColumns, class Rows, class RoomyRows, MaskFo
 void add_rows_of(KernelRows& rows, const Architecture& architecture) {
   KernelInfo info =
       info_of<ColumnsOfForm<Columns, kForm>>(architecture, Direction::backward, {Columns::kHeadDim, Columns::kHeadDim},
-                                             tile_name<Columns>(), {Feature::float32_key_gradients});
+                                             tile_name<Columns>(), {Feature::sinks, Feature::float32_key_gradients});
   constexpr std::size_t kColumnBytes = sizeof(ColumnMemory<Columns>), kRowBytes = sizeof(QueryGradientMemory<Rows>);
   rows.push_back(
       std::make_unique<BackwardRow<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));

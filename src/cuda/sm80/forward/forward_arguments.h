@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/common/row_arguments.h"
+#include "cuda/common/sinks.cuh"
 #include "cuda/sm80/instructions/tensor_rows.h"
 #include "flashmask/attention.h"
 
@@ -12,6 +13,7 @@ struct ForwardArguments : RowArguments {
   float* lse;
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
+  SinkView sinks;
 };
 
 inline ForwardArguments forward_arguments(const RowArguments& rows, const ForwardTensors& tensors) {
@@ -26,7 +28,8 @@ inline ForwardArguments forward_arguments(const RowArguments& rows, const Forwar
           tensors.o.strides[2],
           tensors.lse.strides[0],
           tensors.lse.strides[1],
-          static_cast<int>(tensors.v.shape[3])};
+          static_cast<int>(tensors.v.shape[3]),
+          sink_view(tensors.sinks)};
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -394,17 +394,20 @@ class ForwardWarp {
         sum += __shfl_xor_sync(~0U, sum, 1);
         sum += __shfl_xor_sync(~0U, sum, 2);
         factor[row] = sum > 0 ? 1 / sum : 0;
-        if (lane_index() % 4 == 0 && first + 8 * row < arguments_.query_length)
-          lse[first + 8 * row] = lse_of(maximum_[unit][row], sum);
+        float lse_log2 = sum > 0 ? maximum_[unit][row] * arguments_.scale_log2 + log2f(sum) : -INFINITY;
+        if (arguments_.sinks.data != nullptr) add_sink_of(tile, first + 8 * row, factor[row], lse_log2);
+        constexpr float kLn2 = 0.693147180559945F;
+        if (lane_index() % 4 == 0 && first + 8 * row < arguments_.query_length) lse[first + 8 * row] = lse_log2 * kLn2;
       }
       store_rows(reinterpret_cast<float(&)[4 * kOutputs]>(o[unit]), factor, out, arguments_.o_row, first,
                  arguments_.query_length, arguments_.value_dim);
     }
   }
 
-  __device__ __forceinline__ float lse_of(float maximum, float sum) const {
-    constexpr float kLn2 = 0.693147180559945F;
-    return sum > 0 ? (maximum * arguments_.scale_log2 + log2f(sum)) * kLn2 : -INFINITY;
+  __device__ __forceinline__ void add_sink_of(const RowTile& tile, int row, float& factor, float& lse_log2) const {
+    constexpr float kLog2E = 1.44269504088896F;
+    const int existing = min(row, arguments_.query_length - 1);
+    add_sink(arguments_.sinks.at<T>(tile.batch, tile.head, existing) * kLog2E, factor, lse_log2);
   }
 
   static __device__ __forceinline__ unsigned warp() { return thread_index() / 32; }

@@ -53,7 +53,7 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
 template <class Shape, MaskForm kForm>
 void add_row(KernelRows& rows, const Architecture& architecture) {
   KernelInfo info = info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
-                                                  tile_name<Shape>(), {Feature::deterministic});
+                                                  tile_name<Shape>(), {Feature::deterministic, Feature::sinks});
   rows.push_back(std::make_unique<ForwardRow<Shape>>(architecture, std::move(info)));
 }
 
