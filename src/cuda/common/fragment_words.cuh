@@ -81,6 +81,22 @@ __device__ __forceinline__ std::uint32_t transpose_bytes(std::uint32_t word) {
   return word;
 }
 
+/// Between lanes kDistance apart: the upper half of the lower one's word changes places with the lower half of the
+/// upper one's.
+template <int kDistance>
+__device__ __forceinline__ std::uint32_t exchange_halves(std::uint32_t word) {
+  const std::uint32_t other = __shfl_xor_sync(~0U, word, kDistance);
+  return __byte_perm(word, other, (lane_index() & kDistance) != 0 ? 0x3276 : 0x5410);
+}
+
+/// In four lanes that are kDistance apart, byte i of lane j changes places with byte j of lane i.
+template <int kDistance>
+__device__ __forceinline__ std::uint32_t exchange_bytes(std::uint32_t word) {
+  const std::uint32_t other = __shfl_xor_sync(~0U, word, kDistance);
+  word = __byte_perm(word, other, (lane_index() & kDistance) != 0 ? 0x3715 : 0x6240);
+  return exchange_halves<2 * kDistance>(word);
+}
+
 /// A tile's mask in shared memory, in the form that the plan has it in.
 template <int kRows, int kColumns>
 union SharedMask {

@@ -9,15 +9,6 @@
 /// key are made by one lane of its quad, the others take their bytes of it.
 namespace flashmask::cuda::sm80 {
 
-/// In each quad, byte i of lane j changes places with byte j of lane i.
-__device__ __forceinline__ std::uint32_t transpose_in_quad_bytes(std::uint32_t word) {
-  const int lane = lane_index();
-  std::uint32_t other = __shfl_xor_sync(~0U, word, 1);
-  word = __byte_perm(word, other, (lane & 1) != 0 ? 0x3715 : 0x6240);
-  other = __shfl_xor_sync(~0U, word, 2);
-  return __byte_perm(word, other, (lane & 2) != 0 ? 0x3276 : 0x5410);
-}
-
 /// Of 32 rows from first_row on, those that a key's two ranges mask, in the order of fragments.
 __device__ __forceinline__ std::uint32_t masked_rows(const std::int32_t (&ends)[4], int first_row) {
   std::uint32_t rows = 0;
@@ -45,7 +36,7 @@ struct KeyWords {
   static __device__ __forceinline__ Words share(const std::uint32_t (&own)[kWords], int first_row) {
     Words masked;
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) masked.words[i] = transpose_in_quad_bytes(own[i]);
+    for (int i = 0; i < kWords; ++i) masked.words[i] = exchange_bytes<1>(own[i]);
     if constexpr (kRows == 16) masked.words[0] >>= first_row % 32 / 4;
     return masked;
   }

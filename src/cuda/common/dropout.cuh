@@ -1,0 +1,154 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/common/dropout.h"
+#include "cuda/common/fragment_words.cuh"
+
+/// Which scores of a tile dropout takes away, as words of bits that a warp makes for its own scores: 1 = dropped. A
+/// draw of Philox 4×32-10 (Salmon et al. 2011) decides about eight neighbouring columns of one row; a lane makes one
+/// draw for every eight scores that it holds, and lanes then exchange decisions, so that none is made twice.
+namespace flashmask::cuda {
+
+/// Of a warp that has kUnits of 16 rows and kColumns columns, which begin at a multiple of 8, and lie as accumulators
+/// do: lane 4 g + q holds rows g and g + 8 of each unit, columns 2 q and 2 q + 1 of every eight. Or transposed: then
+/// the warp's rows are keys, 16 a unit, and its columns are rows of the sequence. A word holds four draws of the lane,
+/// draw i of kDraws those of rows g + 8 (i % (2 kUnits)) and columns from 32 (i / (2 kUnits)) on.
+template <int kUnits_, int kColumns_>
+struct DroppedWords {
+  static constexpr int kUnits = kUnits_, kColumns = kColumns_, kEights = 2 * kUnits;
+  static constexpr int kDraws = kEights * ((kColumns + 31) / 32), kWords = (kDraws + 3) / 4;
+
+  std::uint32_t words[kWords];
+
+  static constexpr int draws_in(int word) { return kDraws - 4 * word < 4 ? kDraws - 4 * word : 4; }
+
+  /// Of number `i` of an accumulator of 16 × 8 scores: the bit in words[word].
+  struct Place {
+    int word, bit;
+  };
+  static __device__ __forceinline__ constexpr Place place(int unit, int eight, int i) {
+    const int draw = eight / 4 * kEights + 2 * unit + i / 2, from = eight % 4, word = draw / 4;
+    return {word, from % 2 * 16 + i % 2 * 8 + 8 - 2 * draws_in(word) + draw % 4 * 2 + from / 2};
+  }
+};
+
+/// Scores of a warp, [unit of 16 rows][eight columns][number of the accumulator]: those that are dropped become 0.
+template <int kUnits, int kEights>
+__device__ __forceinline__ void drop(float (&s)[kUnits][kEights][4], const DroppedWords<kUnits, 8 * kEights>& dropped) {
+#pragma unroll
+  for (int unit = 0; unit < kUnits; ++unit) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int eight = 0; eight < kEights; ++eight) {
+        const auto [word, bit] = DroppedWords<kUnits, 8 * kEights>::place(unit, eight, i);
+        if (dropped.words[word] & 1U << bit) s[unit][eight][i] = 0;
+      }
+    }
+  }
+}
+
+/// The numbers of eight columns, two a word.
+struct DropoutNumbers {
+  std::uint32_t x[4];
+
+  /// `head`: counted through batch entries; `eight`: of columns of the sequence.
+  __device__ __forceinline__ DropoutNumbers(const DropoutArguments& dropout, std::uint32_t head, std::uint32_t row,
+                                            std::uint32_t eight)
+      : x{eight, row, head, dropout.offset} {
+#pragma unroll
+    for (int round = 0; round < DropoutArguments::kRounds; ++round) {
+      const std::uint64_t a = std::uint64_t{0xD2511F53} * x[0], b = std::uint64_t{0xCD9E8D57} * x[2];
+      const std::uint32_t(&key)[2] = dropout.keys[round];
+      x[0] = static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ key[0];
+      x[2] = static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ key[1];
+      x[1] = static_cast<std::uint32_t>(b);
+      x[3] = static_cast<std::uint32_t>(a);
+    }
+  }
+
+  /// Bits 15 and 31 say whether two of them are dropped; the others mean nothing.
+  __device__ __forceinline__ std::uint32_t dropped(int word, std::uint32_t addend) const {
+    constexpr std::uint32_t kBelow = 0x7FFF7FFF;
+    const std::uint32_t own = x[word], sum = (own & kBelow) + (addend & kBelow);
+    return ~((own & addend) | (own & sum) | (addend & sum));  // the majority of the three highest bits carries
+  }
+};
+
+/// Decisions of a lane, pushed draw by draw from the top of each byte: in the end, draw i of four says at bit
+/// 8 (c % 4) + 2 i + c / 4 whether its column c is dropped.
+__device__ __forceinline__ void push_decisions(std::uint32_t& word, const DropoutNumbers& numbers,
+                                               std::uint32_t addend) {
+  constexpr std::uint32_t kTops = 0x80808080, kOddBytes = 0x7531;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::uint32_t four =
+        __byte_perm(numbers.dropped(2 * half, addend), numbers.dropped(2 * half + 1, addend), kOddBytes);
+    word = (word >> 1 & ~kTops) | (four & kTops);
+  }
+}
+
+/// Between lanes kDistance apart: bit 2 i + 1 of the lower one changes places with bit 2 i of the upper one.
+template <int kDistance>
+__device__ __forceinline__ std::uint32_t exchange_bits(std::uint32_t word) {
+  const bool upper = (lane_index() & kDistance) != 0;
+  const std::uint32_t received = __shfl_xor_sync(~0U, __funnelshift_l(word, word, upper ? 1 : 31), kDistance);
+  const std::uint32_t own = upper ? 0xAAAAAAAAU : 0x55555555U;
+  return (word & own) | (received & ~own);
+}
+
+/// For scores by rows. `batch`, `head`: of the query; `first_row`, `first_column`: the warp's, of the sequence.
+template <int kUnits, int kColumns>
+__device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
+                                             int batch, int head, int first_row, int first_column) {
+  using Words = DroppedWords<kUnits, kColumns>;
+  const unsigned lane = lane_index(), row = first_row + lane / 4, eight = first_column / 8 + lane % 4;
+#pragma unroll
+  for (int i = 0; i < Words::kWords; ++i) {
+    std::uint32_t word = 0;
+#pragma unroll
+    for (int draw = 4 * i; draw < 4 * i + Words::draws_in(i); ++draw) {
+      const DropoutNumbers numbers(dropout, batch * dropout.heads + head, row + draw % Words::kEights * 8,
+                                   eight + draw / Words::kEights * 4);
+      push_decisions(word, numbers, dropout.addend);
+    }
+    out.words[i] = exchange_bits<2>(exchange_halves<1>(word));
+  }
+}
+
+/// For transposed scores; `first_key`, `first_row`: likewise.
+template <int kUnits, int kRows>
+__device__ __forceinline__ void find_dropped_transposed(DroppedWords<kUnits, kRows>& out,
+                                                        const DropoutArguments& dropout, int batch, int head,
+                                                        int first_key, int first_row) {
+  using Words = DroppedWords<kUnits, kRows>;
+  const unsigned lane = lane_index(), g = lane / 4, own_row = lane % 4 * 2 + g % 2, eight = first_key / 8;
+  // Of 16 rows lanes that are 16 apart have the same: each makes half of the draws, then they share them.
+  constexpr bool kShares = kRows == 16;
+  constexpr int kOwnDraws = kShares ? Words::kDraws / 2 : Words::kDraws;
+  static_assert(!kShares || Words::kDraws == 4);
+  const unsigned row = first_row + own_row + (kShares ? g % 4 / 2 : g / 2) * 8, later = kShares ? g / 4 * kOwnDraws : 0;
+#pragma unroll
+  for (int i = 0; i < Words::kWords; ++i) {
+    std::uint32_t word = 0;
+#pragma unroll
+    for (int draw = 4 * i; draw < 4 * i + Words::draws_in(i) && draw < kOwnDraws; ++draw) {
+      const DropoutNumbers numbers(dropout, batch * dropout.heads + head, row + draw / Words::kEights * 32,
+                                   eight + later + draw % Words::kEights);
+      push_decisions(word, numbers, dropout.addend);
+    }
+    if constexpr (kShares) {
+      if (g < 4) word >>= 4;
+      word |= __shfl_xor_sync(~0U, word, 16);
+      if (g >= 4) word >>= 1;
+    } else {
+      word = exchange_bits<16>(word);
+    }
+    out.words[i] = exchange_bytes<4>(word);
+  }
+}
+
+}  // namespace flashmask::cuda
