@@ -27,6 +27,17 @@ Problem problem_of(double dropout) {
   return problem;
 }
 
+constexpr std::uint64_t kOnDevice[2] = {kState.seed, kState.offset};
+
+/// Of a call that gives the state itself, or where it lies.
+DropoutArguments arguments_of(double dropout, const std::uint64_t* on_device) {
+  return dropout_arguments(problem_of(dropout), {.executor = serial_executor(),
+                                                 .workers = 1,
+                                                 .workspace = nullptr,
+                                                 .dropout = on_device == nullptr ? kState : DropoutState{},
+                                                 .dropout_on_device = on_device});
+}
+
 struct Found {
   bool dropped;
   int row, column;  // counted from the warp's first
@@ -52,10 +63,10 @@ std::vector<Found> decisions(const Find& find) {
 
 /// Both layouts, at some places of some heads.
 template <int kUnits, int kWide>
-void expect_the_librarys(double dropout) {
+void expect_the_librarys(double dropout, const std::uint64_t* on_device = nullptr) {
   using Words = DroppedWords<kUnits, kWide>;
   const Problem problem = problem_of(dropout);
-  const DropoutArguments arguments = dropout_arguments(problem, kState);
+  const DropoutArguments arguments = arguments_of(dropout, on_device);
   const int batch = 1;
   for (int head = 0; head < kHeads; head += 2)
     for (const int first : {0, 72}) {
@@ -85,9 +96,11 @@ TEST(EmulatedDropout, DecidesAsTheLibraryDoes) {
   }
 }
 
+TEST(EmulatedDropout, ReadsSeedAndOffsetWhereTheyLie) { expect_the_librarys<1, 64>(0.5, kOnDevice); }
+
 TEST(EmulatedDropout, DropsNumbersBelowTheThreshold) {
   for (const std::uint32_t threshold : {1U, 6554U, 32767U, 32768U, 40000U, 65535U}) {
-    const std::uint32_t addend = dropout_arguments(problem_of(threshold / 65536.0), kState).addend;
+    const std::uint32_t addend = arguments_of(threshold / 65536.0, nullptr).addend;
     for (std::uint32_t low = 0; low < 65536; ++low) {
       const std::uint32_t high = low * 40503 & 0xFFFF;  // every number once as well
       const auto numbers = std::bit_cast<DropoutNumbers>(std::array<std::uint32_t, 4>{0, 0, low | high << 16, 0});

@@ -23,7 +23,9 @@ struct DroppedWords {
 
   std::uint32_t words[kWords];
 
-  static constexpr int draws_in(int word) { return kDraws - 4 * word < 4 ? kDraws - 4 * word : 4; }
+  static __device__ __forceinline__ constexpr int draws_in(int word) {
+    return kDraws - 4 * word < 4 ? kDraws - 4 * word : 4;
+  }
 
   /// Of number `i` of an accumulator of 16 × 8 scores: the bit in words[word].
   struct Place {
@@ -51,20 +53,37 @@ __device__ __forceinline__ void drop(float (&s)[kUnits][kEights][4], const Dropp
   }
 }
 
+/// Of all draws for a head, which is counted through batch entries. Read where it is used, as it may lie in memory: a
+/// captured graph finds another seed there each time.
+struct DropoutSeed {
+  std::uint32_t keys[2], head, offset;
+
+  __device__ __forceinline__ DropoutSeed(const DropoutArguments& dropout, int batch, int head_of_batch)
+      : head(batch * dropout.heads + head_of_batch) {
+    const bool given = dropout.on_device == nullptr;
+    const std::uint64_t seed = given ? dropout.state.seed : dropout.on_device[0];
+    keys[0] = uniform(static_cast<std::uint32_t>(seed));
+    keys[1] = uniform(static_cast<std::uint32_t>(seed >> 32));
+    offset = uniform(static_cast<std::uint32_t>(given ? dropout.state.offset : dropout.on_device[1]));
+  }
+
+ private:
+  /// The same for all lanes, as the compiler sees it: keys of the rounds then take no lane's registers.
+  static __device__ __forceinline__ std::uint32_t uniform(std::uint32_t word) { return __shfl_sync(~0U, word, 0); }
+};
+
 /// The numbers of eight columns, two a word.
 struct DropoutNumbers {
   std::uint32_t x[4];
 
-  /// `head`: counted through batch entries; `eight`: of columns of the sequence.
-  __device__ __forceinline__ DropoutNumbers(const DropoutArguments& dropout, std::uint32_t head, std::uint32_t row,
-                                            std::uint32_t eight)
-      : x{eight, row, head, dropout.offset} {
+  /// `eight`: of columns of the sequence.
+  __device__ __forceinline__ DropoutNumbers(const DropoutSeed& seed, std::uint32_t row, std::uint32_t eight)
+      : x{eight, row, seed.head, seed.offset} {
 #pragma unroll
-    for (int round = 0; round < DropoutArguments::kRounds; ++round) {
+    for (std::uint32_t round = 0; round < 10; ++round) {
       const std::uint64_t a = std::uint64_t{0xD2511F53} * x[0], b = std::uint64_t{0xCD9E8D57} * x[2];
-      const std::uint32_t(&key)[2] = dropout.keys[round];
-      x[0] = static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ key[0];
-      x[2] = static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ key[1];
+      x[0] = static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ (seed.keys[0] + round * 0x9E3779B9);
+      x[2] = static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ (seed.keys[1] + round * 0xBB67AE85);
       x[1] = static_cast<std::uint32_t>(b);
       x[3] = static_cast<std::uint32_t>(a);
     }
@@ -105,14 +124,14 @@ template <int kUnits, int kColumns>
 __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
                                              int batch, int head, int first_row, int first_column) {
   using Words = DroppedWords<kUnits, kColumns>;
+  const DropoutSeed seed(dropout, batch, head);
   const unsigned lane = lane_index(), row = first_row + lane / 4, eight = first_column / 8 + lane % 4;
 #pragma unroll
   for (int i = 0; i < Words::kWords; ++i) {
     std::uint32_t word = 0;
 #pragma unroll
     for (int draw = 4 * i; draw < 4 * i + Words::draws_in(i); ++draw) {
-      const DropoutNumbers numbers(dropout, batch * dropout.heads + head, row + draw % Words::kEights * 8,
-                                   eight + draw / Words::kEights * 4);
+      const DropoutNumbers numbers(seed, row + draw % Words::kEights * 8, eight + draw / Words::kEights * 4);
       push_decisions(word, numbers, dropout.addend);
     }
     out.words[i] = exchange_bits<2>(exchange_halves<1>(word));
@@ -125,6 +144,7 @@ __device__ __forceinline__ void find_dropped_transposed(DroppedWords<kUnits, kRo
                                                         const DropoutArguments& dropout, int batch, int head,
                                                         int first_key, int first_row) {
   using Words = DroppedWords<kUnits, kRows>;
+  const DropoutSeed seed(dropout, batch, head);
   const unsigned lane = lane_index(), g = lane / 4, own_row = lane % 4 * 2 + g % 2, eight = first_key / 8;
   // Of 16 rows lanes that are 16 apart have the same: each makes half of the draws, then they share them.
   constexpr bool kShares = kRows == 16;
@@ -136,8 +156,7 @@ __device__ __forceinline__ void find_dropped_transposed(DroppedWords<kUnits, kRo
     std::uint32_t word = 0;
 #pragma unroll
     for (int draw = 4 * i; draw < 4 * i + Words::draws_in(i) && draw < kOwnDraws; ++draw) {
-      const DropoutNumbers numbers(dropout, batch * dropout.heads + head, row + draw / Words::kEights * 32,
-                                   eight + later + draw % Words::kEights);
+      const DropoutNumbers numbers(seed, row + draw / Words::kEights * 32, eight + later + draw % Words::kEights);
       push_decisions(word, numbers, dropout.addend);
     }
     if constexpr (kShares) {
