@@ -9,6 +9,7 @@
 #include "cuda/sm80/backward/shapes.cuh"
 #include "emulator/host_plan.h"
 #include "flashmask/builders.h"
+#include "flashmask/dropout.h"
 #include "flashmask/reference.h"
 #include "kit/error_bound.h"
 #include "kit/host_tensor.h"
@@ -31,6 +32,7 @@ struct Case {
   Copies copies = Copies::either;
   Visit visit = Visit::active;
   std::int64_t query_heads = 2, kv_heads = 1, head_dim = 0, value_dim = 0;  // 0: the kernel's
+  double dropout = 0;
 };
 
 /// A call's tensors, what is right, and what the launch of row statistics makes.
@@ -43,7 +45,8 @@ struct Call {
         mask_lists(with.mask.shape().batch * with.mask.shape().heads) {
     const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
     const std::vector<double> grad_o = tensors.grad_o.values(), grad_lse = tensors.grad_lse.values();
-    const reference::Inputs inputs{q, k, v};
+    const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState);
+    const reference::Inputs inputs{q, k, v, dropout};
     const reference::Outputs outputs = reference::forward(problem, with.mask, inputs);
     expected = reference::backward(problem, with.mask, inputs, grad_o, grad_lse);
     naive = check::naive::attend(problem, with.mask, inputs, grad_o, grad_lse);
@@ -68,6 +71,7 @@ struct Call {
     problem.head_dim = with.head_dim == 0 ? kHeadDim : with.head_dim;
     problem.value_dim = with.value_dim == 0 ? kHeadDim : with.value_dim;
     problem.dtype = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
+    problem.dropout = with.dropout;
     return problem;
   }
 
@@ -152,7 +156,8 @@ void run_columns(Of& call, const Case& with, bool with_sums) {
                                   .scale_log2 = problem.softmax_scale() * 1.44269504088896F,
                                   .columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles},
                                   .map = map,
-                                  .mask = call.mask.view()};
+                                  .mask = call.mask.view(),
+                                  .dropout = emulator::dropout_arguments(problem)};
   emulator::run({.blocks = static_cast<unsigned>(arguments.columns.all_tiles()),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(ColumnMemory<Shape>),
@@ -193,6 +198,7 @@ void run_rows(Of& call, const Case& with) {
   arguments.statistics = call.statistics();
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.scale = problem.softmax_scale();
+  arguments.dropout = emulator::dropout_arguments(problem);
   emulator::run({.blocks = static_cast<unsigned>(arguments.items),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(QueryGradientMemory<Shape>),
@@ -223,6 +229,7 @@ std::vector<Case> cases(int head_dim) {
 template <class Columns>
 struct BySums {
   using Element = typename Columns::Element;
+  using WithDropout = BySums<Dropping<Columns>>;
   static constexpr int kHeadDim = Columns::kHeadDim;
   static void run(Call<Element, kHeadDim>& call, const Case& with) {
     run_columns<Columns>(call, with, true);
@@ -233,6 +240,7 @@ struct BySums {
 template <class Columns, class Rows>
 struct InTwoPasses {
   using Element = typename Columns::Element;
+  using WithDropout = InTwoPasses<Dropping<Columns>, Dropping<Rows>>;
   static constexpr int kHeadDim = Columns::kHeadDim;
   static void run(Call<Element, kHeadDim>& call, const Case& with) {
     run_columns<Columns>(call, with, false);
@@ -286,6 +294,22 @@ TYPED_TEST(EmulatedBackward, GivesGradientsOfKeysInFloat32) {
   TypeParam::run(narrow, with);
   expect_that_it_rounds_to(wide.tensors.grad_k, narrow.tensors.grad_k);
   expect_that_it_rounds_to(wide.tensors.grad_v, narrow.tensors.grad_v);
+}
+
+TYPED_TEST(EmulatedBackward, DropsWhatTheReferenceDrops) {
+  using Way = typename TypeParam::WithDropout;
+  const Case few{.name = "a window", .mask = masks::sliding_window(150, 200, 70), .dropout = 0.1};
+  const Case many{.name = "causal, as bits",
+                  .mask = masks::causal(130, 150),
+                  .form = MaskForm::bits,
+                  .query_heads = 4,
+                  .kv_heads = 2,
+                  .dropout = 0.5};
+  for (const Case& with : {few, many}) {
+    Call<typename Way::Element, Way::kHeadDim> call(with, 5);
+    Way::run(call, with);
+    call.expect_accurate(with.name);
+  }
 }
 
 TYPED_TEST(EmulatedBackward, ReadsNoKeysOfSkippedTiles) {

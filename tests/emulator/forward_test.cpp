@@ -7,6 +7,7 @@
 #include "cuda/sm80/forward/forward_kernel.cuh"
 #include "emulator/host_plan.h"
 #include "flashmask/builders.h"
+#include "flashmask/dropout.h"
 #include "flashmask/reference.h"
 #include "kit/error_bound.h"
 #include "kit/host_tensor.h"
@@ -54,7 +55,8 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
                     static_cast<int>(problem.query_heads));
   const ForwardTensors given = tensors.forward();
-  const ForwardArguments arguments = forward_arguments(emulator::row_arguments(problem, host_mask, map), given);
+  const ForwardArguments arguments =
+      forward_arguments(emulator::row_arguments(problem, host_mask, map), given, emulator::dropout_arguments(problem));
   emulator::Launch launch{.blocks = static_cast<unsigned>(arguments.items),
                           .threads = Shape::kThreads,
                           .shared_bytes = sizeof(ForwardMemory<Shape>),
@@ -80,7 +82,8 @@ std::vector<double> results(const AttentionTensors& tensors) {
 void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTensors& tensors) {
   const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
   const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
-  const reference::Inputs inputs{.q = q, .k = k, .v = v, .sinks = sinks};
+  const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState);
+  const reference::Inputs inputs{.q = q, .k = k, .v = v, .dropout = dropout, .sinks = sinks};
   const reference::Outputs expected = reference::forward(problem, mask, inputs);
   const auto naive = check::naive::attend(problem, mask, inputs, std::vector<double>(expected.o.size(), 0), {});
   check::ErrorBound bound(problem.dtype);
@@ -184,6 +187,26 @@ TEST(EmulatedForward, PadsSmallerHeads) {
     expect_right<Of64>(masks::causal(70, 90), problem_for<Of64>({70, 90}, head_dim, 56));
     expect_right<Small128>(masks::causal(70, 90), problem_for<Small128>({70, 90}, 64 + head_dim, 104));
   }
+}
+
+/// Tiles begin at other rows and columns of the sequence, in other heads.
+template <class Shape>
+void expect_right_with_dropout() {
+  using Kernel = Dropping<Shape>;
+  for (const double dropout : {0.1, 0.5}) {
+    SCOPED_TRACE(dropout);
+    Problem problem = problem_for<Kernel>({150, 203, 4, 2, 2});
+    problem.dropout = dropout;
+    expect_right<Kernel>(masks::sliding_window(150, 203, 90), problem);
+  }
+}
+
+TEST(EmulatedForward, DropsWhatTheReferenceDrops) {
+  expect_right_with_dropout<Of64>();
+  expect_right_with_dropout<ForwardShape<__nv_bfloat16, 96, 96, 2, Queries::shared, 3>>();
+  expect_right_with_dropout<Large128>();
+  expect_right_with_dropout<Small128>();
+  expect_right_with_dropout<ForwardShape<__half, 192, 192, 1, Queries::staged, 3>>();
 }
 
 }  // namespace

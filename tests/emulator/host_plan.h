@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/common/dropout.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/tile_words.h"
 #include "flashmask/mask.h"
@@ -123,6 +124,14 @@ inline cuda::RowArguments row_arguments(const Problem& problem, const HostMask& 
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.outer_tiles;
   arguments.mask = mask.view();
   return arguments;
+}
+
+/// What dropout depends on in calls of the emulator.
+inline constexpr DropoutState kDropoutState{.seed = 0x0FEDCBA987654321, .offset = 7};
+
+inline cuda::DropoutArguments dropout_arguments(const Problem& problem) {
+  return cuda::dropout_arguments(
+      problem, {.executor = serial_executor(), .workers = 1, .workspace = nullptr, .dropout = kDropoutState});
 }
 
 /// Where a tensor's numbers are, for Launch::readable.

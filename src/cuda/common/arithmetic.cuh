@@ -35,6 +35,13 @@ __device__ __forceinline__ std::uint32_t bits_from(int begin, int count) {
   return bits;
 }
 
+/// Byte i is 255 where byte (selectors >> 4 i) % 4 of the word has its highest bit set, else 0.
+__device__ __forceinline__ std::uint32_t spread_tops(std::uint32_t word, std::uint32_t selectors) {
+  std::uint32_t bytes;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(bytes) : "r"(word), "r"(selectors | 0x8888));
+  return bytes;
+}
+
 /// 2^x, 0 for −inf.
 __device__ __forceinline__ float exp2_approximate(float x) {
   float result;

@@ -35,6 +35,12 @@ struct DroppedWords {
     const int draw = eight / 4 * kEights + 2 * unit + i / 2, from = eight % 4, word = draw / 4;
     return {word, from % 2 * 16 + i % 2 * 8 + 8 - 2 * draws_in(word) + draw % 4 * 2 + from / 2};
   }
+
+  /// Of numbers 2 half and 2 half + 1: a mask of 16 bits each.
+  __device__ __forceinline__ std::uint32_t halves(int unit, int eight, int half) const {
+    const auto [word, bit] = place(unit, eight, 2 * half);
+    return spread_tops(words[word] << (7 - bit % 8), bit < 16 ? 0x1100 : 0x3322);
+  }
 };
 
 /// Scores of a warp, [unit of 16 rows][eight columns][number of the accumulator]: those that are dropped become 0.
@@ -51,6 +57,13 @@ __device__ __forceinline__ void drop(float (&s)[kUnits][kEights][4], const Dropp
       }
     }
   }
+}
+
+/// The same of the scores of 16 columns of a unit, packed as an operand of a product.
+template <class Words>
+__device__ __forceinline__ void drop(std::uint32_t (&packed)[4], const Words& dropped, int unit, int sixteen) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) packed[i] &= ~dropped.halves(unit, 2 * sixteen + i / 2, i % 2);
 }
 
 /// Of all draws for a head, which is counted through batch entries. Read where it is used, as it may lie in memory: a

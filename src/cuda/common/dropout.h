@@ -18,6 +18,12 @@ struct DropoutArguments {
   float scale;                     // of what is kept
 };
 
+/// A kernel's shape, which says kDropout = false, for calls with dropout.
+template <class Shape>
+struct Dropping : Shape {
+  static constexpr bool kDropout = true;
+};
+
 /// Whether a call drops anything: kernels for calls that do not draw no numbers.
 inline bool has_dropout(const Problem& problem) { return dropout_threshold(problem.dropout) != 0; }
 

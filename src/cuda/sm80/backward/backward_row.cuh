@@ -41,7 +41,8 @@ inline int column_heads_in_section(const Problem& problem) {
 }
 
 template <class Shape>
-ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace) {
+ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                                 const KernelExecution& execution) {
   const Problem& problem = plan.problem();
   const DevicePlan& made = PlanAccess::device(plan);
   const TileMapView map = map_view(made.map(kTile<Shape>, MapSide::columns), plan);
@@ -65,7 +66,8 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .columns = {static_cast<int>(problem.batch * problem.kv_heads), column_heads_in_section(problem),
                       map.outer_tiles},
           .map = map,
-          .mask = mask_view(made.mask)};
+          .mask = mask_view(made.mask),
+          .dropout = dropout_arguments(problem, execution)};
 }
 
 /// As many blocks as registers allow find room in shared memory.
@@ -77,12 +79,13 @@ void prefer_shared_memory(Kernel kernel) {
 
 template <class Shape>
 void launch_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                    cudaStream_t stream) {
-  const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace);
+                    const KernelExecution& execution) {
+  const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, execution);
   if (arguments.columns.all_tiles() == 0) return;
-  prefer_shared_memory(column_kernel<Shape>);
-  launch<ColumnMemory<Shape>>("backward: columns", column_kernel<Shape>, arguments.columns.all_tiles(), Shape::kThreads,
-                              stream, arguments);
+  const auto kernel = has_dropout(plan.problem()) ? column_kernel<Dropping<Shape>> : column_kernel<Shape>;
+  prefer_shared_memory(kernel);
+  launch<ColumnMemory<Shape>>("backward: columns", kernel, arguments.columns.all_tiles(), Shape::kThreads,
+                              static_cast<cudaStream_t>(execution.stream), arguments);
 }
 
 template <class Shape>
@@ -103,7 +106,7 @@ void launch_closing(const Problem& problem, const BackwardTensors& tensors, cons
 
 template <class Shape>
 void launch_rows(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                 cudaStream_t stream) {
+                 const KernelExecution& execution) {
   const Problem& problem = plan.problem();
   QueryGradientArguments arguments{};
   static_cast<RowArguments&>(arguments) =
@@ -118,10 +121,12 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   arguments.statistics = workspace.rows;
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.scale = problem.softmax_scale();
+  arguments.dropout = dropout_arguments(problem, execution);
   if (arguments.items == 0) return;
-  prefer_shared_memory(query_gradient_kernel<Shape>);
-  launch<QueryGradientMemory<Shape>>("backward: the gradient of q", query_gradient_kernel<Shape>, arguments.items,
-                                     Shape::kThreads, stream, arguments);
+  const auto kernel = has_dropout(problem) ? query_gradient_kernel<Dropping<Shape>> : query_gradient_kernel<Shape>;
+  prefer_shared_memory(kernel);
+  launch<QueryGradientMemory<Shape>>("backward: the gradient of q", kernel, arguments.items, Shape::kThreads,
+                                     static_cast<cudaStream_t>(execution.stream), arguments);
 }
 
 /// Instead of the shape of a second pass, where the first one makes sums.
@@ -158,16 +163,16 @@ class BackwardRow final : public KernelRow<BackwardKernel> {
     if constexpr (kSums) clear_sums(problem, workspace, stream);
     const std::size_t room = device_facts(problem.device).block_shared_bytes;
     if (room >= sizeof(ColumnMemory<RoomyColumns>))
-      launch_columns<RoomyColumns>(plan, tensors, workspace, stream);
+      launch_columns<RoomyColumns>(plan, tensors, workspace, execution);
     else
-      launch_columns<Columns>(plan, tensors, workspace, stream);
+      launch_columns<Columns>(plan, tensors, workspace, execution);
     if constexpr (kSums) {
       launch_closing<Columns>(problem, tensors, workspace, stream);
     } else {
       if (room >= sizeof(QueryGradientMemory<RoomyRows>))
-        launch_rows<RoomyRows>(plan, tensors, workspace, stream);
+        launch_rows<RoomyRows>(plan, tensors, workspace, execution);
       else
-        launch_rows<Rows>(plan, tensors, workspace, stream);
+        launch_rows<Rows>(plan, tensors, workspace, execution);
     }
     launch_sink_gradient(problem, tensors, workspace, stream);
   }
@@ -192,7 +197,7 @@ template <class Columns, class RoomyColumns, class Rows, class RoomyRows, MaskFo
 void add_rows_of(KernelRows& rows, const Architecture& architecture) {
   KernelInfo info =
       info_of<ColumnsOfForm<Columns, kForm>>(architecture, Direction::backward, {Columns::kHeadDim, Columns::kHeadDim},
-                                             tile_name<Columns>(), {Feature::sinks, Feature::float32_key_gradients});
+                                             tile_name<Columns>(), {Feature::dropout, Feature::sinks, Feature::float32_key_gradients});
   constexpr std::size_t kColumnBytes = sizeof(ColumnMemory<Columns>), kRowBytes = sizeof(QueryGradientMemory<Rows>);
   rows.push_back(
       std::make_unique<BackwardRow<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/common/dropout.cuh"
 #include "cuda/common/store_rows.cuh"
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
@@ -195,6 +196,10 @@ class ColumnBlock {
       const int row = own_row() + time * Shape::kScoreRows;
       const bool asks = kSpreads && time == 0;
       Packed p, grad_s;
+      DroppedWords<kUnits, Shape::kScoreRows> dropped;
+      if constexpr (Shape::kDropout)
+        find_dropped_transposed(dropped, arguments_.dropout, batch(), query_head(now), first_key() + own_key(),
+                                now.tile * Shape::kRows + part_row(i) + row);
       Masks masks;
       if (now.masked()) ask_for_masks(masks, now, part_row(i) + row);
       Scores s;
@@ -208,12 +213,14 @@ class ColumnBlock {
       if (now.masked()) hide(s, masked_scores(masks, now, part_row(i) + row));
       exponentiate<OfTransposedRows>(s, arguments_.scale_log2, shared_.lse_log2[stage] + row);
       pack_units<T>(p, s);
+      if constexpr (Shape::kDropout) drop_packed(p, dropped);
       Scores grad;
       if constexpr (Shape::kHoldsValues)
         multiply_held(grad, values, output_gradients(i), row);
       else
         multiply_keys(grad, shared_.v.bytes, output_gradients(i), row, [](int) {});
-      differentiate<OfTransposedRows>(grad, s, shared_.dot[stage] + row);
+      if constexpr (Shape::kDropout) drop(grad, dropped);
+      differentiate<OfTransposedRows>(grad, s, shared_.dot[stage] + row, kept_scale());
       pack_units<T>(grad_s, grad);
       if (Shape::kSharers > 1) store_scores(shared_.p.bytes, p, row);
       if (Shape::kSharers > 1 || arguments_.query_sums != nullptr) store_scores(score_gradients(i), grad_s, row);
@@ -231,6 +238,19 @@ class ColumnBlock {
       multiply_shared(grad_k, score_gradients(i), queries(i));
     }
     if constexpr (!Shape::kDelayed) add_to_queries(now, i);
+  }
+
+  static __device__ __forceinline__ void drop_packed(Packed& p,
+                                                     const DroppedWords<kUnits, Shape::kScoreRows>& dropped) {
+#pragma unroll
+    for (int step = 0; step < kScoreSteps; ++step)
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) drop(p[step][unit], dropped, unit, step);
+  }
+  /// Of probabilities that dropout keeps.
+  __device__ __forceinline__ float kept_scale() const {
+    if constexpr (Shape::kDropout) return arguments_.dropout.scale;
+    return 1;
   }
 
   /// s = keys rowsᵀ, of the warp's keys and kScoreRows rows: scores from k and q, or their gradients from v and that of
@@ -392,7 +412,8 @@ class ColumnBlock {
     for (int unit = 0; unit < kUnits; ++unit) {
       const int first = first_key() + own_key() + 16 * unit + lane_index() / 4;
       store_rows(flat(grad_k[unit]), {to.scale, to.scale}, k, to.grad_k.row, first, to.key_length, to.head_dim - dim);
-      store_rows(flat(grad_v[unit]), {1, 1}, v, to.grad_v.row, first, to.key_length, to.value_dim - dim);
+      store_rows(flat(grad_v[unit]), {kept_scale(), kept_scale()}, v, to.grad_v.row, first, to.key_length,
+                 to.value_dim - dim);
     }
   }
   template <int kEights>

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/common/backward_workspace.h"
+#include "cuda/common/dropout.h"
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
@@ -24,6 +25,7 @@ struct ColumnArguments {
   Sections columns;  // key tiles of key heads
   TileMapView map;   // by columns of tiles
   MaskView mask;
+  DropoutArguments dropout;  // for kernels with dropout
 };
 
 /// How a block divides its work among its warps.
@@ -49,7 +51,7 @@ struct ColumnShape {
   static constexpr int kHeadDim = kHeadDim_, kUnits = kForm.units, kGroups = kForm.groups, kSharers = kForm.sharers,
                        kPartRows = kForm.rows, kScoreRows = kForm.score_rows, kStages = kForm.stages,
                        kBlocks = kForm.blocks;
-  static constexpr bool kDelayed = kForm.delayed, kHoldsValues = kForm.holds_values;
+  static constexpr bool kDelayed = kForm.delayed, kHoldsValues = kForm.holds_values, kDropout = false;
   static constexpr int kRows = 64, kColumns = 16 * kUnits * kGroups, kParts = kRows / kPartRows;
   static constexpr int kWarps = kGroups * kSharers, kThreads = 32 * kWarps;
   static constexpr int kOwnKeys = 16 * kUnits, kOwnRows = kPartRows / kSharers, kOwnDims = kHeadDim / kSharers;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
+#include "cuda/common/dropout.cuh"
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
@@ -18,6 +19,7 @@ struct QueryGradientArguments : RowArguments {
   BackwardStatistics statistics;
   int head_dim;
   float scale;
+  DropoutArguments dropout;  // for kernels with dropout
 };
 
 /// kUnits: a warp takes 16 · kUnits rows. kSharers warps take the same rows, and 64 / kSharers columns of each tile, 32
@@ -27,6 +29,7 @@ struct QueryGradientShape {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_, kUnits = kUnits_, kSharers = kSharers_, kStages = kStages_,
                        kBlocks = kBlocks_;
+  static constexpr bool kDropout = false;
   static constexpr int kGroups = 4, kRows = 16 * kUnits * kGroups, kColumns = 64, kScoreColumns = 32;
   static constexpr int kWarps = kGroups * kSharers, kThreads = 32 * kWarps;
   static constexpr int kOwnRows = 16 * kUnits, kOwnColumns = kColumns / kSharers, kOwnDims = kHeadDim / kSharers;
@@ -191,7 +194,14 @@ class QueryGradientBlock {
       exponentiate<OfRows>(s, arguments_.scale_log2, shared_.lse_log2 + own_row());
       copies = copies_of(arguments_.v, values(i + 1), next);
       multiply_by_keys(grad, shared_.grad_o, values(i), column, ask);
-      differentiate<OfRows>(grad, s, shared_.dot + own_row());
+      float kept_scale = 1;
+      if constexpr (Shape::kDropout) {
+        DroppedWords<kUnits, Shape::kScoreColumns> dropped;
+        find_dropped(dropped, arguments_.dropout, batch(), head(), first_row() + own_row(), first_key(now) + column);
+        drop(grad, dropped);
+        kept_scale = arguments_.dropout.scale;
+      }
+      differentiate<OfRows>(grad, s, shared_.dot + own_row(), kept_scale);
       Packed grad_s;
       pack_units<T>(grad_s, grad);
       multiply_keys(grad_q, grad_s, keys(i), column);

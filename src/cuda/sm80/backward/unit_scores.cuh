@@ -71,12 +71,12 @@ __device__ __forceinline__ void exponentiate(float (&s)[kUnits][kEights][4], flo
   });
 }
 
-/// Gradients of probabilities become those of scores.
+/// Gradients of probabilities, which are multiplied by `factor`, become those of scores.
 template <template <int, int> class Rows, int kUnits, int kEights>
 __device__ __forceinline__ void differentiate(float (&grad)[kUnits][kEights][4], const float (&p)[kUnits][kEights][4],
-                                              const float* dots) {
+                                              const float* dots, float factor) {
   for_each_score<Rows, kUnits, kEights>(dots, [&](int unit, int eight, int i, float dot) {
-    grad[unit][eight][i] = p[unit][eight][i] * (grad[unit][eight][i] - dot);
+    grad[unit][eight][i] = p[unit][eight][i] * fmaf(grad[unit][eight][i], factor, -dot);
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/common/dropout.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sinks.cuh"
 #include "cuda/sm80/instructions/tensor_rows.h"
@@ -14,9 +15,11 @@ struct ForwardArguments : RowArguments {
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
   SinkView sinks;
+  DropoutArguments dropout;  // for kernels with dropout
 };
 
-inline ForwardArguments forward_arguments(const RowArguments& rows, const ForwardTensors& tensors) {
+inline ForwardArguments forward_arguments(const RowArguments& rows, const ForwardTensors& tensors,
+                                          const DropoutArguments& dropout) {
   return {rows,
           tensor_rows(tensors.q),
           tensor_rows(tensors.k),
@@ -29,7 +32,8 @@ inline ForwardArguments forward_arguments(const RowArguments& rows, const Forwar
           tensors.lse.strides[0],
           tensors.lse.strides[1],
           static_cast<int>(tensors.v.shape[3]),
-          sink_view(tensors.sinks)};
+          sink_view(tensors.sinks),
+          dropout};
 }
 
 }  // namespace flashmask::cuda::sm80

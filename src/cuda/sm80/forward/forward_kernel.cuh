@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/common/dropout.cuh"
 #include "cuda/common/scores.cuh"
 #include "cuda/common/store_rows.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
@@ -209,6 +210,7 @@ class ForwardWarp {
   template <bool kMasked>
   __device__ __forceinline__ void visit(Outputs& o, int left) {
     if constexpr (!kMasked) left = 0;
+    int tile = shared_.asked[warp()];
     auto next = next_of_keys_step(left);
     const std::uint32_t keys = advance();
     Scores s;
@@ -229,7 +231,9 @@ class ForwardWarp {
     exponentiate(s);
     Packed p;
     pack_scores(p, s);
+    if constexpr (Shape::kSlots == 2) tile = shared_.asked[warp()];  // still, and not kept in a register till now
     auto behind_next = next_of_values_step(left);
+    if constexpr (Shape::kDropout) drop_scores(p, tile);
     multiply_values(o, p, advance(), behind_next);
     commit_copies();
   }
@@ -378,6 +382,17 @@ class ForwardWarp {
       }
   }
 
+  /// They keep their share of the sums.
+  __device__ __forceinline__ void drop_scores(Packed& p, int tile) const {
+    DroppedWords<kUnits, Shape::kColumns> dropped;
+    find_dropped(dropped, arguments_.dropout, shared_.tile.batch, shared_.tile.head, first_row_of_tile() + warp_row(),
+                 tile * Shape::kColumns);
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) drop(p[unit][step], dropped, unit, step);
+  }
+
   // Results.
 
   __device__ __forceinline__ void finish_rows(Outputs& o) {
@@ -396,6 +411,7 @@ class ForwardWarp {
         factor[row] = sum > 0 ? 1 / sum : 0;
         float lse_log2 = sum > 0 ? maximum_[unit][row] * arguments_.scale_log2 + log2f(sum) : -INFINITY;
         if (arguments_.sinks.data != nullptr) add_sink_of(tile, first + 8 * row, factor[row], lse_log2);
+        if constexpr (Shape::kDropout) factor[row] *= arguments_.dropout.scale;
         constexpr float kLn2 = 0.693147180559945F;
         if (lane_index() % 4 == 0 && first + 8 * row < arguments_.query_length) lse[first + 8 * row] = lse_log2 * kLn2;
       }

@@ -19,6 +19,10 @@ struct OfForm : Shape {
   static constexpr MaskForm kForm = kForm_;
 };
 
+/// Whether registers suffice for dropout's random numbers.
+template <class Shape>
+constexpr bool kDrops = Shape::kHeadDim <= 192;
+
 template <class Shape>
 class ForwardRow final : public KernelRow<ForwardKernel> {
   using Memory = ForwardMemory<Shape>;
@@ -42,11 +46,14 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
     rows.section_heads =
         heads_in_section(plan.problem(), static_cast<std::int64_t>(device_facts(device).cache_bytes / 10 * 3));
     if (rows.items == 0) return;
-    check(cudaFuncSetAttribute(forward_kernel<Shape>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                               cudaSharedmemCarveoutMaxShared),
+    auto kernel = forward_kernel<Shape>;
+    if constexpr (kDrops<Shape>) {
+      if (has_dropout(plan.problem())) kernel = forward_kernel<Dropping<Shape>>;
+    }
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
           "forward: shared memory");
-    launch<Memory>("forward", forward_kernel<Shape>, rows.items, Shape::kThreads,
-                   static_cast<cudaStream_t>(execution.stream), forward_arguments(rows, tensors));
+    launch<Memory>("forward", kernel, rows.items, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
+                   forward_arguments(rows, tensors, dropout_arguments(plan.problem(), execution)));
   }
 };
 
@@ -54,6 +61,7 @@ template <class Shape, MaskForm kForm>
 void add_row(KernelRows& rows, const Architecture& architecture) {
   KernelInfo info = info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
                                                   tile_name<Shape>(), {Feature::deterministic, Feature::sinks});
+  if (kDrops<Shape>) info.features.add(Feature::dropout);
   rows.push_back(std::make_unique<ForwardRow<Shape>>(architecture, std::move(info)));
 }
 

@@ -20,6 +20,7 @@ struct ForwardShape {
   static constexpr int kRows = 128, kColumns = 64, kWarpRows = 16 * kUnits, kWarps = kRows / kWarpRows,
                        kThreads = 32 * kWarps, kBlocks = kUnits == 2 ? 2 : 1;  // on a multiprocessor
   static constexpr Queries kQueries = kQueries_;
+  static constexpr bool kDropout = false;
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;

@@ -22,6 +22,13 @@ inline std::uint32_t bits_from(int begin, int count) {
   return first >= 32 ? 0 : low(static_cast<std::uint32_t>(count)) << first;
 }
 
+inline std::uint32_t spread_tops(std::uint32_t word, std::uint32_t selectors) {
+  std::uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i)
+    if ((word >> (selectors >> 4 * i & 3) * 8 & 0x80) != 0) bytes |= 255U << 8 * i;
+  return bytes;
+}
+
 inline float exp2_approximate(float x) { return std::exp2(x); }
 
 template <class T>
