@@ -200,22 +200,18 @@ class Expected {
   naive::Results naive_;
 };
 
-/// A GPU has no dropout.
-bool serves(const KernelInfo& kernel, const Problem& problem) {
-  return why_not(kernel, problem, kernel.predicate).empty() &&
-         (kernel.device == DeviceType::cpu || problem.dropout == 0);
-}
-
-/// No plan where the kernel reads intervals and the mask, as given or as reordered, does not fit them.
+/// No plan where the kernel reads intervals and the mask, as given or as reordered, does not fit them, or where no
+/// kernel of the other direction has dropout.
 std::unique_ptr<PlacedPlan> plan_case(const CheckRequest& request, const KernelInfo& kernel, const Mask& mask,
                                       Problem problem) {
   problem.device = request.device.value_or(Device{kernel.device, 0});
-  if (!serves(kernel, problem)) return nullptr;
+  if (!why_not(kernel, problem, kernel.predicate).empty()) return nullptr;
   const PlanOptions options{.form = kernel.predicate, .kernel = kernel.name, .reorder = request.reorder};
   try {
     return std::make_unique<PlacedPlan>(mask, problem, options);
   } catch (const Error& error) {
-    if (kernel.predicate == MaskForm::intervals && error.status() == Status::unsupported) return nullptr;
+    const bool other = kernel.predicate == MaskForm::intervals || problem.dropout != 0;
+    if (other && error.status() == Status::unsupported) return nullptr;
     throw;
   }
 }

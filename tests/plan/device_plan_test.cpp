@@ -33,18 +33,6 @@ TEST(DevicePlan, NeedsAProblemOnADevice) {
   EXPECT_NE(message.find("cpu"), std::string::npos) << message;
 }
 
-TEST(DevicePlan, RefusesWhatNoKernelThereServes) {
-  Problem dropping = problem_on(DeviceType::cuda);
-  dropping.dropout = 0.5;
-  EXPECT_NE(refusal(
-                [&] {
-                  plan_bytes({1, 1, 64, 64}, dropping);
-                },
-                Status::unsupported)
-                .find("dropout"),
-            std::string::npos);
-}
-
 TEST(DevicePlan, SaysBothWaysOutOfFloat32) {
   Problem wide = problem_on(DeviceType::cuda);
   wide.dtype = DType::f32;
