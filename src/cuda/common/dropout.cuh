@@ -59,6 +59,12 @@ __device__ __forceinline__ void drop(float (&s)[kUnits][kEights][4], const Dropp
   }
 }
 
+/// The same for a warp of 16 rows, its numbers one after the other.
+template <int kScores>
+__device__ __forceinline__ void drop(float (&s)[kScores], const DroppedWords<1, 2 * kScores>& dropped) {
+  drop(reinterpret_cast<float(&)[1][kScores / 4][4]>(s), dropped);
+}
+
 /// The same of the scores of 16 columns of a unit, packed as an operand of a product.
 template <class Words>
 __device__ __forceinline__ void drop(std::uint32_t (&packed)[4], const Words& dropped, int unit, int sixteen) {

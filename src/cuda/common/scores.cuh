@@ -69,6 +69,14 @@ __device__ __forceinline__ void differentiate_rows(float (&p)[kScores], const fl
   for (int i = 0; i < kScores; ++i) p[i] *= grad_p[i] - dot[i % 4 / 2];
 }
 
+/// The same with dropout: gradients of dropped probabilities are 0, the others are still to be scaled.
+template <int kScores>
+__device__ __forceinline__ void differentiate_rows(float (&p)[kScores], const float (&grad_p)[kScores],
+                                                   const float (&dot)[2], float scale) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) p[i] *= fmaf(grad_p[i], scale, -dot[i % 4 / 2]);
+}
+
 /// Transposed scores become probabilities.
 template <int kScores, int kPairs>
 __device__ __forceinline__ void exponentiate_transposed(float (&s)[kScores], float scale_log2,
@@ -84,6 +92,14 @@ __device__ __forceinline__ void differentiate_transposed(float (&grad)[kScores],
                                                          const float2 (&dots)[kPairs]) {
 #pragma unroll
   for (int i = 0; i < kScores; ++i) grad[i] = p[i] * (grad[i] - (i % 2 == 0 ? dots[i / 4].x : dots[i / 4].y));
+}
+
+/// The same with dropout, as differentiate_rows() has it.
+template <int kScores, int kPairs>
+__device__ __forceinline__ void differentiate_transposed(float (&grad)[kScores], const float (&p)[kScores],
+                                                         const float2 (&dots)[kPairs], float scale) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) grad[i] = p[i] * fmaf(grad[i], scale, i % 2 == 0 ? -dots[i / 4].x : -dots[i / 4].y);
 }
 
 /// From a number for each row of a tile.

@@ -195,9 +195,9 @@ struct ColumnsOfForm {
 
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows, MaskForm kForm>
 void add_rows_of(KernelRows& rows, const Architecture& architecture) {
-  KernelInfo info =
-      info_of<ColumnsOfForm<Columns, kForm>>(architecture, Direction::backward, {Columns::kHeadDim, Columns::kHeadDim},
-                                             tile_name<Columns>(), {Feature::dropout, Feature::sinks, Feature::float32_key_gradients});
+  KernelInfo info = info_of<ColumnsOfForm<Columns, kForm>>(
+      architecture, Direction::backward, {Columns::kHeadDim, Columns::kHeadDim}, tile_name<Columns>(),
+      {Feature::dropout, Feature::sinks, Feature::float32_key_gradients});
   constexpr std::size_t kColumnBytes = sizeof(ColumnMemory<Columns>), kRowBytes = sizeof(QueryGradientMemory<Rows>);
   rows.push_back(
       std::make_unique<BackwardRow<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));

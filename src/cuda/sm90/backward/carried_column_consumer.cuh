@@ -12,7 +12,7 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
   using Base = ColumnConsumer<Shape>;
   using Base::kScores, Base::kGradients, Base::kSteps, Base::shared_, Base::work_, Base::tile_phase_, Base::release,
       Base::arguments_;
-  using typename Base::Words, typename Base::T;
+  using typename Base::Words, typename Base::T, typename Base::Dropped;
   static constexpr bool kOfKeys = Shape::kOfKeys, kOfValues = Shape::kOfValues;
   using KeyGradient = float[kOfKeys ? kGradients : 1];
   using ValueGradient = float[kOfValues ? kGradients : 1];
@@ -75,6 +75,8 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
     Base::multiply_rows(s, shared_.k, shared_.q[stage]);
     std::uint32_t masked[Words::kWords];
     if (row_step.masked != 0) Base::load_words(masked, row_step, stage);
+    Dropped dropped;
+    Base::find_dropped(dropped, row_step, stage, queries_.phase(stage));
     if constexpr (!kFirst) {
       wgmma_wait<1>();
       finish_products(grad_k, grad_v);
@@ -92,26 +94,41 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
       wgmma_wait<0>();
       pin(grad_p);
-      typename Base::RowPairs dots;
-      load_pairs(dots, shared_.dot[gradient]);
-      differentiate_transposed(grad_p, s, dots);
-      pack_all<T>(grad_s, grad_p);
+      if constexpr (Base::kInHalves) {
+        Base::template differentiate_half<0>(p, grad_s, s, grad_p, dropped, shared_.dot[gradient]);
+        barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
+        Base::template differentiate_half<1>(p, grad_s, s, grad_p, dropped, shared_.dot[gradient]);
+      } else {
+        typename Base::RowPairs dots;
+        load_pairs(dots, shared_.dot[gradient]);
+        Base::differentiate(grad_p, s, dots, dropped);
+        pack_all<T>(grad_s, grad_p);
+      }
       if constexpr (!kOfValues) let_go(shared_.grad_o_empty, gradients_);
     } else {
       wgmma_wait<0>();
       find_probabilities(s, masked, row_step, stage);
       let_go(shared_.q_empty, queries_);
     }
-    if constexpr (kOfValues) pack_all<T>(p, s);
+    if constexpr (kOfValues && !Base::kInHalves) {
+      if constexpr (Shape::kDropout) drop(s, dropped);
+      pack_all<T>(p, s);
+    }
   }
 
   __device__ __forceinline__ void find_probabilities(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords],
                                                      const RowStep& row_step, int stage) {
     pin(s);
     if (row_step.masked != 0) hide_transposed(s, masked);
-    typename Base::RowPairs lse;
-    load_pairs(lse, shared_.lse_log2[stage]);
-    exponentiate_transposed(s, arguments_.scale_log2, lse);
+    if constexpr (Base::kInHalves) {
+      Base::template exponentiate_half<0>(s, shared_.lse_log2[stage]);
+      barrier_wait(&shared_.q_full[stage], queries_.phase(stage));
+      Base::template exponentiate_half<1>(s, shared_.lse_log2[stage]);
+    } else {
+      typename Base::RowPairs lse;
+      load_pairs(lse, shared_.lse_log2[stage]);
+      exponentiate_transposed(s, arguments_.scale_log2, lse);
+    }
     pin(s);
   }
 

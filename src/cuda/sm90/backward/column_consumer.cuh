@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/common/dropout.cuh"
 #include "cuda/common/scores.cuh"
 #include "cuda/common/store_rows.cuh"
 #include "cuda/sm90/backward/column_memory.cuh"
@@ -21,6 +22,11 @@ class ColumnConsumer {
   static constexpr int kQuerySums = 32;  // of 64 rows by 64 columns, the group's part of the tile
   static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
   using RowPairs = cuda::RowPairs<Shape::kRows>;
+  using Dropped = DroppedWords<1, Shape::kRows>;
+  /// Of 128 rows and dropout at once, registers hold the statistics of half of the rows.
+  static constexpr bool kInHalves = Shape::kDropout && Shape::kRows == 128;
+  using HalfScores = float[kScores / 2];
+  using HalfPacked = std::uint32_t[kSteps / 2][4];
 
  public:
   __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
@@ -136,20 +142,27 @@ class ColumnConsumer {
       load_words(masked, row_step, kStage);
     }
     if constexpr (!kFirst) add_kept_tile(grad_q);
+    Dropped dropped;
+    find_dropped(dropped, row_step, kStage, phases_.of(kStage));
     wgmma_wait<0>();
     pin(s);
     if (row_step.masked != 0) hide_transposed(s, masked);
     exponentiate_transposed(s, arguments_.scale_log2, lse);
     pack_all<T>(p, s);
+    std::uint32_t kept[kSteps][4];
+    if constexpr (Shape::kDropout) {
+      drop(s, dropped);
+      pack_all<T>(kept, s);
+    }
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
-    multiply_scores(grad_v, p, shared_.grad_o[kStage]);
+    multiply_scores(grad_v, Shape::kDropout ? kept : p, shared_.grad_o[kStage]);
     load_pairs(dots, shared_.dot[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
     unpack_all<T>(s, p);
-    differentiate_transposed(grad_p, s, dots);
+    differentiate(grad_p, s, dots, dropped);
     pack_all<T>(grad_s, grad_p);
     if constexpr (!kFirst) multiply_tile<1 - kStage>(grad_q);
     wgmma_fence();
@@ -235,20 +248,35 @@ class ColumnConsumer {
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
     std::uint32_t masked[Words::kWords];
     if (row_step.masked != 0) load_words(masked, row_step, kStage);
+    Dropped dropped;
+    find_dropped(dropped, row_step, kStage, phases_.of(kStage));
     wgmma_wait<1>();
     pin(s);
     if (row_step.masked != 0) hide_transposed(s, masked);
-    load_pairs(lse, shared_.lse_log2[kStage]);
-    exponentiate_transposed(s, arguments_.scale_log2, lse);
+    if constexpr (kInHalves) {
+      exponentiate_half<0>(s, shared_.lse_log2[kStage]);
+      barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
+      exponentiate_half<1>(s, shared_.lse_log2[kStage]);
+    } else {
+      load_pairs(lse, shared_.lse_log2[kStage]);
+      exponentiate_transposed(s, arguments_.scale_log2, lse);
+    }
     pin(s);
     // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_wait<0>();
     pin(grad_p);
-    load_pairs(dots, shared_.dot[kStage]);
-    differentiate_transposed(grad_p, s, dots);
-    pack_all<T>(p, s);
-    pack_all<T>(grad_s, grad_p);
+    if constexpr (kInHalves) {
+      differentiate_half<0>(p, grad_s, s, grad_p, dropped, shared_.dot[kStage]);
+      barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
+      differentiate_half<1>(p, grad_s, s, grad_p, dropped, shared_.dot[kStage]);
+    } else {
+      load_pairs(dots, shared_.dot[kStage]);
+      differentiate(grad_p, s, dots, dropped);
+      if constexpr (Shape::kDropout) drop(s, dropped);
+      pack_all<T>(p, s);
+      pack_all<T>(grad_s, grad_p);
+    }
     wgmma_fence();
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
     store_scores(shared_.grad_s[kStage], grad_s);
@@ -269,9 +297,59 @@ class ColumnConsumer {
     phases_.flip(kStage);
   }
 
+  /// For half of the rows: probabilities from scores. `lse_log2`: of all rows.
+  template <int kHalf>
+  __device__ __forceinline__ void exponentiate_half(float (&s)[kScores], const float* lse_log2) const {
+    float2 lse[Shape::kRows / 16];
+    load_pairs(lse, lse_log2 + kHalf * Shape::kRows / 2);
+    exponentiate_transposed(reinterpret_cast<HalfScores&>(s[kHalf * kScores / 2]), arguments_.scale_log2, lse);
+  }
+
+  /// Likewise: both operands of products from probabilities and their gradients. `dots`: of all rows.
+  template <int kHalf>
+  __device__ __forceinline__ void differentiate_half(std::uint32_t (&p)[kSteps][4], std::uint32_t (&grad_s)[kSteps][4],
+                                                     float (&s)[kScores], float (&grad_p)[kScores],
+                                                     const Dropped& dropped, const float* dots) const {
+    auto& own = reinterpret_cast<HalfScores&>(s[kHalf * kScores / 2]);
+    auto& grad = reinterpret_cast<HalfScores&>(grad_p[kHalf * kScores / 2]);
+    auto& packed = reinterpret_cast<HalfPacked&>(p[kHalf * kSteps / 2]);
+    const DroppedWords<1, Shape::kRows / 2> of_half{{dropped.words[kHalf]}};
+    float2 pairs[Shape::kRows / 16];
+    load_pairs(pairs, dots + kHalf * Shape::kRows / 2);
+    drop(grad, of_half);
+    differentiate_transposed(grad, own, pairs, arguments_.dropout.scale);
+    pack_all<T>(packed, own);
+#pragma unroll
+    for (int step = 0; step < kSteps / 2; ++step) drop(packed[step], of_half, 0, step);
+    pack_all<T>(reinterpret_cast<HalfPacked&>(grad_s[kHalf * kSteps / 2]), grad);
+  }
+
   __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step, int stage) {
     const int first_key = shared_.work[work_.slot].column_tile * Shape::kColumns;
     words_.load(masked, {step.list, step.row_tile * Shape::kRows, first_key, stage});
+  }
+
+  /// Which of the thread's scores dropout takes away, of the rows in a stage. To be called while products run. The
+  /// barrier is long passed: its branches keep the compiler from moving draws in between the products' instructions and
+  /// behind their wait.
+  __device__ __forceinline__ void find_dropped(Dropped& dropped, const RowStep& step, int stage, std::uint32_t phase) {
+    if constexpr (!Shape::kDropout) return;
+    barrier_wait(&shared_.q_full[stage], phase);
+    const ColumnWork& work = shared_.work[work_.slot];
+    find_dropped_transposed(dropped, arguments_.dropout, work.batch, shared_.heads[stage],
+                            work.column_tile * Shape::kColumns + first_key(), step.row_tile * Shape::kRows);
+    barrier_wait(&shared_.q_full[stage], phase);
+  }
+
+  /// Gradients of probabilities become those of scores.
+  __device__ __forceinline__ void differentiate(float (&grad_p)[kScores], const float (&p)[kScores],
+                                                const RowPairs& dots, const Dropped& dropped) const {
+    if constexpr (Shape::kDropout) {
+      drop(grad_p, dropped);
+      differentiate_transposed(grad_p, p, dots, arguments_.dropout.scale);
+    } else {
+      differentiate_transposed(grad_p, p, dots);
+    }
   }
 
   /// s = columns rowsᵀ, for the group's keys: transposed scores, from K and Q, or their gradients, from V and that of
@@ -336,7 +414,10 @@ class ColumnConsumer {
     Out* v = static_cast<Out*>(to.grad_v) + tile.batch * to.grad_v_batch + tile.kv_head * to.grad_v_head;
     if constexpr (Shape::kOfKeys)
       store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, to.key_length, to.head_dim);
-    if constexpr (Shape::kOfValues) store_rows(grad_v, {1, 1}, v, to.grad_v_row, first, to.key_length, to.value_dim);
+    if constexpr (Shape::kOfValues) {
+      const float factor = Shape::kDropout ? to.dropout.scale : 1;
+      store_rows(grad_v, {factor, factor}, v, to.grad_v_row, first, to.key_length, to.value_dim);
+    }
   }
 
   ColumnMemory<Shape>& shared_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "cuda/common/backward_workspace.h"
+#include "cuda/common/dropout.h"
 #include "cuda/common/row_statistics.cuh"
 #include "cuda/common/sections.h"
 #include "cuda/common/tile_walk.cuh"
@@ -59,6 +60,7 @@ struct ColumnArguments {
   MaskView mask;
   Progress progress;
   TileChoice choice;
+  DropoutArguments dropout;
 };
 
 /// kSums: the gradient of q is computed; kDelayed: that of a tile during the next tile (column_consumer.cuh). kOfKeys,
@@ -71,7 +73,7 @@ struct ColumnShape {
   static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2,
                        kGradientStages = 2;
   using Mask = ColumnMask<kForm, kRows, kColumns, kStages>;
-  static constexpr bool kDelayed = kDelayed_, kSums = kSums_, kOfKeys = true, kOfValues = true;
+  static constexpr bool kDelayed = kDelayed_, kSums = kSums_, kOfKeys = true, kOfValues = true, kDropout = false;
   static constexpr bool kLeavesOut = kDelayed && kForm == MaskForm::intervals;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
@@ -124,6 +126,7 @@ struct ColumnMemory {
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
+  int heads[Shape::kDropout ? Shape::kStages : 0];  // of the query, of the rows in a stage
 };
 
 /// Whether a counter of Progress has reached `count`. All lanes get the same answer, even if it changes meanwhile.

@@ -1,20 +1,19 @@
-#include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "cuda/common/kernel_row.h"
-#include "cuda/common/launch.cuh"
 #include "cuda/common/row_checks.h"
-#include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/forward/forward.h"
-#include "cuda/sm90/forward/forward_kernel.cuh"
-#include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/forward/forward_launch.cuh"
+#include "cuda/sm90/forward/forward_shapes.cuh"
 #include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {
 
-ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const ForwardTensors& tensors, int* next_item) {
+ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const ForwardTensors& tensors,
+                              const KernelExecution& execution, int* next_item) {
   ForwardArguments arguments{row_arguments(plan, map, next_item)};
   arguments.o = tensors.o.data;
   arguments.o_batch = tensors.o.strides[0];
@@ -25,26 +24,25 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   arguments.lse_head = tensors.lse.strides[1];
   arguments.value_dim = static_cast<int>(plan.problem().value_dim);
   arguments.sinks = sink_view(tensors.sinks);
+  arguments.dropout = dropout_arguments(plan.problem(), execution);
   return arguments;
 }
 
-template <class Shape>
-void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
-  const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
-  const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
-  const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
-  const CUtensorMap o = make_tensor_map("forward: o", tensors.o, kWarpRows);
-  const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
-  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, o, arguments);
+/// By the kernel for problems with dropout where this one has some.
+template <class Shape, class Dropping>
+void attend_either(const Plan& plan, const ForwardArguments& arguments, const ForwardTensors& tensors,
+                   cudaStream_t stream) {
+  if constexpr (!std::is_void_v<Dropping>) {
+    if (has_dropout(plan.problem())) return attend<Dropping>(arguments, tensors, stream);
+  }
+  attend<Shape>(arguments, tensors, stream);
 }
 
 /// What a row with one kernel and a row that chooses between two have in common.
-template <class Shape>
+template <class Shape, bool kDropout>
 class Row : public KernelRow<ForwardKernel> {
  public:
-  explicit Row(const std::string& tiles)
-      : KernelRow(info_of<Shape>(kArchitecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim}, tiles,
-                                 {Feature::deterministic, Feature::sinks})) {}
+  explicit Row(const std::string& tiles) : KernelRow(info(tiles)) {}
 
   /// A counter of row tiles for each of two launches.
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
@@ -55,26 +53,35 @@ class Row : public KernelRow<ForwardKernel> {
     auto* const next_items = reinterpret_cast<int*>(execution.workspace);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     check(cudaMemsetAsync(next_items, 0, 2 * sizeof(int), stream), "forward: clearing the workspace");
-    launch_all(plan, tensors, next_items, stream);
+    launch_all(plan, tensors, execution, next_items);
   }
 
  private:
-  virtual void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
-                          cudaStream_t stream) const = 0;
+  virtual void launch_all(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
+                          int* next_items) const = 0;
+
+  static KernelInfo info(const std::string& tiles) {
+    KernelInfo info = info_of<Shape>(kArchitecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim}, tiles,
+                                     {Feature::deterministic, Feature::sinks});
+    if (kDropout) info.features.add(Feature::dropout);
+    return info;
+  }
 };
 
-template <class Shape>
-class FixedRow final : public Row<Shape> {
+/// `Dropping`: the shape of the kernel for problems with dropout; void: there is none.
+template <class Shape, class Dropping>
+class FixedRow final : public Row<Shape, !std::is_void_v<Dropping>> {
  public:
-  FixedRow() : Row<Shape>(tile_name<Shape>()) {}
+  FixedRow() : Row<Shape, !std::is_void_v<Dropping>>(tile_name<Shape>()) {}
 
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
 
  private:
-  void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
-                  cudaStream_t stream) const override {
+  void launch_all(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
+                  int* next_items) const override {
     const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
-    attend<Shape>(arguments_of(plan, map, tensors, next_items), tensors, stream);
+    attend_either<Shape, Dropping>(plan, arguments_of(plan, map, tensors, execution, next_items), tensors,
+                                   static_cast<cudaStream_t>(execution.stream));
   }
 };
 
@@ -84,11 +91,12 @@ struct WhenSmall {
   float per_row;  // and be this many more for each row tile of the larger ones
 };
 
-template <class Shape, class Small>
-class ChoosingRow final : public Row<Shape> {
+/// Problems with dropout take the larger tiles.
+template <class Shape, class Dropping, class Small>
+class ChoosingRow final : public Row<Shape, true> {
  public:
   explicit ChoosingRow(const WhenSmall& when)
-      : Row<Shape>(tile_name<Shape>() + "+" + tile_name<Small>()),
+      : Row<Shape, true>(tile_name<Shape>() + "+" + tile_name<Small>()),
         limit_(when.area * Shape::kRows * Shape::kColumns / (Small::kRows * Small::kColumns)),
         per_row_(when.per_row) {}
 
@@ -102,20 +110,25 @@ class ChoosingRow final : public Row<Shape> {
   }
 
  private:
-  void launch_all(const Plan& plan, const ForwardTensors& tensors, int* next_items,
-                  cudaStream_t stream) const override {
+  void launch_all(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
+                  int* next_items) const override {
+    const auto stream = static_cast<cudaStream_t>(execution.stream);
     const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
     const DeviceMap& small = PlanAccess::device(plan).map(kTile<Small>, MapSide::rows);
+    if (has_dropout(plan.problem()))
+      return attend<Dropping>(arguments_of(plan, map, tensors, execution, next_items), tensors, stream);
     const TileSize size = small.visited == nullptr ? TileSize::large : PlanAccess::tiles(plan, Direction::forward);
-    if (size == TileSize::large) return attend<Shape>(arguments_of(plan, map, tensors, next_items), tensors, stream);
-    if (size == TileSize::small) return attend<Small>(arguments_of(plan, small, tensors, next_items), tensors, stream);
-    ForwardArguments arguments = arguments_of(plan, map, tensors, next_items);
+    if (size == TileSize::large)
+      return attend<Shape>(arguments_of(plan, map, tensors, execution, next_items), tensors, stream);
+    if (size == TileSize::small)
+      return attend<Small>(arguments_of(plan, small, tensors, execution, next_items), tensors, stream);
+    ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_items);
     TileChoice choice{map.visited, small.visited, limit_,
                       per_row_ * static_cast<float>(arguments.map.all_outer_tiles()), false};
     arguments.choice = choice;
     attend<Shape>(arguments, tensors, stream);
     choice.small = true;
-    arguments = arguments_of(plan, small, tensors, next_items + 1);
+    arguments = arguments_of(plan, small, tensors, execution, next_items + 1);
     arguments.choice = choice;
     attend<Small>(arguments, tensors, stream);
   }
@@ -124,24 +137,23 @@ class ChoosingRow final : public Row<Shape> {
 };
 
 /// A head dim's kernels: the row that chooses, then each kernel alone, to be asked for by name.
-template <class Shape, class Small>
+template <class Shape, class Dropping, class Small>
 void add_choosing_rows(KernelRows& rows, const WhenSmall& when) {
-  rows.push_back(std::make_unique<ChoosingRow<Shape, Small>>(when));
-  rows.push_back(std::make_unique<FixedRow<Shape>>());
-  rows.push_back(std::make_unique<FixedRow<Small>>());
+  rows.push_back(std::make_unique<ChoosingRow<Shape, Dropping, Small>>(when));
+  rows.push_back(std::make_unique<FixedRow<Shape, Dropping>>());
+  rows.push_back(std::make_unique<FixedRow<Small, void>>());
 }
 
-/// Ping-pong pays where exponentials take as long as products. Registers: what ptxas needs for no spills, builders
-/// included. WhenSmall: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
+/// WhenSmall: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
 template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
-  add_choosing_rows<ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::ping_pong>,
+  add_choosing_rows<Forward64<T, kForm>, DroppingForward64<T, kForm>,
                     ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184, TileOrder::one_by_one>>(rows, {0.656F, 0.8F});
-  add_choosing_rows<ForwardShape<T, kForm, 128, 128, 2, 128, 72, 216>,
+  add_choosing_rows<Forward128<T, kForm>, DroppingForward128<T, kForm>,
                     ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrder::one_by_one, 4>>(rows, {0.815F, 0.9F});
-  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 192, 128, 2, 128, 72, 216>>>());
-  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 192, 192, 2, 96, 72, 216>>>());
-  rows.push_back(std::make_unique<FixedRow<ForwardShape<T, kForm, 256, 256, 2, 64, 72, 216>>>());
+  rows.push_back(std::make_unique<FixedRow<Forward192v128<T, kForm>, DroppingForward192v128<T, kForm>>>());
+  rows.push_back(std::make_unique<FixedRow<Forward192<T, kForm>, DroppingForward192<T, kForm>>>());
+  rows.push_back(std::make_unique<FixedRow<Forward256<T, kForm>, DroppingForward256<T, kForm>>>());
 }
 
 }  // namespace

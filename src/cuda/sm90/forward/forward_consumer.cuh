@@ -17,7 +17,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   using Base = RowConsumer<Shape>;
   using Base::kScores, Base::kSteps, Base::shared_, Base::group_, Base::row_, Base::work_, Base::queries_, Base::keys_,
       Base::values_, Base::lane, Base::release;
-  using typename Base::T;
+  using typename Base::T, typename Base::Dropped;
   static constexpr int kOutputs = Shape::kValueDim / 2;
   enum class Maxima { rising, in_doubt, settled };
 
@@ -31,6 +31,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (group_ + 1 == Shape::kGroups) pass_turn();
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o);
+      Base::begin_tile(work.tile);
       if (work.tiles() > 0) attend(o, work);
       finish_rows(o, work);
     }
@@ -74,18 +75,20 @@ class ForwardConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ void whole_tile(float (&o)[kOutputs]) {
     float s[kScores];
     std::uint32_t p[kSteps][4], bits[2];
+    Dropped dropped;
     if constexpr (kMasked && Shape::kSkipsHidden) {
       if (Base::take_bits(bits)) return pass_tile();
     }
     find_scores(s, [&] {
       if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
+      Base::find_dropped(dropped, arguments_.dropout);
     });
     if constexpr (kMasked) hide_in_rows(s, bits);
     float factor[2], sum[2];
     if (raise_maximum(s, factor)) rescale(o, factor);
     exponentiate(s, sum);
     add_sums(sum);
-    pack_all<T>(p, s);
+    pack_kept(p, s, dropped);
     multiply_last_values(o, p);
   }
 
@@ -145,11 +148,21 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_last_values(o, p);
   }
 
+  template <bool kMasked>
+  __device__ __forceinline__ void next_tiles(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4], int tiles) {
+    if constexpr (Shape::kSettles) {
+      settling_tiles<kMasked>(o, p, tiles);
+    } else {
+#pragma unroll 1
+      for (; tiles > 0; --tiles) next_tile<kMasked, true>(o, p);
+    }
+  }
+
   /// Maxima are looked for until a tile raises none of the group's and every row has one. From then on they count as
   /// settled until the sum of a tile's probabilities shows that one was too small. That is a quarter less work for each
   /// score, but K is held longer, which costs more than it saves in short rows.
   template <bool kMasked>
-  __device__ __forceinline__ void next_tiles(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4], int tiles) {
+  __device__ __forceinline__ void settling_tiles(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4], int tiles) {
 #pragma unroll 1
     while (tiles > 0) {
       if (maxima_ == Maxima::in_doubt) maxima_ = any_in_group(unsettled_) ? Maxima::rising : Maxima::settled;
@@ -165,7 +178,8 @@ class ForwardConsumer : RowConsumer<Shape> {
 
   __device__ __forceinline__ void first_tile(std::uint32_t (&p)[kSteps][4], bool masked) {
     float s[kScores];
-    find_scores(s, [] {});
+    Dropped dropped;
+    find_scores(s, [&] { Base::find_dropped(dropped, arguments_.dropout); });
     if (masked) {
       std::uint32_t bits[2];
       Base::take_bits(bits);
@@ -174,7 +188,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     float factor[2], sum[2];
     raise_maximum(s, factor);
     exponentiate(s, sum);
-    pack_all<T>(p, s);
+    pack_kept(p, s, dropped);
     add_sums(sum);
   }
 
@@ -193,6 +207,8 @@ class ForwardConsumer : RowConsumer<Shape> {
     pass_turn();
     std::uint32_t bits[2];
     if constexpr (kMasked) Base::take_bits(bits);
+    Dropped dropped;
+    Base::find_dropped(dropped, arguments_.dropout);
     wgmma_wait<1>();
     pin(s);
     if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
@@ -208,9 +224,9 @@ class ForwardConsumer : RowConsumer<Shape> {
     pin(o);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
-    pack_all<T>(p, s);
+    pack_kept(p, s, dropped);
     if (raised) rescale(o, factor);
-    if (repeats) repeat_tile<kMasked>(o, p, bits, sum);
+    if (repeats) repeat_tile<kMasked>(o, p, bits, dropped, sum);
     if constexpr (!kLooks) release(&shared_.k_empty[keys_.slot]);
     keys_.advance();
     add_sums(sum);
@@ -219,7 +235,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   /// Computes the tile again from its scores on: its probabilities were too large under the settled maxima.
   template <bool kMasked>
   __device__ __forceinline__ void repeat_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4],
-                                              std::uint32_t (&bits)[2], float (&sum)[2]) {
+                                              std::uint32_t (&bits)[2], const Dropped& dropped, float (&sum)[2]) {
     float s[kScores];
     // A shuffle from each lane to itself, so that the assembler does not keep predicates of all bits from the first
     // time.
@@ -233,9 +249,16 @@ class ForwardConsumer : RowConsumer<Shape> {
     float factor[2];
     const bool raised = raise_maximum(s, factor);
     exponentiate(s, sum);
-    pack_all<T>(p, s);
+    pack_kept(p, s, dropped);
     if (raised) rescale(o, factor);
     maxima_ = Maxima::rising;
+  }
+
+  /// Dropped probabilities take part in the sums of their rows, and in no output.
+  __device__ __forceinline__ void pack_kept(std::uint32_t (&p)[kSteps][4], float (&s)[kScores],
+                                            const Dropped& dropped) {
+    if constexpr (Shape::kDropout) drop(s, dropped);
+    pack_all<T>(p, s);
   }
 
   /// Over the warpgroup, whose warps must issue the same products.
@@ -312,10 +335,11 @@ class ForwardConsumer : RowConsumer<Shape> {
     for (int row = 0; row < 2; ++row) {
       sum_[row] += __shfl_xor_sync(~0U, sum_[row], 1);
       sum_[row] += __shfl_xor_sync(~0U, sum_[row], 2);
-      factor[row] = sum_[row] > 0 ? 1 / sum_[row] : 0;
-      lse_log2[row] = sum_[row] > 0 ? maximum_[row] * arguments_.scale_log2 + log2f(sum_[row]) : -INFINITY;
+      factor[row] = factor_of(sum_[row]);
+      lse_log2[row] =
+          Shape::kDropout || sum_[row] > 0 ? maximum_[row] * arguments_.scale_log2 + log2f(sum_[row]) : -INFINITY;
     }
-    const RowTile& tile = work.tile;
+    const RowTile& tile = Base::tile_of(work);
     const int first = tile.row_tile * Shape::kRows;
     if (arguments_.sinks.data != nullptr) add_sinks(tile, first + row_, factor, lse_log2);
     if (lane() % 4 == 0) store_lse(tile, first + row_, lse_log2);
@@ -327,6 +351,13 @@ class ForwardConsumer : RowConsumer<Shape> {
       T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
       cuda::store_rows(o, factor, out, arguments_.o_row, first + row_, arguments_.query_length, arguments_.value_dim);
     }
+  }
+
+  /// With dropout by the short division, right to 2^−22. Rows that see nothing are no case of their own then, since
+  /// their output is 0 and their lse −∞ + −∞: a constant for them would take a register through all loops.
+  __device__ __forceinline__ float factor_of(float sum) const {
+    if constexpr (Shape::kDropout) return __fdividef(arguments_.dropout.scale, fmaxf(sum, 1e-30F));
+    return sum > 0 ? 1 / sum : 0;
   }
 
   /// Releases the buffer of Q that results lie in, once the copy engine has read them.

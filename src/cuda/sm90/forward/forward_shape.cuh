@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/common/dropout.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sinks.cuh"
 
@@ -11,6 +12,7 @@ struct ForwardArguments : RowArguments {
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
   SinkView sinks;
+  DropoutArguments dropout;
 };
 
 /// How the tiles of a row tile follow each other. overlapping: the products of one run during the softmax of the next.
@@ -29,7 +31,8 @@ struct ForwardShape {
   static constexpr int kQueryStages = kHeadDim > 128 ? 1 : 2, kKeyStages = kTileStages_, kValueStages = kTileStages_,
                        kBuilderWarps = 2, kBitSlots = 4, kMaskAtOnce = kColumns;
   static constexpr TileOrder kOrder = kOrder_;
-  static constexpr bool kPingPongs = kOrder == TileOrder::ping_pong, kReadsOutputGradient = false;
+  static constexpr bool kPingPongs = kOrder == TileOrder::ping_pong, kReadsOutputGradient = false, kDropout = false;
+  static constexpr bool kSettles = true;  // maxima are not looked for in every tile
   /// A warpgroup skips a tile of which its own rows see nothing.
   static constexpr bool kSkipsHidden = kOrder == TileOrder::one_by_one && kGroups > 1;
   /// Rows of the result leave through the buffer of Q. It cannot be filled again until they have left, so only with
@@ -40,6 +43,17 @@ struct ForwardShape {
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kQueryBytes = kRows * kHeadDim * 2, kKeyBytes = kColumns * kHeadDim * 2,
                        kValueBytes = kColumns * kValueDim * 2;
+};
+
+/// The same kernel for problems with dropout, which takes registers: results are stored straight from them, and only at
+/// 128 dims enough are left to settle maxima.
+template <class Shape, int kProducerRegisters_, int kConsumerRegisters_>
+struct DroppingForwardShape : Dropping<Shape> {
+  static constexpr bool kStagesResult = false, kSettles = Shape::kHeadDim == 128;
+  static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce
+                                     : Shape::kForm == MaskForm::bits ? 32
+                                                                      : 64;
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -33,10 +33,19 @@ auto with_shape(int head_dim, const Body& body) {
 struct WithShape {
   const BackwardTensors& tensors;
   QueryGradientArguments arguments;
+  bool drops;
   cudaStream_t stream;
 
   template <class Shape>
   void operator()(Shape) const {
+    if (drops)
+      launch_shape<Dropping<Shape>>();
+    else
+      launch_shape<Shape>();
+  }
+
+  template <class Shape>
+  void launch_shape() const {
     const CUtensorMap q = make_tensor_map("backward: q", tensors.q, Shape::kRows);
     const CUtensorMap k = make_tensor_map("backward: k", tensors.k, Shape::kColumns);
     const CUtensorMap v = make_tensor_map("backward: v", tensors.v, Shape::kColumns);
@@ -58,8 +67,8 @@ TileShape query_gradient_tile(int head_dim) {
 
 template <MaskForm kForm>
 void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceMap& map,
-                           const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim, int* next_item,
-                           cudaStream_t stream) {
+                           const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim,
+                           const KernelExecution& execution, int* next_item) {
   const Problem& problem = plan.problem();
   const TensorView& grad_q = tensors.grad_q;
   QueryGradientArguments arguments{row_arguments(plan, map, next_item)};
@@ -72,7 +81,8 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
   arguments.grad_q_head = grad_q.strides[2];
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.scale = problem.softmax_scale();
-  const WithShape run{tensors, arguments, stream};
+  arguments.dropout = dropout_arguments(problem, execution);
+  const WithShape run{tensors, arguments, has_dropout(problem), static_cast<cudaStream_t>(execution.stream)};
   if (problem.dtype == DType::bf16)
     with_shape<__nv_bfloat16, kForm>(head_dim, run);
   else
@@ -80,10 +90,10 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
 }
 
 template void launch_query_gradient<MaskForm::intervals>(const Plan&, const BackwardTensors&, const DeviceMap&,
-                                                         const TileChoice&, const BackwardWorkspace&, int, int*,
-                                                         cudaStream_t);
+                                                         const TileChoice&, const BackwardWorkspace&, int,
+                                                         const KernelExecution&, int*);
 template void launch_query_gradient<MaskForm::bits>(const Plan&, const BackwardTensors&, const DeviceMap&,
-                                                    const TileChoice&, const BackwardWorkspace&, int, int*,
-                                                    cudaStream_t);
+                                                    const TileChoice&, const BackwardWorkspace&, int,
+                                                    const KernelExecution&, int*);
 
 }  // namespace flashmask::cuda::sm90

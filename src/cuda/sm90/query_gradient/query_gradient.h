@@ -6,6 +6,7 @@
 #include "cuda/common/row_arguments.h"
 #include "flashmask/attention.h"
 #include "plan/device_plan.h"
+#include "plan/kernel.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -17,7 +18,7 @@ TileShape query_gradient_tile(int head_dim);
 /// workspace; `next_item` is 0.
 template <MaskForm kForm>
 void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceMap& map,
-                           const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim, int* next_item,
-                           cudaStream_t stream);
+                           const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim,
+                           const KernelExecution& execution, int* next_item);
 
 }  // namespace flashmask::cuda::sm90

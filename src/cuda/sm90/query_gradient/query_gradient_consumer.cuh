@@ -13,7 +13,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
   using Base = RowConsumer<Shape>;
   using Base::kScores, Base::kSteps, Base::shared_, Base::row_, Base::work_, Base::queries_, Base::keys_, Base::values_,
       Base::release;
-  using typename Base::T;
+  using typename Base::T, typename Base::Dropped;
   static constexpr int kGradients = Shape::kHeadDim / 2;
 
  public:
@@ -26,11 +26,12 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
 #pragma unroll
       for (int i = 0; i < kGradients; ++i) grad_q[i] = 0;
+      Base::begin_tile(work.tile);
       if (work.tiles() > 0) {
         load_statistics(work.tile);
         sum_tiles(grad_q, work);
       }
-      store(grad_q, work.tile);
+      store(grad_q, Base::tile_of(work));
     }
   }
 
@@ -76,6 +77,8 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     wgmma_fence();
     multiply_values(grad_p);
+    Dropped dropped;
+    Base::find_dropped(dropped, arguments_.dropout);
     wgmma_wait<1>();
     pin(s);
     if (masked) {
@@ -84,7 +87,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
       hide_in_rows(s, bits);
     }
     exponentiate_rows(s, arguments_.scale_log2, lse_log2_);
-    finish_tile(grad_s, s, grad_p);
+    finish_tile(grad_s, s, grad_p, dropped);
   }
 
   /// The products of a tile are issued behind grad_s k of the last tile.
@@ -101,6 +104,8 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     std::uint32_t bits[2];
     if constexpr (kMasked) Base::take_bits(bits);
+    Dropped dropped;
+    Base::find_dropped(dropped, arguments_.dropout);
     if constexpr (Shape::kSharesRegisters) finish_sum<1>(grad_q, before);
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     wgmma_fence();
@@ -110,7 +115,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     pin(s);
     if constexpr (kMasked) hide_in_rows(s, bits);
     exponentiate_rows(s, arguments_.scale_log2, lse_log2_);
-    finish_tile(grad_s, s, grad_p);
+    finish_tile(grad_s, s, grad_p, dropped);
   }
 
   /// Waits for grad_s k of the last tile, since which kPending products were issued.
@@ -123,7 +128,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
 
   /// grad_s = p ∘ (grad_p − dot), packed, once grad_p is there.
   __device__ __forceinline__ void finish_tile(std::uint32_t (&grad_s)[kSteps][4], float (&p)[kScores],
-                                              float (&grad_p)[kScores]) {
+                                              float (&grad_p)[kScores], const Dropped& dropped) {
     pin(p);
     // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
@@ -131,7 +136,12 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     pin(grad_p);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
-    differentiate_rows(p, grad_p, dot_);
+    if constexpr (Shape::kDropout) {
+      drop(grad_p, dropped);
+      differentiate_rows(p, grad_p, dot_, arguments_.dropout.scale);
+    } else {
+      differentiate_rows(p, grad_p, dot_);
+    }
     pack_all<T>(grad_s, p);
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
+#include "cuda/common/dropout.h"
 #include "cuda/common/row_arguments.h"
 
 namespace flashmask::cuda::sm90 {
@@ -11,6 +12,7 @@ struct QueryGradientArguments : RowArguments {
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;  // strides in elements
   int head_dim;
   float scale;
+  DropoutArguments dropout;
 };
 
 /// Stages: buffers of Q with the output's gradient, of K and of V. kSharesRegisters: grad_p reuses the registers of the
@@ -25,7 +27,8 @@ struct QueryGradientShape {
   static constexpr int kQueryStages = kQueryStages_, kKeyStages = kKeyStages_, kValueStages = kValueStages_,
                        kBitSlots = kHeadDim > 192 ? 1 : 4, kBuilderWarps = kBitSlots == 1 ? 1 : 2,
                        kMaskAtOnce = kForm == MaskForm::bits && kProducerRegisters_ < 72 ? 32 : 64;
-  static constexpr bool kReadsOutputGradient = true, kSkipsHidden = false, kSharesRegisters = kSharesRegisters_;
+  static constexpr bool kReadsOutputGradient = true, kSkipsHidden = false, kSharesRegisters = kSharesRegisters_,
+                        kDropout = false;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kQueryBytes = kRows * (kHeadDim + kValueDim) * 2, kKeyBytes = kColumns * kHeadDim * 2,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/common/dropout.cuh"
 #include "cuda/common/scores.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
 #include "cuda/sm90/rows/row_memory.cuh"
@@ -14,6 +15,7 @@ class RowConsumer {
   using T = typename Shape::Element;
   static constexpr int kScores = Shape::kColumns / 2;
   static constexpr int kSteps = Shape::kColumns / 16;
+  using Dropped = DroppedWords<1, Shape::kColumns>;
 
   __device__ __forceinline__ explicit RowConsumer(RowMemory<Shape>& shared)
       : shared_(shared),
@@ -21,6 +23,8 @@ class RowConsumer {
         row_(group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) {}
 
   static __device__ __forceinline__ int lane() { return lane_index(); }
+  /// Of those that compute.
+  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x / 32) - 4; }
 
   __device__ __forceinline__ void release(std::uint64_t* barrier) {
     __syncwarp();
@@ -55,6 +59,29 @@ class RowConsumer {
     release(&shared_.bits_empty[bits_.slot]);
     bits_.advance();
     return hidden;
+  }
+
+  /// With dropout registers are short, and the row tile that the warp is at waits in shared memory.
+  __device__ __forceinline__ void begin_tile(const RowTile& tile) {
+    if constexpr (!Shape::kDropout) return;
+    if (lane() == 0) shared_.row_tiles[warp()] = tile;
+    __syncwarp();
+  }
+  __device__ __forceinline__ RowTile tile_of(const Work& work) const {
+    if constexpr (!Shape::kDropout) return work.tile;
+    return shared_.row_tiles[warp()];
+  }
+
+  /// Which of the thread's scores dropout takes away, of the tile in the current buffer of K. To be called while
+  /// products run. The barrier is long passed: its branches keep the compiler from moving draws in between the
+  /// products' instructions, where they would hold up the other groups' products, and behind the products' wait.
+  __device__ __forceinline__ void find_dropped(Dropped& dropped, const DropoutArguments& dropout) const {
+    if constexpr (!Shape::kDropout) return;
+    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
+    const RowTile& tile = shared_.row_tiles[warp()];
+    cuda::find_dropped(dropped, dropout, tile.batch, tile.head, tile.row_tile * Shape::kRows + warp() * 16,
+                       shared_.column_tiles[keys_.slot] * Shape::kColumns);
+    barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
   }
 
   RowMemory<Shape>& shared_;

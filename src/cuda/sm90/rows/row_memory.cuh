@@ -47,6 +47,8 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
+  int column_tiles[Shape::kDropout ? Shape::kKeyStages : 0];       // which tile lies in a buffer of K
+  RowTile row_tiles[Shape::kDropout ? Shape::kConsumerWarps : 0];  // of each warp: where it is
 };
 
 /// A ring whose slots one thread fills and `readers` warps empty.
