@@ -207,6 +207,7 @@ TEST(EmulatedForward, DropsWhatTheReferenceDrops) {
   expect_right_with_dropout<Large128>();
   expect_right_with_dropout<Small128>();
   expect_right_with_dropout<ForwardShape<__half, 192, 192, 1, Queries::staged, 3>>();
+  expect_right_with_dropout<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 2>>();
 }
 
 }  // namespace

@@ -86,9 +86,32 @@ struct DropoutSeed {
     offset = uniform(static_cast<std::uint32_t>(given ? dropout.state.offset : dropout.on_device[1]));
   }
 
+  __device__ __forceinline__ std::uint32_t first_key(std::uint32_t round) const { return keys[0] + round * 0x9E3779B9; }
+  __device__ __forceinline__ std::uint32_t second_key(std::uint32_t round) const {
+    return keys[1] + round * 0xBB67AE85;
+  }
+
  private:
   /// The same for all lanes, as the compiler sees it: keys of the rounds then take no lane's registers.
   static __device__ __forceinline__ std::uint32_t uniform(std::uint32_t word) { return __shfl_sync(~0U, word, 0); }
+};
+
+/// The same in shared memory, for kernels that have no registers left: read anew at each use.
+struct StoredDropoutSeed {
+  volatile std::uint32_t keys[10][2], head, offset;
+
+  /// By one thread.
+  __device__ __forceinline__ void store(const DropoutSeed& seed) {
+#pragma unroll
+    for (std::uint32_t round = 0; round < 10; ++round) {
+      keys[round][0] = seed.first_key(round);
+      keys[round][1] = seed.second_key(round);
+    }
+    head = seed.head;
+    offset = seed.offset;
+  }
+  __device__ __forceinline__ std::uint32_t first_key(std::uint32_t round) const { return keys[round][0]; }
+  __device__ __forceinline__ std::uint32_t second_key(std::uint32_t round) const { return keys[round][1]; }
 };
 
 /// The numbers of eight columns, two a word.
@@ -96,13 +119,14 @@ struct DropoutNumbers {
   std::uint32_t x[4];
 
   /// `eight`: of columns of the sequence.
-  __device__ __forceinline__ DropoutNumbers(const DropoutSeed& seed, std::uint32_t row, std::uint32_t eight)
+  template <class Seed>
+  __device__ __forceinline__ DropoutNumbers(const Seed& seed, std::uint32_t row, std::uint32_t eight)
       : x{eight, row, seed.head, seed.offset} {
 #pragma unroll
     for (std::uint32_t round = 0; round < 10; ++round) {
       const std::uint64_t a = std::uint64_t{0xD2511F53} * x[0], b = std::uint64_t{0xCD9E8D57} * x[2];
-      x[0] = static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ (seed.keys[0] + round * 0x9E3779B9);
-      x[2] = static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ (seed.keys[1] + round * 0xBB67AE85);
+      x[0] = static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ seed.first_key(round);
+      x[2] = static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ seed.second_key(round);
       x[1] = static_cast<std::uint32_t>(b);
       x[3] = static_cast<std::uint32_t>(a);
     }
@@ -138,12 +162,11 @@ __device__ __forceinline__ std::uint32_t exchange_bits(std::uint32_t word) {
   return (word & own) | (received & ~own);
 }
 
-/// For scores by rows. `batch`, `head`: of the query; `first_row`, `first_column`: the warp's, of the sequence.
-template <int kUnits, int kColumns>
+/// For scores by rows. `first_row`, `first_column`: the warp's, of the sequence.
+template <int kUnits, int kColumns, class Seed>
 __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
-                                             int batch, int head, int first_row, int first_column) {
+                                             const Seed& seed, int first_row, int first_column) {
   using Words = DroppedWords<kUnits, kColumns>;
-  const DropoutSeed seed(dropout, batch, head);
   const unsigned lane = lane_index(), row = first_row + lane / 4, eight = first_column / 8 + lane % 4;
 #pragma unroll
   for (int i = 0; i < Words::kWords; ++i) {
@@ -155,6 +178,13 @@ __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out
     }
     out.words[i] = exchange_bits<2>(exchange_halves<1>(word));
   }
+}
+
+/// `batch`, `head`: of the query.
+template <int kUnits, int kColumns>
+__device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
+                                             int batch, int head, int first_row, int first_column) {
+  find_dropped(out, dropout, DropoutSeed(dropout, batch, head), first_row, first_column);
 }
 
 /// For transposed scores; `first_key`, `first_row`: likewise.

@@ -24,6 +24,7 @@ class ForwardWarp {
   static constexpr int kUnits = Shape::kUnits, kEights = Shape::kColumns / 8, kSteps = Shape::kColumns / 16,
                        kPanels = Shape::kHeadDim / 16, kOutputs = Shape::kValueDim / 8;
   static constexpr bool kHoldsQueries = Shape::kQueries != Queries::shared;
+  static constexpr bool kStoresSeed = Shape::kDropout && Shape::kHeadDim == 256;  // registers do not hold it
   static constexpr std::uint32_t kRingBytes = Shape::kSlots * Shape::kSlotBytes;
 
   using Scores = float[kUnits][kEights][4];
@@ -55,6 +56,10 @@ class ForwardWarp {
       shared_.full_tiles = count.full;
       shared_.keys = arguments_.k.of(tile.batch, kv_head);
       shared_.values = arguments_.v.of(tile.batch, kv_head);
+    }
+    if constexpr (kStoresSeed) {
+      const DropoutSeed seed(arguments_.dropout, tile.batch, tile.head);
+      if (thread_index() == 0) shared_.seed.store(seed);
     }
     cursor_.begin(shared_.places[warp()]);
     __syncthreads();
@@ -385,8 +390,11 @@ class ForwardWarp {
   /// They keep their share of the sums.
   __device__ __forceinline__ void drop_scores(Packed& p, int tile) const {
     DroppedWords<kUnits, Shape::kColumns> dropped;
-    find_dropped(dropped, arguments_.dropout, shared_.tile.batch, shared_.tile.head, first_row_of_tile() + warp_row(),
-                 tile * Shape::kColumns);
+    const int first_row = first_row_of_tile() + warp_row(), first_column = tile * Shape::kColumns;
+    if constexpr (kStoresSeed)
+      find_dropped(dropped, arguments_.dropout, shared_.seed, first_row, first_column);
+    else
+      find_dropped(dropped, arguments_.dropout, shared_.tile.batch, shared_.tile.head, first_row, first_column);
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll

@@ -19,10 +19,6 @@ struct OfForm : Shape {
   static constexpr MaskForm kForm = kForm_;
 };
 
-/// Whether registers suffice for dropout's random numbers.
-template <class Shape>
-constexpr bool kDrops = Shape::kHeadDim <= 192;
-
 template <class Shape>
 class ForwardRow final : public KernelRow<ForwardKernel> {
   using Memory = ForwardMemory<Shape>;
@@ -46,10 +42,7 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
     rows.section_heads =
         heads_in_section(plan.problem(), static_cast<std::int64_t>(device_facts(device).cache_bytes / 10 * 3));
     if (rows.items == 0) return;
-    auto kernel = forward_kernel<Shape>;
-    if constexpr (kDrops<Shape>) {
-      if (has_dropout(plan.problem())) kernel = forward_kernel<Dropping<Shape>>;
-    }
+    const auto kernel = has_dropout(plan.problem()) ? forward_kernel<Dropping<Shape>> : forward_kernel<Shape>;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
           "forward: shared memory");
     launch<Memory>("forward", kernel, rows.items, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
@@ -59,9 +52,9 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
 
 template <class Shape, MaskForm kForm>
 void add_row(KernelRows& rows, const Architecture& architecture) {
-  KernelInfo info = info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
-                                                  tile_name<Shape>(), {Feature::deterministic, Feature::sinks});
-  if (kDrops<Shape>) info.features.add(Feature::dropout);
+  KernelInfo info =
+      info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
+                                    tile_name<Shape>(), {Feature::deterministic, Feature::dropout, Feature::sinks});
   rows.push_back(std::make_unique<ForwardRow<Shape>>(architecture, std::move(info)));
 }
 

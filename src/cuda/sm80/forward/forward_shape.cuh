@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/common/dropout.cuh"
 #include "cuda/common/fragment_words.cuh"
 #include "cuda/common/row_tile.cuh"
 #include "cuda/common/tile_walk.cuh"
@@ -41,6 +42,7 @@ struct ForwardMemory {
   int list;        // of the mask
   int full_tiles;  // that are visited, behind the masked ones
   Rows keys, values;
+  StoredDropoutSeed seed;  // where kernels with dropout have no registers for it
 };
 
 }  // namespace flashmask::cuda::sm80
