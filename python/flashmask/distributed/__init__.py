@@ -1,0 +1,17 @@
+"""Attention over a sequence that is spread over the ranks of a process group.
+
+    import flashmask.distributed as fmd
+
+    sharding = fmd.shard(mask, mesh["cp"], query_heads=32, kv_heads=8, head_dim=128)  # every rank, once a batch
+    ids, positions, labels = sharding.shard(ids, positions, shifted_labels)  # this rank's tokens
+    o = fmd.attention(q, k, v, sharding)  # in every layer
+    loss = sharding.mean(loss_sum, label_count)
+
+docs/several_gpus.md says what is sent, what is the same to the bit, and when not to use it.
+"""
+
+from flashmask._partition import Partition, partition
+from flashmask.distributed._attention import attention
+from flashmask.distributed._sharding import Sharding, shard
+
+__all__ = ["Partition", "Sharding", "attention", "partition", "shard"]

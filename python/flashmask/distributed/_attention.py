@@ -1,0 +1,90 @@
+"""attention() of a rank's tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import flashmask
+from flashmask._abi.problem import check_scale
+from flashmask._arguments import described, is_autocast
+from flashmask.distributed._make import MAIN
+from flashmask.distributed._operators import forward_operator, to_heads_operator, to_tokens_operator
+from flashmask.distributed._sharding import Sharding, check_plain
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sharding: Sharding,
+    *,
+    mask: str = MAIN,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """flashmask.attention() over a sequence that is spread over the ranks of a group; a collective.
+
+    Differentiable once in q, k and v, through o and lse. Every rank calls it, in the same order as the others.
+
+    Args:
+        q: (batch, tokens that this rank holds, query heads, head dim), as Sharding.shard() gives them; on the CPU for
+            a group with Gloo, on a GPU for one with NCCL.
+        k: (batch, the same tokens, kv heads, head dim).
+        v: (batch, the same tokens, kv heads, value dim).
+        sharding: of shard().
+        mask: name of one of the sharding's masks.
+        scale: factor on the scores; None: 1 / sqrt(head dim).
+        return_lse: return (o, lse) rather than o.
+
+    Returns:
+        o (batch, tokens held, query heads, value dim); with `return_lse` also lse (batch, query heads, tokens held).
+
+    Raises:
+        ValueError, TypeError: an argument is not as said; on this rank alone, unless FLASHMASK_CHECK_RANKS is 1 in the
+            environment, which has all ranks compare their calls first.
+    """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_plain(name, tensor)
+    if not isinstance(sharding, Sharding):
+        raise TypeError(f"sharding is {described(sharding)}; expected what flashmask.distributed.shard() returns")
+    if mask not in sharding.masks:
+        raise ValueError(f"mask is {mask!r}; expected one of the sharding's masks: {', '.join(sharding.masks)}")
+    factor = 0.0 if scale is None else check_scale("scale", scale)
+    device = q.device.type
+    if is_autocast(device) and q.dtype is not torch.float64:
+        q, k, v = (each.to(torch.get_autocast_dtype(device)) for each in (q, k, v))
+    deterministic = sharding.deterministic or torch.are_deterministic_algorithms_enabled()
+    attend = _whole if sharding.ranks == 1 else _by_heads if sharding.scheme == "heads" else _by_rows
+    o, lse = attend(q, k, v, sharding, mask, factor, deterministic, return_lse)
+    return (o, lse) if return_lse else o
+
+
+def _by_rows(
+    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, scale: float, deterministic: bool, with_lse: bool
+) -> tuple[Tensor, Tensor]:
+    tensor, kept = sharding._tensors[mask], sharding._kept[mask]
+    o, lse, *_ = forward_operator(q, k, v, tensor, sharding._name, scale, deterministic, kept)
+    return o, lse
+
+
+def _by_heads(
+    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, scale: float, deterministic: bool, with_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    where = sharding._tensors[mask], sharding._name, sharding.ranks
+    q, k, v = to_heads_operator([q, k, v], *where, sharding.tokens)
+    o, lse = _whole(q, k, v, sharding, mask, scale, deterministic, with_lse)
+    if not with_lse:
+        return to_tokens_operator([o], *where, sharding._held)[0], None
+    o, lse = to_tokens_operator([o, lse.transpose(1, 2)], *where, sharding._held)
+    return o, lse.transpose(1, 2)
+
+
+def _whole(
+    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, scale: float, deterministic: bool, with_lse: bool
+) -> tuple[Tensor, Tensor]:
+    local = sharding._whole_masks[mask]
+    o, lse = flashmask.attention(q, k, v, local, scale=scale or None, deterministic=deterministic, return_lse=True)
+    return o, lse

@@ -1,0 +1,237 @@
+"""Exchange: which tokens a rank sends to whom, which it gets, and in what order they lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from flashmask.distributed._group import Group
+
+Runs: TypeAlias = Sequence[tuple[int, int]]
+"""Tokens as half-open ranges, ascending and disjoint."""
+_ALIGNED = 16
+
+
+class Parcels:
+    """Memory for one all_to_all: the tensors for, or from, each rank in turn, in one tensor of bytes.
+
+    `shapes[rank]` are those of the tensors of a rank. Bytes treat every dtype alike, on every backend.
+    """
+
+    def __init__(self, shapes: Sequence[Sequence[tuple[int, ...]]], like: Sequence[Tensor]) -> None:
+        sizes = [[_bytes(shape, each) for shape, each in zip(of_rank, like, strict=True)] for of_rank in shapes]
+        self.splits = [sum(of_rank) for of_rank in sizes]
+        self.bytes = torch.empty(sum(self.splits), dtype=torch.uint8, device=like[0].device)
+        self.tensors: list[list[Tensor]] = []
+        begin = 0
+        for of_rank, of_sizes in zip(shapes, sizes, strict=True):
+            self.tensors.append([])
+            for shape, size, each in zip(of_rank, of_sizes, like, strict=True):
+                flat = self.bytes[begin : begin + size].view(each.dtype)
+                self.tensors[-1].append(flat[: _count(shape)].view(shape))
+                begin += size
+
+    def sent(self, group: Group, shapes: Sequence[Sequence[tuple[int, ...]]], like: Sequence[Tensor]) -> Parcels:
+        """What all ranks send to this one, of these shapes."""
+        received = Parcels(shapes, like)
+        dist.all_to_all_single(received.bytes, self.bytes, received.splits, self.splits, group=group.handle)
+        return received
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _bytes(shape: Sequence[int], like: Tensor) -> int:
+    """Of a tensor, up to the beginning of the next."""
+    return -(-_count(shape) * like.element_size() // _ALIGNED) * _ALIGNED
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Of one rank. It holds tokens of the sequence, and computes with its own and others' in ascending order."""
+
+    rank: int
+    held: int
+    """How many tokens the rank holds."""
+    sends: list[Runs]
+    """What every rank gets of this one, counted in the tokens that it holds."""
+    pieces: list[tuple[int, int, int]]
+    """What it computes with: (rank, begin, end), counted in what it holds, or in what it gets of the other rank."""
+    silent: bool
+    """Whether no rank of the group sends anything."""
+
+    @classmethod
+    def of(cls, rank: int, held: Sequence[Runs], wanted: Sequence[Runs]) -> Exchange:
+        """Of what every rank holds, and what every rank wants to compute with."""
+        placed: list[tuple[int, int, int, int]] = []
+        for source, runs in enumerate(held):
+            found = common(wanted[rank], runs)
+            places = within(runs, found) if source == rank else within(found, found)
+            placed += [(at, source, *place) for (at, _), place in zip(found, places, strict=True)]
+        sends = [[] if to == rank else within(held[rank], common(each, held[rank])) for to, each in enumerate(wanted)]
+        own = (tokens(common(each, runs)) for each, runs in zip(wanted, held, strict=True))
+        return cls(
+            rank,
+            tokens(held[rank]),
+            sends,
+            joined([piece[1:] for piece in sorted(placed)]),
+            all(tokens(each) == kept for each, kept in zip(wanted, own, strict=True)),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """How many the rank computes with."""
+        return sum(end - begin for _, begin, end in self.pieces)
+
+    @property
+    def _takes_all_it_holds_alone(self) -> bool:
+        return self.pieces == [(self.rank, 0, self.held)] or (not self.pieces and not self.held)
+
+    @property
+    def _gets(self) -> list[int]:
+        """Tokens from each rank."""
+        counts = [0] * len(self.sends)
+        for source, begin, end in self.pieces:
+            counts[source] += 0 if source == self.rank else end - begin
+        return counts
+
+    def fetch(self, group: Group, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """(batch, tokens computed with, ...) of tensors (batch, tokens held, ...)."""
+        received = None if self.silent else self._swap(group, tensors)
+        if self._takes_all_it_holds_alone:
+            return list(tensors)
+
+        def source_of(source: int, place: int) -> Tensor:
+            return tensors[place] if source == self.rank or received is None else received.tensors[source][place]
+
+        return [
+            _joined([source_of(source, place)[:, begin:end] for source, begin, end in self.pieces], each)
+            for place, each in enumerate(tensors)
+        ]
+
+    def _swap(self, group: Group, tensors: Sequence[Tensor]) -> Parcels:
+        counts = list(map(tokens, self.sends))
+        parcels = Parcels([_shapes(tensors, count) for count in counts], tensors)
+        for runs, of_rank in zip(self.sends, parcels.tensors, strict=True):
+            _pack(of_rank, tensors, runs)
+        return parcels.sent(group, [_shapes(tensors, count) for count in self._gets], tensors)
+
+    def give_back(self, group: Group, partials: Sequence[Tensor]) -> list[Tensor]:
+        """(batch, tokens held, ...): sums over all ranks, in their order, of (batch, tokens computed with, ...)."""
+        places = self._places()
+        received = None
+        if not self.silent:
+            parcels = Parcels([_shapes(partials, count) for count in self._gets], partials)
+            for source, of_rank in enumerate(parcels.tensors):
+                _pack(of_rank, partials, [] if source == self.rank else [place for place, _ in places[source]])
+            received = parcels.sent(group, [_shapes(partials, tokens(runs)) for runs in self.sends], partials)
+        if received is None and self._takes_all_it_holds_alone:
+            return list(partials)
+        totals = [each.new_zeros(shape) for each, shape in zip(partials, _shapes(partials, self.held), strict=True)]
+        for source, runs in enumerate(self.sends):
+            parts = zip(within(runs, runs), runs, strict=True) if source != self.rank else places[source]
+            given = partials if source == self.rank or received is None else received.tensors[source]
+            for (begin, end), (to, until) in parts:
+                for total, part in zip(totals, given, strict=True):
+                    total[:, to:until] += part[:, begin:end]
+        return totals
+
+    def _places(self) -> list[list[tuple[tuple[int, int], tuple[int, int]]]]:
+        """Of each rank's pieces: where they lie in what the rank computes with, and where in `pieces`."""
+        places: list[list[tuple[tuple[int, int], tuple[int, int]]]] = [[] for _ in self.sends]
+        at = 0
+        for source, begin, end in self.pieces:
+            places[source].append(((at, at + end - begin), (begin, end)))
+            at += end - begin
+        return places
+
+    def to_json(self) -> list[Any]:
+        """What from_json() takes."""
+        return [self.rank, self.held, self.sends, self.pieces, self.silent]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> Exchange:
+        rank, held, sends, pieces, silent = values
+        return cls(rank, held, [[tuple(run) for run in runs] for runs in sends], [tuple(p) for p in pieces], silent)
+
+
+def _shapes(tensors: Sequence[Tensor], count: int) -> list[tuple[int, ...]]:
+    return [(each.shape[0], count, *each.shape[2:]) for each in tensors]
+
+
+def _pack(parcel: Sequence[Tensor], tensors: Sequence[Tensor], runs: Runs) -> None:
+    if runs:
+        for part, each in zip(parcel, tensors, strict=True):
+            torch.cat([each[:, begin:end] for begin, end in runs], 1, out=part)
+
+
+def _joined(pieces: list[Tensor], like: Tensor) -> Tensor:
+    return torch.cat(pieces, 1) if pieces else like[:, :0]
+
+
+# ---- runs ----
+
+
+def tokens(runs: Runs) -> int:
+    """How many there are in all."""
+    return sum(end - begin for begin, end in runs)
+
+
+def common(first: Runs, second: Runs) -> Runs:
+    """The tokens of both."""
+    found: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(first) and j < len(second):
+        begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        if begin < end:
+            found.append((begin, end))
+        if first[i][1] <= second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def union(first: Runs, second: Runs) -> Runs:
+    """The tokens of either, neighbouring runs as one."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted([*first, *second]):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif begin < end:
+            found.append((begin, end))
+    return found
+
+
+def within(runs: Runs, parts: Runs) -> Runs:
+    """Where `parts`, each inside one of `runs`, lie when the tokens of `runs` are counted from 0."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    waiting = iter(parts)
+    part = next(waiting, None)
+    for begin, end in runs:
+        while part is not None and part[1] <= end:
+            found.append((at + part[0] - begin, at + part[1] - begin))
+            part = next(waiting, None)
+        at += end - begin
+    return found
+
+
+def joined(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The same with neighbours of one rank that go on where the other ends as one."""
+    found: list[tuple[int, int, int]] = []
+    for rank, begin, end in pieces:
+        if found and found[-1][0] == rank and found[-1][2] == begin:
+            found[-1] = rank, found[-1][1], end
+        else:
+            found.append((rank, begin, end))
+    return found

@@ -1,0 +1,61 @@
+"""The scheme "heads": all tokens of some heads in place of some tokens of all heads, and back.
+
+Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flashmask.distributed._exchange import Parcels, Runs, tokens, within
+from flashmask.distributed._group import Group
+from flashmask.distributed._local import Local
+
+
+def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
+    """(batch, all tokens, heads / ranks, ...) of tensors (batch, tokens held, heads, ...)."""
+    counts, own = list(map(tokens, local.runs)), local.rank
+    shapes = [[_shape(each, count, each.shape[2] // local.ranks) for each in tensors] for count in counts]
+    sent = Parcels([shapes[own]] * local.ranks, tensors)
+    for rank, of_rank in enumerate(sent.tensors):
+        for part, each in zip(of_rank, tensors, strict=True):
+            part.copy_(each[:, :, _part(each.shape[2], rank, local.ranks)])
+    received = sent.sent(group, shapes, tensors).tensors
+    return [
+        torch.cat([received[rank][place][:, begin:end] for rank, begin, end in _in_order(local.runs)], 1)
+        for place in range(len(tensors))
+    ]
+
+
+def to_tokens(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
+    """(batch, tokens held, heads, ...) of tensors (batch, all tokens, heads / ranks, ...)."""
+    counts, own = list(map(tokens, local.runs)), local.rank
+    shapes = [[_shape(each, count, each.shape[2]) for each in tensors] for count in counts]
+    sent = Parcels(shapes, tensors)
+    for runs, of_rank in zip(local.runs, sent.tensors, strict=True):
+        if runs:
+            for part, each in zip(of_rank, tensors, strict=True):
+                torch.cat([each[:, begin:end] for begin, end in runs], 1, out=part)
+    received = sent.sent(group, [shapes[own]] * local.ranks, tensors).tensors
+    return [torch.cat([of_rank[place] for of_rank in received], 2) for place in range(len(tensors))]
+
+
+def _shape(tensor: Tensor, count: int, heads: int) -> tuple[int, ...]:
+    return (tensor.shape[0], count, heads, *tensor.shape[3:])
+
+
+def _part(heads: int, rank: int, ranks: int) -> slice:
+    return slice(rank * heads // ranks, (rank + 1) * heads // ranks)
+
+
+def _in_order(held: Sequence[Runs]) -> list[tuple[int, int, int]]:
+    """(rank, begin, end) of all runs in the order of tokens, counted in what the rank holds."""
+    runs = [
+        (run[0], rank, *place)
+        for rank, of_rank in enumerate(held)
+        for run, place in zip(of_rank, within(of_rank, of_rank), strict=True)
+    ]
+    return [run[1:] for run in sorted(runs)]

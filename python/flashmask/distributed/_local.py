@@ -1,0 +1,134 @@
+"""Local: what operators know of a sharding, one rank's part under one mask, and the tensor that holds it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashmask._abi.header import Options
+from flashmask._mask import Mask
+from flashmask.distributed._exchange import Exchange, Runs
+
+_MAGIC = b"flashmask shard1"
+_ID = slice(len(_MAGIC), len(_MAGIC) + 16)
+_SIZES = slice(32, 56)  # int64: bytes of the numbers, of the mask and of the owner's mask
+_HEADER_BYTES = 64
+_KEPT = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """One rank's part under one mask.
+
+    Under the scheme "rows", `mask` is between the rank's rows and the columns that it computes with, which `columns`
+    brings together; `owners_rows` brings the rows that see the rank's own keys, and `owners_mask` is between these.
+    Under "heads" `mask` is that of all tokens, and `runs` says which tokens every rank holds.
+    """
+
+    scheme: str
+    rank: int
+    ranks: int
+    tokens: int
+    """Of the whole sequence."""
+    runs: list[Runs]
+    heads: tuple[int, int]
+    """Query heads and key heads."""
+    head_groups: int
+    agreed: str
+    """The same on all ranks, and another for another sharding or mask."""
+    mask: Mask
+    columns: Exchange | None = None
+    owners_mask: Mask | None = None
+    owners_rows: Exchange | None = None
+    tiles: tuple[int, int] = (0, 0)
+    """Those of plans of the whole mask, forward and backward, as Options has them: then slices give its bits."""
+
+    @cached_property
+    def mask_tensor(self) -> Tensor:
+        """`mask` as operators take it."""
+        return self._packed(self.mask)
+
+    @cached_property
+    def owners_mask_tensor(self) -> Tensor:
+        """`owners_mask` as operators take it."""
+        assert self.owners_mask is not None
+        return self._packed(self.owners_mask)
+
+    def _packed(self, mask: Mask) -> Tensor:
+        forward, backward = self.tiles
+        if not forward and not backward:
+            return mask.tensor
+        return torch.from_numpy(mask._packed(Options(forward_tiles=forward, backward_tiles=backward)))
+
+    @property
+    def held(self) -> int:
+        """How many tokens the rank holds."""
+        return sum(end - begin for begin, end in self.runs[self.rank])
+
+    def to_tensor(self) -> Tensor:
+        """uint8 [n] on the CPU, which any process of the rank can read."""
+        numbers = {
+            "scheme": self.scheme,
+            "rank": self.rank,
+            "ranks": self.ranks,
+            "tokens": self.tokens,
+            "runs": self.runs,
+            "heads": self.heads,
+            "head_groups": self.head_groups,
+            "agreed": self.agreed,
+            "tiles": self.tiles,
+            "columns": self.columns and self.columns.to_json(),
+            "owners_rows": self.owners_rows and self.owners_rows.to_json(),
+        }
+        blocks = [json.dumps(numbers).encode(), *(_bytes_of(mask) for mask in (self.mask, self.owners_mask))]
+        key = os.urandom(16)
+        sizes = np.array([len(block) for block in blocks], np.int64).tobytes()
+        header = (_MAGIC + key + sizes).ljust(_HEADER_BYTES, b"\0")
+        _alive[key] = self
+        return torch.frombuffer(bytearray(b"".join([header, *blocks])), dtype=torch.uint8)
+
+
+_alive: WeakValueDictionary[bytes, Local] = WeakValueDictionary()
+_read: OrderedDict[bytes, Local] = OrderedDict()  # of tensors that outlived their shardings, such as saved ones
+
+
+def local_of(tensor: Tensor) -> Local:
+    """What Local.to_tensor() gave."""
+    whole = tensor.dtype is torch.uint8 and tensor.ndim == 1 and tensor.is_cpu and tensor.is_contiguous()
+    header = ctypes.string_at(tensor.data_ptr(), _HEADER_BYTES) if whole and tensor.numel() > _HEADER_BYTES else b""
+    if not header.startswith(_MAGIC):
+        raise ValueError("sharding is a tensor that holds none; expected what flashmask.distributed.shard() made")
+    key = header[_ID]
+    local = _alive.get(key)
+    if local is None:
+        local = _alive[key] = _read[key] = _from_bytes(header, tensor.numpy())
+        while len(_read) > _KEPT:
+            _read.popitem(last=False)
+    return local
+
+
+def _bytes_of(mask: Mask | None) -> bytes:
+    return b"" if mask is None else mask.tensor.numpy().tobytes()
+
+
+def _from_bytes(header: bytes, given: np.ndarray[Any, np.dtype[np.uint8]]) -> Local:
+    ends = np.cumsum([_HEADER_BYTES, *np.frombuffer(header[_SIZES], np.int64)])
+    numbers, mask, owners_mask = (given[begin:end] for begin, end in pairwise(ends))
+    values = json.loads(numbers.tobytes())
+    for name in ("columns", "owners_rows"):
+        values[name] = values[name] and Exchange.from_json(values[name])
+    values["runs"] = [[tuple(run) for run in runs] for runs in values["runs"]]
+    for name in ("heads", "tiles"):
+        values[name] = tuple(values[name])
+    return Local(**values, mask=Mask._unpack(mask), owners_mask=Mask._unpack(owners_mask) if owners_mask.size else None)

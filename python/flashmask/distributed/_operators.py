@@ -1,0 +1,253 @@
+"""The operators of flashmask.distributed, their fake kernels and autograd.
+
+flashmask::shard_forward and shard_backward are attention under the scheme "rows"; flashmask::shard_to_heads and
+shard_to_tokens are the exchanges around attention under "heads", each the gradient of the other. `sharding` is uint8
+[n] on the CPU, one rank's part under one mask, and `group` the name of its process group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashmask._plans.call import Call
+from flashmask._plans.operands import check_devices, check_saved, code_of, lse_dtype
+from flashmask._torch.autograd import BelowAutograd, is_differentiated
+from flashmask._torch.schemas import LIBRARY
+from flashmask.distributed._group import Group, agree, digest, group_named
+from flashmask.distributed._heads import to_heads, to_tokens
+from flashmask.distributed._local import Local, local_of
+from flashmask.distributed._rows import backward_of_rows, forward_of_rows
+
+LIBRARY.define(
+    "shard_forward(Tensor q, Tensor k, Tensor v, Tensor sharding, str group, float scale, bool deterministic, "
+    "SymInt kept) -> (Tensor o, Tensor lse, Tensor kept_k, Tensor kept_v)"
+)
+LIBRARY.define(
+    "shard_backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
+    "Tensor kept_k, Tensor kept_v, Tensor sharding, str group, float scale, bool deterministic) "
+    "-> (Tensor dq, Tensor dk, Tensor dv)"
+)
+for _name in ("shard_to_heads", "shard_to_tokens"):
+    LIBRARY.define(f"{_name}(Tensor[] tensors, Tensor sharding, str group, int ranks, SymInt tokens) -> Tensor[]")
+forward_operator: Callable[..., tuple[Tensor, ...]] = torch.ops.flashmask.shard_forward.default
+backward_operator: Callable[..., tuple[Tensor, ...]] = torch.ops.flashmask.shard_backward.default
+to_heads_operator: Callable[..., list[Tensor]] = torch.ops.flashmask.shard_to_heads.default
+to_tokens_operator: Callable[..., list[Tensor]] = torch.ops.flashmask.shard_to_tokens.default
+
+
+# ---- what a call must be like ----
+
+
+def _entered(sharding: Tensor, name: str, tensors: Sequence[Tensor], call: str) -> tuple[Local, Group]:
+    """The sharding and the group of a call, once it is sure that other ranks may be sent something."""
+    group = group_named(name)
+    try:
+        local = local_of(sharding)
+        _check_place(local, group, tensors[0])
+        if call in ("forward", "to heads"):
+            _check(local, *tensors)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        if _compares():
+            agree(group, {}, error)
+        raise
+    if _compares():
+        shapes = [[each.shape[0], *each.shape[2:], str(each.dtype)] for each in tensors]
+        said = {"the shardings": local.agreed, "the calls": f"{call} {shapes}"}
+        agree(group, {what: digest(text.encode()) for what, text in said.items()}, None)
+    return local, group
+
+
+def _compares() -> bool:
+    return os.environ.get("FLASHMASK_CHECK_RANKS") == "1"
+
+
+def _check_place(local: Local, group: Group, q: Tensor) -> None:
+    if (local.rank, local.ranks) != (group.rank, group.size):
+        raise ValueError(
+            f"the sharding is that of rank {local.rank} of {local.ranks}, this process is rank {group.rank} of "
+            f"{group.size}; pass the one that shard() made here"
+        )
+    if q.device.type != group.device.type:
+        raise ValueError(f"q is on {q.device}; the group exchanges tensors on {group.device.type} alone")
+    if q.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a CUDA graph is being captured, which would freeze who sends how much; call it outside")
+
+
+def _check(local: Local, q: Tensor, k: Tensor, v: Tensor) -> None:
+    code_of(q, k, v)
+    check_devices(q.device, k=k, v=v)
+    heads, kv_heads = local.heads
+    for name, tensor, count in (("q", q, heads), ("k", k, kv_heads), ("v", v, kv_heads)):
+        if tensor.ndim != 4 or tensor.shape[1] != local.held or tensor.shape[2] != count:
+            raise ValueError(
+                f"{name} has shape {list(tensor.shape)}; expected (batch, {local.held}, {count}, head dim): rank "
+                f"{local.rank} holds {local.held} of {local.tokens} tokens, and the sharding was made for {heads} "
+                f"query heads and {kv_heads} key heads"
+            )
+    if local.owners_rows is not None and q.dtype is torch.float64:
+        raise NotImplementedError('q is float64, which gradients="owner" does not serve; use gradients="reduced"')
+    if not q.shape[0] == k.shape[0] == v.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} differ in batch or in head dim")
+    batch = local.mask.shape.batch
+    if batch not in (1, q.shape[0]):
+        raise ValueError(f"q has a batch of {q.shape[0]}; the sharding's mask is for {batch}")
+
+
+# ---- rows ----
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, scale: float, deterministic: bool, kept: int
+) -> tuple[Tensor, ...]:
+    local, group = _entered(sharding, name, (q, k, v), "forward")
+    call = Call(local.mask_tensor, scale=scale, deterministic=deterministic)
+    return forward_of_rows(q, k, v, local, group, call, bool(kept))
+
+
+def _forward_fake(
+    q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, scale: float, deterministic: bool, kept: int
+) -> tuple[Tensor, ...]:
+    batch, rows, heads, _ = q.shape
+    return (
+        q.new_empty((batch, rows, heads, v.shape[3])),
+        q.new_empty((batch, heads, rows), dtype=lse_dtype(q.dtype)),
+        k.new_empty((batch, kept, *k.shape[2:])),
+        v.new_empty((batch, kept, *v.shape[2:])),
+    )
+
+
+def _backward(grad_o: Tensor, grad_lse: Tensor | None, *arguments: Any) -> tuple[Tensor, ...]:
+    q, k, v, o, lse, kept_k, kept_v, sharding, name, scale, deterministic = arguments
+    check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
+    local, group = _entered(sharding, name, (q, k, v), "backward")
+    call = Call(local.mask_tensor, scale=scale, deterministic=deterministic)
+    return backward_of_rows(grad_o, grad_lse, (q, k, v, o, lse), (kept_k, kept_v), local, group, call)
+
+
+def _backward_fake(
+    grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *others: Any
+) -> tuple[Tensor, ...]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        with BelowAutograd():
+            outputs = forward_operator(q, k, v, sharding, *others)
+        ctx.save_for_backward(q, k, v, *outputs, sharding)
+        ctx.others = others[:-1]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*outputs[2:])
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, *others: Any) -> Any:
+        if grad_o is None and grad_lse is None:
+            return (None,) * 8
+        saved = ctx.saved_tensors
+        grad_o = torch.zeros_like(saved[3]) if grad_o is None else grad_o
+        return *backward_operator(grad_o, grad_lse, *saved, *ctx.others), *(None,) * 5
+
+
+class _OnceDifferentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        with BelowAutograd():
+            return backward_operator(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError(
+            "flashmask: a gradient of a gradient was asked for (create_graph, or torch.autograd.grad twice); attention "
+            "is differentiable once"
+        )
+
+
+def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    if is_differentiated(q, k, v):
+        outputs: tuple[Tensor, ...] = _Rows.apply(q, k, v, *others)  # type: ignore[no-untyped-call]
+        return outputs
+    with BelowAutograd():
+        return forward_operator(q, k, v, *others)
+
+
+def _backward_autograd(grad_o: Tensor, grad_lse: Tensor | None, *others: Any) -> tuple[Tensor, ...]:
+    if is_differentiated(grad_o, grad_lse, *others[:3]):
+        gradients: tuple[Tensor, ...] = _OnceDifferentiable.apply(grad_o, grad_lse, *others)  # type: ignore[no-untyped-call]
+        return gradients
+    with BelowAutograd():
+        return backward_operator(grad_o, grad_lse, *others)
+
+
+# ---- heads ----
+
+
+def _to_heads(tensors: list[Tensor], sharding: Tensor, name: str, ranks: int, tokens: int) -> list[Tensor]:
+    local, group = _entered(sharding, name, tensors, "to heads" if len(tensors) == 3 else "back to heads")
+    return to_heads(tensors, local, group)
+
+
+def _to_tokens(tensors: list[Tensor], sharding: Tensor, name: str, ranks: int, tokens: int) -> list[Tensor]:
+    local, group = _entered(sharding, name, tensors, "to tokens")
+    return to_tokens(tensors, local, group)
+
+
+def _to_heads_fake(tensors: list[Tensor], sharding: Tensor, name: str, ranks: int, tokens: int) -> list[Tensor]:
+    return [each.new_empty((each.shape[0], tokens, each.shape[2] // ranks, *each.shape[3:])) for each in tensors]
+
+
+def _to_tokens_fake(tensors: list[Tensor], sharding: Tensor, name: str, ranks: int, tokens: int) -> list[Tensor]:
+    return [each.new_empty((each.shape[0], tokens, each.shape[2] * ranks, *each.shape[3:])) for each in tensors]
+
+
+class _Exchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, there: Any, back: Any, others: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """`there` and `back` are operators; `others` their arguments after the tensors."""
+        with BelowAutograd():
+            found = there(tensors, *others)
+        sharding, name, ranks, _ = others
+        ctx.save_for_backward(sharding)
+        ctx.back = back, (name, ranks, tensors[0].shape[1])
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        back, others = ctx.back
+        return None, None, None, *back(grads, *ctx.saved_tensors, *others)
+
+
+def _exchanged(there: Any, back: Any) -> Callable[..., Sequence[Tensor]]:
+    def autograd(tensors: list[Tensor], *others: Any) -> Sequence[Tensor]:
+        if is_differentiated(*tensors):
+            return list(_Exchanged.apply(there, back, others, *tensors))  # type: ignore[no-untyped-call]
+        with BelowAutograd():
+            return list(there(tensors, *others))
+
+    return autograd
+
+
+def _register() -> None:
+    """Gives the operators their kernels."""
+    for name, kernel, fake in (
+        ("shard_forward", _forward, _forward_fake),
+        ("shard_backward", _backward, _backward_fake),
+        ("shard_to_heads", _to_heads, _to_heads_fake),
+        ("shard_to_tokens", _to_tokens, _to_tokens_fake),
+    ):
+        torch.library.register_fake(f"flashmask::{name}", fake, lib=LIBRARY)
+        for key in ("CPU", "CUDA"):
+            LIBRARY.impl(name, kernel, key)
+    LIBRARY.impl("shard_forward", _forward_autograd, "Autograd")
+    LIBRARY.impl("shard_backward", _backward_autograd, "Autograd")
+    LIBRARY.impl("shard_to_heads", _exchanged(to_heads_operator, to_tokens_operator), "Autograd")
+    LIBRARY.impl("shard_to_tokens", _exchanged(to_tokens_operator, to_heads_operator), "Autograd")
+
+
+_register()

@@ -1,0 +1,96 @@
+"""What a sharding says of itself: a table of its ranks, and a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flashmask._arguments import IntArray
+from flashmask._mask import Mask
+from flashmask._partition import Partition, PredictedTime, Prices
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FEW = 8192
+"""Tokens a rank, below which it is better to spread batches."""
+
+
+@dataclass(frozen=True)
+class ShardingExplanation:
+    """What each rank has to do in a call under each mask, and how long that takes on H200s, forward and backward."""
+
+    scheme: str
+    why: str
+    """Of the partition."""
+    tokens: int
+    loads: Mapping[str, IntArray]
+    """Partition.loads() by the name of the mask, [ranks, 6]."""
+    bytes_moved: Mapping[str, int]
+    """That the busiest rank sends or receives in a forward, in 16 bits, by the name of the mask."""
+    times: Mapping[str, PredictedTime]
+    """Of the scheme "rows"."""
+
+    def __str__(self) -> str:
+        lines = [f'scheme "{self.scheme}"; {self.why}']
+        for name, loads in self.loads.items():
+            time = self.times[name]
+            lines.append(
+                f"{name}: a rank sends or receives at most {self.bytes_moved[name] / 1e6:,.1f} MB in a forward; "
+                f"by rows, predicted for H200s: {time.attention / 1e6:.2f} ms and {time.wire / 1e6:.2f} ms of wire, "
+                f"{time.ideal / 1e6:.2f} ms ideal"
+            )
+            lines.append(f"{'rank':>6}{'tokens':>10}{'tiles':>12}{'work':>8}{'fetched':>10}{'sent':>10}")
+            work = loads[:, 1] + 2 * loads[:, 2]
+            mean = max(1.0, float(work.mean()))
+            for rank, (tokens, tiles, _, _, received, sent) in enumerate(loads.tolist()):
+                lines.append(f"{rank:>6}{tokens:>10,}{tiles:>12,}{work[rank] / mean:>8.3f}{received:>10,}{sent:>10,}")
+        ranks = len(next(iter(self.loads.values())))
+        if ranks > 1 and self.tokens < _FEW * ranks:
+            lines.append(f"Fewer than {_FEW:,} tokens a rank: spread batches rather than sequences over the ranks.")
+        return "\n".join(lines)
+
+
+def explain(scheme: str, partition: Partition, masks: Mapping[str, Mask], prices: Prices) -> ShardingExplanation:
+    """See Sharding.explain()."""
+    loads = {name: partition.loads(mask) for name, mask in masks.items()}
+    per_column = 2 * prices.element_bytes * prices.kv_heads * prices.head_dim
+    ranks = partition.ranks
+    by_heads = (
+        per_column
+        * (prices.query_heads + prices.kv_heads)
+        // prices.kv_heads
+        * partition.tokens
+        * (ranks - 1)
+        // ranks**2
+    )
+    return ShardingExplanation(
+        scheme=scheme,
+        why=partition.why,
+        tokens=partition.tokens,
+        loads=loads,
+        bytes_moved={
+            name: by_heads if scheme == "heads" else int(each[:, 4:].max(initial=0)) * per_column
+            for name, each in loads.items()
+        },
+        times={name: partition.predict(mask, prices) for name, mask in masks.items()},
+    )
+
+
+def plot(mask: Mask, partition: Partition, path: str | os.PathLike[str] | None) -> Figure:
+    """See Sharding.plot()."""
+    from matplotlib import colormaps
+    from matplotlib.patches import Patch
+
+    figure = mask.plot(title=f"{partition.tokens:,} tokens over {partition.ranks} ranks: {partition.why}")
+    (ax,) = figure.axes
+    colours = [colormaps["tab20"](rank % 20) for rank in range(partition.ranks)]
+    for begin, end, rank in partition.runs.tolist():
+        ax.axhspan(begin, end, color=colours[rank], alpha=0.35, linewidth=0)
+    shown = [Patch(color=colour, label=f"rank {rank}") for rank, colour in enumerate(colours[:20])]
+    figure.legend(handles=shown, loc="outside right upper", frameon=False, fontsize=8)
+    if path is not None:
+        figure.savefig(path)
+    return figure

@@ -1,0 +1,219 @@
+"""shard(), and the Sharding that it makes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from flashmask._arguments import boolean, choice, described, integer
+from flashmask._partition import DIVISIONS, Partition, Prices
+from flashmask.distributed._exchange import Exchange
+from flashmask.distributed._exchange import tokens as tokens_of
+from flashmask.distributed._group import Group, agree, group_of
+from flashmask.distributed._local import Local
+from flashmask.distributed._make import MAIN, Made, Options, make, masks_of, weights_of
+from flashmask.distributed._means import global_mean, unsharded
+from flashmask.distributed._report import ShardingExplanation, explain, plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+_SCHEMES = ("auto", "rows", "heads")
+_GRADIENTS = ("reduced", "owner")
+
+
+class Sharding:
+    """Made by shard(): which tokens of a sequence each rank of a group holds, and how attention goes over them.
+
+    It serves one batch, and all layers; every rank makes its own. It is immutable.
+    """
+
+    scheme: str
+    """ "rows" or "heads"."""
+    tokens: int
+    """Of the whole sequence."""
+    rank: int
+    ranks: int
+    partition: Partition
+    """Which rank holds which runs of tokens."""
+    deterministic: bool
+
+    def __init__(self, group: Group, made: Made, options: Options) -> None:
+        """shard() calls this, users do not."""
+        self.scheme, self.partition = made.scheme, made.partition
+        self.tokens, self.rank, self.ranks = made.partition.tokens, group.rank, group.size
+        self.masks = made.masks
+        self.deterministic = options.deterministic
+        self._group = group
+        self._name = group.name
+        self._runs = made.runs
+        self._locals = made.locals
+        self._whole_masks = {name: local.mask for name, local in made.locals.items()}
+        self._tensors = {name: local.to_tensor() for name, local in made.locals.items()}
+        self._kept = {name: _kept_tokens(local, options) for name, local in made.locals.items()}
+        self._prices = Prices(options.query_heads, options.kv_heads, options.head_dim)
+        self._held = tokens_of(made.runs[group.rank])
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each rank holds."""
+        return [tokens_of(runs) for runs in self._runs]
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """int64 [tokens held] on the CPU: the place of each of this rank's tokens in the sequence."""
+        runs = [torch.arange(begin, end) for begin, end in self._runs[self.rank]]
+        return torch.cat(runs) if runs else torch.empty(0, dtype=torch.int64)
+
+    def shard(self, *tensors: Tensor, dim: int = 1) -> Any:
+        """This rank's tokens of tensors whose dimension `dim` is the whole sequence; nothing is sent.
+
+        Returns a tensor for one, a tuple for several. Differentiable.
+        """
+        parts = tuple(self._part(tensor, dim) for tensor in tensors)
+        return parts[0] if len(parts) == 1 else parts
+
+    def _part(self, tensor: Tensor, dim: int) -> Tensor:
+        check_plain("a tensor", tensor)
+        if tensor.shape[dim] != self.tokens:
+            raise ValueError(
+                f"a tensor has shape {list(tensor.shape)}; expected {self.tokens} tokens in dimension {dim}"
+            )
+        runs = self._runs[self.rank] or [(0, 0)]
+        return torch.cat([tensor.narrow(dim, begin, end - begin) for begin, end in runs], dim)
+
+    def unshard(self, tensor: Tensor, dim: int = 1) -> Tensor:
+        """All tokens in their order, on every rank, of what each rank holds of a tensor; a collective.
+
+        Differentiable: a rank's gradient is the sum over all ranks of the gradients of its tokens, which is right where
+        gradients are averaged over the ranks and each of them computes the same loss.
+        """
+        check_plain("tensor", tensor)
+        if tensor.shape[dim] != self._held:
+            raise ValueError(
+                f"tensor has shape {list(tensor.shape)}; expected {self._held} in dimension {dim}, the tokens that "
+                f"rank {self.rank} holds"
+            )
+        return unsharded(tensor, dim, self._everything, self._group)
+
+    @cached_property
+    def _everything(self) -> Exchange:
+        return Exchange.of(self.rank, self._runs, [[(0, self.tokens)] if self.tokens else []] * self.ranks)
+
+    def mean(self, loss_sum: Tensor, count: Tensor | float, *, group: Any = None) -> Tensor:
+        """The mean loss over all ranks: the sums of all ranks by the counts of all ranks; a collective.
+
+        `loss_sum` is that of this rank's tokens, and `count` how many of them have a label. Its gradient is that of
+        this rank's share times the number of ranks, so that averaging gradients over the ranks, as FSDP and DDP do,
+        gives that of the mean. `group`: of all ranks whose gradients are averaged, where that is more than those of the
+        sharding.
+        """
+        return global_mean(loss_sum, count, self._group if group is None else group_of(group))
+
+    def explain(self) -> ShardingExplanation:
+        """What each rank has to do under each mask: tokens, tiles, what it fetches and sends, and predicted times."""
+        return explain(self.scheme, self.partition, self.masks, self._prices)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, mask: str = MAIN) -> Figure:
+        """A picture of a mask with the rows of each rank in its colour, saved to `path`, as Mask.plot() does."""
+        return plot(self.masks[mask], self.partition, path)
+
+    def __repr__(self) -> str:
+        return (
+            f"<flashmask.distributed.Sharding of {self.tokens} tokens over {self.ranks} ranks, scheme={self.scheme}, "
+            f"rank {self.rank} holds {self._held}, masks: {', '.join(self.masks)}>"
+        )
+
+
+def shard(
+    mask: Any,
+    group_or_mesh: Any,
+    *,
+    query_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    tokens: int | None = None,
+    scheme: str = "auto",
+    partition: str | Partition = "balanced",
+    masks: Mapping[str, Any] | None = None,
+    weights: Mapping[str, int] | None = None,
+    aligned: bool = False,
+    deterministic: bool = False,
+    gradients: str = "reduced",
+    keep_fetched: bool = False,
+    head_groups: int = 1,
+) -> Sharding:
+    """Shares the tokens of a sequence out over the ranks of a group, once a batch; a collective.
+
+    Every rank calls it with the same arguments. Where one fails, or was given something else than the others, all
+    ranks raise, and say which.
+
+    Args:
+        mask: of the whole sequence, as many rows as columns: a Mask; RowIndices, which are read on the host; integers
+            [documents + 1], cumulative lengths of causal documents; None, all is visible. Or a function without
+            arguments that returns one of these, whose errors reach all ranks.
+        group_or_mesh: a ProcessGroup, or a DeviceMesh of one dimension, such as mesh["cp"], with Gloo or NCCL.
+        query_heads: heads of q, in whatever layer; a multiple of `kv_heads`.
+        kv_heads: heads of k and v.
+        head_dim: numbers a head.
+        tokens: of the sequence; needed where the mask is None, or cumulative lengths that end before it.
+        scheme: "rows": each rank keeps its query rows and fetches the keys and values that they see. "heads": tokens
+            become heads and back (Jacobs et al. 2023), which takes kv_heads that are a multiple of the ranks. "auto":
+            the one that sends less.
+        partition: "balanced", tokens and work alike at little traffic; "contiguous", one run a rank; "zigzag", two,
+            from either end; or a Partition.
+        masks: more of them, by name, for models that have several; attention(mask=name) chooses.
+        weights: how many layers each mask has, by name, "mask" for the first; 1 where nothing is said.
+        aligned: cut at tiles only, so that results are the bits of one device where the cuts would not be.
+        deterministic: gradients that are the same bits on every run; those of q are the bits of one device.
+        gradients: "reduced": each rank computes a part of the gradients of keys that it fetched, and sends it back;
+            "owner": a rank fetches the rows that see its keys, and computes their gradients as one device would, to the
+            bit. It implies `deterministic`.
+        keep_fetched: keep fetched keys and values for the backward rather than fetch them again.
+        head_groups: fetch and compute so many parts of the heads in turn, which takes so much less memory.
+
+    Raises:
+        RuntimeError: "rank 3: ValueError: ...", on every rank, what any of them failed with.
+        ValueError: ranks were given different things.
+    """
+    group = group_of(group_or_mesh)
+    try:
+        options = Options(
+            integer("query_heads", query_heads, minimum=1),
+            integer("kv_heads", kv_heads, minimum=1),
+            integer("head_dim", head_dim, minimum=1),
+            _SCHEMES[choice("scheme", scheme, _SCHEMES)],
+            partition if isinstance(partition, Partition) else DIVISIONS[choice("partition", partition, DIVISIONS)],
+            boolean("aligned", aligned),
+            boolean("deterministic", deterministic) or gradients == "owner",
+            _GRADIENTS[choice("gradients", gradients, _GRADIENTS)],
+            boolean("keep_fetched", keep_fetched),
+            integer("head_groups", head_groups, minimum=1),
+        )
+        given = masks_of(mask, masks or {}, tokens)
+        made = make(given, weights_of(given, weights or {}), group, options)
+    except Exception as error:
+        agree(group, {}, error)
+        raise
+    agree(group, made.fields, None)
+    return Sharding(group, made, options)
+
+
+def _kept_tokens(local: Local, options: Options) -> int:
+    """Columns that attention keeps for its backward."""
+    columns = local.columns
+    return columns.tokens if options.keep_fetched and columns is not None and not columns.silent else 0
+
+
+def check_plain(name: str, tensor: Any) -> None:
+    """Refuses what is no tensor, and a DTensor, which already says how it is spread."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor")
+    if hasattr(tensor, "to_local"):
+        raise TypeError(f"{name} is a DTensor; expected a plain tensor: pass {name}.to_local()")

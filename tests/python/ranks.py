@@ -1,0 +1,32 @@
+"""Starts the ranks of a test, each of which runs the cases of a module, and gathers what they found."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SECONDS = 150
+
+
+def run_ranks(module, ranks, folder, **environment):
+    """What each rank ended with, said, and found of each case: (exit codes, logs, failures)."""
+    worker = Path(__file__).with_name("distributed_worker.py")
+    logs = [folder / f"{rank}.log" for rank in range(ranks)]
+    processes = []
+    for rank, log in enumerate(logs):
+        command = [sys.executable, str(worker), module, str(rank), str(ranks), str(folder)]
+        given = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        with log.open("w") as output:
+            processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=given))
+    try:
+        codes = [process.wait(SECONDS) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    failures = []
+    for rank in range(ranks):
+        found = folder / f"{rank}.json"
+        cases = json.loads(found.read_text()) if found.exists() else {}
+        failures += [f"rank {rank}, {name}:\n{error}" for name, (error, _) in cases.items() if error]
+    return codes, [log.read_text() for log in logs], failures

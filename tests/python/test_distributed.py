@@ -1,0 +1,40 @@
+"""flashmask.distributed over processes with Gloo: one spawn, in which every rank runs distributed_cases.py."""
+
+import pytest
+import torch.distributed as dist
+from ranks import run_ranks
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import flashmask.distributed as fmd
+
+RANKS = 4
+FAILING = 1  # of distributed_cases.fail_on_one_rank()
+
+
+@pytest.mark.slow
+def test_cases_on_all_ranks(tmp_path):
+    codes, logs, failures = run_ranks("distributed_cases", RANKS, tmp_path)
+    assert not failures, "\n".join(failures)
+    assert codes == [int(rank == FAILING) for rank in range(RANKS)], "\n".join(logs)
+    assert "ValueError: q has shape [1, 511, 4, 16]; expected (batch, 512, 4, head dim)" in logs[FAILING]
+
+
+@pytest.fixture
+def fake_group():
+    """A group of four ranks that exchanges nothing."""
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_refuses_groups_without_gloo_or_nccl(fake_group):
+    with pytest.raises(ValueError, match=r"^the group's backend is .*fake; expected gloo or nccl$"):
+        fmd.shard(None, fake_group, query_heads=1, kv_heads=1, head_dim=8, tokens=9)
+
+
+def test_refuses_a_mesh_of_two_dimensions(fake_group):
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    with pytest.raises(
+        ValueError, match=r"""^the mesh has the dimensions .*'dp', 'cp'.*; expected one.*mesh\["cp"\]$"""
+    ):
+        fmd.shard(None, mesh, query_heads=1, kv_heads=1, head_dim=8, tokens=9)
