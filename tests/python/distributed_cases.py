@@ -5,6 +5,7 @@ import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -453,6 +454,129 @@ def the_example_of_the_docs_runs(group, rank):
     page = Path(__file__).parent.parent.parent / "docs" / "several_gpus.md"
     code = page.read_text().split("```python\n")[1].split("```")[0]
     exec(code.replace('dist.init_process_group("gloo")', "pass"), {})
+
+
+# ---- Transformers ----
+
+
+def tiny(kind):
+    import transformers
+
+    import flashmask.transformers
+
+    flashmask.transformers.register()
+    sizes = {
+        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048,
+    }  # fmt: skip
+    config = {
+        "llama": lambda: transformers.LlamaConfig(**sizes),
+        "mistral": lambda: transformers.MistralConfig(**sizes, sliding_window=100),
+        "gemma3": lambda: transformers.Gemma3TextConfig(
+            **sizes, sliding_window=100, layer_types=["sliding_attention", "full_attention"]
+        ),
+    }[kind]()
+    torch.manual_seed(0)
+    config._attn_implementation = "flashmask"
+    return transformers.AutoModelForCausalLM.from_config(config).train()
+
+
+def packed(tokens, batch=1):
+    ids = torch.randint(64, (batch, tokens), generator=torch.Generator().manual_seed(1))
+    lengths = [tokens // 3, tokens // 2, tokens - tokens // 3 - tokens // 2]
+    positions = torch.cat([torch.arange(length) for length in lengths])[None].expand(batch, -1)
+    return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, -100)}
+
+
+def loss_and_gradients(model, batch, sharding=None):
+    model.zero_grad()
+    labels = batch.get("shift_labels", batch["labels"])
+    loss = model(**batch, num_items_in_batch=1, use_cache=False).loss
+    count = (labels != -100).sum()
+    loss = loss / count if sharding is None else sharding.mean(loss, count)
+    loss.backward()
+    gradients = torch.cat([each.grad.flatten() for each in model.parameters()])
+    return loss.item(), gradients
+
+
+@cases((1, 2, 4), kind=["llama", "mistral", "gemma3"])
+def models_have_the_losses_and_gradients_of_one_process(group, rank, kind):
+    from flashmask.transformers import shard
+
+    model, batch = tiny(kind), packed(700)
+    expected, gradients = loss_and_gradients(model, batch)
+    for checkpointed in (False, True):
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        local = shard(model, batch, group, aligned=True, scheme="auto" if group.size() < 4 else "rows")
+        found, mine = loss_and_gradients(model, local, local["sharding"])
+        dist.all_reduce(mine, group=group)
+        assert abs(found - expected) < 1e-5, f"{found} is not {expected}"
+        error = (mine / group.size() - gradients).norm() / gradients.norm()
+        assert error < 2e-5, f"gradients are {error} away"
+    assert list(local["sharding"].masks) == (["mask", "window of 100"] if kind == "gemma3" else ["mask"])
+
+
+@case(2)
+def nothing_leaks_from_one_document_into_another(group, rank):
+    from flashmask.transformers import shard
+
+    model, batch = tiny("llama"), packed(600)
+    logits = []
+    for changed in (None, 250):  # in the second of three documents: 200 to 499
+        ids = batch["input_ids"].clone()
+        if changed is not None:
+            ids[0, changed] = (ids[0, changed] + 1) % 64
+        local = shard(model, {**batch, "input_ids": ids}, group, scheme="rows", partition="zigzag")
+        sharding = local.pop("sharding")
+        del local["labels"], local["shift_labels"]
+        with torch.no_grad():
+            logits.append(sharding.unshard(model(**local, sharding=sharding, use_cache=False).logits))
+    moved = (logits[0] != logits[1]).any(-1)[0].nonzero().flatten().tolist()
+    assert moved == list(range(250, 500)), moved
+
+
+@case(2)
+def trainers_inputs_are_shared_out_with_their_masks(group, rank):
+    import transformers
+
+    from flashmask.transformers import LongContext
+
+    class Trainer(LongContext, transformers.Trainer):
+        def __init__(self, parallel):
+            parallelism = SimpleNamespace(cp_enabled=parallel)
+            mesh = dist.DeviceMesh.from_group(group, "cpu", mesh_dim_names=("cp",))
+            self.accelerator = SimpleNamespace(
+                parallelism_config=parallelism, torch_device_mesh={"cp": mesh}, unwrap_model=lambda model: model
+            )
+
+    model, batch = tiny("llama"), packed(600)
+    context, same = Trainer(False)._prepare_context_parallel_inputs(model, batch)
+    assert same is batch
+    context, local = Trainer(True)._prepare_context_parallel_inputs(model, batch)
+    with context():
+        assert loss_and_gradients(model, local, local["sharding"])[0] == pytest.approx(
+            loss_and_gradients(model, batch)[0], abs=1e-5
+        )
+
+
+@case(2)
+def what_a_sharded_model_cannot_honour_is_refused(group, rank):
+    from flashmask.transformers import shard
+
+    model, batch = tiny("llama"), packed(300)
+    refused(
+        ValueError,
+        "^the batch has 'weights', a tensor",
+        lambda: shard(model, {**batch, "weights": torch.ones(1, 300)}, group),
+    )
+    local = shard(model, batch, group)
+    extra = torch.ones(1, 1, len(local["position_ids"][0]), 300, dtype=torch.bool)
+    refused(ValueError, "^an attention_mask .* came beside a sharding", lambda: model(**local, attention_mask=extra))
+    model.model.layers[1].self_attn.attention_dropout = 0.1
+    refused(ValueError, "^dropout came beside a sharding", lambda: model(**local))
+    model.config.layer_types = ["full_attention", "linear_attention"]
+    refused(ValueError, "^the model has layers of linear_attention", lambda: shard(model, batch, group))
 
 
 # ---- failures end in one sentence, on every rank, soon ----

@@ -1,5 +1,11 @@
 """flashmask.distributed over processes with Gloo: one spawn, in which every rank runs distributed_cases.py."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch.distributed as dist
 from ranks import run_ranks
@@ -17,6 +23,20 @@ def test_cases_on_all_ranks(tmp_path):
     assert not failures, "\n".join(failures)
     assert codes == [int(rank == FAILING) for rank in range(RANKS)], "\n".join(logs)
     assert "ValueError: q has shape [1, 511, 4, 16]; expected (batch, 512, 4, head dim)" in logs[FAILING]
+
+
+@pytest.mark.slow
+def test_example_has_the_losses_of_one_rank():
+    example = Path(__file__).parent.parent.parent / "examples" / "train_long.py"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-endpoint", "localhost:0"]
+    command = [*launch, str(example), "--steps", "2", "--tokens", "512"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    said = dict(re.findall(r"^losses o\w+ (2|one) ranks?: +(.*)$", done.stdout, re.M))
+    together, alone = ([float(each) for each in said[ranks].split()] for ranks in ("2", "one"))
+    assert len(together) == 2
+    assert together == pytest.approx(alone, rel=1e-5)
 
 
 @pytest.fixture

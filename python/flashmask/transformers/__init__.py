@@ -11,5 +11,7 @@ docs/transformers.md says where a layer's mask comes from, what falls back and w
 from flashmask.transformers._attention import flashmask_attention_forward
 from flashmask.transformers._mask import flashmask_mask
 from flashmask.transformers._register import register
+from flashmask.transformers._shard import shard
+from flashmask.transformers._trainer import LongContext
 
-__all__ = ["flashmask_attention_forward", "flashmask_mask", "register"]
+__all__ = ["LongContext", "flashmask_attention_forward", "flashmask_mask", "register", "shard"]

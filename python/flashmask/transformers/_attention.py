@@ -25,6 +25,7 @@ from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._mask import flashmask_mask
 from flashmask.transformers._once import warn_once
 from flashmask.transformers._pairs import block_size, chosen_blocks, chosen_keys, pairs, refuse_restarts
+from flashmask.transformers._shard import sharded_attention
 from flashmask.transformers._wide import wide_attention
 
 
@@ -56,6 +57,7 @@ def flashmask_attention_forward(
     block_indices: Tensor | None = None,
     deterministic: bool = False,
     visit: str = "active",
+    sharding: Any = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one layer; Transformers calls this, users do not.
@@ -65,10 +67,28 @@ def flashmask_attention_forward(
     tensor in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids [B or 1, S]. Of what
     the mask shows, a query sees the keys that indices [B, Sq, n] name, or the blocks of keys that block_indices
     [B, Hkv, Sq, n] name. Attention sinks are s_aux [Hq] or, of each query, sinks [B, Hq, Sq] or [B, Hq, Sq, 1].
-    deterministic: gradients that are the same bits on every run.
+    deterministic: gradients that are the same bits on every run. sharding: that of flashmask.transformers.shard(),
+    which holds the masks where tokens are spread over ranks.
     Raises ValueError for what it would have to leave out: docs/transformers.md lists it.
     """
     refuse_keywords(others)
+    if sharding is not None:
+        query, key, value = in_kernels_dtype(module, query, key, value)
+        local = sharded_attention(
+            *(query, key, value, sharding),
+            window=sliding_window,
+            scaling=scaling,
+            attention_mask=attention_mask,
+            startend_row_indices=one_name_of(startend_row_indices, attn_mask_startend_row_indices),
+            cu_seq_lens_q=cu_seq_lens_q,
+            s_aux=s_aux,
+            sinks=sinks,
+            indices=indices,
+            block_indices=block_indices,
+            visit=None if visit == "active" else visit,
+            dropout=dropout if module.training else 0.0,
+        )
+        return local, None
     if attention_mask is None:
         _check_registered(module)
     call = Call(

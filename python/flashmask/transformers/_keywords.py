@@ -23,6 +23,7 @@ _WITHOUT_A_MEANING = {
     "max_length_q",
     "num_items_in_batch",  # of the loss
     "seq_idx",  # documents once more, for layers that are no attention
+    "shift_labels",  # of the loss
 }
 """Tensors that models and trainers hand on to every layer, and that attention does not depend on."""
 

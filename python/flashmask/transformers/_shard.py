@@ -1,0 +1,189 @@
+"""A batch shared out over the ranks of a group, and attention of a layer that is called with its sharding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import masking_utils
+
+from flashmask import Mask, RowIndices
+from flashmask._arguments import described
+from flashmask.distributed import Sharding, attention
+from flashmask.distributed import shard as shard_masks
+from flashmask.transformers._given import dense_mask
+from flashmask.transformers._indices import Indices
+from flashmask.transformers._layer_mask import Call, layer_mask
+from flashmask.transformers._mask import RANK
+
+_IGNORED = -100
+_MAIN = "mask"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_SAYS_THE_MASK = (
+    *("attention_mask", "startend_row_indices", "attn_mask_startend_row_indices"),
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+)
+_OF_TOKENS = ("input_ids", "inputs_embeds", "position_ids", "token_type_ids", "labels", "shift_labels")
+
+
+def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, **options: Any) -> dict[str, Any]:
+    """This rank's part of a batch for a model with attn_implementation="flashmask"; a collective, once a batch.
+
+    `batch` is the whole batch, the same on every rank: input_ids or inputs_embeds [B, S, ...], labels [B, S], and what
+    says its mask as without ranks: attention_mask, position_ids or cu_seq_lens_q of packed documents,
+    startend_row_indices. Returns what to call the model with: the rank's tokens of these, `shift_labels`, which were
+    shifted before (-100 where the next token begins another document), and `sharding`, which travels to every layer.
+    `options` are those of flashmask.distributed.shard().
+
+    Raises ValueError for tensors that it does not know, and for layers other than full and sliding ones; RuntimeError
+    on every rank for what a rank's batch says wrong.
+    """
+    config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    first = _tokens(batch)
+    layers = _layers(config)
+    main = _FULL if _FULL in layers else _SLIDING
+    made = cache(lambda: _masks_of(model, batch, first, layers))  # by shard(), which tells all ranks what went wrong
+    others = {_window_name(config.sliding_window): lambda: made()[_SLIDING]} if len(layers) > 1 else {}
+    sharding = shard_masks(
+        lambda: made()[main],
+        group_or_mesh,
+        query_heads=config.num_attention_heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        masks=others,
+        weights={_MAIN: layers[main], **dict.fromkeys(others, layers[_SLIDING])},
+        **options,
+    )
+    return _local(batch, first, sharding)
+
+
+def _tokens(batch: Mapping[str, Any]) -> Tensor:
+    """input_ids or inputs_embeds, of a batch in which nothing is unknown."""
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and value.ndim and name not in (*_SAYS_THE_MASK, *_OF_TOKENS):
+            raise ValueError(
+                f"the batch has {name!r}, a tensor {list(value.shape)} of which flashmask does not know whether it is "
+                f"to be shared out; take it out, or shard it with sharding.shard(). Known: {', '.join(_OF_TOKENS)}"
+            )
+    first = batch.get("input_ids", batch.get("inputs_embeds"))
+    if not isinstance(first, Tensor) or first.ndim < 2:
+        raise ValueError(f"input_ids is {described(first)}; expected the whole batch, integers [B, S]")
+    return first
+
+
+# ---- masks ----
+
+
+def _layers(config: Any) -> Counter[str]:
+    """How many layers there are of each kind."""
+    only = _SLIDING if getattr(config, "sliding_window", None) is not None else _FULL
+    layers = Counter(getattr(config, "layer_types", None) or [only] * config.num_hidden_layers)
+    chunked = getattr(config, "attention_chunk_size", None) is not None
+    unknown = sorted(set(layers) - {_FULL, _SLIDING}) + ["chunked_attention"] * chunked
+    if unknown:
+        raise ValueError(
+            f"the model has layers of {', '.join(unknown)}; flashmask.transformers.shard() knows {_FULL} and {_SLIDING}"
+        )
+    return layers
+
+
+def _window_name(window: int) -> str:
+    return f"window of {window}"
+
+
+def _masks_of(model: Any, batch: Mapping[str, Any], first: Tensor, layers: Mapping[str, int]) -> dict[str, Mask]:
+    """The mask of each kind of layers, made as without ranks; on the host."""
+    given = {name: batch[name].cpu() for name in batch if isinstance(batch[name], Tensor)}
+    positions = given.get("position_ids")
+    if positions is not None and positions.ndim != 2:
+        raise ValueError(f"position_ids has shape {list(positions.shape)}; expected [B, S]")
+    said = given.get("attention_mask")
+    made = said
+    if said is None or said.ndim == 2:
+        create = getattr(model, "create_masks_for_generate", masking_utils.create_masks_for_generate)
+        known = {name: given[name] for name in ("token_type_ids",) if name in given}
+        shape = torch.empty(*first.shape[:2], 1)
+        made = create(model.config, shape, said, past_key_values=None, position_ids=positions, **known)
+    return {
+        kind: _mask_of(made[kind] if isinstance(made, dict) else made, given, first, model.config) for kind in layers
+    }
+
+
+def _mask_of(made: Tensor | None, given: Mapping[str, Tensor], first: Tensor, config: Any) -> Mask:
+    indices = given.get("startend_row_indices", given.get("attn_mask_startend_row_indices"))
+    call = Call(
+        batch=first.shape[0],
+        rows=first.shape[1],
+        columns=first.shape[1],
+        device=torch.device("cpu"),
+        causal=getattr(config.get_text_config(), "is_causal", True),
+        window=None,
+        attention_mask=made,
+        row_indices=indices,
+        position_ids=given.get("position_ids"),
+        cu_seq_lens_q=given.get("cu_seq_lens_q"),
+        cu_seq_lens_k=given.get("cu_seq_lens_k"),
+    )
+    found = layer_mask(call)
+    if isinstance(found, Indices):
+        return RowIndices(*found, call.rows).to_mask()
+    return dense_mask(found) if isinstance(found, Tensor) else found
+
+
+# ---- tokens ----
+
+
+def _local(batch: Mapping[str, Any], first: Tensor, sharding: Sharding) -> dict[str, Any]:
+    whole = {name: value for name, value in batch.items() if name not in _SAYS_THE_MASK}
+    if whole.get("position_ids") is None:
+        whole["position_ids"] = torch.arange(first.shape[1], device=first.device).expand(first.shape[0], -1)
+    if whole.get("labels") is not None and whole.get("shift_labels") is None:
+        whole["shift_labels"] = _shifted(whole["labels"], batch)
+    shared = {name: sharding.shard(value) for name, value in whole.items() if name in _OF_TOKENS and value is not None}
+    return {**whole, **shared, "sharding": sharding}
+
+
+def _shifted(labels: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """[B, S]: of each token the label of the next one, -100 where that begins another document or there is none."""
+    begins = torch.zeros_like(labels, dtype=torch.bool)
+    positions, ends = batch.get("position_ids"), batch.get("cu_seq_lens_q")
+    if positions is not None:
+        begins[:, 1:] = positions.diff() != 1
+    if ends is not None:
+        begins[:, ends[ends < labels.shape[1]].long()] = True
+    return pad(labels.masked_fill(begins, _IGNORED)[:, 1:], (0, 1), value=_IGNORED)
+
+
+# ---- a layer ----
+
+
+def sharded_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sharding: Sharding,
+    *,
+    window: int | None,
+    scaling: float | None,
+    attention_mask: Tensor | None,
+    **others: Any,
+) -> Tensor:
+    """[B, tokens held, Hq, Dv] of query, key and value [B, heads, tokens held, D]; `others` change the result."""
+    if attention_mask is not None and attention_mask.ndim != RANK:
+        raise ValueError(
+            f"an attention_mask {list(attention_mask.shape)} came beside a sharding, which holds the masks of the "
+            "whole sequence; give it to flashmask.transformers.shard() and leave it out of the call"
+        )
+    for name, given in others.items():
+        if given is not None and not (isinstance(given, float) and given == 0.0):
+            raise ValueError(f"{name} came beside a sharding, under which flashmask does not serve it; leave it out")
+    masks = sharding.masks
+    name = _MAIN if window is None or len(masks) == 1 else _window_name(window)
+    q, k, v = (each.transpose(1, 2) for each in (query, key, value))
+    found: Tensor = attention(q, k, v, sharding, mask=name, scale=scaling)
+    return found

@@ -1,0 +1,30 @@
+"""LongContext: Transformers' Trainer with sequences spread over the ranks of its context-parallel group."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from flashmask.transformers._shard import shard
+
+
+class LongContext:
+    """A mixin: class Trainer(flashmask.transformers.LongContext, transformers.Trainer).
+
+    Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, batches are shared out by
+    flashmask.transformers.shard() with their masks, in place of torch's context_parallel, which knows causal masks
+    alone. The model has attn_implementation="flashmask".
+    """
+
+    accelerator: Any
+
+    def _prepare_context_parallel_inputs(
+        self, model: Any, inputs: dict[str, Any]
+    ) -> tuple[Callable[[], Any], dict[str, Any]]:
+        """What Trainer calls before each step: a context that does nothing, and this rank's part of the batch."""
+        parallelism = getattr(self.accelerator, "parallelism_config", None)
+        if parallelism is None or not parallelism.cp_enabled:
+            return contextlib.nullcontext, inputs
+        unwrapped = self.accelerator.unwrap_model(model)
+        return contextlib.nullcontext, shard(unwrapped, inputs, self.accelerator.torch_device_mesh["cp"])
