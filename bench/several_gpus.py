@@ -255,6 +255,8 @@ def measure(name: str, mask: flashmask.Mask, heads: tuple[int, int], clock: Cloc
         columns = rows.sharding._locals["mask"].columns
         row["fetched"] = (columns.tokens - columns.held) / mask.shape.rows
     if peers:
+        other = "heads" if rows is not None else "rows"
+        row[f"by {other}"] = clock.both(sharded(problem, scheme=other))
         row["owner"] = clock.both(sharded(problem, gradients="owner"))
         for partition in ("zigzag", "contiguous"):
             row[f"all keys, {partition}"] = clock.both(all_keys(problem, partition))
@@ -274,7 +276,7 @@ def said(row: dict[str, Any]) -> str:
         forward, backward = row[name]
         return f"  {name} {forward:.2f} + {backward:.2f} = {one / (forward + backward):.2f}x"
 
-    peers = [name for name in row if name.startswith(("all keys", "torch", "owner", "kernels"))]
+    peers = [name for name in row if name.startswith(("kernels", "by ", "owner", "all keys", "torch"))]
     return (
         f"{row['mask']} {row['tokens']} {row['heads']} {row['scheme']}, visible {row['visible']:.3f}, fetched "
         f"{row.get('fetched', 0):.3f}, error {row['error']:.1e}: one {row['one'][0]:.2f} + {row['one'][1]:.2f}"

@@ -110,7 +110,7 @@ def with_gradients(compute, q, k, v, grad_o, grad_lse):
 
 
 NAMES = ("o", "lse", "grad_q", "grad_k", "grad_v")
-TOLERANCE = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+TOLERANCE = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 5e-4, torch.float16: 1e-4}
 
 
 def hold_against_one_process(
@@ -178,7 +178,7 @@ def rows_of_every_family_give_the_bits_of_one_process(group, rank, family):
 @cases((2,), family=[name for name in FAMILIES if name != "dense with batch and heads"])
 def heads_of_every_family_give_the_bits_of_one_process(group, rank, family):
     mask = FAMILIES[family](500)
-    for partition in ("balanced", "random"):
+    for partition in ("balanced", "zigzag", "random"):
         hold_against_one_process(group, mask, scheme="heads", **aligned(partition, 500, group.size()))
 
 

@@ -28,7 +28,7 @@ def test_cases_on_all_ranks(tmp_path):
 @pytest.mark.slow
 def test_example_has_the_losses_of_one_rank():
     example = Path(__file__).parent.parent.parent / "examples" / "train_long.py"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-endpoint", "localhost:0"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launch, str(example), "--steps", "2", "--tokens", "512"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment, check=False)
