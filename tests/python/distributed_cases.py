@@ -693,6 +693,14 @@ def what_cannot_be_honoured_is_refused(group, rank):
         RuntimeError, "partition is of 300 tokens over 3 ranks", lambda: make(group, partition=random_partition(300, 3))
     )
     refused(RuntimeError, "ValueError: scheme is 'ring'", lambda: make(group, scheme="ring"))
+    both = {"head_groups": 2, "keep_fetched": True}
+    refused(
+        RuntimeError, "ValueError: head_groups saves the memory that keep_fetched takes", lambda: make(group, **both)
+    )
+    owner = make(group, scheme="rows", gradients="owner")
+    q = torch.randn(1, owner._held, 4, 16, dtype=torch.float64)
+    kv = q[:, :, :2]
+    refused(NotImplementedError, '^q is float64, which gradients="owner"', lambda: fmd.attention(q, kv, kv, owner))
 
 
 @case(2)
