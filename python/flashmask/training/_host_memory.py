@@ -1,0 +1,79 @@
+"""Page-locked memory of the host, which a GPU copies to and from while it computes."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class HostMemory:
+    """Pieces of host memory that are used again and again, page-locked where there is a GPU.
+
+    torch's own pinned memory is handed out in powers of two, so that 4.3 GiB take 8; here a piece is as long as asked
+    for. close(), leaving the `with` block, an error on the way, and the end of the program give everything back.
+    """
+
+    def __init__(self, *, page_locked: bool) -> None:
+        self._page_locked = page_locked
+        self._free: list[Tensor] = []
+        self._held: dict[int, Tensor] = {}
+        self._finalizer = weakref.finalize(self, _give_back, self._held, page_locked)
+
+    @property
+    def bytes(self) -> int:
+        """All that is held, in use or not."""
+        return sum(each.numel() for each in self._held.values())
+
+    def take(self, size: int) -> Tensor:
+        """uint8 [size]; raises MemoryError where the host has no more to lock."""
+        if not self._finalizer.alive:
+            raise RuntimeError("this host memory was closed; make another")
+        fitting = [place for place, each in enumerate(self._free) if each.numel() >= size]
+        if fitting:
+            return self._free.pop(min(fitting, key=lambda place: self._free[place].numel()))[:size]
+        made = torch.empty(size, dtype=torch.uint8, device="cpu")
+        if self._page_locked and size:
+            _lock(made)
+        self._held[made.data_ptr()] = made
+        return made
+
+    def give_back(self, piece: Tensor) -> None:
+        """For the next take(); copies to or from it must be done, or ordered before those of the next."""
+        whole = self._held.get(piece.data_ptr())
+        if whole is not None:
+            self._free.append(whole)
+
+    def close(self) -> None:
+        """Unlocks and frees all pieces, used or not; again, it does nothing."""
+        self._free.clear()
+        self._finalizer()
+
+    def __enter__(self) -> HostMemory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _lock(piece: Tensor) -> None:
+    status = int(_runtime().cudaHostRegister(piece.data_ptr(), piece.numel(), 0))
+    if status:
+        raise MemoryError(
+            f"the host has no {piece.numel() / 2**30:.2f} GiB more to lock for copies (cudaHostRegister says "
+            f"{status}); offload fewer inputs, or keep every second one"
+        )
+
+
+def _give_back(held: dict[int, Tensor], page_locked: bool) -> None:
+    if page_locked and held:
+        torch.cuda.synchronize()  # copies that are under way
+        for address in held:
+            _runtime().cudaHostUnregister(address)
+    held.clear()
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

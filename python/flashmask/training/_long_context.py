@@ -1,0 +1,272 @@
+"""Models of Transformers that train on long sequences."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flashmask._arguments import boolean, integer
+from flashmask.training._families import check_untouched, family_of, layer_parts
+from flashmask.training._host_memory import HostMemory
+from flashmask.training._layer import Kept, LayerRun, OnDevice, run_layer
+from flashmask.training._loss import ROWS, linear_cross_entropy
+from flashmask.training._memory import LayerSizes, StepMemory, step_memory
+from flashmask.training._offload import Offload
+
+
+class _Again:
+    """An input that is the result of the layer before, which is run again."""
+
+    def __init__(self, before: LayerRun) -> None:
+        self._before = before
+
+    def take(self) -> Tensor:
+        return self._before.again()
+
+
+class LongContext:
+    """What long_context() did to a model; close(), or leaving the `with` block, undoes it."""
+
+    def __init__(self, model: Any, *, chunk: int, keep: int, offload: int, hold_attention: bool, compile: bool) -> None:
+        self.model, self.chunk, self.keep, self.offload = model, chunk, keep, offload
+        self.hold_attention = hold_attention
+        self._compile = functools.cache(functools.partial(torch.compile, dynamic=False)) if compile else None
+        self.decoder, self._causal = _parts_of(model)
+        self.layers: list[Any] = list(self.decoder.layers)
+        for layer in self.layers:
+            family_of(layer)
+            check_untouched(layer)
+        device = next(self.layers[0].parameters()).device
+        self.host_memory = HostMemory(page_locked=device.type == "cuda")
+        self._copies = Offload(self.host_memory)
+        self._last: tuple[weakref.ref[Tensor], LayerRun] | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._attach()
+
+    def close(self) -> None:
+        """Gives the model its own forward and the host its page-locked memory back; again, it does nothing."""
+        while self._undo:
+            self._undo.pop()()
+        self._last = None
+        self.host_memory.close()
+
+    def memory(self, tokens: int, *, batch: int = 1) -> StepMemory:
+        """What the forward and the backward of `batch` sequences of `tokens` tokens take beside what is allocated now.
+
+        Weights are there already; what the optimizer adds in its first step is not counted. Gradients are, once.
+        """
+        integer("tokens", tokens, minimum=1)
+        integer("batch", batch, minimum=1)
+        layer, config = self.layers[0], self.decoder.config
+        weights = [each for each in self.model.parameters() if each.requires_grad]
+        dtype = self.model.get_input_embeddings().weight.dtype
+        words = config.vocab_size if self._causal is not None else 0
+        head = min(ROWS, batch * tokens) * words * (dtype.itemsize + 4)
+        if words and self._causal.lm_head.weight.requires_grad:
+            head += 2 * words * config.hidden_size * 4
+        sizes = LayerSizes(
+            hidden=config.hidden_size,
+            intermediate=config.intermediate_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=layer.self_attn.head_dim,
+            bytes=dtype.itemsize,
+            gradients=sum(4 * each.numel() for each in layer.parameters() if each.requires_grad),
+        )
+        taken = step_memory(
+            sizes,
+            layers=len(self.layers),
+            tokens=batch * tokens,
+            chunk=batch * min(self.chunk, tokens),
+            keep=self.keep,
+            offload=self.offload,
+            held=self.hold_attention,
+            head=head,
+        )
+        gradients = sum(each.numel() * each.element_size() for each in weights if each.grad is None)
+        return StepMemory(taken.card + gradients, max(0, taken.host - self.host_memory.bytes))
+
+    def require_memory(self, tokens: int, *, batch: int = 1) -> StepMemory:
+        """memory(), where that is there; else raises MemoryError, whose one sentence says what is missing and where."""
+        taken = self.memory(tokens, batch=batch)
+        taken.require(next(self.layers[0].parameters()).device)
+        return taken
+
+    def __enter__(self) -> LongContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _attach(self) -> None:
+        for number, layer in enumerate(self.layers):
+            self._replace(layer, functools.partial(self._forward, number, layer))
+        if self._causal is not None:
+            self._replace(self._causal, functools.partial(self._forward_with_loss, self._causal))
+        config = self.decoder.config
+        used = config.use_cache
+        config.use_cache = False
+        self._undo.append(lambda: setattr(config, "use_cache", used))
+
+    def _replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        own = module.forward
+
+        @functools.wraps(own)
+        def replaced(*arguments: Any, **keywords: Any) -> Any:
+            return forward(own, *arguments, **keywords)
+
+        module.forward = replaced
+        self._undo.append(lambda: delattr(module, "forward"))
+
+    def _forward(
+        self,
+        number: int,
+        layer: Any,
+        own: Callable[..., Any],
+        hidden_states: Tensor,
+        *,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Any = None,
+        past_key_values: Any = None,
+        **keywords: Any,
+    ) -> Tensor:
+        """In place of a layer's."""
+        if past_key_values is not None:
+            if torch.is_grad_enabled():
+                raise ValueError("past_key_values came to a layer that trains; call the model with use_cache=False")
+            cached: Tensor = own(
+                hidden_states,
+                position_embeddings=position_embeddings,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                **keywords,
+            )
+            return cached
+        given = {"position_embeddings": position_embeddings, "attention_mask": attention_mask, **keywords}
+        run = LayerRun(layer_parts(layer, compile=self._compile, **given), self.chunk, None, self.hold_attention)
+        if not torch.is_grad_enabled():
+            return run_layer(run, hidden_states)
+        run.kept = self._kept(number, hidden_states)
+        run.ahead = self._copies.fetch_next
+        out = run_layer(run, hidden_states)
+        self._last = None if number + 1 == len(self.layers) else (weakref.ref(out), run)
+        return out
+
+    def _kept(self, number: int, hidden: Tensor) -> Kept:
+        if number % self.keep and self._last is not None and _is_same(self._last[0](), hidden):
+            return _Again(self._last[1])
+        if number // self.keep < self.offload and number + self.keep < len(self.layers):
+            return self._copies.keep(hidden.detach())
+        return OnDevice(hidden.detach())
+
+    def _forward_with_loss(
+        self,
+        model: Any,
+        own: Callable[..., Any],
+        *arguments: Any,
+        labels: Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **keywords: Any,
+    ) -> Any:
+        """In place of a causal language model's: with labels, the loss and no logits."""
+        from transformers.modeling_outputs import CausalLMOutputWithPast
+
+        if shift_labels is None and labels is not None:
+            shift_labels = shifted(labels)
+        if shift_labels is None:
+            return own(*arguments, logits_to_keep=logits_to_keep, **keywords)
+        if keywords.pop("return_dict", None) is False:
+            raise ValueError("return_dict is False; a model under long_context() returns its loss by name")
+        output = self.decoder(*arguments, **keywords)
+        hidden = output.last_hidden_state
+        loss = linear_cross_entropy(
+            hidden,
+            model.lm_head.weight,
+            shift_labels,
+            bias=model.lm_head.bias,
+            softcap=getattr(self.decoder.config, "final_logit_softcapping", None),
+            reduction="mean" if num_items_in_batch is None else "sum",
+        )
+        if num_items_in_batch is not None:
+            loss = loss / num_items_in_batch
+        return CausalLMOutputWithPast(loss=loss, hidden_states=output.hidden_states)
+
+
+def _is_same(one: Tensor | None, other: Tensor) -> bool:
+    """Whether nothing happened to a tensor but that wrappers handed it on."""
+    if one is None:
+        return False
+    return (one.data_ptr(), one.shape, one._version) == (other.data_ptr(), other.shape, other._version)
+
+
+def shifted(labels: Tensor) -> Tensor:
+    """What each row is to predict: the label of the next, and nothing for the last."""
+    return torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
+
+
+def _parts_of(model: Any) -> tuple[Any, Any]:
+    """The decoder, and the causal language model around it, if it is one."""
+    if hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    decoder = model.base_model if hasattr(model, "base_model") else model
+    if not isinstance(getattr(decoder, "layers", None), nn.ModuleList):
+        raise ValueError(
+            f"{type(model).__name__} has no list of decoder layers that is understood; expected a Llama, Mistral, "
+            "Qwen2, Qwen3 or Gemma 3 of Transformers, with or without PEFT's LoRA"
+        )
+    head = getattr(model, "lm_head", None)
+    if head is None:
+        return decoder, None
+    if type(head) is not nn.Linear:
+        raise ValueError(
+            f"lm_head of {type(model).__name__} is a {type(head).__name__}; the loss in chunks needs a "
+            "torch.nn.Linear: leave lm_head out of the adapters"
+        )
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    if model.loss_function is not ForCausalLMLoss:
+        raise ValueError(
+            f"{type(model).__name__} has a loss_function of its own, which would not be asked; use "
+            "linear_cross_entropy() on model.base_model(...).last_hidden_state, and long_context(model.base_model)"
+        )
+    return decoder, model
+
+
+def long_context(
+    model: Any,
+    *,
+    chunk: int = 8192,
+    keep: int = 1,
+    offload: bool | int = False,
+    hold_attention: bool = False,
+    compile: bool = False,
+) -> LongContext:
+    """Lets a model of Transformers train on long sequences; the model stays the same object, with the same parameters.
+
+    model: a Llama, Mistral, Qwen2, Qwen3 or Gemma 3, with any head, as it is or with PEFT's LoRA. Each of its decoder
+    layers then runs all but attention on `chunk` tokens at a time, keeps nothing of its forward but its input, and
+    computes the rest again in the backward. Called with labels, a causal language model returns its loss, and no
+    logits. Losses and gradients are those of the model alone, up to the rounding of sums over tokens.
+
+    keep: the input of every keep-th layer is kept, 1 for all; the layers between run once more.
+    offload: of the inputs kept, how many wait in host memory, from the first layer on; True for all, but for the last,
+    which is needed at once.
+    hold_attention: keeps the result of attention too, as much again, so that no attention is computed twice.
+    compile: torch.compile joins the steps between products; the first step then takes a minute longer.
+
+    Returns the handle that close() undoes it by, which also is a context manager. Raises ValueError by name for a model
+    whose layers are not understood.
+    """
+    integer("chunk", chunk, minimum=1)
+    integer("keep", keep, minimum=1)
+    count = (1 << 31 if offload else 0) if isinstance(offload, bool) else integer("offload", offload, minimum=0)
+    boolean("hold_attention", hold_attention)
+    boolean("compile", compile)
+    return LongContext(model, chunk=chunk, keep=keep, offload=count, hold_attention=hold_attention, compile=compile)

@@ -1,0 +1,236 @@
+"""A linear layer and what is asked of its logits, in chunks of rows: the logits of a chunk are all that ever exist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear, log_softmax
+
+from flashmask._arguments import choice, integer
+from flashmask.data._examples import IGNORED
+from flashmask.training._chunks import chunks
+
+#: Rows at once: 3.1 GB of logits, in bfloat16 and float32, for 128,256 words.
+ROWS = 4096
+_REDUCTIONS = ("mean", "sum")
+
+
+class _Head(NamedTuple):
+    """What makes logits [rows, V] of hidden states [rows, H]."""
+
+    weight: Tensor
+    bias: Tensor | None
+    softcap: float | None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = linear(hidden, self.weight, self.bias)
+        return logits if self.softcap is None else logits.div_(self.softcap).tanh_().mul_(self.softcap)
+
+    def below_cap(self, gradient: Tensor, capped: Tensor) -> Tensor:
+        """The gradient of the logits before the cap."""
+        if self.softcap is None:
+            return gradient
+        return gradient * (1 - (capped.float() / self.softcap).square())
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    bias: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = IGNORED,
+    softcap: float | None = None,
+    chunk: int = ROWS,
+) -> Tensor:
+    """Cross-entropy of hidden · weightᵀ + bias against labels, a float32 scalar, without the logits of all rows.
+
+    hidden [..., H], weight [V, H], bias [V], labels int64 [...]: the word that each row is to predict, already shifted;
+    rows whose label is ignore_index cost nothing. softcap: logits are softcap · tanh(logits / softcap), as Gemma's.
+    reduction "mean" divides by the rows that have a label, as torch's cross_entropy does. `chunk` rows have logits at
+    once, in the dtype of hidden; sums over words are in float32. Gradients are computed along with the loss: three
+    products in all, two where the weight is frozen. Waits for the device once, to find the rows that have a label.
+    Raises ValueError and TypeError for shapes and labels that do not match.
+    """
+    choice("reduction", reduction, _REDUCTIONS)
+    rows, wanted = _labelled(hidden, weight, labels, ignore_index, chunk)
+    total: Tensor = _CrossEntropy.apply(rows, weight, bias, wanted, softcap, chunk)  # type: ignore[no-untyped-call]
+    return total / wanted.shape[0] if reduction == "mean" else total
+
+
+def linear_log_probs(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    bias: Tensor | None = None,
+    ignore_index: int = IGNORED,
+    softcap: float | None = None,
+    chunk: int = ROWS,
+) -> Tensor:
+    """The log-probability of each row's label, float32 in the shape of labels, 0 where that is ignore_index.
+
+    Arguments are those of linear_cross_entropy(). For losses that compare sums of log-probabilities, such as DPO's: the
+    backward makes each chunk's logits again, four products in all.
+    """
+    rows, wanted = _labelled(hidden, weight, labels, ignore_index, chunk)
+    found: Tensor = _LogProbs.apply(rows, weight, bias, wanted, softcap, chunk)  # type: ignore[no-untyped-call]
+    return found.new_zeros(labels.shape).masked_scatter(labels != ignore_index, found)
+
+
+def answer_log_probs(
+    hidden: Tensor,
+    weight: Tensor,
+    packed: Mapping[str, Tensor],
+    *,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    chunk: int = ROWS,
+) -> Tensor:
+    """flashmask.data.answer_log_probs() without the logits: float32 [A], the sum over each answer's tokens.
+
+    hidden [B, length, H] is what the model's head is given for the batch of pack() in `packed`, such as
+    model.base_model(...).last_hidden_state of a causal language model of Transformers; weight [V, H] is the head's.
+    Rafailov et al. 2023 (Direct Preference Optimization), equation 7.
+    """
+    missing = [name for name in ("answers", "answer_ids", "predictors") if name not in packed]
+    if missing:
+        raise ValueError(f"packed has no {missing[0]}; expected a batch that pack() made of examples with answers")
+    if hidden.ndim != 3 or hidden.shape[:2] != packed["input_ids"].shape:
+        raise ValueError(f"hidden has shape {list(hidden.shape)}; expected {[*packed['input_ids'].shape, 'H']}")
+    sequence, token = (packed["answer_ids"] >= 0).nonzero(as_tuple=True)
+    rows = hidden[sequence, packed["predictors"][sequence, token]]
+    words = packed["input_ids"][sequence, token]
+    found = linear_log_probs(rows, weight, words, bias=bias, softcap=softcap, chunk=chunk, ignore_index=-1)
+    return found.new_zeros(packed["answers"].shape[0]).index_add(0, packed["answer_ids"][sequence, token], found)
+
+
+def _labelled(hidden: Tensor, weight: Tensor, labels: Tensor, ignored: int, chunk: int) -> tuple[Tensor, Tensor]:
+    """The rows that have a label [rows, H], and the labels [rows]."""
+    integer("chunk", chunk, minimum=1)
+    if weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"hidden has shape {list(hidden.shape)} and weight {list(weight.shape)}; expected [..., H] and [V, H]"
+        )
+    if labels.shape != hidden.shape[:-1]:
+        raise ValueError(
+            f"labels has shape {list(labels.shape)}; expected {list(hidden.shape[:-1])}, one for each row of hidden"
+        )
+    if labels.dtype is not torch.int64:
+        raise TypeError(f"labels has dtype {labels.dtype}; expected torch.int64")
+    flat = labels.flatten()
+    places = (flat != ignored).nonzero()[:, 0]
+    wanted = flat[places]
+    if wanted.numel():
+        low, high = (int(each) for each in torch.stack(wanted.aminmax()).tolist())
+        if low < 0 or high >= weight.shape[0]:
+            raise ValueError(
+                f"labels holds {low if low < 0 else high}; expected words from 0 to {weight.shape[0] - 1}, or {ignored}"
+            )
+    rows = hidden.flatten(0, -2)
+    return (rows if places.numel() == rows.shape[0] else rows[places]), wanted
+
+
+class _Gradients:
+    """Gradients of rows, weight and bias, of which those that are asked for get memory."""
+
+    def __init__(self, asked: tuple[bool, ...], rows: Tensor, head: _Head) -> None:
+        wide = torch.promote_types(head.weight.dtype, torch.float32)
+        self.rows = torch.empty_like(rows) if asked[0] else None
+        self.weight = torch.zeros_like(head.weight, dtype=wide) if asked[1] else None
+        self.bias = torch.zeros_like(head.bias, dtype=wide) if asked[2] and head.bias is not None else None
+        self.head = head
+
+    def __bool__(self) -> bool:
+        return self.rows is not None or self.weight is not None or self.bias is not None
+
+    def add(self, place: slice, hidden: Tensor, gradient: Tensor) -> None:
+        """Of a chunk's rows, with the gradient of their logits [chunk, V]."""
+        if self.rows is not None:
+            self.rows[place] = gradient @ self.head.weight.to(gradient.dtype)
+        if self.weight is not None:
+            _add_product(self.weight, gradient.mT, hidden.to(gradient.dtype))
+        if self.bias is not None:
+            self.bias += gradient.sum(0, dtype=self.bias.dtype)
+
+    def times(self, factor: Tensor) -> list[Tensor | None]:
+        """All, times a number, in the dtypes of what they are gradients of."""
+        found = (self.rows, None), (self.weight, self.head.weight), (self.bias, self.head.bias)
+        return [
+            None if each is None else (each * factor).to(each.dtype if of is None else of.dtype) for each, of in found
+        ]
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b, without rounding the product to a narrower dtype on its way where the device can."""
+    if a.is_cuda and a.dtype != total.dtype:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += a @ b
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, softcap: float | None, chunk: int
+    ) -> Tensor:
+        head = _Head(weight, bias, softcap)
+        gradients = _Gradients(ctx.needs_input_grad, rows, head)
+        total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
+        for place in chunks(rows.shape[0], chunk):
+            hidden, words = rows[place], labels[place, None]
+            logits = head.logits(hidden)
+            log_probs = log_softmax(logits, -1, dtype=total.dtype)
+            picked = log_probs.gather(1, words)
+            total -= picked.sum()
+            if gradients:
+                capped = logits.clone() if softcap is not None else logits
+                gradient = torch.exp(log_probs, out=logits)
+                gradient.scatter_(1, words, torch.expm1(picked).to(gradient.dtype))
+                gradients.add(place, hidden, head.below_cap(gradient, capped).to(gradient.dtype))
+        ctx.gradients = gradients
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        if ctx.gradients is None:
+            raise RuntimeError("the gradient of a linear_cross_entropy() was asked for twice; it is there once")
+        found = ctx.gradients.times(grad)
+        ctx.gradients = None
+        return *found, None, None, None
+
+
+class _LogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, softcap: float | None, chunk: int
+    ) -> Tensor:
+        ctx.save_for_backward(rows, weight, bias, labels)
+        ctx.softcap, ctx.chunk = softcap, chunk
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        found = torch.empty(rows.shape[0], dtype=wide, device=rows.device)
+        for place in chunks(rows.shape[0], chunk):
+            log_probs = log_softmax(_Head(weight, bias, softcap).logits(rows[place]), -1, dtype=wide)
+            found[place] = log_probs.gather(1, labels[place, None])[:, 0]
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        rows, weight, bias, labels = ctx.saved_tensors
+        head = _Head(weight, bias, ctx.softcap)
+        gradients = _Gradients(ctx.needs_input_grad, rows, head)
+        for place in chunks(rows.shape[0], ctx.chunk):
+            hidden, words, factor = rows[place], labels[place, None], grad[place, None]
+            logits = head.logits(hidden)
+            log_probs = log_softmax(logits, -1, dtype=grad.dtype)
+            picked = log_probs.gather(1, words)
+            gradient = log_probs.exp_().mul_(-factor).scatter_(1, words, -factor * torch.expm1(picked))
+            gradients.add(place, hidden, head.below_cap(gradient, logits).to(logits.dtype))
+        return *gradients.times(torch.ones_like(grad[:1].sum())), None, None, None

@@ -1,0 +1,98 @@
+"""What memory a step takes, on the card and on the host, and whether it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes that a step takes beside what is allocated before it: on the card at its peak, and on the host."""
+
+    card: int
+    host: int
+
+    def __str__(self) -> str:
+        return f"{self.card / 2**30:.1f} GiB on the card and {self.host / 2**30:.1f} GiB on the host"
+
+    def require(self, device: torch.device) -> None:
+        """Raises MemoryError where the card or the host does not have that much."""
+        on_card = device.type == "cuda"
+        wanted = (("card", self.card, free_on_card(device)),) if on_card else ()
+        for where, needed, free in (*wanted, ("host", self.host + (0 if on_card else self.card), free_on_host())):
+            if needed > free:
+                raise MemoryError(f"a step takes {self}, and the {where} has {free / 2**30:.1f} GiB; {_ADVICE[where]}")
+
+
+_ADVICE = {
+    "card": "offload=True, keep=2, a smaller chunk or fewer tokens take less there",
+    "host": "a smaller offload, keep=2 or fewer tokens take less there",
+}
+
+
+def free_on_card(device: torch.device) -> int:
+    """Bytes that PyTorch could still hand out."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + unused
+
+
+def free_on_host() -> int:
+    """Bytes that this process could still take: of the machine's, and of its control group's where that has a limit."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    for limit, used in (
+        (_CGROUP / "memory.max", _CGROUP / "memory.current"),
+        (_CGROUP / "memory/memory.limit_in_bytes", _CGROUP / "memory/memory.usage_in_bytes"),
+    ):
+        if limit.exists() and limit.read_text().strip().isdigit():
+            free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """Elements a token of what a layer holds, bytes of an element, and bytes of the layer's own gradients."""
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    bytes: int
+    gradients: int
+
+    def heads_of(self, tokens: int) -> int:
+        """Bytes of q, k and v."""
+        return tokens * (self.heads + 2 * self.kv_heads) * self.head_dim * self.bytes
+
+    def result_of(self, tokens: int) -> int:
+        """Bytes of o and lse."""
+        return tokens * self.heads * (self.head_dim * self.bytes + 4)
+
+    def input_of(self, tokens: int) -> int:
+        return tokens * self.hidden * self.bytes
+
+
+def step_memory(
+    layer: LayerSizes, *, layers: int, tokens: int, chunk: int, keep: int, offload: int, held: bool, head: int
+) -> StepMemory:
+    """Of the forward and the backward. tokens and chunk count those of all sequences; head: bytes that the loss takes.
+
+    The peak is the backward of a layer: its input, the gradients of its result and of its input; q, k, v and o; their
+    gradients, that of q in float32 as well; and what a chunk of the layer saves for its own backward.
+    """
+    unit = layer.input_of(tokens)
+    inputs = -(-layers // keep)
+    on_host = min(offload, inputs - 1)
+    kept = (inputs - on_host) * unit + (layers * layer.result_of(tokens) if held else 0)
+    attention = 2 * layer.heads_of(tokens) + 2 * layer.result_of(tokens) + tokens * layer.heads * layer.head_dim * 4
+    again = (keep - 1) * (unit + layer.result_of(tokens))
+    passing = (2 if on_host else 0) * unit
+    of_chunk = chunk * (24 * layer.hidden + 10 * layer.intermediate) * layer.bytes
+    backward = 2 * unit + attention + again + passing + of_chunk + layer.gradients
+    return StepMemory(card=kept + max(backward, 4 * unit + head), host=on_host * unit)
