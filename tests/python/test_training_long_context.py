@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="flashmask.training is for torch")
 transformers = pytest.importorskip("transformers", reason="long_context() takes its models")
 
-from training_models import KINDS, assert_same, batch, in_double, loss_and_gradients, lora, tiny  # noqa: E402
+from training_models import KINDS, assert_same, batch, in_double, lora, loss_and_gradients, tiny  # noqa: E402
 
 from flashmask.training import long_context  # noqa: E402
 

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from flashmask._arguments import integer
 from flashmask.training._attention import HeldAttention
 from flashmask.training._autocast import autocast_now
-from flashmask.training._chunks import chunks
+from flashmask.training._chunks import chunks, like
 from flashmask.training._randomness import Randomness, undisturbed
 from flashmask.training._skip import skipped
 from flashmask.training._sums import GradientSums
@@ -75,20 +75,24 @@ class LayerRun:
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Where no gradient is recorded."""
+        hidden = hidden.detach()
         with self.settings():
-            o = self._attended(*self._heads(hidden))
+            o = self._attended(hidden)
             self._draw("after")
             out: Tensor | None = None
             for place in chunks(hidden.shape[1], self.chunk):
                 of_chunk = self.parts.after(hidden[:, place], o[:, place])
-                out = _like(of_chunk, hidden.shape[1]) if out is None else out
+                out = like(of_chunk, hidden.shape[1]) if out is None else out
                 out[:, place] = of_chunk
         return hidden.clone() if out is None else out
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attended(self, hidden: Tensor) -> Tensor:
+        if self.attention is not None:
+            return self.attention.o
+        heads = self._heads(hidden)
         if not self.hold_attention:
-            return self.parts.attend(q, k, v)
-        self.attention = HeldAttention(self.parts.attend, q, k, v)
+            return self.parts.attend(*heads)
+        self.attention = HeldAttention(self.parts.attend, *heads)
         self.attention.forget()
         return self.attention.o
 
@@ -96,7 +100,7 @@ class LayerRun:
         """The result once more, for the layer behind; the attention is held until this layer's own backward."""
         hidden = self.input()
         self.kept = OnDevice(hidden)
-        self.hold_attention = self.attention is None
+        self.hold_attention = True
         with self._drawing_again(), torch.no_grad():
             return self.forward(hidden)
 
@@ -134,7 +138,7 @@ class LayerRun:
         with torch.no_grad():
             for place in chunks(hidden.shape[1], self.chunk):
                 of_chunk = self.parts.before(hidden[:, place], place)
-                made = made or [_like(each, hidden.shape[1]) for each in of_chunk]
+                made = made or [like(each, hidden.shape[1]) for each in of_chunk]
                 for whole, part in zip(made, of_chunk, strict=True):
                     whole[:, place] = part
         q, k, v = made
@@ -179,11 +183,6 @@ class LayerRun:
 
     def _drawing_again(self) -> AbstractContextManager[None]:
         return undisturbed() if self.parts.random else nullcontext()
-
-
-def _like(part: Tensor, tokens: int) -> Tensor:
-    """Memory [B, tokens, heads, head dim] for what a chunk gave."""
-    return part.new_empty((part.shape[0], tokens, *part.shape[2:]))
 
 
 class _Layer(torch.autograd.Function):

@@ -17,6 +17,7 @@ from flashmask.training._layer import Kept, LayerRun, OnDevice, run_layer
 from flashmask.training._loss import ROWS, linear_cross_entropy
 from flashmask.training._memory import LayerSizes, StepMemory, step_memory
 from flashmask.training._offload import Offload
+from flashmask.training._rows import in_chunks
 
 
 class _Again:
@@ -108,6 +109,7 @@ class LongContext:
             self._replace(layer, functools.partial(self._forward, number, layer))
         if self._causal is not None:
             self._replace(self._causal, functools.partial(self._forward_with_loss, self._causal))
+        self._replace(self.decoder.norm, functools.partial(self._forward_of_norm, self.decoder.norm))
         config = self.decoder.config
         used = config.use_cache
         config.use_cache = False
@@ -163,6 +165,10 @@ class LongContext:
         if number // self.keep < self.offload and number + self.keep < len(self.layers):
             return self._copies.keep(hidden.detach())
         return OnDevice(hidden.detach())
+
+    def _forward_of_norm(self, norm: nn.Module, own: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        """In place of that of the norm behind the layers."""
+        return in_chunks(own, hidden, [each for each in norm.parameters() if each.requires_grad], chunk=self.chunk)
 
     def _forward_with_loss(
         self,
