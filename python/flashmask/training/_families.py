@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from flashmask.training._layer import Heads, LayerParts
-from flashmask.training._linear import plain_linears
 
 
 def _before(layer: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Heads:
@@ -26,7 +25,8 @@ def _before(layer: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Heads:
     if hasattr(attention, "q_norm"):
         q, k = attention.q_norm(q), attention.k_norm(k)
     rotate = sys.modules[type(attention).__module__].apply_rotary_pos_emb
-    return *rotate(q, k, cos, sin, unsqueeze_dim=2), v
+    q, k = rotate(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
+    return q.transpose(1, 2), k.transpose(1, 2), v
 
 
 def _after(layer: Any, hidden: Tensor, o: Tensor) -> Tensor:
@@ -142,8 +142,9 @@ def layer_parts(
         attend=attend,
         after=partial(after, layer),
         parameters=[each for each in layer.parameters() if each.requires_grad],
-        linear_before=() if hasattr(attention, "q_norm") else plain_linears(*projections),
-        linear_after=plain_linears(layer.mlp.down_proj) if family.after is _after else (),
+        linear_before=() if hasattr(attention, "q_norm") else projections,
+        linear_after=(layer.mlp.down_proj,) if family.after is _after else (),
+        adapted=[each for each in layer.modules() if hasattr(each, "lora_A")],
         random=layer.training and any(_drops(each) for each in layer.modules()),
     )
 

@@ -15,8 +15,8 @@ from flashmask._arguments import integer
 from flashmask.training._attention import HeldAttention
 from flashmask.training._autocast import autocast_now
 from flashmask.training._chunks import chunks, like
+from flashmask.training._linear import joined, skipped
 from flashmask.training._randomness import Randomness, undisturbed
-from flashmask.training._skip import skipped
 from flashmask.training._sums import GradientSums
 
 Heads: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -30,16 +30,18 @@ class LayerParts:
     before(hidden [B, c, H], place) gives q [B, c, Hq, D], k [B, c, Hkv, D] and v [B, c, Hkv, Dv] of the c tokens at
     slice `place` of the sequence; attend(q, k, v) of all tokens gives o [B, S, Hq, Dv]; after(hidden [B, c, H],
     o [B, c, Hq, Dv]) gives the layer's result [B, c, H]. `parameters` are those of before and after that have a
-    gradient. `linear_before` and `linear_after`: torch.nn.Linear modules whose results reach those of before and after
-    through linear steps alone, so that no gradient needs them. `random`: whether before or after draw random numbers.
+    gradient. `linear_before` and `linear_after`: linear layers whose results reach those of before and after through
+    linear steps alone, so that no gradient needs them: they are not computed for gradients. `adapted`: layers of PEFT's
+    LoRA, which add into the product they belong to. `random`: whether before or after draw random numbers.
     """
 
     before: Callable[[Tensor, slice], Heads]
     attend: Attend
     after: Callable[[Tensor, Tensor], Tensor]
     parameters: Sequence[Tensor]
-    linear_before: Sequence[nn.Linear] = ()
-    linear_after: Sequence[nn.Linear] = ()
+    linear_before: Sequence[nn.Module] = ()
+    linear_after: Sequence[nn.Module] = ()
+    adapted: Sequence[nn.Module] = ()
     random: bool = False
 
 
@@ -69,14 +71,14 @@ class LayerRun:
     kept: Kept | None
     hold_attention: bool = False
     attention: HeldAttention | None = None
-    settings: Callable[[], AbstractContextManager[Any]] = field(default_factory=autocast_now)
+    autocast: Callable[[], AbstractContextManager[Any]] = field(default_factory=autocast_now)
     ahead: Callable[[], object] = lambda: None
     drawn: dict[str, Randomness] = field(default_factory=dict)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Where no gradient is recorded."""
         hidden = hidden.detach()
-        with self.settings():
+        with self.autocast(), joined(self.parts.adapted):
             o = self._attended(hidden)
             self._draw("after")
             out: Tensor | None = None
@@ -115,7 +117,7 @@ class LayerRun:
         """Gradients of the input and of the parameters."""
         hidden = self.input()
         self.ahead()
-        with self.settings(), self._drawing_again():
+        with self.autocast(), self._drawing_again(), joined(self.parts.adapted):
             q, k, v = self._heads(hidden)
             if self.attention is None:
                 self.attention = HeldAttention(self.parts.attend, q, k, v)

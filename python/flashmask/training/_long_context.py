@@ -122,8 +122,9 @@ class LongContext:
         def replaced(*arguments: Any, **keywords: Any) -> Any:
             return forward(own, *arguments, **keywords)
 
+        before = vars(module).get("forward")
+        self._undo.append(lambda: _restore(module, before))
         module.forward = replaced
-        self._undo.append(lambda: delattr(module, "forward"))
 
     def _forward(
         self,
@@ -203,6 +204,13 @@ class LongContext:
         if num_items_in_batch is not None:
             loss = loss / num_items_in_batch
         return CausalLMOutputWithPast(loss=loss, hidden_states=output.hidden_states)
+
+
+def _restore(module: Any, forward: Callable[..., Any] | None) -> None:
+    if forward is None:
+        del module.forward
+    else:
+        module.forward = forward
 
 
 def _is_same(one: Tensor | None, other: Tensor) -> bool:
