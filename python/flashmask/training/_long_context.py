@@ -116,15 +116,9 @@ class LongContext:
         self._undo.append(lambda: setattr(config, "use_cache", used))
 
     def _replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        own = module.forward
-
-        @functools.wraps(own)
-        def replaced(*arguments: Any, **keywords: Any) -> Any:
-            return forward(own, *arguments, **keywords)
-
         before = vars(module).get("forward")
         self._undo.append(lambda: _restore(module, before))
-        module.forward = replaced
+        module.forward = _Replaced(module.forward, forward)
 
     def _forward(
         self,
@@ -204,6 +198,23 @@ class LongContext:
         if num_items_in_batch is not None:
             loss = loss / num_items_in_batch
         return CausalLMOutputWithPast(loss=loss, hidden_states=output.hidden_states)
+
+
+class _Replaced:
+    """A forward in place of a module's own, which it is handed."""
+
+    def __init__(self, own: Callable[..., Any], forward: Callable[..., Any]) -> None:
+        self._own, self._forward = own, forward
+        functools.update_wrapper(self, own)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._forward(self._own, *arguments, **keywords)
+
+    def __deepcopy__(self, _: Any) -> Any:
+        raise RuntimeError(
+            "a copy of a model under long_context() would run the layers of the model it is a copy of; copy it before, "
+            "or after close()"
+        )
 
 
 def _restore(module: Any, forward: Callable[..., Any] | None) -> None:
