@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 import flashmask  # noqa: E402
 from flashmask.training import LayerParts, chunked_layer  # noqa: E402
+from flashmask.training._sums import GradientSums  # noqa: E402
 
 TOKENS, WIDTH, HEADS = 45, 16, 2
 
@@ -110,9 +111,11 @@ def test_under_autocast_it_casts_as_the_layer_does():
         expected, found = layer(given), chunked_layer(layer.parts(), given, chunk=20)
     assert found.dtype == expected.dtype
     torch.testing.assert_close(found, expected, atol=1e-2, rtol=1e-2)
-    for ours, theirs in zip(gradients(layer, found, given), gradients(layer, expected, given), strict=True):
+    pairs = zip(gradients(layer, found, given), gradients(layer, expected, given), strict=True)
+    for number, (ours, theirs) in enumerate(pairs):
         if theirs is not None:
-            assert ours.dtype == theirs.dtype and (ours - theirs).norm() <= 0.02 * theirs.norm()
+            bound = 0.02 if number else 1e-4  # gradients of weights are rounded to bfloat16 once a chunk
+            assert ours.dtype == theirs.dtype and (ours - theirs).norm() <= bound * theirs.norm()
 
 
 def test_keeps_its_input_and_nothing_else():
@@ -138,19 +141,11 @@ def test_no_gradient_keeps_nothing():
 
 
 def test_sums_over_chunks_are_not_rounded_to_bfloat16():
-    layer, given = Layer().bfloat16(), hidden().detach().bfloat16().requires_grad_()
-    chunked_layer(layer.parts(), given, chunk=1).sum().backward()
-    exact = gradients_in_double(layer, given)
-    for parameter, reference in zip(layer.parameters(), exact, strict=True):
-        if reference is not None:
-            assert (parameter.grad - reference).norm() <= 0.02 * reference.norm()
-
-
-def gradients_in_double(layer, given):
-    double = Layer().double()
-    double.load_state_dict({name: each.double() for name, each in layer.state_dict().items()})
-    double.attend = lambda q, k, v: flashmask.attention(*(each.float() for each in (q, k, v)), layer.mask).double()
-    return torch.autograd.grad(double(given.detach().double()).sum(), list(double.parameters()), allow_unused=True)
+    sums = GradientSums([torch.zeros(2, dtype=torch.bfloat16), torch.zeros(1)])
+    for _ in range(1000):
+        sums.add([torch.ones(2, dtype=torch.bfloat16), None])
+    total, nothing = sums.result()
+    assert total.dtype == torch.bfloat16 and total.tolist() == [1000.0, 1000.0] and nothing is None
 
 
 def test_says_that_a_backward_runs_once():

@@ -94,11 +94,12 @@ def test_attends_as_the_model_says(implementation):
         assert_same(loss_and_gradients(model, given), plain, exact)
 
 
-def test_row_indices_reach_attention():
+@pytest.mark.parametrize("kind", KINDS)
+def test_row_indices_reach_attention_with_the_window_of_the_layer(kind):
     given = batch((101,))
     ends = torch.tensor([40] * 40 + [101] * 61, dtype=torch.int32)
     given["startend_row_indices"] = ends[None, None, :, None].expand(2, 1, -1, 1)
-    model = tiny()
+    model = tiny(kind)
     plain = loss_and_gradients(copy.deepcopy(model), given)
     without = loss_and_gradients(copy.deepcopy(model), batch((101,)))
     with long_context(model, chunk=33):

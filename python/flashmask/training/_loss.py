@@ -159,10 +159,10 @@ class _Gradients:
             self.bias += gradient.sum(0, dtype=self.bias.dtype)
 
     def times(self, factor: Tensor) -> list[Tensor | None]:
-        """All, times a number, in the dtypes of what they are gradients of."""
+        """All, times a number, in the dtypes of what they are gradients of; once, for their memory is written to."""
         found = (self.rows, None), (self.weight, self.head.weight), (self.bias, self.head.bias)
         return [
-            None if each is None else (each * factor).to(each.dtype if of is None else of.dtype) for each, of in found
+            None if each is None else each.mul_(factor).to(each.dtype if of is None else of.dtype) for each, of in found
         ]
 
 
