@@ -11,6 +11,7 @@ from cuda_device import needs_gpu  # noqa: E402
 from training_models import KINDS, batch, in_double, loss_and_gradients, tiny  # noqa: E402
 
 from flashmask.training import HostMemory, Offload, linear_cross_entropy, long_context  # noqa: E402
+from flashmask.training._host_memory import _lock  # noqa: E402
 
 pytestmark = needs_gpu
 
@@ -102,6 +103,15 @@ def test_copies_run_beside_work_that_reuses_memory():
             offload.fetch_next()
             work = (work @ work).clamp_(-1, 1)
             assert back.double().sum() == expected
+
+
+def test_memory_that_cannot_be_locked_is_told_once():
+    piece = torch.empty(1 << 20, dtype=torch.uint8)
+    _lock(piece)
+    with pytest.raises(MemoryError, match="cudaHostRegister says"):
+        _lock(piece)
+    assert torch.ones(3, device="cuda").sum() == 3
+    torch.cuda.cudart().cudaHostUnregister(piece.data_ptr())
 
 
 def test_page_locked_memory_is_given_back():

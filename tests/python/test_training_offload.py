@@ -79,6 +79,7 @@ class Cuda:
 def cuda(monkeypatch):
     made = Cuda(at_most=2)
     monkeypatch.setattr(module, "_runtime", lambda: made)
+    monkeypatch.setattr(module, "_forget_error", lambda: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     return made
 
@@ -99,6 +100,13 @@ def test_what_is_locked_is_unlocked_on_every_way_out(cuda):
     del forgotten
     gc.collect()
     assert alive() is None and not cuda.locked
+
+
+def test_says_that_the_host_has_no_such_memory():
+    with HostMemory(page_locked=False) as memory:
+        with pytest.raises(MemoryError, match=r"the host has no 1073741824\.00 GiB more; offload fewer inputs"):
+            memory.take(1 << 60)
+        assert memory.bytes == 0
 
 
 def test_says_that_no_more_can_be_locked(cuda):

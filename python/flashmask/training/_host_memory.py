@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -34,10 +35,14 @@ class HostMemory:
         fitting = [place for place, each in enumerate(self._free) if each.numel() >= size]
         if fitting:
             return self._free.pop(min(fitting, key=lambda place: self._free[place].numel()))[:size]
-        made = torch.empty(size, dtype=torch.uint8, device="cpu")
+        made = _allocate(size)
+        self._held[made.data_ptr()] = made  # first, so that an interrupt between these lines loses nothing
         if self._page_locked and size:
-            _lock(made)
-        self._held[made.data_ptr()] = made
+            try:
+                _lock(made)
+            except MemoryError:
+                del self._held[made.data_ptr()]
+                raise
         return made
 
     def give_back(self, piece: Tensor) -> None:
@@ -58,13 +63,29 @@ class HostMemory:
         self.close()
 
 
+def _allocate(size: int) -> Tensor:
+    try:
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
+    except RuntimeError as error:
+        raise MemoryError(
+            f"the host has no {size / 2**30:.2f} GiB more; offload fewer inputs, or keep every second one"
+        ) from error
+
+
 def _lock(piece: Tensor) -> None:
     status = int(_runtime().cudaHostRegister(piece.data_ptr(), piece.numel(), 0))
     if status:
+        _forget_error()
         raise MemoryError(
             f"the host has no {piece.numel() / 2**30:.2f} GiB more to lock for copies (cudaHostRegister says "
             f"{status}); offload fewer inputs, or keep every second one"
         )
+
+
+def _forget_error() -> None:
+    """CUDA would tell the next that asks, who has nothing to do with it."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 def _give_back(held: dict[int, Tensor], page_locked: bool) -> None:
