@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import weakref
 from contextlib import suppress
 from typing import Any
@@ -64,12 +65,18 @@ class HostMemory:
 
 
 def _allocate(size: int) -> Tensor:
+    """In huge pages where the system has them, which are locked in half the time."""
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
     try:
-        return torch.empty(size, dtype=torch.uint8, device="cpu")
-    except RuntimeError as error:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
         raise MemoryError(
             f"the host has no {size / 2**30:.2f} GiB more; offload fewer inputs, or keep every second one"
         ) from error
+    with suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 def _lock(piece: Tensor) -> None:

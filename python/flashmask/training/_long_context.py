@@ -14,7 +14,7 @@ from flashmask._arguments import boolean, integer
 from flashmask.training._families import check_untouched, family_of, layer_parts
 from flashmask.training._host_memory import HostMemory
 from flashmask.training._layer import Kept, LayerRun, OnDevice, run_layer
-from flashmask.training._loss import ROWS, linear_cross_entropy
+from flashmask.training._loss import head_memory, linear_cross_entropy
 from flashmask.training._memory import LayerSizes, StepMemory, step_memory
 from flashmask.training._offload import Offload
 from flashmask.training._rows import in_chunks
@@ -66,10 +66,7 @@ class LongContext:
         layer, config = self.layers[0], self.decoder.config
         weights = [each for each in self.model.parameters() if each.requires_grad]
         dtype = self.model.get_input_embeddings().weight.dtype
-        words = config.vocab_size if self._causal is not None else 0
-        head = min(ROWS, batch * tokens) * words * (dtype.itemsize + 4)
-        if words and self._causal.lm_head.weight.requires_grad:
-            head += 2 * words * config.hidden_size * 4
+        head = head_memory(self._causal.lm_head.weight, batch * tokens) if self._causal is not None else 0
         sizes = LayerSizes(
             hidden=config.hidden_size,
             intermediate=config.intermediate_size,

@@ -13,6 +13,7 @@ from torch.nn.functional import linear, log_softmax
 from flashmask._arguments import choice, integer
 from flashmask.data._examples import IGNORED
 from flashmask.training._chunks import chunks
+from flashmask.training._liger import by_liger, uses_liger
 
 #: Rows at once: 3.1 GB of logits, in bfloat16 and float32, for 128,256 words.
 ROWS = 4096
@@ -26,15 +27,19 @@ class _Head(NamedTuple):
     bias: Tensor | None
     softcap: float | None
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits [rows, V], and what they are softcap times of, where there is a cap."""
         logits = linear(hidden, self.weight, self.bias)
-        return logits if self.softcap is None else logits.div_(self.softcap).tanh_().mul_(self.softcap)
-
-    def below_cap(self, gradient: Tensor, capped: Tensor) -> Tensor:
-        """The gradient of the logits before the cap."""
         if self.softcap is None:
-            return gradient
-        return gradient * (1 - (capped.float() / self.softcap).square())
+            return logits, None
+        tanh = logits.div_(self.softcap).tanh_()
+        return tanh * self.softcap, tanh
+
+
+def _below_cap(gradient: Tensor, tanh: Tensor | None) -> Tensor:
+    """The gradient of the logits before the cap."""
+    found: Tensor = gradient if tanh is None else torch.ops.aten.tanh_backward(gradient, tanh)
+    return found
 
 
 def linear_cross_entropy(
@@ -46,7 +51,7 @@ def linear_cross_entropy(
     reduction: str = "mean",
     ignore_index: int = IGNORED,
     softcap: float | None = None,
-    chunk: int = ROWS,
+    chunk: int | None = None,
 ) -> Tensor:
     """Cross-entropy of hidden · weightᵀ + bias against labels, a float32 scalar, without the logits of all rows.
 
@@ -55,11 +60,15 @@ def linear_cross_entropy(
     reduction "mean" divides by the rows that have a label, as torch's cross_entropy does. `chunk` rows have logits at
     once, in the dtype of hidden; sums over words are in float32. Gradients are computed along with the loss: three
     products in all, two where the weight is frozen. Waits for the device once, to find the rows that have a label.
-    Raises ValueError and TypeError for shapes and labels that do not match.
+    Without `chunk`, Liger's kernel computes 16-bit rows on a GPU where liger_kernel is installed, in chunks of its own
+    that take no more memory than hidden twice. Raises ValueError and TypeError for shapes and labels that do not match.
     """
     choice("reduction", reduction, _REDUCTIONS)
-    rows, wanted = _labelled(hidden, weight, labels, ignore_index, chunk)
-    total: Tensor = _CrossEntropy.apply(rows, weight, bias, wanted, softcap, chunk)  # type: ignore[no-untyped-call]
+    rows, wanted = _labelled(hidden, weight, labels, ignore_index, ROWS if chunk is None else chunk)
+    if chunk is None and uses_liger(rows, weight) and rows.numel():
+        total = by_liger(rows, weight, wanted, bias, softcap)
+    else:
+        total = _CrossEntropy.apply(rows, weight, bias, wanted, softcap, chunk or ROWS)  # type: ignore[no-untyped-call]
     return total / wanted.shape[0] if reduction == "mean" else total
 
 
@@ -108,6 +117,14 @@ def answer_log_probs(
     words = packed["input_ids"][sequence, token]
     found = linear_log_probs(rows, weight, words, bias=bias, softcap=softcap, chunk=chunk, ignore_index=-1)
     return found.new_zeros(packed["answers"].shape[0]).index_add(0, packed["answer_ids"][sequence, token], found)
+
+
+def head_memory(weight: Tensor, rows: int) -> int:
+    """Bytes that linear_cross_entropy() takes beside the gradient of its rows, which all have a label."""
+    size, words = weight.dtype.itemsize, weight.shape[0]
+    of_liger, ours = 2 * rows * weight.shape[1] * size, min(ROWS, rows) * words * (size + 4)
+    logits = of_liger if uses_liger(weight, weight) else ours
+    return logits + (weight.numel() * (4 + size) if weight.requires_grad else 0)
 
 
 def _labelled(hidden: Tensor, weight: Tensor, labels: Tensor, ignored: int, chunk: int) -> tuple[Tensor, Tensor]:
@@ -184,15 +201,16 @@ class _CrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
         for place in chunks(rows.shape[0], chunk):
             hidden, words = rows[place], labels[place, None]
-            logits = head.logits(hidden)
+            logits, tanh = head.logits(hidden)
             log_probs = log_softmax(logits, -1, dtype=total.dtype)
             picked = log_probs.gather(1, words)
             total -= picked.sum()
             if gradients:
-                capped = logits.clone() if softcap is not None else logits
                 gradient = torch.exp(log_probs, out=logits)
                 gradient.scatter_(1, words, torch.expm1(picked).to(gradient.dtype))
-                gradients.add(place, hidden, head.below_cap(gradient, capped).to(gradient.dtype))
+                gradients.add(place, hidden, _below_cap(gradient, tanh))
+                del gradient
+            del logits, tanh, log_probs  # before the next chunk's
         ctx.gradients = gradients
         return total
 
@@ -216,8 +234,9 @@ class _LogProbs(torch.autograd.Function):
         wide = torch.promote_types(rows.dtype, torch.float32)
         found = torch.empty(rows.shape[0], dtype=wide, device=rows.device)
         for place in chunks(rows.shape[0], chunk):
-            log_probs = log_softmax(_Head(weight, bias, softcap).logits(rows[place]), -1, dtype=wide)
-            found[place] = log_probs.gather(1, labels[place, None])[:, 0]
+            logits, _ = _Head(weight, bias, softcap).logits(rows[place])
+            found[place] = log_softmax(logits, -1, dtype=wide).gather(1, labels[place, None])[:, 0]
+            del logits  # before the next chunk's
         return found
 
     @staticmethod
@@ -228,9 +247,10 @@ class _LogProbs(torch.autograd.Function):
         gradients = _Gradients(ctx.needs_input_grad, rows, head)
         for place in chunks(rows.shape[0], ctx.chunk):
             hidden, words, factor = rows[place], labels[place, None], grad[place, None]
-            logits = head.logits(hidden)
+            logits, tanh = head.logits(hidden)
             log_probs = log_softmax(logits, -1, dtype=grad.dtype)
             picked = log_probs.gather(1, words)
             gradient = log_probs.exp_().mul_(-factor).scatter_(1, words, -factor * torch.expm1(picked))
-            gradients.add(place, hidden, head.below_cap(gradient, logits).to(logits.dtype))
+            gradients.add(place, hidden, _below_cap(logits.copy_(gradient), tanh))
+            del logits, tanh, log_probs, gradient  # before the next chunk's
         return *gradients.times(torch.ones_like(grad[:1].sum())), None, None, None

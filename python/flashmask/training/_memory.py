@@ -83,16 +83,18 @@ def step_memory(
 ) -> StepMemory:
     """Of the forward and the backward. tokens and chunk count those of all sequences; head: bytes that the loss takes.
 
-    The peak is the backward of a layer: its input, the gradients of its result and of its input; q, k, v and o; their
-    gradients, that of q in float32 as well; and what a chunk of the layer saves for its own backward.
+    The peak is the backward of a layer: its input, the gradients of its result and of its input; q, k, v and o; then
+    what a chunk saves for its own backward, or the gradients of q, k and v, that of q in float32 as well. Or it is the
+    loss, while the gradient of the last layer's result is made.
     """
     unit = layer.input_of(tokens)
     inputs = -(-layers // keep)
     on_host = min(offload, inputs - 1)
     kept = (inputs - on_host) * unit + (layers * layer.result_of(tokens) if held else 0)
-    attention = 2 * layer.heads_of(tokens) + 2 * layer.result_of(tokens) + tokens * layer.heads * layer.head_dim * 4
     again = (keep - 1) * (unit + layer.result_of(tokens))
     passing = (2 if on_host else 0) * unit
-    of_chunk = chunk * (24 * layer.hidden + 10 * layer.intermediate) * layer.bytes
-    backward = 2 * unit + attention + again + passing + of_chunk + layer.gradients
+    of_chunk = chunk * (12 * layer.hidden + 7 * layer.intermediate) * layer.bytes
+    of_attention = layer.heads_of(tokens) + tokens * layer.heads * layer.head_dim * 4
+    shared = 2 * unit + layer.heads_of(tokens) + 2 * layer.result_of(tokens)
+    backward = shared + max(of_chunk, of_attention) + again + passing + layer.gradients
     return StepMemory(card=kept + max(backward, 4 * unit + head), host=on_host * unit)

@@ -1,0 +1,37 @@
+"""Liger-kernel's fused linear cross-entropy, where it is installed."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashmask.data._examples import IGNORED
+
+_DTYPES = (torch.bfloat16, torch.float16)
+
+
+@functools.cache
+def _function() -> Any:
+    """Its autograd function, or None."""
+    try:
+        from liger_kernel.ops import fused_linear_cross_entropy
+    except ImportError:
+        return None
+    return fused_linear_cross_entropy.LigerFusedLinearCrossEntropyFunction
+
+
+def uses_liger(rows: Tensor, weight: Tensor) -> bool:
+    """Whether by_liger() computes the loss of such rows and weights."""
+    return rows.is_cuda and rows.dtype == weight.dtype and rows.dtype in _DTYPES and _function() is not None
+
+
+def by_liger(rows: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
+    """The sum over rows, whose gradient of the weight adds up in float32."""
+    no_weights, smoothing, of_lse = None, 0.0, 0.0
+    others = bias, no_weights, IGNORED, of_lse, smoothing, "sum", softcap, False, torch.float32
+    found: Any = _function().apply(rows, weight, labels, *others)
+    total: Tensor = found[0] if isinstance(found, tuple) else found
+    return total
