@@ -10,6 +10,7 @@ pytest.importorskip("transformers", reason="long_context() takes its models")
 
 from training_models import batch, tiny  # noqa: E402
 
+pytestmark = pytest.mark.slow  # whole models, which say nothing about one instruction set
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
 

@@ -1,6 +1,7 @@
 """long_context() on models of Transformers: losses and gradients of the model alone, and what is refused."""
 
 import copy
+import functools
 
 import pytest
 
@@ -11,6 +12,7 @@ from training_models import KINDS, WORDS, assert_same, batch, in_double, lora, l
 
 from flashmask.training import long_context  # noqa: E402
 
+pytestmark = pytest.mark.slow  # whole models, which say nothing about one instruction set
 WAYS = [
     {"chunk": 33},
     {"chunk": 1000},
@@ -83,6 +85,18 @@ def test_adapters_of_float32_on_bfloat16_learn_what_peft_says():
     for name, reference in exact[1].items():
         ours, theirs = ((each[1][name].double() - reference).norm() for each in (found, plain))
         assert ours <= 1.5 * theirs + 1e-3 * reference.norm(), name
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lora])
+def test_compiled_code_serves_all_layers(monkeypatch, wrap):
+    pytest.importorskip("peft", reason="its LoRA is what is tested")
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    check(wrap(tiny()), batch((60, 39)), chunk=33, compile=True)
+    assert (
+        torch._dynamo.utils.counters["stats"]["unique_graphs"] - before <= 4
+    )  # each part, with a gradient and without
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

@@ -12,6 +12,7 @@ from training_models import WORDS, lora, tiny  # noqa: E402
 import flashmask.data  # noqa: E402
 from flashmask.training import answer_log_probs, long_context  # noqa: E402
 
+pytestmark = pytest.mark.slow  # whole models, which say nothing about one instruction set
 TOKENS, STEPS = 512, 3
 INPUTS = ("input_ids", "position_ids", "startend_row_indices")
 

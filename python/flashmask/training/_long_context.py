@@ -15,7 +15,7 @@ from flashmask.training._families import check_untouched, family_of, layer_parts
 from flashmask.training._host_memory import HostMemory
 from flashmask.training._layer import Kept, LayerRun, OnDevice, run_layer
 from flashmask.training._loss import head_memory, linear_cross_entropy
-from flashmask.training._memory import LayerSizes, StepMemory, step_memory
+from flashmask.training._memory import StepMemory, sizes_of, step_memory
 from flashmask.training._offload import Offload
 from flashmask.training._rows import in_chunks
 
@@ -63,28 +63,16 @@ class LongContext:
         """
         integer("tokens", tokens, minimum=1)
         integer("batch", batch, minimum=1)
-        layer, config = self.layers[0], self.decoder.config
         weights = [each for each in self.model.parameters() if each.requires_grad]
-        dtype = self.model.get_input_embeddings().weight.dtype
-        head = head_memory(self._causal.lm_head.weight, batch * tokens) if self._causal is not None else 0
-        sizes = LayerSizes(
-            hidden=config.hidden_size,
-            intermediate=config.intermediate_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=layer.self_attn.head_dim,
-            bytes=dtype.itemsize,
-            gradients=sum(4 * each.numel() for each in layer.parameters() if each.requires_grad),
-        )
         taken = step_memory(
-            sizes,
+            sizes_of(self.layers[0], self.decoder),
             layers=len(self.layers),
             tokens=batch * tokens,
             chunk=batch * min(self.chunk, tokens),
             keep=self.keep,
             offload=self.offload,
             held=self.hold_attention,
-            head=head,
+            head=head_memory(self._causal.lm_head.weight, batch * tokens) if self._causal is not None else 0,
         )
         gradients = sum(each.numel() * each.element_size() for each in weights if each.grad is None)
         return StepMemory(taken.card + gradients, max(0, taken.host - self.host_memory.bytes))

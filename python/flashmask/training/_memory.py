@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -76,6 +77,20 @@ class LayerSizes:
 
     def input_of(self, tokens: int) -> int:
         return tokens * self.hidden * self.bytes
+
+
+def sizes_of(layer: Any, decoder: Any) -> LayerSizes:
+    """Of a decoder layer of Transformers."""
+    config = decoder.config
+    return LayerSizes(
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=layer.self_attn.head_dim,
+        bytes=decoder.get_input_embeddings().weight.dtype.itemsize,
+        gradients=sum(4 * each.numel() for each in layer.parameters() if each.requires_grad),
+    )
 
 
 def step_memory(
