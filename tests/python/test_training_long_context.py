@@ -298,3 +298,36 @@ def test_refuses_to_be_copied():
     with long_context(model), pytest.raises(RuntimeError, match="copy it before, or after close"):
         copy.deepcopy(model)
     assert copy.deepcopy(model)(**batch()).loss.isfinite()
+
+
+def trained(path, data, **options):
+    """Losses of three steps of transformers.Trainer, in bfloat16 by autocast."""
+    pytest.importorskip("accelerate", reason="Trainer runs on it")
+    model = tiny()
+    arguments = transformers.TrainingArguments(
+        output_dir=str(path),
+        per_device_train_batch_size=2,
+        max_steps=3,
+        logging_steps=1,
+        gradient_checkpointing=True,
+        bf16=True,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    held = long_context(model, **options) if options else None
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data)
+    trainer.train()
+    if held:
+        held.close()
+    assert model(**batch()).logits is not None
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_trainer_trains_what_it_would(tmp_path):
+    rows = batch(sequences=6)
+    data = [{name: each[row] for name, each in rows.items()} for row in range(6)]
+    expected = trained(tmp_path, data)
+    assert trained(tmp_path, data, chunk=33, keep=2, offload=True) == pytest.approx(expected, abs=2e-3)
+    assert len(set(expected)) == 3

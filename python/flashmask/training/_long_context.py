@@ -101,9 +101,8 @@ class LongContext:
         self._undo.append(lambda: setattr(config, "use_cache", used))
 
     def _replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        before = vars(module).get("forward")
-        self._undo.append(lambda: _restore(module, before))
-        module.forward = _Replaced(module.forward, forward)
+        replaced = _Replaced(module, forward)
+        self._undo.append(replaced.undo)
 
     def _forward(
         self,
@@ -188,11 +187,16 @@ class LongContext:
 class _Replaced:
     """A forward in place of a module's own, which it is handed."""
 
-    def __init__(self, own: Callable[..., Any], forward: Callable[..., Any]) -> None:
-        self._own, self._forward = own, forward
-        functools.update_wrapper(self, own)
+    def __init__(self, module: Any, forward: Callable[..., Any]) -> None:
+        self._module, self._own, self._forward = module, module.forward, forward
+        self._before = vars(module).get("forward")
+        self._undone = False
+        functools.update_wrapper(self, self._own)
+        module.forward = self
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if self._undone:
+            return self._own(*arguments, **keywords)
         return self._forward(self._own, *arguments, **keywords)
 
     def __deepcopy__(self, _: Any) -> Any:
@@ -201,12 +205,15 @@ class _Replaced:
             "or after close()"
         )
 
-
-def _restore(module: Any, forward: Callable[..., Any] | None) -> None:
-    if forward is None:
-        del module.forward
-    else:
-        module.forward = forward
+    def undo(self) -> None:
+        """Leaves what others put in its place since, such as Accelerate's autocast, which then calls the own."""
+        self._undone = True
+        if self._module.forward is not self:
+            return
+        if self._before is None:
+            del self._module.forward
+        else:
+            self._module.forward = self._before
 
 
 def _is_same(one: Tensor | None, other: Tensor) -> bool:
