@@ -1,0 +1,1 @@
+"""What bench/train_long.py stands on: contestants, the clock, accounts of work and memory, results."""

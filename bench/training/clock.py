@@ -1,0 +1,88 @@
+"""What the time of a step goes into."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class _Mark(torch.autograd.Function):
+    """Hands tensors on, and calls back when their gradients come by."""
+
+    @staticmethod
+    def forward(ctx: Any, passed: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.passed = passed
+        return tuple(each.view_as(each) for each in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        ctx.passed()
+        return None, *grads
+
+
+class Clock:
+    """Seconds by part, and how often each was there: of the current stream on a GPU, else of the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._spans: list[tuple[str, Any, Any]] = []
+        self._begun: dict[str, Any] = {}
+
+    def _now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def begin(self, part: str) -> None:
+        self._begun[part] = self._now()
+
+    def end(self, part: str) -> None:
+        self._spans.append((part, self._begun.pop(part), self._now()))
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        self.begin(part)
+        yield
+        self.end(part)
+
+    def both_ways(
+        self, part: str, function: Callable[..., Tensor], *tensors: Tensor, behind: Callable[[], None] = lambda: None
+    ) -> Tensor:
+        """function(*tensors), with its time as "<part> forward", and its backward's as "<part> backward", behind which
+        something may be said."""
+        backward = f"{part} backward"
+
+        def end() -> None:
+            self.end(backward)
+            behind()
+
+        tensors = _Mark.apply(end, *tensors)
+        with self.of(f"{part} forward"):
+            out = function(*tensors)
+        (out,) = _Mark.apply(lambda: self.begin(backward), out)
+        return out
+
+    def seconds(self) -> dict[str, float]:
+        """Of what ended since the last time, by part."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        found: dict[str, float] = {}
+        for part, begin, end in self._spans:
+            taken = begin.elapsed_time(end) / 1e3 if self._cuda else end - begin
+            found[part] = found.get(part, 0.0) + taken
+        return found
+
+    def counts(self) -> dict[str, int]:
+        parts = [part for part, _, _ in self._spans]
+        return {part: parts.count(part) for part in parts}
+
+    def restart(self) -> None:
+        self._spans.clear()
+        self._begun.clear()

@@ -1,0 +1,209 @@
+"""What computes attention in the models that train: this library, and what people use today."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+import flashmask
+from training.batches import Batch
+from training.shapes import Shape
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Of q [1, N, heads, head dim], k and v [1, N, kv heads, head dim]: o like q."""
+
+
+class Absent(Exception):
+    """Why a contestant does not take part."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """`prepare(batch, q, k)` makes the mask of a batch ready for tensors like q and k, and gives attention under it."""
+
+    label: str
+    prepare: Callable[[Batch, Tensor, Tensor], Attend]
+    repeats: bool = False
+    """Whether a question lies before each of its answers, because they cannot share it."""
+    everywhere: bool = False
+    """Whether every pair of tokens is computed."""
+    extra: Callable[[Shape, int], int] = lambda shape, tokens: 0
+    """Bytes that a mask of so many tokens and attention under it take beside q, k, v, o and their gradients."""
+    rate: float = 600e12
+    """FLOP/s that it reaches on an H200 on the pairs that it computes, roughly."""
+
+    def pairs(self, batch: Batch) -> int:
+        """That are computed: whole tiles at the edges of the mask are not counted."""
+        if self.everywhere:
+            return batch.tokens**2
+        if self.repeats:
+            return sum(length * (length + 1) // 2 for length in batch.documents)
+        return batch.sample.visible_pairs
+
+
+def skipping(batch: Batch, q: Tensor, k: Tensor) -> Attend:
+    """From row indices on the device, which lie there before the first layer."""
+    rows = flashmask.RowIndices(batch.startend_row_indices.clone(), causal=True)
+    return partial(_flashmask, rows)
+
+
+def _flashmask(rows: flashmask.RowIndices, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    o: Tensor = flashmask.attention(q, k, v, rows, deterministic=deterministic)
+    return o
+
+
+def every_tile(batch: Batch, q: Tensor, k: Tensor) -> Attend:
+    """The same, to the bit, without skipping what nobody sees: what attention under a dense mask has to do."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    plan = flashmask.plan(batch.sample.mask(), q, k, visit="all", deterministic=deterministic)
+    return lambda q, k, v: flashmask.attention(q, k, v, plan=plan)
+
+
+def visible_pairs(batch: Batch) -> Tensor:
+    """Booleans [N, N]. Padding sees itself: SDPA has no result for a row that sees nothing."""
+    ends = batch.startend_row_indices[0, 0, :, 0]
+    places = torch.arange(batch.tokens, device=ends.device)
+    visible = (places <= places[:, None]) & (places[:, None] < ends)
+    visible.fill_diagonal_(True)
+    return visible
+
+
+def dense(batch: Batch, q: Tensor, k: Tensor) -> Attend:
+    """As Transformers calls it: kernels that take a mask do not take fewer key heads."""
+    visible, group = visible_pairs(batch)[None, None], q.shape[2] // k.shape[2]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (each.transpose(1, 2) for each in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+        return scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2)
+
+    return attend
+
+
+def eager(batch: Batch, q: Tensor, k: Tensor) -> Attend:
+    """The products and the softmax written out, as Transformers has them."""
+    added = torch.zeros_like(visible_pairs(batch), dtype=q.dtype).masked_fill_(
+        ~visible_pairs(batch), torch.finfo(q.dtype).min
+    )
+    group = q.shape[2] // k.shape[2]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (each.transpose(1, 2) for each in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+        scores = q @ k.mT * q.shape[-1] ** -0.5 + added
+        return (scores.softmax(-1, dtype=torch.float32).to(q.dtype) @ v).transpose(1, 2)
+
+    return attend
+
+
+@cache
+def _compiled() -> tuple[Any, Any]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    # Sorting by a kernel of its own would take Triton a minute to compile.
+    options = {"triton.persistent_reductions": False}
+    return (
+        torch.compile(flex_attention, dynamic=False),
+        torch.compile(create_block_mask, dynamic=False, options=options),
+    )
+
+
+@cache
+def _ends_of(tokens: int, device: torch.device) -> tuple[Tensor, Callable[..., Tensor]]:
+    """Where keys end [tokens], to be written to, and the mask over them: FlexAttention compiles anew for another."""
+    ends = torch.zeros(tokens, dtype=torch.int32, device=device)
+
+    def visible(b: Tensor, h: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return (column <= row) & (row < ends[column])
+
+    return ends, visible
+
+
+def flex(batch: Batch, q: Tensor, k: Tensor) -> Attend:
+    """Compiled once a length."""
+    if q.device.type != "cuda":
+        raise Absent("FlexAttention has no backward on a CPU")
+    attention, make_mask = _compiled()
+    ends, visible = _ends_of(batch.tokens, q.device)
+    ends.copy_(batch.startend_row_indices[0, 0, :, 0])
+    mask = make_mask(visible, None, None, batch.tokens, batch.tokens, device=q.device)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        o: Tensor = attention(q, k, v, block_mask=mask, enable_gqa=True)
+        return o.transpose(1, 2)
+
+    return attend
+
+
+def varlen(batch: Batch, q: Tensor, k: Tensor) -> Attend:
+    """torch's own FlashAttention over documents that lie side by side; padding sees itself."""
+    attention = _varlen_attention(q.device)
+    padding = [batch.tokens - sum(batch.documents)] if batch.tokens > sum(batch.documents) else []
+    lengths = torch.tensor([*batch.documents, *padding])
+    ends = pad(lengths.cumsum(0), (1, 0)).to(q.device, torch.int32)
+    longest = int(lengths.max())
+    grouped = {"enable_gqa": True} if _names_groups(attention) else {}
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        o: Tensor = attention(q[0], k[0], v[0], ends, ends, longest, longest, window_size=(-1, 0), **grouped)
+        return o[None]
+
+    return attend
+
+
+def _varlen_attention(device: torch.device) -> Any:
+    if device.type != "cuda":
+        raise Absent("torch has no FlashAttention for sequences of different lengths on a CPU")
+    try:
+        return importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    except ImportError as error:
+        raise Absent(f"torch {torch.__version__} has no torch.nn.attention.varlen") from error
+
+
+def _names_groups(attention: Any) -> bool:
+    """Whether this torch wants to be told that key heads are fewer; older ones see it."""
+    import inspect
+
+    return "enable_gqa" in inspect.signature(attention).parameters
+
+
+def dense_bytes(shape: Shape, tokens: int) -> int:
+    """Booleans, what SDPA makes of them in the dtype of q, and keys and values of every query head."""
+    return 3 * tokens**2 + 6 * 2 * tokens * shape.heads * shape.head_dim
+
+
+def eager_bytes(shape: Shape, tokens: int) -> int:
+    """Scores, probabilities in float32 and in the dtype of q, and their gradients."""
+    return 14 * tokens**2 * shape.heads + 6 * 2 * tokens * shape.heads * shape.head_dim
+
+
+def every_tile_bytes(shape: Shape, tokens: int) -> int:
+    """Two bits a tile, both directions."""
+    return 80 * tokens + tokens**2 // 16384
+
+
+def varlen_bytes(shape: Shape, tokens: int) -> int:
+    """Gradients of keys and values of every query head, which are summed for those that share them."""
+    return 2 * 2 * tokens * shape.heads * shape.head_dim
+
+
+def transposed_bytes(shape: Shape, tokens: int) -> int:
+    """Heads before tokens: o, its gradient and that of q once more."""
+    return 3 * 2 * tokens * shape.heads * shape.head_dim + 16 * (tokens // 128) ** 2
+
+
+CONTESTANTS = {
+    "flashmask": Contestant("FlashMask", skipping, extra=lambda shape, tokens: 80 * tokens),
+    "every-tile": Contestant("FlashMask, every tile", every_tile, everywhere=True, extra=every_tile_bytes),
+    "varlen": Contestant("FlashAttention, varlen", varlen, repeats=True, extra=varlen_bytes, rate=300e12),
+    "flex": Contestant("FlexAttention", flex, extra=transposed_bytes, rate=360e12),
+    "dense": Contestant("SDPA, dense mask", dense, everywhere=True, extra=dense_bytes, rate=280e12),
+    "eager": Contestant("eager", eager, everywhere=True, extra=eager_bytes, rate=50e12),
+}

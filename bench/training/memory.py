@@ -1,0 +1,95 @@
+"""What a row takes of the card's and the host's memory, known before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashmask.training import long_context
+
+GIB = 2**30
+CHUNK = 8192
+"""Tokens that everything but attention takes at once."""
+OPTIMIZER = 12
+"""Bytes a weight that learns: a copy in float32 and two moments."""
+SPARE = 2 * GIB
+"""Of the card, for what lies between allocations and for libraries."""
+
+
+class TooLarge(Exception):
+    """What a row needs and is not there, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on the card and page-locked on the host, and where inputs of layers are kept for that."""
+
+    card: int
+    host: int
+    keep: int
+    """Of how many layers one keeps its input."""
+    offload: int
+    """How many of these inputs wait on the host."""
+    hold: bool = False
+    """Whether results of attention are kept too."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of long_context()."""
+        return {"keep": self.keep, "offload": self.offload, "hold_attention": self.hold}
+
+    def __str__(self) -> str:
+        kept = "every layer" if self.keep == 1 else f"one layer in {self.keep}"
+        return (
+            f"{self.card / GIB:.1f} GiB on the card and {self.host / GIB:.1f} GiB page-locked on the host, which keep "
+            f"the input of {kept}, {self.offload} on the host{', and results of attention' if self.hold else ''}"
+        )
+
+
+def least(model: Any, tokens: int, extra: int, card: int, host: int, *, hold: bool) -> Need:
+    """Where to keep inputs of layers, so that a sequence of `tokens` tokens fits into `card` and `host` free bytes.
+
+    On the card as long as they fit, with `hold` beside the results of attention if they do; else on the host, and where
+    that is full too, those of every second layer only. `extra`: what the contestant takes. The model may lie on "meta".
+    Raises TooLarge.
+    """
+    tried = None
+    for tried in choices(model, tokens, extra, hold):
+        if tried.card + SPARE <= card and tried.host <= host:
+            return tried
+    raise TooLarge(f"it takes {tried}; {card / GIB:.1f} GiB and {host / GIB:.1f} GiB are free")
+
+
+def choices(model: Any, tokens: int, extra: int, hold: bool) -> Iterator[Need]:
+    """Faster ones first."""
+    weights = sum(each.numel() * each.element_size() for each in model.parameters())
+    learning = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    held = weights + OPTIMIZER * learning + extra
+    for options in ways_to_keep(model.config.num_hidden_layers, hold):
+        with long_context(model, chunk=CHUNK, **options) as context:
+            taken = context.memory(tokens)
+        yield Need(held + taken.card, taken.host, options["keep"], options["offload"], options["hold_attention"])
+
+
+def ways_to_keep(layers: int, hold: bool) -> Iterator[dict[str, Any]]:
+    """Options of long_context()."""
+    if hold:
+        yield {"keep": 1, "offload": 0, "hold_attention": True}
+    for keep in (1, 2):
+        for offload in range(-(-layers // keep)):
+            yield {"keep": keep, "offload": offload, "hold_attention": False}
+
+
+def host_peak() -> int:
+    """The most bytes that this process has held in the host's memory since restart_host_peak()."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(lines["VmHWM"].split()[0])
+
+
+def restart_host_peak() -> None:
+    """Where the system does not let a process do that, the peak is that of its whole life."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
