@@ -41,5 +41,13 @@ TEST(DeviceRefusal, NamesTheCardAndWhatItLacks) {
   EXPECT_EQ(cuda::device_refusal("cuda:0", l40s, needs), "");
 }
 
+TEST(WhyNoDevice, TellsAnOldDriverFromNone) {
+  const std::string none = "this machine has no CUDA device, or no driver for it";
+  EXPECT_EQ(cuda::why_no_device(0, 13000), none);
+  EXPECT_EQ(cuda::why_no_device(13000, 13020), none);
+  EXPECT_EQ(cuda::why_no_device(12040, 13000),
+            "the driver of this machine is for CUDA 12.4; this build needs one for CUDA 13 or later");
+}
+
 }  // namespace
 }  // namespace flashmask

@@ -56,10 +56,23 @@ const std::vector<DeviceFacts>& all_facts() {
 
 bool exists(Device device) { return device.index >= 0 && device.index < std::ssize(all_facts()); }
 
+std::string why_none_here() {
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  return why_no_device(driver, CUDART_VERSION);
+}
+
 void check_exists(Device device) {
-  if (!exists(device))
-    throw Error(Status::invalid_argument, "the device is " + to_string(device) + "; this machine has " +
-                                              std::to_string(all_facts().size()) + " CUDA devices");
+  if (exists(device)) return;
+  const std::size_t count = all_facts().size();
+  throw Error(Status::invalid_argument,
+              "the device is " + to_string(device) + "; " +
+                  (count == 0 ? why_none_here() : "this machine has " + std::to_string(count) + " CUDA devices"));
+}
+
+/// As people write it: 12.4 for 12040.
+std::string cuda_version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
 
 std::string kilobytes(std::size_t bytes) { return std::to_string((bytes + 1023) / 1024) + " KB"; }
@@ -84,7 +97,7 @@ const DeviceFacts& device_facts(Device device) {
 
 std::string device_refusal(const DeviceNeeds& needs) {
   const std::vector<DeviceFacts>& devices = all_facts();
-  if (devices.empty()) return "this machine has no CUDA device, or no driver for it";
+  if (devices.empty()) return why_none_here();
   std::string first;
   for (int index = 0; index < std::ssize(devices); ++index) {
     const std::string reason = device_refusal(Device{DeviceType::cuda, index}, needs);
@@ -112,6 +125,13 @@ std::string device_refusal(const std::string& device, const DeviceFacts& facts, 
     return std::to_string(needs.blocks) + " blocks take " + kilobytes(all) + " of shared memory; a multiprocessor of " +
            named + " has " + kilobytes(facts.shared_bytes);
   return "";
+}
+
+std::string why_no_device(int driver, int build) {
+  // A runtime works with every driver of its major version and later.
+  if (driver == 0 || driver / 1000 >= build / 1000) return "this machine has no CUDA device, or no driver for it";
+  return "the driver of this machine is for CUDA " + cuda_version(driver) + "; this build needs one for CUDA " +
+         std::to_string(build / 1000) + " or later";
 }
 
 int multiprocessors() {

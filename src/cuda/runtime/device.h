@@ -52,6 +52,10 @@ std::string device_refusal(Device device, const DeviceNeeds& needs);
 /// The same from its facts, and what to call it.
 std::string device_refusal(const std::string& device, const DeviceFacts& facts, const DeviceNeeds& needs);
 
+/// Why the runtime finds no device: the versions of CUDA that the driver, 0 where there is none, and this build are
+/// for, as CUDA numbers them.
+std::string why_no_device(int driver, int build);
+
 /// How many the current device has.
 int multiprocessors();
 
