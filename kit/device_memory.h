@@ -42,6 +42,8 @@ class DeviceMemory {
 
   void upload(const void* from);
   void download(void* to) const;
+  /// From memory of the same size on the same device, in the default stream.
+  void copy(const DeviceMemory& from);
   /// Fills it again, in the default stream.
   void clear();
 

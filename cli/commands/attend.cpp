@@ -3,11 +3,11 @@
 #include <memory>
 #include <optional>
 
+#include "cli/base/device_option.h"
+#include "cli/base/device_timing.h"
 #include "cli/base/progress_bar.h"
 #include "cli/base/timing.h"
 #include "cli/commands/attend_report.h"
-#include "cli/commands/device_option.h"
-#include "cli/commands/device_timing.h"
 #include "cli/commands/dropout_options.h"
 #include "cli/commands/problem_options.h"
 #include "cli/commands/reordering.h"

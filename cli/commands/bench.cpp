@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "cli/base/device_timing.h"
 #include "cli/base/names.h"
 #include "cli/base/progress_bar.h"
 #include "cli/base/quantities.h"
 #include "cli/base/table.h"
 #include "cli/base/timing.h"
-#include "cli/commands/device_timing.h"
 #include "cli/commands/dropout_options.h"
 #include "cli/commands/problem_options.h"
 #include "cli/commands/reordering.h"
@@ -236,7 +236,8 @@ std::string dropout_line(const BenchOptions& options) {
 
 void bench(const BenchOptions& options, Console& console) {
   if (options.papers.asked) {
-    return run_papers(options.papers, {options.problem.threads, options.problem.seed, options.json}, console);
+    const PapersPlace place{options.problem.device.value_or(Device{}), options.kernel};
+    return run_papers(options.papers, {options.problem.threads, options.problem.seed, options.json, place}, console);
   }
   const std::vector<NamedMask> masks = masks_of(options);
   Problem problem = apply(options.problem, common_shape(masks));

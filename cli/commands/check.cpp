@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/base/device_option.h"
 #include "cli/base/memory_limit.h"
 #include "cli/base/progress_bar.h"
 #include "cli/base/quantities.h"
 #include "cli/base/table.h"
-#include "cli/commands/device_option.h"
 #include "cli/commands/dropout_options.h"
 #include "cli/commands/subcommands.h"
 #include "cli/masks/mask_input.h"

@@ -1,7 +1,7 @@
 #include "cli/commands/problem_options.h"
 
+#include "cli/base/device_option.h"
 #include "cli/base/memory_limit.h"
-#include "cli/commands/device_option.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
 

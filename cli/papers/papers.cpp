@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/base/device_option.h"
 #include "cli/base/names.h"
 #include "cli/base/progress_bar.h"
 #include "cli/base/quantities.h"
@@ -23,8 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-Results time_all(const std::vector<PapersCase>& cases, std::uint64_t seed, Console& console) {
-  PapersBench bench(seed);
+Results time_all(const std::vector<PapersCase>& cases, const PapersRun& how, Console& console) {
+  PapersBench bench(how.seed, how.place);
   ProgressBar progress(console, std::ssize(cases));
   Results results;
   for (const PapersCase& one : cases) {
@@ -32,6 +33,16 @@ Results time_all(const std::vector<PapersCase>& cases, std::uint64_t seed, Conso
     results.push_back(bench.run(one));
   }
   return results;
+}
+
+/// How times were taken, and on what.
+std::string footer(const PapersPlace& place) {
+  if (place.on_gpu())
+    return "times: launches back to back, the median\ndevice: " + description_of(place.device) +
+           (place.kernel.empty() ? "" : ", kernels " + place.kernel);
+  return "times: the fastest of at least four runs; runs longer than 0.4 s are timed once, unmasked ones twice\n"
+         "instruction set: " +
+         instruction_sets().front() + ", threads: " + std::to_string(default_executor().workers());
 }
 
 std::string text_of(const Results& results, double duration) {
@@ -42,14 +53,18 @@ std::string text_of(const Results& results, double duration) {
     text += papers_table({begin, end}) + "\n";
     begin = end;
   }
-  return text +
-         "times: the fastest of at least four runs; runs longer than 0.4 s are timed once, unmasked ones twice\n" +
-         "published: on its own device\n" + "instruction set: " + instruction_sets().front() +
-         ", threads: " + std::to_string(default_executor().workers()) + ", whole run: " + seconds(duration) + "\n";
+  return text + "published: on its own device\n" + footer(results.front().place) + ", whole run: " + seconds(duration) +
+         "\n";
 }
 
 nlohmann::ordered_json json_of(const Results& results, double duration) {
-  return {{"instruction_set", instruction_sets().front()},
+  const PapersPlace& place = results.front().place;
+  return {{"device", to_string(place.device)},
+          {"kernel", place.kernel},
+          {"dtype", to_string(place.dtype())},
+          {"batch", place.batch()},
+          {"heads", place.heads()},
+          {"instruction_set", instruction_sets().front()},
           {"threads", default_executor().workers()},
           {"seconds", duration},
           {"results", papers_json(results)}};
@@ -58,8 +73,9 @@ nlohmann::ordered_json json_of(const Results& results, double duration) {
 bool is_png(const std::string& path) { return path.ends_with(".png"); }
 
 void plot(const Results& results, OutputFile& file) {
-  const SpeedupChart chart("Times faster than every score computed, forward + backward, 4 heads of 64",
-                           speedup_lines(results));
+  const SpeedupChart chart(
+      "Times faster than every score computed, forward + backward, " + heads_text(results.front().place) + " of 64",
+      speedup_lines(results));
   file.commit(is_png(file.path()) ? chart.png() : chart.svg());
 }
 
@@ -79,7 +95,7 @@ void add_papers_options(Subcommand& sub, PapersOptions& options) {
   const std::string group = "Published evaluations";
   const std::vector<Option> before = sub.options();
   Option papers = sub.flag("--papers", options.asked, "Time the masks of published evaluations").group(group);
-  const std::vector<std::string> fitting = {"--threads", "--seed", "--json", "--help"};
+  const std::vector<std::string> fitting = {"--device", "--kernel", "--threads", "--seed", "--json", "--help"};
   for (const Option& other : before) {
     const auto fits = [&other](const std::string& name) { return other.is_called(name); };
     if (std::none_of(fitting.begin(), fitting.end(), fits)) papers.excludes(other);
@@ -110,7 +126,7 @@ void run_papers(const PapersOptions& options, const PapersRun& how, Console& con
     file.emplace(options.plot);
   }
   set_thread_count(how.threads);
-  const Results results = time_all(cases, how.seed, console);
+  const Results results = time_all(cases, how, console);
   if (file) plot(results, *file);
   const double duration = seconds_since(begin);
   console.out << (how.json ? json_of(results, duration).dump(2) + "\n" : text_of(results, duration));

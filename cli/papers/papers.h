@@ -6,6 +6,7 @@
 
 #include "cli/base/console.h"
 #include "cli/base/subcommand.h"
+#include "cli/papers/papers_bench.h"
 #include "cli/papers/papers_cases.h"
 
 namespace flashmask::cli {
@@ -17,8 +18,8 @@ struct PapersOptions {
   std::string plot = {};
 };
 
-/// Adds --papers and what belongs to it. It goes with --threads, --seed and --json alone, so that those, and what it
-/// does not go with, are added before.
+/// Adds --papers and what belongs to it. It goes with --device, --kernel, --threads, --seed and --json alone, so that
+/// those, and what it does not go with, are added before.
 void add_papers_options(Subcommand& sub, PapersOptions& options);
 
 /// How a run of the published evaluations is done.
@@ -26,6 +27,7 @@ struct PapersRun {
   int threads = 0;
   std::uint64_t seed = 1;
   bool json = false;
+  PapersPlace place = {};
 };
 
 /// Times the published evaluations and prints their tables.

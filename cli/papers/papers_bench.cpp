@@ -3,36 +3,52 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cli/base/device_timing.h"
 #include "flashmask/builders.h"
 #include "flashmask/explain.h"
 #include "flashmask/reorder.h"
+#include "kit/device_memory.h"
 
 namespace flashmask::cli {
 namespace {
 
-constexpr std::int64_t kHeads = 4;
 /// Most of the time goes to runs that compute or read every score.
 constexpr Repeats kRepeats{.enough_seconds = 0.2, .long_seconds = 0.4};
 /// Every ratio is held against the unmasked runs.
 constexpr Repeats kBaselineRepeats{.enough_seconds = 0.1, .long_seconds = 0.4, .long_runs = 2};
 
-Problem problem_of(const PapersCase& one) {
-  Problem problem;
-  problem.query_length = problem.key_length = one.tokens;
-  problem.query_heads = problem.kv_heads = kHeads;
-  problem.head_dim = problem.value_dim = one.head_dim;
-  return problem;
+/// At the tiles of the forward, which a plan on a GPU counts there and does not tell.
+TileCounts tiles_of(const Mask& mask, const Plan& plan) {
+  if (plan.problem().device.type == DeviceType::cpu) return plan.schedule(Direction::forward).counts();
+  return schedule(mask.lowered(), plan.kernel(Direction::forward).tile).counts();
 }
 
 }  // namespace
 
-const check::AttentionTensors& PapersBench::tensors(const Problem& problem) {
-  std::unique_ptr<check::AttentionTensors>& kept = tensors_[{problem.query_length, problem.head_dim}];
-  if (!kept) kept = std::make_unique<check::AttentionTensors>(problem, seed_);
-  return *kept;
+Problem PapersBench::problem_of(const PapersCase& one) const {
+  Problem problem;
+  problem.batch = place_.batch();
+  problem.query_length = problem.key_length = one.tokens;
+  problem.query_heads = problem.kv_heads = place_.heads();
+  problem.head_dim = problem.value_dim = one.head_dim;
+  problem.dtype = place_.dtype();
+  problem.device = place_.device;
+  return problem;
+}
+
+PlanOptions PapersBench::options(PlanOptions asked) const {
+  asked.kernel = place_.kernel;
+  return asked;
+}
+
+const check::PlacedTensors& PapersBench::tensors(const Problem& problem) {
+  std::unique_ptr<Tensors>& kept = tensors_[{problem.query_length, problem.head_dim}];
+  if (!kept) kept = std::make_unique<Tensors>(problem, seed_);
+  return kept->placed;
 }
 
 Execution PapersBench::execution_of(const Plan& plan) {
+  if (place_.on_gpu()) return {};
   const int workers = default_executor().workers();
   const std::size_t bytes =
       std::max(plan.workspace_bytes(Direction::forward, workers), plan.workspace_bytes(Direction::backward, workers));
@@ -40,64 +56,88 @@ Execution PapersBench::execution_of(const Plan& plan) {
   return {.workspace = workspace_.data(), .workspace_bytes = workspace_.size()};
 }
 
-BothDirections PapersBench::time(const Plan& plan, const Repeats& repeats) {
-  const check::AttentionTensors& all = tensors(plan.problem());
-  const Execution execution = execution_of(plan);
-  const ForwardTensors inputs = all.forward();
+double PapersBench::time(const std::function<void()>& work, const Repeats& repeats) const {
+  return place_.on_gpu() ? time_on_device(work).sustained : fastest_seconds(work, repeats);
+}
+
+double PapersBench::time_preparation(const std::function<void()>& work) const {
+  return fastest_seconds(
+      [&] {
+        work();
+        if (place_.on_gpu()) check::synchronize_device();
+      },
+      kRepeats);
+}
+
+BothDirections PapersBench::time(check::PlacedPlan& plan, const Repeats& repeats) {
+  const check::PlacedTensors& all = tensors(plan.plan().problem());
+  const Execution execution = execution_of(plan.plan());
   BackwardTensors gradients = all.backward();
   gradients.grad_lse = {};
   BothDirections seconds;
-  seconds.forward = fastest_seconds([&] { forward(plan, inputs, execution); }, repeats);
-  seconds.backward = fastest_seconds([&] { backward(plan, gradients, execution); }, repeats);
+  seconds.forward = time([&] { plan.forward(all.forward(), execution); }, repeats);
+  seconds.backward = time([&] { plan.backward(gradients, execution); }, repeats);
   return seconds;
+}
+
+BothDirections PapersBench::time(const Mask& mask, const Problem& problem, const PlanOptions& asked,
+                                 const Repeats& repeats) {
+  check::PlacedPlan planned(mask, problem, options(asked));
+  return time(planned, repeats);
 }
 
 BothDirections PapersBench::unmasked(const PapersCase& one, const Problem& problem) {
   const auto [kept, is_new] = unmasked_.try_emplace({{one.tokens, one.head_dim}, one.causal});
   if (is_new) {
     const Mask mask = one.causal ? masks::causal(one.tokens, one.tokens) : masks::full(one.tokens, one.tokens);
-    kept->second = time(plan(mask, problem), kBaselineRepeats);
+    kept->second = time(mask, problem, {}, kBaselineRepeats);
   }
   return kept->second;
 }
 
 void PapersBench::time_reordered(const Mask& mask, const Problem& problem, PapersResult& result) {
   ReorderedResult reordered;
-  std::optional<Plan> planned;
+  std::optional<check::PlacedPlan> planned;
   reordered.prepare_seconds =
-      result.mask_seconds + seconds_of([&] { planned = plan(mask, problem, {.reorder = true}); });
-  result.reordering = planned->reordering()->why;
-  if (!planned->reordering()->gained) return;
-  reordered.active_tiles = planned->schedule(Direction::forward).counts().active();
+      result.mask_seconds + seconds_of([&] { planned.emplace(mask, problem, options({.reorder = true})); });
+  const Reordering& found = *planned->plan().reordering();
+  result.reordering = found.why;
+  if (!found.gained) return;
+  reordered.active_tiles = tiles_of(found.mask, planned->plan()).active();
   reordered.seconds = time(*planned, kRepeats);
   result.reordered = reordered;
 }
 
-double PapersBench::time_copies(const Problem& problem) {
-  const auto floats = static_cast<std::size_t>(problem.query_length * problem.query_heads * problem.head_dim);
-  const std::vector<float> from(floats, 1.0F);
-  std::vector<float> to(floats);
+double PapersBench::time_copies(const Problem& problem) const {
+  const auto bytes =
+      static_cast<std::size_t>(problem.batch * problem.query_length * problem.query_heads * problem.head_dim) *
+      size_in_bytes(problem.dtype);
   constexpr int kTensors = 4, kCopies = 3;
-  return kTensors * kCopies *
-         fastest_seconds([&] { std::memcpy(to.data(), from.data(), floats * sizeof(float)); }, kRepeats);
+  if (place_.on_gpu()) {
+    check::DeviceMemory from(bytes), to(bytes);
+    return kTensors * kCopies * time([&] { to.copy(from); }, kRepeats);
+  }
+  const std::vector<std::byte> from(bytes, std::byte{1});
+  std::vector<std::byte> to(bytes);
+  return kTensors * kCopies * time([&] { std::memcpy(to.data(), from.data(), bytes); }, kRepeats);
 }
 
 PapersResult PapersBench::run(const PapersCase& one) {
-  PapersResult result{.asked = one};
+  PapersResult result{.asked = one, .place = place_};
   const Problem problem = problem_of(one);
   std::optional<Mask> mask;
-  std::optional<Plan> planned;
+  std::optional<check::PlacedPlan> planned;
   result.mask_seconds = fastest_seconds([&] { mask = one.build(); }, kRepeats);
-  result.plan_seconds = fastest_seconds([&] { planned = plan(*mask, problem); }, kRepeats);
-  result.form = planned->mask().form();
-  result.tiles = planned->schedule(Direction::forward).counts();
+  result.plan_seconds = time_preparation([&] { planned.emplace(*mask, problem, options()); });
+  result.form = planned->plan().kernel(Direction::forward).predicate;
+  result.tiles = tiles_of(*mask, planned->plan());
   result.density = explain(*mask).density;
   result.unmasked = unmasked(one, problem);
   result.ours = time(*planned, kRepeats);
   if (one.kept_blocks > 0) {
     result.copies_seconds = time_copies(problem);
   } else {
-    result.every_tile = time(plan(*mask, problem, {.visit = Visit::all}), kRepeats);
+    result.every_tile = time(*mask, problem, {.visit = Visit::all}, kRepeats);
     time_reordered(*mask, problem, result);
   }
   return result;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,8 +13,8 @@
 
 #include "cli/base/timing.h"
 #include "cli/papers/papers_cases.h"
-#include "flashmask/attention.h"
 #include "kit/host_tensor.h"
+#include "kit/placed_attention.h"
 
 namespace flashmask::cli {
 
@@ -30,8 +31,21 @@ struct ReorderedResult {
   BothDirections seconds;
 };
 
+/// Where cases are timed, and by which kernels.
+struct PapersPlace {
+  Device device = {};
+  std::string kernel = {};  ///< what names begin with; any
+
+  bool on_gpu() const { return device.type != DeviceType::cpu; }
+  // Of the tensors. A GPU has the sizes that Binary Block Masking was measured at, one core a share of them.
+  std::int64_t batch() const { return on_gpu() ? 4 : 1; }
+  std::int64_t heads() const { return on_gpu() ? 32 : 4; }
+  DType dtype() const { return on_gpu() ? DType::bf16 : DType::f32; }
+};
+
 struct PapersResult {
   PapersCase asked = {};
+  PapersPlace place = {};
   MaskForm form = MaskForm::intervals;
   double density = 0;
   TileCounts tiles = {};           ///< of the forward
@@ -47,27 +61,40 @@ struct PapersResult {
   double speedup() const { return unmasked.total() / ours.total(); }
 };
 
-/// Times cases on the CPU with four heads in float32. Tensors, the workspace (as a training loop has it) and unmasked
-/// runs are kept for the cases that share them.
+/// Times cases: the fastest of calls on a CPU, sustained launches on a GPU. Tensors, the CPU's workspace (as a training
+/// loop has it) and unmasked runs are kept for the cases that share them.
 class PapersBench {
  public:
-  explicit PapersBench(std::uint64_t seed) : seed_(seed) {}
+  PapersBench(std::uint64_t seed, PapersPlace place) : seed_(seed), place_(std::move(place)) {}
 
   PapersResult run(const PapersCase& one);
 
  private:
   using Length = std::pair<std::int64_t, std::int64_t>;  ///< tokens, head dim
 
-  const check::AttentionTensors& tensors(const Problem& problem);
+  struct Tensors {
+    Tensors(const Problem& problem, std::uint64_t seed) : host(problem, seed), placed(host, problem.device) {}
+
+    check::AttentionTensors host;
+    check::PlacedTensors placed;
+  };
+
+  Problem problem_of(const PapersCase& one) const;
+  PlanOptions options(PlanOptions asked = {}) const;
+  const check::PlacedTensors& tensors(const Problem& problem);
   Execution execution_of(const Plan& plan);
-  BothDirections time(const Plan& plan, const Repeats& repeats);
+  double time(const std::function<void()>& work, const Repeats& repeats) const;
+  double time_preparation(const std::function<void()>& work) const;
+  BothDirections time(check::PlacedPlan& plan, const Repeats& repeats);
+  BothDirections time(const Mask& mask, const Problem& problem, const PlanOptions& asked, const Repeats& repeats);
   BothDirections unmasked(const PapersCase& one, const Problem& problem);
   void time_reordered(const Mask& mask, const Problem& problem, PapersResult& result);
-  double time_copies(const Problem& problem);
+  double time_copies(const Problem& problem) const;
 
   std::uint64_t seed_;
+  PapersPlace place_;
   std::vector<std::byte> workspace_;
-  std::map<Length, std::unique_ptr<check::AttentionTensors>> tensors_;
+  std::map<Length, std::unique_ptr<Tensors>> tensors_;
   std::map<std::tuple<Length, bool>, BothDirections> unmasked_;
 };
 

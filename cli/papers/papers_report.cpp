@@ -12,15 +12,15 @@ namespace {
 
 using enum Table::Align;
 
-std::string heading(const PapersCase& one) {
+std::string heading(const PapersCase& one, const PapersPlace& place) {
   static const std::map<std::string, std::string> what = {
       {"alpaca", "packed Alpaca documents"},
       {"medusa", "MEDUSA trees of K levels, s candidates a node"},
       {"longformer", "Longformer, 4 neighbours on either side"},
       {"reordering", "masks whose tokens are in no good order"},
       {"block-sparse", "block maps that keep a share of the blocks"}};
-  return one.table + ": " + what.at(one.table) + "; forward + backward, 4 heads of " + std::to_string(one.head_dim) +
-         "\n";
+  return one.table + ": " + what.at(one.table) + "; forward + backward, " + heads_text(place) + " of " +
+         std::to_string(one.head_dim) + "\n";
 }
 
 std::string times(double ratio) { return ratio == 0 ? "" : significant(ratio); }
@@ -106,9 +106,14 @@ nlohmann::ordered_json json_of(const PapersResult& r) {
 
 }  // namespace
 
+std::string heads_text(const PapersPlace& place) {
+  return (place.batch() == 1 ? "" : std::to_string(place.batch()) + " x ") + std::to_string(place.heads()) + " heads";
+}
+
 std::string papers_table(const std::vector<PapersResult>& results) {
   const bool blocks = results.front().asked.kept_blocks > 0;
-  return heading(results.front().asked) + (blocks ? blocks_table(results) : masks_table(results));
+  return heading(results.front().asked, results.front().place) +
+         (blocks ? blocks_table(results) : masks_table(results));
 }
 
 nlohmann::ordered_json papers_json(const std::vector<PapersResult>& results) {

@@ -9,6 +9,9 @@
 
 namespace flashmask::cli {
 
+/// How many heads are timed, and in how many batch entries: "4 x 32 heads".
+std::string heads_text(const PapersPlace& place);
+
 /// One table, with a heading.
 std::string papers_table(const std::vector<PapersResult>& results);
 

@@ -54,6 +54,10 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
 
 void DeviceMemory::clear() { expect_success(cudaMemsetAsync(data_, 0xff, bytes_, nullptr), "cudaMemsetAsync"); }
 
+void DeviceMemory::copy(const DeviceMemory& from) {
+  expect_success(cudaMemcpyAsync(data_, from.data_, bytes_, cudaMemcpyDeviceToDevice, nullptr), "cudaMemcpyAsync");
+}
+
 DeviceMemory::~DeviceMemory() { cudaFree(data_); }
 
 void DeviceMemory::upload(const void* from) {

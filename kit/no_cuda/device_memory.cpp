@@ -20,6 +20,7 @@ void synchronize_device() { refuse(); }
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) { refuse(); }
 DeviceMemory::~DeviceMemory() = default;
 void DeviceMemory::clear() { refuse(); }
+void DeviceMemory::copy(const DeviceMemory&) { refuse(); }
 void DeviceMemory::upload(const void*) { refuse(); }
 void DeviceMemory::download(void*) const { refuse(); }
 

@@ -243,6 +243,13 @@ TEST(PapersReport, SaysHowMuchFasterEachMaskIs) {
   EXPECT_EQ(words(line_of(text, "  reordered")), words("reordered 50 of 1,000 500 ms 8.00 ms 500"));
 }
 
+TEST(PapersReport, NamesTheHeadsOfTheDevice) {
+  PapersResult result = some_result();
+  EXPECT_NE(papers_table({result}).find(", 4 heads of 64\n"), std::string::npos);
+  result.place.device = {DeviceType::cuda, 0};
+  EXPECT_NE(papers_table({result}).find(", 4 x 32 heads of 64\n"), std::string::npos);
+}
+
 TEST(PapersReport, HoldsBlockMapsAgainstTheirShare) {
   PapersResult result = some_result();
   result.asked = {.table = "block-sparse", .mask = "random", .size = "1/4", .tokens = 2048, .kept_blocks = 0.25};
@@ -315,6 +322,17 @@ TEST(Papers, RunsFromTheSmallestCaseToJson) {
   expect_measured(json["results"][1], 120 + 117);                        // nodes and their parents
 }
 
+TEST(Papers, TimeTheKernelsThatAreNamed) {
+  std::ostringstream out, err;
+  Console console{.out = out, .err = err};
+  PapersRun how{.threads = 1, .json = true, .place = {.kernel = "scalar"}};
+  run_papers({.asked = true, .tables = {"medusa"}, .max_tokens = 128}, how, console);
+  EXPECT_EQ(nlohmann::json::parse(out.str())["kernel"], "scalar");
+  how.place.kernel = "nonesuch";
+  EXPECT_THROW(run_papers({.asked = true, .tables = {"medusa"}, .max_tokens = 128}, how, console), Error);
+  set_thread_count(0);
+}
+
 TEST(Papers, GoWithFewOptionsOfBench) {
   const auto refusal = [](std::vector<std::string> arguments) {
     std::ostringstream out, err;
@@ -323,7 +341,7 @@ TEST(Papers, GoWithFewOptionsOfBench) {
     EXPECT_EQ(run(std::move(arguments), console), 2);
     return err.str();
   };
-  for (const char* option : {"--batch", "--seqlen", "--heads", "--head-dim", "--kernel", "--mask"}) {
+  for (const char* option : {"--batch", "--seqlen", "--heads", "--head-dim", "--mask"}) {
     EXPECT_NE(refusal({"--papers", option, "1"}).find(option), std::string::npos) << option;
   }
   EXPECT_NE(refusal({"--tables", "medusa"}).find("--papers"), std::string::npos);

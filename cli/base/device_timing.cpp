@@ -1,4 +1,4 @@
-#include "cli/commands/device_timing.h"
+#include "cli/base/device_timing.h"
 
 #include <algorithm>
 #include <chrono>

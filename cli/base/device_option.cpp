@@ -1,4 +1,4 @@
-#include "cli/commands/device_option.h"
+#include "cli/base/device_option.h"
 
 #include <charconv>
 #include <string_view>
