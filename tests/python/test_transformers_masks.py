@@ -112,6 +112,14 @@ def test_chunks_are_no_windows_for_a_compiler():
     assert torch.equal(dense(found, 9).expand(2, 1, 9, 9), evaluated(**arguments))
 
 
+def test_chunks_begin_with_their_documents_where_transformers_counts_them_through():
+    earlier = masking_utils.and_masks(CHUNKS, masking_utils.packed_sequence_mask_function(PACKED))
+    arguments = {"batch_size": 2, "q_length": 9, "kv_length": 9}
+    found = dense(flashmask_mask(**arguments, mask_function=earlier), 9)
+    assert torch.equal(found, evaluated(**arguments, mask_function=packed(CHUNKS)))
+    assert not torch.equal(found, evaluated(**arguments, mask_function=earlier))
+
+
 def unknown(batch_idx, head_idx, q_idx, kv_idx):
     return (kv_idx <= q_idx) & (kv_idx % 3 != 1)
 
@@ -414,4 +422,5 @@ def test_dense_masks_know_no_dropout():
 
 
 def test_the_package_exports_what_it_documents():
-    assert set(flashmask.transformers.__all__) == {"flashmask_attention_forward", "flashmask_mask", "register"}
+    functions = {"flashmask_attention_forward", "flashmask_mask", "register", "shard"}
+    assert set(flashmask.transformers.__all__) == functions | {"LongContext"}

@@ -42,6 +42,7 @@ class Keys:
     offset: int
     device: torch.device | str
     positions: Tensor | None = None  #: int64 [B, count], where a function is asked about positions in documents
+    documents: Tensor | None = None  #: int64 [B, count], where each key's document begins, if there are any
 
     @property
     def columns(self) -> Tensor:
@@ -106,8 +107,13 @@ def _parts(function: MaskFunction) -> tuple[str, dict[str, Any]]:
 
 def _intersection(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
     functions = held["mask_functions"]
-    names = [_parts(each)[0] for each in functions]
+    parts = [_parts(each) for each in functions]
+    names = [name for name, _ in parts]
     in_documents = _PACKED in names
+    for name, closed_over in parts:
+        if name == _PACKED:
+            begins = equal_runs(closed_over["packed_sequence_mask"]).first
+            keys = replace(keys, documents=begins[:, keys.offset : keys.offset + keys.count])
     found = [
         _remapped(_parts(each)[1], keys) if in_documents and name == _REMAPPED else recognise(each, keys)
         for each, name in zip(functions, names, strict=True)
@@ -121,8 +127,14 @@ def _intersection(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
 def _remapped(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
     """What a function of positions says inside documents, where positions and numbers differ by a constant."""
     positions = held["position_ids"]
-    rows = recognise(held["mask_function"], replace(keys, positions=positions))
+    rows = recognise(held["mask_function"], replace(keys, positions=positions, documents=None))
     return None if rows is None else rows.starting_at(positions - keys.numbers)
+
+
+def _chunks(held: dict[str, Any], keys: Keys) -> VisibleRows:
+    """Chunks begin with each document. Versions of Transformers that ask about no positions count them through."""
+    begin = held["left_padding"][:, None] if keys.documents is None else keys.documents
+    return chunks(keys.columns, held["chunk_size"], begin)
 
 
 def _documents(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
@@ -157,9 +169,7 @@ _READERS: dict[str, Callable[[dict[str, Any], Keys], VisibleRows | None]] = {
     _INNER.format("sliding_window_bidirectional_overlay"): lambda held, keys: neighbours(
         keys.columns, held["sliding_window"]
     ),
-    _INNER.format("chunked_overlay"): lambda held, keys: chunks(
-        keys.columns, held["chunk_size"], held["left_padding"][:, None]
-    ),
+    _INNER.format("chunked_overlay"): _chunks,
     _PACKED: _documents,
     _ALL_OF: _intersection,
     "or_masks.<locals>.or_mask": _union,

@@ -69,7 +69,7 @@ def neighbours(columns: Tensor, distance: int) -> VisibleRows:
 
 
 def chunks(columns: Tensor, size: int, begin: Tensor) -> VisibleRows:
-    """Rows and keys in one chunk of `size` see each other; begin [B, 1] is where the first chunk begins."""
+    """Rows and keys in one chunk of `size` see each other; begin [B, 1 or Sk] is where the first chunk begins."""
     first = begin + (columns - begin).div(size, rounding_mode="floor") * size
     return VisibleRows(first, first + size)
 
