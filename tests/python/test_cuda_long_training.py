@@ -187,4 +187,4 @@ def test_loss_in_bfloat16(chunk, softcap, learns):
     losses = zip((exact, plain, found), (doubles, leaves, leaves), strict=True)
     of = [torch.autograd.grad(loss, each[: 1 + learns]) for loss, each in losses]
     for reference, theirs, ours in zip(*of, strict=True):
-        assert (ours - reference).norm() <= 1.2 * (theirs - reference).norm() + 1e-4 * reference.norm()
+        assert (ours - reference).norm() <= 2 * (theirs - reference).norm() + 1e-4 * reference.norm()

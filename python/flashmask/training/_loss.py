@@ -120,10 +120,10 @@ def answer_log_probs(
 
 
 def head_memory(weight: Tensor, rows: int) -> int:
-    """Bytes that linear_cross_entropy() takes beside the gradient of its rows, which all have a label."""
+    """Bytes that a loss here takes at most beside the gradient of its rows, which all have a label."""
     size, words = weight.dtype.itemsize, weight.shape[0]
-    of_liger, ours = 2 * rows * weight.shape[1] * size, min(ROWS, rows) * words * (size + 4)
-    logits = of_liger if uses_liger(weight, weight) else ours
+    of_liger = 2 * rows * weight.shape[1] * size if uses_liger(weight, weight) else 0
+    logits = max(of_liger, min(ROWS, rows) * words * (size + 4))
     return logits + (weight.numel() * (4 + size) if weight.requires_grad else 0)
 
 

@@ -110,6 +110,7 @@ def step_memory(
     passing = (2 if on_host else 0) * unit
     of_chunk = chunk * (12 * layer.hidden + 7 * layer.intermediate) * layer.bytes
     of_attention = layer.heads_of(tokens) + tokens * layer.heads * layer.head_dim * 4
-    shared = 2 * unit + layer.heads_of(tokens) + 2 * layer.result_of(tokens)
+    angles_and_statistics = tokens * (4 * layer.head_dim * layer.bytes + 12 * layer.heads)
+    shared = angles_and_statistics + 2 * unit + layer.heads_of(tokens) + 2 * layer.result_of(tokens)
     backward = shared + max(of_chunk, of_attention) + again + passing + layer.gradients
     return StepMemory(card=kept + max(backward, 4 * unit + head), host=on_host * unit)
