@@ -25,9 +25,10 @@ FIELDS = (
 
 def test_schemas_end_with_the_fields():
     assert f"Tensor v, {FIELDS}, Tensor? sinks=None) ->" in str(flashmask.operators.forward_operator._schema)
-    assert f"Tensor lse, {FIELDS}) ->" in str(flashmask.operators.backward_operator._schema)
+    last = "bool float32_key_gradients=False"
+    assert f"Tensor lse, {FIELDS}, {last}) ->" in str(flashmask.operators.backward_operator._schema)
     with_sinks = str(flashmask.operators.backward_with_sinks_operator._schema)
-    assert f"Tensor lse, Tensor sinks, {FIELDS}) ->" in with_sinks
+    assert f"Tensor lse, Tensor sinks, {FIELDS}, {last}) ->" in with_sinks
 
 
 def test_backwards_take_a_call_without_its_sinks():
