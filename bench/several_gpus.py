@@ -49,7 +49,7 @@ def draw_until(tokens: int, draw: Callable[[], list[int]]) -> list[list[int]]:
 
 
 def long_tail(tokens: int, seed: int) -> flashmask.Mask:
-    """Lognormal lengths, median 1,500 and sigma 1.5, cut at a quarter of the pack: visible 4-7 % at 128K."""
+    """Lognormal lengths, median 1,500 and sigma 1.5, cut at a quarter of the pack: visible 3-8 % at 128K."""
     random = np.random.default_rng(seed)
     documents = draw_until(tokens, lambda: [int(np.clip(random.lognormal(7.3, 1.5), 16, tokens // 4))])
     lengths = [each[0] for each in documents]

@@ -54,15 +54,18 @@ class CudaFloat32KeyGradients : public testing::TestWithParam<KernelInfo> {
     p.device = {DeviceType::cuda, 0};
     return p;
   }
-  PlanOptions options() const {
-    return {.form = GetParam().predicate, .kernel = GetParam().name, .deterministic = check::repeats(GetParam())};
+  PlanOptions options(TileSize tiles = TileSize::automatic) const {
+    return {.form = GetParam().predicate,
+            .kernel = GetParam().name,
+            .deterministic = check::repeats(GetParam()),
+            .backward_tiles = tiles};
   }
   bool reads(const Mask& mask) const {
     if (GetParam().predicate == MaskForm::bits) return true;
     return mask.lowered().form() == MaskForm::intervals && mask.lowered().blocks() == nullptr;
   }
-  void attend(const Mask& mask, const AttentionTensors& tensors) const {
-    PlacedPlan placed(mask, problem(mask.shape().rows, mask.shape().columns), options());
+  void attend(const Mask& mask, const AttentionTensors& tensors, TileSize tiles = TileSize::automatic) const {
+    PlacedPlan placed(mask, problem(mask.shape().rows, mask.shape().columns), options(tiles));
     const PlacedTensors on_device(tensors, {DeviceType::cuda, 0});
     placed.forward(on_device.forward());
     placed.backward(on_device.backward());
@@ -102,26 +105,27 @@ double relative_error(const HostTensor& whole, const HostTensor& first, const Ho
 }
 
 /// Those of some of the rows, added and rounded once, are those of all rows: 16-bit numbers would miss by 1e-3. o and
-/// lse are those of all rows, as forwards of parts may take tiles of another shape.
+/// lse are those of all rows, and tiles are large, as parts may otherwise take tiles of another shape, whose
+/// probabilities are rounded to 16 bits elsewhere.
 TEST_P(CudaFloat32KeyGradients, OfPartsOfTheRowsAddUp) {
   const Mask mask = masks::causal(768, 768);
   const Problem p = problem(768, 768);
   AttentionTensors whole = summing(p, 5), first = summing(p, 5), second = summing(p, 5);
-  attend(mask, whole);
+  attend(mask, whole, TileSize::large);
   const auto differentiate = [&](AttentionTensors& part, std::int64_t dropped) {
     std::vector<std::int64_t> rows(384);
     std::iota(rows.begin(), rows.end(), dropped);
     for (std::int64_t i = 0; i < whole.o.size(); ++i) part.o.set(i, whole.o.at(i));
     for (std::int64_t i = 0; i < whole.lse.size(); ++i) part.lse.set(i, whole.lse.at(i));
-    PlacedPlan placed(masks::drop_queries(mask, rows), p, options());
+    PlacedPlan placed(masks::drop_queries(mask, rows), p, options(TileSize::large));
     const PlacedTensors on_device(part, {DeviceType::cuda, 0});
     placed.backward(on_device.backward());
     on_device.fetch();
   };
   differentiate(first, 384);
   differentiate(second, 0);
-  EXPECT_LT(relative_error(whole.grad_k, first.grad_k, second.grad_k), 2e-6);
-  EXPECT_LT(relative_error(whole.grad_v, first.grad_v, second.grad_v), 2e-6);
+  EXPECT_LT(relative_error(whole.grad_k, first.grad_k, second.grad_k), 4e-6);
+  EXPECT_LT(relative_error(whole.grad_v, first.grad_v, second.grad_v), 4e-6);
 }
 
 /// A part of a larger tensor, whose other elements stay as they are.

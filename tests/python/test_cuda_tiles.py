@@ -25,10 +25,10 @@ def test_slices_give_the_bits_of_the_whole(length, head_dim):
     q, k, v = (torch.randn(1, tokens, heads, head_dim, device="cuda").bfloat16() for heads in (4, 2, 2))
     whole = flashmask.plan(mask, q, k, v)
     o, lse = flashmask.attention(q, k, v, plan=whole, return_lse=True)
-    for tiles in (("large", "large"), ("small", "small")):
-        asked = flashmask.plan(mask, q, k, v, tiles=tiles)
+    for tiles in ("large", "small"):  # the backward of 64 dims has large ones only
+        asked = flashmask.plan(mask, q, k, v, tiles=(tiles, "automatic"))
         same = torch.equal(flashmask.attention(q, k, v, plan=asked), o)
-        assert same or tiles[0] != whole.tiles[0]
+        assert same or tiles != whole.tiles[0]
     # Of unequal parts, the shorter rows to one rank.
     made = partition(mask, 3, "contiguous", aligned=True, tile=384)
     needs = made.needs(mask)
