@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "flashmask/kernels.h"
@@ -38,12 +39,23 @@ TEST(Features, AProblemNeedsDropoutWhereItHasSome) {
   EXPECT_EQ(required(problem), Features{Feature::dropout});
 }
 
-TEST(Features, KernelsOfAGpuRefuseDropoutThemselves) {
+/// Whether `other` takes all calls that `kernel` takes, and these with dropout.
+bool serves_dropout_for(const KernelInfo& other, const KernelInfo& kernel) {
+  const Features all = kernel.features | Features{Feature::dropout};
+  return (all.bits() & ~other.features.bits()) == 0 && other.arch == kernel.arch &&
+         other.direction == kernel.direction && other.dtype == kernel.dtype && other.predicate == kernel.predicate &&
+         other.head_dim >= kernel.head_dim && other.value_dim >= kernel.value_dim;
+}
+
+TEST(Features, WhereAKernelHasNoDropoutAnotherHas) {
   for (const KernelInfo& kernel : kernels()) {
     Problem problem = problem_of(kernel);
     problem.dropout = 0.1;
-    const std::string reason = why_not(kernel, problem, kernel.predicate);
-    EXPECT_EQ(reason == "it has no dropout", kernel.device == DeviceType::cuda) << kernel.name << ": " << reason;
+    const bool has_dropout = kernel.features.has(Feature::dropout);
+    EXPECT_EQ(why_not(kernel, problem, kernel.predicate) == "it has no dropout", !has_dropout) << kernel.name;
+    EXPECT_TRUE(std::ranges::any_of(kernels(), [&](const KernelInfo& other) {
+      return serves_dropout_for(other, kernel);
+    })) << kernel.name;
   }
 }
 
