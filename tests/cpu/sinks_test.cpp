@@ -30,6 +30,7 @@ TEST_P(EveryKernelWithSinks, StaysWithinTheBoundOnTheCorpus) {
   request.device = Device{};
   request.sinks = GetParam();
   request.quick = true;
+  if (test::small_tests()) request.dtype = DType::bf16;
   for (const check::KernelVerdict& verdict : check::check_kernels(request))
     EXPECT_TRUE(verdict.passes()) << verdict.kernel << ": " << verdict.worst << " times the bound, " << verdict.where;
 }

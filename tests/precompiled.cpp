@@ -1,0 +1,1 @@
+// What flashmask_test_header is made of, beside the header that it precompiles.
