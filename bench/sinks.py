@@ -6,11 +6,10 @@ times back to back; the numbers are medians of milliseconds.
 python bench/sinks.py
 """
 
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import torch
+from comparison.clock import in_turns, one_way
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -18,40 +17,7 @@ import flashmask
 from flashmask import masks
 
 TOKENS, HEADS, KV_HEADS, DIM, WINDOW = 131072, 64, 8, 64, 128
-LAUNCHES, SECONDS = 10, 5
 WAYS = ("forward", "backward", "both")
-
-
-def once(call: Callable[[], object]) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    call()
-    end.record()
-    return begin, end
-
-
-def sustained(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    for call in calls.values():
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        events = {name: [once(call) for _ in range(LAUNCHES)] for name, call in calls.items()}
-        torch.cuda.synchronize()
-        for name, pairs in events.items():
-            found[name] += [begin.elapsed_time(end) for begin, end in pairs]
-    return {name: statistics.median(times) for name, times in found.items()}
-
-
-def called(way: str, attend: Callable[[], Tensor], leaves: Sequence[Tensor], grad: Tensor) -> Callable[[], object]:
-    if way == "forward":
-        return attend
-    if way == "both":
-        return lambda: torch.autograd.grad(attend(), leaves, grad)
-    o = attend()
-    return lambda: torch.autograd.grad(o, leaves, grad, retain_graph=True)
 
 
 def rescaled_flex() -> Callable[..., Tensor]:
@@ -88,7 +54,7 @@ def main() -> None:
     theirs = [*(t.detach().transpose(1, 2).contiguous().requires_grad_() for t in leaves), of_heads]
     for way in WAYS:
         calls = {
-            name: called(
+            name: one_way(
                 way,
                 lambda sinks=sinks: flashmask.attention(q, k, v, mask, sinks=sinks),
                 [*leaves, *([] if sinks is None else [sinks])],
@@ -96,8 +62,8 @@ def main() -> None:
             )
             for name, sinks in given.items()
         }
-        calls["FlexAttention"] = called(way, lambda: flex(*theirs), theirs, grad.transpose(1, 2).contiguous())
-        print(f"{way:9}" + "".join(f"  {name} {taken:.3f}" for name, taken in sustained(calls).items()), flush=True)
+        calls["FlexAttention"] = one_way(way, lambda: flex(*theirs), theirs, grad.transpose(1, 2).contiguous())
+        print(f"{way:9}" + "".join(f"  {name} {taken:.3f}" for name, taken in in_turns(calls).items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 Launch = Callable[[], object]
 
@@ -23,8 +24,12 @@ SPIN_CYCLES = 2_000_000
 
 def _record(launch: Launch) -> tuple[torch.cuda.Event, torch.cuda.Event]:
     """Before and after what a launch has the GPU do, once it has spun."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(SPIN_CYCLES)
+    return _between(launch)
+
+
+def _between(launch: Launch) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     launch()
     end.record()
@@ -53,6 +58,32 @@ def burst(launches: dict[str, Launch]) -> dict[str, float]:
 def sustained(launches: dict[str, Launch]) -> dict[str, float]:
     """Milliseconds of a launch in an unbroken row of them, after one that warms up; the median."""
     return {name: statistics.median(_row_of(launch)) for name, launch in launches.items()}
+
+
+def in_turns(launches: Mapping[str, Launch], launched: int = 10, seconds: float = 5) -> dict[str, float]:
+    """Milliseconds of a launch, where contestants take turns of so many launches each; the median."""
+    for launch in launches.values():
+        for _ in range(3):
+            launch()
+    torch.cuda.synchronize()
+    found: dict[str, list[float]] = {name: [] for name in launches}
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        events = {name: [_between(launch) for _ in range(launched)] for name, launch in launches.items()}
+        torch.cuda.synchronize()
+        for name, pairs in events.items():
+            found[name] += [begin.elapsed_time(end) for begin, end in pairs]
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def one_way(way: str, attend: Callable[[], Tensor], leaves: Sequence[Tensor], grad: Tensor) -> Launch:
+    """What runs attention "forward", "backward" or "both"."""
+    if way == "forward":
+        return attend
+    if way == "both":
+        return lambda: torch.autograd.grad(attend(), leaves, grad)
+    o = attend()
+    return lambda: torch.autograd.grad(o, leaves, grad, retain_graph=True)
 
 
 def _row_of(launch: Launch) -> list[float]:
