@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flashmask._abi import structs as s
 from flashmask._abi.library import call, create, library
-from flashmask._arguments import IntArray, boolean, choice, described, integer, integers, pointer
+from flashmask._arguments import IntArray, boolean, choice, described, integer, integers, items, pointer
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:
@@ -181,14 +182,11 @@ def partition(
     rank; "zigzag", two, one from either end. `aligned`: cuts at tiles only, for the bits of one device; else also
     between tokens that nothing crosses. The same on every machine.
     """
-    weighted = [(mask, 1)] if isinstance(mask, Mask) else list(getattr(mask, "items", lambda: mask)())
-    for one, _ in weighted:
-        if not isinstance(one, Mask):
-            raise TypeError(f"mask holds {described(one)}; expected masks, or pairs of a mask and its layers")
-    sizes = [ranks] if isinstance(ranks, int) else list(ranks)
+    weighted = _weighted(mask)
     handles = (ctypes.c_void_p * len(weighted))(*(one._handle for one, _ in weighted))
-    weights = integers("weights", [layers for _, layers in weighted] or np.empty(0, np.int64))
-    of_levels = integers("ranks", sizes or np.empty(0, np.int64))
+    weights = integers("weights", [layers for _, layers in weighted])
+    sizes = list(ranks) if isinstance(ranks, Iterable) else [ranks]
+    of_levels = integers("ranks", [integer("ranks", each, minimum=1) for each in sizes])
     options = _options(division, aligned, tile, prices)
     return Partition(
         create(
@@ -201,6 +199,18 @@ def partition(
             ctypes.byref(options),
         )
     )
+
+
+def _weighted(mask: Any) -> list[tuple[Mask, int]]:
+    """Masks, each with how many layers have it."""
+    if isinstance(mask, Mask):
+        return [(mask, 1)]
+    expected = "a Mask, or pairs of a mask and its layers"
+    found = items("mask", getattr(mask, "items", lambda: mask)(), expected)
+    for pair in found:
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], Mask)):
+            raise TypeError(f"mask holds {described(pair)}; expected {expected}")
+    return found
 
 
 def _options(division: str, aligned: bool, tile: int, prices: Prices | None) -> s.PartitionOptions:

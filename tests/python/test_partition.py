@@ -55,16 +55,24 @@ def test_says_what_is_wrong_with_runs_and_arguments():
         Partition.from_runs(30, 2, [(0, 10, 0), (5, 30, 1)])
     with pytest.raises(ValueError, match="division is 'fair'; expected one of 'balanced'"):
         partition(MASK, 2, "fair")
-    with pytest.raises(ValueError, match="a level has 0 ranks; give at least one"):
-        partition(MASK, [2, 0])
+    for ranks in (0, [2, 0]):
+        with pytest.raises(ValueError, match="ranks is 0; expected at least 1"):
+            partition(MASK, ranks)
+    with pytest.raises(TypeError, match=r"ranks is float 2\.0; expected an integer"):
+        partition(MASK, 2.0)
     with pytest.raises(ValueError, match="a mask is 100 x 200; give masks with as many rows as columns"):
         partition(masks.full(100, 200), 2)
     with pytest.raises(ValueError, match="the mask is 100 x 100 but the partition has 3,000 tokens"):
         partition(MASK, 2).needs(masks.full(100, 100))
     with pytest.raises(ValueError, match="rank is 2; expected at most 1"):
         partition(MASK, 2).spans(2)
-    with pytest.raises(TypeError, match="mask holds str 'causal'; expected masks"):
+    expected = "; expected a Mask, or pairs of a mask and its layers"
+    with pytest.raises(TypeError, match=r"mask holds tuple \('causal', 1\)" + expected):
         partition([("causal", 1)], 2)
+    with pytest.raises(TypeError, match="mask holds Mask .*" + expected):
+        partition([MASK, MASK], 2)
+    with pytest.raises(TypeError, match="mask is NoneType None" + expected):
+        partition(None, 2)
 
 
 def test_plans_say_their_tiles_and_refuse_those_that_no_kernel_has():
