@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 from flashmask._arguments import IntArray
 from flashmask._mask import Mask
 from flashmask._partition import Partition, PredictedTime, Prices
+from flashmask._plot import TEXT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FEW = 8192
 """Tokens a rank, below which it is better to spread batches."""
+_NAMED = 10
+"""Ranks that a picture's legend has at most, first and last among them."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,13 @@ def plot(mask: Mask, partition: Partition, path: str | os.PathLike[str] | None) 
 
     figure = mask.plot(title=f"{partition.tokens:,} tokens over {partition.ranks} ranks: {partition.why}")
     (ax,) = figure.axes
-    colours = [colormaps["tab20"](rank % 20) for rank in range(partition.ranks)]
+    colour = colormaps["tab10"] if partition.ranks <= _NAMED else colormaps["turbo"].resampled(partition.ranks)
     for begin, end, rank in partition.runs.tolist():
-        ax.axhspan(begin, end, color=colours[rank], alpha=0.35, linewidth=0)
-    shown = [Patch(color=colour, label=f"rank {rank}") for rank, colour in enumerate(colours[:20])]
-    figure.legend(handles=shown, loc="outside right upper", frameon=False, fontsize=8)
+        # Beside the mask, whose own colours tell what its tiles are.
+        ax.axhspan(begin, end, 1.015, 1.055, facecolor=colour(rank), edgecolor="none", clip_on=False)
+    named = sorted({round(place * (partition.ranks - 1) / (_NAMED - 1)) for place in range(_NAMED)})
+    shown = [Patch(facecolor=colour(rank), label=f"rank {rank}") for rank in named]
+    figure.legend(handles=shown, loc="outside right upper", frameon=False, fontsize=8, labelcolor=TEXT)
     if path is not None:
-        figure.savefig(path)
+        figure.savefig(path, dpi=150)
     return figure
