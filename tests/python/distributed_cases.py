@@ -408,6 +408,29 @@ def shard_and_unshard_are_each_others_inverse(group, rank, partition):
     assert torch.equal(sharding.unshard(sharding.shard(logits, dim=0 - 2), dim=-2), logits)
 
 
+@case(2)
+def whole_tensors_and_losses_of_other_shapes_are_refused(group, rank):
+    sharding = make(group)
+    for dim in (1, 2, -3):
+        refused(ValueError, rf"^a tensor has shape \[9, 9\]; expected 512 tokens in dimension {dim}, those of the seq",
+                partial(sharding.shard, torch.zeros(9, 9), dim=dim))  # fmt: skip
+    refused(ValueError, r"^tensor has shape \[9\]; expected \d+ tokens in dimension 1, those that rank \d holds$",
+            lambda: sharding.unshard(torch.zeros(9)))  # fmt: skip
+    refused(TypeError, "^dim is str 'x'; expected an integer", lambda: sharding.shard(torch.zeros(1, 512), dim="x"))
+    loss = torch.ones(())
+    refused(TypeError, "^loss_sum is float 3.0; expected a torch tensor", lambda: sharding.mean(3.0, 1))
+    refused(ValueError, r"^loss_sum has shape \[3\]; expected one", lambda: sharding.mean(torch.ones(3), 1))
+    refused(TypeError, "^count is str 'x'; expected a number", lambda: sharding.mean(loss, "x"))
+    refused(ValueError, "^count is -1.0; expected how many", lambda: sharding.mean(loss, -1))
+
+
+@case(2)
+def mean_takes_weights_for_counts(group, rank):
+    sharding = make(group)
+    assert sharding.mean(torch.tensor(0.5), 0.125).item() == 4.0  # 2 * 0.5 over 2 * 0.125
+    assert sharding.mean(torch.tensor(0.0), 0).item() == 0.0
+
+
 @case(4)
 def mean_is_the_mean_of_all_tokens(group, rank):
     n = 900
@@ -442,6 +465,9 @@ def explain_says_what_each_rank_has_to_do(group, rank):
 def plot_colours_the_rows_of_each_rank(group, rank):
     n = 1024
     sharding = fmd.shard(masks.causal(n, n), group, query_heads=4, kv_heads=2, head_dim=16, partition="zigzag")
+    refused(
+        ValueError, "^mask is 'far'; expected one of the sharding's masks: mask$", lambda: sharding.plot(mask="far")
+    )
     (ax,) = sharding.plot().axes
     spans = [(patch.get_y(), patch.get_y() + patch.get_height()) for patch in ax.patches]
     assert spans == [(0, 256), (256, 768), (768, 1024)]
@@ -688,6 +714,13 @@ def what_cannot_be_honoured_is_refused(group, rank):
     refused(RuntimeError, "TypeError: mask is str 'causal'", lambda: make(group, "causal"))
     refused(RuntimeError, "ValueError: the mask 'mask' has 3 heads",
             lambda: make(group, masks.from_dense(np.ones((3, 512, 512), bool))))  # fmt: skip
+    refused(RuntimeError, "ValueError: tokens is 512, but the mask has 300 rows; leave tokens out",
+            lambda: make(group, masks.causal(300, 300)))  # fmt: skip
+    for ends in ([0, 7, 3], [200, 312], [0, 513]):
+        refused(RuntimeError, f"ValueError: mask holds cumulative lengths from {ends[0]} to {ends[-1]}; expected them",
+                partial(make, group, ends))  # fmt: skip
+    refused(RuntimeError, r"TypeError: masks is list \[\]; expected a dict", lambda: make(group, masks=[]))
+    refused(RuntimeError, r"TypeError: weights is list \[2\]; expected a dict", lambda: make(group, weights=[2]))
     refused(RuntimeError, "ValueError: weights has 'x'", lambda: make(group, weights={"x": 1}))
     refused(
         RuntimeError, "partition is of 300 tokens over 3 ranks", lambda: make(group, partition=random_partition(300, 3))

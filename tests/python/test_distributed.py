@@ -39,6 +39,13 @@ def test_example_has_the_losses_of_one_rank():
     assert together == pytest.approx(alone, rel=1e-5)
 
 
+def test_asks_for_the_process_group_that_nobody_made():
+    with pytest.raises(
+        TypeError, match=r"NoneType None; expected .*; call torch\.distributed\.init_process_group\(\) "
+    ):
+        fmd.shard(None, dist.group.WORLD, query_heads=1, kv_heads=1, head_dim=8, tokens=9)
+
+
 @pytest.fixture
 def fake_group():
     """A group of four ranks that exchanges nothing."""

@@ -50,8 +50,7 @@ def attention(
         check_plain(name, tensor)
     if not isinstance(sharding, Sharding):
         raise TypeError(f"sharding is {described(sharding)}; expected what flashmask.distributed.shard() returns")
-    if mask not in sharding.masks:
-        raise ValueError(f"mask is {mask!r}; expected one of the sharding's masks: {', '.join(sharding.masks)}")
+    sharding._known(mask)
     factor = 0.0 if scale is None else check_scale("scale", scale)
     device = q.device.type
     if is_autocast(device) and q.dtype is not torch.float64:

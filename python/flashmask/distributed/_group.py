@@ -43,7 +43,8 @@ def group_of(group_or_mesh: Any) -> Group:
             )
         handle = handle.get_group()
     if not isinstance(handle, dist.ProcessGroup):
-        raise TypeError(f"group_or_mesh is {described(group_or_mesh)}; expected a ProcessGroup or a DeviceMesh")
+        first = "" if dist.is_initialized() else "; call torch.distributed.init_process_group() first"
+        raise TypeError(f"group_or_mesh is {described(group_or_mesh)}; expected a ProcessGroup or a DeviceMesh{first}")
     check_alive(handle)
     backends = str(dist.get_backend_config(handle))
     name = next((each for each in reversed(_BACKENDS) if each in backends), None)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flashmask import masks as builders
 from flashmask._abi import header
@@ -51,6 +52,7 @@ def masks_of(mask: Any, masks: Mapping[str, Any], tokens: int | None) -> dict[st
     """All masks of a sharding by name, of whatever shard() takes for one."""
     if tokens is not None:
         length("tokens", tokens)
+    _check_names("masks", masks)
     if MAIN in masks:
         raise ValueError(
             f"masks has one called {MAIN!r}, which is the name of the first argument; expected another name"
@@ -64,7 +66,14 @@ def masks_of(mask: Any, masks: Mapping[str, Any], tokens: int | None) -> dict[st
                 f"the mask {name!r} has {each.shape.rows} rows and {each.shape.columns} columns; expected as many of "
                 "each, the tokens of one sequence, in all masks: attention across sequences is not sharded"
             )
+    if tokens not in (None, found[MAIN].shape.rows):
+        raise ValueError(f"tokens is {tokens}, but the mask has {found[MAIN].shape.rows} rows; leave tokens out")
     return found
+
+
+def _check_names(name: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name} is {described(given)}; expected a dict by the names of masks")
 
 
 def _mask_of(given: Any, tokens: int | None) -> Mask:
@@ -87,11 +96,23 @@ def _mask_of(given: Any, tokens: int | None) -> Mask:
     if ends.ndim != 1 or ends.is_floating_point() or ends.dtype is torch.bool or not ends.numel():
         raise TypeError(f"mask is {described(given)}; expected a Mask, RowIndices, cumulative lengths or None")
     ends = ends.cpu()
-    return builders.from_cu_seqlens(ends, int(ends[-1]) if tokens is None else tokens).to_mask()
+    tokens = int(ends[-1]) if tokens is None else tokens
+    check_cumulative("mask", ends, tokens)
+    return builders.from_cu_seqlens(ends, tokens).to_mask()
+
+
+def check_cumulative(name: str, ends: Tensor, tokens: int) -> None:
+    """Refuses integers [documents + 1] on the CPU that are no cumulative lengths of documents of a sequence."""
+    if int(ends[0]) != 0 or int(ends[-1]) > tokens or bool((ends.diff() < 0).any()):
+        raise ValueError(
+            f"{name} holds cumulative lengths from {int(ends[0])} to {int(ends[-1])}; expected them to begin with 0, "
+            f"never to fall, and to end at {tokens} tokens at most: documents of 3 and 4 tokens are [0, 3, 7]"
+        )
 
 
 def weights_of(masks: Mapping[str, Mask], weights: Mapping[str, int]) -> list[int]:
     """How many layers each mask has, in order."""
+    _check_names("weights", weights)
     for name in weights:
         if name not in masks:
             raise ValueError(f"weights has {name!r}; expected names of masks: {', '.join(masks)}")

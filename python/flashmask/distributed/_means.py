@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from flashmask._arguments import described
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group, all_gather
 
@@ -17,11 +18,23 @@ _PAIR = struct.Struct("<dd")
 
 def global_mean(loss_sum: Tensor, count: Tensor | float, group: Group) -> Tensor:
     """The sum of all ranks over the count of all ranks; its gradient is that of this rank's share times the ranks."""
-    records = all_gather(group, _PAIR.pack(float(loss_sum.detach()), float(count)))
+    if loss_sum.numel() != 1:
+        raise ValueError(f"loss_sum has shape {list(loss_sum.shape)}; expected one number, the sum of this rank's")
+    records = all_gather(group, _PAIR.pack(float(loss_sum.detach()), _number(count)))
     sums, counts = (float(sum(each)) for each in zip(*map(_PAIR.unpack, records), strict=True))
-    total = max(counts, 1.0)
+    total = counts or 1.0  # where nothing has a label, the sum is 0 too
     share: Tensor = loss_sum * (group.size / total)
     return share + (loss_sum.new_tensor(sums / total) - share.detach())
+
+
+def _number(count: Any) -> float:
+    try:
+        found = float(count)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"count is {described(count)}; expected a number, or a tensor of one") from None
+    if not found >= 0:
+        raise ValueError(f"count is {found}; expected how many of this rank's tokens have a label")
+    return found
 
 
 class _Unsharded(torch.autograd.Function):

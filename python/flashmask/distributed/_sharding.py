@@ -80,11 +80,7 @@ class Sharding:
         return parts[0] if len(parts) == 1 else parts
 
     def _part(self, tensor: Tensor, dim: int) -> Tensor:
-        check_plain("a tensor", tensor)
-        if tensor.shape[dim] != self.tokens:
-            raise ValueError(
-                f"a tensor has shape {list(tensor.shape)}; expected {self.tokens} tokens in dimension {dim}"
-            )
+        _check_tokens("a tensor", tensor, dim, self.tokens, "those of the sequence")
         runs = self._runs[self.rank] or [(0, 0)]
         return torch.cat([tensor.narrow(dim, begin, end - begin) for begin, end in runs], dim)
 
@@ -94,12 +90,7 @@ class Sharding:
         Differentiable: a rank's gradient is the sum over all ranks of the gradients of its tokens, which is right where
         gradients are averaged over the ranks and each of them computes the same loss.
         """
-        check_plain("tensor", tensor)
-        if tensor.shape[dim] != self._held:
-            raise ValueError(
-                f"tensor has shape {list(tensor.shape)}; expected {self._held} in dimension {dim}, the tokens that "
-                f"rank {self.rank} holds"
-            )
+        _check_tokens("tensor", tensor, dim, self._held, f"those that rank {self.rank} holds")
         return unsharded(tensor, dim, self._everything, self._group)
 
     @cached_property
@@ -114,6 +105,7 @@ class Sharding:
         gives that of the mean. `group`: of all ranks whose gradients are averaged, where that is more than those of the
         sharding.
         """
+        check_plain("loss_sum", loss_sum)
         return global_mean(loss_sum, count, self._group if group is None else group_of(group))
 
     def explain(self) -> ShardingExplanation:
@@ -121,8 +113,15 @@ class Sharding:
         return explain(self.scheme, self.partition, self.masks, self._prices)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, mask: str = MAIN) -> Figure:
-        """A picture of a mask with the rows of each rank in its colour, saved to `path`, as Mask.plot() does."""
-        return plot(self.masks[mask], self.partition, path)
+        """A picture of a mask and, beside its rows, the ranks that hold them, saved to `path` as Mask.plot() does."""
+        return plot(self.masks[self._known(mask)], self.partition, path)
+
+    def _known(self, mask: Any) -> str:
+        """The name of a mask."""
+        if mask not in self.masks:
+            raise ValueError(f"mask is {mask!r}; expected one of the sharding's masks: {', '.join(self.masks)}")
+        name: str = mask
+        return name
 
     def __repr__(self) -> str:
         return (
@@ -162,7 +161,8 @@ def shard(
         query_heads: heads of q, in whatever layer; a multiple of `kv_heads`.
         kv_heads: heads of k and v.
         head_dim: numbers a head.
-        tokens: of the sequence; needed where the mask is None, or cumulative lengths that end before it.
+        tokens: of the sequence; needed where the mask is None, or cumulative lengths that end before it. Any other
+            mask has to have as many rows.
         scheme: "rows": each rank keeps its query rows and fetches the keys and values that they see. "heads": tokens
             become heads and back (Jacobs et al. 2023), which takes kv_heads that are a multiple of the ranks. "auto":
             the one that sends less.
@@ -196,8 +196,8 @@ def shard(
             boolean("keep_fetched", keep_fetched),
             integer("head_groups", head_groups, minimum=1),
         )
-        given = masks_of(mask, masks or {}, tokens)
-        made = make(given, weights_of(given, weights or {}), group, options)
+        given = masks_of(mask, {} if masks is None else masks, tokens)
+        made = make(given, weights_of(given, {} if weights is None else weights), group, options)
     except Exception as error:
         agree(group, {}, error)
         raise
@@ -209,6 +209,13 @@ def _kept_tokens(local: Local, options: Options) -> int:
     """Columns that attention keeps for its backward."""
     columns = local.columns
     return columns.tokens if options.keep_fetched and columns is not None and not columns.silent else 0
+
+
+def _check_tokens(name: str, tensor: Any, dim: int, count: int, which: str) -> None:
+    check_plain(name, tensor)
+    integer("dim", dim)
+    if not -tensor.ndim <= dim < tensor.ndim or tensor.shape[dim] != count:
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {count} tokens in dimension {dim}, {which}")
 
 
 def check_plain(name: str, tensor: Any) -> None:
