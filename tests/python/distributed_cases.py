@@ -591,6 +591,19 @@ def what_a_sharded_model_cannot_honour_is_refused(group, rank):
     from flashmask.transformers import shard
 
     model, batch = tiny("llama"), packed(300)
+    other = tiny("llama")
+    other.set_attn_implementation("sdpa")
+    refused(ValueError, "^the model has attn_implementation='sdpa', which would", lambda: shard(other, batch, group))
+    refused(TypeError, "^model is a Linear; expected a model of T", lambda: shard(torch.nn.Linear(1, 1), batch, group))
+    for name, wrong, expected in (
+        ("labels", batch["labels"][:, 1:], r"expected a tensor \[1, 300\], the whole batch"),
+        ("labels", batch["labels"].tolist(), "labels is list"),
+        ("position_ids", torch.arange(300), r"position_ids is Tensor of torch.int64 \[300\]"),
+        ("position_ids", torch.arange(9)[None], r"position_ids is Tensor of torch.int64 \[1, 9\]"),
+        ("cu_seq_lens_q", torch.tensor([0, 301]), "cu_seq_lens_q holds cumulative lengths from 0 to 301"),
+    ):
+        whole = {**batch, name: wrong}
+        refused(RuntimeError, f"^rank 0: ValueError: .*{expected}", partial(shard, model, whole, group))
     refused(
         ValueError,
         "^the batch has 'weights', a tensor",

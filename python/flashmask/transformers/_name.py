@@ -36,7 +36,8 @@ def _wrap(owner: Any, name: str, wrapper: Callable[..., Callable[..., Any]]) -> 
     setattr(owner, name, wrapped)
 
 
-def _is_ours(name: object) -> bool:
+def is_ours(name: object) -> bool:
+    """Whether register() was called with a name."""
     return isinstance(name, str) and name in _names
 
 
@@ -44,7 +45,7 @@ def _preloading(preload: Callable[..., Any]) -> Callable[..., Any]:
     """Transformers loads the package of a FlashAttention while it makes a model. There is nothing to load for ours."""
 
     def preload_others(implementation: str | None, *arguments: Any, **options: Any) -> Any:
-        return None if _is_ours(implementation) else preload(implementation, *arguments, **options)
+        return None if is_ours(implementation) else preload(implementation, *arguments, **options)
 
     return preload_others
 
@@ -53,7 +54,7 @@ def _deciding_masks(is_flash: Callable[..., bool]) -> Callable[..., bool]:
     """What FlashAttention cannot do of masks, such as chunks, ours can. Vision towers go on to ask the original."""
 
     def is_another_flash(config: Any = None, *arguments: Any, **options: Any) -> bool:
-        ours = _is_ours(getattr(config, "_attn_implementation", None))
+        ours = is_ours(getattr(config, "_attn_implementation", None))
         return not ours and is_flash(config, *arguments, **options)
 
     return is_another_flash
@@ -63,7 +64,7 @@ def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
     """A model that lists builds of FlashAttention that it likes gets one of those instead of a name with "flash"."""
 
     def check_others(self: PreTrainedModel, attn_implementation: str | None, *arguments: Any, **options: Any) -> str:
-        if not _is_ours(attn_implementation):
+        if not is_ours(attn_implementation):
             return check(self, attn_implementation, *arguments, **options)
         refuse_model(self, str(attn_implementation))
         vars(self)[_COMPATIBLE] = None  # hides the list of the class
@@ -92,7 +93,7 @@ def _finding_documents(preprocess: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         found = preprocess(config, inputs_embeds, attention_mask, past_key_values, position_ids, *arguments, **options)
         hidden = past_key_values is not None and attention_mask is None and position_ids is not None
-        if not hidden or not _is_ours(getattr(config, "_attn_implementation", None)) or not _says_nothing(found):
+        if not hidden or not is_ours(getattr(config, "_attn_implementation", None)) or not _says_nothing(found):
             return found
         if position_ids.ndim != 2 or position_ids.shape[1] != found[3]:
             return found

@@ -16,10 +16,12 @@ from flashmask import Mask, RowIndices
 from flashmask._arguments import described
 from flashmask.distributed import Sharding, attention
 from flashmask.distributed import shard as shard_masks
+from flashmask.distributed._make import check_cumulative
 from flashmask.transformers._given import dense_mask
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._mask import RANK
+from flashmask.transformers._name import is_ours
 
 _IGNORED = -100
 _MAIN = "mask"
@@ -28,7 +30,8 @@ _SAYS_THE_MASK = (
     *("attention_mask", "startend_row_indices", "attn_mask_startend_row_indices"),
     *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
 )
-_OF_TOKENS = ("input_ids", "inputs_embeds", "position_ids", "token_type_ids", "labels", "shift_labels")
+_POSITIONS = "position_ids"
+_OF_TOKENS = ("input_ids", "inputs_embeds", _POSITIONS, "token_type_ids", "labels", "shift_labels")
 
 
 def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, **options: Any) -> dict[str, Any]:
@@ -40,10 +43,11 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
     shifted before (-100 where the next token begins another document), and `sharding`, which travels to every layer.
     `options` are those of flashmask.distributed.shard().
 
-    Raises ValueError for tensors that it does not know, and for layers other than full and sliding ones; RuntimeError
-    on every rank for what a rank's batch says wrong.
+    Raises ValueError for tensors that it does not know, for layers other than full and sliding ones, and for a model
+    whose attention is another, which would see this rank's tokens alone; RuntimeError on every rank for what a rank's
+    batch says wrong.
     """
-    config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    config = _config_of(model)
     first = _tokens(batch)
     layers = _layers(config)
     main = _FULL if _FULL in layers else _SLIDING
@@ -60,6 +64,20 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
         **options,
     )
     return _local(batch, first, sharding)
+
+
+def _config_of(model: Any) -> Any:
+    """That of the model's text."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "get_text_config"):
+        raise TypeError(f"model is a {type(model).__name__}; expected a model of Transformers: pass what it wraps")
+    config = config.get_text_config()
+    if not is_ours(config._attn_implementation):
+        raise ValueError(
+            f"the model has attn_implementation={config._attn_implementation!r}, which would attend to this rank's "
+            'tokens alone; expected "flashmask", or another name that was given to flashmask.transformers.register()'
+        )
+    return config
 
 
 def _tokens(batch: Mapping[str, Any]) -> Tensor:
@@ -98,10 +116,9 @@ def _window_name(window: int) -> str:
 
 def _masks_of(model: Any, batch: Mapping[str, Any], first: Tensor, layers: Mapping[str, int]) -> dict[str, Mask]:
     """The mask of each kind of layers, made as without ranks; on the host."""
+    _check_shapes(batch, first)
     given = {name: batch[name].cpu() for name in batch if isinstance(batch[name], Tensor)}
     positions = given.get("position_ids")
-    if positions is not None and positions.ndim != 2:
-        raise ValueError(f"position_ids has shape {list(positions.shape)}; expected [B, S]")
     said = given.get("attention_mask")
     made = said
     if said is None or said.ndim == 2:
@@ -112,6 +129,20 @@ def _masks_of(model: Any, batch: Mapping[str, Any], first: Tensor, layers: Mappi
     return {
         kind: _mask_of(made[kind] if isinstance(made, dict) else made, given, first, model.config) for kind in layers
     }
+
+
+def _check_shapes(batch: Mapping[str, Any], first: Tensor) -> None:
+    rows, tokens = first.shape[:2]
+    for name in _OF_TOKENS:
+        value = batch.get(name)
+        if value is None:
+            continue
+        shape = value.shape if isinstance(value, Tensor) else ()
+        if len(shape) < 2 or shape[0] not in (1, rows) or shape[1] != tokens or (name == _POSITIONS and len(shape) > 2):
+            raise ValueError(f"{name} is {described(value)}; expected a tensor [{rows}, {tokens}], the whole batch")
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        if isinstance(ends := batch.get(name), Tensor):
+            check_cumulative(name, ends.cpu(), tokens)
 
 
 def _mask_of(made: Tensor | None, given: Mapping[str, Tensor], first: Tensor, config: Any) -> Mask:
