@@ -144,6 +144,16 @@ def test_answers_have_the_log_probs_of_their_logits():
         ({"labels": torch.full((3, 50), WORDS)}, ValueError, f"labels holds {WORDS}; expected words from 0 to 300"),
         ({"labels": torch.full((3, 50), -1)}, ValueError, "labels holds -1"),
         ({"weight": torch.zeros(WORDS, WIDTH + 1)}, ValueError, r"expected \[..., H\] and \[V, H\]"),
+        ({"weight": torch.zeros(WORDS, WIDTH).double()}, TypeError, "weight has dtype torch.float64; expected"),
+        ({"weight": torch.zeros(WORDS, WIDTH, device="meta")}, ValueError, "weight is on meta; expected cpu"),
+        ({"weight": torch.nn.Linear(WIDTH, WORDS)}, TypeError, "weight is Linear .*; expected a torch tensor"),
+        ({"hidden": torch.tensor(1.0)}, ValueError, r"hidden has shape \[\]"),
+        ({"hidden": torch.ones(3, 50, WIDTH, dtype=torch.int64)}, TypeError, "hidden has dtype torch.int64"),
+        ({"bias": torch.zeros(3)}, ValueError, r"bias has shape \[3\]; expected \[301\]"),
+        ({"labels": [1]}, TypeError, r"labels is list \[1\]"),
+        ({"ignore_index": "x"}, TypeError, "ignore_index is str 'x'"),
+        ({"softcap": 0.0}, ValueError, "softcap is float 0.0; expected a number above 0"),
+        ({"softcap": "x"}, ValueError, "softcap is str 'x'"),
         ({"chunk": 0}, ValueError, "chunk is 0"),
         ({"reduction": "none"}, ValueError, "reduction is 'none'"),
     ],
@@ -152,6 +162,20 @@ def test_says_what_does_not_match(change, error, says):
     hidden, weight, _, labels = given()
     with pytest.raises(error, match=says):
         linear_cross_entropy(**{"hidden": hidden, "weight": weight, "labels": labels, **change})
+
+
+def test_log_probs_say_what_does_not_match():
+    hidden, weight, _, labels = given()
+    with pytest.raises(ValueError, match=r"bias has shape \[3\]"):
+        linear_log_probs(hidden, weight, labels, bias=torch.zeros(3))
+
+
+def test_autocast_casts_the_head():
+    hidden, weight, _, labels = given()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = linear_cross_entropy(hidden.bfloat16(), weight, labels)
+    expected = linear_cross_entropy(hidden.bfloat16(), weight.bfloat16(), labels)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 def test_says_that_a_gradient_is_there_once():

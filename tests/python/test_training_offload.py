@@ -81,6 +81,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(module, "_runtime", lambda: made)
     monkeypatch.setattr(module, "_forget_error", lambda: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     return made
 
 
@@ -100,6 +101,16 @@ def test_what_is_locked_is_unlocked_on_every_way_out(cuda):
     del forgotten
     gc.collect()
     assert alive() is None and not cuda.locked
+
+
+def test_says_what_memory_is_asked_for_wrong(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="page_locked is True, but torch finds no GPU to copy to"):
+        HostMemory(page_locked=True)
+    with HostMemory(page_locked=False) as memory, pytest.raises(ValueError, match="size is -1; expected at least 0"):
+        memory.take(-1)
+    with pytest.raises(TypeError, match="memory is NoneType None; expected a HostMemory"):
+        Offload(None)
 
 
 def test_says_that_the_host_has_no_such_memory():

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flashmask._arguments import boolean, integer
+
 
 class HostMemory:
     """Pieces of host memory that are used again and again, page-locked where there is a GPU.
@@ -19,6 +21,8 @@ class HostMemory:
     """
 
     def __init__(self, *, page_locked: bool) -> None:
+        if boolean("page_locked", page_locked) and not torch.cuda.is_available():
+            raise RuntimeError("page_locked is True, but torch finds no GPU to copy to; expected False")
         self._page_locked = page_locked
         self._free: list[Tensor] = []
         self._held: dict[int, Tensor] = {}
@@ -31,6 +35,7 @@ class HostMemory:
 
     def take(self, size: int) -> Tensor:
         """uint8 [size]; raises MemoryError where the host has no more to lock."""
+        integer("size", size, minimum=0)
         if not self._finalizer.alive:
             raise RuntimeError("this host memory was closed; make another")
         fitting = [place for place, each in enumerate(self._free) if each.numel() >= size]

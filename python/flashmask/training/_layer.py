@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from flashmask._arguments import integer
+from flashmask._arguments import described, integer
 from flashmask.training._attention import HeldAttention
 from flashmask.training._autocast import autocast_now
 from flashmask.training._chunks import chunks, like
@@ -216,6 +216,8 @@ def chunked_layer(parts: LayerParts, hidden: Tensor, *, chunk: int, hold_attenti
     tokens. Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost), section 4.
     """
     integer("chunk", chunk, minimum=1)
+    if not isinstance(parts, LayerParts):
+        raise TypeError(f"parts is {described(parts)}; expected LayerParts")
     if hidden.ndim != 3:
         raise ValueError(f"hidden has shape {list(hidden.shape)}; expected [B, S, H]")
     return run_layer(LayerRun(parts, chunk, OnDevice(hidden.detach()), hold_attention), hidden)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, log_softmax
 
-from flashmask._arguments import choice, integer
+from flashmask._arguments import choice, described, integer, is_autocast
 from flashmask.data._examples import IGNORED
 from flashmask.training._chunks import chunks
 from flashmask.training._liger import by_liger, uses_liger
@@ -64,6 +64,7 @@ def linear_cross_entropy(
     that take no more memory than hidden twice. Raises ValueError and TypeError for shapes and labels that do not match.
     """
     choice("reduction", reduction, _REDUCTIONS)
+    _check_head(hidden, weight, bias, softcap)
     rows, wanted = _labelled(hidden, weight, labels, ignore_index, ROWS if chunk is None else chunk)
     if chunk is None and uses_liger(rows, weight) and rows.numel():
         total = by_liger(rows, weight, wanted, bias, softcap)
@@ -87,6 +88,7 @@ def linear_log_probs(
     Arguments are those of linear_cross_entropy(). For losses that compare sums of log-probabilities, such as DPO's: the
     backward makes each chunk's logits again, four products in all.
     """
+    _check_head(hidden, weight, bias, softcap)
     rows, wanted = _labelled(hidden, weight, labels, ignore_index, chunk)
     found: Tensor = _LogProbs.apply(rows, weight, bias, wanted, softcap, chunk)  # type: ignore[no-untyped-call]
     return found.new_zeros(labels.shape).masked_scatter(labels != ignore_index, found)
@@ -127,13 +129,32 @@ def head_memory(weight: Tensor, rows: int) -> int:
     return logits + (weight.numel() * (4 + size) if weight.requires_grad else 0)
 
 
-def _labelled(hidden: Tensor, weight: Tensor, labels: Tensor, ignored: int, chunk: int) -> tuple[Tensor, Tensor]:
-    """The rows that have a label [rows, H], and the labels [rows]."""
-    integer("chunk", chunk, minimum=1)
-    if weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
+def _check_head(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> None:
+    for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias)):
+        if not isinstance(tensor, Tensor):
+            if name == "bias" and tensor is None:
+                continue
+            raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor")
+        if not tensor.is_floating_point() or (tensor.dtype != hidden.dtype and not is_autocast(hidden.device.type)):
+            raise TypeError(f"{name} has dtype {tensor.dtype}; expected a floating one, the same for all, or autocast")
+        if tensor.device != hidden.device:
+            raise ValueError(f"{name} is on {tensor.device}; expected {hidden.device}, the device of hidden")
+    if not hidden.ndim or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"hidden has shape {list(hidden.shape)} and weight {list(weight.shape)}; expected [..., H] and [V, H]"
         )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias has shape {list(bias.shape)}; expected [{weight.shape[0]}], a number for each word")
+    if softcap is not None and not (isinstance(softcap, (int, float)) and softcap > 0):
+        raise ValueError(f"softcap is {described(softcap)}; expected a number above 0, or None")
+
+
+def _labelled(hidden: Tensor, weight: Tensor, labels: Tensor, ignored: int, chunk: int) -> tuple[Tensor, Tensor]:
+    """The rows that have a label [rows, H], and the labels [rows]."""
+    integer("chunk", chunk, minimum=1)
+    integer("ignore_index", ignored)
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels is {described(labels)}; expected a torch tensor of torch.int64")
     if labels.shape != hidden.shape[:-1]:
         raise ValueError(
             f"labels has shape {list(labels.shape)}; expected {list(hidden.shape[:-1])}, one for each row of hidden"

@@ -23,17 +23,18 @@ class StepMemory:
 
     def require(self, device: torch.device) -> None:
         """Raises MemoryError where the card or the host does not have that much."""
-        on_card = device.type == "cuda"
-        wanted = (("card", self.card, free_on_card(device)),) if on_card else ()
-        for where, needed, free in (*wanted, ("host", self.host + (0 if on_card else self.card), free_on_host())):
-            if needed > free:
-                raise MemoryError(f"a step takes {self}, and the {where} has {free / 2**30:.1f} GiB; {_ADVICE[where]}")
+        if device.type == "cuda":
+            _require("card", self.card, free_on_card(device), "offload=True, keep=2, a smaller chunk or fewer tokens")
+            _require("host", self.host, free_on_host(), "a smaller offload, keep=2 or fewer tokens")
+        else:
+            _require("host", self.host + self.card, free_on_host(), "keep=2, a smaller chunk or fewer tokens")
 
 
-_ADVICE = {
-    "card": "offload=True, keep=2, a smaller chunk or fewer tokens take less there",
-    "host": "a smaller offload, keep=2 or fewer tokens take less there",
-}
+def _require(where: str, needed: int, free: int, less: str) -> None:
+    if needed > free:
+        raise MemoryError(
+            f"a step takes {needed / 2**30:.1f} GiB on the {where}, which has {free / 2**30:.1f} GiB; {less} take less"
+        )
 
 
 def free_on_card(device: torch.device) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from flashmask._arguments import described
 from flashmask.training._host_memory import HostMemory
 
 #: A tensor on the device that a copy reads or writes, and the event after that copy; None where copies block.
@@ -48,6 +49,8 @@ class Offload:
     """
 
     def __init__(self, memory: HostMemory) -> None:
+        if not isinstance(memory, HostMemory):
+            raise TypeError(f"memory is {described(memory)}; expected a HostMemory")
         self.memory = memory
         self._streams: dict[torch.device, Any] = {}
         self._under_way: list[Copying] = []
