@@ -249,8 +249,8 @@ const MaskFamily& find_family(const std::string& name) {
   }
   const std::string nearest = nearest_name(name, names);
   throw Error(Status::invalid_argument, "no mask family \"" + name + "\"" +
-                                            (nearest.empty() ? "; " : "; did you mean " + nearest + "? ") +
-                                            "The families are " + join(names));
+                                            (nearest.empty() ? "; the" : "; did you mean " + nearest + "? The") +
+                                            " families are " + join(names));
 }
 
 void add_mask_options(Subcommand& sub, MaskArguments& arguments) {

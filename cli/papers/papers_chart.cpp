@@ -7,15 +7,13 @@
 #include <utility>
 
 #include "cli/base/quantities.h"
+#include "cli/pictures/layout.h"
 #include "cli/pictures/png_canvas.h"
 #include "cli/pictures/svg_canvas.h"
 
 namespace flashmask::cli {
 namespace {
 
-constexpr Rgb kPaper{255, 255, 255};
-constexpr Rgb kInk{31, 41, 55};
-constexpr Rgb kFaintInk{107, 114, 128};
 constexpr Rgb kRule{226, 229, 234};
 
 constexpr std::array<Rgb, 10> kColours{{{0, 114, 178},

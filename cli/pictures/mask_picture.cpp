@@ -1,10 +1,10 @@
 #include "cli/pictures/mask_picture.h"
 
 #include <algorithm>
-#include <array>
 
 #include "cli/base/quantities.h"
 #include "cli/pictures/cell_colour.h"
+#include "cli/pictures/layout.h"
 #include "cli/pictures/png_canvas.h"
 #include "cli/pictures/svg_canvas.h"
 #include "flashmask/error.h"
@@ -12,26 +12,17 @@
 namespace flashmask::cli {
 namespace {
 
-constexpr Rgb kPaper{255, 255, 255};
-constexpr Rgb kInk{31, 41, 55};
-constexpr Rgb kFaintInk{107, 114, 128};
-
 constexpr std::int64_t kPanelSide = 1024;  ///< aimed at
 constexpr std::int64_t kMostCells = 1280;  ///< along a side
 constexpr std::int64_t kLargestCell = 28;  ///< pixels
 constexpr std::int64_t kZoomedScores = 512;
-constexpr std::int64_t kMargin = 32;
-constexpr std::int64_t kLine = 30;  ///< from one line of text to the next
-constexpr std::int64_t kSwatch = 18;
 
-struct LegendEntry {
-  Rgb colour;
-  const char* text;
-};
-constexpr std::array<LegendEntry, 4> kLegend{{{kFullColour, "full tile"},
-                                              {kPartialVisibleColour, "partial tile: visible"},
-                                              {kPartialMaskedColour, "partial tile: masked"},
-                                              {kSkipColour, "skipped tile"}}};
+std::vector<LegendEntry> legend() {
+  return {{kFullColour, "full tile"},
+          {kPartialVisibleColour, "partial tile: visible"},
+          {kPartialMaskedColour, "partial tile: masked"},
+          {kSkipColour, "skipped tile"}};
+}
 
 std::string title_of(const Mask& mask) {
   return mask.description() + ", " + with_commas(mask.shape().rows) + " rows, " + with_commas(mask.shape().columns) +
@@ -53,14 +44,6 @@ std::string caption_of(const RasterRequest& request, const MaskShape& shape, std
   const std::string side = std::to_string(cell);
   return cell == 1 ? part : part + ", a dot is " + side + " x " + side + " scores";
 }
-
-/// The widest text that fits, an ellipsis of dots at its end when it is cut.
-std::string fitted(const std::string& text, std::int64_t width) {
-  const auto characters = static_cast<std::size_t>(width / kCharacterWidth);
-  return text.size() <= characters ? text : text.substr(0, characters - 3) + "...";
-}
-
-std::int64_t text_width(const std::string& text) { return static_cast<std::int64_t>(text.size()) * kCharacterWidth; }
 
 /// Distances between white lines, and their thickness, in pixels.
 struct Grid {
@@ -153,20 +136,6 @@ void MaskPicture::draw_zoomed_part(Canvas& canvas, std::int64_t left, std::int64
                         part.rows * whole.pixels / whole.raster.cell});
 }
 
-void MaskPicture::draw_legend(Canvas& canvas, std::int64_t top) const {
-  std::int64_t x = kMargin;
-  for (const LegendEntry& entry : kLegend) {
-    const std::int64_t entry_width = kSwatch + kCharacterWidth + text_width(entry.text);
-    if (x + entry_width > width() - kMargin && x > kMargin) {
-      x = kMargin;
-      top += kLine;
-    }
-    canvas.fill({x, top, kSwatch, kSwatch}, entry.colour);
-    canvas.write(x + kSwatch + kCharacterWidth, top, entry.text, kInk);
-    x += entry_width + kMargin;
-  }
-}
-
 std::int64_t MaskPicture::panels_height() const {
   std::int64_t tallest = 0;
   for (const Panel& panel : panels_) tallest = std::max(tallest, panel.height());
@@ -198,7 +167,7 @@ void MaskPicture::draw(Canvas& canvas) const {
     left += panel.width() + kMargin;
   }
   draw_zoomed_part(canvas, kMargin + kLine, top);
-  draw_legend(canvas, top + panels_height() + kMargin);
+  draw_legend(canvas, legend(), {kMargin, top + panels_height() + kMargin}, text_room);
 }
 
 std::string MaskPicture::png() const {

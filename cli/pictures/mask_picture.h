@@ -35,7 +35,6 @@ class MaskPicture {
   static void draw_panel(Canvas& canvas, const Panel& panel, std::int64_t left, std::int64_t top);
   static void draw_lines(Canvas& canvas, const Panel& panel, const Rectangle& where);
   void draw_zoomed_part(Canvas& canvas, std::int64_t left, std::int64_t top) const;
-  void draw_legend(Canvas& canvas, std::int64_t top) const;
   std::int64_t width() const;
   std::int64_t height() const;
   std::int64_t panels_height() const;

@@ -13,13 +13,11 @@
 namespace flashmask::cli {
 namespace {
 
-constexpr Rgb kPaper{255, 255, 255};
-constexpr Rgb kInk{31, 41, 55};
-constexpr Rgb kFaintInk{107, 114, 128};
-constexpr std::int64_t kSide = 1024;  ///< pixels, aimed at
-constexpr std::int64_t kMargin = 32;
-constexpr std::int64_t kLine = 30;
+constexpr std::int64_t kSide = 1024;   ///< pixels, aimed at
 constexpr std::int64_t kHolders = 14;  ///< thickness of the bars that say who holds what
+/// Of the scores: room for a line of text on the left, and for four on top.
+constexpr std::int64_t kLeft = kMargin + kLine + kHolders;
+constexpr std::int64_t kTop = kMargin + 4 * kLine + kHolders;
 
 /// Eight that people tell apart; ranks beyond begin again.
 constexpr std::array<Rgb, 8> kRankColours{{{29, 78, 137},
@@ -34,6 +32,20 @@ constexpr std::string_view kRankLetters = "0123456789abcdefghijklmnopqrstuvwxyzA
 
 Rgb colour_of(std::int32_t rank) { return kRankColours[static_cast<std::size_t>(rank) % kRankColours.size()]; }
 char letter_of(std::int32_t rank) { return kRankLetters[static_cast<std::size_t>(rank) % kRankLetters.size()]; }
+
+/// A colour may be that of several ranks.
+std::vector<LegendEntry> legend_of(std::int32_t ranks) {
+  constexpr auto colours = static_cast<std::int32_t>(kRankColours.size());
+  std::vector<LegendEntry> legend;
+  for (std::int32_t rank = 0; rank < std::min(ranks, colours); ++rank) {
+    std::string text = "rank " + std::to_string(rank);
+    if (rank + colours < ranks) text = "ranks " + std::to_string(rank) + ", " + std::to_string(rank + colours);
+    if (rank + 2 * colours < ranks) text += ", ...";
+    legend.push_back({colour_of(rank), text});
+  }
+  legend.push_back({kSkipColour, "masked"});
+  return legend;
+}
 
 /// [cells]: who holds the token in the middle of each.
 std::vector<std::int32_t> holders(const Partition& partition, const MaskRaster& raster) {
@@ -60,7 +72,9 @@ MaskRaster raster_of(const Mask& mask, std::int32_t tile, std::int64_t most_cell
 PartitionPicture::PartitionPicture(const Mask& mask, const Partition& partition, std::int64_t most_cells)
     : title_(mask.description()),
       told_(with_commas(partition.tokens()) + " tokens over " + with_commas(partition.ranks()) + " ranks in " +
-            with_commas(std::ssize(partition.runs())) + " runs, " + partition.why()),
+            with_commas(std::ssize(partition.runs())) + " runs"),
+      why_(partition.why()),
+      legend_(legend_of(partition.ranks())),
       raster_(raster_of(mask, partition.tile(), most_cells)),
       ranks_(holders(partition, raster_)),
       pixels_(std::max<std::int64_t>(1, kSide / raster_.cell_rows())) {}
@@ -72,42 +86,57 @@ Rgb PartitionPicture::colour(std::int64_t row, std::int64_t column) const {
                       : mix(kSkipColour, colour_of(ranks_[static_cast<std::size_t>(row)]), 0.35F + 0.65F * visible);
 }
 
-/// Along the rows on the left, along the columns on top.
-void PartitionPicture::draw_holders(Canvas& canvas) const {
-  const std::int64_t left = kMargin + kHolders, top = kMargin + 2 * kLine + kHolders;
-  for (std::int64_t i = 0; i < std::ssize(ranks_); ++i) {
-    const Rgb colour = colour_of(ranks_[static_cast<std::size_t>(i)]);
-    canvas.fill({kMargin, top + i * pixels_, kHolders - 4, pixels_}, colour);
-    canvas.fill({left + i * pixels_, top - kHolders, pixels_, kHolders - 4}, colour);
-  }
+std::int64_t PartitionPicture::width() const {
+  constexpr std::int64_t kRoomForText = 480;
+  return kLeft + std::max(side(), kRoomForText) + kMargin;
 }
 
-void PartitionPicture::draw(Canvas& canvas) const {
-  const std::int64_t left = kMargin + kHolders, top = kMargin + 2 * kLine + kHolders;
-  canvas.fill({0, 0, left + side() + kMargin, top + side() + kMargin}, kPaper);
-  const auto room = static_cast<std::size_t>((side() + kHolders) / kCharacterWidth);
-  canvas.write(kMargin, kMargin, title_.substr(0, room), kInk);
-  canvas.write(kMargin, kMargin + kLine, told_.substr(0, room), kFaintInk);
-  canvas.fill({left, top, side(), side()}, kSkipColour);
+std::int64_t PartitionPicture::height() const {
+  return kTop + side() + kMargin + legend_lines(legend_, width() - 2 * kMargin) * kLine + kMargin / 2;
+}
+
+void PartitionPicture::draw_scores(Canvas& canvas) const {
+  canvas.fill({kLeft, kTop, side(), side()}, kSkipColour);
   for (std::int64_t row = 0; row < raster_.cell_rows(); ++row) {
     for (std::int64_t begin = 0, end = 0; begin < raster_.cell_columns(); begin = end) {
       const Rgb shown = colour(row, begin);
       for (end = begin + 1; end < raster_.cell_columns() && colour(row, end) == shown;) ++end;
       if (shown != kSkipColour)
-        canvas.fill({left + begin * pixels_, top + row * pixels_, (end - begin) * pixels_, pixels_}, shown);
+        canvas.fill({kLeft + begin * pixels_, kTop + row * pixels_, (end - begin) * pixels_, pixels_}, shown);
     }
   }
+}
+
+/// Along the rows on the left, along the columns on top.
+void PartitionPicture::draw_holders(Canvas& canvas) const {
+  for (std::int64_t i = 0; i < std::ssize(ranks_); ++i) {
+    const Rgb colour = colour_of(ranks_[static_cast<std::size_t>(i)]);
+    canvas.fill({kLeft - kHolders, kTop + i * pixels_, kHolders - 4, pixels_}, colour);
+    canvas.fill({kLeft + i * pixels_, kTop - kHolders, pixels_, kHolders - 4}, colour);
+  }
+}
+
+void PartitionPicture::draw(Canvas& canvas) const {
+  canvas.fill({0, 0, width(), height()}, kPaper);
+  const std::int64_t room = width() - 2 * kMargin;
+  canvas.write(kMargin, kMargin, fitted(title_, room), kInk);
+  canvas.write(kMargin, kMargin + kLine, fitted(told_, room), kFaintInk);
+  canvas.write(kMargin, kMargin + 2 * kLine, fitted(why_, room), kFaintInk);
+  canvas.write(kLeft, kTop - kHolders - kLine + 4, "key columns, and who holds them", kFaintInk);
+  canvas.write(kMargin, kTop, fitted("query rows, and who holds them", side()), kFaintInk, TextDirection::down);
+  draw_scores(canvas);
   draw_holders(canvas);
+  draw_legend(canvas, legend_, {kMargin, kTop + side() + kMargin}, room);
 }
 
 std::string PartitionPicture::png() const {
-  PngCanvas canvas(2 * kMargin + kHolders + side(), 2 * kMargin + 2 * kLine + kHolders + side());
+  PngCanvas canvas(width(), height());
   draw(canvas);
   return canvas.encode();
 }
 
 std::string PartitionPicture::svg() const {
-  SvgCanvas canvas(2 * kMargin + kHolders + side(), 2 * kMargin + 2 * kLine + kHolders + side());
+  SvgCanvas canvas(width(), height());
   draw(canvas);
   return canvas.encode();
 }

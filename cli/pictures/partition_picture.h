@@ -3,14 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "cli/pictures/canvas.h"
+#include "cli/pictures/layout.h"
 #include "cli/pictures/mask_raster.h"
 #include "flashmask/partition.h"
 
 namespace flashmask::cli {
 
 /// A picture of one head of a mask whose rows are shared out over ranks: visible scores in the colour of the rank that
-/// computes them, and along the left and the top the ranks that hold the rows and the columns.
+/// computes them, along the left and the top the ranks that hold the rows and the columns, and a legend.
 class PartitionPicture {
  public:
   PartitionPicture(const Mask& mask, const Partition& partition, std::int64_t most_cells);
@@ -25,10 +25,14 @@ class PartitionPicture {
  private:
   Rgb colour(std::int64_t row, std::int64_t column) const;
   void draw(Canvas& canvas) const;
+  void draw_scores(Canvas& canvas) const;
   void draw_holders(Canvas& canvas) const;
   std::int64_t side() const { return raster_.cell_rows() * pixels_; }
+  std::int64_t width() const;
+  std::int64_t height() const;
 
-  std::string title_, told_;
+  std::string title_, told_, why_;
+  std::vector<LegendEntry> legend_;
   MaskRaster raster_;
   std::vector<std::int32_t> ranks_;  ///< [cell rows]: who holds the middle of each
   std::int64_t pixels_;              ///< a cell's side

@@ -87,7 +87,15 @@ TEST(PartitionCommand, DrawsIntoFiles) {
   EXPECT_EQ(command({"partition", "causal", "--tokens", "300", "--ranks", "3", "--png", png, "--svg", svg}).status, 0);
   EXPECT_EQ(contents(png).substr(1, 3), "PNG");
   // Three ranks have three colours, and the picture says how it was shared out.
-  for (const char* part : {"<svg", "300 tokens over 3 ranks", "#1d4e89", "#c95810", "#227d51"})
+  for (const char* part : {"<svg", "300 tokens over 3 ranks", "#1d4e89", "#c95810", "#227d51", ">rank 2<", ">masked<"})
+    EXPECT_NE(contents(svg).find(part), std::string::npos) << part;
+  EXPECT_EQ(contents(svg).find(">rank 3<"), std::string::npos);
+}
+
+TEST(PartitionCommand, SaysWhichRanksShareAColour) {
+  const std::string svg = file("many_ranks.svg");
+  EXPECT_EQ(command({"partition", "causal", "--tokens", "4000", "--ranks", "17", "--svg", svg}).status, 0);
+  for (const char* part : {">ranks 0, 8, ...<", ">ranks 7, 15<", ">key columns, and who holds them<"})
     EXPECT_NE(contents(svg).find(part), std::string::npos) << part;
 }
 
