@@ -595,6 +595,8 @@ def what_a_sharded_model_cannot_honour_is_refused(group, rank):
     other.set_attn_implementation("sdpa")
     refused(ValueError, "^the model has attn_implementation='sdpa', which would", lambda: shard(other, batch, group))
     refused(TypeError, "^model is a Linear; expected a model of T", lambda: shard(torch.nn.Linear(1, 1), batch, group))
+    refused(ValueError, "^rank 0 gets none of 90 tokens, .* expected 256 tokens or more for 2 ranks$",
+            lambda: shard(model, packed(90), group))  # fmt: skip
     for name, wrong, expected in (
         ("labels", batch["labels"][:, 1:], r"expected a tensor \[1, 300\], the whole batch"),
         ("labels", batch["labels"].tolist(), "labels is list"),

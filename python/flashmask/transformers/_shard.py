@@ -44,8 +44,8 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
     `options` are those of flashmask.distributed.shard().
 
     Raises ValueError for tensors that it does not know, for layers other than full and sliding ones, and for a model
-    whose attention is another, which would see this rank's tokens alone; RuntimeError on every rank for what a rank's
-    batch says wrong.
+    whose attention is another, which would see this rank's tokens alone, and on every rank where one gets no tokens;
+    RuntimeError on every rank for what a rank's batch says wrong.
     """
     config = _config_of(model)
     first = _tokens(batch)
@@ -63,6 +63,12 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
         weights={_MAIN: layers[main], **dict.fromkeys(others, layers[_SLIDING])},
         **options,
     )
+    if 0 in sharding.lengths:
+        raise ValueError(
+            f"rank {sharding.lengths.index(0)} gets none of {sharding.tokens} tokens, and a model of Transformers does "
+            f"not run on none; expected {sharding.partition.tile * sharding.ranks} tokens or more for "
+            f"{sharding.ranks} ranks"
+        )
     return _local(batch, first, sharding)
 
 
