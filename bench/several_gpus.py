@@ -1,9 +1,9 @@
 """One sequence over several GPUs, beside one GPU with the whole problem and beside other ways to spread it.
 
-All contestants take turns in one process group, and their results are compared before anything is timed; a time is that
-of the slowest rank, the median of calls that begin together.
+All contestants take turns in one process group. Each line says how far o and gradients are from those of one rank; a
+time is that of the slowest rank, the median of calls that begin together.
 
-torchrun --nproc-per-node 2 bench/several_gpus.py [--masks causal documents] [--tokens 131072] [--heads 32:8]
+    torchrun --nproc-per-node 2 bench/several_gpus.py --masks causal "long-tail documents" --tokens 131072 --heads 32:8
 
 On a CPU (--device cpu) processes take one core each and Gloo, in float32.
 """
@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ import flashmask
 import flashmask.distributed as fmd
 from flashmask import masks
 from flashmask.distributed._exchange import Exchange
-from flashmask.distributed._local import Local
 
 DIM = 128
 Leaves = list[Tensor]
@@ -37,7 +37,7 @@ Leaves = list[Tensor]
 
 
 def draw_until(tokens: int, draw: Callable[[], list[int]]) -> list[list[int]]:
-    """Parts of random lengths until they fill `tokens`; the last one is cut or left out."""
+    """Parts of random lengths until the next does not fit into `tokens`."""
     found: list[list[int]] = []
     left = tokens
     while True:
@@ -136,10 +136,8 @@ def all_keys(problem: Problem, partition: str) -> Way:
     sharding, local = way.sharding, way.sharding._locals["mask"]
     everything = [(0, sharding.tokens)]
     columns = Exchange.of(sharding.rank, local.runs, [everything] * sharding.ranks)
-    mask = problem.mask.slice(local.runs[sharding.rank], everything)
-    fields = {name: getattr(local, name) for name in Local.__dataclass_fields__} | {"mask": mask, "columns": columns}
-    sharding._tensors["mask"] = (kept := Local(**fields)).to_tensor()
-    sharding._locals["mask"] = kept
+    whole = replace(local, mask=problem.mask.slice(local.runs[sharding.rank], everything), columns=columns)
+    sharding._locals["mask"], sharding._tensors["mask"] = whole, whole.to_tensor()
     return way
 
 
@@ -216,12 +214,10 @@ class Clock:
         return statistics.median(times)
 
 
-def compare(problem: Problem, one: Way, many: Way) -> float:
-    """The largest distance of a gradient of this rank's tokens, over its norm; o must be the same bits."""
-    expected = results(one)
-    found = results(many)
+def compare(one: Way, many: Way) -> float:
+    """How far o and the gradients of this rank's tokens are from those of one rank, at most, over their norm."""
     worst = 0.0
-    for mine, whole in zip(found, expected, strict=True):
+    for mine, whole in zip(results(many), results(one), strict=True):
         of_one = many.sharding.shard(whole)
         worst = max(worst, float((mine - of_one).double().norm() / of_one.double().norm().clamp(min=1e-30)))
     return worst
@@ -247,7 +243,7 @@ def measure(name: str, mask: flashmask.Mask, heads: tuple[int, int], clock: Cloc
     ours, whole = sharded(problem), alone(problem)
     row: dict[str, Any] = {"mask": name, "tokens": mask.shape.rows, "heads": f"{heads[0]}:{heads[1]}"}
     row["scheme"], row["visible"] = ours.sharding.scheme, mask.explain().density
-    row["error"] = compare(problem, whole, ours)
+    row["error"] = compare(whole, ours)
     row["one"], row["ours"] = clock.both(whole), clock.both(ours)
     rows = ours if ours.sharding.scheme == "rows" else None
     if rows is not None:
@@ -289,14 +285,28 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--masks", nargs="+", choices=MASKS, default=list(MASKS))
     parser.add_argument("--tokens", nargs="+", type=int, default=[65536, 131072])
-    parser.add_argument("--heads", nargs="+", default=["32:8"], help="query heads:key heads")
+    parser.add_argument("--heads", nargs="+", type=heads_of, default=[(32, 8)], help="query heads:key heads")
     parser.add_argument("--packs", type=int, default=1, help="how many seeds of random masks; one row each")
     parser.add_argument("--calls", type=int, default=5)
     parser.add_argument("--peers", action="store_true", help="measure other ways to spread the sequence too")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no row after so many")
     parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if "LOCAL_RANK" not in os.environ:
+        parser.error("nobody started ranks; expected torchrun --nproc-per-node 2 bench/several_gpus.py")
+    if min(*options.tokens, options.packs, options.calls) < 1:
+        parser.error("--tokens, --packs and --calls are numbers from 1 on")
+    if options.device == "cuda" and torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        parser.error(f"{torch.cuda.device_count()} GPUs are here; expected one for each process, or --device cpu")
+    return options
+
+
+def heads_of(text: str) -> tuple[int, int]:
+    given = text.split(":")
+    if len(given) != 2 or not all(map(str.isdecimal, given)) or int(given[0]) % max(1, int(given[1])) or "0" in given:
+        raise argparse.ArgumentTypeError(f"{text} is no multiple of key heads, and these; expected such as 32:8")
+    return int(given[0]), int(given[1])
 
 
 def main() -> int:
@@ -319,8 +329,7 @@ def main() -> int:
                     dist.all_reduce(late)
                     if late:
                         break
-                    query_heads, kv_heads = map(int, heads.split(":"))
-                    rows.append(measure(name, MASKS[name](tokens, seed), (query_heads, kv_heads), clock, options.peers))
+                    rows.append(measure(name, MASKS[name](tokens, seed), heads, clock, options.peers))
                     if dist.get_rank() == 0:
                         print(said(rows[-1]), flush=True)
     if options.json and dist.get_rank() == 0:

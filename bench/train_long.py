@@ -2,7 +2,7 @@
 
     python bench/train_long.py --list
     python bench/train_long.py --row 'lora-8b-x4/64K/*' --out out/train_long.json
-    python bench/train_long.py --row record/lora-8b/128K --out out/train_long.json
+    python bench/train_long.py --row record/lora-8b/128K/flashmask --out out/train_long.json
     python bench/train_long.py --out out/train_long.json --tables --pictures docs
 
 A row is a task, a model, a length and a contestant. Models are Llamas of Transformers with random weights, in bfloat16:
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import os
 import shlex
 import sys
@@ -385,7 +386,6 @@ def measure_all(rows: list[Row], options: argparse.Namespace, results: Results) 
         try:
             result = converge(row, options, run) if row.converges else measure(row, options, run)
         except (Absent, TooLarge, MemoryError, torch.OutOfMemoryError) as error:
-            say(f"{row.name}: not measured: {str(error).strip().splitlines()[0]}")
             result = RowResult(row.name, asdict(row), run, absent=str(error).strip().splitlines()[0])
             passed = passed and isinstance(error, Absent)
         results.add(result)
@@ -409,15 +409,20 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="bins of sparsity to take samples of, 1 for the middle one of all")
     parser.add_argument("--steps", type=int, help="steps of each sample; of a row of convergence, in all")
     parser.add_argument("--fuse", choices=("no", "liger", "compile"), default="no", help=FUSE_HELP)
-    parser.add_argument("--device", type=torch.device, help="default: cuda where there is one, else cpu")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one, else cpu")
     parser.add_argument("--tables", action="store_true", help="print the tables of the file")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw what the file has into this folder")
     parser.add_argument("--tiny", action="store_true", help="rows of tiny models, which take seconds on a CPU")
     options = parser.parse_args(given)
     if not (options.row or options.list or options.tables or options.pictures):
         parser.error("nothing is asked for; expected --row, --list, --tables or --pictures")
-    if options.device is None:
-        options.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device is cuda, but torch finds no GPU here; expected cpu, or a machine and a torch with CUDA")
+    options.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if options.fuse == "liger" and importlib.util.find_spec("liger_kernel") is None:
+        parser.error("--fuse is liger, but Liger-kernel is not installed: pip install liger-kernel")
+    if not (options.row or options.list or options.out.exists()):
+        parser.error(f"{options.out} is not there; expected what rows were measured into, by --row and --out")
     for name in ("samples", "steps"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; expected at least 1")
@@ -437,9 +442,14 @@ def main(given: list[str] | None = None) -> int:
     if options.list:
         print("\n".join(row.name for row in rows))
         return 0
-    results = Results.load(options.out)
+    try:
+        results = Results.load(options.out)
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f"train_long.py: {options.out} holds no results of this program ({error}); expected another --out")
     wanted = [asked(row, options) for row in chosen(rows, options.row)]
-    wanted = [row for row in wanted if options.again or row.name not in results.rows]
+    for row in () if options.again else [each for each in wanted if each.name in results.rows]:
+        say(f"{row.name}: {options.out} has it; --again measures it anew")
+        wanted.remove(row)
     if any(row.converges for row in wanted):  # before the first product, or products on a GPU would not repeat
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:

@@ -64,6 +64,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=5, help="default: 5")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
+    if "LOCAL_RANK" not in os.environ:
+        parser.error("nobody started ranks; expected torchrun --nproc-per-node 2 examples/train_long.py")
+    if options.steps < 1 or options.tokens < 2:
+        parser.error(f"--steps is {options.steps} and --tokens {options.tokens}; expected at least 1, and at least 2")
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     else:

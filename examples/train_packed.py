@@ -327,8 +327,7 @@ def draw(compared: dict[str, Comparison], path: Path, title: str) -> None:
     axes[1, 0].set_ylabel("distance from SDPA", fontsize=9)
     axes[0, 0].legend(frameon=False, fontsize=8)
     axes[1, 0].legend(frameon=False, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, format="png")
 
 
 # ---- the program ----
@@ -347,6 +346,13 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(given)
     if options.steps < 1:
         parser.error(f"--steps is {options.steps}; expected at least 1")
+    for path in filter(None, (options.png, options.json)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # before anything is trained
+            parser.error(f"{path} cannot be written: {error.strerror}")
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            parser.error(f"{path} cannot be written; expected a file in a folder that you may write to")
     options.dtype = options.dtype or ("float32" if options.device == "cpu" else "bfloat16")
     return options
 

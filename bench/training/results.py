@@ -89,7 +89,7 @@ class RowResult:
     def line(self) -> str:
         """For whoever watches."""
         if self.absent:
-            return f"{self.name}: {self.absent}"
+            return f"{self.name}: not measured: {self.absent}"
         if self.losses:
             return f"{self.name}: the loss went from {self.losses[0]:.4f} to {self.losses[-1]:.4f}"
         rates = {"attention": self.attention_rate} | {

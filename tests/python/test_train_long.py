@@ -364,6 +364,31 @@ def test_nothing_asked_for_is_refused(capsys):
     assert "nothing is asked for; expected --row, --list, --tables or --pictures" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--tables", "--out", "/nowhere/a.json"], "/nowhere/a.json is not there; expected what rows were measured"),
+        (["--row", "*", "--device", "cuda"], "--device is cuda, but torch finds no GPU here; expected cpu"),
+        (["--row", "*", "--device", "tpu"], "invalid choice: 'tpu'"),
+        (["--row", "*", "--fuse", "liger"], "--fuse is liger, but Liger-kernel is not installed: pip install"),
+    ],
+)
+def test_what_is_missing_is_said_before_a_row_begins(monkeypatch, capsys, arguments, says):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(train_long.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        train_long.main(["--tiny", *arguments])
+    assert says in capsys.readouterr().err
+
+
+def test_files_of_others_are_refused(tmp_path):
+    path = tmp_path / "a.json"
+    for held in ("{", "[]", '{"rows": {"x": {"measured": [], "y": 1}}}'):
+        path.write_text(held)
+        with pytest.raises(SystemExit, match="holds no results of this program"):
+            train_long.main(["--tables", "--out", str(path)])
+
+
 def test_a_name_that_no_row_has_is_refused(run):
     with pytest.raises(SystemExit, match="no row is named lora-9b"):
         run("--row", "lora-9b")
@@ -377,7 +402,8 @@ def test_results_gather_over_calls(run, capsys):
     first = run("--row", "convergence/lora-tiny-x2/*")[1]
     assert len(first) == 4
     again = run("--row", "convergence/lora-tiny-x2/1K/flashmask", "record/*")[1]
-    assert again == first  # what is there is not measured again
+    assert again == first
+    assert "record/lora-tiny/2K/flashmask: " in (said := capsys.readouterr().err) and said.count("has it; --again") == 2
     losses = {row["row"]["contestant"]: row["losses"] for row in first.values() if row["losses"]}
     assert losses["flashmask"] == losses["every-tile"] and len(set(losses["flashmask"])) == 4
     assert losses["dense"] == pytest.approx(losses["flashmask"], abs=1e-5)
