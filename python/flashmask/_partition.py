@@ -120,9 +120,10 @@ class Partition:
     def local_columns(self, needs: IntArray, rank: int) -> IntArray:
         """The columns that a rank attends to, its own and those it fetches, [count, 2], ascending, as Mask.slice takes.
 
-        `needs` are those of all ranks.
+        `needs` are those of all ranks, in their order.
         """
-        fetched = needs[needs[:, 0] == self._rank(rank), 2:]
+        begin, end = np.searchsorted(needs[:, 0], [self._rank(rank), rank + 1])
+        fetched = needs[begin:end, 2:]
         spans = np.concatenate([self.spans(rank), fetched])
         spans = spans[np.argsort(spans[:, 0])]
         if len(spans) == 0:

@@ -189,6 +189,8 @@ def tokens(runs: Runs) -> int:
 def common(first: Runs, second: Runs) -> Runs:
     """The tokens of both."""
     found: list[tuple[int, int]] = []
+    if not first or not second or first[-1][1] <= second[0][0] or second[-1][1] <= first[0][0]:
+        return found  # as it is for most pairs of many ranks
     i = j = 0
     while i < len(first) and j < len(second):
         begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
