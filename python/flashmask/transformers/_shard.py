@@ -63,12 +63,7 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
         weights={_MAIN: layers[main], **dict.fromkeys(others, layers[_SLIDING])},
         **options,
     )
-    if 0 in sharding.lengths:
-        raise ValueError(
-            f"rank {sharding.lengths.index(0)} gets none of {sharding.tokens} tokens, and a model of Transformers does "
-            f"not run on none; expected {sharding.partition.tile * sharding.ranks} tokens or more for "
-            f"{sharding.ranks} ranks"
-        )
+    _check_shares(sharding)
     return _local(batch, first, sharding)
 
 
@@ -84,6 +79,16 @@ def _config_of(model: Any) -> Any:
             'tokens alone; expected "flashmask", or another name that was given to flashmask.transformers.register()'
         )
     return config
+
+
+def _check_shares(sharding: Sharding) -> None:
+    """Refuses ranks without tokens, on all ranks: models index the first and the last token of what they get."""
+    if 0 in sharding.lengths:
+        raise ValueError(
+            f"the batch has {sharding.tokens} tokens, of which rank {sharding.lengths.index(0)} of {sharding.ranks} "
+            "would hold none, which models do not take; spread batches rather than sequences over the ranks, or make "
+            'the sequence longer, or give partition="contiguous" or one of your own'
+        )
 
 
 def _tokens(batch: Mapping[str, Any]) -> Tensor:
