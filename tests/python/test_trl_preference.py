@@ -1,5 +1,7 @@
 """Preference trainers that hold a question once against TRL's own, on padded pairs."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="TRL runs on torch")
@@ -319,3 +321,9 @@ def test_another_version_of_trl_is_refused(kind, monkeypatch):
     monkeypatch.setattr(trl, "__version__", "1.17.0")
     with pytest.raises(ImportError, match=r"TRL 1.17.0 is installed; .* install trl==1.16"):
         kind()
+
+
+def test_precomputed_references_are_refused_with_context_parallelism():
+    spread = SimpleNamespace(parallelism_config=SimpleNamespace(cp_enabled=True), torch_device_mesh={"cp": "mesh"})
+    with pytest.raises(ValueError, match=r"^precompute_ref_log_probs=True with context parallelism"):
+        SharedQuestionDPOTrainer._precompute_ref_logps(SimpleNamespace(accelerator=spread))

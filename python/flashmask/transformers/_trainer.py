@@ -23,8 +23,13 @@ class LongContext:
         self, model: Any, inputs: dict[str, Any]
     ) -> tuple[Callable[[], Any], dict[str, Any]]:
         """What Trainer calls before each step: a context that does nothing, and this rank's part of the batch."""
-        parallelism = getattr(self.accelerator, "parallelism_config", None)
-        if parallelism is None or not parallelism.cp_enabled:
+        mesh = context_parallel_mesh(self.accelerator)
+        if mesh is None:
             return contextlib.nullcontext, inputs
-        unwrapped = self.accelerator.unwrap_model(model)
-        return contextlib.nullcontext, shard(unwrapped, inputs, self.accelerator.torch_device_mesh["cp"])
+        return contextlib.nullcontext, shard(self.accelerator.unwrap_model(model), inputs, mesh)
+
+
+def context_parallel_mesh(accelerator: Any) -> Any:
+    """Of the ranks that share a batch, where Accelerate was asked for context parallelism; else None."""
+    parallelism = getattr(accelerator, "parallelism_config", None)
+    return accelerator.torch_device_mesh["cp"] if parallelism is not None and parallelism.cp_enabled else None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from trl import DPOTrainer
 
 import flashmask.transformers
-from flashmask.trl._shared_questions import share_questions
+from flashmask.transformers._trainer import context_parallel_mesh
+from flashmask.trl._shared_questions import share_questions, spread_over_ranks
 from flashmask.trl._version import check_version
 
 
@@ -19,9 +21,13 @@ class SharedQuestionDPOTrainer(DPOTrainer):
     metrics are TRL's own code; losses equal those on padded pairs up to rounding. Rafailov et al. 2023 (Direct
     Preference Optimization), equation 7.
 
+    Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, the packed sequence is spread over
+    those ranks, and each of them computes the loss of all pairs; flashmask.transformers.LongContext is not needed.
+
     The model and a reference model need attn_implementation="flashmask". Raises ValueError for what would mix answers
     or count otherwise than TRL: another attention implementation, models of text and images, layers with a state,
-    prompt learning of PEFT, the loss that balances experts; ImportError for a TRL other than 1.16.
+    prompt learning of PEFT, the loss that balances experts, precomputed references with context parallelism;
+    ImportError for a TRL other than 1.16.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -35,6 +41,18 @@ class SharedQuestionDPOTrainer(DPOTrainer):
             )
         share_questions(self)
 
+    def _prepare_context_parallel_inputs(self, model: Any, inputs: dict[str, Any]) -> Any:
+        """Trainer's would cut TRL's padded batch; compute_loss() shares the packed one out, in evaluation too."""
+        return contextlib.nullcontext, inputs
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        return super().compute_loss(model, spread_over_ranks(self, model, inputs), *arguments, **options)
+
     def _precompute_ref_logps(self, *arguments: Any) -> Any:
+        if context_parallel_mesh(self.accelerator) is not None:
+            raise ValueError(
+                "precompute_ref_log_probs=True with context parallelism: TRL would gather the log-probabilities of a "
+                "batch from each of the ranks that share it; set precompute_ref_log_probs=False in DPOConfig"
+            )
         share_questions(self)  # TRL precomputes while it makes the trainer
         return super()._precompute_ref_logps(*arguments)

@@ -20,7 +20,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from flashmask.data import pack
 from flashmask.data._rollouts import common_prefix
-from flashmask.transformers import flashmask_mask
+from flashmask.transformers import flashmask_mask, shard
+from flashmask.transformers._trainer import context_parallel_mesh
 
 #: What the packed batch is called among a model's arguments.
 NAME = "shared_questions"
@@ -89,6 +90,19 @@ def share_questions(trainer: Any) -> None:
         _share_in(model)
 
 
+def spread_over_ranks(trainer: Any, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch with this rank's part of the packed sequence, where the trainer has a context-parallel group.
+
+    All its ranks put the hidden states together again, and compute the same loss.
+    """
+    mesh = context_parallel_mesh(trainer.accelerator)
+    if mesh is None or NAME not in batch:
+        return batch
+    packed = dict(batch[NAME])
+    rows = packed.pop("rows")
+    return {**batch, NAME: {**shard(trainer.accelerator.unwrap_model(model), packed, mesh), "rows": rows}}
+
+
 def _share_in(model: Any) -> None:
     """Of a causal language model or a sequence classifier, without wrappers."""
     backbone = model.base_model
@@ -107,7 +121,8 @@ def _share_in(model: Any) -> None:
         packed = dict(packed)
         rows = packed.pop("rows")
         output = padded_forward(**packed, **others)
-        output.last_hidden_state = output.last_hidden_state[0, rows]
+        hidden, sharding = output.last_hidden_state, packed.get("sharding")
+        output.last_hidden_state = (hidden if sharding is None else sharding.unshard(hidden))[0, rows]
         return output
 
     setattr(forward, _MARK, True)

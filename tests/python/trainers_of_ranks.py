@@ -1,0 +1,97 @@
+"""Trainers with context parallelism, for test_trainers_of_ranks.py, which also runs them in one process without it.
+
+torchrun --nproc-per-node 2 trainers_of_ranks.py <folder> <task>...
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from accelerate import ParallelismConfig
+from distributed_cases import tiny
+
+from flashmask.data import pack
+from flashmask.transformers import LongContext, register
+
+register()
+STEPS, BATCH, TOKENS = 3, 16, 1600
+SETTLED = {
+    "max_steps": STEPS,
+    "logging_steps": 1,
+    "learning_rate": 1e-2,
+    "lr_scheduler_type": "constant",
+    "per_device_train_batch_size": BATCH,
+    "per_device_eval_batch_size": BATCH,
+    "remove_unused_columns": False,
+    "train_sampling_strategy": "sequential",
+    "save_strategy": "no",
+    "report_to": "none",
+    "use_cpu": True,
+    "disable_tqdm": True,
+}
+
+
+class Trainer(LongContext, transformers.Trainer):
+    pass
+
+
+class Parallelism(ParallelismConfig):
+    """Accelerate allows it on GPUs alone; on a CPU everything goes the same way but FSDP, which DDP stands for."""
+
+    def _validate_accelerator(self, accelerator):
+        pass
+
+
+def options(folder, ranks):
+    parallel = {"parallelism_config": Parallelism(cp_size=ranks)} if ranks > 1 else {}
+    return {"output_dir": str(folder), **SETTLED, **parallel}
+
+
+def causal(folder, ranks):
+    generator = torch.Generator().manual_seed(1)
+
+    def draw():
+        return torch.randint(62, (int(torch.randint(40, 130, (), generator=generator)),), generator=generator).tolist()
+
+    data = [{"prompt_ids": draw()[:9], "completion_ids": draw()} for _ in range(BATCH * STEPS)]
+    arguments = transformers.TrainingArguments(**options(folder, ranks))
+    return Trainer(
+        model=tiny("llama"), args=arguments, train_dataset=data, eval_dataset=data[:BATCH],
+        data_collator=lambda examples: pack(examples, length=TOKENS),
+    )  # fmt: skip
+
+
+def preference(folder, ranks, **others):
+    from trl import DPOConfig
+    from trl_models import language_model, preferences, tokenizer
+
+    from flashmask.trl import SharedQuestionDPOTrainer
+
+    arguments = DPOConfig(**options(folder, ranks), bf16=False, activation_checkpointing=False, **others)
+    return SharedQuestionDPOTrainer(
+        model=language_model("flashmask"), ref_model=language_model("flashmask", seed=1), args=arguments,
+        train_dataset=preferences(BATCH * STEPS), eval_dataset=preferences(BATCH, seed=9), processing_class=tokenizer(),
+    )  # fmt: skip
+
+
+TASKS = {"causal": causal, "preference": preference}
+
+
+def run(task, folder, ranks=1):
+    """Losses and gradient norms of the steps, the loss of an evaluation, and how many tokens every call computed."""
+    trainer, tokens = TASKS[task](folder, ranks), []
+    layer = trainer.model.base_model.layers[0]
+    layer.register_forward_pre_hook(lambda layer, arguments: tokens.append(arguments[0].shape[1]))
+    trainer.train()
+    steps = [(entry["loss"], entry["grad_norm"]) for entry in trainer.state.log_history if "loss" in entry]
+    return {"steps": steps, "evaluation": trainer.evaluate()["eval_loss"], "tokens": tokens}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder, *tasks = sys.argv[1:]
+    found = {task: run(task, folder, int(os.environ["WORLD_SIZE"])) for task in tasks}
+    Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(found))
