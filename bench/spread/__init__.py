@@ -1,0 +1,1 @@
+"""What bench/several_gpus.py measures: masks, ways to spread attention over ranks, times, and what is said of them."""
