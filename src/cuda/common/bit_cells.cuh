@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include "cuda/common/mask_view.h"
 
 /// How kernels read a mask of cells.

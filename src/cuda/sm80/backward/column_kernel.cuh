@@ -5,8 +5,8 @@
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
-#include "cuda/sm80/backward/unit_scores.cuh"
-#include "cuda/sm80/instructions/mma.h"
+#include "cuda/sm80/common/unit_scores.cuh"
+#include "cuda/sm80/instructions/store_units.cuh"
 
 namespace flashmask::cuda::sm80 {
 
@@ -30,8 +30,6 @@ class ColumnBlock {
   using Scores = float[kUnits][kEights][4];
   using Packed = std::uint32_t[kScoreSteps][kUnits][4];
   using Gradients = float[kUnits][2 * kOwnPanels][4];
-  using Words = KeyWords<kUnits, Shape::kScoreRows>;
-  using Masks = std::int32_t[4];
   using Values = std::uint32_t[Shape::kHoldsValues ? kDimSteps : 1][kUnits][4];
 
  public:
@@ -73,8 +71,6 @@ class ColumnBlock {
     const TileMapView& map = arguments_.map;
     return (map.batch == 1 ? 0 : batch()) * map.heads + query_head(step) / map.head_ratio;
   }
-
-  __device__ __forceinline__ bool has_intervals() const { return arguments_.mask.intervals[0] != nullptr; }
 
   __device__ __forceinline__ void extend(int begun) {
     shared_.steps.extend({arguments_.map, batch(), kv_head() * arguments_.head_ratio, arguments_.head_ratio,
@@ -200,8 +196,8 @@ class ColumnBlock {
       if constexpr (Shape::kDropout)
         find_dropped_transposed(dropped, arguments_.dropout, batch(), query_head(now), first_key() + own_key(),
                                 now.tile * Shape::kRows + part_row(i) + row);
-      Masks masks;
-      if (now.masked()) ask_for_masks(masks, now, part_row(i) + row);
+      KeyMask<kUnits, Shape::kScoreRows> mask;
+      if (now.masked()) mask.ask(arguments_.mask, list_of(now), first_key() + own_key(), now.tile, part_row(i) + row);
       Scores s;
       Copies copies = copies_of(arguments_.q, queries(i + 1), next, i + 1);
       const auto ask = [&](int step) {
@@ -210,7 +206,7 @@ class ColumnBlock {
         copies.template ask_part<kDimSteps / 2>(step % (kDimSteps / 2));
       };
       multiply_keys(s, shared_.k, queries(i), row, ask);
-      if (now.masked()) hide(s, masked_scores(masks, now, part_row(i) + row));
+      if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
       exponentiate<OfTransposedRows>(s, arguments_.scale_log2, shared_.lse_log2[stage] + row);
       pack_units<T>(p, s);
       if constexpr (Shape::kDropout) drop_packed(p, dropped);
@@ -359,47 +355,9 @@ class ColumnBlock {
     }
   }
 
-  /// Of a lane, for rows that begin at `row`, counted from the tile's first: the intervals of its key, or its words of
-  /// cells. Asked for ahead of the product that they are used behind.
-  __device__ __forceinline__ void ask_for_masks(Masks& masks, const TileStep& now, int row) const {
-    const int key = first_key() + own_key() + Words::lane_key();
-    if (has_intervals()) {
-      load_intervals(arguments_.mask, list_of(now), key, masks);
-    } else {
-      const CellsView& cells = arguments_.mask.cells;
-      const std::uint32_t* const words =
-          column_words(cells, find_cell(cells, list_of(now), now.tile, key / kCellSize)) + key % kCellSize;
-#pragma unroll
-      for (int i = 0; i < Words::kWords; ++i)
-        masks[i] = static_cast<std::int32_t>(__ldg(words + Words::lane_row(row, i) / 32 * kCellSize));
-    }
-  }
-  __device__ __forceinline__ typename Words::Words masked_scores(const Masks& masks, const TileStep& now,
-                                                                 int row) const {
-    std::uint32_t words[Words::kWords];
-#pragma unroll
-    for (int i = 0; i < Words::kWords; ++i)
-      words[i] = has_intervals() ? masked_rows(masks, now.tile * Shape::kRows + Words::lane_row(row, i))
-                                 : static_cast<std::uint32_t>(masks[i]);
-    return Words::share(words, row);
-  }
-
-  /// [key][row], 32 bits a time.
+  /// [key][row].
   static __device__ __forceinline__ void store_scores(std::uint8_t* tile, const Packed& packed, int row) {
-    const int lane = lane_index(), key = own_key() + lane / 4;
-    std::uint8_t* const to = tile + ScoreTile::step(0, row / 16) + lane % 4 * 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      std::uint8_t* const of_half = to + ScoreTile::chunk(key, half);
-#pragma unroll
-      for (int step = 0; step < kScoreSteps; ++step)
-#pragma unroll
-        for (int unit = 0; unit < kUnits; ++unit)
-#pragma unroll
-          for (int eight = 0; eight < 2; ++eight)
-            *reinterpret_cast<std::uint32_t*>(of_half + ScoreTile::step(16 * unit + 8 * eight, step)) =
-                packed[step][unit][2 * half + eight];
-    }
+    store_units<ScoreTile>(tile, packed, own_key(), row);
   }
 
   template <class Out>

@@ -7,7 +7,7 @@
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
-#include "cuda/sm80/backward/tile_steps.cuh"
+#include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"
 
 namespace flashmask::cuda::sm80 {

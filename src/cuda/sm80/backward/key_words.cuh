@@ -45,4 +45,39 @@ struct KeyWords {
   static constexpr int kEights = 2 * kUnits;  // of keys; a word's other bytes are of 32 rows further on
 };
 
+/// What a lane needs to find the words of its key: its intervals or, of cells, words themselves. Asked for ahead of the
+/// product that they are used behind.
+template <int kUnits, int kRows>
+class KeyMask {
+  using Words = KeyWords<kUnits, kRows>;
+
+ public:
+  /// For the warp's keys from first_key on, and rows that begin at `row` of the cells with number cell_row.
+  __device__ __forceinline__ void ask(const MaskView& mask, int list, int first_key, int cell_row, int row) {
+    const int key = first_key + Words::lane_key();
+    if (mask.intervals[0] != nullptr) {
+      load_intervals(mask, list, key, found_);
+    } else {
+      const std::uint32_t* const words =
+          column_words(mask.cells, find_cell(mask.cells, list, cell_row, key / kCellSize)) + key % kCellSize;
+#pragma unroll
+      for (int i = 0; i < Words::kWords; ++i)
+        found_[i] = static_cast<std::int32_t>(__ldg(words + Words::lane_row(row, i) / 32 * kCellSize));
+    }
+  }
+
+  /// Of the same rows.
+  __device__ __forceinline__ typename Words::Words masked_scores(const MaskView& mask, int cell_row, int row) const {
+    std::uint32_t words[Words::kWords];
+#pragma unroll
+    for (int i = 0; i < Words::kWords; ++i)
+      words[i] = mask.intervals[0] != nullptr ? masked_rows(found_, cell_row * kCellSize + Words::lane_row(row, i))
+                                              : static_cast<std::uint32_t>(found_[i]);
+    return Words::share(words, row);
+  }
+
+ private:
+  std::int32_t found_[4];
+};
+
 }  // namespace flashmask::cuda::sm80

@@ -6,8 +6,8 @@
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/store_rows.cuh"
-#include "cuda/sm80/backward/tile_steps.cuh"
-#include "cuda/sm80/backward/unit_scores.cuh"
+#include "cuda/sm80/common/tile_steps.cuh"
+#include "cuda/sm80/common/unit_scores.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"
 

@@ -4,11 +4,10 @@
 #include "cuda/common/scores.cuh"
 #include "cuda/common/store_rows.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
+#include "cuda/sm80/forward/row_softmax.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 
 namespace flashmask::cuda::sm80 {
-
-constexpr float kRescaleThreshold = 8;  // by which power of two the running maximum may lag behind
 
 /// What a warp of the forward does: it keeps 16 or 32 rows of a row tile, and K and V of the tiles that the row tile
 /// visits pass through a ring that all warps fill, K V K V …. A step waits for one of them, meets the other warps at a
@@ -71,12 +70,8 @@ class ForwardWarp {
     for (int unit = 0; unit < kUnits; ++unit) {
 #pragma unroll
       for (int i = 0; i < 4 * kOutputs; ++i) o[unit][i / 4][i % 4] = 0;
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        maximum_[unit][row] = -INFINITY;
-        sum_[unit][row] = 0;
-      }
     }
+    softmax_.clear();
   }
 
   __device__ __forceinline__ void attend(Outputs& o, int masked_tiles) {
@@ -233,7 +228,7 @@ class ForwardWarp {
       if (!masked.hide_nothing()) hide(s, masked);
     }
     raise_maxima(s, o);
-    exponentiate(s);
+    softmax_.exponentiate(s, arguments_.scale_log2);
     Packed p;
     pack_scores(p, s);
     if constexpr (Shape::kSlots == 2) tile = shared_.asked[warp()];  // still, and not kept in a register till now
@@ -317,63 +312,19 @@ class ForwardWarp {
 
   // Softmax.
 
-  /// Raises the running maxima of the warp's rows once one lags behind by more than the threshold, and rescales sums
-  /// and outputs then. A maximum that lags behind only changes rounding: numerator and denominator share it.
+  /// Raises the running maxima of the warp's rows once one lags behind.
   __device__ __forceinline__ void raise_maxima(const Scores& s, Outputs& o) {
-    float found[kUnits][2];
+    typename RowSoftmax<kUnits>::OfRows found;
     bool grew = false;
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        float& maximum = found[unit][row];
-        maximum = largest(s[unit], row);
-        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
-        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
-        grew |= (maximum - maximum_[unit][row]) * arguments_.scale_log2 > kRescaleThreshold;
+        found[unit][row] = RowSoftmax<kUnits>::maximum_of(s[unit], row);
+        grew |= softmax_.lags_behind(found[unit][row], unit, row, arguments_.scale_log2);
       }
     }
-    if (!__any_sync(~0U, grew)) return;
-#pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) {
-      float factor[2];
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const float raised = fmaxf(found[unit][row], maximum_[unit][row]);
-        const float shift = raised == -INFINITY ? 0 : raised;
-        factor[row] = exp2_approximate((maximum_[unit][row] - shift) * arguments_.scale_log2);
-        maximum_[unit][row] = raised;
-        sum_[unit][row] *= factor[row];
-      }
-#pragma unroll
-      for (int i = 0; i < 4 * kOutputs; ++i) o[unit][i / 4][i % 4] *= factor[i % 4 / 2];
-    }
-  }
-
-  /// Two chains a row: each operation of one alone would wait for the one before.
-  static __device__ __forceinline__ float largest(const float (&s)[kEights][4], int row) {
-    float chains[2] = {s[0][2 * row], s[0][2 * row + 1]};
-#pragma unroll
-    for (int eight = 1; eight < kEights; ++eight)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) chains[i] = fmaxf(chains[i], s[eight][2 * row + i]);
-    return fmaxf(chains[0], chains[1]);
-  }
-
-  __device__ __forceinline__ void exponentiate(Scores& s) {
-#pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) {
-      float shift[2];
-#pragma unroll
-      for (int row = 0; row < 2; ++row)
-        shift[row] = maximum_[unit][row] == -INFINITY ? 0 : maximum_[unit][row] * arguments_.scale_log2;
-#pragma unroll
-      for (int i = 0; i < 4 * kEights; ++i) {
-        float& p = s[unit][i / 4][i % 4];
-        p = exp2_approximate(fmaf(p, arguments_.scale_log2, -shift[i % 4 / 2]));
-        sum_[unit][i % 4 / 2] += p;
-      }
-    }
+    if (__any_sync(~0U, grew)) softmax_.raise(found, o, arguments_.scale_log2);
   }
 
   /// Accumulators of one product are, packed, the operand of the next.
@@ -413,25 +364,15 @@ class ForwardWarp {
       float factor[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        float sum = sum_[unit][row];
-        sum += __shfl_xor_sync(~0U, sum, 1);
-        sum += __shfl_xor_sync(~0U, sum, 2);
-        factor[row] = sum > 0 ? 1 / sum : 0;
-        float lse_log2 = sum > 0 ? maximum_[unit][row] * arguments_.scale_log2 + log2f(sum) : -INFINITY;
-        if (arguments_.sinks.data != nullptr) add_sink_of(tile, first + 8 * row, factor[row], lse_log2);
+        FinishedRow finished(softmax_.maximum(unit, row), softmax_.sum(unit, row), arguments_.scale_log2);
+        if (arguments_.sinks.data != nullptr) finished.add_sink_of<T>(arguments_, tile, first + 8 * row);
+        factor[row] = finished.factor;
         if constexpr (Shape::kDropout) factor[row] *= arguments_.dropout.scale;
-        constexpr float kLn2 = 0.693147180559945F;
-        if (lane_index() % 4 == 0 && first + 8 * row < arguments_.query_length) lse[first + 8 * row] = lse_log2 * kLn2;
+        if (lane_index() % 4 == 0 && first + 8 * row < arguments_.query_length) lse[first + 8 * row] = finished.lse();
       }
       store_rows(reinterpret_cast<float(&)[4 * kOutputs]>(o[unit]), factor, out, arguments_.o_row, first,
                  arguments_.query_length, arguments_.value_dim);
     }
-  }
-
-  __device__ __forceinline__ void add_sink_of(const RowTile& tile, int row, float& factor, float& lse_log2) const {
-    constexpr float kLog2E = 1.44269504088896F;
-    const int existing = min(row, arguments_.query_length - 1);
-    add_sink(arguments_.sinks.at<T>(tile.batch, tile.head, existing) * kLog2E, factor, lse_log2);
   }
 
   static __device__ __forceinline__ unsigned warp() { return thread_index() / 32; }
@@ -444,7 +385,7 @@ class ForwardWarp {
   TileCursor cursor_;
   std::uint32_t read_;  // the buffer that the next step reads, from the ring's first
   std::uint32_t q_[kUnits][kHoldsQueries ? kPanels : 1][4];
-  float maximum_[kUnits][2], sum_[kUnits][2];
+  RowSoftmax<kUnits> softmax_;
 };
 
 template <class Shape>

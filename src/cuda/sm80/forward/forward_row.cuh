@@ -19,9 +19,19 @@ struct OfForm : Shape {
   static constexpr MaskForm kForm = kForm_;
 };
 
-template <class Shape>
-class ForwardRow final : public KernelRow<ForwardKernel> {
+/// The kernels of a shape, and what not every shape has.
+template <class Shape_>
+struct ForwardCode {
+  using Shape = Shape_;
   using Memory = ForwardMemory<Shape>;
+  static constexpr Features kFeatures{Feature::dropout};
+  static auto kernel(bool drops) { return drops ? forward_kernel<Dropping<Shape>> : forward_kernel<Shape>; }
+};
+
+template <class Code>
+class ForwardRow final : public KernelRow<ForwardKernel> {
+  using Shape = typename Code::Shape;
+  using Memory = typename Code::Memory;
 
  public:
   ForwardRow(const Architecture& architecture, KernelInfo info)
@@ -42,7 +52,7 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
     rows.section_heads =
         heads_in_section(plan.problem(), static_cast<std::int64_t>(device_facts(device).cache_bytes / 10 * 3));
     if (rows.items == 0) return;
-    const auto kernel = has_dropout(plan.problem()) ? forward_kernel<Dropping<Shape>> : forward_kernel<Shape>;
+    const auto kernel = Code::kernel(has_dropout(plan.problem()));
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
           "forward: shared memory");
     launch<Memory>("forward", kernel, rows.items, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
@@ -50,18 +60,24 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
   }
 };
 
-template <class Shape, MaskForm kForm>
+template <class Code, MaskForm kForm>
 void add_row(KernelRows& rows, const Architecture& architecture) {
-  KernelInfo info =
-      info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
-                                    tile_name<Shape>(), {Feature::deterministic, Feature::dropout, Feature::sinks});
-  rows.push_back(std::make_unique<ForwardRow<Shape>>(architecture, std::move(info)));
+  using Shape = typename Code::Shape;
+  KernelInfo info = info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
+                                                  tile_name<Shape>(),
+                                                  Code::kFeatures | Features{Feature::deterministic, Feature::sinks});
+  rows.push_back(std::make_unique<ForwardRow<Code>>(architecture, std::move(info)));
+}
+
+template <class Code>
+void add_rows_of(KernelRows& rows, const Architecture& architecture) {
+  add_row<Code, MaskForm::intervals>(rows, architecture);
+  add_row<Code, MaskForm::bits>(rows, architecture);
 }
 
 template <class Shape>
 void add_rows(KernelRows& rows, const Architecture& architecture) {
-  add_row<Shape, MaskForm::intervals>(rows, architecture);
-  add_row<Shape, MaskForm::bits>(rows, architecture);
+  add_rows_of<ForwardCode<Shape>>(rows, architecture);
 }
 
 }  // namespace flashmask::cuda::sm80

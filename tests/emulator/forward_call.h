@@ -1,0 +1,115 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cuda/sm80/forward/forward_kernel.cuh"
+#include "emulator/host_plan.h"
+#include "flashmask/dropout.h"
+#include "flashmask/reference.h"
+#include "kit/error_bound.h"
+#include "kit/host_tensor.h"
+#include "kit/naive_attention.h"
+
+/// Calls of a forward on the emulator, held against the reference.
+namespace flashmask::cuda::sm80 {
+
+using check::AttentionTensors;
+using emulator::Copies;
+using emulator::HostMap;
+using emulator::HostMask;
+
+/// The kernel of a shape.
+template <class Shape>
+struct ForwardOf {
+  using Memory = ForwardMemory<Shape>;
+  static void run(const ForwardArguments& arguments) { forward_kernel<Shape>(arguments); }
+};
+
+struct Size {
+  int rows, columns;
+  int query_heads = 1, kv_heads = 1;
+  int batch = 1;
+};
+
+template <class Shape>
+Problem problem_for(const Size& size, int head_dim = Shape::kHeadDim, int value_dim = Shape::kValueDim) {
+  Problem problem;
+  problem.batch = size.batch;
+  problem.query_length = size.rows;
+  problem.key_length = size.columns;
+  problem.query_heads = size.query_heads;
+  problem.kv_heads = size.kv_heads;
+  problem.head_dim = head_dim;
+  problem.value_dim = value_dim;
+  problem.dtype = std::is_same_v<typename Shape::Element, __half> ? DType::f16 : DType::bf16;
+  return problem;
+}
+
+struct How {
+  MaskForm form = MaskForm::intervals;
+  Copies copies = Copies::either;
+  Visit visit = Visit::active;
+};
+
+template <class Shape>
+void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors, const How& how) {
+  tensors.clear_outputs();
+  const HostMask host_mask(mask, how.form);
+  const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
+                    static_cast<int>(problem.query_heads));
+  const ForwardTensors given = tensors.forward();
+  const ForwardArguments arguments =
+      forward_arguments(emulator::row_arguments(problem, host_mask, map), given, emulator::dropout_arguments(problem));
+  emulator::Launch launch{.blocks = static_cast<unsigned>(arguments.items),
+                          .threads = Shape::kThreads,
+                          .shared_bytes = sizeof(typename ForwardOf<Shape>::Memory),
+                          .copies = how.copies};
+  if (how.form == MaskForm::intervals) {
+    launch.readable = {emulator::range_of(given.q), emulator::range_of(given.k), emulator::range_of(given.v)};
+    const auto bytes = static_cast<std::size_t>(mask.shape().batch * mask.shape().heads * mask.shape().columns) * 4;
+    for (const std::int32_t* ends : host_mask.view().intervals) {
+      const auto* begin = reinterpret_cast<const std::byte*>(ends);
+      launch.readable.push_back({begin, begin + bytes});
+    }
+  }
+  emulator::run(launch, [&] { ForwardOf<Shape>::run(arguments); });
+}
+
+inline std::vector<double> results(const AttentionTensors& tensors) {
+  std::vector<double> all = tensors.o.values();
+  const std::vector<double> lse = tensors.lse.values();
+  all.insert(all.end(), lse.begin(), lse.end());
+  return all;
+}
+
+inline void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTensors& tensors) {
+  const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
+  const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
+  const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState);
+  const reference::Inputs inputs{.q = q, .k = k, .v = v, .dropout = dropout, .sinks = sinks};
+  const reference::Outputs expected = reference::forward(problem, mask, inputs);
+  const auto naive = check::naive::attend(problem, mask, inputs, std::vector<double>(expected.o.size(), 0), {});
+  check::ErrorBound bound(problem.dtype);
+  bound.add(tensors.o.values(), expected.o, naive.o);
+  EXPECT_LE(bound.result().ratio(), 1);
+  for (std::int64_t i = 0; i < tensors.lse.size(); ++i)
+    ASSERT_LE(check::compare_lse(problem.dtype, tensors.lse.at(i), expected.lse[static_cast<std::size_t>(i)]).ratio(),
+              1)
+        << "lse " << i;
+}
+
+/// Both forms and both kinds of copies, which give the same bits.
+template <class Shape>
+void expect_right(const Mask& mask, const Problem& problem, check::Sinks sinks = check::Sinks::none) {
+  AttentionTensors tensors(problem, 7, sinks);
+  attend<Shape>(mask, problem, tensors, {.form = MaskForm::bits, .copies = Copies::early});
+  expect_accurate(mask, problem, tensors);
+  if (mask.lowered().form() != MaskForm::intervals) return;
+  const std::vector<double> from_bits = results(tensors);
+  attend<Shape>(mask, problem, tensors, {.copies = Copies::late});
+  EXPECT_EQ(results(tensors), from_bits);
+}
+
+}  // namespace flashmask::cuda::sm80
