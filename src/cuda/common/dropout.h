@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 
 #include "flashmask/dropout.h"
@@ -15,7 +17,10 @@ struct DropoutArguments {
   const std::uint64_t* on_device;  // null: the state is that one; else seed and offset lie there
   std::uint32_t addend;            // 65536 − threshold, twice: 16 bits that are kept carry when it is added
   std::uint32_t heads;             // query heads of a batch entry
-  float scale;                     // of what is kept
+  float scale;                     // of what is kept, 1 where nothing is dropped
+
+  /// For kernels that serve calls with dropout and others alike.
+  __host__ __device__ bool drops() const { return scale != 1; }
 };
 
 /// A kernel's shape, which says kDropout = false, for calls with dropout.
@@ -27,7 +32,7 @@ struct Dropping : Shape {
 /// Whether a call drops anything: kernels for calls that do not draw no numbers.
 inline bool has_dropout(const Problem& problem) { return dropout_threshold(problem.dropout) != 0; }
 
-/// Of a call that has_dropout(); nobody reads those of others.
+/// What a call that drops nothing draws from means nothing.
 inline DropoutArguments dropout_arguments(const Problem& problem, const KernelExecution& execution) {
   return {.state = execution.dropout,
           .on_device = execution.dropout_on_device,

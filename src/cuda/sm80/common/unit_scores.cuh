@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/common/arithmetic.cuh"
+#include "cuda/common/dropout.cuh"
 
 /// What becomes of a warp's scores between its products, as float[units of 16][eights][4]: units are of rows and eights
 /// of columns or, transposed, units of keys and eights of rows.
@@ -20,6 +21,15 @@ __device__ __forceinline__ void pack_units(std::uint32_t (&packed)[kSteps][kUnit
         const float(&four)[4] = s[unit][2 * step + i / 2];
         packed[step][unit][i] = pack<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
       }
+}
+
+/// Scores packed like that: those that dropout takes away become 0.
+template <int kUnits, int kSteps, class Words>
+__device__ __forceinline__ void drop_units(std::uint32_t (&packed)[kSteps][kUnits][4], const Words& dropped) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) drop(packed[step][unit], dropped, unit, step);
 }
 
 /// A number for each of the lane's rows, of the warp's from `rows` on.

@@ -9,6 +9,7 @@ KernelRows forward_kernels() {
   add_forward_128(rows);
   add_forward_192(rows);
   add_forward_256(rows);
+  add_forward_512(rows);
   return rows;
 }
 

@@ -13,5 +13,6 @@ void add_forward_96(KernelRows& rows);
 void add_forward_128(KernelRows& rows);
 void add_forward_192(KernelRows& rows);
 void add_forward_256(KernelRows& rows);
+void add_forward_512(KernelRows& rows);
 
 }  // namespace flashmask::cuda::sm80

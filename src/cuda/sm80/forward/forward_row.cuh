@@ -19,12 +19,11 @@ struct OfForm : Shape {
   static constexpr MaskForm kForm = kForm_;
 };
 
-/// The kernels of a shape, and what not every shape has.
+/// The kernels of a shape.
 template <class Shape_>
 struct ForwardCode {
   using Shape = Shape_;
   using Memory = ForwardMemory<Shape>;
-  static constexpr Features kFeatures{Feature::dropout};
   static auto kernel(bool drops) { return drops ? forward_kernel<Dropping<Shape>> : forward_kernel<Shape>; }
 };
 
@@ -63,9 +62,9 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
 template <class Code, MaskForm kForm>
 void add_row(KernelRows& rows, const Architecture& architecture) {
   using Shape = typename Code::Shape;
-  KernelInfo info = info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
-                                                  tile_name<Shape>(),
-                                                  Code::kFeatures | Features{Feature::deterministic, Feature::sinks});
+  KernelInfo info =
+      info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
+                                    tile_name<Shape>(), {Feature::deterministic, Feature::dropout, Feature::sinks});
   rows.push_back(std::make_unique<ForwardRow<Code>>(architecture, std::move(info)));
 }
 

@@ -1,0 +1,220 @@
+#pragma once
+
+#include "cuda/common/dropout.cuh"
+#include "cuda/common/fragment_words.cuh"
+#include "cuda/sm80/common/tile_steps.cuh"
+#include "cuda/sm80/common/unit_scores.cuh"
+#include "cuda/sm80/common/wide_products.cuh"
+#include "cuda/sm80/forward/row_softmax.cuh"
+#include "cuda/sm80/instructions/copy_mask.cuh"
+
+namespace flashmask::cuda::sm80 {
+
+/// A block keeps 64 rows, with all of their queries; keys and values of 128 at once pass by.
+template <class T>
+struct WideForwardShape : WideShape<T, false> {
+  using Base = WideShape<T, false>;
+  static constexpr int kRows = Base::kOuter, kColumns = Base::kInner, kBlocks = 1;
+};
+
+template <class Shape>
+struct WideForwardMemory {
+  WideRing<Shape> ring;
+  alignas(128) std::uint8_t queries[Shape::kChunks][Shape::OuterTile::kBytes];
+  SharedMask<Shape::kRows, Shape::kColumns> mask;
+  float of_sharers[Shape::kSharers][Shape::kRows];  // maxima of a tile, in the end sums
+  RowTile tile;
+  TileSteps steps;
+};
+
+/// The forward of wide heads. Sharers agree on the maxima of a tile before they take powers.
+template <class Shape>
+class WideForwardBlock {
+  using T = typename Shape::Element;
+  using Products = WideProducts<Shape>;
+  using Scores = typename Products::Scores;
+  using Sums = typename Products::Sums;
+  using Softmax = RowSoftmax<Shape::kUnits>;
+  using OfRows = typename Softmax::OfRows;
+  using Copies = ChunkCopies<Shape>;
+  static constexpr int kUnits = Shape::kUnits;
+
+ public:
+  __device__ __forceinline__ WideForwardBlock(WideForwardMemory<Shape>& shared, const ForwardArguments& arguments)
+      : shared_(shared), arguments_(arguments), products_(shared.ring) {}
+
+  __device__ __forceinline__ void run() {
+    if (Products::warp() == 0) {
+      if (lane_index() == 0) shared_.tile = RowTile(static_cast<int>(blockIdx.x), arguments_, arguments_.section_heads);
+      shared_.steps.begin();
+      extend(0);
+    }
+    __syncthreads();
+    Sums o = {};
+    softmax_.clear();
+    if (shared_.steps[0].exists()) attend(o);
+    finish_rows(o);
+  }
+
+ private:
+  __device__ __forceinline__ int batch() const { return shared_.tile.batch; }
+  __device__ __forceinline__ int head() const { return shared_.tile.head; }
+  __device__ __forceinline__ int kv_head() const { return head() / arguments_.head_ratio; }
+  __device__ __forceinline__ int first_row() const { return shared_.tile.row_tile * Shape::kRows; }
+
+  __device__ __forceinline__ void extend(int begun) {
+    shared_.steps.extend({arguments_.map, batch(), head(), 1, shared_.tile.row_tile, false}, begun);
+  }
+
+  __device__ __forceinline__ void attend(Sums& o) {
+    copy_queries();
+    copy_mask_of(shared_.steps[0]);
+    copies_of(arguments_.k, 0, shared_.steps[0], products_.first_slot()).ask_all();
+    commit_copies();
+#pragma unroll 1
+    for (int i = 0; shared_.steps[i].exists(); ++i) {
+      if (Products::warp() == 0) extend(i + 1);
+      visit(o, shared_.steps[i], shared_.steps[i + 1]);
+    }
+  }
+
+  __device__ __forceinline__ void copy_queries() {
+    const Rows queries = arguments_.q.of(batch(), head());
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shape::kChunks; ++chunk)
+      Shape::OuterTile::template copy<Shape::kThreads>(
+          shared_address(shared_.queries[chunk]), rows_of_chunk<Shape>(queries, chunk), first_row(), thread_index());
+  }
+
+  /// Of keys or values of a step's tile. Of no step: zeros, which nobody reads.
+  __device__ __forceinline__ Copies copies_of(const TensorRows& tensor, int chunk, const TileStep& step,
+                                              std::uint32_t slot) const {
+    return Copies(slot, chunk, tensor.of(batch(), kv_head()), step.exists() ? step.tile * Shape::kColumns : -1);
+  }
+
+  __device__ __forceinline__ void copy_mask_of(const TileStep& step) {
+    if (!step.masked()) return;
+    const TileMapView& map = arguments_.map;
+    copy_mask<Shape::kThreads>(shared_.mask, arguments_.mask,
+                               (map.batch == 1 ? 0 : batch()) * map.heads + head() / map.head_ratio, first_row(),
+                               step.tile * Shape::kColumns, thread_index());
+  }
+
+  __device__ __forceinline__ void visit(Sums& o, const TileStep& now, const TileStep& next) {
+    Scores s = {};
+    FragmentWords<kUnits, Shape::kOwnInner> masked{};
+    bool sees = true;
+    const int key_chunks = Products::chunks(arguments_.q.dim), value_chunks = Products::chunks(arguments_.value_dim);
+#pragma unroll 1
+    for (int chunk = 0; chunk < key_chunks; ++chunk)
+      products_.take(
+          [&](std::uint32_t slot) {
+            const bool last = chunk + 1 == key_chunks;
+            return copies_of(last ? arguments_.v : arguments_.k, last ? 0 : chunk + 1, now, slot);
+          },
+          [&](std::uint32_t keys, Copies& copies) {
+            if (chunk == 0 && now.masked()) {
+              find_words(masked);
+              sees = !masked.hide_all();
+            }
+            if (sees)
+              Products::add_scores(s, shared_address(shared_.queries[chunk]), keys, copies);
+            else
+              copies.ask_all();
+          });
+    if (now.masked()) hide(s, masked);
+    raise_maxima(s, o);
+    softmax_.exponentiate(s, arguments_.scale_log2);
+    typename Products::Packed p;
+    pack_units<T>(p, s);
+    if (arguments_.dropout.drops()) drop_scores(p, now.tile);
+    products_.store_weights(p, sees);
+    products_.add_products(o, value_chunks, [&](int chunk, std::uint32_t slot) {
+      const bool last = chunk + 1 == value_chunks;
+      if (last) copy_mask_of(next);
+      return copies_of(last ? arguments_.k : arguments_.v, last ? 0 : chunk + 1, last ? next : now, slot);
+    });
+  }
+
+  __device__ __forceinline__ void find_words(FragmentWords<kUnits, Shape::kOwnInner>& masked) const {
+    if (arguments_.mask.intervals[0] != nullptr)
+      words_from_intervals(masked, shared_.mask, first_row() + Products::own_outer(), Products::own_inner());
+    else
+      words_from_cells(masked, shared_.mask, Products::own_outer(), Products::own_inner());
+  }
+
+  /// They keep their share of the sums.
+  __device__ __forceinline__ void drop_scores(typename Products::Packed& p, int tile) const {
+    DroppedWords<kUnits, Shape::kOwnInner> dropped;
+    find_dropped(dropped, arguments_.dropout, batch(), head(), first_row() + Products::own_outer(),
+                 tile * Shape::kColumns + Products::own_inner());
+    drop_units(p, dropped);
+  }
+
+  /// Of the lane's rows, those of the block from which on it has them: body(unit, half, row).
+  template <class Body>
+  static __device__ __forceinline__ void for_each_row(const Body& body) {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        body(unit, half, Products::own_outer() + 16 * unit + 8 * half + lane_index() / 4);
+  }
+
+  /// Numbers of the warp's rows, for its sharers to read.
+  __device__ __forceinline__ void share(const OfRows& own) {
+    for_each_row([&](int unit, int half, int row) {
+      if (lane_index() % 4 == 0) shared_.of_sharers[Products::sharer()][row] = own[unit][half];
+    });
+    sync_threads(1 + Products::group(), 32 * Shape::kSharers);
+  }
+
+  /// All sharers come to the same, since they look at the same numbers.
+  __device__ __forceinline__ void raise_maxima(const Scores& s, Sums& o) {
+    OfRows found;
+    for_each_row([&](int unit, int half, int) { found[unit][half] = Softmax::maximum_of(s[unit], half); });
+    share(found);
+    bool grew = false;
+    for_each_row([&](int unit, int half, int row) {
+      float maximum = shared_.of_sharers[0][row];
+#pragma unroll
+      for (int i = 1; i < Shape::kSharers; ++i) maximum = fmaxf(maximum, shared_.of_sharers[i][row]);
+      found[unit][half] = maximum;
+      grew |= softmax_.lags_behind(maximum, unit, half, arguments_.scale_log2);
+    });
+    if (__any_sync(~0U, grew)) softmax_.raise(found, o, arguments_.scale_log2);
+  }
+
+  __device__ __forceinline__ void finish_rows(const Sums& o) {
+    OfRows factors;
+    for_each_row([&](int unit, int half, int) { factors[unit][half] = softmax_.sum(unit, half); });
+    share(factors);
+    const RowTile tile = shared_.tile;
+    float* const lse = arguments_.lse + tile.batch * arguments_.lse_batch + tile.head * arguments_.lse_head;
+    for_each_row([&](int unit, int half, int row) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < Shape::kSharers; ++i) sum += shared_.of_sharers[i][row];
+      const int at = first_row() + row;
+      FinishedRow finished(softmax_.maximum(unit, half), sum, arguments_.scale_log2);
+      if (arguments_.sinks.data != nullptr) finished.add_sink_of<T>(arguments_, tile, at);
+      factors[unit][half] = finished.factor * arguments_.dropout.scale;
+      if (Products::sharer() == 0 && lane_index() % 4 == 0 && at < arguments_.query_length) lse[at] = finished.lse();
+    });
+    T* const out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
+    Products::store(o, factors, out, arguments_.o_row, first_row(), arguments_.query_length, arguments_.value_dim);
+  }
+
+  WideForwardMemory<Shape>& shared_;
+  const ForwardArguments& arguments_;
+  Products products_;
+  Softmax softmax_;
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    wide_forward_kernel(const __grid_constant__ ForwardArguments arguments) {
+  WideForwardBlock<Shape>(shared_memory<WideForwardMemory<Shape>>(), arguments).run();
+}
+
+}  // namespace flashmask::cuda::sm80
