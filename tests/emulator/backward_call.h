@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "cuda/common/backward_workspace.h"
 #include "emulator/host_plan.h"
+#include "flashmask/builders.h"
 #include "flashmask/dropout.h"
 #include "flashmask/reference.h"
 #include "kit/error_bound.h"
@@ -128,6 +130,13 @@ struct Call {
   std::int64_t padded;
   std::vector<float> lse_log2, dot, sums;
 };
+
+/// Of keys that token i no longer sees after `steps[i]` further ones, for each of two heads.
+inline Mask set_a_head(std::int64_t tokens) {
+  std::vector<std::int64_t> evicted;
+  for (std::int64_t i = 0; i < 2 * tokens; ++i) evicted.push_back(std::min(tokens, i % tokens + 1 + i * 37 % 90));
+  return masks::random_eviction(tokens, evicted, 2);
+}
 
 inline HostTensor like(const HostTensor& tensor, DType dtype) {
   return {dtype, {tensor.shape(0), tensor.shape(1), tensor.shape(2), tensor.shape(3)}};

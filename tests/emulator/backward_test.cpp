@@ -90,13 +90,6 @@ void run_rows(Of& call, const Case& with) {
                 [&] { QueryGradientBlock<Shape>(shared_memory<QueryGradientMemory<Shape>>(), arguments).run(); });
 }
 
-/// Of keys that token i no longer sees after `steps[i]` further ones, for each of two heads.
-Mask set_a_head(std::int64_t tokens) {
-  std::vector<std::int64_t> evicted;
-  for (std::int64_t i = 0; i < 2 * tokens; ++i) evicted.push_back(std::min(tokens, i % tokens + 1 + i * 37 % 90));
-  return masks::random_eviction(tokens, evicted, 2);
-}
-
 std::vector<Case> cases(int head_dim) {
   using enum MaskForm;
   const std::vector<std::int64_t> documents = {70, 90, 40};

@@ -22,22 +22,24 @@ struct Rows {
   TileChoice choice;
 };
 
-/// Of 64 rows of a head, by a block: kDim / 8 threads a row, 16 bytes a thread.
+/// Of 64 rows of a head, by a block: up to a warp of threads a row, 16 bytes a thread and piece of the row.
 template <class T, int kDim>
 __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head, int first) {
-  constexpr int kLanes = kDim / 8, kRowsAtOnce = kThreads / kLanes, kRounds = kRows / kRowsAtOnce;
+  constexpr int kPieces = kDim <= 256 ? 1 : kDim / 256, kPieceDim = kDim / kPieces;
+  constexpr int kLanes = kPieceDim / 8, kRowsAtOnce = kThreads / kLanes, kRounds = kRows / kRowsAtOnce;
   const std::int64_t batch = flat_head / rows.query_heads, head = flat_head % rows.query_heads;
   const int column = threadIdx.x % kLanes * 8;
   const T* const o = static_cast<const T*>(rows.o) + batch * rows.o_batch + head * rows.o_head + column;
   const T* const grad_o =
       static_cast<const T*>(rows.grad_o) + batch * rows.grad_o_batch + head * rows.grad_o_head + column;
-  uint4 values[kRounds] = {}, gradients[kRounds] = {};
+  uint4 values[kRounds][kPieces] = {}, gradients[kRounds][kPieces] = {};
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
+  for (int i = 0; i < kRounds * kPieces; ++i) {
+    const int round = i / kPieces, piece = i % kPieces, dim = piece * kPieceDim;
     const int row = first + round * kRowsAtOnce + threadIdx.x / kLanes;
-    if (row >= rows.query_length || column >= rows.value_dim) continue;
-    values[round] = __ldg(reinterpret_cast<const uint4*>(o + row * rows.o_row));
-    gradients[round] = __ldg(reinterpret_cast<const uint4*>(grad_o + row * rows.grad_o_row));
+    if (row >= rows.query_length || column + dim >= rows.value_dim) continue;
+    values[round][piece] = __ldg(reinterpret_cast<const uint4*>(o + row * rows.o_row + dim));
+    gradients[round][piece] = __ldg(reinterpret_cast<const uint4*>(grad_o + row * rows.grad_o_row + dim));
   }
   // Lane i of a row finishes the row of round i, whose lse it loads while o and its gradient are still on their way.
   const int round = threadIdx.x % kLanes, own_row = first + round * kRowsAtOnce + threadIdx.x / kLanes;
@@ -46,7 +48,9 @@ __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head,
   float own = 0;
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
-    float sum = dot<T>(values[i], gradients[i]);
+    float sum = dot<T>(values[i][0], gradients[i][0]);
+#pragma unroll
+    for (int piece = 1; piece < kPieces; ++piece) sum += dot<T>(values[i][piece], gradients[i][piece]);
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
     if (round == i) own = sum;
@@ -71,8 +75,10 @@ void launch(const Rows& rows, int head_dim, cudaStream_t stream) {
     compute_row_statistics<T, 64><<<blocks, kThreads, 0, stream>>>(rows);
   else if (head_dim == 128)
     compute_row_statistics<T, 128><<<blocks, kThreads, 0, stream>>>(rows);
-  else
+  else if (head_dim <= 256)
     compute_row_statistics<T, 256><<<blocks, kThreads, 0, stream>>>(rows);
+  else
+    compute_row_statistics<T, 512><<<blocks, kThreads, 0, stream>>>(rows);
   check(cudaGetLastError(), "backward: compute_row_statistics");
 }
 

@@ -9,6 +9,7 @@ KernelRows backward_kernels() {
   add_backward_128(rows);
   add_backward_192(rows);
   add_backward_256(rows);
+  add_backward_512(rows);
   return rows;
 }
 

@@ -14,5 +14,6 @@ void add_backward_96(KernelRows& rows);
 void add_backward_128(KernelRows& rows);
 void add_backward_192(KernelRows& rows);
 void add_backward_256(KernelRows& rows);
+void add_backward_512(KernelRows& rows);
 
 }  // namespace flashmask::cuda::sm80

@@ -209,7 +209,7 @@ class ColumnBlock {
       if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
       exponentiate<OfTransposedRows>(s, arguments_.scale_log2, shared_.lse_log2[stage] + row);
       pack_units<T>(p, s);
-      if constexpr (Shape::kDropout) drop_packed(p, dropped);
+      if constexpr (Shape::kDropout) drop_units(p, dropped);
       Scores grad;
       if constexpr (Shape::kHoldsValues)
         multiply_held(grad, values, output_gradients(i), row);
@@ -236,13 +236,6 @@ class ColumnBlock {
     if constexpr (!Shape::kDelayed) add_to_queries(now, i);
   }
 
-  static __device__ __forceinline__ void drop_packed(Packed& p,
-                                                     const DroppedWords<kUnits, Shape::kScoreRows>& dropped) {
-#pragma unroll
-    for (int step = 0; step < kScoreSteps; ++step)
-#pragma unroll
-      for (int unit = 0; unit < kUnits; ++unit) drop(p[step][unit], dropped, unit, step);
-  }
   /// Of probabilities that dropout keeps.
   __device__ __forceinline__ float kept_scale() const {
     if constexpr (Shape::kDropout) return arguments_.dropout.scale;

@@ -1,0 +1,60 @@
+#pragma once
+
+#include "cuda/common/backward_workspace.h"
+#include "cuda/common/dropout.h"
+#include "cuda/common/output_rows.h"
+#include "cuda/common/row_arguments.h"
+#include "cuda/common/sections.h"
+#include "cuda/sm80/instructions/tensor_rows.h"
+#include "flashmask/attention.h"
+
+namespace flashmask::cuda::sm80 {
+
+/// What a launch sums. Gradients of keys and values are by keys: keys are the outer side of tiles, scores transposed.
+enum class GradientOf { queries, keys, values };
+
+struct WideGradientArguments {
+  TensorRows q, k, v, grad_o;
+  OutputRows gradient;
+  bool float32_gradient;  // what it is, whatever the dtype of the others
+  float factor;           // of its sums
+  BackwardStatistics statistics;
+  int query_heads, outer_heads;  // of a batch entry
+  int outer_length, outer_dims;  // of the gradient
+  int head_ratio;                // query heads that share a key head
+  float scale_log2;
+  Sections outer;   // tiles of heads
+  TileMapView map;  // by the side that is the outer one
+  MaskView mask;
+  DropoutArguments dropout;
+};
+
+/// side_by_side: heads of a section.
+inline WideGradientArguments wide_gradient_arguments(GradientOf of, const Problem& problem,
+                                                     const BackwardTensors& tensors, const BackwardStatistics& rows,
+                                                     const TileMapView& map, const MaskView& mask, int side_by_side,
+                                                     const DropoutArguments& dropout) {
+  const bool queries = of == GradientOf::queries;
+  const TensorView& gradient = queries ? tensors.grad_q : of == GradientOf::keys ? tensors.grad_k : tensors.grad_v;
+  const int outer_heads = static_cast<int>(queries ? problem.query_heads : problem.kv_heads);
+  return {.q = tensor_rows(tensors.q),
+          .k = tensor_rows(tensors.k),
+          .v = tensor_rows(tensors.v),
+          .grad_o = tensor_rows(tensors.grad_o),
+          .gradient = output_rows(gradient),
+          .float32_gradient = gradient.dtype == DType::f32,
+          .factor = of == GradientOf::values ? dropout.scale : problem.softmax_scale(),
+          .statistics = rows,
+          .query_heads = static_cast<int>(problem.query_heads),
+          .outer_heads = outer_heads,
+          .outer_length = static_cast<int>(queries ? problem.query_length : problem.key_length),
+          .outer_dims = static_cast<int>(of == GradientOf::values ? problem.value_dim : problem.head_dim),
+          .head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads),
+          .scale_log2 = problem.softmax_scale() * 1.44269504088896F,
+          .outer = {static_cast<int>(problem.batch) * outer_heads, side_by_side, map.outer_tiles},
+          .map = map,
+          .mask = mask,
+          .dropout = dropout};
+}
+
+}  // namespace flashmask::cuda::sm80
