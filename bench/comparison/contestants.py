@@ -176,6 +176,7 @@ CONTESTANTS = {
     "flex": Contestant("FlexAttention", flex),
     "cudnn": Contestant("SDPA, cuDNN", sdpa(SDPBackend.CUDNN_ATTENTION)),
     "flash2": Contestant("SDPA, FlashAttention", sdpa(SDPBackend.FLASH_ATTENTION)),
+    "efficient": Contestant("SDPA, memory-efficient", sdpa(SDPBackend.EFFICIENT_ATTENTION)),
     "dense": Contestant("SDPA, dense mask", dense),
     "flash3": Contestant("FlashAttention-3", flash3, heads_first=False),
     "flashmask3": Contestant("FlashMask V3", flashmask3, heads_first=False),

@@ -80,6 +80,8 @@ def all_workloads() -> list[Workload]:
     for head_dim in (64, 256):
         for mask in ("full", "causal"):
             rows += [row(f"d{head_dim}", mask, tokens, square, head_dim=head_dim) for tokens in LENGTHS]
+    for mask in ("full", "causal"):  # for heads of 512 PyTorch has no other kernel
+        rows += [row("d512", mask, tokens, ("ours", "efficient"), head_dim=512) for tokens in LENGTHS[:2]]
     rows += [
         row("packed", "alpaca", TOKENS, masked),
         row("packed", "alpaca_short", 16384, packed),

@@ -32,7 +32,8 @@ def attention(
             or float64, which the dense reference computes; on a GPU bfloat16 or float16. Or a NumPy array, or another
             that says DLPack, on the CPU.
         k: (batch, key length, kv heads, head dim), where query heads is a multiple of kv heads.
-        v: (batch, key length, kv heads, value dim); head dims are at most 512, on a GPU 256.
+        v: (batch, key length, kv heads, value dim); head dims are at most 512, and
+            beyond 256 a GPU needs the shared memory of an A100, H100 or B200.
         mask: None: every query sees every key. A Mask of flashmask.masks; RowIndices; or booleans, True = visible,
             [rows, columns] or with heads, or batch and heads, before, which are read anew in every call: a Mask from
             masks.from_dense is read once, and the host waits for booleans on a GPU. A row that sees nothing gets o = 0,

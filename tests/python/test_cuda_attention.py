@@ -43,7 +43,9 @@ SHAPES = {
     "fewer queries than keys": (1, 130, 517, 4, 1, 64, 64),
     "more queries than keys": (1, 517, 130, 4, 1, 64, 64),
     "another value dim": (1, 200, 200, 2, 2, 128, 64),
-    "the largest head dim": (1, 150, 150, 2, 1, 256, 256),
+    "the largest head dim on Hopper": (1, 150, 150, 2, 1, 256, 256),
+    "the largest head dim": (1, 300, 300, 4, 2, 512, 512),
+    "wide heads that are padded": (1, 150, 200, 2, 1, 264, 392),
     "a head dim between the kernels'": (1, 200, 200, 2, 1, 72, 40),
     "head dims that are padded": (1, 200, 200, 2, 1, 20, 3),
 }

@@ -43,7 +43,7 @@ def _the_same_bits():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("dim", [32, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("dim", [32, 64, 96, 128, 192, 256, 512])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_the_same_scores_are_dropped_as_on_the_cpu(dim, dtype):
     """With k = 0 every probability is 1 / columns, and v of unit vectors shows each by itself."""
@@ -64,7 +64,7 @@ def test_the_same_scores_are_dropped_as_on_the_cpu(dim, dtype):
     torch.testing.assert_close(p[kept].float().mean().item(), 1 / 0.75 / columns, rtol=1e-2, atol=0)
 
 
-@pytest.mark.parametrize("dim", [64, 128, 192, 256, 40])
+@pytest.mark.parametrize("dim", [64, 128, 192, 256, 512, 40])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_results_and_gradients_hold_the_bound(dim, dtype, deterministic):

@@ -56,7 +56,7 @@ def test_every_family_holds_the_bound(name, deterministic):
         check(FAMILIES[name](), given(of_rows=of_rows), deterministic=deterministic)
 
 
-@pytest.mark.parametrize("dim", [64, 128, 192, 256, 40])
+@pytest.mark.parametrize("dim", [64, 128, 192, 256, 512, 40])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_head_dims_and_dtypes_hold_the_bound(dim, dtype):
     for narrow in (False, True):
