@@ -57,7 +57,8 @@ def _sinks(sinks: Array, problem: Problem) -> Array:
         raise ValueError(f"sinks has shape {list(sinks.shape)}; expected [{heads}], the heads of q, or {list(of_rows)}")
     dtype = dtype_name("sinks", sinks)
     if dtype not in ("float32", problem.dtype):
-        raise TypeError(f"sinks has dtype {dtype}; expected float32 or {problem.dtype}, that of q")
+        expected = " or ".join(dict.fromkeys(["float32", problem.dtype]))
+        raise TypeError(f"sinks has dtype {dtype}; expected {expected}, that of q")
     return np.array(sinks, np.float64 if problem.code == F64 else sinks.dtype, order="C")
 
 

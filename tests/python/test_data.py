@@ -212,6 +212,8 @@ def test_refuses_tokens_that_are_no_numbers(given):
 def test_refuses_options_by_name(options, message):
     with pytest.raises(ValueError, match=message):
         pack(SFT, **options)
+    with pytest.raises(TypeError, match="examples is NoneType None; expected mappings from names to token ids"):
+        pack(None, length=8)
     with pytest.raises(ValueError, match="examples is empty"):
         pack([], length=8)
 

@@ -92,6 +92,8 @@ def test_lists_arrays_and_tensors_are_the_same():
 
 
 def test_what_is_no_rollout_is_refused():
+    with pytest.raises(TypeError, match="rollouts is NoneType None; expected lists of token ids"):
+        pack_rollouts(None)
     with pytest.raises(ValueError, match="rollouts is empty; expected at least one"):
         pack_rollouts([])
     with pytest.raises(ValueError, match=r"rollouts\[1\] has no tokens; expected at least 1"):

@@ -313,5 +313,5 @@ def test_bad_sinks_of_arrays_are_refused():
     q, k, v, *_ = (t.numpy() for t in given(torch.float32))
     with pytest.raises(ValueError, match=r"sinks has shape \[3\]; expected \[4\], the heads of q"):
         flashmask.attention(q, k, v, masks.causal(N, N), sinks=np.ones(3, np.float32))
-    with pytest.raises(TypeError, match="sinks has dtype float16; expected float32"):
+    with pytest.raises(TypeError, match="sinks has dtype float16; expected float32, that of q"):
         flashmask.attention(q, k, v, masks.causal(N, N), sinks=np.ones(4, np.float16))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashmask._arguments import choice, integer
+from flashmask._arguments import choice, integer, items
 from flashmask.data._batch import Batch
 from flashmask.data._bins import PACKINGS, fill
 from flashmask.data._examples import IGNORED, Document, Tokens, document
@@ -61,7 +61,10 @@ def pack(
     integer("length", length, minimum=1)
     choice("packing", packing, PACKINGS)
     choice("too_long", too_long, _TOO_LONG)
-    documents = [document(example, number) for number, example in enumerate(examples)]
+    documents = [
+        document(example, number)
+        for number, example in enumerate(items("examples", examples, "mappings from names to token ids"))
+    ]
     kept = [number for number, each in enumerate(documents) if each.tokens.size <= length]
     _check_kept(documents, kept, length, too_long)
     documents_kept = [documents[number] for number in kept]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashmask._arguments import integer
+from flashmask._arguments import integer, items
 from flashmask.data._batch import Batch
 from flashmask.data._examples import Tokens, token_ids
 
@@ -38,7 +38,10 @@ def pack_rollouts(rollouts: Iterable[Any], *, pad_to_multiple_of: int = 1, pad_t
     Raises ValueError and TypeError that name the rollout.
     """
     multiple = integer("pad_to_multiple_of", pad_to_multiple_of, minimum=1)
-    given = [token_ids(each, f"rollouts[{number}]", at_least=1) for number, each in enumerate(rollouts)]
+    given = [
+        token_ids(each, f"rollouts[{number}]", at_least=1)
+        for number, each in enumerate(items("rollouts", rollouts, "lists of token ids"))
+    ]
     if not given:
         raise ValueError("rollouts is empty; expected at least one")
     order = _order(given)
