@@ -485,6 +485,25 @@ def test_contestants_that_compute_something_else_are_found(tmp_path, capsys):
     results.add(other)
     assert train_long.main(["--out", str(results.path), "--tables"]) == 1
     assert "BROKEN lora-8b-x4/64K/varlen: gradient_norm is 1.1, FlashMask's 1" in capsys.readouterr().err
+    other.measured[1].gradient_norm = float("nan")
+    results.add(other)
+    assert train_long.main(["--out", str(results.path), "--tables"]) == 1
+    assert "gradient_norm is nan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("losses", "checksum"), [([3.0, 2.0], 8), ([3.0, 2.0001], 7)])
+def test_other_bits_of_every_tile_are_found(tmp_path, capsys, losses, checksum):
+    results = Results.load(tmp_path / "a.json")
+    for name, of_row in (("flashmask", ([3.0, 2.0], 7)), ("every-tile", ([3.0, 2.0], 7)), ("dense", ([3.1, 2.2], 9))):
+        row = result(f"convergence/sft-8b-x4/8K/{name}", 1.0, losses=of_row[0], checksum=of_row[1])
+        row.measured = []
+        results.add(row)
+    assert train_long.main(["--out", str(results.path), "--tables"]) == 0
+    row = results.rows["convergence/sft-8b-x4/8K/every-tile"]
+    row.losses, row.checksum = losses, checksum
+    results.add(row)
+    assert train_long.main(["--out", str(results.path), "--tables"]) == 1
+    assert "BROKEN convergence/sft-8b-x4/8K/every-tile: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", TASKS)
