@@ -3,7 +3,7 @@
 All contestants take turns in one process group, and the results of each are compared with one device's before it is
 timed; a time is that of the slowest rank, the median of calls that begin together.
 
-torchrun --nproc-per-node 2 bench/several_gpus.py [--masks causal documents] [--tokens 131072] [--heads 32:8] [--peers]
+torchrun --nproc-per-node 2 bench/several_gpus.py --masks causal "long-tail documents" --tokens 131072 --peers
 torchrun --nproc-per-node 2 bench/several_gpus.py --only shard --tokens 131072 1048576
 
 On a CPU, processes of one core each and Gloo, in float32:
