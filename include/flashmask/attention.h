@@ -40,6 +40,10 @@ struct PlanOptions {
   /// Of slices of a mask, those of the whole, which tile_sizes() says: then results are the same bits.
   TileSize forward_tiles = TileSize::automatic;
   TileSize backward_tiles = TileSize::automatic;
+  /// Of the backward, where nobody reads the gradient of q, or those of k and v: kernels that can leave that work out,
+  /// and the tensors are given all the same, to hold anything afterwards. What is computed has the bits that it had.
+  bool skip_query_gradient = false;
+  bool skip_key_gradients = false;
 };
 
 /// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels. Built once and

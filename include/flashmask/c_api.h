@@ -542,6 +542,8 @@ typedef struct flashmask_plan_options {
   int32_t deterministic;               ///< nonzero: kernels that give the same bits on every run; all of the CPU do
   int32_t forward_tiles;               ///< a flashmask_tile_size; of slices of a mask that of the whole, for its bits
   int32_t backward_tiles;              ///< the same
+  int32_t skip_query_gradient;         ///< nonzero: nobody reads grad_q, which holds anything after the backward
+  int32_t skip_key_gradients;          ///< nonzero: the same of grad_k and grad_v
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.

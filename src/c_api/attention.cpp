@@ -131,7 +131,9 @@ flashmask::PlanOptions flashmask::c_api::to_plan_options(const flashmask_plan_op
           .reorder = given.reorder != 0,
           .deterministic = given.deterministic != 0,
           .forward_tiles = to_tile_size(given.forward_tiles, "options.forward_tiles"),
-          .backward_tiles = to_tile_size(given.backward_tiles, "options.backward_tiles")};
+          .backward_tiles = to_tile_size(given.backward_tiles, "options.backward_tiles"),
+          .skip_query_gradient = given.skip_query_gradient != 0,
+          .skip_key_gradients = given.skip_key_gradients != 0};
 }
 
 flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,

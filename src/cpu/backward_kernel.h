@@ -59,10 +59,7 @@ class BackwardKernel {
         }
       }
     }
-    if (task.float32_gradients)
-      kernel.template finish<float>(task);
-    else
-      kernel.template finish<In>(task);
+    kernel.finish(task);
     Isa::fence();
   }
 
@@ -191,6 +188,7 @@ class BackwardKernel {
   FLASHMASK_INLINE void step(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile) {
     load_queries(task, head, tile);
     for (int half = 0; half < kHalves; ++half) grad_score<Masked, Dropout>(head, tile, half);
+    if (!task.key_gradients) return;
     // dV += Pᵀ dO, dK += dSᵀ Q
     accumulate_keys(grad_values_, value_stride_, value_columns_, probabilities_, grad_output_units_);
     accumulate_keys(grad_keys_, key_stride_, key_columns_, grad_scores_, query_units_);
@@ -371,6 +369,7 @@ class BackwardKernel {
   /// dQ[query] += dS k, in this column tile's turn; the last one to add scales and stores the gradient.
   FLASHMASK_INLINE void add_grad_query(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                                        const TileBounds& tile) {
+    if (head.grad_q_sum == nullptr) return;
     float* sum = head.grad_q_sum + row_tile * kQueries * key_columns_;
     const Turn turn = await_turn(*head.turns, row_tile, task.column_tile);
     const Sum mode = turn.first ? Sum::start : Sum::go_on;
@@ -393,8 +392,16 @@ class BackwardKernel {
     pass_turn(*head.turns, row_tile);
   }
 
-  template <class Out>
   FLASHMASK_INLINE void finish(const BackwardTask& task) {
+    if (!task.key_gradients) return;
+    if (task.float32_gradients)
+      store_keys<float>(task);
+    else
+      store_keys<In>(task);
+  }
+
+  template <class Out>
+  FLASHMASK_INLINE void store_keys(const BackwardTask& task) {
     for (int c = 0; c < columns_; ++c) {
       if (sums_[c / kWordBits * KeyBlocks::count + c % kWordBits / KeyBlocks::size] == Sum::start) {
         store_zero_row(row_of<Out>(task.grad_k, column0_ + c), task.sizes.head_dim);

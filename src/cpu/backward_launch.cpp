@@ -6,6 +6,7 @@
 #include "cpu/grad_query_turns.h"
 #include "cpu/launch.h"
 #include "cpu/sinks.h"
+#include "plan/plan_choice.h"
 
 namespace flashmask::cpu {
 namespace {
@@ -86,6 +87,11 @@ class BackwardCall {
             workspace<float>(layout_.delta) + head_index * layout_.padded_rows};
   }
 
+  float* query_sums(std::int64_t head_index) const {
+    if (!PlanAccess::wants_query_gradient(plan_)) return nullptr;
+    return workspace<float>(layout_.sums) + head_index * layout_.sum_floats;
+  }
+
   void prepare(const HeadTile& place) const {
     const auto [batch, head, row_tile] = place;
     const std::int64_t head_index = batch * problem_.query_heads + head;
@@ -112,7 +118,7 @@ class BackwardCall {
                                    head_rows<Rows>(tensors_.grad_o, batch, head),
                                    statistics(head_index),
                                    written(tensors_.grad_q, batch, head),
-                                   workspace<float>(layout_.sums) + head_index * layout_.sum_floats,
+                                   query_sums(head_index),
                                    turns + g,
                                    mask.column_runs(column_tile),
                                    mask.partial_tiles(),
@@ -120,10 +126,10 @@ class BackwardCall {
     }
     code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
                head_rows<Rows>(tensors_.v, batch, kv_head), written(tensors_.grad_k, batch, kv_head),
-               written(tensors_.grad_v, batch, kv_head), tensors_.grad_k.dtype == DType::f32, column_tile,
-               head_rows<Rows>(tensors_.k, next.batch, next.head), head_rows<Rows>(tensors_.v, next.batch, next.head),
-               next.tile, heads, static_cast<int>(layout_.group), row_words_,
-               static_cast<float>(dropout_scale(problem_.dropout)), plan_.visit() == Visit::active,
+               written(tensors_.grad_v, batch, kv_head), PlanAccess::wants_key_gradients(plan_),
+               tensors_.grad_k.dtype == DType::f32, column_tile, head_rows<Rows>(tensors_.k, next.batch, next.head),
+               head_rows<Rows>(tensors_.v, next.batch, next.head), next.tile, heads, static_cast<int>(layout_.group),
+               row_words_, static_cast<float>(dropout_scale(problem_.dropout)), plan_.visit() == Visit::active,
                workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes});
   }
 

@@ -149,7 +149,7 @@ struct BackwardHead {
   Rows q, grad_o;
   LseAndDelta statistics;
   MutableRows grad_q;
-  float* grad_q_sum;  ///< float32 [row tiles][kBackwardRows][padded head dim]
+  float* grad_q_sum;  ///< float32 [row tiles][kBackwardRows][padded head dim]; null: nobody reads the gradient of q
   GradQueryTurns* turns;
   RunList runs;  ///< row tiles of this column tile
   PartialTiles mask;
@@ -161,6 +161,7 @@ struct BackwardTask {
   HeadSizes sizes;
   Rows k, v;
   MutableRows grad_k, grad_v;
+  bool key_gradients;      ///< whether somebody reads grad_k and grad_v
   bool float32_gradients;  ///< grad_k and grad_v are float32, whatever the dtype of the others
   std::int64_t column_tile;
   Rows next_k, next_v;  ///< of this worker's next task, a guess for prefetching

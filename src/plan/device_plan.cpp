@@ -74,6 +74,8 @@ struct Selection {
     check_tiles(*forward.kernel, forward.tiles);
     backward.kernel = find_kernel(request(Direction::backward));
     backward.tiles = options.backward_tiles;
+    backward.query_gradient = !options.skip_query_gradient;
+    backward.key_gradients = !options.skip_key_gradients;
     if (backward.kernel != nullptr) check_tiles(*backward.kernel, backward.tiles);
     if (backward.kernel == nullptr) backward.refusal = no_kernel(request(Direction::backward));
   }

@@ -118,7 +118,10 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
           ? rows
           : std::make_shared<const TileSchedule>(schedule(*made.mask_, backward.info().tile, options.visit, executor));
   made.forward_ = std::make_shared<const Plan::Choice>(Plan::Choice{&forward, std::move(rows)});
-  made.backward_ = std::make_shared<const Plan::Choice>(Plan::Choice{&backward, std::move(columns)});
+  made.backward_ = std::make_shared<const Plan::Choice>(Plan::Choice{.kernel = &backward,
+                                                                     .schedule = std::move(columns),
+                                                                     .query_gradient = !options.skip_query_gradient,
+                                                                     .key_gradients = !options.skip_key_gradients});
   return made;
 }
 

@@ -20,6 +20,8 @@ struct Plan::Choice {
   std::shared_ptr<const TileSchedule> schedule;  ///< nullptr: on the device
   std::string refusal = {};                      ///< why no kernel serves
   TileSize tiles = TileSize::automatic;
+  bool query_gradient = true;  ///< whether somebody reads it; of the backward
+  bool key_gradients = true;
 };
 
 /// Throws where a mask of this shape is not one of the problem's.
@@ -41,6 +43,8 @@ struct PlanAccess {
   static const BackwardKernel& backward(const Plan& plan) {
     return static_cast<const BackwardKernel&>(*plan.choice(Direction::backward).kernel);
   }
+  static bool wants_query_gradient(const Plan& plan) { return plan.choice(Direction::backward).query_gradient; }
+  static bool wants_key_gradients(const Plan& plan) { return plan.choice(Direction::backward).key_gradients; }
   static TileSize tiles(const Plan& plan, Direction direction) { return plan.choice(direction).tiles; }
   /// Tokens are not where the caller has them.
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }

@@ -494,6 +494,29 @@ TEST(CudaBackwardChoice, FusesPassesForShortDocumentsOnly) {
   }
 }
 
+/// Two passes are one where nobody reads what the other is for; a kernel that does all at once computes everything.
+TEST_P(CudaBackward, SkippedGradientsLeaveTheOthersTheirBits) {
+  const Mask shorts = masks::causal_document(std::vector<std::int64_t>(20, 65), 1300);
+  for (const Mask& mask : {masks::causal(1300, 1300), shorts}) {
+    Call one(mask, problem_for(GetParam(), 1300, 1300), 8, true);
+    PlanOptions given{.form = GetParam().predicate, .kernel = GetParam().name, .deterministic = repeats(GetParam())};
+    one.run(given);
+    const auto q = bits_of(one.tensors.grad_q), k = bits_of(one.tensors.grad_k), v = bits_of(one.tensors.grad_v);
+    given.skip_query_gradient = true;
+    one.run(given);
+    EXPECT_TRUE(bits_of(one.tensors.grad_k) == k);
+    EXPECT_TRUE(bits_of(one.tensors.grad_v) == v);
+    const bool fuses = GetParam().name.find(".m64n64.") != std::string::npos && GetParam().arch == "sm90";
+    const bool two_passes = repeats(GetParam()) && GetParam().name.find('+') == std::string::npos && !fuses;
+    EXPECT_TRUE(!two_passes || std::isnan(one.tensors.grad_q.at(0))) << "it was computed";
+    given.skip_query_gradient = false;
+    given.skip_key_gradients = true;
+    one.run(given);
+    EXPECT_TRUE(!repeats(GetParam()) || bits_of(one.tensors.grad_q) == q);
+    EXPECT_TRUE(!two_passes || std::isnan(one.tensors.grad_k.at(0))) << "it was computed";
+  }
+}
+
 /// Those that may make both passes in one launch.
 class CudaBackwardFused : public CudaBackward {};
 

@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import flashmask
 import flashmask.operators
 from flashmask import masks
+from flashmask._abi.header import Options, header, read_header
+from flashmask._plans.call import Call, arguments_of_backward
 
 forward = torch.ops.flashmask.forward.default
 backward = torch.ops.flashmask.backward.default
@@ -407,3 +409,24 @@ def test_gradients_of_keys_in_float32_are_refused_of_a_plan_that_reorders():
     backward(*given)
     with pytest.raises(NotImplementedError, match="the plan reorders tokens; make the plan without `reorder`"):
         backward(*given, True)
+
+
+def test_headers_of_packed_masks_hold_every_option():
+    options = Options(1, 2, 1, 1, "avx2.forward", 1, 2, 1, 0)
+    assert read_header(header(bytes(range(16)), options)) == (bytes(range(16)), options)
+    assert read_header(header(bytes(16), Options(skip_key_gradients=1))) == (bytes(16), Options(skip_key_gradients=1))
+
+
+def test_packed_masks_say_which_gradients_nobody_reads():
+    """The others have their bits."""
+    mask = masks.causal(200, 200)
+    q, k, v, grad_o = (torch.randn(1, 200, 2, 16) for _ in range(4))
+    o, lse = forward(q, k, v, *Call(mask.tensor))
+
+    def gradients(**skipped):
+        call = Call(torch.from_numpy(mask._packed(Options(**skipped))))
+        return backward(grad_o, None, q, k, v, o, lse, *arguments_of_backward(call), False)
+
+    every, keys, query = gradients(), gradients(skip_query_gradient=1), gradients(skip_key_gradients=1)
+    assert all(map(torch.equal, keys[1:], every[1:]))
+    assert torch.equal(query[0], every[0])

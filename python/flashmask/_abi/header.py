@@ -9,7 +9,7 @@ from flashmask._abi import structs as s
 
 HEADER_BYTES = 128
 _MAGIC = b"flashmask mask 1"
-_LAYOUT = struct.Struct("<16s16siiii72sii")
+_LAYOUT = struct.Struct("<16s16shhhhii72sii")
 assert _LAYOUT.size == HEADER_BYTES
 _DETERMINISTIC = slice(44, 48)
 
@@ -24,6 +24,8 @@ class Options(NamedTuple):
     kernel: str = ""
     forward_tiles: int = 0
     backward_tiles: int = 0
+    skip_query_gradient: int = 0
+    skip_key_gradients: int = 0
 
     def struct(self) -> s.PlanOptions:
         """The same for the C ABI."""
@@ -34,6 +36,8 @@ class Options(NamedTuple):
             deterministic=self.deterministic,
             forward_tiles=self.forward_tiles,
             backward_tiles=self.backward_tiles,
+            skip_query_gradient=self.skip_query_gradient,
+            skip_key_gradients=self.skip_key_gradients,
         )
         options.kernel = self.kernel.encode()
         return options
@@ -44,7 +48,9 @@ def header(mask_id: bytes, options: Options) -> bytes:
     kernel = options.kernel.encode()
     if len(kernel) > 72:
         raise ValueError(f"kernel is {options.kernel!r}; expected a kernel name of at most 72 bytes")
-    return _LAYOUT.pack(_MAGIC, mask_id, *options[:4], kernel, options.forward_tiles, options.backward_tiles)
+    skipped = options.skip_query_gradient, options.skip_key_gradients
+    chosen = options.visit, options.form, *skipped, options.reorder, options.deterministic
+    return _LAYOUT.pack(_MAGIC, mask_id, *chosen, kernel, options.forward_tiles, options.backward_tiles)
 
 
 def says_deterministic(packed: bytes) -> bool:
@@ -56,5 +62,8 @@ def read_header(packed: bytes) -> tuple[bytes, Options]:
     """The id and options in the first HEADER_BYTES bytes of a packed mask."""
     if len(packed) < HEADER_BYTES or packed[: len(_MAGIC)] != _MAGIC:
         raise ValueError("mask is a uint8 tensor that does not hold a packed mask; pass Mask.tensor or Plan.tensor")
-    _, mask_id, visit, form, reorder, deterministic, kernel, *tiles = _LAYOUT.unpack(packed[:HEADER_BYTES])
-    return mask_id, Options(visit, form, reorder, deterministic, kernel.rstrip(b"\0").decode(), *tiles)
+    _, mask_id, visit, form, *skipped, reorder, deterministic, kernel, forward, backward = _LAYOUT.unpack(
+        packed[:HEADER_BYTES]
+    )
+    name = kernel.rstrip(b"\0").decode()
+    return mask_id, Options(visit, form, reorder, deterministic, name, forward, backward, *skipped)

@@ -218,6 +218,8 @@ class PlanOptions(Sized):
         ("deterministic", c_int32),
         ("forward_tiles", c_int32),
         ("backward_tiles", c_int32),
+        ("skip_query_gradient", c_int32),
+        ("skip_key_gradients", c_int32),
     ]
 
 

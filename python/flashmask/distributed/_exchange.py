@@ -122,7 +122,7 @@ class Exchange:
         counts = list(map(tokens, self.sends))
         parcels = Parcels([_shapes(tensors, count) for count in counts], tensors)
         for runs, of_rank in zip(self.sends, parcels.tensors, strict=True):
-            _pack(of_rank, tensors, runs)
+            pack(of_rank, tensors, runs)
         return parcels.sent(group, [_shapes(tensors, count) for count in self._gets], tensors)
 
     def give_back(self, group: Group, partials: Sequence[Tensor]) -> list[Tensor]:
@@ -132,7 +132,7 @@ class Exchange:
         if not self.silent:
             parcels = Parcels([_shapes(partials, count) for count in self._gets], partials)
             for source, of_rank in enumerate(parcels.tensors):
-                _pack(of_rank, partials, [] if source == self.rank else [place for place, _ in places[source]])
+                pack(of_rank, partials, [] if source == self.rank else [place for place, _ in places[source]])
             received = parcels.sent(group, [_shapes(partials, tokens(runs)) for runs in self.sends], partials)
         if received is None and self._takes_all_it_holds_alone:
             return list(partials)
@@ -168,7 +168,8 @@ def _shapes(tensors: Sequence[Tensor], count: int) -> list[tuple[int, ...]]:
     return [(each.shape[0], count, *each.shape[2:]) for each in tensors]
 
 
-def _pack(parcel: Sequence[Tensor], tensors: Sequence[Tensor], runs: Runs) -> None:
+def pack(parcel: Sequence[Tensor], tensors: Sequence[Tensor], runs: Runs) -> None:
+    """Puts the tokens of these runs of each tensor into a parcel."""
     if runs:
         for part, each in zip(parcel, tensors, strict=True):
             torch.cat([each[:, begin:end] for begin, end in runs], 1, out=part)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flashmask.distributed._exchange import Parcels, Runs, tokens, within
+from flashmask.distributed._exchange import Parcels, Runs, pack, tokens, within
 from flashmask.distributed._group import Group
 from flashmask.distributed._local import Local
 
@@ -36,9 +36,7 @@ def to_tokens(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Ten
     shapes = [[_shape(each, count, each.shape[2]) for each in tensors] for count in counts]
     sent = Parcels(shapes, tensors)
     for runs, of_rank in zip(local.runs, sent.tensors, strict=True):
-        if runs:
-            for part, each in zip(of_rank, tensors, strict=True):
-                torch.cat([each[:, begin:end] for begin, end in runs], 1, out=part)
+        pack(of_rank, tensors, runs)
     received = sent.sent(group, [shapes[own]] * local.ranks, tensors).tensors
     return [torch.cat([of_rank[place] for of_rank in received], 2) for place in range(len(tensors))]
 

@@ -56,20 +56,19 @@ class Local:
 
     @cached_property
     def mask_tensor(self) -> Tensor:
-        """`mask` as operators take it."""
-        return self._packed(self.mask)
+        """`mask` as operators take it; the owners compute the gradients of their keys, where there is such a mask."""
+        return self._packed(self.mask, Options(skip_key_gradients=int(self.owners_mask is not None)))
 
     @cached_property
     def owners_mask_tensor(self) -> Tensor:
         """`owners_mask` as operators take it."""
         assert self.owners_mask is not None
-        return self._packed(self.owners_mask)
+        return self._packed(self.owners_mask, Options(skip_query_gradient=1))
 
-    def _packed(self, mask: Mask) -> Tensor:
+    def _packed(self, mask: Mask, options: Options) -> Tensor:
         forward, backward = self.tiles
-        if not forward and not backward:
-            return mask.tensor
-        return torch.from_numpy(mask._packed(Options(forward_tiles=forward, backward_tiles=backward)))
+        options = options._replace(forward_tiles=forward, backward_tiles=backward)
+        return mask.tensor if options == Options() else torch.from_numpy(mask._packed(options))
 
     @property
     def held(self) -> int:

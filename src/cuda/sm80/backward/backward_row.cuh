@@ -161,23 +161,29 @@ class BackwardRow final : public KernelRow<BackwardKernel> {
     constexpr int kStatisticsDim = Columns::kHeadDim == 96 ? 128 : Columns::kHeadDim;
     launch_row_statistics(problem, tensors, {}, workspace, kStatisticsDim, stream);
     if constexpr (kSums) clear_sums(problem, workspace, stream);
-    const std::size_t room = device_facts(problem.device).block_shared_bytes;
-    if (room >= sizeof(ColumnMemory<RoomyColumns>))
-      launch_columns<RoomyColumns>(plan, tensors, workspace, execution);
-    else
-      launch_columns<Columns>(plan, tensors, workspace, execution);
-    if constexpr (kSums) {
+    if (kSums || PlanAccess::wants_key_gradients(plan)) run_columns(plan, tensors, workspace, execution);
+    if constexpr (kSums)
       launch_closing<Columns>(problem, tensors, workspace, stream);
-    } else {
-      if (room >= sizeof(QueryGradientMemory<RoomyRows>))
-        launch_rows<RoomyRows>(plan, tensors, workspace, execution);
-      else
-        launch_rows<Rows>(plan, tensors, workspace, execution);
-    }
+    else if (PlanAccess::wants_query_gradient(plan))
+      run_rows(plan, tensors, workspace, execution);
     launch_sink_gradient(problem, tensors, workspace, stream);
   }
 
  private:
+  static void run_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                          const KernelExecution& execution) {
+    const bool roomy = device_facts(plan.problem().device).block_shared_bytes >= sizeof(ColumnMemory<RoomyColumns>);
+    const auto pass = roomy ? launch_columns<RoomyColumns> : launch_columns<Columns>;
+    pass(plan, tensors, workspace, execution);
+  }
+
+  static void run_rows(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                       const KernelExecution& execution) {
+    const bool roomy = device_facts(plan.problem().device).block_shared_bytes >= sizeof(QueryGradientMemory<RoomyRows>);
+    const auto pass = roomy ? launch_rows<RoomyRows> : launch_rows<Rows>;
+    pass(plan, tensors, workspace, execution);
+  }
+
   static void clear_sums(const Problem& problem, const BackwardWorkspace& workspace, cudaStream_t stream) {
     const auto rows = static_cast<std::size_t>(problem.batch * problem.query_heads * workspace.rows.padded);
     check(cudaMemsetAsync(workspace.query_sums, 0, rows * Columns::kHeadDim * sizeof(float), stream),

@@ -90,13 +90,16 @@ class Row final : public KernelRow<BackwardKernel> {
     if constexpr (!Shape::kSums) launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
     TileChoice choice = choice_of(plan);
     int* next_item = workspace.counters;
-    launch_either<Shape>(plan, tensors, workspace, choice, execution, next_item);
-    (launch_either<Passes>(plan, tensors, workspace, choice, execution, ++next_item), ...);
+    if (Shape::kSums || PlanAccess::wants_key_gradients(plan)) {
+      launch_either<Shape>(plan, tensors, workspace, choice, execution, next_item);
+      (launch_either<Passes>(plan, tensors, workspace, choice, execution, ++next_item), ...);
+    }
     const DevicePlan& made = PlanAccess::device(plan);
     if constexpr (!Shape::kSums) {
       const DeviceMap& rows = made.map(query_gradient_tile(Shape::kHeadDim), MapSide::rows);
-      launch_query_gradient<Shape::kForm>(plan, tensors, rows, choice, workspace, Shape::kHeadDim, execution,
-                                          ++next_item);
+      if (PlanAccess::wants_query_gradient(plan))
+        launch_query_gradient<Shape::kForm>(plan, tensors, rows, choice, workspace, Shape::kHeadDim, execution,
+                                            ++next_item);
     }
     if (choice.visited_small != nullptr) {
       choice.small = true;
