@@ -766,16 +766,3 @@ def groups_that_cannot_serve_are_refused(group, rank):
         RuntimeError, "^the process group was destroyed", lambda: fmd.attention(q, q[:, :, :2], q[:, :, :2], sharding)
     )
     refused(RuntimeError, "^the process group was destroyed", lambda: make(gone))
-
-
-FAILING = 1
-
-
-def fail_on_one_rank(group, rank):
-    """The last: a rank whose call is wrong raises and ends, and the others, which wait for it, end too."""
-    sharding = make(group, masks.causal(2048, 2048), tokens=None, scheme="rows")
-    q = torch.randn(1, sharding._held, 4, 16)
-    kv = q[:, :, :2]
-    if rank == FAILING:
-        fmd.attention(q[:, 1:], kv, kv, sharding)
-    refused(RuntimeError, "Connection closed by peer", lambda: fmd.attention(q, kv, kv, sharding))

@@ -1,4 +1,4 @@
-"""flashmask.distributed over processes with Gloo: one spawn, in which every rank runs distributed_cases.py."""
+"""flashmask.distributed over processes with Gloo: one spawn for distributed_cases.py, one for a rank that fails."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import distributed_failing_cases
 import pytest
 import torch.distributed as dist
 from ranks import run_ranks
@@ -14,15 +15,22 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import flashmask.distributed as fmd
 
 RANKS = 4
-FAILING = 1  # of distributed_cases.fail_on_one_rank()
 
 
 @pytest.mark.slow
 def test_cases_on_all_ranks(tmp_path):
     codes, logs, failures = run_ranks("distributed_cases", RANKS, tmp_path)
     assert not failures, "\n".join(failures)
-    assert codes == [int(rank == FAILING) for rank in range(RANKS)], "\n".join(logs)
-    assert "ValueError: q has shape [1, 511, 4, 16]; expected (batch, 512, 4, head dim)" in logs[FAILING]
+    assert codes == [0] * RANKS, "\n".join(logs)
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_alone_ends_all(tmp_path):
+    codes, logs, failures = run_ranks("distributed_failing_cases", distributed_failing_cases.RANKS, tmp_path)
+    assert codes == [0, 1, 0], "\n".join(logs)
+    (failure,) = failures
+    assert failure.startswith(f"rank {distributed_failing_cases.FAILING}, ")
+    assert re.search(r"ValueError: q has shape \[1, \d+, 4, 16\]; expected \(batch, \d+, 4, head dim\)", failure)
 
 
 @pytest.mark.slow
