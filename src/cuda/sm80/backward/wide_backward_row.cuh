@@ -52,9 +52,11 @@ class WideBackwardRow final : public KernelRow<BackwardKernel> {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     const BackwardWorkspace workspace(problem, 0, execution.workspace);
     launch_row_statistics(problem, tensors, {}, workspace, Keys::kHeadDim, stream);
-    launch_gradient<Values>(plan, tensors, workspace, execution);
-    launch_gradient<Keys>(plan, tensors, workspace, execution);
-    launch_gradient<Queries>(plan, tensors, workspace, execution);
+    if (PlanAccess::wants_key_gradients(plan)) {
+      launch_gradient<Values>(plan, tensors, workspace, execution);
+      launch_gradient<Keys>(plan, tensors, workspace, execution);
+    }
+    if (PlanAccess::wants_query_gradient(plan)) launch_gradient<Queries>(plan, tensors, workspace, execution);
     launch_sink_gradient(problem, tensors, workspace, stream);
   }
 };
