@@ -17,6 +17,29 @@ inline constexpr std::int64_t kLine = 30;  ///< from one line of text to the nex
 /// As much of a text as fits a width, three dots at its end when it is cut.
 std::string fitted(const std::string& text, std::int64_t width);
 
+/// A grid of square cells, whose neighbours of one colour are filled as one.
+struct CellGrid {
+  Point at;                    ///< its corner
+  std::int64_t rows, columns;  ///< cells
+  std::int64_t pixels;         ///< a cell's side
+};
+
+/// colour_at(row, column) over `ground`.
+template <class ColourAt>
+void draw_cells(Canvas& canvas, const CellGrid& grid, Rgb ground, const ColourAt& colour_at) {
+  canvas.fill({grid.at.x, grid.at.y, grid.columns * grid.pixels, grid.rows * grid.pixels}, ground);
+  for (std::int64_t row = 0; row < grid.rows; ++row) {
+    for (std::int64_t begin = 0, end = 0; begin < grid.columns; begin = end) {
+      const Rgb colour = colour_at(row, begin);
+      for (end = begin + 1; end < grid.columns && colour_at(row, end) == colour;) ++end;
+      if (colour == ground) continue;
+      canvas.fill(
+          {grid.at.x + begin * grid.pixels, grid.at.y + row * grid.pixels, (end - begin) * grid.pixels, grid.pixels},
+          colour);
+    }
+  }
+}
+
 /// What a colour of a picture means.
 struct LegendEntry {
   Rgb colour;

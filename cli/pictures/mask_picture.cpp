@@ -104,16 +104,8 @@ void MaskPicture::draw_panel(Canvas& canvas, const Panel& panel, std::int64_t le
     const std::size_t index = raster.index(row, column);
     return cell_colour(raster.kinds[index], raster.visible[index]);
   };
-  canvas.fill({left, top, panel.width(), panel.height()}, kSkipColour);
-  for (std::int64_t row = 0; row < raster.cell_rows(); ++row) {
-    for (std::int64_t begin = 0, end = 0; begin < raster.cell_columns(); begin = end) {
-      const Rgb colour = colour_at(row, begin);
-      for (end = begin + 1; end < raster.cell_columns() && colour_at(row, end) == colour;) ++end;
-      const Rectangle where{left + begin * panel.pixels, top + row * panel.pixels, (end - begin) * panel.pixels,
-                            panel.pixels};
-      if (colour != kSkipColour) canvas.fill(where, colour);
-    }
-  }
+  const CellGrid cells{{left, top}, raster.cell_rows(), raster.cell_columns(), panel.pixels};
+  draw_cells(canvas, cells, kSkipColour, colour_at);
   draw_lines(canvas, panel, {left, top, panel.width(), panel.height()});
 }
 

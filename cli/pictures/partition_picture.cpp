@@ -95,18 +95,6 @@ std::int64_t PartitionPicture::height() const {
   return kTop + side() + kMargin + legend_lines(legend_, width() - 2 * kMargin) * kLine + kMargin / 2;
 }
 
-void PartitionPicture::draw_scores(Canvas& canvas) const {
-  canvas.fill({kLeft, kTop, side(), side()}, kSkipColour);
-  for (std::int64_t row = 0; row < raster_.cell_rows(); ++row) {
-    for (std::int64_t begin = 0, end = 0; begin < raster_.cell_columns(); begin = end) {
-      const Rgb shown = colour(row, begin);
-      for (end = begin + 1; end < raster_.cell_columns() && colour(row, end) == shown;) ++end;
-      if (shown != kSkipColour)
-        canvas.fill({kLeft + begin * pixels_, kTop + row * pixels_, (end - begin) * pixels_, pixels_}, shown);
-    }
-  }
-}
-
 /// Along the rows on the left, along the columns on top.
 void PartitionPicture::draw_holders(Canvas& canvas) const {
   for (std::int64_t i = 0; i < std::ssize(ranks_); ++i) {
@@ -124,7 +112,8 @@ void PartitionPicture::draw(Canvas& canvas) const {
   canvas.write(kMargin, kMargin + 2 * kLine, fitted(why_, room), kFaintInk);
   canvas.write(kLeft, kTop - kHolders - kLine + 4, "key columns, and who holds them", kFaintInk);
   canvas.write(kMargin, kTop, fitted("query rows, and who holds them", side()), kFaintInk, TextDirection::down);
-  draw_scores(canvas);
+  const CellGrid cells{{kLeft, kTop}, raster_.cell_rows(), raster_.cell_columns(), pixels_};
+  draw_cells(canvas, cells, kSkipColour, [this](std::int64_t row, std::int64_t column) { return colour(row, column); });
   draw_holders(canvas);
   draw_legend(canvas, legend_, {kMargin, kTop + side() + kMargin}, room);
 }

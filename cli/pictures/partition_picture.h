@@ -25,7 +25,6 @@ class PartitionPicture {
  private:
   Rgb colour(std::int64_t row, std::int64_t column) const;
   void draw(Canvas& canvas) const;
-  void draw_scores(Canvas& canvas) const;
   void draw_holders(Canvas& canvas) const;
   std::int64_t side() const { return raster_.cell_rows() * pixels_; }
   std::int64_t width() const;
