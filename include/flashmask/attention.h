@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "flashmask/dropout.h"
@@ -113,6 +114,8 @@ struct Execution {
   /// Of a call on a GPU, in place of `dropout`: where seed and offset (below 2^32) lie on the device. Kernels read them
   /// when they run, so that a captured graph takes, each time it is run, what lies there then.
   const std::uint64_t* dropout_on_device = nullptr;
+  /// Of a problem with dropout that is a part of a larger one: a packed DropoutPlace, in memory of the plan's device.
+  std::span<const std::int32_t> dropout_place = {};
 };
 
 /// Exact attention: o = softmax(scale · q kᵀ under the mask) v. Rows that see nothing get o = 0, lse = −inf, or

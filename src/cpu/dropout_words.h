@@ -11,12 +11,17 @@ namespace flashmask::cpu {
 /// lanes, of which the low halves count: what a product leaves in the high halves, the next one does not read.
 template <class Isa>
 struct DropoutWords {
-  /// word[r] bit c: the probability of row row0 + r, column column0 + c is kept. `column0` is a multiple of 64.
+  /// word[r] bit c: the probability of row row0 + r, column column0 + c is kept. Both are multiples of 64.
   static void row_words(const DropoutDraw& draw, std::int64_t row0, std::int64_t column0, std::uint64_t* word) {
+    std::uint32_t counters[kCountersPerRow];
+    find_eights(draw.column_eights, column0, counters);
+    std::uint32_t row_eights[kWordBits / 8];
+    find_eights(draw.row_eights, row0, row_eights);
     for (int r = 0; r < kWordBits; ++r) {
       word[r] = 0;
+      const std::uint32_t row = row_eights[r / 8] * 8 + static_cast<std::uint32_t>(r) % 8;
       for (int part = 0; part < kCountersPerRow; part += Counters::lanes)
-        word[r] |= kept(draw, row0 + r, column0 / kColumnsPerCounter + part) << (part * kColumnsPerCounter);
+        word[r] |= kept(draw, row, counters + part) << (part * kColumnsPerCounter);
     }
   }
 
@@ -32,10 +37,17 @@ struct DropoutWords {
   static constexpr int kColumnsPerCounter = 8;
   static constexpr int kCountersPerRow = kWordBits / kColumnsPerCounter;
 
-  /// Philox 4×32-10 (Salmon et al. 2011): ten rounds of two wide products, for the counters from `counter` on.
-  static FLASHMASK_INLINE std::uint64_t kept(const DropoutDraw& draw, std::int64_t row, std::int64_t counter) {
-    Vec x0 = Counters::ramp(static_cast<std::uint32_t>(counter));
-    Vec x1 = Counters::broadcast(static_cast<std::uint32_t>(row));
+  /// What 64 rows, or columns, from `first` on are by eights where decisions are drawn.
+  static FLASHMASK_INLINE void find_eights(const std::int32_t* eights, std::int64_t first, std::uint32_t* found) {
+    for (std::int64_t i = 0; i < kWordBits / 8; ++i)
+      found[i] = static_cast<std::uint32_t>(eights == nullptr ? first / 8 + i : eights[first / 8 + i]);
+  }
+
+  /// Philox 4×32-10 (Salmon et al. 2011): ten rounds of two wide products, for the counters that `counters` points to.
+  static FLASHMASK_INLINE std::uint64_t kept(const DropoutDraw& draw, std::uint32_t row,
+                                             const std::uint32_t* counters) {
+    Vec x0 = Counters::load(counters);
+    Vec x1 = Counters::broadcast(row);
     Vec x2 = Counters::broadcast(draw.head);
     Vec x3 = Counters::broadcast(draw.offset);
     std::uint32_t key0 = draw.key0, key1 = draw.key1;

@@ -34,7 +34,7 @@ class Forward final : public ForwardKernel {
     for_each_task(execution.executor, execution.workers, order.tasks(), [&](std::int64_t task, int worker) {
       const std::int64_t next = task + execution.workers;
       run_row_tile(plan, tensors, place(task),
-                   next < order.tasks() ? first_read(plan, tensors, place(next), most) : FirstRead{}, execution.dropout,
+                   next < order.tasks() ? first_read(plan, tensors, place(next), most) : FirstRead{}, execution,
                    execution.workspace + static_cast<std::size_t>(worker) * scratch);
     });
   }
@@ -59,7 +59,7 @@ class Forward final : public ForwardKernel {
   }
 
   void run_row_tile(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place, const FirstRead& next,
-                    const DropoutState& dropout, std::byte* scratch) const {
+                    const KernelExecution& execution, std::byte* scratch) const {
     const Problem& problem = plan.problem();
     const auto [batch, head, row_tile] = place;
     const std::int64_t kv_head = head / (problem.query_heads / problem.kv_heads);
@@ -70,7 +70,7 @@ class Forward final : public ForwardKernel {
                head_rows<Rows>(tensors.v, batch, kv_head),
                written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
                tensors.sinks.present() ? sinks : nullptr, row_tile, next, mask.row_runs(row_tile), mask.partial_tiles(),
-               set_.predicates.of(info().predicate).column_words, dropout_draw(problem, dropout, batch, head),
+               set_.predicates.of(info().predicate).column_words, dropout_draw(problem, execution, batch, head),
                plan.visit() == Visit::active, scratch});
   }
 

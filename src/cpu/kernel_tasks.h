@@ -69,8 +69,10 @@ struct DropoutDraw {
   std::uint32_t key0, key1;  ///< the seed
   std::uint32_t head;        ///< batch · query heads + query head
   std::uint32_t offset;
-  std::uint32_t threshold;  ///< 16-bit numbers from here on are kept; 0: no dropout
-  float scale;              ///< of what is kept
+  const std::int32_t* row_eights;     ///< of a packed DropoutPlace; null: rows have their own numbers
+  const std::int32_t* column_eights;  ///< likewise
+  std::uint32_t threshold;            ///< 16-bit numbers from here on are kept; 0: no dropout
+  float scale;                        ///< of what is kept
 };
 
 struct RunList {

@@ -94,12 +94,16 @@ inline HeadSizes head_sizes(const Problem& problem) {
           static_cast<int>(problem.value_dim), problem.softmax_scale()};
 }
 
-inline DropoutDraw dropout_draw(const Problem& problem, const DropoutState& state, std::int64_t batch,
+inline DropoutDraw dropout_draw(const Problem& problem, const KernelExecution& execution, std::int64_t batch,
                                 std::int64_t query_head) {
+  const DropoutState& state = execution.dropout;
+  const DropoutTables& place = execution.dropout_place;
   return {static_cast<std::uint32_t>(state.seed),
           static_cast<std::uint32_t>(state.seed >> 32),
-          static_cast<std::uint32_t>(batch * problem.query_heads + query_head),
+          place.head(problem, batch, query_head),
           static_cast<std::uint32_t>(state.offset),
+          place.row_eights,
+          place.column_eights,
           dropout_threshold(problem.dropout),
           static_cast<float>(dropout_scale(problem.dropout))};
 }

@@ -18,7 +18,7 @@ struct Scalar {
     using Vec = std::uint64_t;
 
     static FLASHMASK_INLINE Vec broadcast(std::uint32_t x) { return x; }
-    static FLASHMASK_INLINE Vec ramp(std::uint32_t first) { return first; }
+    static FLASHMASK_INLINE Vec load(const std::uint32_t* x) { return *x; }
     static FLASHMASK_INLINE Vec multiply(Vec x, Vec y) { return (x & 0xffffffffu) * (y & 0xffffffffu); }
     static FLASHMASK_INLINE Vec high_half(Vec x) { return x >> 32; }
     static FLASHMASK_INLINE Vec xor_of(Vec x, Vec y, Vec z) { return x ^ y ^ z; }

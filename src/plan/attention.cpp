@@ -36,8 +36,11 @@ Executor& executor_of(const Plan& plan, const Execution& execution) {
 class CallResources {
  public:
   CallResources(const Plan& plan, Direction direction, const Execution& execution)
-      : executor_(executor_of(plan, execution)), workers_(std::max(executor_.workers(), 1)), execution_(execution) {
-    check_dropout(to_string(direction), plan.problem(), execution.dropout);
+      : problem_(plan.problem()),
+        executor_(executor_of(plan, execution)),
+        workers_(std::max(executor_.workers(), 1)),
+        execution_(execution) {
+    check_dropout(to_string(direction), plan.problem(), execution.dropout, execution.dropout_place);
     const std::size_t needed = plan.workspace_bytes(direction, workers_);
     const bool on_host = plan.problem().device.type == DeviceType::cpu;
     if (on_host && execution.dropout_on_device != nullptr)
@@ -59,10 +62,17 @@ class CallResources {
   }
 
   KernelExecution kernel_execution() const {
-    return {executor_, workers_, workspace_, execution_.dropout, execution_.stream, execution_.dropout_on_device};
+    return {.executor = executor_,
+            .workers = workers_,
+            .workspace = workspace_,
+            .dropout = execution_.dropout,
+            .dropout_place = dropout_tables(problem_, execution_.dropout_place),
+            .stream = execution_.stream,
+            .dropout_on_device = execution_.dropout_on_device};
   }
 
  private:
+  const Problem& problem_;
   Executor& executor_;
   int workers_;
   const Execution& execution_;

@@ -11,6 +11,7 @@
 #include "flashmask/attention.h"
 #include "flashmask/kernels.h"
 #include "plan/device_plan.h"
+#include "plan/dropout.h"
 
 namespace flashmask {
 
@@ -20,6 +21,7 @@ struct KernelExecution {
   int workers;
   std::byte* workspace;
   DropoutState dropout;
+  DropoutTables dropout_place = {};
   void* stream = nullptr;                            ///< of a GPU
   const std::uint64_t* dropout_on_device = nullptr;  ///< of a GPU, in place of `dropout` where it is given
 };

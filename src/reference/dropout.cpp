@@ -25,14 +25,21 @@ Block philox(Block counter, std::uint64_t seed) {
   return counter;
 }
 
+/// `eights` null: the same number.
+std::int64_t eight_in(const std::int32_t* eights, std::int64_t eight) {
+  return eights == nullptr ? eight : eights[eight];
+}
+
 /// Rows are counted through batch entries and query heads.
-void draw_row(const Problem& problem, const DropoutState& state, std::int64_t row, std::uint8_t* kept) {
+void draw_row(const Problem& problem, const DropoutState& state, const DropoutTables& place, std::int64_t row,
+              std::uint8_t* kept) {
   const std::uint32_t threshold = dropout_threshold(problem.dropout);
-  const auto head = static_cast<std::uint32_t>(row / problem.query_length);
-  const auto query = static_cast<std::uint32_t>(row % problem.query_length);
+  const std::int64_t query_head = row / problem.query_length, query = row % problem.query_length;
+  const std::uint32_t head = place.head(problem, query_head / problem.query_heads, query_head % problem.query_heads);
+  const auto drawn_row = static_cast<std::uint32_t>(eight_in(place.row_eights, query / 8) * 8 + query % 8);
   for (std::int64_t column = 0; column < problem.key_length; ++column) {
-    const Block numbers = philox(
-        {static_cast<std::uint32_t>(column / 8), query, head, static_cast<std::uint32_t>(state.offset)}, state.seed);
+    const auto eight = static_cast<std::uint32_t>(eight_in(place.column_eights, column / 8));
+    const Block numbers = philox({eight, drawn_row, head, static_cast<std::uint32_t>(state.offset)}, state.seed);
     const std::uint32_t number = numbers[static_cast<std::size_t>(column % 8 / 2)] >> (column % 2 * 16) & 0xffff;
     kept[column] = number >= threshold ? 1 : 0;
   }
@@ -46,31 +53,36 @@ void require_index(const char* axis, std::int64_t given, std::int64_t size) {
 
 }  // namespace
 
-std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state) {
+std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state,
+                                         std::span<const std::int32_t> place) {
   validate(problem);
-  check_dropout("expand_dropout", problem, state);
+  check_dropout("expand_dropout", problem, state, place);
+  const DropoutTables tables = dropout_tables(problem, place);
   const std::int64_t rows = problem.batch * problem.query_heads * problem.query_length;
   std::vector<std::uint8_t> kept(
       element_count("expand_dropout", {problem.batch, problem.query_heads, problem.query_length, problem.key_length}));
-  for (std::int64_t row = 0; row < rows; ++row) draw_row(problem, state, row, kept.data() + row * problem.key_length);
+  for (std::int64_t row = 0; row < rows; ++row)
+    draw_row(problem, state, tables, row, kept.data() + row * problem.key_length);
   return kept;
 }
 
 std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state, std::int64_t batch,
-                                         std::int64_t head, std::int64_t row) {
+                                         std::int64_t head, std::int64_t row, std::span<const std::int32_t> place) {
   validate(problem);
-  check_dropout("expand_dropout", problem, state);
+  check_dropout("expand_dropout", problem, state, place);
   require_index("batch", batch, problem.batch);
   require_index("head", head, problem.query_heads);
   require_index("row", row, problem.query_length);
   std::vector<std::uint8_t> kept(static_cast<std::size_t>(problem.key_length));
-  draw_row(problem, state, (batch * problem.query_heads + head) * problem.query_length + row, kept.data());
+  draw_row(problem, state, dropout_tables(problem, place),
+           (batch * problem.query_heads + head) * problem.query_length + row, kept.data());
   return kept;
 }
 
-std::vector<double> dropout_factors(const Problem& problem, const DropoutState& state) {
+std::vector<double> dropout_factors(const Problem& problem, const DropoutState& state,
+                                    std::span<const std::int32_t> place) {
   if (problem.dropout == 0) return {};
-  const std::vector<std::uint8_t> kept = expand_dropout(problem, state);
+  const std::vector<std::uint8_t> kept = expand_dropout(problem, state, place);
   const double scale = dropout_scale(problem.dropout);
   std::vector<double> factors(kept.size());
   std::ranges::transform(kept, factors.begin(), [scale](std::uint8_t one) { return one != 0 ? scale : 0; });

@@ -120,5 +120,69 @@ TEST(Dropout, ARowIsARowOfTheWhole) {
   EXPECT_THROW(expand_dropout(p, state, 0, 0, -1), Error);
 }
 
+/// A part of a larger problem: heads 2 and 3 of 5, two runs of rows, of which the last ends with the sequence, and
+/// columns in three runs.
+struct Part {
+  Problem whole = problem(2, 5, 61, 70, 0.4), part = problem(2, 2, 29, 38, 0.4);
+  DropoutPlace place{.first_head = 2, .heads = 5, .row_eights = {1, 2, 6, 7}, .column_eights = {0, 4, 5, 7, 8}};
+
+  static std::int64_t of_whole(const std::vector<std::int32_t>& eights, std::int64_t i) {
+    return eights[static_cast<std::size_t>(i / 8)] * 8 + i % 8;
+  }
+  /// Where a decision of the part lies among those of the whole.
+  std::size_t place_of(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const {
+    const std::int64_t heads = batch * whole.query_heads + place.first_head + head;
+    return static_cast<std::size_t>((heads * whole.query_length + of_whole(place.row_eights, row)) * whole.key_length +
+                                    of_whole(place.column_eights, column));
+  }
+};
+
+TEST(DropoutPlace, GivesAPartTheDecisionsOfTheWhole) {
+  const Part given;
+  const DropoutState state{.seed = 11, .offset = 3};
+  const std::vector<std::int32_t> place = pack(given.place, given.part);
+  const auto whole = expand_dropout(given.whole, state), part = expand_dropout(given.part, state, place);
+  std::size_t at = 0;
+  for (std::int64_t batch = 0; batch < 2; ++batch)
+    for (std::int64_t head = 0; head < 2; ++head)
+      for (std::int64_t row = 0; row < 29; ++row) {
+        const auto of_row = expand_dropout(given.part, state, batch, head, row, place);
+        for (std::int64_t column = 0; column < 38; ++column, ++at) {
+          ASSERT_EQ(part[at], whole[given.place_of(batch, head, row, column)]) << row << ", " << column;
+          ASSERT_EQ(of_row[static_cast<std::size_t>(column)], part[at]);
+        }
+      }
+}
+
+TEST(DropoutPlace, OfNothingIsTheProblemItself) {
+  const Part given;
+  EXPECT_EQ(expand_dropout(given.whole, {.seed = 1}, pack({}, given.whole)), expand_dropout(given.whole, {.seed = 1}));
+}
+
+void expect_refused(const DropoutPlace& place, const std::string& why) {
+  try {
+    pack(place, Part().part);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::invalid_argument);
+    EXPECT_EQ(std::string(error.what()), "pack: the dropout place has " + why);
+  }
+}
+
+TEST(DropoutPlace, RefusesWhatDoesNotFitTheProblem) {
+  expect_refused({.first_head = 4, .heads = 5}, "heads from 4 on of 5; expected the problem's 2 among them");
+  expect_refused({.first_head = -1, .heads = 5}, "heads from -1 on of 5; expected the problem's 2 among them");
+  expect_refused({.row_eights = {0, 1, 2}}, "3 numbers in row_eights; expected 4, one for every eight of 29");
+  expect_refused({.column_eights = {0, 1, -2, 3, 4}}, "-2 in column_eights; expected numbers from 0 on");
+}
+
+TEST(DropoutPlace, RefusesThatOfAnotherProblem) {
+  const Part given;
+  const std::vector<std::int32_t> place = pack(given.place, given.part);
+  EXPECT_THROW(expand_dropout(given.whole, {}, place), Error);
+  EXPECT_THROW(expand_dropout(given.whole, {}, 0, 0, 0, place), Error);
+  EXPECT_THROW(dropout_factors(given.whole, {}, place), Error);
+}
+
 }  // namespace
 }  // namespace flashmask

@@ -28,8 +28,8 @@ struct Avx2 {
     using Vec = __m256i;
 
     static FLASHMASK_INLINE Vec broadcast(std::uint32_t x) { return _mm256_set1_epi64x(x); }
-    static FLASHMASK_INLINE Vec ramp(std::uint32_t first) {
-      return _mm256_add_epi64(broadcast(first), _mm256_set_epi64x(3, 2, 1, 0));
+    static FLASHMASK_INLINE Vec load(const std::uint32_t* x) {
+      return _mm256_cvtepu32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
     }
     static FLASHMASK_INLINE Vec multiply(Vec x, Vec y) { return _mm256_mul_epu32(x, y); }
     static FLASHMASK_INLINE Vec high_half(Vec x) { return _mm256_srli_epi64(x, 32); }

@@ -18,8 +18,9 @@ struct Avx512 {
 
     static FLASHMASK_INLINE Vec broadcast(std::uint32_t x) { return _mm512_set1_epi64(x); }
     /// In the order in which at_least() gives their bits: even lanes first.
-    static FLASHMASK_INLINE Vec ramp(std::uint32_t first) {
-      return _mm512_add_epi64(broadcast(first), _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0));
+    static FLASHMASK_INLINE Vec load(const std::uint32_t* x) {
+      const Vec in_order = _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+      return _mm512_permutexvar_epi64(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), in_order);
     }
     static FLASHMASK_INLINE Vec multiply(Vec x, Vec y) { return _mm512_mul_epu32(x, y); }
     static FLASHMASK_INLINE Vec high_half(Vec x) { return _mm512_srli_epi64(x, 32); }
