@@ -25,14 +25,16 @@ struct DropoutPlace {
   std::int64_t first_head = 0;  ///< query head of the larger problem that is the call's first
   std::int64_t heads = 0;       ///< query heads of the larger problem; 0: those of the call
   /// [ceil(query_length / 8)]: which eight rows of the larger problem the call's eight rows are, so that row r of the
-  /// call is its row 8 · row_eights[r / 8] + r % 8. Empty: rows have the same numbers in both.
+  /// call is its row 8 · row_eights[r / 8] + r % 8. Empty: rows have the same numbers in both. On a GPU, whose kernels
+  /// look at one number a tile, those of 384 rows from a multiple of 384 on follow one another, or of 128 where the
+  /// head dims are 65 to 128 or more than 192.
   std::vector<std::int32_t> row_eights = {};
   std::vector<std::int32_t> column_eights = {};  ///< [ceil(key_length / 8)]: the same of columns
 };
 
 /// A place as calls take it: Execution::dropout_place. First head, heads, the eights of rows, the eights of columns;
 /// behind each of these lie kDropoutPlaceTail numbers that are read and not used, as kernels read whole tiles. Throws
-/// Status::invalid_argument where the place does not fit the problem.
+/// Status::invalid_argument where the place does not fit the problem, or the tiles of its device.
 FLASHMASK_API std::vector<std::int32_t> pack(const DropoutPlace& place, const Problem& problem);
 inline constexpr std::int64_t kDropoutPlaceTail = 32;
 

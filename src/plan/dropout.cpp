@@ -22,9 +22,26 @@ std::int64_t packed_size(const Problem& problem) {
   throw Error(Status::invalid_argument, "pack: the dropout place has " + what);
 }
 
+/// Tokens of which those from a multiple of this on are to follow one another: a multiple of the rows and columns of
+/// all tiles of kernels for the problem.
+std::int64_t unbroken_tokens(const Problem& problem) {
+  if (problem.device.type == DeviceType::cpu) return 8;
+  const std::int64_t dim = std::max(problem.head_dim, problem.value_dim);
+  return dim <= 64 || (dim > 128 && dim <= 192) ? 384 : 128;
+}
+
+void check_unbroken(const char* name, const std::vector<std::int32_t>& given, std::int64_t tokens) {
+  const auto most = static_cast<std::size_t>(tokens / 8);
+  for (std::size_t i = 1; i < given.size(); ++i)
+    if (i % most != 0 && given[i] != given[i - 1] + 1)
+      refuse_place(std::to_string(given[i]) + " behind " + std::to_string(given[i - 1]) + " in " + name +
+                   ", at number " + std::to_string(i) + "; on a GPU those of " + std::to_string(tokens) +
+                   " tokens, a multiple of a kernel's tile, have to follow one another");
+}
+
 /// Writes the numbers of one axis where `to` points, and returns where the next ones go.
 std::int32_t* pack_axis(const char* name, const std::vector<std::int32_t>& given, std::int64_t tokens,
-                        std::int32_t* to) {
+                        std::int64_t unbroken, std::int32_t* to) {
   std::int32_t* const end = to + eights(tokens);
   if (given.empty()) {
     std::iota(to, end, 0);
@@ -34,6 +51,7 @@ std::int32_t* pack_axis(const char* name, const std::vector<std::int32_t>& given
   } else if (std::ranges::min(given) < 0) {
     refuse_place(std::to_string(std::ranges::min(given)) + " in " + name + "; expected numbers from 0 on");
   } else {
+    check_unbroken(name, given, unbroken);
     std::ranges::copy(given, to);
   }
   std::fill_n(end, kDropoutPlaceTail, 0);
@@ -52,9 +70,10 @@ std::vector<std::int32_t> pack(const DropoutPlace& place, const Problem& problem
   std::vector<std::int32_t> packed(static_cast<std::size_t>(packed_size(problem)));
   packed[0] = static_cast<std::int32_t>(place.first_head);
   packed[1] = static_cast<std::int32_t>(heads);
+  const std::int64_t unbroken = unbroken_tokens(problem);
   std::int32_t* const columns =
-      pack_axis("row_eights", place.row_eights, problem.query_length, packed.data() + kHeadNumbers);
-  pack_axis("column_eights", place.column_eights, problem.key_length, columns);
+      pack_axis("row_eights", place.row_eights, problem.query_length, unbroken, packed.data() + kHeadNumbers);
+  pack_axis("column_eights", place.column_eights, problem.key_length, unbroken, columns);
   return packed;
 }
 

@@ -34,6 +34,7 @@ struct Case {
   Visit visit = Visit::active;
   std::int64_t query_heads = 2, kv_heads = 1, head_dim = 0, value_dim = 0;  // 0: the kernel's
   double dropout = 0;
+  bool part = false;  // of a larger problem, whose decisions it takes
 };
 
 /// A call's tensors, what is right, and what the launch of row statistics makes.
@@ -46,7 +47,8 @@ struct Call {
         mask_lists(with.mask.shape().batch * with.mask.shape().heads) {
     const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
     const std::vector<double> grad_o = tensors.grad_o.values(), grad_lse = tensors.grad_lse.values();
-    const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState);
+    if (with.part) place = emulator::some_dropout_place(problem, kHeadDim % 96 == 0 ? 384 : 128);
+    const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState, place);
     const reference::Inputs inputs{q, k, v, dropout};
     const reference::Outputs outputs = reference::forward(problem, with.mask, inputs);
     expected = reference::backward(problem, with.mask, inputs, grad_o, grad_lse);
@@ -122,6 +124,7 @@ struct Call {
   }
 
   Problem problem;
+  std::vector<std::int32_t> place;
   check::AttentionTensors tensors;
   HostMask mask;
   std::int64_t mask_lists;

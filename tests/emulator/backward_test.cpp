@@ -40,7 +40,7 @@ void run_columns(Of& call, const Case& with, bool with_sums) {
                                   .columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles},
                                   .map = map,
                                   .mask = call.mask.view(),
-                                  .dropout = emulator::dropout_arguments(problem)};
+                                  .dropout = emulator::dropout_arguments(problem, call.place)};
   emulator::run({.blocks = static_cast<unsigned>(arguments.columns.all_tiles()),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(ColumnMemory<Shape>),
@@ -81,7 +81,7 @@ void run_rows(Of& call, const Case& with) {
   arguments.statistics = call.statistics();
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.scale = problem.softmax_scale();
-  arguments.dropout = emulator::dropout_arguments(problem);
+  arguments.dropout = emulator::dropout_arguments(problem, call.place);
   emulator::run({.blocks = static_cast<unsigned>(arguments.items),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(QueryGradientMemory<Shape>),
@@ -159,7 +159,10 @@ TYPED_TEST(EmulatedBackward, GivesGradientsOfKeysInFloat32) {
 
 TYPED_TEST(EmulatedBackward, DropsWhatTheReferenceDrops) {
   using Way = typename TypeParam::WithDropout;
-  const Case few{.name = "a window", .mask = masks::sliding_window(150, 200, 70), .dropout = 0.1};
+  const Case few{.name = "a window, part of a larger problem",
+                 .mask = masks::sliding_window(150, 200, 70),
+                 .dropout = 0.1,
+                 .part = true};
   const Case many{.name = "causal, as bits",
                   .mask = masks::causal(130, 150),
                   .form = MaskForm::bits,

@@ -5,9 +5,11 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cuda/common/dropout.cuh"
+#include "emulator/host_plan.h"
 
 /// Decisions of dropout as GPUs make them, on the emulator, against those that the library expands.
 namespace flashmask::cuda {
@@ -30,12 +32,15 @@ Problem problem_of(double dropout) {
 constexpr std::uint64_t kOnDevice[2] = {kState.seed, kState.offset};
 
 /// Of a call that gives the state itself, or where it lies.
-DropoutArguments arguments_of(double dropout, const std::uint64_t* on_device) {
-  return dropout_arguments(problem_of(dropout), {.executor = serial_executor(),
-                                                 .workers = 1,
-                                                 .workspace = nullptr,
-                                                 .dropout = on_device == nullptr ? kState : DropoutState{},
-                                                 .dropout_on_device = on_device});
+DropoutArguments arguments_of(double dropout, const std::uint64_t* on_device,
+                              std::span<const std::int32_t> place = {}) {
+  const Problem problem = problem_of(dropout);
+  return dropout_arguments(problem, {.executor = serial_executor(),
+                                     .workers = 1,
+                                     .workspace = nullptr,
+                                     .dropout = on_device == nullptr ? kState : DropoutState{},
+                                     .dropout_place = dropout_tables(problem, place),
+                                     .dropout_on_device = on_device});
 }
 
 struct Found {
@@ -63,16 +68,17 @@ std::vector<Found> decisions(const Find& find) {
 
 /// Both layouts, at some places of some heads.
 template <int kUnits, int kWide>
-void expect_the_librarys(double dropout, const std::uint64_t* on_device = nullptr) {
+void expect_the_librarys(double dropout, const std::uint64_t* on_device = nullptr,
+                         std::span<const std::int32_t> place = {}) {
   using Words = DroppedWords<kUnits, kWide>;
   const Problem problem = problem_of(dropout);
-  const DropoutArguments arguments = arguments_of(dropout, on_device);
+  const DropoutArguments arguments = arguments_of(dropout, on_device, place);
   const int batch = 1;
   for (int head = 0; head < kHeads; head += 2)
     for (const int first : {0, 72}) {
       const int row = first + 16;
       const auto kept = [&](int at_row, int at_column) {
-        return expand_dropout(problem, kState, batch, head, at_row)[static_cast<std::size_t>(at_column)] != 0;
+        return expand_dropout(problem, kState, batch, head, at_row, place)[static_cast<std::size_t>(at_column)] != 0;
       };
       for (const Found& of :
            decisions<Words>([&](Words& words) { find_dropped(words, arguments, batch, head, row, first); }))
@@ -97,6 +103,14 @@ TEST(EmulatedDropout, DecidesAsTheLibraryDoes) {
 }
 
 TEST(EmulatedDropout, ReadsSeedAndOffsetWhereTheyLie) { expect_the_librarys<1, 64>(0.5, kOnDevice); }
+
+TEST(EmulatedDropout, DecidesForAPartAsForTheWhole) {
+  const std::vector<std::int32_t> place = emulator::some_dropout_place(problem_of(0.5), 1024);
+  expect_the_librarys<1, 32>(0.5, nullptr, place);
+  expect_the_librarys<1, 128>(0.5, nullptr, place);
+  expect_the_librarys<2, 16>(0.5, nullptr, place);
+  expect_the_librarys<2, 64>(0.5, kOnDevice, place);
+}
 
 TEST(EmulatedDropout, DropsNumbersBelowTheThreshold) {
   for (const std::uint32_t threshold : {1U, 6554U, 32767U, 32768U, 40000U, 65535U}) {

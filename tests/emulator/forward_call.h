@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <vector>
 
 #include "cuda/sm80/forward/forward_kernel.cuh"
@@ -51,6 +52,7 @@ struct How {
   MaskForm form = MaskForm::intervals;
   Copies copies = Copies::either;
   Visit visit = Visit::active;
+  std::span<const std::int32_t> place = {};  // of dropout
 };
 
 template <class Shape>
@@ -60,8 +62,8 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
                     static_cast<int>(problem.query_heads));
   const ForwardTensors given = tensors.forward();
-  const ForwardArguments arguments =
-      forward_arguments(emulator::row_arguments(problem, host_mask, map), given, emulator::dropout_arguments(problem));
+  const ForwardArguments arguments = forward_arguments(emulator::row_arguments(problem, host_mask, map), given,
+                                                       emulator::dropout_arguments(problem, how.place));
   emulator::Launch launch{.blocks = static_cast<unsigned>(arguments.items),
                           .threads = Shape::kThreads,
                           .shared_bytes = sizeof(typename ForwardOf<Shape>::Memory),
@@ -84,10 +86,11 @@ inline std::vector<double> results(const AttentionTensors& tensors) {
   return all;
 }
 
-inline void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTensors& tensors) {
+inline void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTensors& tensors,
+                            std::span<const std::int32_t> place = {}) {
   const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
   const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
-  const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState);
+  const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState, place);
   const reference::Inputs inputs{.q = q, .k = k, .v = v, .dropout = dropout, .sinks = sinks};
   const reference::Outputs expected = reference::forward(problem, mask, inputs);
   const auto naive = check::naive::attend(problem, mask, inputs, std::vector<double>(expected.o.size(), 0), {});

@@ -112,5 +112,21 @@ TEST(EmulatedForward, DropsWhatTheReferenceDrops) {
   expect_right_with_dropout<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 2>>();
 }
 
+template <class Shape>
+void expect_right_as_a_part() {
+  Problem problem = problem_for<Shape>({150, 203, 4, 2, 2});
+  problem.dropout = 0.5;
+  const std::vector<std::int32_t> place = emulator::some_dropout_place(problem, 128);
+  const Mask mask = masks::sliding_window(150, 203, 90);
+  AttentionTensors tensors(problem, 7);
+  attend<Dropping<Shape>>(mask, problem, tensors, {.place = place});
+  expect_accurate(mask, problem, tensors, place);
+}
+
+TEST(EmulatedForward, DropsOfAPartWhatTheReferenceDropsOfTheWhole) {
+  expect_right_as_a_part<Large128>();
+  expect_right_as_a_part<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 2>>();  // stores its seed
+}
+
 }  // namespace
 }  // namespace flashmask::cuda::sm80

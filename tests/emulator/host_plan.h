@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cuda/common/dropout.h"
@@ -129,9 +130,24 @@ inline cuda::RowArguments row_arguments(const Problem& problem, const HostMask& 
 /// What dropout depends on in calls of the emulator.
 inline constexpr DropoutState kDropoutState{.seed = 0x0FEDCBA987654321, .offset = 7};
 
-inline cuda::DropoutArguments dropout_arguments(const Problem& problem) {
-  return cuda::dropout_arguments(
-      problem, {.executor = serial_executor(), .workers = 1, .workspace = nullptr, .dropout = kDropoutState});
+/// `place`: a packed DropoutPlace, or empty.
+inline cuda::DropoutArguments dropout_arguments(const Problem& problem, std::span<const std::int32_t> place = {}) {
+  return cuda::dropout_arguments(problem, {.executor = serial_executor(),
+                                           .workers = 1,
+                                           .workspace = nullptr,
+                                           .dropout = kDropoutState,
+                                           .dropout_place = dropout_tables(problem, place)});
+}
+
+/// Of a problem that is a part of one with more heads, rows and columns, whose rows and columns from multiples of
+/// `tile` on follow one another there.
+inline std::vector<std::int32_t> some_dropout_place(const Problem& problem, std::int64_t tile) {
+  DropoutPlace place{.first_head = 3, .heads = problem.query_heads + 5};
+  for (std::int64_t i = 0; 8 * i < problem.query_length; ++i)
+    place.row_eights.push_back(static_cast<std::int32_t>(i + 8 * i / tile * 11 + 1));
+  for (std::int64_t i = 0; 8 * i < problem.key_length; ++i)
+    place.column_eights.push_back(static_cast<std::int32_t>(i + 8 * i / tile * 7 + 2));
+  return pack(place, problem);
 }
 
 /// Where a tensor's numbers are, for Launch::readable.

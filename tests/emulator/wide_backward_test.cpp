@@ -17,7 +17,7 @@ void run_gradient(Call<T, 512>& call, const Case& with) {
                     static_cast<int>(call.problem.query_heads));
   const WideGradientArguments arguments =
       wide_gradient_arguments(kOf, call.problem, call.tensors.backward(), call.statistics(), map.view(),
-                              call.mask.view(), 2, emulator::dropout_arguments(call.problem));
+                              call.mask.view(), 2, emulator::dropout_arguments(call.problem, call.place));
   emulator::run({.blocks = static_cast<unsigned>(arguments.outer.all_tiles()),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(WideGradientMemory<Shape>),
@@ -61,7 +61,8 @@ TEST(EmulatedWideBackward, DropsWhatTheReferenceDrops) {
                                    .mask = masks::sliding_window(100, 150, 70),
                                    .head_dim = 264,
                                    .value_dim = 264,
-                                   .dropout = 0.1});
+                                   .dropout = 0.1,
+                                   .part = true});
   expect_gradients<__half>({.name = "causal, as bits",
                             .mask = masks::causal(70, 150),
                             .form = MaskForm::bits,

@@ -176,6 +176,20 @@ TEST(DropoutPlace, RefusesWhatDoesNotFitTheProblem) {
   expect_refused({.column_eights = {0, 1, -2, 3, 4}}, "-2 in column_eights; expected numbers from 0 on");
 }
 
+TEST(DropoutPlace, BreaksOffBetweenTilesOfAGpu) {
+  Problem p = problem(1, 1, 800, 8, 0.5);
+  DropoutPlace place;
+  for (std::int32_t i = 0; i < 100; ++i) place.row_eights.push_back(i + i / 48 * 5);
+  p.device = {DeviceType::cuda, 0};
+  EXPECT_NO_THROW(pack(place, p));  // tiles of 64 dims divide 384 rows
+  p.head_dim = p.value_dim = 128;
+  EXPECT_NO_THROW(pack(place, p));
+  place.row_eights[20] = 21;
+  EXPECT_THROW(pack(place, p), Error);
+  p.device = {DeviceType::cpu, 0};
+  EXPECT_NO_THROW(pack(place, p));
+}
+
 TEST(DropoutPlace, RefusesThatOfAnotherProblem) {
   const Part given;
   const std::vector<std::int32_t> place = pack(given.place, given.part);

@@ -78,7 +78,7 @@ struct DropoutSeed {
   std::uint32_t keys[2], head, offset;
 
   __device__ __forceinline__ DropoutSeed(const DropoutArguments& dropout, int batch, int head_of_batch)
-      : head(batch * dropout.heads + head_of_batch) {
+      : head(drawn_head(dropout, batch, head_of_batch)) {
     const bool given = dropout.on_device == nullptr;
     const std::uint64_t seed = given ? dropout.state.seed : dropout.on_device[0];
     keys[0] = uniform(static_cast<std::uint32_t>(seed));
@@ -92,6 +92,11 @@ struct DropoutSeed {
   }
 
  private:
+  static __device__ __forceinline__ std::uint32_t drawn_head(const DropoutArguments& dropout, int batch, int head) {
+    const std::int32_t* heads = dropout.place.heads;
+    return heads == nullptr ? batch * dropout.heads + head : batch * heads[1] + heads[0] + head;
+  }
+
   /// The same for all lanes, as the compiler sees it: keys of the rounds then take no lane's registers.
   static __device__ __forceinline__ std::uint32_t uniform(std::uint32_t word) { return __shfl_sync(~0U, word, 0); }
 };
@@ -162,12 +167,19 @@ __device__ __forceinline__ std::uint32_t exchange_bits(std::uint32_t word) {
   return (word & own) | (received & ~own);
 }
 
-/// For scores by rows. `first_row`, `first_column`: the warp's, of the sequence.
+/// The first row, or column, of a warp as it is counted where decisions are drawn; the others of its tile follow it
+/// there too (DropoutPlace).
+__device__ __forceinline__ int drawn_token(const std::int32_t* eights, int first) {
+  return eights == nullptr ? first : eights[first / 8] * 8;
+}
+
+/// For scores by rows. `first_row`, `first_column`: the warp's, multiples of 8.
 template <int kUnits, int kColumns, class Seed>
 __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
                                              const Seed& seed, int first_row, int first_column) {
   using Words = DroppedWords<kUnits, kColumns>;
-  const unsigned lane = lane_index(), row = first_row + lane / 4, eight = first_column / 8 + lane % 4;
+  const unsigned lane = lane_index(), row = drawn_token(dropout.place.row_eights, first_row) + lane / 4;
+  const unsigned eight = drawn_token(dropout.place.column_eights, first_column) / 8 + lane % 4;
 #pragma unroll
   for (int i = 0; i < Words::kWords; ++i) {
     std::uint32_t word = 0;
@@ -194,7 +206,9 @@ __device__ __forceinline__ void find_dropped_transposed(DroppedWords<kUnits, kRo
                                                         int first_key, int first_row) {
   using Words = DroppedWords<kUnits, kRows>;
   const DropoutSeed seed(dropout, batch, head);
-  const unsigned lane = lane_index(), g = lane / 4, own_row = lane % 4 * 2 + g % 2, eight = first_key / 8;
+  const unsigned lane = lane_index(), g = lane / 4, own_row = lane % 4 * 2 + g % 2;
+  const unsigned eight = drawn_token(dropout.place.column_eights, first_key) / 8;
+  first_row = drawn_token(dropout.place.row_eights, first_row);
   // Of 16 rows lanes that are 16 apart have the same: each makes half of the draws, then they share them.
   constexpr bool kShares = kRows == 16;
   constexpr int kOwnDraws = kShares ? Words::kDraws / 2 : Words::kDraws;

@@ -18,6 +18,7 @@ struct DropoutArguments {
   std::uint32_t addend;            // 65536 − threshold, twice: 16 bits that are kept carry when it is added
   std::uint32_t heads;             // query heads of a batch entry
   float scale;                     // of what is kept, 1 where nothing is dropped
+  DropoutTables place;             // on the device; null where heads, rows and columns are those of the call
 
   /// For kernels that serve calls with dropout and others alike.
   __host__ __device__ bool drops() const { return scale != 1; }
@@ -38,7 +39,8 @@ inline DropoutArguments dropout_arguments(const Problem& problem, const KernelEx
           .on_device = execution.dropout_on_device,
           .addend = (65536 - dropout_threshold(problem.dropout)) * 0x10001U,
           .heads = static_cast<std::uint32_t>(problem.query_heads),
-          .scale = static_cast<float>(dropout_scale(problem.dropout))};
+          .scale = static_cast<float>(dropout_scale(problem.dropout)),
+          .place = execution.dropout_place};
 }
 
 }  // namespace flashmask::cuda
