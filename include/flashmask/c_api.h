@@ -626,6 +626,17 @@ FLASHMASK_API flashmask_status flashmask_plan_workspace(const flashmask_plan* pl
 FLASHMASK_API flashmask_status flashmask_dropout_expand(const flashmask_problem* problem, uint64_t seed,
                                                         uint64_t offset, uint8_t* kept, int64_t capacity);
 
+/// Where the heads, rows and columns of `problem` lie in a larger one, of which it is a part and whose decisions it
+/// takes: its first query head is number `first_head` of `heads` (0: those of the problem), and eight of its rows
+/// are number row_eights[i], [ceil(query_length / 8)]; NULL: the same; columns likewise. On a GPU the numbers of a
+/// kernel's tile have to follow one another, which is checked. Written is what the field
+/// dropout_place of a call takes, `size` numbers; call with packed = NULL, capacity = 0 to learn how many. See
+/// flashmask/dropout.h.
+FLASHMASK_API flashmask_status flashmask_dropout_place_pack(const flashmask_problem* problem, int64_t first_head,
+                                                            int64_t heads, const int32_t* row_eights,
+                                                            const int32_t* column_eights, int32_t* packed,
+                                                            int64_t capacity, int64_t* size);
+
 /// Where a call runs and the memory it may use. All but the size zero: the library's own pool and memory.
 typedef struct flashmask_execution {
   uint64_t struct_size;
@@ -636,6 +647,8 @@ typedef struct flashmask_execution {
   uint64_t dropout_seed;              ///< of a problem with dropout; the backward takes that of its forward
   uint64_t dropout_offset;            ///< below 2^32
   const uint64_t* dropout_on_device;  ///< of a call on a GPU, in place of both: where they lie there; else NULL
+  const int32_t* dropout_place;       ///< [dropout_place_size], a packed place on the plan's device; NULL: none
+  int64_t dropout_place_size;
 } flashmask_execution;
 
 typedef struct flashmask_forward_tensors {
@@ -734,10 +747,12 @@ typedef struct flashmask_reference_inputs {
   const double* q;
   const double* k;
   const double* v;
-  uint64_t dropout_seed;    ///< of a problem with dropout; the backward takes that of its forward
-  uint64_t dropout_offset;  ///< below 2^32
-  const double* sinks;      ///< [sink_count]; NULL: none
-  int64_t sink_count;       ///< query_heads, or batch · query_heads · query_length
+  uint64_t dropout_seed;         ///< of a problem with dropout; the backward takes that of its forward
+  uint64_t dropout_offset;       ///< below 2^32
+  const double* sinks;           ///< [sink_count]; NULL: none
+  int64_t sink_count;            ///< query_heads, or batch · query_heads · query_length
+  const int32_t* dropout_place;  ///< [dropout_place_size], a packed place; NULL: none
+  int64_t dropout_place_size;
 } flashmask_reference_inputs;
 
 /// o [batch, query_length, query_heads, value_dim], lse [batch, query_heads, query_length].

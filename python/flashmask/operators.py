@@ -13,6 +13,8 @@ plain tensors and numbers, so that a program that calls them can be traced, save
 - sinks: None, or float32 or q's dtype, [query heads] or [batch, query heads, query length]. The backward gives their
   gradient as flashmask::backward_with_sinks, which takes them after lse; flashmask::backward needs none, since o and
   lse hold what they did.
+- dropout_place: None, or int32 [n] where q is, what flashmask_dropout_place_pack() writes: which heads, rows and
+  columns of a larger problem those of the call are, whose decisions of dropout it then takes.
 - float32_key_gradients, of the backward alone: the gradients of k and v in float32 beside bfloat16 or float16 tensors,
   to be added to others, such as those of other ranks, and rounded once. Not of a Plan.tensor that reorders.
 - deterministic: gradients that are the same bits on every run; on the CPU they always are.

@@ -118,7 +118,8 @@ void execute(const flashmask::Plan& plan, const flashmask_execution& execution, 
                 execution.workspace_bytes,
                 execution.stream,
                 {execution.dropout_seed, execution.dropout_offset},
-                execution.dropout_on_device});
+                execution.dropout_on_device,
+                flashmask::c_api::to_place(execution.dropout_place, execution.dropout_place_size)});
 }
 
 }  // namespace

@@ -91,6 +91,12 @@ Problem to_problem(const flashmask_problem* given) {
   return result;
 }
 
+std::span<const std::int32_t> to_place(const std::int32_t* place, std::int64_t size) {
+  if (place != nullptr && size == 0)
+    throw Error(Status::invalid_argument, "dropout_place is given and dropout_place_size is 0; give its size too");
+  return array(place, size, "dropout_place");
+}
+
 flashmask_reordering_view to_view(const Reordering& reordering) {
   flashmask_reordering_view view{};
   view.gained = reordering.gained ? 1 : 0;

@@ -54,6 +54,9 @@ std::optional<MaskForm> to_form(std::int32_t choice);
 /// A problem argument, which may not be NULL.
 Problem to_problem(const flashmask_problem* problem);
 
+/// Of a struct with a packed DropoutPlace, NULL where there is none.
+std::span<const std::int32_t> to_place(const std::int32_t* place, std::int64_t size);
+
 /// Points into the reordering.
 flashmask_reordering_view to_view(const Reordering& reordering);
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "c_api/convert.h"
+#include "c_api/copy_out.h"
 #include "flashmask/dropout.h"
 #include "flashmask/mask.h"
 
@@ -28,6 +29,11 @@ void copy_dense(const std::vector<std::uint8_t>& from, std::uint8_t* to, std::in
                                " bytes; give at least " + std::to_string(from.size()));
   }
   if (!from.empty()) std::ranges::copy(from, &require(to, name));
+}
+
+/// `eights` may be null.
+std::vector<std::int32_t> to_eights(const int32_t* eights, std::int64_t tokens) {
+  return eights == nullptr ? std::vector<std::int32_t>() : std::vector<std::int32_t>(eights, eights + (tokens + 7) / 8);
 }
 
 }  // namespace
@@ -101,5 +107,22 @@ flashmask_status flashmask_dropout_expand(const flashmask_problem* problem, uint
   return guard([&] {
     const flashmask::Problem extent = flashmask::c_api::to_problem(problem);
     copy_dense(flashmask::expand_dropout(extent, {seed, offset}), kept, capacity, "kept");
+  });
+}
+
+flashmask_status flashmask_dropout_place_pack(const flashmask_problem* problem, int64_t first_head, int64_t heads,
+                                              const int32_t* row_eights, const int32_t* column_eights, int32_t* packed,
+                                              int64_t capacity, int64_t* size) {
+  return guard([&] {
+    const flashmask::Problem part = flashmask::c_api::to_problem(problem);
+    validate(part);
+    const std::vector<std::int32_t> made = flashmask::pack({.first_head = first_head,
+                                                            .heads = heads,
+                                                            .row_eights = to_eights(row_eights, part.query_length),
+                                                            .column_eights = to_eights(column_eights, part.key_length)},
+                                                           part);
+    require(size, "size") = std::ssize(made);
+    flashmask::c_api::copy_out(std::span(made), packed, static_cast<std::size_t>(std::max<std::int64_t>(capacity, 0)),
+                               "packed");
   });
 }

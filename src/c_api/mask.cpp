@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "c_api/copy_out.h"
 #include "c_api/sized_struct.h"
 #include "flashmask/draw.h"
 #include "flashmask/explain.h"
@@ -15,6 +16,8 @@ using flashmask::Error;
 using flashmask::Mask;
 using flashmask::Status;
 using flashmask::c_api::array;
+using flashmask::c_api::check_capacity;
+using flashmask::c_api::copy_out;
 using flashmask::c_api::element_count;
 using flashmask::c_api::guard;
 using flashmask::c_api::make_handle;
@@ -41,22 +44,6 @@ flashmask_status stack(const flashmask_mask* const* masks, int64_t count, flashm
     for (const flashmask_mask* one : array(masks, count, "masks")) given.push_back(require(one, "masks[]").mask);
     *mask = make_handle(stack(given));
   });
-}
-
-void check_capacity(const char* name, std::size_t capacity, std::size_t needed) {
-  if (capacity >= needed) return;
-  throw Error(Status::invalid_argument, std::string(name) + " has a capacity of " + std::to_string(capacity) +
-                                            " but the result has " + std::to_string(needed) +
-                                            " elements; give a buffer that large");
-}
-
-/// Copies a result into the caller's buffer, or nothing at all when the buffer is missing or too small.
-template <typename T>
-void copy_out(std::span<const T> values, T* buffer, std::size_t capacity, const char* name) {
-  if (buffer == nullptr && capacity == 0) return;
-  require(buffer, name);
-  check_capacity(name, capacity, values.size());
-  std::ranges::copy(values, buffer);
 }
 
 flashmask_explanation to_explanation(const flashmask::Explanation& from) {

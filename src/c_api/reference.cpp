@@ -41,7 +41,9 @@ class Given {
       : problem_(flashmask::c_api::to_problem(problem)) {
     validate(problem_);
     const flashmask_reference_inputs from = flashmask::c_api::read_struct(inputs, "inputs");
-    if (problem_.dropout > 0) dropout_ = flashmask::dropout_factors(problem_, {from.dropout_seed, from.dropout_offset});
+    if (problem_.dropout > 0)
+      dropout_ = flashmask::dropout_factors(problem_, {from.dropout_seed, from.dropout_offset},
+                                            flashmask::c_api::to_place(from.dropout_place, from.dropout_place_size));
     const Sizes sizes(problem_);
     inputs_ = {array(from.q, sizes.q, "inputs.q"), array(from.k, sizes.k, "inputs.k"),
                array(from.v, sizes.v, "inputs.v"), dropout_, sinks_of(from)};

@@ -60,7 +60,8 @@ LAYOUT(flashmask_plan_place, FIELD(struct_size), FIELD(stream), FIELD(memory), F
 LAYOUT(flashmask_device_mask, FIELD(struct_size), FIELD(kind), FIELD(vectors), FIELD(causal), FIELD(shape), FIELD(data),
        FIELD(strides), FIELD(keep_blocks), FIELD(keep_batch), FIELD(keep_heads));
 LAYOUT(flashmask_execution, FIELD(struct_size), FIELD(executor), FIELD(workspace), FIELD(workspace_bytes),
-       FIELD(stream), FIELD(dropout_seed), FIELD(dropout_offset), FIELD(dropout_on_device));
+       FIELD(stream), FIELD(dropout_seed), FIELD(dropout_offset), FIELD(dropout_on_device), FIELD(dropout_place),
+       FIELD(dropout_place_size));
 LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse), FIELD(sinks));
 LAYOUT(flashmask_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
        FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v), FIELD(sinks), FIELD(grad_sinks));
@@ -73,7 +74,7 @@ LAYOUT(flashmask_merge_gradients, FIELD(struct_size), FIELD(o1), FIELD(lse1), FI
        FIELD(lse), FIELD(grad_o), FIELD(grad_lse), FIELD(grad_o1), FIELD(grad_lse1), FIELD(grad_o2), FIELD(grad_lse2),
        FIELD(more), FIELD(more_count));
 LAYOUT(flashmask_reference_inputs, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(dropout_seed),
-       FIELD(dropout_offset), FIELD(sinks), FIELD(sink_count));
+       FIELD(dropout_offset), FIELD(sinks), FIELD(sink_count), FIELD(dropout_place), FIELD(dropout_place_size));
 
 #undef LAYOUT
 #undef FIELD

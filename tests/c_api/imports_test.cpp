@@ -96,5 +96,29 @@ TEST(DropoutExpand, GivesTheKeptProbabilities) {
   expect_refused(flashmask_dropout_expand(&problem, 3, 4, kept.data(), 69), FLASHMASK_INVALID_ARGUMENT, "at least 70");
 }
 
+TEST(DropoutPlacePack, GivesWhatCallsTake) {
+  flashmask_problem problem = FLASHMASK_INIT(flashmask_problem);
+  problem.batch = 1;
+  problem.query_length = 20;
+  problem.key_length = 9;
+  problem.query_heads = problem.kv_heads = 2;
+  problem.head_dim = problem.value_dim = 4;
+  const std::vector<std::int32_t> rows = {3, 4, 9};
+  const DropoutPlace place{.first_head = 4, .heads = 6, .row_eights = rows, .column_eights = {}};
+  const std::vector<std::int32_t> expected = pack(place, to_problem(&problem));
+  std::int64_t size = 0;
+  const auto packed = [&](std::int64_t first_head, std::int32_t* to, std::int64_t capacity) {
+    return flashmask_dropout_place_pack(&problem, first_head, 6, rows.data(), nullptr, to, capacity, &size);
+  };
+  ASSERT_EQ(packed(4, nullptr, 0), FLASHMASK_OK) << flashmask_last_error();
+  std::vector<std::int32_t> found(static_cast<std::size_t>(size));
+  ASSERT_EQ(packed(4, found.data(), size), FLASHMASK_OK) << flashmask_last_error();
+  EXPECT_EQ(found, expected);
+  expect_refused(packed(4, found.data(), size - 1), FLASHMASK_INVALID_ARGUMENT, "packed has a capacity of");
+  expect_refused(packed(5, found.data(), size), FLASHMASK_INVALID_ARGUMENT, "heads from 5 on of 6");
+  problem.query_length = -1;
+  expect_refused(packed(4, found.data(), size), FLASHMASK_INVALID_ARGUMENT, "query_length");
+}
+
 }  // namespace
 }  // namespace flashmask::c_api

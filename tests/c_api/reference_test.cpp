@@ -65,6 +65,7 @@ struct BothWays {
   Array sinks{p.query_heads};
   Array grad_sinks{p.query_heads};
   bool with_sinks = false;
+  std::vector<std::int32_t> place;  // of dropout
 
   explicit BothWays(const flashmask_problem& problem) : p(problem) {
     check::RandomNumbers random(1);
@@ -78,6 +79,8 @@ struct BothWays {
     inputs.v = v.wide.data();
     inputs.dropout_seed = kSeed;
     inputs.dropout_offset = kOffset;
+    inputs.dropout_place = place.data();
+    inputs.dropout_place_size = std::ssize(place);
     if (with_sinks) {
       inputs.sinks = sinks.wide.data();
       inputs.sink_count = p.query_heads;
@@ -122,6 +125,8 @@ struct BothWays {
     flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
     execution.dropout_seed = kSeed;
     execution.dropout_offset = kOffset;
+    execution.dropout_place = place.data();
+    execution.dropout_place_size = std::ssize(place);
     flashmask_forward_tensors forward = FLASHMASK_INIT(flashmask_forward_tensors);
     forward.q = q.tensor(queries);
     forward.k = k.tensor(keys);
@@ -159,6 +164,24 @@ TEST(Reference, IsWhatTheKernelsCompute) {
       both.expect_same();
     }
   }
+}
+
+TEST(Reference, IsWhatTheKernelsComputeOfAPart) {
+  const MaskHandle window = make(flashmask_mask_sliding_window, 30, 41, 9);
+  BothWays whole(kProblem), part(kProblem);
+  whole.p.dropout = part.p.dropout = 0.3;
+  const std::vector<std::int32_t> rows = {1, 4, 5, 7};
+  std::int64_t size = 0;
+  part.place.resize(200);
+  ASSERT_EQ(flashmask_dropout_place_pack(&part.p, 1, part.p.query_heads + 2, rows.data(), nullptr, part.place.data(),
+                                         200, &size),
+            FLASHMASK_OK)
+      << flashmask_last_error();
+  part.place.resize(static_cast<std::size_t>(size));
+  whole.run(window.get(), true);
+  part.run(window.get(), true);
+  part.expect_same();
+  EXPECT_NE(whole.o.wide, part.o.wide);
 }
 
 TEST(Reference, IsWhatTheKernelsComputeWithSinks) {
@@ -229,6 +252,14 @@ TEST(Reference, RefusesWhatIsMissing) {
   expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "does not fit the problem");
   both.p = kProblem;
   both.p.dropout = 0.5;
+  inputs.dropout_place_size = 3;
+  expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "dropout_place is NULL");
+  const std::int32_t place[3] = {};
+  inputs.dropout_place = place;
+  expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "the dropout place has 3 numbers");
+  inputs.dropout_place_size = 0;
+  expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "dropout_place is given and dropout_place_size is 0");
+  inputs.dropout_place = nullptr;
   inputs.dropout_offset = std::uint64_t{1} << 32;
   expect_refused(forward(), FLASHMASK_INVALID_ARGUMENT, "dropout offset is 4294967296");
   expect_refused(flashmask_reference_forward(nullptr, &both.p, &inputs, o, lse), FLASHMASK_INVALID_ARGUMENT,

@@ -21,11 +21,12 @@ FIELDS = (
     "Tensor? mask, Tensor? block_mask, bool causal, float scale, float dropout, Tensor? seed_offset, "
     "bool deterministic=False"
 )
+PLACE = "Tensor? dropout_place=None"
 
 
 def test_schemas_end_with_the_fields():
-    assert f"Tensor v, {FIELDS}, Tensor? sinks=None) ->" in str(flashmask.operators.forward_operator._schema)
-    last = "bool float32_key_gradients=False"
+    assert f"Tensor v, {FIELDS}, Tensor? sinks=None, {PLACE}) ->" in str(flashmask.operators.forward_operator._schema)
+    last = f"{PLACE}, bool float32_key_gradients=False"
     assert f"Tensor lse, {FIELDS}, {last}) ->" in str(flashmask.operators.backward_operator._schema)
     with_sinks = str(flashmask.operators.backward_with_sinks_operator._schema)
     assert f"Tensor lse, Tensor sinks, {FIELDS}, {last}) ->" in with_sinks
@@ -41,9 +42,9 @@ def test_backwards_take_a_call_without_its_sinks():
 
 
 def test_a_call_is_its_tensors_and_its_numbers():
-    mask, blocks, seed, sinks = torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(2)
-    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks)
-    assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed, sinks), strict=True))
+    mask, blocks, seed, sinks, place = torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(2), torch.ones(4)
+    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place)
+    assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed, sinks, place), strict=True))
     assert numbers_of(call) == (True, 0.5, 0.25, True)
     assert all(a is b for a, b in zip(joined(tensors_of(call), numbers_of(call)), call, strict=True))
 

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention
@@ -14,7 +16,9 @@ import flashmask
 import flashmask.operators
 from flashmask import masks
 from flashmask._abi.header import Options, header, read_header
+from flashmask._abi.problem import make_problem
 from flashmask._plans.call import Call, arguments_of_backward
+from flashmask._torch.dropout import pack_place
 
 forward = torch.ops.flashmask.forward.default
 backward = torch.ops.flashmask.backward.default
@@ -371,7 +375,7 @@ def test_gradients_of_keys_in_float32_round_to_those_of_the_dtype(dtype, sinks):
     o, lse = forward(q, k, v, *call, sinks)
     operator = backward if sinks is None else torch.ops.flashmask.backward_with_sinks.default
     given = (o, torch.ones_like(lse), q, k, v, o, lse, *(() if sinks is None else (sinks,)), *call)
-    narrow, wide = operator(*given), operator(*given, True)
+    narrow, wide = operator(*given), operator(*given, float32_key_gradients=True)
     assert [t.dtype for t in wide[:3]] == [dtype, torch.float32, torch.float32]
     assert not torch.equal(wide[1], narrow[1].float())
     for exact, rounded in zip(wide, narrow, strict=True):
@@ -381,7 +385,7 @@ def test_gradients_of_keys_in_float32_round_to_those_of_the_dtype(dtype, sinks):
 def test_gradients_of_keys_in_float32_are_known_without_data():
     q, k, v = (t.detach().bfloat16() for t in leaves())
     o, lse = forward(q, k, v, None, None, True, 0.0, 0.0, None)
-    given = (o, None, q, k, v, o, lse, None, None, True, 0.0, 0.0, None, False, True)
+    given = (o, None, q, k, v, o, lse, None, None, True, 0.0, 0.0, None, False, None, True)
     torch.library.opcheck(backward, given)
     made = torch.compile(backward, fullgraph=True, backend="aot_eager")(*given)
     assert all(torch.equal(a, b) for a, b in zip(made, backward(*given), strict=True))
@@ -392,11 +396,12 @@ def test_gradients_of_keys_in_float32_are_those_of_float32_tensors_and_refused_b
         q, k, v = (t.detach().to(dtype) for t in leaves())
         o, lse = forward(q, k, v, None, None, True, 0.0, 0.0, None)
         given = (o, None, q, k, v, o, lse, None, None, True, 0.0, 0.0, None, False)
+        wide = partial(backward, float32_key_gradients=True)
         if dtype is torch.float32:
-            assert all(torch.equal(a, b) for a, b in zip(backward(*given, True), backward(*given), strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(wide(*given), backward(*given), strict=True))
         else:
             with pytest.raises(TypeError, match=r"float32_key_gradients is True, and q has dtype torch\.float64"):
-                backward(*given, True)
+                wide(*given)
 
 
 def test_gradients_of_keys_in_float32_are_refused_of_a_plan_that_reorders():
@@ -408,7 +413,7 @@ def test_gradients_of_keys_in_float32_are_refused_of_a_plan_that_reorders():
     given = (o, None, q, k, v, o, lse, tensor, None, False, 0.0, 0.0, None, False)
     backward(*given)
     with pytest.raises(NotImplementedError, match="the plan reorders tokens; make the plan without `reorder`"):
-        backward(*given, True)
+        backward(*given, float32_key_gradients=True)
 
 
 def test_headers_of_packed_masks_hold_every_option():
@@ -430,3 +435,37 @@ def test_packed_masks_say_which_gradients_nobody_reads():
     every, keys, query = gradients(), gradients(skip_query_gradient=1), gradients(skip_key_gradients=1)
     assert all(map(torch.equal, keys[1:], every[1:]))
     assert torch.equal(query[0], every[0])
+
+
+def eights(begin, end):
+    return np.arange(begin // 8, end // 8, dtype=np.int32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_part_drops_what_the_whole_drops(dtype):
+    """Rows 64 to 127, and heads 2 and 3 of four."""
+    q, k, v = (t.to(dtype) for t in random_inputs(1, 128, 128, 4, 4, 8, 8)[:3])
+    call = (None, None, False, 0.0, 0.5, SEED, False)
+    o, lse = forward(q, k, v, *call)
+    part = q[:, 64:, 2:], k[:, :, 2:], v[:, :, 2:]
+    problem = make_problem([t.shape for t in part], "float32", None, 0.5)
+    place = pack_place(problem, 2, 4, eights(64, 128), eights(0, 128))
+    found, of_part = forward(*part, *call, None, place)
+    torch.testing.assert_close(found, o[:, 64:, 2:], atol=1e-6, rtol=1e-6)
+    assert not torch.allclose(forward(*part, *call)[0], found, atol=1e-3)
+    grad = torch.randn_like(o)
+    grad[:, :64] = 0  # rows of others
+    dq, dk, dv = backward(grad, None, q, k, v, o, lse, *call)
+    gradients = backward(grad[:, 64:, 2:], None, *part, found, of_part, *call, place)
+    expected = dq[:, 64:, 2:], dk[:, :, 2:], dv[:, :, 2:]
+    for each, whole in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(each, whole, atol=1e-5, rtol=1e-5)
+
+
+def test_the_place_of_another_problem_is_refused():
+    q, k, v = random_inputs(1, 128, 128, 4, 4, 8, 8)[:3]
+    call = (None, None, False, 0.0, 0.5, SEED, False, None)
+    with pytest.raises(ValueError, match=r"the dropout place has 5 numbers; expected 98, which pack\(\) gives"):
+        forward(q, k, v, *call, torch.zeros(5, dtype=torch.int32))
+    with pytest.raises(ValueError, match=r"dropout_place is torch.int64 \[98\] on cpu; expected int32 \[n\]"):
+        forward(q, k, v, *call, torch.zeros(98, dtype=torch.int64))

@@ -250,6 +250,8 @@ class Execution(Sized):
         ("dropout_seed", c_uint64),
         ("dropout_offset", c_uint64),
         ("dropout_on_device", c_void_p),
+        ("dropout_place", c_void_p),
+        ("dropout_place_size", c_int64),
     ]
 
 
@@ -262,6 +264,8 @@ class ReferenceInputs(Sized):
         ("dropout_offset", c_uint64),
         ("sinks", c_void_p),
         ("sink_count", c_int64),
+        ("dropout_place", c_void_p),
+        ("dropout_place_size", c_int64),
     ]
 
 

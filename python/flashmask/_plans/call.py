@@ -27,6 +27,7 @@ class Call(NamedTuple):
     seed_offset: Tensor | None = None
     deterministic: bool = False
     sinks: Tensor | None = None
+    dropout_place: Tensor | None = None
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}

@@ -18,8 +18,8 @@ from flashmask._mask import Mask, MaskShape
 from flashmask._plans.live_plan import (
     Addresses,
     CompiledPlan,
+    Drawn,
     Saved,
-    SeedOnDevice,
     SinkGradient,
     Sinks,
     View,
@@ -75,11 +75,11 @@ class DevicePlan(CompiledPlan):
         lse: int,
         workspace: Tensor,
         stream: int,
-        seed: SeedOnDevice,
+        drawn: Drawn,
         sinks: Sinks | None = None,
     ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, seed), sinks)
+        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks)
 
     def backward(
         self,
@@ -88,16 +88,16 @@ class DevicePlan(CompiledPlan):
         out: Addresses,
         workspace: Tensor,
         stream: int,
-        seed: SeedOnDevice,
+        drawn: Drawn,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
     ) -> None:
         """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
-        self._run_backward(saved, grads, out, _execution(workspace, stream, seed), sinks, float32_key_gradients)
+        self._run_backward(saved, grads, out, _execution(workspace, stream, drawn), sinks, float32_key_gradients)
 
 
-def _execution(workspace: Tensor, stream: int, seed: SeedOnDevice) -> bytes:
-    return execution(seed[0], workspace.data_ptr(), workspace.numel(), stream, seed[1])
+def _execution(workspace: Tensor, stream: int, drawn: Drawn) -> bytes:
+    return execution(drawn, workspace.data_ptr(), workspace.numel(), stream)
 
 
 def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:

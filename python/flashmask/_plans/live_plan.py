@@ -6,7 +6,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from flashmask._abi import structs as s
 from flashmask._abi.header import Options
@@ -24,10 +24,19 @@ Sinks: TypeAlias = tuple[int, int, int]
 """Address, position in DTYPES and number of dimensions of sinks without gaps, [heads] or [batch, heads, rows]."""
 SinkGradient: TypeAlias = tuple[Sinks, int]
 """Sinks, and the address of their gradient, which lies as they do."""
-Seed: TypeAlias = tuple[int, int]
-"""Seed and offset of the dropout."""
-SeedOnDevice: TypeAlias = tuple[Seed, int]
-"""The same, or the address on a GPU where both lie; 0: they are what they say."""
+
+
+class Drawn(NamedTuple):
+    """What the dropout of a call depends on, as the end of a flashmask_execution says it."""
+
+    seed: int = 0
+    offset: int = 0
+    on_device: int = 0
+    """The address on a GPU where seed and offset lie; 0: they are what they say."""
+    place: int = 0
+    """The address of a packed place, where the call runs; 0: there is none."""
+    place_size: int = 0
+
 
 # A call describes its tensors with flashmask_tensor structs. All but addresses and strides is the same for every call
 # of a plan, so it is kept as bytes, and one pack() makes the whole struct: five times as fast as setting ctypes fields.
@@ -38,7 +47,7 @@ _FORWARD = struct.Struct("=Q" + 3 * _TENSOR + 2 * _WHOLE)
 _BACKWARD = struct.Struct("=Q" + 4 * _TENSOR + _WHOLE + _TENSOR + 4 * _WHOLE)
 _FORWARD_OF_SINKS = struct.Struct(_FORWARD.format + _WHOLE)
 _BACKWARD_OF_SINKS = struct.Struct(_BACKWARD.format + 2 * _WHOLE)
-_EXECUTION = struct.Struct("=8Q")
+_EXECUTION = struct.Struct("=10Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
@@ -53,13 +62,13 @@ _forward = library.flashmask_forward
 _backward = library.flashmask_backward
 
 
-def execution(seed: Seed, workspace: int, workspace_bytes: int, stream: int, seed_on_device: int = 0) -> bytes:
-    """A flashmask_execution; `workspace` is an address, as is that of a seed on the device in place of `seed`."""
-    return _EXECUTION.pack(_EXECUTION.size, 0, workspace, workspace_bytes, stream, *seed, seed_on_device)
+def execution(drawn: Drawn, workspace: int, workspace_bytes: int, stream: int) -> bytes:
+    """A flashmask_execution; `workspace` is an address."""
+    return _EXECUTION.pack(_EXECUTION.size, 0, workspace, workspace_bytes, stream, *drawn)
 
 
-def _on_cpu(seed: Seed | None) -> bytes | None:
-    return None if seed is None else execution(seed, 0, 0, 0)
+def _on_cpu(drawn: Drawn | None) -> bytes | None:
+    return None if drawn is None else execution(drawn, 0, 0, 0)
 
 
 class _Handle:
@@ -180,22 +189,22 @@ class LivePlan(CompiledPlan):
         super().__init__(create("plan_create", mask._handle, *given), problem)
 
     def forward(
-        self, q: View, k: View, v: View, o: int, lse: int, seed: Seed | None, sinks: Sinks | None = None
+        self, q: View, k: View, v: View, o: int, lse: int, drawn: Drawn | None, sinks: Sinks | None = None
     ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _on_cpu(seed), sinks)
+        self._run_forward(q, k, v, o, lse, _on_cpu(drawn), sinks)
 
     def backward(
         self,
         saved: Saved,
         grads: tuple[View, int],
         out: Addresses,
-        seed: Seed | None,
+        drawn: Drawn | None,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
     ) -> None:
         """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
-        self._run_backward(saved, grads, out, _on_cpu(seed), sinks, float32_key_gradients)
+        self._run_backward(saved, grads, out, _on_cpu(drawn), sinks, float32_key_gradients)
 
 
 class ReferencePlan:
@@ -214,32 +223,34 @@ class ReferencePlan:
         self._problem = problem.struct()
         self._rows = problem.batch * problem.query_length
 
-    def _arguments(self, q: View, k: View, v: View, seed: Seed | None, sinks: Sinks | None) -> tuple[Any, ...]:
-        inputs = s.ReferenceInputs(q[0], k[0], v[0], *(seed or (0, 0)))
+    def _arguments(self, q: View, k: View, v: View, drawn: Drawn | None, sinks: Sinks | None) -> tuple[Any, ...]:
+        inputs = s.ReferenceInputs(q[0], k[0], v[0])
+        if drawn is not None:
+            inputs.dropout_seed, inputs.dropout_offset, _, inputs.dropout_place, inputs.dropout_place_size = drawn
         if sinks is not None:
             inputs.sinks, _, dimensions = sinks
             inputs.sink_count = self._problem.query_heads * (1 if dimensions == 1 else self._rows)
         return self._mask._handle, ctypes.byref(self._problem), ctypes.byref(inputs)
 
     def forward(
-        self, q: View, k: View, v: View, o: int, lse: int, seed: Seed | None, sinks: Sinks | None = None
+        self, q: View, k: View, v: View, o: int, lse: int, drawn: Drawn | None, sinks: Sinks | None = None
     ) -> None:
         """As LivePlan.forward(), lse and sinks in double precision too."""
-        call("reference_forward", *self._arguments(q, k, v, seed, sinks), o, lse)
+        call("reference_forward", *self._arguments(q, k, v, drawn, sinks), o, lse)
 
     def backward(
         self,
         saved: Saved,
         grads: tuple[View, int],
         out: Addresses,
-        seed: Seed | None,
+        drawn: Drawn | None,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
     ) -> None:
         """As LivePlan.backward(), all in double precision."""
         q, k, v, _, _ = saved
         gradients = grads[0][0], grads[1] or None
-        given = self._arguments(q, k, v, seed, None if sinks is None else sinks[0])
+        given = self._arguments(q, k, v, drawn, None if sinks is None else sinks[0])
         call("reference_backward", *given, *gradients, *out)
         if sinks is not None:
             call("reference_backward_sinks", *given, *gradients, sinks[1])

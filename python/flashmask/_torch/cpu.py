@@ -12,7 +12,7 @@ from flashmask._abi.library import library
 from flashmask._abi.problem import DTYPES, make_problem
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu, numbers_of
-from flashmask._plans.live_plan import AnyPlan, Seed, Sinks, View, make_plan
+from flashmask._plans.live_plan import AnyPlan, Drawn, Sinks, View, make_plan
 from flashmask._plans.mask_source import named_mask, source_of
 from flashmask._plans.operands import (
     check_saved,
@@ -22,9 +22,10 @@ from flashmask._plans.operands import (
     lse_dtype,
     ready_sinks,
 )
-from flashmask._torch.dropout import seed_in, seed_offset_in
+from flashmask._torch.dropout import place_in, seed_in, seed_offset_in
 from flashmask._torch.schemas import Gradients, Outputs
 
+_CPU = torch.device("cpu")
 _threads = 0
 
 
@@ -89,9 +90,11 @@ def _view(tensor: Tensor, plan: AnyPlan) -> tuple[Tensor, View]:
     return tensor, (tensor.data_ptr(), strides)
 
 
-def _seed(call: Call) -> Seed | None:
+def _drawn(call: Call) -> Drawn | None:
     seed_offset = seed_offset_in(call)
-    return None if seed_offset is None else seed_in(seed_offset)
+    if seed_offset is None:
+        return None
+    return Drawn(*seed_in(seed_offset), 0, *place_in(call, _CPU))
 
 
 def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None]:
@@ -105,7 +108,7 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None
 def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """o and lse."""
     plan = _live_plan(q, k, v, call)
-    seed = _seed(call)
+    drawn = _drawn(call)
     _kept, sinks = _sinks(call.sinks, q)
     batch, rows, heads, _ = q.shape
     # Sizes one by one are read twice as fast as a tuple of them.
@@ -115,7 +118,7 @@ def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     k, at_k = _view(k, plan)
     v, at_v = _view(v, plan)
     follow_threads()
-    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), seed, sinks)
+    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), drawn, sinks)
     return o, lse
 
 
@@ -133,7 +136,7 @@ def backward_cpu(
     """The gradients of q, k and v, and of the sinks where the call has some."""
     key_dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     plan = _live_plan(q, k, v, call)
-    seed = _seed(call)
+    drawn = _drawn(call)
     sinks, at_sinks = _sinks(call.sinks, q)
     grad_sinks = None if sinks is None else torch.empty_like(sinks)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
@@ -150,7 +153,7 @@ def backward_cpu(
         (at_q, at_k, at_v, at_o, lse.data_ptr()),
         (at_grad_o, 0 if grad_lse is None else grad_lse.data_ptr()),
         (grad_q.data_ptr(), grad_k.data_ptr(), grad_v.data_ptr()),
-        seed,
+        drawn,
         None if at_sinks is None or grad_sinks is None else (at_sinks, grad_sinks.data_ptr()),
         float32_key_gradients,
     )

@@ -8,9 +8,9 @@ from torch import Tensor
 from flashmask._abi import structs as s
 from flashmask._plans.call import Call
 from flashmask._plans.device_plans import plan_of_call
-from flashmask._plans.live_plan import SeedOnDevice, SinkGradient, Sinks, View
+from flashmask._plans.live_plan import Drawn, SinkGradient, Sinks, View
 from flashmask._plans.operands import check_devices, check_saved, check_sinks, key_gradient_dtype, ready_sinks
-from flashmask._torch.dropout import seed_in, seed_offset_in
+from flashmask._torch.dropout import place_in, seed_in, seed_offset_in
 from flashmask._torch.schemas import Gradients, Outputs
 
 # Kernels read 16 bytes at a time: eight elements of their dtypes.
@@ -22,13 +22,13 @@ def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """flashmask::forward, which returns before the device is done."""
     plan, stream = plan_of_call(q, k, v, call)
     _kept, sinks = _sinks(call.sinks, q)
-    _seed_offset, seed = _seed(call, q.device)
+    _seed_offset, drawn = _drawn(call, q.device)
     batch, rows, heads, _ = q.shape
     o = torch.empty(batch, rows, heads, plan.value_dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
     workspace = plan.workspace(s.FORWARD)
     q, k, v_ready = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
-    plan.forward(_view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr(), workspace, stream, seed, sinks)
+    plan.forward(_view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr(), workspace, stream, drawn, sinks)
     return _columns(o, v.shape[3]), lse
 
 
@@ -50,7 +50,7 @@ def backward_cuda(
     check_devices(q.device, grad_o=grad_o, grad_lse=grad_lse, o=o, lse=lse)
     workspace = plan.workspace(s.BACKWARD)
     sinks, at_sinks = _sinks(call.sinks, q)
-    _seed_offset, seed = _seed(call, q.device)
+    _seed_offset, drawn = _drawn(call, q.device)
     head_dim, value_dim = q.shape[3], v.shape[3]
     q, k, v = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
     o, grad_o = _ready(o, plan.value_dim), _ready(grad_o, plan.value_dim)
@@ -71,7 +71,7 @@ def backward_cuda(
         (grad_q.data_ptr(), grad_k.data_ptr(), grad_v.data_ptr()),
         workspace,
         stream,
-        seed,
+        drawn,
         of_sinks,
         float32_key_gradients,
     )
@@ -86,16 +86,16 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None
     return ready_sinks(sinks)
 
 
-def _seed(call: Call, device: torch.device) -> tuple[Tensor | None, SeedOnDevice]:
+def _drawn(call: Call, device: torch.device) -> tuple[Tensor | None, Drawn]:
     """Kernels read a seed on the device when they run, so that nobody waits and a graph takes a new one each time."""
     seed_offset = seed_offset_in(call)
     if seed_offset is None:
-        return None, ((0, 0), 0)
+        return None, Drawn()
     if seed_offset.device.type == "cpu":
-        return None, (seed_in(seed_offset), 0)
+        return None, Drawn(*seed_in(seed_offset), 0, *place_in(call, device))
     check_devices(device, seed_offset=seed_offset)
     seed_offset = seed_offset.contiguous()
-    return seed_offset, ((0, 0), seed_offset.data_ptr())
+    return seed_offset, Drawn(0, 0, seed_offset.data_ptr(), *place_in(call, device))
 
 
 def _ready(tensor: Tensor, dim: int) -> Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from flashmask._arguments import described, integer
+from flashmask._abi.library import call as call_library
+from flashmask._abi.problem import Problem
+from flashmask._arguments import IntArray, described, integer
 from flashmask._plans.call import Call
-from flashmask._plans.live_plan import Seed
 
 
 def seed_offset_of(fixed: Tensor | Sequence[int] | None, dropout: float, device: torch.device) -> Tensor:
@@ -36,12 +38,39 @@ def seed_offset_in(call: Call) -> Tensor | None:
     return seed_offset
 
 
-def seed_in(seed_offset: Tensor) -> Seed:
+def seed_in(seed_offset: Tensor) -> tuple[int, int]:
     """What it holds, for which a tensor on a GPU is waited for."""
     seed, offset = seed_offset.tolist()
     if not 0 <= offset < 2**32:
         raise ValueError(f"seed_offset holds the offset {offset}; expected one in [0, 2^32)")
     return seed & (2**64 - 1), offset
+
+
+def place_in(call: Call, device: torch.device) -> tuple[int, int]:
+    """Address and size of the packed place of a call; zeros where it has none."""
+    place = call.dropout_place
+    if place is None:
+        return 0, 0
+    if place.dtype != torch.int32 or place.ndim != 1 or not place.is_contiguous() or place.device != device:
+        raise ValueError(
+            f"dropout_place is {place.dtype} {list(place.shape)} on {place.device}; expected int32 [n] without gaps on "
+            f"{device}, as flashmask_dropout_place_pack() writes it"
+        )
+    return place.data_ptr(), place.numel()
+
+
+def pack_place(problem: Problem, first_head: int, heads: int, row_eights: IntArray, column_eights: IntArray) -> Tensor:
+    """int32 [n] on the CPU, Call.dropout_place: which heads, rows and columns of a larger problem those of one are.
+
+    `first_head`: of the `heads` query heads of the larger one. The others, int32: which eight rows, or columns, of the
+    larger one every eight of the problem are.
+    """
+    given = ctypes.byref(problem.struct()), first_head, heads, row_eights.ctypes.data, column_eights.ctypes.data
+    size = ctypes.c_int64()
+    call_library("dropout_place_pack", *given, None, 0, ctypes.byref(size))
+    place = torch.empty(size.value, dtype=torch.int32)
+    call_library("dropout_place_pack", *given, place.data_ptr(), size.value, ctypes.byref(size))
+    return place
 
 
 def _fixed(fixed: Tensor | Sequence[int]) -> Tensor:
