@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 import flashmask
 import flashmask.distributed as fmd
+import flashmask.operators
 from flashmask import block_maps, masks
+from flashmask._torch.dropout import seed_offset_of
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
 SECONDS = 10
@@ -109,22 +111,40 @@ def with_gradients(compute, q, k, v, grad_o, grad_lse):
     return [o.detach(), lse.detach(), *(each.grad for each in leaves)]
 
 
+def one_device(mask, dropout, deterministic):
+    """attention() of the whole sequence as one process computes it."""
+    if not dropout:
+        return partial(flashmask.attention, mask=mask, return_lse=True, deterministic=deterministic)
+
+    def attend(q, k, v):
+        seed = seed_offset_of(None, dropout, q.device)
+        return flashmask.operators.forward(q, k, v, mask.tensor, None, False, 0.0, dropout, seed, deterministic)
+
+    return attend
+
+
 NAMES = ("o", "lse", "grad_q", "grad_k", "grad_v")
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 5e-4, torch.float16: 1e-4}
 
 
 def hold_against_one_process(
-    group, mask, dtype=torch.float32, batch=1, dim=DIM, device="cpu", wrap=None, **options
+    group, mask, dtype=torch.float32, batch=1, dim=DIM, device="cpu", wrap=None, dropout=0.0, **options
 ):  # fmt: skip
-    """All results of a sharded call are those of flashmask.attention(), to the bit where that is promised."""
+    """All results of a sharded call are those of flashmask.attention(), to the bit where that is promised.
+
+    With dropout those that rank 0 would come to alone, whose generator is as far afterwards as it would be then.
+    """
     tokens = mask.shape.rows
     whole = inputs(tokens, dtype, batch, dim, device)
-    alone = partial(flashmask.attention, mask=mask, return_lse=True, deterministic=options.get("deterministic", False))
-    expected = with_gradients(alone, *whole)
+    torch.manual_seed(5)
+    expected = with_gradients(one_device(mask, dropout, options.get("deterministic", False)), *whole)
+    drawn_next = torch.rand(1, device=device)
     sharding = fmd.shard(mask, group, query_heads=HEADS, kv_heads=KV_HEADS, head_dim=dim, **options)
-    compute = partial(fmd.attention, sharding=sharding, return_lse=True)
+    compute = partial(fmd.attention, sharding=sharding, return_lse=True, **({"dropout_p": dropout} if dropout else {}))
     local = [*sharding.shard(*whole[:4]), sharding.shard(whole[4], dim=2)]
+    torch.manual_seed(5 + dist.get_rank(group))
     found = with_gradients(wrap(compute) if wrap else compute, *local)
+    assert dist.get_rank(group) or torch.equal(torch.rand(1, device=device), drawn_next)
     exact = options.get("gradients") == "owner" or sharding.scheme == "heads" or group.size() == 1
     wrong = []
     for place, (name, mine, all_of_it) in enumerate(zip(NAMES, found, expected, strict=True)):
@@ -198,6 +218,57 @@ def every_number_of_tokens(group, rank, tokens):
         hold_against_one_process(group, masks.causal(tokens, tokens), scheme="rows", partition=partition, aligned=True)
     if group.size() < 4:
         hold_against_one_process(group, masks.causal(tokens, tokens), scheme="heads")
+
+
+@cases((3,), family=["causal", "documents", "window", "dense with batch and heads"])
+def dropout_by_rows_is_that_of_one_process(group, rank, family):
+    mask = FAMILIES[family](700)
+    for partition, gradients in (("balanced", "reduced"), ("random", "owner")):
+        options = {"gradients": gradients, **aligned(partition, 700, group.size())}
+        hold_against_one_process(group, mask, batch=mask.shape.batch, dropout=0.1, scheme="rows", **options)
+
+
+@cases((2,), family=["causal", "documents", "window", "heads of intervals"])
+def dropout_by_heads_is_that_of_one_process(group, rank, family):
+    hold_against_one_process(group, FAMILIES[family](500), batch=2, dropout=0.1, scheme="heads", partition="zigzag")
+
+
+@cases((2,), dtype=[torch.bfloat16, torch.float64])
+def dropout_of_every_dtype(group, rank, dtype):
+    for scheme in ("rows", "heads"):
+        hold_against_one_process(group, masks.causal(500, 500), dtype, dropout=0.5, scheme=scheme, partition="zigzag")
+
+
+@case(1)
+def dropout_of_one_rank(group, rank):
+    hold_against_one_process(group, masks.causal(300, 300), dropout=0.1)
+
+
+@case(4)
+def dropout_where_some_ranks_have_no_rows(group, rank):
+    for gradients in ("reduced", "owner"):
+        hold_against_one_process(group, masks.causal(203, 203), dropout=0.1, gradients=gradients, scheme="rows")
+
+
+@case(2)
+def head_groups_and_kept_keys_drop_the_same(group, rank):
+    for option in ({"head_groups": 2}, {"keep_fetched": True}):
+        hold_against_one_process(
+            group, FAMILIES["documents"](600), dropout=0.1, scheme="rows", partition="zigzag", gradients="owner",
+            **option,
+        )  # fmt: skip
+
+
+@case(3)
+def dropout_needs_cuts_between_draws(group, rank):
+    ends = [0, 700, 1500, 2000]
+    runs = [(begin, end, rank) for rank, (begin, end) in enumerate(pairwise(ends))]
+    sharding = make(group, tokens=2000, partition=fmd.Partition.from_runs(2000, 3, runs), scheme="rows")
+    q = torch.randn(1, sharding._held, 4, 16)
+    call = partial(fmd.attention, q, q[:, :, :2], q[:, :, :2], sharding)
+    refused(ValueError, "^dropout_p is not 0, and rank 1 holds tokens from 700 on", lambda: call(dropout_p=0.1))
+    refused(ValueError, r"^dropout_p is 1; expected a probability in \[0, 1\)", lambda: call(dropout_p=1))
+    call()
 
 
 @case(2)
@@ -311,7 +382,10 @@ def checkpointing_gives_the_same_bits(group, rank, scheme):
     def wrap(compute):
         return lambda q, k, v: checkpoint(compute, q, k, v, use_reentrant=False)
 
-    hold_against_one_process(group, masks.causal(600, 600), scheme=scheme, gradients="owner", wrap=wrap)
+    for dropout in (0, 0.1):
+        hold_against_one_process(
+            group, masks.causal(600, 600), scheme=scheme, gradients="owner", wrap=wrap, dropout=dropout
+        )
 
 
 @cases((2,), scheme=["rows", "heads"])
@@ -349,6 +423,20 @@ def compiled_calls_give_the_same_bits(group, rank, scheme):
     assert len(graphs) <= 2, f"{len(graphs)} graphs for four shardings"
 
 
+@cases((2,), scheme=["rows", "heads"])
+def compiled_calls_drop_what_others_do(group, rank, scheme):
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def compute(q, k, v, sharding):
+        return fmd.attention(q, k, v, sharding, return_lse=True, dropout_p=0.1)
+
+    def wrap(call):
+        return lambda q, k, v: compute(q, k, v, call.keywords["sharding"])
+
+    torch._dynamo.reset()
+    options = {"scheme": scheme, "partition": "zigzag", "gradients": "owner"}
+    hold_against_one_process(group, masks.causal(500, 500), wrap=wrap, dropout=0.1, **options)
+
+
 @case(2)
 def operators_pass_opcheck(group, rank):
     n = 300
@@ -368,6 +456,10 @@ def operators_pass_opcheck(group, rank):
         else:
             operator, arguments = torch.ops.flashmask.shard_to_heads, (tensors, *where, 2, n)
         torch.library.opcheck(operator.default, arguments)
+        seed = torch.arange(2)
+        torch.library.opcheck(torch.ops.flashmask.shard_seed.default, (seed, 0.1, tensors[0].detach(), *where))
+        if scheme == "rows":
+            torch.library.opcheck(operator.default, (*arguments, 0.1, seed))
 
 
 @case(2)
@@ -525,6 +617,26 @@ def loss_and_gradients(model, batch, sharding=None):
     return loss.item(), gradients
 
 
+@cases((2,), scheme=["rows", "heads"])
+def a_model_with_dropout_has_the_losses_of_one_process(group, rank, scheme):
+    from flashmask.transformers import shard
+
+    model, batch = tiny("llama"), packed(700)
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.3
+    without, _ = loss_and_gradients(model.eval(), batch)
+    torch.manual_seed(1)
+    expected, gradients = loss_and_gradients(model.train(), batch)
+    assert abs(without - expected) > 1e-4
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    local = shard(model, batch, group, aligned=True, scheme=scheme)
+    torch.manual_seed(1 + rank)
+    found, mine = loss_and_gradients(model, local, local["sharding"])
+    dist.all_reduce(mine, group=group)
+    assert abs(found - expected) < 1e-5, f"{found} is not {expected}"
+    assert (mine / group.size() - gradients).norm() / gradients.norm() < 2e-5
+
+
 @cases((1, 2, 4), kind=["llama", "mistral", "gemma3"])
 def models_have_the_losses_and_gradients_of_one_process(group, rank, kind):
     from flashmask.transformers import shard
@@ -614,8 +726,6 @@ def what_a_sharded_model_cannot_honour_is_refused(group, rank):
     local = shard(model, batch, group)
     extra = torch.ones(1, 1, len(local["position_ids"][0]), 300, dtype=torch.bool)
     refused(ValueError, "^an attention_mask .* came beside a sharding", lambda: model(**local, attention_mask=extra))
-    model.model.layers[1].self_attn.attention_dropout = 0.1
-    refused(ValueError, "^dropout came beside a sharding", lambda: model(**local))
     model.config.layer_types = ["full_attention", "linear_attention"]
     refused(ValueError, "^the model has layers of linear_attention", lambda: shard(model, batch, group))
 
@@ -681,6 +791,16 @@ def calls_are_compared_where_that_is_asked_for(group, rank):
         refused(
             ValueError, "^the shardings of rank 1 differ",
             lambda: fmd.attention(q, kv, kv, sharding if rank == 0 else other),
+        )  # fmt: skip
+        refused(
+            ValueError, "^the calls of rank 1 differ",
+            lambda: fmd.attention(q, kv, kv, sharding, dropout_p=0.1 + 0.1 * rank),
+        )  # fmt: skip
+        drawn = 0.1, torch.tensor([3 + rank, 0])
+        where = sharding._tensors["mask"], sharding._name
+        refused(
+            ValueError, "^the dropout seeds of rank 1 differ",
+            lambda: torch.ops.flashmask.shard_forward(q, kv, kv, *where, 0.0, False, 0, *drawn),
         )  # fmt: skip
         wrong = q[:, 1:] if rank == 1 else q
         refused(RuntimeError, "^rank 1: ValueError: q has shape", lambda: fmd.attention(wrong, kv, kv, sharding))

@@ -8,10 +8,14 @@ import torch
 from torch import Tensor
 
 import flashmask
-from flashmask._abi.problem import check_scale
+from flashmask._abi.problem import check_dropout, check_scale
 from flashmask._arguments import described, is_autocast
+from flashmask._plans.call import Call
+from flashmask._torch.dropout import seed_offset_of
+from flashmask._torch.operators import forward as whole_forward
+from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._make import MAIN
-from flashmask.distributed._operators import forward_operator, to_heads_operator, to_tokens_operator
+from flashmask.distributed._operators import forward_operator, seed_operator, to_heads_operator, to_tokens_operator
 from flashmask.distributed._sharding import Sharding, check_plain
 
 
@@ -24,6 +28,7 @@ def attention(
     mask: str = MAIN,
     scale: float | None = None,
     return_lse: bool = False,
+    dropout_p: float = 0.0,
 ) -> Any:
     """flashmask.attention() over a sequence that is spread over the ranks of a group; a collective.
 
@@ -38,6 +43,10 @@ def attention(
         mask: name of one of the sharding's masks.
         scale: factor on the scores; None: 1 / sqrt(head dim).
         return_lse: return (o, lse) rather than o.
+        dropout_p: probability with which an attention probability is dropped, in [0, 1). Decisions are those of one
+            device that calls flashmask_attention() with the whole sequence: every rank draws a seed from torch's
+            generator of the device, once a call, and rank 0's holds on all of them. Under the scheme "rows" the
+            tokens have to be cut at tiles, which aligned=True of shard() sees to.
 
     Returns:
         o (batch, tokens held, query heads, value dim); with `return_lse` also lse (batch, query heads, tokens held).
@@ -57,24 +66,45 @@ def attention(
         q, k, v = (each.to(torch.get_autocast_dtype(device)) for each in (q, k, v))
     deterministic = sharding.deterministic or torch.are_deterministic_algorithms_enabled()
     attend = _whole if sharding.ranks == 1 else _by_heads if sharding.scheme == "heads" else _by_rows
-    o, lse = attend(q, k, v, sharding, mask, factor, deterministic, return_lse)
+    dropout = check_dropout("dropout_p", dropout_p)
+    o, lse = attend(q, k, v, sharding, mask, factor, deterministic, return_lse, dropout)
     return (o, lse) if return_lse else o
 
 
 def _by_rows(
-    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, scale: float, deterministic: bool, with_lse: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sharding: Sharding,
+    mask: str,
+    scale: float,
+    deterministic: bool,
+    with_lse: bool,
+    dropout: float,
 ) -> tuple[Tensor, Tensor]:
     tensor, kept = sharding._tensors[mask], sharding._kept[mask]
-    o, lse, *_ = forward_operator(q, k, v, tensor, sharding._name, scale, deterministic, kept)
+    drawn: tuple[Any, ...] = ()
+    if dropout:
+        check_runs(sharding._runs, q)
+        drawn = dropout, _agreed_seed(q, sharding, mask, dropout)
+    o, lse, *_ = forward_operator(q, k, v, tensor, sharding._name, scale, deterministic, kept, *drawn)
     return o, lse
 
 
 def _by_heads(
-    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, scale: float, deterministic: bool, with_lse: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sharding: Sharding,
+    mask: str,
+    scale: float,
+    deterministic: bool,
+    with_lse: bool,
+    dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
     where = sharding._tensors[mask], sharding._name, sharding.ranks
     q, k, v = to_heads_operator([q, k, v], *where, sharding.tokens)
-    o, lse = _whole(q, k, v, sharding, mask, scale, deterministic, with_lse)
+    o, lse = _whole(q, k, v, sharding, mask, scale, deterministic, with_lse, dropout)
     if not with_lse:
         return to_tokens_operator([o], *where, sharding._held)[0], None
     o, lse = to_tokens_operator([o, lse.transpose(1, 2)], *where, sharding._held)
@@ -82,8 +112,28 @@ def _by_heads(
 
 
 def _whole(
-    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, scale: float, deterministic: bool, with_lse: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sharding: Sharding,
+    mask: str,
+    scale: float,
+    deterministic: bool,
+    with_lse: bool,
+    dropout: float,
 ) -> tuple[Tensor, Tensor]:
     local = sharding._whole_masks[mask]
+    if dropout:
+        seed = _agreed_seed(q, sharding, mask, dropout)
+        call = Call(local.tensor, None, False, scale, dropout, seed, deterministic, None, sharding._place)
+        return whole_forward(q, k, v, call)
     o, lse = flashmask.attention(q, k, v, local, scale=scale or None, deterministic=deterministic, return_lse=True)
     return o, lse
+
+
+def _agreed_seed(q: Tensor, sharding: Sharding, mask: str, dropout: float) -> Tensor:
+    """One draw of every rank's generator, of which rank 0's holds: a data loader's, or a hidden layer's, may differ."""
+    seed_offset = seed_offset_of(None, dropout, q.device)
+    if sharding.ranks == 1:
+        return seed_offset
+    return seed_operator(seed_offset, dropout, q.detach(), sharding._tensors[mask], sharding._name)

@@ -64,8 +64,10 @@ class Exchange:
     """How many tokens the rank holds."""
     sends: list[Runs]
     """What every rank gets of this one, counted in the tokens that it holds."""
+    runs: Runs
+    """What it computes with."""
     pieces: list[tuple[int, int, int]]
-    """What it computes with: (rank, begin, end), counted in what it holds, or in what it gets of the other rank."""
+    """The same as (rank, begin, end), counted in what it holds, or in what it gets of the other rank."""
     silent: bool
     """Whether no rank of the group sends anything."""
 
@@ -83,6 +85,7 @@ class Exchange:
             rank,
             tokens(held[rank]),
             sends,
+            list(wanted[rank]),
             joined([piece[1:] for piece in sorted(placed)]),
             all(tokens(each) == kept for each, kept in zip(wanted, own, strict=True)),
         )
@@ -156,12 +159,16 @@ class Exchange:
 
     def to_json(self) -> list[Any]:
         """What from_json() takes."""
-        return [self.rank, self.held, self.sends, self.pieces, self.silent]
+        return [self.rank, self.held, self.sends, self.runs, self.pieces, self.silent]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> Exchange:
-        rank, held, sends, pieces, silent = values
-        return cls(rank, held, [[tuple(run) for run in runs] for runs in sends], [tuple(p) for p in pieces], silent)
+        rank, held, sends, runs, pieces, silent = values
+        return cls(rank, held, [_pairs(each) for each in sends], _pairs(runs), [tuple(p) for p in pieces], silent)
+
+
+def _pairs(runs: list[list[int]]) -> list[tuple[int, int]]:
+    return [(begin, end) for begin, end in runs]
 
 
 def _shapes(tensors: Sequence[Tensor], count: int) -> list[tuple[int, ...]]:

@@ -111,3 +111,10 @@ def all_gather(group: Group, record: bytes) -> list[bytes]:
     found = [torch.empty_like(own) for _ in range(group.size)]
     dist.all_gather(found, own, group=group.handle)
     return [each.cpu().numpy().tobytes() for each in found]
+
+
+def from_first(group: Group, tensor: Tensor) -> Tensor:
+    """What the first rank passes, on every rank; of one shape and dtype, on the group's device."""
+    found = tensor.clone()
+    dist.broadcast(found, dist.get_global_rank(group.handle, 0), group=group.handle)
+    return found

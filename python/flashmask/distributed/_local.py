@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -53,6 +53,8 @@ class Local:
     owners_rows: Exchange | None = None
     tiles: tuple[int, int] = (0, 0)
     """Those of plans of the whole mask, forward and backward, as Options has them: then slices give its bits."""
+    places: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
+    """Those of dropout that calls have needed; _dropout.py."""
 
     @cached_property
     def mask_tensor(self) -> Tensor:

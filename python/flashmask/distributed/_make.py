@@ -138,7 +138,7 @@ def make(masks: dict[str, Mask], weights: list[int], group: Group, options: Opti
     """A pure function of masks and options, but for the rank in `group`."""
     _check_heads(masks, options)
     tokens, ranks = masks[MAIN].shape.rows, group.size
-    tile = _tile(group.device.type, options.head_dim)
+    tile = tile_of(group.device.type, options.head_dim)
     partition = _partition_of(masks, weights, ranks, tile, options)
     needs = {name: partition.needs(mask) for name, mask in masks.items()}
     scheme = _scheme_of(masks, ranks, options, _remote(list(needs.values()), weights, ranks, tokens))
@@ -302,6 +302,6 @@ def _by_heads(whole: Local) -> Local:
     return replace(whole, mask=builders.from_startend_row_indices(own, causal=causal, rows=mask.shape.rows))
 
 
-def _tile(device: str, head_dim: int) -> int:
+def tile_of(device: str, head_dim: int) -> int:
     """A multiple of the tiles of all kernels: those of GPUs for small heads have 192 rows, and some 96 columns."""
     return 384 if device == "cuda" and (head_dim <= 64 or 128 < head_dim <= 192) else 128

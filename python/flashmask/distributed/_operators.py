@@ -1,8 +1,10 @@
 """The operators of flashmask.distributed, their fake kernels and autograd.
 
 flashmask::shard_forward and shard_backward are attention under the scheme "rows"; flashmask::shard_to_heads and
-shard_to_tokens are the exchanges around attention under "heads", each the gradient of the other. `sharding` is uint8
-[n] on the CPU, one rank's part under one mask, and `group` the name of its process group.
+shard_to_tokens are the exchanges around attention under "heads", each the gradient of the other. flashmask::shard_seed
+gives every rank the seed and offset of dropout that rank 0 has drawn; `after` is what a call computes with, so that all
+ranks come to it between the same exchanges. `sharding` is uint8 [n] on the CPU, one rank's part under one mask, and
+`group` the name of its process group.
 """
 
 from __future__ import annotations
@@ -17,47 +19,66 @@ from torch import Tensor
 from flashmask._plans.call import Call
 from flashmask._plans.operands import check_devices, check_saved, code_of, lse_dtype
 from flashmask._torch.autograd import BelowAutograd, is_differentiated
+from flashmask._torch.dropout import seed_offset_in
 from flashmask._torch.schemas import LIBRARY
-from flashmask.distributed._group import Group, agree, digest, group_named
+from flashmask.distributed._dropout import check_runs
+from flashmask.distributed._group import Group, agree, digest, from_first, group_named
 from flashmask.distributed._heads import to_heads, to_tokens
 from flashmask.distributed._local import Local, local_of
 from flashmask.distributed._rows import backward_of_rows, forward_of_rows
 
 LIBRARY.define(
     "shard_forward(Tensor q, Tensor k, Tensor v, Tensor sharding, str group, float scale, bool deterministic, "
-    "SymInt kept) -> (Tensor o, Tensor lse, Tensor kept_k, Tensor kept_v)"
+    "SymInt kept, float dropout=0.0, Tensor? seed_offset=None) -> (Tensor o, Tensor lse, Tensor kept_k, Tensor kept_v)"
 )
 LIBRARY.define(
     "shard_backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
-    "Tensor kept_k, Tensor kept_v, Tensor sharding, str group, float scale, bool deterministic) "
-    "-> (Tensor dq, Tensor dk, Tensor dv)"
+    "Tensor kept_k, Tensor kept_v, Tensor sharding, str group, float scale, bool deterministic, float dropout=0.0, "
+    "Tensor? seed_offset=None) -> (Tensor dq, Tensor dk, Tensor dv)"
 )
+LIBRARY.define("shard_seed(Tensor seed_offset, float dropout, Tensor after, Tensor sharding, str group) -> Tensor")
 for _name in ("shard_to_heads", "shard_to_tokens"):
     LIBRARY.define(f"{_name}(Tensor[] tensors, Tensor sharding, str group, int ranks, SymInt tokens) -> Tensor[]")
 forward_operator: Callable[..., tuple[Tensor, ...]] = torch.ops.flashmask.shard_forward.default
 backward_operator: Callable[..., tuple[Tensor, ...]] = torch.ops.flashmask.shard_backward.default
+seed_operator: Callable[..., Tensor] = torch.ops.flashmask.shard_seed.default
 to_heads_operator: Callable[..., list[Tensor]] = torch.ops.flashmask.shard_to_heads.default
 to_tokens_operator: Callable[..., list[Tensor]] = torch.ops.flashmask.shard_to_tokens.default
 
 
 # ---- what a call must be like ----
 
+_NOTHING_DROPPED = Call()
 
-def _entered(sharding: Tensor, name: str, tensors: Sequence[Tensor], call: str) -> tuple[Local, Group]:
-    """The sharding and the group of a call, once it is sure that other ranks may be sent something."""
+
+def _entered(
+    sharding: Tensor, name: str, tensors: Sequence[Tensor], call: str, dropped: Call = _NOTHING_DROPPED
+) -> tuple[Local, Group]:
+    """The sharding and the group of a call, once it is sure that other ranks may be sent something.
+
+    `dropped`: the dropout and the seed of the call.
+    """
     group = group_named(name)
     try:
         local = local_of(sharding)
         _check_place(local, group, tensors[0])
         if call in ("forward", "to heads"):
             _check(local, *tensors)
+        seed_offset = seed_offset_in(dropped)
+        if seed_offset is not None:
+            check_runs(local.runs, tensors[0])
     except (TypeError, ValueError, NotImplementedError) as error:
         if _compares():
             agree(group, {}, error)
         raise
     if _compares():
         shapes = [[each.shape[0], *each.shape[2:], str(each.dtype)] for each in tensors]
-        said = {"the shardings": local.agreed, "the calls": f"{call} {shapes}"}
+        seed = None if seed_offset is None else seed_offset.tolist()
+        said = {
+            "the shardings": local.agreed,
+            "the calls": f"{call} {shapes}, dropout {dropped.dropout}",
+            "the dropout seeds": f"{seed}",
+        }
         agree(group, {what: digest(text.encode()) for what, text in said.items()}, None)
     return local, group
 
@@ -102,15 +123,33 @@ def _check(local: Local, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, scale: float, deterministic: bool, kept: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sharding: Tensor,
+    name: str,
+    scale: float,
+    deterministic: bool,
+    kept: int,
+    dropout: float = 0.0,
+    seed_offset: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    local, group = _entered(sharding, name, (q, k, v), "forward")
-    call = Call(local.mask_tensor, scale=scale, deterministic=deterministic)
-    return forward_of_rows(q, k, v, local, group, call, bool(kept))
+    call = Call(scale=scale, deterministic=deterministic, dropout=dropout, seed_offset=seed_offset)
+    local, group = _entered(sharding, name, (q, k, v), "forward", call)
+    return forward_of_rows(q, k, v, local, group, call._replace(mask=local.mask_tensor), bool(kept))
 
 
 def _forward_fake(
-    q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, scale: float, deterministic: bool, kept: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sharding: Tensor,
+    name: str,
+    scale: float,
+    deterministic: bool,
+    kept: int,
+    dropout: float = 0.0,
+    seed_offset: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     batch, rows, heads, _ = q.shape
     return (
@@ -122,10 +161,12 @@ def _forward_fake(
 
 
 def _backward(grad_o: Tensor, grad_lse: Tensor | None, *arguments: Any) -> tuple[Tensor, ...]:
-    q, k, v, o, lse, kept_k, kept_v, sharding, name, scale, deterministic = arguments
+    q, k, v, o, lse, kept_k, kept_v, sharding, name, scale, deterministic, *drawn = arguments
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
-    local, group = _entered(sharding, name, (q, k, v), "backward")
-    call = Call(local.mask_tensor, scale=scale, deterministic=deterministic)
+    dropout, seed_offset = drawn or (0.0, None)
+    call = Call(scale=scale, deterministic=deterministic, dropout=dropout, seed_offset=seed_offset)
+    local, group = _entered(sharding, name, (q, k, v), "backward", call)
+    call = call._replace(mask=local.mask_tensor)
     return backward_of_rows(grad_o, grad_lse, (q, k, v, o, lse), (kept_k, kept_v), local, group, call)
 
 
@@ -137,11 +178,14 @@ def _backward_fake(
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, seed_offset: Tensor | None, *others: Any
+    ) -> tuple[Tensor, ...]:
+        """`others`: group, scale, deterministic, kept, dropout."""
         with BelowAutograd():
-            outputs = forward_operator(q, k, v, sharding, *others)
-        ctx.save_for_backward(q, k, v, *outputs, sharding)
-        ctx.others = others[:-1]
+            outputs = forward_operator(q, k, v, sharding, *others, seed_offset)
+        ctx.save_for_backward(q, k, v, *outputs, sharding, seed_offset)
+        *ctx.others, _, ctx.dropout = others
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[2:])
         return outputs
@@ -149,10 +193,11 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, *others: Any) -> Any:
         if grad_o is None and grad_lse is None:
-            return (None,) * 8
-        saved = ctx.saved_tensors
+            return (None,) * 10
+        *saved, seed_offset = ctx.saved_tensors
         grad_o = torch.zeros_like(saved[3]) if grad_o is None else grad_o
-        return *backward_operator(grad_o, grad_lse, *saved, *ctx.others), *(None,) * 5
+        gradients = backward_operator(grad_o, grad_lse, *saved, *ctx.others, ctx.dropout, seed_offset)
+        return *gradients, *(None,) * 7
 
 
 class _OnceDifferentiable(torch.autograd.Function):
@@ -169,12 +214,14 @@ class _OnceDifferentiable(torch.autograd.Function):
         )
 
 
-def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
+def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, *others: Any) -> tuple[Tensor, ...]:
     if is_differentiated(q, k, v):
-        outputs: tuple[Tensor, ...] = _Rows.apply(q, k, v, *others)  # type: ignore[no-untyped-call]
+        dropout, seed_offset = others[4:] or (0.0, None)
+        given = q, k, v, sharding, seed_offset, *others[:4], dropout
+        outputs: tuple[Tensor, ...] = _Rows.apply(*given)  # type: ignore[no-untyped-call]
         return outputs
     with BelowAutograd():
-        return forward_operator(q, k, v, *others)
+        return forward_operator(q, k, v, sharding, *others)
 
 
 def _backward_autograd(grad_o: Tensor, grad_lse: Tensor | None, *others: Any) -> tuple[Tensor, ...]:
@@ -183,6 +230,18 @@ def _backward_autograd(grad_o: Tensor, grad_lse: Tensor | None, *others: Any) ->
         return gradients
     with BelowAutograd():
         return backward_operator(grad_o, grad_lse, *others)
+
+
+# ---- dropout ----
+
+
+def _seed(seed_offset: Tensor, dropout: float, after: Tensor, sharding: Tensor, name: str) -> Tensor:
+    _, group = _entered(sharding, name, [after], f"dropout {dropout}")
+    return from_first(group, seed_offset)
+
+
+def _seed_fake(seed_offset: Tensor, dropout: float, after: Tensor, sharding: Tensor, name: str) -> Tensor:
+    return torch.empty_like(seed_offset)
 
 
 # ---- heads ----
@@ -238,6 +297,7 @@ def _register() -> None:
     for name, kernel, fake in (
         ("shard_forward", _forward, _forward_fake),
         ("shard_backward", _backward, _backward_fake),
+        ("shard_seed", _seed, _seed_fake),
         ("shard_to_heads", _to_heads, _to_heads_fake),
         ("shard_to_tokens", _to_tokens, _to_tokens_fake),
     ):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flashmask._plans.call import Call, arguments_of_backward
 from flashmask._torch.schemas import backward_operator, forward_operator
+from flashmask.distributed._dropout import place_of_rows
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group
 from flashmask.distributed._local import Local
@@ -22,7 +23,8 @@ def forward_of_rows(
     outputs = []
     for heads, kv_heads in _head_groups(local):
         whole_k, whole_v = local.columns.fetch(group, [k[:, :, kv_heads], v[:, :, kv_heads]])
-        outputs.append((*_attend(q[:, :, heads], whole_k, whole_v, call), whole_k, whole_v))
+        o, lse = _attend(q[:, :, heads], whole_k, whole_v, _placed(call, local, heads, q))
+        outputs.append((o, lse, whole_k, whole_v))
     o, lse = (torch.cat(each, axis) if len(each) > 1 else each[0] for each, axis in _by_kind(outputs))
     kept_k, kept_v = outputs[0][2:] if keep else (k[:, :0].clone(), v[:, :0].clone())
     return o, lse, kept_k, kept_v
@@ -51,16 +53,23 @@ def backward_of_rows(
         grads = grad_o[:, :, heads], None if grad_lse is None else grad_lse[:, heads]
         whole_k, whole_v = kept if kept[0].shape[1] else local.columns.fetch(group, [k, v])
         parts = local.owners_rows is None and not local.columns.silent
-        of_group = _gradients(*grads, (q, whole_k, whole_v, o, lse), call, parts)
+        own = _placed(call, local, heads, q)
+        of_group = _gradients(*grads, (q, whole_k, whole_v, o, lse), own, parts)
         if local.owners_rows is None or local.owners_mask is None:
             keys: Sequence[Tensor] = local.columns.give_back(group, of_group[1:])
         else:
-            keys = _owners(
-                *grads, (q, k, v, o, lse), local.owners_rows, group, call._replace(mask=local.owners_mask_tensor)
-            )
+            owners = _placed(call, local, heads, q, owners=True)._replace(mask=local.owners_mask_tensor)
+            keys = _owners(*grads, (q, k, v, o, lse), local.owners_rows, group, owners)
         gradients.append((of_group[0], *(each.to(k.dtype) for each in keys)))
     grad_q, grad_k, grad_v = (torch.cat(each, 2) if len(each) > 1 else each[0] for each in zip(*gradients, strict=True))
     return grad_q, grad_k, grad_v
+
+
+def _placed(call: Call, local: Local, heads: slice, q: Tensor, *, owners: bool = False) -> Call:
+    """The call of these query heads, with the decisions of dropout of the whole."""
+    if not call.dropout:
+        return call
+    return call._replace(dropout_place=place_of_rows(local, heads, q, owners=owners))
 
 
 def _owners(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flashmask._arguments import boolean, choice, described, integer
 from flashmask._partition import DIVISIONS, Partition, Prices
+from flashmask.distributed._dropout import place_of_heads
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._exchange import tokens as tokens_of
 from flashmask.distributed._group import Group, agree, group_of
@@ -59,6 +60,9 @@ class Sharding:
         self._kept = {name: _kept_tokens(local, options) for name, local in made.locals.items()}
         self._prices = Prices(options.query_heads, options.kv_heads, options.head_dim)
         self._held = tokens_of(made.runs[group.rank])
+        self._place = None
+        if made.scheme == "heads" and self.tokens:
+            self._place = place_of_heads(made.locals[MAIN], group.device)
 
     @property
     def lengths(self) -> list[int]:

@@ -213,6 +213,7 @@ def sharded_attention(
     window: int | None,
     scaling: float | None,
     attention_mask: Tensor | None,
+    dropout: float,
     **others: Any,
 ) -> Tensor:
     """[B, tokens held, Hq, Dv] of query, key and value [B, heads, tokens held, D]; `others` change the result."""
@@ -222,10 +223,10 @@ def sharded_attention(
             "whole sequence; give it to flashmask.transformers.shard() and leave it out of the call"
         )
     for name, given in others.items():
-        if given is not None and not (isinstance(given, float) and given == 0.0):
+        if given is not None:
             raise ValueError(f"{name} came beside a sharding, under which flashmask does not serve it; leave it out")
     masks = sharding.masks
     name = _MAIN if window is None or len(masks) == 1 else _window_name(window)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    found: Tensor = attention(q, k, v, sharding, mask=name, scale=scaling)
+    found: Tensor = attention(q, k, v, sharding, mask=name, scale=scaling, dropout_p=dropout)
     return found

@@ -1,0 +1,69 @@
+"""Dropout over ranks: decisions belong to the heads and tokens of the whole sequence, whoever computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashmask._abi.problem import make_problem
+from flashmask._arguments import IntArray
+from flashmask._torch.dropout import pack_place
+from flashmask.distributed._exchange import Runs, tokens
+from flashmask.distributed._local import Local
+from flashmask.distributed._make import tile_of
+
+_TOKENS = 8  # that one draw decides about
+
+
+def check_runs(runs: Sequence[Runs], q: Tensor) -> None:
+    """Refuses runs, of all ranks, that do not begin at tiles, in which kernels find the rows and columns of draws."""
+    tile = tile_of(q.device.type, q.shape[3])
+    for rank, of_rank in enumerate(runs):
+        for begin, _ in of_rank:
+            if begin % tile:
+                raise ValueError(
+                    f'dropout_p is not 0, and rank {rank} holds tokens from {begin} on; under the scheme "rows" runs '
+                    f"of a rank have to begin at multiples of {tile} then: call shard() with aligned=True, or with "
+                    'scheme="heads"'
+                )
+
+
+def place_of_rows(local: Local, heads: slice, q: Tensor, *, owners: bool = False) -> Tensor | None:
+    """int32 [n] where q is: where these query heads of a rank's part lie in the whole.
+
+    `owners`: of the part that a rank computes the gradients of its own keys with. None where it has no rows, or none
+    of the columns that they would see.
+    """
+    own = local.runs[local.rank]
+    exchange = local.owners_rows if owners else local.columns
+    assert exchange is not None
+    rows, columns = (exchange.runs, own) if owners else (own, exchange.runs)
+    if not tokens(rows) or not tokens(columns):
+        return None
+    key = heads.start, heads.stop, q.device, q.shape[3], owners
+    place = local.places.get(key)
+    if place is None:
+        place = local.places[key] = _place(local.heads[0], heads, rows, columns, q.device, q.shape[3])
+    return place
+
+
+def place_of_heads(local: Local, device: torch.device) -> Tensor:
+    """The same under the scheme "heads": of all tokens, and of the rank's share of the heads."""
+    heads, whole = local.heads[0], [(0, local.tokens)]
+    own = slice(local.rank * heads // local.ranks, (local.rank + 1) * heads // local.ranks)
+    return _place(heads, own, whole, whole, device, 1)
+
+
+def _place(all_heads: int, heads: slice, rows: Runs, columns: Runs, device: torch.device, head_dim: int) -> Tensor:
+    shapes = [(1, tokens(runs), heads.stop - heads.start, head_dim) for runs in (rows, columns, columns)]
+    problem = make_problem(shapes, "float32", None, 0.0)._replace(device=str(device))
+    return pack_place(problem, heads.start, all_heads, _eights(rows), _eights(columns)).to(device)
+
+
+def _eights(runs: Runs) -> IntArray:
+    """int32: which eight tokens of the sequence every eight tokens of the runs are."""
+    assert not any(begin % _TOKENS for begin, _ in runs)
+    return np.concatenate([np.arange(begin // _TOKENS, -(-end // _TOKENS), dtype=np.int32) for begin, end in runs])
