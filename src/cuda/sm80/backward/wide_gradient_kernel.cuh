@@ -95,11 +95,11 @@ class WideGradientBlock {
     return (map.batch == 1 ? 0 : batch()) * map.heads + query_head(step) / map.head_ratio;
   }
 
+  /// What full tiles make of keys past the last stays in rows of sums that nobody stores.
   __device__ __forceinline__ void extend(int begun) {
-    const bool ends_inside = first_outer() + Shape::kOuter > arguments_.outer_length;
-    shared_.steps.extend({arguments_.map, batch(), first_query_head(), kByKeys ? arguments_.head_ratio : 1,
-                          shared_.item.tile, kByKeys && ends_inside},
-                         begun);
+    shared_.steps.extend(
+        {arguments_.map, batch(), first_query_head(), kByKeys ? arguments_.head_ratio : 1, shared_.item.tile, false},
+        begun);
   }
 
   __device__ __forceinline__ void attend(Sums& sums) {
