@@ -72,6 +72,12 @@ __device__ __forceinline__ void drop(std::uint32_t (&packed)[4], const Words& dr
   for (int i = 0; i < 4; ++i) packed[i] &= ~dropped.halves(unit, 2 * sixteen + i / 2, i % 2);
 }
 
+/// The first row, or column, of a warp as it is counted where decisions are drawn; the others of its tile follow it
+/// there too (DropoutPlace).
+__device__ __forceinline__ int drawn_token(const std::int32_t* eights, int first) {
+  return eights == nullptr ? first : eights[first / 8] * 8;
+}
+
 /// Of all draws for a head, which is counted through batch entries. Read where it is used, as it may lie in memory: a
 /// captured graph finds another seed there each time.
 struct DropoutSeed {
@@ -90,6 +96,9 @@ struct DropoutSeed {
   __device__ __forceinline__ std::uint32_t second_key(std::uint32_t round) const {
     return keys[1] + round * 0xBB67AE85;
   }
+  __device__ __forceinline__ int drawn(const std::int32_t* eights, int first) const {
+    return drawn_token(eights, first);
+  }
 
  private:
   static __device__ __forceinline__ std::uint32_t drawn_head(const DropoutArguments& dropout, int batch, int head) {
@@ -101,7 +110,7 @@ struct DropoutSeed {
   static __device__ __forceinline__ std::uint32_t uniform(std::uint32_t word) { return __shfl_sync(~0U, word, 0); }
 };
 
-/// The same in shared memory, for kernels that have no registers left: read anew at each use.
+/// The same in shared memory, for kernels that have no registers left: read anew at each use, like where a place lies.
 struct StoredDropoutSeed {
   volatile std::uint32_t keys[10][2], head, offset;
 
@@ -117,6 +126,9 @@ struct StoredDropoutSeed {
   }
   __device__ __forceinline__ std::uint32_t first_key(std::uint32_t round) const { return keys[round][0]; }
   __device__ __forceinline__ std::uint32_t second_key(std::uint32_t round) const { return keys[round][1]; }
+  __device__ __forceinline__ int drawn(const std::int32_t* const volatile& eights, int first) const {
+    return drawn_token(eights, first);
+  }
 };
 
 /// The numbers of eight columns, two a word.
@@ -167,19 +179,13 @@ __device__ __forceinline__ std::uint32_t exchange_bits(std::uint32_t word) {
   return (word & own) | (received & ~own);
 }
 
-/// The first row, or column, of a warp as it is counted where decisions are drawn; the others of its tile follow it
-/// there too (DropoutPlace).
-__device__ __forceinline__ int drawn_token(const std::int32_t* eights, int first) {
-  return eights == nullptr ? first : eights[first / 8] * 8;
-}
-
 /// For scores by rows. `first_row`, `first_column`: the warp's, multiples of 8.
 template <int kUnits, int kColumns, class Seed>
 __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
                                              const Seed& seed, int first_row, int first_column) {
   using Words = DroppedWords<kUnits, kColumns>;
-  const unsigned lane = lane_index(), row = drawn_token(dropout.place.row_eights, first_row) + lane / 4;
-  const unsigned eight = drawn_token(dropout.place.column_eights, first_column) / 8 + lane % 4;
+  const unsigned lane = lane_index(), row = seed.drawn(dropout.place.row_eights, first_row) + lane / 4;
+  const unsigned eight = seed.drawn(dropout.place.column_eights, first_column) / 8 + lane % 4;
 #pragma unroll
   for (int i = 0; i < Words::kWords; ++i) {
     std::uint32_t word = 0;
