@@ -52,6 +52,14 @@ def every_head_dim(group, rank, dim):
         hold_against_one_process(group, FAMILIES[family](6000), torch.bfloat16, dim=dim, **options, **ON_GPU)
 
 
+@cases((2,), dim=[64, 128, 256])
+def dropout_is_that_of_one_gpu(group, rank, dim):
+    for options in ({"scheme": "rows", "gradients": "owner", "aligned": True}, {"scheme": "heads"}):
+        hold_against_one_process(
+            group, FAMILIES["documents"](TOKENS), torch.bfloat16, dim=dim, dropout=0.1, **options, **ON_GPU
+        )
+
+
 @case(2)
 def long_documents(group, rank):
     mask = FAMILIES["documents"](65536)
