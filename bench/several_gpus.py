@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group: its functions hold the one of their import for ever
 from spread.clock import Clock, fetched_bytes, peak_bytes
 from spread.contestants import DIM, Problem, Way, alone, distance, entered, peers, problem_of, results, sharded
 from spread.contestants import without_wire as kernels_of

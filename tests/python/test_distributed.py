@@ -4,15 +4,19 @@ import os
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import distributed_failing_cases
 import pytest
+import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group: its functions hold the one of their import for ever
 from ranks import run_ranks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import flashmask.distributed as fmd
+from flashmask import masks
 
 RANKS = 4
 
@@ -52,6 +56,17 @@ def test_asks_for_the_process_group_that_nobody_made():
         TypeError, match=r"NoneType None; expected .*; call torch\.distributed\.init_process_group\(\) "
     ):
         fmd.shard(None, dist.group.WORLD, query_heads=1, kv_heads=1, head_dim=8, tokens=9)
+
+
+def test_groups_end_where_they_are_destroyed():
+    """Nobody holds one any more: a thread of Gloo that outlived the interpreter would abort the program at its end."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    group = weakref.ref(dist.group.WORLD)
+    sharding = fmd.shard(masks.causal(64, 64), group(), query_heads=2, kv_heads=1, head_dim=8, scheme="rows")
+    q, k, v = (torch.randn(1, 64, heads, 8, requires_grad=True) for heads in (2, 1, 1))
+    fmd.attention(q, k, v, sharding).sum().backward()
+    dist.destroy_process_group()
+    assert group() is None
 
 
 @pytest.fixture

@@ -97,9 +97,10 @@ def on_every_rank(monkeypatch):
 
     def call(ranks, function):
         wire = Wire(ranks)
-        groups = [_group.Group(f"rank {at}", at, ranks, Handle(at), torch.device("cpu")) for at in range(ranks)]
+        cpu = torch.device("cpu")
+        groups = [_group.Group(f"rank {at}", at, ranks, partial(Handle, at), cpu) for at in range(ranks)]
         monkeypatch.setattr(dist, "all_to_all_single", wire.all_to_all_single)
-        monkeypatch.setattr(_group, "check_alive", lambda handle: None)
+        monkeypatch.setattr(_group, "checked_alive", lambda handle: handle)
         monkeypatch.setattr(_group, "_groups", {group.name: group for group in groups})
 
         def run(group):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +25,17 @@ class Group(NamedTuple):
     name: str
     rank: int
     size: int
-    handle: Any
+    reference: Callable[[], Any]
+    """Gives its ProcessGroup while there is one. Held weakly: PyTorch ends the threads of a group when nobody holds it
+    any more, and threads that outlive the interpreter abort the program at its end.
+    """
     device: torch.device
     """Where its collectives take their tensors."""
+
+    @property
+    def handle(self) -> Any:
+        """Its ProcessGroup; raises where it was destroyed."""
+        return checked_alive(self.reference())
 
 
 _groups: dict[str, Group] = {}
@@ -45,13 +54,13 @@ def group_of(group_or_mesh: Any) -> Group:
     if not isinstance(handle, dist.ProcessGroup):
         first = "" if dist.is_initialized() else "; call torch.distributed.init_process_group() first"
         raise TypeError(f"group_or_mesh is {described(group_or_mesh)}; expected a ProcessGroup or a DeviceMesh{first}")
-    check_alive(handle)
+    checked_alive(handle)
     backends = str(dist.get_backend_config(handle))
     name = next((each for each in reversed(_BACKENDS) if each in backends), None)
     if name is None:
         raise ValueError(f"the group's backend is {backends}; expected {' or '.join(_BACKENDS)}")
     device = torch.device("cpu") if name == "gloo" else torch.device("cuda", torch.cuda.current_device())
-    group = Group(handle.group_name, dist.get_rank(handle), dist.get_world_size(handle), handle, device)
+    group = Group(handle.group_name, dist.get_rank(handle), dist.get_world_size(handle), weakref.ref(handle), device)
     _groups[group.name] = group
     return group
 
@@ -61,16 +70,19 @@ def group_named(name: str) -> Group:
     group = _groups.get(name)
     if group is None:
         raise RuntimeError(f"no sharding was made for the group {name!r} in this process; call shard() with it first")
-    check_alive(group.handle)
+    checked_alive(group.reference())
     return group
 
 
-def check_alive(handle: Any) -> None:
-    """Refuses a group that was destroyed, whose collectives might wait for ever."""
+def checked_alive(handle: Any) -> Any:
+    """The ProcessGroup; raises where it was destroyed, since its collectives might wait for ever."""
     try:
-        dist.get_process_group_ranks(handle)
+        if handle is not None:  # which PyTorch takes for its default group
+            dist.get_process_group_ranks(handle)
+            return handle
     except (KeyError, ValueError, RuntimeError):
-        raise RuntimeError("the process group was destroyed, or this rank is not in it; make a new sharding") from None
+        pass
+    raise RuntimeError("the process group was destroyed, or this rank is not in it; make a new sharding")
 
 
 def digest(*values: bytes | Tensor) -> bytes:
