@@ -33,6 +33,10 @@ void check_options(const PartitionOptions& options) {
   for (const auto& [name, value] : numbers) {
     if (value < 1) refuse("partition: " + std::string(name) + " is " + grouped(value) + "; give at least 1");
   }
+  if (options.query_heads % options.kv_heads != 0) {
+    refuse("partition: query_heads is " + grouped(options.query_heads) + "; give a multiple of kv_heads, which is " +
+           grouped(options.kv_heads));
+  }
   if (options.exchange_ns < 0)
     refuse("partition: exchange_ns is " + grouped(options.exchange_ns) + "; give at least 0");
 }

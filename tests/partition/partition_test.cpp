@@ -265,6 +265,8 @@ TEST(Partition, RefusesWhatIsNoPartition) {
             "partition: [0, 101) of rank 1 is no run of 100 tokens; give 0 <= begin <= end <= 100");
   const Mask mask = masks::causal(100, 100), other = masks::causal(90, 90);
   EXPECT_EQ(refusal([&] { of(mask, 2, {.head_dim = 0}); }), "partition: head_dim is 0; give at least 1");
+  EXPECT_EQ(refusal([&] { of(mask, 2, {.query_heads = 32, .kv_heads = 3}); }),
+            "partition: query_heads is 32; give a multiple of kv_heads, which is 3");
   EXPECT_EQ(refusal([&] { of(mask, 0, {}); }), "partition: a level has 0 ranks; give at least one");
   const WeightedMask two[] = {{&mask, 1}, {&other, 1}};
   const std::int32_t ranks[] = {2};

@@ -474,6 +474,16 @@ def autocast_casts_as_it_does_for_one_process(group, rank):
 
 
 @case(2)
+def function_transforms_are_refused(group, rank):
+    for scheme in ("rows", "heads"):
+        sharding = make(group, masks.causal(512, 512), scheme=scheme)
+        q = torch.randn(1, sharding._held, 4, 16)
+        whole = partial(fmd.attention, sharding=sharding)
+        compute = torch.func.grad(lambda q, whole=whole: whole(q, q[:, :, :2], q[:, :, :2]).sum())
+        refused(NotImplementedError, r"^flashmask does not support torch\.func\.grad", partial(compute, q))
+
+
+@case(2)
 def a_second_derivative_is_refused(group, rank):
     sharding = fmd.shard(None, group, query_heads=2, kv_heads=2, head_dim=8, tokens=300, scheme="rows")
     q = sharding.shard(torch.randn(1, 300, 2, 8)).requires_grad_()

@@ -120,16 +120,17 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
 def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """flashmask::forward where autograd may have to record it."""
     if is_differentiated(q, k, v, call.sinks):
-        if torch._C._are_functorch_transforms_active():
-            _refuse_transforms()
+        refuse_transforms()
         outputs: Outputs = _Attention.apply(q, k, v, call.sinks, call, None)  # type: ignore[no-untyped-call]
         return outputs
     with BelowAutograd():
         return forward_operator(q, k, v, *call)
 
 
-def _refuse_transforms() -> None:
-    raise NotImplementedError("flashmask does not support torch.func.grad and its kin; use torch.autograd.grad")
+def refuse_transforms() -> None:
+    """Raises inside torch.func.grad and its kin, which the Functions here have no rules for."""
+    if torch._C._are_functorch_transforms_active():
+        raise NotImplementedError("flashmask does not support torch.func.grad and its kin; use torch.autograd.grad")
 
 
 def backward_autograd(

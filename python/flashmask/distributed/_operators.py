@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flashmask._plans.call import Call
 from flashmask._plans.operands import check_devices, check_saved, code_of, lse_dtype
-from flashmask._torch.autograd import BelowAutograd, is_differentiated
+from flashmask._torch.autograd import BelowAutograd, is_differentiated, refuse_transforms
 from flashmask._torch.dropout import seed_offset_in
 from flashmask._torch.schemas import LIBRARY
 from flashmask.distributed._dropout import check_runs
@@ -216,6 +216,7 @@ class _OnceDifferentiable(torch.autograd.Function):
 
 def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, *others: Any) -> tuple[Tensor, ...]:
     if is_differentiated(q, k, v):
+        refuse_transforms()
         dropout, seed_offset = others[4:] or (0.0, None)
         given = q, k, v, sharding, seed_offset, *others[:4], dropout
         outputs: tuple[Tensor, ...] = _Rows.apply(*given)  # type: ignore[no-untyped-call]
@@ -285,6 +286,7 @@ class _Exchanged(torch.autograd.Function):
 def _exchanged(there: Any, back: Any) -> Callable[..., Sequence[Tensor]]:
     def autograd(tensors: list[Tensor], *others: Any) -> Sequence[Tensor]:
         if is_differentiated(*tensors):
+            refuse_transforms()
             return list(_Exchanged.apply(there, back, others, *tensors))  # type: ignore[no-untyped-call]
         with BelowAutograd():
             return list(there(tensors, *others))
