@@ -92,12 +92,13 @@ class Local:
             "columns": self.columns and self.columns.to_json(),
             "owners_rows": self.owners_rows and self.owners_rows.to_json(),
         }
-        blocks = [json.dumps(numbers).encode(), *(_bytes_of(mask) for mask in (self.mask, self.owners_mask))]
+        masks = (b"" if mask is None else mask.tensor.numpy() for mask in (self.mask, self.owners_mask))
+        blocks = [np.frombuffer(block, np.uint8) for block in (json.dumps(numbers).encode(), *masks)]
         key = os.urandom(16)
-        sizes = np.array([len(block) for block in blocks], np.int64).tobytes()
+        sizes = np.array([block.size for block in blocks], np.int64).tobytes()
         header = (_MAGIC + key + sizes).ljust(_HEADER_BYTES, b"\0")
         _alive[key] = self
-        return torch.frombuffer(bytearray(b"".join([header, *blocks])), dtype=torch.uint8)
+        return torch.from_numpy(np.concatenate([np.frombuffer(header, np.uint8), *blocks]))
 
 
 _alive: WeakValueDictionary[bytes, Local] = WeakValueDictionary()
@@ -117,10 +118,6 @@ def local_of(tensor: Tensor) -> Local:
         while len(_read) > _KEPT:
             _read.popitem(last=False)
     return local
-
-
-def _bytes_of(mask: Mask | None) -> bytes:
-    return b"" if mask is None else mask.tensor.numpy().tobytes()
 
 
 def _from_bytes(header: bytes, given: np.ndarray[Any, np.dtype[np.uint8]]) -> Local:
