@@ -51,9 +51,9 @@ def main(module, rank, world, folder, only=""):
     if getattr(cases, "END_TOGETHER", True):
         dist.barrier()
         dist.destroy_process_group()
-        # Threads of Gloo whose group a library still holds (FSDP does) must let go of their tensors before the
-        # interpreter ends, or they abort the process.
-        time.sleep(0.5)
+    # Threads of Gloo whose group still lives, as FSDP holds one, must let go of their tensors before the
+    # interpreter ends, or they abort the process.
+    time.sleep(0.5)
 
 
 if __name__ == "__main__":
