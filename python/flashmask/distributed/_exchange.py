@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -24,17 +26,19 @@ class Parcels:
     """
 
     def __init__(self, shapes: Sequence[Sequence[tuple[int, ...]]], like: Sequence[Tensor]) -> None:
-        sizes = [[_bytes(shape, each) for shape, each in zip(of_rank, like, strict=True)] for of_rank in shapes]
-        self.splits = [sum(of_rank) for of_rank in sizes]
+        self._shapes, self._like = shapes, like
+        self._sizes = [[_bytes(shape, each) for shape, each in zip(of_rank, like, strict=True)] for of_rank in shapes]
+        self.splits = [sum(of_rank) for of_rank in self._sizes]
         self.bytes = torch.empty(sum(self.splits), dtype=torch.uint8, device=like[0].device)
-        self.tensors: list[list[Tensor]] = []
-        begin = 0
-        for of_rank, of_sizes in zip(shapes, sizes, strict=True):
-            self.tensors.append([])
-            for shape, size, each in zip(of_rank, of_sizes, like, strict=True):
-                flat = self.bytes[begin : begin + size].view(each.dtype)
-                self.tensors[-1].append(flat[: _count(shape)].view(shape))
-                begin += size
+
+    def of(self, rank: int) -> list[Tensor]:
+        """The tensors for, or from, a rank."""
+        found, begin = [], sum(self.splits[:rank])
+        for shape, size, each in zip(self._shapes[rank], self._sizes[rank], self._like, strict=True):
+            end = begin + math.prod(shape) * each.element_size()
+            found.append(self.bytes[begin:end].view(each.dtype).view(shape))
+            begin += size
+        return found
 
     def sent(self, group: Group, shapes: Sequence[Sequence[tuple[int, ...]]], like: Sequence[Tensor]) -> Parcels:
         """What all ranks send to this one, of these shapes."""
@@ -43,16 +47,9 @@ class Parcels:
         return received
 
 
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
 def _bytes(shape: Sequence[int], like: Tensor) -> int:
     """Of a tensor, up to the beginning of the next."""
-    return -(-_count(shape) * like.element_size() // _ALIGNED) * _ALIGNED
+    return -(-math.prod(shape) * like.element_size() // _ALIGNED) * _ALIGNED
 
 
 @dataclass(frozen=True)
@@ -90,16 +87,21 @@ class Exchange:
             all(tokens(each) == kept for each, kept in zip(wanted, own, strict=True)),
         )
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """How many the rank computes with."""
         return sum(end - begin for _, begin, end in self.pieces)
 
-    @property
+    @cached_property
     def _takes_all_it_holds_alone(self) -> bool:
         return self.pieces == [(self.rank, 0, self.held)] or (not self.pieces and not self.held)
 
-    @property
+    @cached_property
+    def _gives(self) -> list[int]:
+        """Tokens to each rank."""
+        return list(map(tokens, self.sends))
+
+    @cached_property
     def _gets(self) -> list[int]:
         """Tokens from each rank."""
         counts = [0] * len(self.sends)
@@ -112,42 +114,49 @@ class Exchange:
         received = None if self.silent else self._swap(group, tensors)
         if self._takes_all_it_holds_alone:
             return list(tensors)
-
-        def source_of(source: int, place: int) -> Tensor:
-            return tensors[place] if source == self.rank or received is None else received.tensors[source][place]
-
+        sources = {self.rank: list(tensors)}
+        for source, count in enumerate(self._gets):
+            if count and received is not None:
+                sources[source] = received.of(source)
         return [
-            _joined([source_of(source, place)[:, begin:end] for source, begin, end in self.pieces], each)
+            _joined([sources[source][place][:, begin:end] for source, begin, end in self.pieces], each)
             for place, each in enumerate(tensors)
         ]
 
     def _swap(self, group: Group, tensors: Sequence[Tensor]) -> Parcels:
-        counts = list(map(tokens, self.sends))
-        parcels = Parcels([_shapes(tensors, count) for count in counts], tensors)
-        for runs, of_rank in zip(self.sends, parcels.tensors, strict=True):
-            pack(of_rank, tensors, runs)
+        parcels = Parcels([_shapes(tensors, count) for count in self._gives], tensors)
+        for to, runs in enumerate(self.sends):
+            if runs:
+                pack(parcels.of(to), tensors, runs)
         return parcels.sent(group, [_shapes(tensors, count) for count in self._gets], tensors)
 
     def give_back(self, group: Group, partials: Sequence[Tensor]) -> list[Tensor]:
         """(batch, tokens held, ...): sums over all ranks, in their order, of (batch, tokens computed with, ...)."""
-        places = self._places()
         received = None
         if not self.silent:
             parcels = Parcels([_shapes(partials, count) for count in self._gets], partials)
-            for source, of_rank in enumerate(parcels.tensors):
-                pack(of_rank, partials, [] if source == self.rank else [place for place, _ in places[source]])
-            received = parcels.sent(group, [_shapes(partials, tokens(runs)) for runs in self.sends], partials)
+            for source, count in enumerate(self._gets):
+                if count:
+                    pack(parcels.of(source), partials, [place for place, _ in self._places[source]])
+            received = parcels.sent(group, [_shapes(partials, count) for count in self._gives], partials)
         if received is None and self._takes_all_it_holds_alone:
             return list(partials)
         totals = [each.new_zeros(shape) for each, shape in zip(partials, _shapes(partials, self.held), strict=True)]
-        for source, runs in enumerate(self.sends):
-            parts = zip(within(runs, runs), runs, strict=True) if source != self.rank else places[source]
-            given = partials if source == self.rank or received is None else received.tensors[source]
+        for source, parts in enumerate(self._returns):
+            given = partials if received is None or source == self.rank else received.of(source)
             for (begin, end), (to, until) in parts:
                 for total, part in zip(totals, given, strict=True):
                     total[:, to:until] += part[:, begin:end]
         return totals
 
+    @cached_property
+    def _returns(self) -> list[list[tuple[tuple[int, int], tuple[int, int]]]]:
+        """Of what each rank gives back: where it lies there, and where in what this one holds."""
+        returns = [list(zip(within(runs, runs), runs, strict=True)) for runs in self.sends]
+        returns[self.rank] = self._places[self.rank]
+        return returns
+
+    @cached_property
     def _places(self) -> list[list[tuple[tuple[int, int], tuple[int, int]]]]:
         """Of each rank's pieces: where they lie in what the rank computes with, and where in `pieces`."""
         places: list[list[tuple[tuple[int, int], tuple[int, int]]]] = [[] for _ in self.sends]
@@ -176,10 +185,9 @@ def _shapes(tensors: Sequence[Tensor], count: int) -> list[tuple[int, ...]]:
 
 
 def pack(parcel: Sequence[Tensor], tensors: Sequence[Tensor], runs: Runs) -> None:
-    """Puts the tokens of these runs of each tensor into a parcel."""
-    if runs:
-        for part, each in zip(parcel, tensors, strict=True):
-            torch.cat([each[:, begin:end] for begin, end in runs], 1, out=part)
+    """Puts the tokens of these runs, at least one, of each tensor into a parcel."""
+    for part, each in zip(parcel, tensors, strict=True):
+        torch.cat([each[:, begin:end] for begin, end in runs], 1, out=part)
 
 
 def _joined(pieces: list[Tensor], like: Tensor) -> Tensor:

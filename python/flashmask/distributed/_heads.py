@@ -20,10 +20,11 @@ def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tens
     counts, own = list(map(tokens, local.runs)), local.rank
     shapes = [[_shape(each, count, each.shape[2] // local.ranks) for each in tensors] for count in counts]
     sent = Parcels([shapes[own]] * local.ranks, tensors)
-    for rank, of_rank in enumerate(sent.tensors):
-        for part, each in zip(of_rank, tensors, strict=True):
+    for rank in range(local.ranks):
+        for part, each in zip(sent.of(rank), tensors, strict=True):
             part.copy_(each[:, :, _part(each.shape[2], rank, local.ranks)])
-    received = sent.sent(group, shapes, tensors).tensors
+    arrived = sent.sent(group, shapes, tensors)
+    received = [arrived.of(rank) for rank in range(local.ranks)]
     return [
         torch.cat([received[rank][place][:, begin:end] for rank, begin, end in _in_order(local.runs)], 1)
         for place in range(len(tensors))
@@ -35,9 +36,11 @@ def to_tokens(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Ten
     counts, own = list(map(tokens, local.runs)), local.rank
     shapes = [[_shape(each, count, each.shape[2]) for each in tensors] for count in counts]
     sent = Parcels(shapes, tensors)
-    for runs, of_rank in zip(local.runs, sent.tensors, strict=True):
-        pack(of_rank, tensors, runs)
-    received = sent.sent(group, [shapes[own]] * local.ranks, tensors).tensors
+    for rank, runs in enumerate(local.runs):
+        if runs:
+            pack(sent.of(rank), tensors, runs)
+    arrived = sent.sent(group, [shapes[own]] * local.ranks, tensors)
+    received = [arrived.of(rank) for rank in range(local.ranks)]
     return [torch.cat([of_rank[place] for of_rank in received], 2) for place in range(len(tensors))]
 
 
