@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <optional>
 
+#include "flashmask/schedule.h"
+#include "flashmask/slice.h"
+#include "mask/column_runs.h"
 #include "partition/checks.h"
 #include "partition/rank_sets.h"
-#include "partition/tile_work.h"
 
 namespace flashmask {
 namespace {
@@ -34,25 +37,92 @@ class NeedLists {
   std::vector<std::vector<Need>> lists_;
 };
 
+bool is_plain(const LoweredMask& mask) { return mask.form() == MaskForm::intervals && mask.blocks() == nullptr; }
+
+/// Active tiles of all columns of tiles.
+RunLists columns_of(const LoweredMask& mask, TileShape tile, Executor& executor) {
+  if (is_plain(mask)) return column_runs(mask.intervals(), tile, executor);
+  return schedule(mask, tile, Visit::active, executor).columns();
+}
+
+/// Who sees which columns of a mask, told in tiles of which each has the rows of one rank.
+class ColumnViewers {
+ public:
+  ColumnViewers(const Mask& mask, TileShape tile, Executor& executor)
+      : width_(tile.columns),
+        tiles_((mask.shape().columns + width_ - 1) / width_),
+        lists_(mask.shape().batch * mask.shape().heads),
+        columns_(columns_of(mask.lowered(), tile, executor)) {}
+
+  /// Adds the ranks that see any of these columns, which are whole tiles, in any batch entry or head.
+  void add(const Span& columns, const RankSets& holders, RankSet& viewers) const {
+    for (std::int64_t tile = columns.begin / width_; tile * width_ < columns.end; ++tile) {
+      for (std::int64_t list = tile; list < lists_ * tiles_; list += tiles_) {
+        for (const Run& run : columns_.list(list)) holders.add(run.begin, run.end, viewers);
+      }
+    }
+  }
+
+ private:
+  std::int64_t width_, tiles_, lists_;
+  RunLists columns_;
+};
+
+/// Calls body(owner, columns) for each run's part of each tile of columns, in ascending order.
+template <class Body>
+void for_each_piece(const Partition& partition, const Body& body) {
+  for (const RankRun& run : partition.runs()) {
+    for (std::int64_t begin = run.tokens.begin, end = 0; begin < run.tokens.end; begin = end) {
+      end = std::min((begin / partition.tile() + 1) * partition.tile(), run.tokens.end);
+      body(run.rank, Span{begin, end});
+    }
+  }
+}
+
+/// Whether a piece is not all of its tile.
+bool is_part(const Partition& partition, const Span& piece) {
+  return piece.begin % partition.tile() != 0 || (piece.end % partition.tile() != 0 && piece.end != partition.tokens());
+}
+
+/// The columns of tiles that a cut divides.
+std::vector<Span> divided_columns(const Partition& partition) {
+  std::vector<Span> columns;
+  for_each_piece(partition, [&](std::int32_t, const Span& piece) {
+    if (is_part(partition, piece)) columns.push_back(piece);
+  });
+  return columns;
+}
+
 }  // namespace
 
 std::vector<Need> needs(const Partition& partition, const Mask& mask, Executor& executor) {
   check_mask_of("needs", partition, mask);
-  // Where cuts are not at tiles, visibility is told in tiles so small that they are.
-  const std::int64_t unit = partition.grain();
-  const TileWork work(mask, partition.grain(), executor);
-  const RankSets holders(partition, unit);
+  // Rows are told apart where ranks change. So are columns, which takes long if every column is told by itself: for
+  // intervals only those of tiles that a cut divides are, in a mask of their own.
+  const std::int32_t grain = partition.grain();
+  const bool plain = is_plain(mask.lowered());
+  const std::vector<Span> divided = plain ? divided_columns(partition) : std::vector<Span>();
+  const ColumnViewers whole(mask, {grain, plain ? partition.tile() : grain}, executor);
+  std::optional<ColumnViewers> parts;
+  if (!divided.empty()) {
+    const Span rows[] = {{0, partition.tokens()}};
+    parts.emplace(slice(mask, rows, divided, executor), TileShape{grain, grain}, executor);
+  }
+  const RankSets holders(partition, grain);
   NeedLists lists(partition.ranks());
   RankSet viewers = holders.none();
-  for (const RankRun& run : partition.runs()) {
-    for (std::int64_t begin = run.tokens.begin, end = 0; begin < run.tokens.end; begin = end) {
-      end = std::min((begin / partition.tile() + 1) * partition.tile(), run.tokens.end);
-      std::ranges::fill(viewers, 0);
-      for (std::int64_t column = begin / unit; column * unit < end; ++column)
-        work.add_viewers(column, holders, viewers);
-      lists.add(viewers, run.rank, {begin, end});
+  std::int64_t place = 0;  // of a part among all parts
+  for_each_piece(partition, [&](std::int32_t owner, const Span& piece) {
+    std::ranges::fill(viewers, 0);
+    if (parts && is_part(partition, piece)) {
+      const std::int64_t length = piece.end - piece.begin;
+      parts->add({place, place + length}, holders, viewers);
+      place += length;
+    } else {
+      whole.add(piece, holders, viewers);
     }
-  }
+    lists.add(viewers, owner, piece);
+  });
   return lists.joined();
 }
 
