@@ -24,9 +24,6 @@ class TileWork {
   const std::vector<std::int64_t>& row_visits() const { return row_visits_; }
   const std::vector<std::int64_t>& column_visits() const { return column_visits_; }
 
-  /// Adds the ranks that see any of a column tile, in any batch entry or head.
-  void add_viewers(std::int64_t column, const RankSets& holders, RankSet& viewers) const;
-
   /// The first and the last row tile that see any of a column tile; the last comes first where none does.
   std::pair<std::int64_t, std::int64_t> viewing_rows(std::int64_t column) const;
 
@@ -37,6 +34,9 @@ class TileWork {
   std::int64_t most_between(const Partition& partition, std::int32_t node) const;
 
  private:
+  /// Adds the ranks that see any of a column tile, in any batch entry or head.
+  void add_viewers(std::int64_t column, const RankSets& holders, RankSet& viewers) const;
+
   /// Calls body(rank, owner, columns) for each column tile and each rank but its owner that needs it.
   template <class Body>
   void for_each_exchange(const Partition& partition, const Body& body) const;
