@@ -16,7 +16,7 @@ CHUNK = 8192
 OPTIMIZER = 12
 """Bytes a weight that learns: a copy in float32 and two moments."""
 SPARE = 2 * GIB
-"""Of the card, for what lies between allocations and for libraries."""
+"""Of the card, for what lies between allocations and for libraries, and of the host, for the program itself."""
 
 
 class TooLarge(Exception):
@@ -52,13 +52,13 @@ class Need:
 def least(model: Any, tokens: int, extra: int, card: int, host: int, *, hold: bool) -> Need:
     """Where to keep inputs of layers, so that a sequence of `tokens` tokens fits into `card` and `host` free bytes.
 
-    On the card as long as they fit, with `hold` beside the results of attention if they do; else on the host, and where
-    that is full too, those of every second layer only. `extra`: what the contestant takes. The model may lie on "meta".
-    Raises TooLarge.
+    On the card as long as they fit, else on the host, with `hold` beside the results of attention; where that does not
+    fit, without these; and where the host is full too, inputs of every second layer only. `extra`: what the contestant
+    takes. The model may lie on "meta". Raises TooLarge.
     """
     tried = None
     for tried in choices(model, tokens, extra, hold):
-        if tried.card + SPARE <= card and tried.host <= host:
+        if tried.card + SPARE <= card and (tried.host == 0 or tried.host + SPARE <= host):
             return tried
     raise TooLarge(f"it takes {tried}; {card / GIB:.1f} GiB and {host / GIB:.1f} GiB are free")
 
@@ -76,11 +76,9 @@ def choices(model: Any, tokens: int, extra: int, hold: bool) -> Iterator[Need]:
 
 def ways_to_keep(layers: int, hold: bool) -> Iterator[dict[str, Any]]:
     """Options of long_context()."""
-    if hold:
-        yield {"keep": 1, "offload": 0, "hold_attention": True}
-    for keep in (1, 2):
+    for keep, held in [(1, True)] * hold + [(1, False), (2, False)]:
         for offload in range(-(-layers // keep)):
-            yield {"keep": keep, "offload": offload, "hold_attention": False}
+            yield {"keep": keep, "offload": offload, "hold_attention": held}
 
 
 def host_peak() -> int:
