@@ -85,6 +85,7 @@ def _allocate(size: int) -> Tensor:
 
 
 def _lock(piece: Tensor) -> None:
+    piece.zero_()  # by all threads, so that pages are there already: cudaHostRegister makes them one by one
     status = int(_runtime().cudaHostRegister(piece.data_ptr(), piece.numel(), 0))
     if status:
         _forget_error()
