@@ -133,7 +133,7 @@ class Session:
     """A row's model on its device, ready for steps."""
 
     def __init__(self, row: Row, options: argparse.Namespace) -> None:
-        self.row, self.device = row, options.device
+        self.row, self.device, self.card = row, options.device, options.card
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.contestant: Contestant = CONTESTANTS[row.contestant]
         self.clock = Clock(self.device)
@@ -161,6 +161,8 @@ class Session:
             tokens = max(sample.repeated_tokens for sample, _ in self.samples())
         on_host = free_on_host()
         on_card = free_on_card(self.device) if self.device.type == "cuda" else on_host
+        if self.card:
+            on_card = int(self.card * GIB)
         model = self._model(torch.device("meta"))
         return least(model, tokens, contestant.extra(row.size, tokens), on_card, on_host, hold=row.is_record)
 
@@ -314,8 +316,9 @@ def measure_sample(session: Session, sample: Sample, weight: int) -> Measured:
 
 
 def converge(row: Row, options: argparse.Namespace, run: dict[str, Any]) -> RowResult:
-    """The loss of every step, over samples and texts that can be learned, with algorithms that repeat to the bit."""
-    torch.use_deterministic_algorithms(True)
+    """The loss of every step, over samples and texts that can be learned; this library's by algorithms that repeat to
+    the bit."""
+    torch.use_deterministic_algorithms(CONTESTANTS[row.contestant].repeats_bits)
     try:
         with Session(row, options) as session:
             result = RowResult(row.name, asdict(row), run)
@@ -410,6 +413,9 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="steps of each sample; of a row of convergence, in all")
     parser.add_argument("--fuse", choices=("no", "liger", "compile"), default="no", help=FUSE_HELP)
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one, else cpu")
+    parser.add_argument(
+        "--card", type=float, metavar="GIB", help="of the card's memory to plan with (default: what is free)"
+    )
     parser.add_argument("--tables", action="store_true", help="print the tables of the file")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw what the file has into this folder")
     parser.add_argument("--tiny", action="store_true", help="rows of tiny models, which take seconds on a CPU")
@@ -423,7 +429,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         parser.error("--fuse is liger, but Liger-kernel is not installed: pip install liger-kernel")
     if not (options.row or options.list or options.out.exists()):
         parser.error(f"{options.out} is not there; expected what rows were measured into, by --row and --out")
-    for name in ("samples", "steps"):
+    for name in ("samples", "steps", "card"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; expected at least 1")
     return options

@@ -18,6 +18,11 @@ def synthetic_samples(task: str, tokens: int, bins: int) -> list[tuple[Sample, i
     return synthetic.one_of_each(synthetic.samples(task, tokens, seed=SEED), bins)
 
 
+def sparsest_samples(task: str, tokens: int, bins: int) -> list[tuple[Sample, int]]:
+    """The middle sample of the sparsest of ten bins."""
+    return synthetic.one_of_each(synthetic.samples(task, tokens, seed=SEED))[-1:]
+
+
 def alpaca_samples(task: str, tokens: int, bins: int) -> list[tuple[Sample, int]]:
     """Real lengths in file order: a prompt with its answer, and for DPO and RM with those of the prompts behind it."""
     with ALPACA.open() as file:
@@ -32,4 +37,4 @@ def alpaca_samples(task: str, tokens: int, bins: int) -> list[tuple[Sample, int]
     raise AssertionError("the file has lengths for any row")
 
 
-SAMPLES = {"synthetic": synthetic_samples, "alpaca": alpaca_samples}
+SAMPLES = {"synthetic": synthetic_samples, "sparsest": sparsest_samples, "alpaca": alpaca_samples}

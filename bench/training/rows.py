@@ -90,6 +90,8 @@ def all_rows() -> list[Row]:
     record = [("lora", "8b", 32, n * K) for n in (8, 32, 64, 128, 256, 544, 1024)]
     record += [("sft", "1b", 16, 1024 * K), ("rm", "8b", 32, 1024 * K)]
     rows += [Row(f"record/{task}-{shape}", task, shape, layers, n, "flashmask") for task, shape, layers, n in record]
+    for task, n in (("lora", 544 * K), ("lora", 1024 * K), ("rm", 1024 * K)):
+        rows.append(Row(f"record/{task}-8b-sparsest", task, "8b", 32, n, "flashmask", lengths="sparsest"))
     for task in TASKS:
         for name in ("flashmask", "every-tile", "dense"):
             rows.append(Row(f"convergence/{task}-8b-x4", task, "8b", 4, 8 * K, name, steps=200))

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from training import contestants, memory, report, shapes  # noqa: E402
 from training.batches import batch_of  # noqa: E402
 from training.clock import Clock  # noqa: E402
-from training.drawn import alpaca_samples  # noqa: E402
+from training.drawn import SAMPLES, alpaca_samples  # noqa: E402
 from training.models import make_model  # noqa: E402
 from training.results import Measured, Results, RowResult  # noqa: E402
 from training.rows import all_rows, tiny_rows  # noqa: E402
@@ -94,7 +94,7 @@ def test_every_contestant_has_the_same_loss_and_gradient(run, task):
 
 def session_of(name):
     (row,) = train_long.chosen(tiny_rows(), [name])
-    return train_long.Session(row, argparse.Namespace(device=CPU, fuse="no"))
+    return train_long.Session(row, argparse.Namespace(device=CPU, fuse="no", card=None))
 
 
 @pytest.mark.slow
@@ -355,6 +355,7 @@ def test_rows_have_names_of_their_own(capsys):
     assert len(names) == len(set(names)) == len(all_rows())
     wanted = ["lora-8b-x4/64K/dense", "rm-8b-x4/64K/varlen", "sft-1b-x16/256K/flashmask", "dpo-8b-x4/8K/eager"]
     wanted += [f"record/lora-8b/{length}/flashmask" for length in ("128K", "544K", "1M")]
+    wanted += [f"record/lora-8b-sparsest/{length}/flashmask" for length in ("544K", "1M")]
     wanted += ["record/sft-1b/1M/flashmask", *(f"convergence/{task}-8b-x4/8K/every-tile" for task in TASKS)]
     assert set(wanted) <= set(names)
     assert {row.tokens for row in all_rows() if row.name.startswith("record/lora-8b/544K")} == {557056}
@@ -514,6 +515,23 @@ def test_real_lengths_fill_a_sequence_with_whole_documents(task):
     assert sample.padding >= 0 and sample.padding < 1500 and len(sample.documents) > 4
     assert {len(document) for document in sample.documents} == {1 + TASKS[task].answers}
     assert list(sample.documents[0][2:]) == [answer for _, answer, *_ in sample.documents[1 : TASKS[task].answers]]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_sparsest_sample_sees_the_least(task):
+    """Beside the middle samples of all ten bins."""
+    ((sample, _),) = SAMPLES["sparsest"](task, 65536, 1)
+    assert sample.visible_pairs == min(each.visible_pairs for each, _ in SAMPLES["synthetic"](task, 65536, 10))
+
+
+def test_memory_of_the_card_can_be_planned_with_less(monkeypatch):
+    planned = []
+    monkeypatch.setattr(train_long, "least", lambda *given, **_: planned.append(given[3]) or memory.Need(1, 0, 1, 0))
+    (row,) = train_long.chosen(tiny_rows(), ["lora-tiny-x2/1K/flashmask"])
+    for card in (3.0, None):
+        with train_long.Session(row, argparse.Namespace(device=CPU, fuse="no", card=card)):
+            pass
+    assert planned[0] == 3 * memory.GIB != planned[1]
 
 
 def test_a_failure_replaces_no_numbers(tmp_path):
