@@ -40,7 +40,8 @@ from training.contestants import CONTESTANTS, Absent, Attend, Contestant
 from training.drawn import SAMPLES
 from training.memory import CHUNK, GIB, Need, TooLarge, host_peak, least, restart_host_peak
 from training.models import Optimizer, fuse_with_liger, make_model
-from training.report import disagreements, pictures, tables
+from training.pictures import pictures
+from training.report import disagreements, tables
 from training.results import Measured, Results, RowResult
 from training.rows import K, Row, all_rows, tiny_rows
 from training.shapes import hardware_flops, model_flops

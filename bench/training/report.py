@@ -1,10 +1,9 @@
-"""Tables and pictures of results."""
+"""Tables of results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 
 from training.contestants import CONTESTANTS
 from training.memory import GIB
@@ -14,15 +13,6 @@ from training.shapes import SHAPES
 
 PEAK = 989e12
 """bfloat16 FLOP/s that NVIDIA states of an H100 or H200."""
-TITLES = {"sft": "SFT", "lora": "LoRA", "dpo": "DPO", "rm": "RM"}
-COLOURS = {
-    "flashmask": "#1f5fa8",
-    "every-tile": "#7fb0de",
-    "varlen": "#8e5aa5",
-    "flex": "#d97a1a",
-    "dense": "#7a7a7a",
-    "eager": "#b33b3b",
-}
 FURTHEST = {"loss": 0.02, "gradient_norm": 0.05}
 """Two contestants may be from each other, relative, in bfloat16 after a step that warmed up."""
 COLUMNS = (
@@ -46,9 +36,6 @@ Table = dict[int, dict[str, RowResult]]
 def label(contestant: str, task: str) -> str:
     repeated = CONTESTANTS[contestant].repeats and task in ("dpo", "rm")
     return CONTESTANTS[contestant].label + (", question repeated" if repeated else "")
-
-
-# ---- tables ----
 
 
 def tables(results: Results) -> str:
@@ -176,126 +163,3 @@ def converged(name: str, table: Table) -> Iterator[str]:
                 f"| {label(contestant, result.row['task'])} | {result.losses[0]:.5f} | {result.losses[-1]:.5f} | "
                 f"{away:.1e} | {same} |"
             )
-
-
-# ---- pictures ----
-
-
-def pictures(results: Results, folder: Path) -> list[Path]:
-    """Throughput and memory over length by task, attention over sparsity, losses: of what the file has."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found = results.tables()
-    compared = {name: table for name, table in found.items() if is_compared(name)}
-    converging = {name: table for name, table in found.items() if name.startswith("convergence")}
-    drawn = []
-    if compared:
-        drawn.append(over_length(compared, folder / "train-long-throughput.png", "tokens/s", tokens_per_second))
-        drawn.append(over_length(compared, folder / "train-long-memory.png", "peak on the card, GiB", card))
-        drawn.append(over_sparsity(compared, folder / "train-long-sparsity.png"))
-    if converging:
-        drawn.append(losses(converging, folder / "train-long-losses.png"))
-    return drawn
-
-
-def is_compared(table: str) -> bool:
-    """Whether contestants stand side by side in a table of synthetic samples."""
-    return not table.startswith(("record", "convergence")) and not table.endswith("-alpaca")
-
-
-def tokens_per_second(row: RowResult) -> float:
-    return row.tokens_per_second
-
-
-def card(row: RowResult) -> float:
-    return row.peak_card / GIB
-
-
-def panels(tables: dict[str, Table]):
-    """A figure with a panel a table, titled."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2 * len(tables), 4.0), layout="constrained")
-    (axes,) = figure.subplots(1, len(tables), squeeze=False)
-    for each, (name, table) in zip(axes, tables.items(), strict=True):
-        row = next(iter(next(iter(table.values())).values()))
-        each.set_title(f"{TITLES[row.row['task']]}, {name.split('/')[-1].split('-', 1)[1]}", loc="left", fontsize=10)
-        each.grid(alpha=0.3)
-    run = row.run
-    figure.suptitle(f"{run['device']}, {run['date']}, torch {run['torch']}", x=0.01, ha="left", fontsize=10)
-    return figure, axes
-
-
-def legend(figure, axes) -> None:
-    """Of what any panel has, below them."""
-    found = {}
-    for each in axes:
-        found |= {label: handle for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
-    columns = len(found) if len(axes) > 1 else 2
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-
-
-def over_length(tables: dict[str, Table], path: Path, unit: str, value) -> Path:
-    """The paper's Figures 2 and 7."""
-    figure, axes = panels(tables)
-    for each, table in zip(axes, tables.values(), strict=True):
-        for contestant, colour in COLOURS.items():
-            points = [
-                (tokens, value(row[contestant]))
-                for tokens, row in table.items()
-                if contestant in row and row[contestant].measured
-            ]
-            if points:
-                each.plot(
-                    *zip(*points, strict=True), "o-", color=colour, markersize=4, label=CONTESTANTS[contestant].label
-                )
-        each.set_xscale("log", base=2)
-        each.set_xticks(list(table), [short(tokens) for tokens in table])
-        each.set_ylim(0, None)
-        each.set_xlabel("tokens", fontsize=9)
-    axes[0].set_ylabel(unit, fontsize=9)
-    legend(figure, axes)
-    figure.savefig(path, dpi=110)
-    return path
-
-
-def over_sparsity(tables: dict[str, Table], path: Path) -> Path:
-    """FLOP/s of attention on visible pairs, a dot a sample of the longest sequence that has several."""
-    figure, axes = panels(tables)
-    for each, table in zip(axes, tables.values(), strict=True):
-        several = [tokens for tokens, row in table.items() if any(len(result.measured) > 1 for result in row.values())]
-        tokens = max(several or table)
-        for contestant, result in table[tokens].items():
-            if not result.absent:
-                in_order = sorted(result.measured, key=lambda sample: sample.sparsity)
-                rates = [
-                    sample.attention_flops / (sample.parts["attention forward"] + sample.parts["attention backward"])
-                    for sample in in_order
-                ]
-                x, y = [sample.sparsity for sample in in_order], [rate / 1e12 for rate in rates]
-                each.plot(x, y, "o-", color=COLOURS[contestant], markersize=4, label=CONTESTANTS[contestant].label)
-        each.set_ylim(0, None)
-        each.set_xlabel(f"share of all pairs that nobody sees, {short(tokens)} tokens", fontsize=9)
-    axes[0].set_ylabel("attention, TFLOP/s on visible pairs", fontsize=9)
-    legend(figure, axes)
-    figure.savefig(path, dpi=110)
-    return path
-
-
-def losses(tables: dict[str, Table], path: Path) -> Path:
-    """The paper's Figure 3."""
-    figure, axes = panels(tables)
-    widths = {"dense": 5.0, "every-tile": 2.5, "flashmask": 1.0}  # equal curves lie on each other, and all are seen
-    for each, table in zip(axes, tables.values(), strict=True):
-        for row in table.values():
-            for contestant, width in widths.items():
-                given = row[contestant].losses if contestant in row else []
-                if given:
-                    line = "--" if contestant == "flashmask" else "-"
-                    named = {"color": COLOURS[contestant], "label": CONTESTANTS[contestant].label}
-                    each.plot(range(1, len(given) + 1), given, line, linewidth=width, **named)
-        each.locator_params(axis="x", integer=True)
-        each.set_xlabel("step", fontsize=9)
-    axes[0].set_ylabel("loss", fontsize=9)
-    legend(figure, axes)
-    figure.savefig(path, dpi=110)
-    return path

@@ -21,7 +21,7 @@ sys.path.insert(0, str(BENCH))
 import train_long  # noqa: E402
 from torch.nn.functional import logsigmoid, scaled_dot_product_attention  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-from training import contestants, memory, report, shapes  # noqa: E402
+from training import contestants, memory, pictures, report, shapes  # noqa: E402
 from training.batches import batch_of  # noqa: E402
 from training.clock import Clock  # noqa: E402
 from training.drawn import SAMPLES, alpaca_samples  # noqa: E402
@@ -464,6 +464,25 @@ def test_tables_and_pictures_are_of_what_the_file_has(tmp_path, capsys):
     assert "| 8K | FlexAttention | why |" in printed and "### record/lora-8b" in printed
     drawn = sorted(path.name for path in (tmp_path / "drawn").iterdir())
     assert drawn == ["train-long-memory.png", "train-long-sparsity.png", "train-long-throughput.png"]
+
+
+def test_pictures_say_how_many_times_dense_attention_it_is():
+    """Where both were measured; and tasks come in the order of the paper, whichever was measured first."""
+    at_64k = {"flashmask": result("rm-8b-x4/64K/flashmask", 1.0), "dense": result("rm-8b-x4/64K/dense", 4.5)}
+    table = {8192: {"flashmask": result("rm-8b-x4/8K/flashmask", 1.0)}, 65536: at_64k}
+    found = list(pictures.beside_dense(table, pictures.tokens_per_second))
+    assert found == [((65536, 65536 / 1.25), "4.5 ×")]
+    sft = ("sft-1b-x16", {8192: {"dense": result("sft-1b-x16/8K/dense", 1.0)}})
+    assert sorted([("rm-8b-x4", table), sft], key=pictures.task_of)[0] is sft
+
+
+@pytest.mark.parametrize(("tables", "shown"), [(1, [1]), (3, [1, 1, 1, 0]), (4, [1, 1, 1, 1])])
+def test_every_table_has_a_panel(tables, shown):
+    names = ["sft-1b-x16", "lora-8b-x4", "dpo-8b-x4", "rm-8b-x4"][:tables]
+    given = {name: {8192: {"dense": result(f"{name}/8K/dense", 1.0)}} for name in names}
+    figure, axes = pictures.panels(given, "tokens/s")
+    assert [each.axison for each in figure.axes] == shown and len(axes) == tables
+    assert axes[0].get_title(loc="left") == "SFT, 1B, 16 layers" and axes[0].get_ylabel() == "tokens/s"
 
 
 def test_few_layers_are_scaled_to_all_of_them(tmp_path):
