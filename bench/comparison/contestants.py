@@ -134,23 +134,37 @@ def imported(module: str) -> Any:
         raise Absent(f"not installed: {error}") from error
 
 
-def flash3(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
-    package = imported("flash_attn_interface")
-    batch, rows = q.shape[:2]
-    if case.plain:
-        return lambda q, k, v: _output(package.flash_attn_func(q, k, v, causal=case.plain == "causal"))
+def of_documents(case: MaskCase, q: Tensor, attend: Callable[[list[Tensor], Tensor, int], Tensor]) -> Attention:
+    """By a function of documents one behind another: q, k and v, where documents end, and the longest one's length."""
     if not case.documents:
         raise Absent("has no masks but full, causal and documents")
+    batch, rows = q.shape[:2]
     lengths = torch.tensor(list(case.documents) * batch)
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(q.device, torch.int32)
     longest = int(lengths.max())
+    return lambda q, k, v: attend([x.flatten(0, 1) for x in (q, k, v)], ends, longest).unflatten(0, (batch, rows))
 
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        flat = [x.flatten(0, 1) for x in (q, k, v)]
-        o = package.flash_attn_varlen_func(*flat, ends, ends, longest, longest, causal=True)
-        return _output(o).unflatten(0, (batch, rows))
 
-    return run
+def varlen(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    """FlashAttention-2 as PyTorch brings it, by its operator: the public function's arguments change with versions."""
+
+    def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
+        return _output(
+            torch.ops.aten._flash_attention_forward(*flat, ends, ends, longest, longest, 0.0, True, False)  # causal
+        )
+
+    return of_documents(case, q, attend)
+
+
+def flash3(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    package = imported("flash_attn_interface")
+    if case.plain:
+        return lambda q, k, v: _output(package.flash_attn_func(q, k, v, causal=case.plain == "causal"))
+
+    def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
+        return _output(package.flash_attn_varlen_func(*flat, ends, ends, longest, longest, causal=True))
+
+    return of_documents(case, q, attend)
 
 
 def flashmask3(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
@@ -177,6 +191,7 @@ CONTESTANTS = {
     "cudnn": Contestant("SDPA, cuDNN", sdpa(SDPBackend.CUDNN_ATTENTION)),
     "flash2": Contestant("SDPA, FlashAttention", sdpa(SDPBackend.FLASH_ATTENTION)),
     "efficient": Contestant("SDPA, memory-efficient", sdpa(SDPBackend.EFFICIENT_ATTENTION)),
+    "varlen": Contestant("FlashAttention-2, varlen", varlen, heads_first=False),
     "dense": Contestant("SDPA, dense mask", dense),
     "flash3": Contestant("FlashAttention-3", flash3, heads_first=False),
     "flashmask3": Contestant("FlashMask V3", flashmask3, heads_first=False),

@@ -1,10 +1,11 @@
 """python bench/compare.py --device cuda [--rows 'twelve/*/8K,packed'] [--direction forward] [--json results.json]
 
-Rows of tables on the GPU, bfloat16, 131,072 tokens, hidden 4,096: FlashMask beside FlexAttention, SDPA's cuDNN and
-FlashAttention backends and SDPA with a dense mask, and beside flash_attn_interface and flash_mask where they are
-installed. Results are compared before anything is timed. Two regimes: burst, one launch after 40 ms of rest, the median
-of five, or of three that take more than 20 ms; sustained, launches back to back for 200 ms after 50 ms that warm up.
-TFLOP/s count visible pairs.
+Rows of tables on the GPU, bfloat16, 131,072 tokens, hidden 4,096 (papers: as the papers have them): FlashMask beside
+FlexAttention, SDPA's cuDNN and FlashAttention backends and SDPA with a dense mask, and beside flash_attn_interface and
+flash_mask where they are installed. FLASHMASK_KERNEL=sm80 in the environment has FlashMask take its kernels of
+mma.sync, DISABLE_MMA_V3=1 FlexAttention. Results are compared before anything is timed. Two regimes: burst, one launch
+after 40 ms of rest, the median of five, or of three that take more than 20 ms; sustained, launches back to back for
+200 ms after 50 ms that warm up. TFLOP/s count visible pairs.
 
 A call takes the rows that are not in the JSON file yet, until its minutes are over, and prints the tables of all that
 are there. FlexAttention is compiled before, by several processes, for all rows.
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from comparison.results import Results
-from comparison.workloads import Workload, all_workloads, chosen
+from comparison.workloads import Workload, all_workloads, among, chosen
 
 LEAST_SECONDS = 15.0
 COMPARE = Path(__file__).parent.parent / "compare.py"
@@ -43,6 +44,9 @@ class Task(NamedTuple):
 def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", help="tables and patterns of rows, by commas (default: all)")
+    parser.add_argument(
+        "--contestants", default="", help="who takes part, by commas: ours,flex (default: all of a row)"
+    )
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     parser.add_argument("--direction", default="", help="forward or backward (default: those that have a kernel here)")
     parser.add_argument("--minutes", type=float, default=8, help="start no row that would end later (default: 8)")
@@ -65,11 +69,17 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def of_commas(given: str) -> list[str]:
+    return list(filter(None, given.split(",")))
+
+
 def tasks_of(options: argparse.Namespace, results: Results) -> list[Task]:
     from comparison.gpu import directions_here
 
     directions = [options.direction] if options.direction else directions_here()
-    tasks = [Task(workload, d) for d in directions for workload in chosen(list(filter(None, options.rows.split(","))))]
+    names = of_commas(options.contestants)
+    rows = [among(workload, names) for workload in chosen(of_commas(options.rows))]
+    tasks = [Task(workload, d) for d in directions for workload in rows if workload.contestants]
     return [task for task in tasks if options.again or task.key not in results.rows]
 
 
@@ -111,11 +121,17 @@ def device_answers() -> bool:
     return True
 
 
+def command_here() -> str:
+    """With what the environment asks of kernels, ours and Triton's."""
+    asked = [f"{name}={os.environ[name]}" for name in ("FLASHMASK_KERNEL", "DISABLE_MMA_V3") if name in os.environ]
+    return " ".join([*asked, "python bench/compare.py", shlex.join(sys.argv[1:])])
+
+
 def measure_all(tasks: list[Task], options: argparse.Namespace, results: Results, deadline: float) -> bool:
     """Whether all went well. Says which rows there was no time for."""
     from comparison.gpu import Disagreement, measure, run_facts
 
-    run: dict[str, Any] = run_facts("python bench/compare.py " + shlex.join(sys.argv[1:]))
+    run: dict[str, Any] = run_facts(command_here())
     passed, longest = True, LEAST_SECONDS
     for place, task in enumerate(tasks):
         start = time.monotonic()

@@ -15,13 +15,14 @@ from torch.nn.attention.flex_attention import create_mask
 
 import flashmask
 from comparison.data import Documents, alpaca, sample
-from flashmask import masks
+from flashmask import block_maps, masks
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 SEED = 20261121
 GLOBALS = 16
 BLOCK = 128
+NEIGHBOURS = 4
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,75 @@ def random_eviction(at: Setting) -> MaskCase:
     return MaskCase(masks.stack_batch(stacked) if at.batch > 1 else stacked[0], mod, at.device)
 
 
+def windowed(at: Setting) -> MaskCase:
+    """Longformer's, with the four neighbours on either side that Binary Block Masking was measured with."""
+    mask = masks.window(at.tokens, at.tokens, NEIGHBOURS, NEIGHBOURS)
+    return MaskCase(mask, lambda b, h, q, k: (q - k).abs() <= NEIGHBOURS, at.device)
+
+
+def dilated(at: Setting) -> MaskCase:
+    mask = masks.dilated_window(at.tokens, at.tokens, NEIGHBOURS, NEIGHBOURS, 2)
+    mod: MaskMod = lambda b, h, q, k: ((q - k).abs() <= 2 * NEIGHBOURS) & ((q - k) % 2 == 0)  # noqa: E731
+    return MaskCase(mask, mod, at.device)
+
+
+def global_tokens(at: Setting) -> MaskCase:
+    """The first two tokens, and as many drawn at random as the logarithm of the length less two."""
+    drawn = random.Random(SEED).sample(range(2, at.tokens), at.tokens.bit_length() - 3)
+    is_global = torch.zeros(at.tokens, dtype=torch.bool)
+    is_global[[0, 1, *drawn]] = True
+    on_device = is_global.to(at.device)
+    mask = masks.global_tokens(at.tokens, [0, 1, *drawn], NEIGHBOURS, NEIGHBOURS)
+    mod: MaskMod = lambda b, h, q, k: on_device[q] | on_device[k] | ((q - k).abs() <= NEIGHBOURS)  # noqa: E731
+    return MaskCase(mask, mod, at.device, tensors=(on_device,))
+
+
+def medusa(at: Setting) -> MaskCase:
+    """A tree with `parameter` levels of three candidates each; a node sees its ancestors. Padding sees nothing."""
+    parents = masks.medusa_parents([3] * at.parameter)
+    sizes, begins = np.ones(parents.size, int), np.zeros(parents.size, int)
+    for node in range(parents.size - 1, -1, -1):
+        if parents[node] >= 0:
+            sizes[parents[node]] += sizes[node]
+    free = {-1: 0}  # by parent, where its next child's tree begins, depth first
+    for node, parent in enumerate(parents):
+        begins[node] = free[parent]
+        free[parent] += sizes[node]
+        free[node] = begins[node] + 1
+    begin, end = (padded(values, at) for values in (begins, begins + sizes))
+    mask = masks.medusa_tree([3] * at.parameter, at.tokens)
+    return MaskCase(mask, lambda b, h, q, k: (begin[k] <= begin[q]) & (begin[q] < end[k]), at.device)
+
+
+def medusa_parent(at: Setting) -> MaskCase:
+    """The same tree, where a node sees itself and its parent alone, as Binary Block Masking's code draws it."""
+    parents = masks.medusa_parents([3] * at.parameter)
+    parent, self = padded(parents, at), padded(np.arange(parents.size), at)
+    mask = masks.medusa_tree([3] * at.parameter, at.tokens, sight="parent")
+    return MaskCase(mask, lambda b, h, q, k: (k == self[q]) | (k == parent[q]), at.device)
+
+
+def padded(values: np.ndarray[tuple[int], np.dtype[np.int64]], at: Setting) -> Tensor:
+    """On the device, one value a token; -1 for padding."""
+    return torch.from_numpy(np.pad(values, (0, at.tokens - values.size), constant_values=-1)).to(at.device, torch.int32)
+
+
+def butterfly(at: Setting) -> MaskCase:
+    """One score in `parameter`: of a row's blocks its own and three others, or one where they would be too small."""
+    side = at.tokens // at.parameter // 4
+    strides = 3 if side >= BLOCK else 1
+    side = max(side, at.tokens // at.parameter // (strides + 1))
+    keep = block_maps.butterfly((at.tokens, at.tokens), side, strides)
+    own = torch.arange(at.tokens, device=at.device, dtype=torch.int32) // side
+    widest = 1 << strides
+
+    def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        other = own[q] ^ own[k]
+        return (other < widest) & ((other & (other - 1)) == 0)
+
+    return MaskCase(keep.to_mask(), sees, at.device)
+
+
 def kept_blocks(at: Setting) -> MaskCase:
     """One block in `parameter` of those of 128 tokens, drawn at random; the same number in each row of blocks."""
     side = at.tokens // BLOCK
@@ -215,5 +285,11 @@ MASKS: dict[str, Callable[[Setting], MaskCase]] = {
     "alpaca_prefix": lambda at: prefix_documents(alpaca(at.tokens, "bert_in", "bert_out"), at.device),
     "equal_documents": lambda at: causal_documents([at.parameter] * (at.tokens // at.parameter), at.device),
     "kept_blocks": kept_blocks,
+    "butterfly": butterfly,
+    "medusa": medusa,
+    "medusa_parent": medusa_parent,
+    "windowed": windowed,
+    "dilated": dilated,
+    "global_tokens": global_tokens,
 }
 TWELVE = list(MASKS)[:12]

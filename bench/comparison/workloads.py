@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 
 from comparison.masks import TWELVE
@@ -15,6 +16,8 @@ REPEATABLE = ("repeatable",)
 """Take part in the backward alone: a forward is always deterministic."""
 DENSITIES = [32768 >> n for n in range(9)]
 SHARES = [1, 2, 4, 8, 16, 32, 64]
+PAPER_LENGTHS = {4096: 7, 16384: 8}
+"""Of the evaluation of Binary Block Masking, with the levels of the tree of three candidates a level that fits."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,35 @@ def row(
     )
 
 
+def of_papers() -> Iterator[Workload]:
+    """Binary Block Masking's masks on its 4 × 32 heads of 64, and block-sparse FlashAttention's on as many of 128."""
+    for tokens, levels in reversed(PAPER_LENGTHS.items()):
+        for mask in (
+            "alpaca_short",
+            "alpaca_prefix",
+            "medusa",
+            "medusa_parent",
+            "windowed",
+            "dilated",
+            "global_tokens",
+        ):
+            tree = mask.startswith("medusa")  # whose padding sees nothing, which SDPA has no answer for
+            yield row(
+                "papers",
+                mask,
+                tokens,
+                ("ours", "flex") if tree else ("ours", "flex", "dense"),
+                all_tokens=4 * tokens,
+                head_dim=64,
+                heads=32,
+                parameter=levels if tree else 0,
+            )
+    for mask in ("butterfly", "kept_blocks"):
+        for share in SHARES[1:]:
+            contestants = ("ours", "flex", "dense")
+            yield row("papers", mask, 16384, contestants, all_tokens=65536, parameter=share, note=f"1 in {share}")
+
+
 def peers_of(mask: str, tokens: int) -> tuple[str, ...]:
     if mask in ("full", "causal"):
         return ("ours", "flex", "cudnn", *(("flash2",) if tokens == LENGTHS[0] else ()), *PEERS, *REPEATABLE)
@@ -74,16 +106,15 @@ def peers_of(mask: str, tokens: int) -> tuple[str, ...]:
 def all_workloads() -> list[Workload]:
     """In the order in which a call takes them, until its minutes are over."""
     square = ("ours", "cudnn", *PEERS)
-    masked = ("ours", "flex", *PEERS)
-    packed = ("ours", "flex", "dense", *PEERS)
+    packed = ("ours", "flex", "dense", "varlen", *PEERS)
     rows = [row("twelve", mask, tokens, peers_of(mask, tokens)) for tokens in LENGTHS for mask in TWELVE]
     for head_dim in (64, 256):
         for mask in ("full", "causal"):
-            rows += [row(f"d{head_dim}", mask, tokens, square, head_dim=head_dim) for tokens in LENGTHS]
+            rows += [row(f"d{head_dim}", mask, tokens, (*square, "flash2"), head_dim=head_dim) for tokens in LENGTHS]
     for mask in ("full", "causal"):  # for heads of 512 PyTorch has no other kernel
         rows += [row("d512", mask, tokens, ("ours", "efficient"), head_dim=512) for tokens in LENGTHS[:2]]
     rows += [
-        row("packed", "alpaca", TOKENS, masked),
+        row("packed", "alpaca", TOKENS, ("ours", "flex", "varlen", *PEERS)),
         row("packed", "alpaca_short", 16384, packed),
         row("packed", "alpaca_prefix", 16384, packed),
     ]
@@ -102,7 +133,7 @@ def all_workloads() -> list[Workload]:
         for length in DENSITIES
     ]
     rows += [row("blocks", "kept_blocks", 32768, ("ours",), parameter=share, note=f"1 in {share}") for share in SHARES]
-    return rows
+    return [*rows, *of_papers()]
 
 
 def chosen(patterns: list[str]) -> list[Workload]:
@@ -117,3 +148,8 @@ def chosen(patterns: list[str]) -> list[Workload]:
 
 def fits(workload: Workload, pattern: str) -> bool:
     return fnmatch(workload.id, pattern) or workload.table == pattern
+
+
+def among(workload: Workload, names: Sequence[str]) -> Workload:
+    """With those contestants alone that have one of these names; none: all."""
+    return replace(workload, contestants=tuple(c for c in workload.contestants if c in names or not names))

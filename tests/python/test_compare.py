@@ -11,13 +11,15 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "bench"))
 
 from comparison import masks  # noqa: E402
+from comparison.contestants import of_documents  # noqa: E402
 from comparison.data import Documents, alpaca, sample  # noqa: E402
 from comparison.plots import draw, teraflops  # noqa: E402
 from comparison.report import BOTH, of_twelve, text  # noqa: E402
 from comparison.results import Measured, Results, RowResult  # noqa: E402
-from comparison.workloads import LENGTHS, all_workloads, chosen  # noqa: E402
+from comparison.workloads import LENGTHS, all_workloads, among, chosen  # noqa: E402
 
 TOKENS = 256
+PARAMETERS = {"kept_blocks": 2, "butterfly": 2, "equal_documents": 64, "medusa": 4, "medusa_parent": 4}
 RUN = {
     "date": "2026-11-21",
     "gpu": "a GPU",
@@ -39,11 +41,26 @@ def small_sample(monkeypatch):
 @pytest.mark.parametrize("name", masks.MASKS)
 @pytest.mark.usefixtures("small_sample")
 def test_contestants_get_the_same_mask(name):
-    parameter = {"kept_blocks": 2, "equal_documents": 64}.get(name, 0)
-    case = masks.MASKS[name](masks.Setting(TOKENS, 2, 3, "cpu", parameter))
+    case = masks.MASKS[name](masks.Setting(TOKENS, 2, 3, "cpu", PARAMETERS.get(name, 0)))
     dense = np.asarray(case.mask.to_dense())
     assert torch.equal(case.visible, torch.from_numpy(dense).reshape(case.visible.shape))
     assert case.visible_pairs == dense.sum()
+
+
+def test_butterfly_keeps_one_score_in_so_many():
+    for share in (2, 4, 8):
+        case = masks.butterfly(masks.Setting(2048, 1, 1, "cpu", share))
+        assert np.array_equal(case.visible.numpy(), np.asarray(case.mask.to_dense()).reshape(case.visible.shape))
+        assert case.visible_pairs * share == 2048**2
+
+
+def test_a_contestant_of_documents_gets_where_those_of_all_sequences_end():
+    given = []
+    case = masks.causal_documents([3, 5], "cpu")
+    q = torch.arange(16.0).reshape(2, 8, 1, 1)
+    run = of_documents(case, q, lambda flat, ends, longest: given.append((ends.tolist(), longest)) or flat[2])
+    assert torch.equal(run(q, q, 2 * q), 2 * q)
+    assert given == [([0, 3, 8, 11, 16], 5)]
 
 
 def test_eviction_drops_one_key_a_row_from_the_middle_on():
@@ -64,6 +81,9 @@ def test_rows_are_named_once_and_found_by_table_and_pattern():
     assert {workload.table for workload in chosen(["d64", "twelve/*/8K"])} == {"d64", "twelve"}
     with pytest.raises(ValueError, match="no row fits 'nonsense'"):
         chosen(["nonsense"])
+    (packed,) = chosen(["packed/alpaca/128K"])
+    assert among(packed, ["varlen", "ours", "cudnn"]).contestants == ("ours", "varlen")
+    assert among(packed, []) == packed
 
 
 def result(row, burst, sustained, active_tiles=0, direction="forward"):
