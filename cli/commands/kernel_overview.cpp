@@ -31,9 +31,23 @@ std::string head_dims_text(const Group& group, const std::string& arch, bool run
   return join(dims);
 }
 
-/// The best kernel comes first in the table.
-std::vector<std::string> line_of(const Group& group) {
-  const auto best = std::find_if(group.begin(), group.end(), runs);
+/// Those that have a line, best first, as the table has them: on a GPU all that run, of which each has head dims of its
+/// own; on a CPU the best one; the first where none runs.
+std::vector<std::string> families_of(const Group& group) {
+  std::vector<std::string> running;
+  for (const KernelOnMachine& kernel : group) {
+    const bool known = std::find(running.begin(), running.end(), kernel.info.arch) != running.end();
+    if (runs(kernel) && !known) running.push_back(kernel.info.arch);
+  }
+  if (running.empty()) return {group.front().info.arch};
+  if (group.front().info.device == DeviceType::cpu) running.resize(1);
+  return running;
+}
+
+std::vector<std::string> line_of(const Group& group, const std::string& arch) {
+  const auto best = std::find_if(group.begin(), group.end(), [&arch](const KernelOnMachine& kernel) {
+    return kernel.info.arch == arch && runs(kernel);
+  });
   const bool running = best != group.end();
   const KernelOnMachine& shown = running ? *best : group.front();
   const KernelInfo& info = shown.info;
@@ -56,7 +70,9 @@ std::string kernel_overview(const std::vector<KernelOnMachine>& kernels) {
   using enum Table::Align;
   Table table({left, left, left, left, left, left});
   table.add({"device", "direction", "dtype", "kernels", "head dims up to", "runs here"});
-  for (const auto& [key, group] : groups) table.add(line_of(group));
+  for (const auto& [key, group] : groups) {
+    for (const std::string& arch : families_of(group)) table.add(line_of(group, arch));
+  }
   return table.text();
 }
 

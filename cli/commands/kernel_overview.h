@@ -13,7 +13,8 @@ struct KernelOnMachine {
   std::string why_not;  ///< empty: it runs
 };
 
-/// One line a device, direction and dtype: the best kernels that run with their head dims, or the reason why none does.
+/// Of each device, direction and dtype the kernels that run, with their head dims: on a CPU the best ones, on a GPU a
+/// line a family; or the reason why none does.
 std::string kernel_overview(const std::vector<KernelOnMachine>& kernels);
 
 }  // namespace flashmask::cli

@@ -93,16 +93,23 @@ def _by_name(form: str, table: list[dict[str, Any]]) -> list[str]:
 
 
 def _overview(table: list[dict[str, Any]]) -> list[str]:
-    """The best kernels that run for each device, direction and dtype, or the reason why none does."""
+    """For each device, direction and dtype the kernels that run, best first, or the reason why none does.
+
+    On a CPU the best ones alone, on a GPU a line a family: each has head dims of its own.
+    """
     lines = [("device", "direction", "dtype", "kernels", "head dims up to", "runs here")]
     for key in itertools.product(_DEVICES, _DIRECTIONS, _DTYPES):
         group = [kernel for kernel in table if (kernel["device"], kernel["direction"], kernel["dtype"]) == key]
         if not group:
             continue
-        shown = next((kernel for kernel in group if kernel["runs"]), group[0])  # the best one comes first
-        alike = [kernel for kernel in group if (kernel["arch"], kernel["runs"]) == (shown["arch"], shown["runs"])]
-        dims = ", ".join(dict.fromkeys(map(_head_dims, alike)))
-        lines.append((*key, shown["arch"], dims, _runs(shown)))
+        shown = [kernel for kernel in group if kernel["runs"]] or group
+        families = list(dict.fromkeys(kernel["arch"] for kernel in shown))
+        if key[0] == "cpu" or not shown[0]["runs"]:
+            del families[1:]
+        for arch in families:
+            alike = [kernel for kernel in shown if kernel["arch"] == arch]
+            dims = ", ".join(dict.fromkeys(map(_head_dims, alike)))
+            lines.append((*key, arch, dims, _runs(alike[0])))
     return _aligned(lines)
 
 
