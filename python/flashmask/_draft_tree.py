@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from operator import index
 from typing import Any, NamedTuple
 
 from flashmask._arguments import described, integers, is_tensor
@@ -41,6 +42,7 @@ def draft_tree(tree: Any, nodes: int) -> DraftTree:
 
 
 def _laid_out(parents: tuple[int, ...]) -> DraftTree:
+    parents = tuple([index(parent) for parent in parents])  # constants of the graph that torch.compile traces
     sizes = [1] * len(parents)
     for node in range(len(parents) - 1, -1, -1):
         parent = parents[node]

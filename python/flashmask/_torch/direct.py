@@ -20,8 +20,6 @@ from flashmask._torch.schemas import Gradients, Outputs
 
 _Key: Any = torch._C.DispatchKey
 _Keys: Any = torch._C.DispatchKeySet
-_keys: Callable[[Tensor], Any] = torch._C._dispatch_keys
-_included: Callable[[], Any] = torch._C._dispatch_tls_local_include_set
 _is_excluded: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_excluded
 _is_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
@@ -36,11 +34,22 @@ class Kernels(NamedTuple):
     on_cpu: bool
 
 
-def _keys_of(*names: str) -> Any:
+# Sets of keys as numbers: two equal sets are different objects to PyTorch 2.6, and slower to compare later.
+def _keys_of(*names: str) -> int:
     keys = _Keys(getattr(_Key, names[0]))
     for name in names[1:]:
         keys = keys | _Keys(getattr(_Key, name))
-    return keys
+    return int(keys.raw_repr())
+
+
+def _keys(tensor: Tensor) -> int:
+    bits: int = torch._C._dispatch_keys(tensor).raw_repr()
+    return bits
+
+
+def _included() -> int:
+    bits: int = torch._C._dispatch_tls_local_include_set().raw_repr()
+    return bits
 
 
 # Of tensors with nothing special about them: those of inference mode have no keys of autograd.
