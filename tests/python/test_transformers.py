@@ -418,14 +418,20 @@ def test_visiting_every_tile_visits_every_tile(monkeypatch):
     assert [each["visit"] for each in asked] == ["all", "all"]  # two layers
 
 
-def test_visiting_every_tile_refuses_dropout_and_compiling():
+def test_visiting_every_tile_refuses_dropout():
     ids, positions = packed_documents()
     made = model("llama", "flashmask-everywhere", attention_dropout=0.25).train()
     with pytest.raises(ValueError, match=r'dropout=0\.25 under visit="all"'):
         made(ids, position_ids=positions)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="graphs of PyTorch 2.6 stop in Transformers' own code before")
+def test_visiting_every_tile_refuses_compiling():
+    ids, positions = packed_documents()
+    made = model("llama", "flashmask-everywhere").eval()
     torch._dynamo.reset()
     with pytest.raises(Exception, match="run the model without"):
-        torch.compile(made.eval(), backend="eager", fullgraph=True)(ids, position_ids=positions, use_cache=False)
+        torch.compile(made, backend="eager", fullgraph=True)(ids, position_ids=positions, use_cache=False)
 
 
 def test_a_name_has_one_meaning():
