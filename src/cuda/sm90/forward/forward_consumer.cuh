@@ -88,7 +88,8 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (raise_maximum(s, factor)) rescale(o, factor);
     exponentiate(s, sum);
     add_sums(sum);
-    pack_kept(p, s, dropped);
+    drop_probabilities(s, dropped);
+    pack_all<T>(p, s);
     multiply_last_values(o, p);
   }
 
@@ -188,7 +189,8 @@ class ForwardConsumer : RowConsumer<Shape> {
     float factor[2], sum[2];
     raise_maximum(s, factor);
     exponentiate(s, sum);
-    pack_kept(p, s, dropped);
+    drop_probabilities(s, dropped);
+    pack_all<T>(p, s);
     add_sums(sum);
   }
 
@@ -216,6 +218,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     float factor[2], sum[2];
     const bool raised = kLooks && raise_maximum(s, factor);
     exponentiate(s, sum);
+    drop_probabilities(s, dropped);
     pin(s);
     const bool repeats = !kLooks && any_in_group(sum[0] > kLargestSum || sum[1] > kLargestSum);
     // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
@@ -224,7 +227,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     pin(o);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
-    pack_kept(p, s, dropped);
+    pack_all<T>(p, s);
     if (raised) rescale(o, factor);
     if (repeats) repeat_tile<kMasked>(o, p, bits, dropped, sum);
     if constexpr (!kLooks) release(&shared_.k_empty[keys_.slot]);
@@ -235,12 +238,15 @@ class ForwardConsumer : RowConsumer<Shape> {
   /// Computes the tile again from its scores on: its probabilities were too large under the settled maxima.
   template <bool kMasked>
   __device__ __forceinline__ void repeat_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4],
-                                              std::uint32_t (&bits)[2], const Dropped& dropped, float (&sum)[2]) {
+                                              std::uint32_t (&bits)[2], Dropped& dropped, float (&sum)[2]) {
     float s[kScores];
     // A shuffle from each lane to itself, so that the assembler does not keep predicates of all bits from the first
     // time.
 #pragma unroll
     for (int row = 0; kMasked && row < 2; ++row) bits[row] = __shfl_sync(~0U, bits[row], lane());
+#pragma unroll
+    for (int i = 0; Shape::kDropout && i < Dropped::kWords; ++i)
+      dropped.words[i] = __shfl_sync(~0U, dropped.words[i], lane());
     wgmma_fence();
     multiply_keys(s);
     wgmma_wait<0>();
@@ -249,16 +255,15 @@ class ForwardConsumer : RowConsumer<Shape> {
     float factor[2];
     const bool raised = raise_maximum(s, factor);
     exponentiate(s, sum);
-    pack_kept(p, s, dropped);
+    drop_probabilities(s, dropped);
+    pack_all<T>(p, s);
     if (raised) rescale(o, factor);
     maxima_ = Maxima::rising;
   }
 
   /// Dropped probabilities take part in the sums of their rows, and in no output.
-  __device__ __forceinline__ void pack_kept(std::uint32_t (&p)[kSteps][4], float (&s)[kScores],
-                                            const Dropped& dropped) {
+  __device__ __forceinline__ void drop_probabilities(float (&s)[kScores], const Dropped& dropped) {
     if constexpr (Shape::kDropout) drop(s, dropped);
-    pack_all<T>(p, s);
   }
 
   /// Over the warpgroup, whose warps must issue the same products.
