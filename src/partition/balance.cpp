@@ -9,14 +9,28 @@
 namespace flashmask {
 namespace {
 
-/// Tiles of one rank that may change hands, the cheapest first. The last one may be ragged and stays where it is.
-std::vector<std::size_t> tiles_of(const TileOwners& owners, std::span<const std::int64_t> work, std::int64_t rank) {
-  std::vector<std::size_t> tiles;
-  for (std::size_t i = 0; i + 1 < owners.size(); ++i) {
-    if (owners[i] == rank) tiles.push_back(i);
-  }
-  std::ranges::stable_sort(tiles, {}, [&](std::size_t tile) { return work[tile]; });
+using Tiles = std::vector<std::size_t>;
+
+/// The order in which a rank's tiles are looked through: the cheapest first.
+auto by_work(std::span<const std::int64_t> work) {
+  return [work](std::size_t tile) { return std::pair(work[tile], tile); };
+}
+
+/// [ranks]: the tiles of each that may change hands. The last one may be ragged and stays where it is.
+std::vector<Tiles> tiles_of(const TileOwners& owners, std::span<const std::int64_t> work, std::int32_t ranks) {
+  std::vector<Tiles> tiles(static_cast<std::size_t>(ranks));
+  for (std::size_t i = 0; i + 1 < owners.size(); ++i) tiles[static_cast<std::size_t>(owners[i])].push_back(i);
+  for (Tiles& of_rank : tiles) std::ranges::sort(of_rank, {}, by_work(work));
   return tiles;
+}
+
+/// Replaces a tile by another.
+void exchange(Tiles& tiles, std::size_t old, std::size_t other, std::span<const std::int64_t> work) {
+  const auto place = [&](std::size_t tile) {
+    return std::ranges::lower_bound(tiles, by_work(work)(tile), {}, by_work(work));
+  };
+  tiles.erase(place(old));
+  tiles.insert(place(other), other);
 }
 
 /// The pair whose works differ by next to `difference`: one of `dear`, one of `cheap`, both ascending.
@@ -51,16 +65,20 @@ bool is_even(std::span<const std::int64_t> ranks, std::span<const std::int64_t> 
 void even_out(TileOwners& owners, std::span<const std::int64_t> work, std::int32_t ranks) {
   std::vector<std::int64_t> sums = work_of_ranks(owners, work, ranks);
   const std::int64_t mean = std::accumulate(sums.begin(), sums.end(), std::int64_t{0}) / ranks;
+  if (std::ranges::max(sums) - mean <= mean * 3 / 100) return;
+  std::vector<Tiles> tiles = tiles_of(owners, work, ranks);
   while (true) {
     const auto most = std::ranges::max_element(sums), least = std::ranges::min_element(sums);
     if (*most - mean <= mean * 3 / 100) return;
-    const auto dear = tiles_of(owners, work, most - sums.begin());
-    const auto cheap = tiles_of(owners, work, least - sums.begin());
+    Tiles& dear = tiles[static_cast<std::size_t>(most - sums.begin())];
+    Tiles& cheap = tiles[static_cast<std::size_t>(least - sums.begin())];
     if (dear.empty() || cheap.empty()) return;
     const auto [a, b] = nearest_pair(dear, cheap, work, (*most - *least) / 2);
     const std::int64_t moved = work[a] - work[b];
     if (moved <= 0 || moved >= *most - *least) return;
     std::swap(owners[a], owners[b]);
+    exchange(dear, a, b, work);
+    exchange(cheap, b, a, work);
     *most -= moved;
     *least += moved;
   }
