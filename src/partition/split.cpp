@@ -39,18 +39,18 @@ class Ring {
     const std::size_t n = tiles_.size();
     rows_.resize(2 * n + 1);
     columns_.resize(2 * n + 1);
-    crossing_.resize(n + 1);
-    for (std::size_t i = 0; i < 2 * n; ++i) {
-      const auto tile = static_cast<std::size_t>(tiles_[i % n]);
+    crossing_.resize(2 * n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto tile = static_cast<std::size_t>(tiles_[i]);
       rows_[i + 1] = rows_[i] + measures.rows[tile];
       columns_[i + 1] = columns_[i] + measures.columns[tile];
-    }
-    for (std::size_t i = 1; i < n; ++i) {
       // Where the part was cut already, another cut costs nothing.
-      if (tiles_[i - 1] + 1 == tiles_[i]) crossing_[i] = measures.crossing[static_cast<std::size_t>(tiles_[i])];
+      if (i != 0 && tiles_[i - 1] + 1 == tiles_[i]) crossing_[n + i] = crossing_[i] = measures.crossing[tile];
     }
-    to_shares(rows_, rows_[n] * share / parts);
-    to_shares(columns_, columns_[n] * share / parts);
+    for (std::vector<std::int64_t>* const sums : {&rows_, &columns_}) {
+      to_shares({sums->data(), n + 1}, (*sums)[n] * share / parts);
+      for (std::size_t i = 1; i <= n; ++i) (*sums)[n + i] = (*sums)[n] + (*sums)[i];
+    }
   }
 
   std::int64_t size() const { return std::ssize(tiles_); }
@@ -74,6 +74,11 @@ class Ring {
     return {{std::max<std::int64_t>(0, error - aim_.tolerance), crossing, error}};
   }
 
+  /// Windows with more row work too much or too little are no better.
+  std::int64_t largest_error(const Score& best) const {
+    return aim_.work_price == 0 ? best.terms[0] + aim_.tolerance : best.terms[0] / aim_.work_price;
+  }
+
   /// Whether no window that so much crosses is better.
   bool rules_out(const Score& best, std::int64_t crossing) const {
     return aim_.work_price == 0 ? best.terms[0] == 0 && crossing > best.terms[1]
@@ -84,12 +89,12 @@ class Ring {
   std::int64_t columns_of(std::int64_t start, std::int64_t length) const { return within(columns_, start, length); }
   std::int64_t crossing_of(std::int64_t start, std::int64_t length) const {
     if (length == 0 || length == size()) return 0;
-    return crossing_[static_cast<std::size_t>(start)] + crossing_[static_cast<std::size_t>((start + length) % size())];
+    return crossing_[static_cast<std::size_t>(start)] + crossing_[static_cast<std::size_t>(start + length)];
   }
 
  private:
   /// Sums in millionths of `target`, without products of more than 63 bits.
-  static void to_shares(std::vector<std::int64_t>& sums, std::int64_t target) {
+  static void to_shares(std::span<std::int64_t> sums, std::int64_t target) {
     const int shift = std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(sums.back()))) - 42);
     const std::int64_t divisor = std::max<std::int64_t>(1, target >> shift);
     for (std::int64_t& sum : sums) sum = (sum >> shift) * kMillion / divisor;
@@ -103,7 +108,7 @@ class Ring {
   SplitAim aim_;
   /// [2 n + 1]: sums of what lies before, twice around; in millionths of what the first part is to have.
   std::vector<std::int64_t> rows_, columns_;
-  std::vector<std::int64_t> crossing_;  ///< [n + 1]
+  std::vector<std::int64_t> crossing_;  ///< [2 n]: what crosses a cut before each tile, twice around
 };
 
 Windows best_window(const Ring& ring, std::int64_t length) {
@@ -160,20 +165,30 @@ Windows refined(const Ring& ring, Windows best, std::int64_t step) {
   return best;
 }
 
-/// The best pair of windows of half the length each.
+/// Those of starts in ascending order of row work that have so much of it.
+std::span<const WindowStart> with_rows(const std::vector<WindowStart>& starts, std::int64_t least, std::int64_t most) {
+  const auto begin = std::ranges::lower_bound(starts, least, {}, &WindowStart::rows);
+  return {begin, std::ranges::upper_bound(begin, starts.end(), most, {}, &WindowStart::rows)};
+}
+
+/// The best pair of windows of half the length each; of equals the first in the order of starts.
 Windows best_pair(const Ring& ring, std::int64_t length, const Windows& otherwise) {
   const std::int64_t step = (ring.size() + kMostStarts - 1) / kMostStarts;
   const std::array<std::int64_t, 2> lengths{length / 2, length - length / 2};
   Windows best = otherwise;
   Score score = ring.score(best);
-  const auto first = window_starts(ring, lengths[0], step), second = window_starts(ring, lengths[1], step);
+  const auto first = window_starts(ring, lengths[0], step);
+  auto second = window_starts(ring, lengths[1], step);
+  std::ranges::sort(second, {}, [](const WindowStart& one) { return std::pair(one.rows, one.start); });
   for (const WindowStart& a : first) {
     if (ring.rules_out(score, a.crossing)) continue;
-    for (const WindowStart& b : second) {
+    const std::int64_t error = ring.largest_error(score), missing = kMillion - a.rows;
+    for (const WindowStart& b : with_rows(second, missing - error, missing + error)) {
       if (ring.rules_out(score, a.crossing + b.crossing)) continue;
       const Score found = ring.score(a.rows + b.rows, a.columns + b.columns, a.crossing + b.crossing);
-      if (!(found < score)) continue;
       const Windows windows{{a.start, b.start}, lengths};
+      if (found > score) continue;
+      if (found == score && (best.length != lengths || best.start < windows.start)) continue;
       if (overlap(ring, windows)) continue;
       std::tie(best, score) = std::pair(windows, found);
     }
