@@ -74,8 +74,7 @@ class Choice {
   /// Moves the cuts of all candidates to places that nothing crosses.
   void consider_free_cuts(std::span<const WeightedMask> masks, Executor& executor) {
     if (best_ && best_->time == best_->attention) return;
-    // A tile that column tiles before it and rows behind it meet across has no free cut in it.
-    if (std::ranges::count(measures().passing, 0) < ranks_) return;
+    if (longest_uncut() > tokens_ / ranks_ + most_tokens_over(tokens_, ranks_, tile_)) return;
     const std::vector<std::int64_t> cuts = free_cuts(masks, tokens_, executor);
     for (const Partition& partition : tried_) {
       const auto runs = moved_to_free_cuts(partition, cuts);
@@ -152,6 +151,16 @@ class Choice {
       work[static_cast<std::size_t>(rank)] +=
           (span.end == tokens_ ? before.back() : work_before(span.end)) - work_before(span.begin);
     return work;
+  }
+
+  /// The most tokens at a stretch without a free cut, at least: none lies in a tile that others meet across.
+  std::int64_t longest_uncut() const {
+    std::int64_t longest = 0, tiles = 0;
+    for (const std::int64_t passing : measures().passing) {
+      tiles = passing == 0 ? 0 : tiles + 1;
+      longest = std::max(longest, tiles);
+    }
+    return (longest - 1) * tile_;  // the last tile may be ragged
   }
 
   std::int64_t attention(std::span<const std::int64_t> work) const {

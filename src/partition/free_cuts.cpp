@@ -116,6 +116,10 @@ std::vector<std::int64_t> free_cuts(std::span<const WeightedMask> masks, std::in
   return counter.uncrossed();
 }
 
+std::int64_t most_tokens_over(std::int64_t tokens, std::int32_t ranks, std::int32_t tile) {
+  return std::max<std::int64_t>(tokens / ranks / 100, tile / 2);
+}
+
 std::optional<std::vector<RankRun>> moved_to_free_cuts(const Partition& partition, std::span<const std::int64_t> cuts) {
   std::vector<RankRun> runs = partition.runs();
   std::vector<std::int64_t> excess(static_cast<std::size_t>(partition.ranks()));
@@ -136,7 +140,7 @@ std::optional<std::vector<RankRun>> moved_to_free_cuts(const Partition& partitio
     left += to - from;
     right -= to - from;
   }
-  const std::int64_t most = std::max<std::int64_t>(tokens / ranks / 100, partition.tile() / 2);
+  const std::int64_t most = most_tokens_over(tokens, partition.ranks(), partition.tile());
   const bool even =
       std::ranges::all_of(excess, [&](std::int64_t tokens_over) { return std::abs(tokens_over) <= most; });
   return even ? std::optional(std::move(runs)) : std::nullopt;

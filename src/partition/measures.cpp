@@ -38,6 +38,10 @@ void LayerWork::add_crossing(const Layer& layer) {
     if (last == first) continue;
     measures_.passing[first + 1] += layer.weight;
     measures_.passing[last] -= layer.weight;
+    if (first_row >= column || last_row <= column) continue;
+    // Rows on both sides of a tile, of columns in it: a cut between these may divide them.
+    measures_.passing[static_cast<std::size_t>(column)] -= layer.weight;
+    measures_.passing[static_cast<std::size_t>(column) + 1] += layer.weight;
   }
 }
 

@@ -16,7 +16,7 @@ struct TileMeasures {
   std::vector<std::int64_t> columns;  ///< [tiles] work of the column tile
   std::vector<std::int64_t>
       crossing;  ///< [tiles + 1] column tiles that meet rows on both sides of the cut before tile i
-  std::vector<std::int64_t> passing;  ///< [tiles] column tiles that meet rows on both sides of tile i
+  std::vector<std::int64_t> passing;  ///< [tiles] other column tiles that meet rows across tile i
   std::int64_t heads = 1;             ///< work is counted in tiles of this share of the query heads
 };
 
