@@ -91,12 +91,14 @@ def dispatch_backward(
 record: Callable[..., Outputs] = super(torch.autograd.Function, _Attention).apply
 
 
-class _OnceDifferentiable(torch.autograd.Function):
+class OnceDifferentiable(torch.autograd.Function):
+    """Of a function that computes gradients."""
+
     @staticmethod
-    def forward(ctx: Any, sinks: Tensor | None, *arguments: Any) -> Gradients:
+    def forward(ctx: Any, function: Callable[..., Gradients], sinks: Tensor | None, *arguments: Any) -> Gradients:
         """`sinks`: those of the call, where autograd sees them."""
         with BelowAutograd():
-            return dispatch_backward(*arguments)
+            return function(*arguments)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -147,7 +149,7 @@ def backward_autograd(
     """flashmask::backward, or the one with sinks, of which there is no gradient."""
     arguments = grad_o, grad_lse, q, k, v, o, lse, call, float32_key_gradients
     if is_differentiated(grad_o, grad_lse, q, k, v, call.sinks):
-        gradients: Gradients = _OnceDifferentiable.apply(call.sinks, *arguments)  # type: ignore[no-untyped-call]
+        gradients: Gradients = OnceDifferentiable.apply(dispatch_backward, call.sinks, *arguments)  # type: ignore[no-untyped-call]
         return gradients
     with BelowAutograd():
         return dispatch_backward(*arguments)

@@ -65,46 +65,30 @@ def attention(
     if is_autocast(device) and q.dtype is not torch.float64:
         q, k, v = (each.to(torch.get_autocast_dtype(device)) for each in (q, k, v))
     deterministic = sharding.deterministic or torch.are_deterministic_algorithms_enabled()
+    call = Call(scale=factor, deterministic=deterministic, dropout=check_dropout("dropout_p", dropout_p))
     attend = _whole if sharding.ranks == 1 else _by_heads if sharding.scheme == "heads" else _by_rows
-    dropout = check_dropout("dropout_p", dropout_p)
-    o, lse = attend(q, k, v, sharding, mask, factor, deterministic, return_lse, dropout)
+    o, lse = attend(q, k, v, sharding, mask, call, return_lse)
     return (o, lse) if return_lse else o
 
 
 def _by_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sharding: Sharding,
-    mask: str,
-    scale: float,
-    deterministic: bool,
-    with_lse: bool,
-    dropout: float,
+    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
 ) -> tuple[Tensor, Tensor]:
-    tensor, kept = sharding._tensors[mask], sharding._kept[mask]
-    drawn: tuple[Any, ...] = ()
-    if dropout:
+    dropped: tuple[Any, ...] = ()
+    if call.dropout:
         check_runs(sharding._runs, q)
-        drawn = dropout, _agreed_seed(q, sharding, mask, dropout)
-    o, lse, *_ = forward_operator(q, k, v, tensor, sharding._name, scale, deterministic, kept, *drawn)
+        dropped = call.dropout, _agreed_seed(q, sharding, mask, call.dropout)
+    where = sharding._tensors[mask], sharding._name
+    o, lse, *_ = forward_operator(q, k, v, *where, call.scale, call.deterministic, sharding._kept[mask], *dropped)
     return o, lse
 
 
 def _by_heads(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sharding: Sharding,
-    mask: str,
-    scale: float,
-    deterministic: bool,
-    with_lse: bool,
-    dropout: float,
+    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     where = sharding._tensors[mask], sharding._name, sharding.ranks
     q, k, v = to_heads_operator([q, k, v], *where, sharding.tokens)
-    o, lse = _whole(q, k, v, sharding, mask, scale, deterministic, with_lse, dropout)
+    o, lse = _whole(q, k, v, sharding, mask, call, with_lse)
     if not with_lse:
         return to_tokens_operator([o], *where, sharding._held)[0], None
     o, lse = to_tokens_operator([o, lse.transpose(1, 2)], *where, sharding._held)
@@ -112,22 +96,15 @@ def _by_heads(
 
 
 def _whole(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sharding: Sharding,
-    mask: str,
-    scale: float,
-    deterministic: bool,
-    with_lse: bool,
-    dropout: float,
+    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
 ) -> tuple[Tensor, Tensor]:
     local = sharding._whole_masks[mask]
-    if dropout:
-        seed = _agreed_seed(q, sharding, mask, dropout)
-        call = Call(local.tensor, None, False, scale, dropout, seed, deterministic, None, sharding._place)
-        return whole_forward(q, k, v, call)
-    o, lse = flashmask.attention(q, k, v, local, scale=scale or None, deterministic=deterministic, return_lse=True)
+    if call.dropout:
+        seed = _agreed_seed(q, sharding, mask, call.dropout)
+        return whole_forward(q, k, v, call._replace(mask=local.tensor, seed_offset=seed, dropout_place=sharding._place))
+    o, lse = flashmask.attention(
+        q, k, v, local, scale=call.scale or None, deterministic=call.deterministic, return_lse=True
+    )
     return o, lse
 
 

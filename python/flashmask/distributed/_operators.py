@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flashmask._plans.call import Call
 from flashmask._plans.operands import check_devices, check_saved, code_of, lse_dtype
-from flashmask._torch.autograd import BelowAutograd, is_differentiated, refuse_transforms
+from flashmask._torch.autograd import BelowAutograd, OnceDifferentiable, is_differentiated, refuse_transforms
 from flashmask._torch.dropout import seed_offset_in
 from flashmask._torch.schemas import LIBRARY
 from flashmask.distributed._dropout import check_runs
@@ -122,36 +122,20 @@ def _check(local: Local, q: Tensor, k: Tensor, v: Tensor) -> None:
 # ---- rows ----
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sharding: Tensor,
-    name: str,
-    scale: float,
-    deterministic: bool,
-    kept: int,
-    dropout: float = 0.0,
-    seed_offset: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    call = Call(scale=scale, deterministic=deterministic, dropout=dropout, seed_offset=seed_offset)
+def _call(scale: float, deterministic: bool, dropout: float = 0.0, seed_offset: Tensor | None = None) -> Call:
+    return Call(scale=scale, deterministic=deterministic, dropout=dropout, seed_offset=seed_offset)
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, *others: Any) -> tuple[Tensor, ...]:
+    scale, deterministic, kept, *dropped = others
+    call = _call(scale, deterministic, *dropped)
     local, group = _entered(sharding, name, (q, k, v), "forward", call)
     return forward_of_rows(q, k, v, local, group, call._replace(mask=local.mask_tensor), bool(kept))
 
 
-def _forward_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sharding: Tensor,
-    name: str,
-    scale: float,
-    deterministic: bool,
-    kept: int,
-    dropout: float = 0.0,
-    seed_offset: Tensor | None = None,
-) -> tuple[Tensor, ...]:
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
     batch, rows, heads, _ = q.shape
+    kept = others[4]
     return (
         q.new_empty((batch, rows, heads, v.shape[3])),
         q.new_empty((batch, heads, rows), dtype=lse_dtype(q.dtype)),
@@ -161,10 +145,9 @@ def _forward_fake(
 
 
 def _backward(grad_o: Tensor, grad_lse: Tensor | None, *arguments: Any) -> tuple[Tensor, ...]:
-    q, k, v, o, lse, kept_k, kept_v, sharding, name, scale, deterministic, *drawn = arguments
+    q, k, v, o, lse, kept_k, kept_v, sharding, name, *others = arguments
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
-    dropout, seed_offset = drawn or (0.0, None)
-    call = Call(scale=scale, deterministic=deterministic, dropout=dropout, seed_offset=seed_offset)
+    call = _call(*others)
     local, group = _entered(sharding, name, (q, k, v), "backward", call)
     call = call._replace(mask=local.mask_tensor)
     return backward_of_rows(grad_o, grad_lse, (q, k, v, o, lse), (kept_k, kept_v), local, group, call)
@@ -178,14 +161,13 @@ def _backward_fake(
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, seed_offset: Tensor | None, *others: Any
-    ) -> tuple[Tensor, ...]:
-        """`others`: group, scale, deterministic, kept, dropout."""
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        """`others`: group, scale, deterministic, kept, and where anything is dropped, how much and the seed."""
         with BelowAutograd():
-            outputs = forward_operator(q, k, v, sharding, *others, seed_offset)
+            outputs = forward_operator(q, k, v, sharding, *others)
+        ctx.dropout, seed_offset = others[4:] or (0.0, None)
         ctx.save_for_backward(q, k, v, *outputs, sharding, seed_offset)
-        *ctx.others, _, ctx.dropout = others
+        ctx.others = others[:3]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[2:])
         return outputs
@@ -193,33 +175,17 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, *others: Any) -> Any:
         if grad_o is None and grad_lse is None:
-            return (None,) * 10
+            return (None,) * len(ctx.needs_input_grad)
         *saved, seed_offset = ctx.saved_tensors
         grad_o = torch.zeros_like(saved[3]) if grad_o is None else grad_o
         gradients = backward_operator(grad_o, grad_lse, *saved, *ctx.others, ctx.dropout, seed_offset)
-        return *gradients, *(None,) * 7
-
-
-class _OnceDifferentiable(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        with BelowAutograd():
-            return backward_operator(*arguments)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError(
-            "flashmask: a gradient of a gradient was asked for (create_graph, or torch.autograd.grad twice); attention "
-            "is differentiable once"
-        )
+        return *gradients, *(None,) * (len(ctx.needs_input_grad) - len(gradients))
 
 
 def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, *others: Any) -> tuple[Tensor, ...]:
     if is_differentiated(q, k, v):
         refuse_transforms()
-        dropout, seed_offset = others[4:] or (0.0, None)
-        given = q, k, v, sharding, seed_offset, *others[:4], dropout
-        outputs: tuple[Tensor, ...] = _Rows.apply(*given)  # type: ignore[no-untyped-call]
+        outputs: tuple[Tensor, ...] = _Rows.apply(q, k, v, sharding, *others)  # type: ignore[no-untyped-call]
         return outputs
     with BelowAutograd():
         return forward_operator(q, k, v, sharding, *others)
@@ -227,7 +193,8 @@ def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, *others
 
 def _backward_autograd(grad_o: Tensor, grad_lse: Tensor | None, *others: Any) -> tuple[Tensor, ...]:
     if is_differentiated(grad_o, grad_lse, *others[:3]):
-        gradients: tuple[Tensor, ...] = _OnceDifferentiable.apply(grad_o, grad_lse, *others)  # type: ignore[no-untyped-call]
+        given = backward_operator, None, grad_o, grad_lse, *others
+        gradients: tuple[Tensor, ...] = OnceDifferentiable.apply(*given)  # type: ignore[no-untyped-call]
         return gradients
     with BelowAutograd():
         return backward_operator(grad_o, grad_lse, *others)
