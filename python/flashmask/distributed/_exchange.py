@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -94,7 +94,7 @@ class Exchange:
 
     @cached_property
     def _takes_all_it_holds_alone(self) -> bool:
-        return self.pieces == [(self.rank, 0, self.held)] or (not self.pieces and not self.held)
+        return self.tokens == self.held and all(source == self.rank for source, *_ in self.pieces)
 
     @cached_property
     def _gives(self) -> list[int]:
@@ -165,19 +165,6 @@ class Exchange:
             places[source].append(((at, at + end - begin), (begin, end)))
             at += end - begin
         return places
-
-    def to_json(self) -> list[Any]:
-        """What from_json() takes."""
-        return [self.rank, self.held, self.sends, self.runs, self.pieces, self.silent]
-
-    @classmethod
-    def from_json(cls, values: list[Any]) -> Exchange:
-        rank, held, sends, runs, pieces, silent = values
-        return cls(rank, held, [_pairs(each) for each in sends], _pairs(runs), [tuple(p) for p in pieces], silent)
-
-
-def _pairs(runs: list[list[int]]) -> list[tuple[int, int]]:
-    return [(begin, end) for begin, end in runs]
 
 
 def _shapes(tensors: Sequence[Tensor], count: int) -> list[tuple[int, ...]]:

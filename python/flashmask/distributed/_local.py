@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -79,19 +79,10 @@ class Local:
 
     def to_tensor(self) -> Tensor:
         """uint8 [n] on the CPU, which any process of the rank can read."""
-        numbers = {
-            "scheme": self.scheme,
-            "rank": self.rank,
-            "ranks": self.ranks,
-            "tokens": self.tokens,
-            "runs": self.runs,
-            "heads": self.heads,
-            "head_groups": self.head_groups,
-            "agreed": self.agreed,
-            "tiles": self.tiles,
-            "columns": self.columns and self.columns.to_json(),
-            "owners_rows": self.owners_rows and self.owners_rows.to_json(),
-        }
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
+        for name in _EXCHANGES:
+            exchange = getattr(self, name)
+            numbers[name] = exchange and {each.name: getattr(exchange, each.name) for each in fields(Exchange)}
         masks = (b"" if mask is None else mask.tensor.numpy() for mask in (self.mask, self.owners_mask))
         blocks = [np.frombuffer(block, np.uint8) for block in (json.dumps(numbers).encode(), *masks)]
         key = os.urandom(16)
@@ -101,6 +92,8 @@ class Local:
         return torch.from_numpy(np.concatenate([np.frombuffer(header, np.uint8), *blocks]))
 
 
+_EXCHANGES = ("columns", "owners_rows")
+_NUMBERS = ("scheme", "rank", "ranks", "tokens", "runs", "heads", "head_groups", "agreed", "tiles")
 _alive: WeakValueDictionary[bytes, Local] = WeakValueDictionary()
 _read: OrderedDict[bytes, Local] = OrderedDict()  # of tensors that outlived their shardings, such as saved ones
 
@@ -124,9 +117,6 @@ def _from_bytes(header: bytes, given: np.ndarray[Any, np.dtype[np.uint8]]) -> Lo
     ends = np.cumsum([_HEADER_BYTES, *np.frombuffer(header[_SIZES], np.int64)])
     numbers, mask, owners_mask = (given[begin:end] for begin, end in pairwise(ends))
     values = json.loads(numbers.tobytes())
-    for name in ("columns", "owners_rows"):
-        values[name] = values[name] and Exchange.from_json(values[name])
-    values["runs"] = [[tuple(run) for run in runs] for runs in values["runs"]]
-    for name in ("heads", "tiles"):
-        values[name] = tuple(values[name])
+    for name in _EXCHANGES:
+        values[name] = values[name] and Exchange(**values[name])
     return Local(**values, mask=Mask._unpack(mask), owners_mask=Mask._unpack(owners_mask) if owners_mask.size else None)

@@ -90,9 +90,7 @@ def _mask_of(given: Any, tokens: int | None) -> Mask:
     try:
         ends = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(
-            f"mask is {described(given)}; expected a Mask, RowIndices, cumulative lengths or None"
-        ) from None
+        ends = torch.empty(0)
     if ends.ndim != 1 or ends.is_floating_point() or ends.dtype is torch.bool or not ends.numel():
         raise TypeError(f"mask is {described(given)}; expected a Mask, RowIndices, cumulative lengths or None")
     ends = ends.cpu()
@@ -236,9 +234,8 @@ def _why_not_heads(masks: Mapping[str, Mask], ranks: int, options: Options) -> s
     for name, mask in masks.items():
         if mask.shape.heads > 1 and mask.form == "bits":
             return f"the mask {name!r} is held as bits and has heads of its own"
-    for option in ("keep_fetched", "head_groups"):
-        if getattr(options, option) > 1 - (option == "keep_fetched"):
-            return f"{option} is for fetched keys"
+    if options.keep_fetched or options.head_groups > 1:
+        return f"{'keep_fetched' if options.keep_fetched else 'head_groups'} is for fetched keys"
     return ""
 
 

@@ -60,15 +60,8 @@ def explain(scheme: str, partition: Partition, masks: Mapping[str, Mask], prices
     """See Sharding.explain()."""
     loads = {name: partition.loads(mask) for name, mask in masks.items()}
     per_column = 2 * prices.element_bytes * prices.kv_heads * prices.head_dim
-    ranks = partition.ranks
-    by_heads = (
-        per_column
-        * (prices.query_heads + prices.kv_heads)
-        // prices.kv_heads
-        * partition.tokens
-        * (ranks - 1)
-        // ranks**2
-    )
+    of_all_heads = per_column * (prices.query_heads + prices.kv_heads) // prices.kv_heads
+    by_heads = of_all_heads * partition.tokens * (partition.ranks - 1) // partition.ranks**2
     return ShardingExplanation(
         scheme=scheme,
         why=partition.why,

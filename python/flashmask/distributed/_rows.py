@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flashmask._plans.call import Call, arguments_of_backward
+from flashmask._plans.operands import lse_dtype
 from flashmask._torch.schemas import backward_operator, forward_operator
 from flashmask.distributed._dropout import place_of_rows
 from flashmask.distributed._exchange import Exchange
@@ -25,14 +26,13 @@ def forward_of_rows(
         whole_k, whole_v = local.columns.fetch(group, [k[:, :, kv_heads], v[:, :, kv_heads]])
         o, lse = _attend(q[:, :, heads], whole_k, whole_v, _placed(call, local, heads, q))
         outputs.append((o, lse, whole_k, whole_v))
-    o, lse = (torch.cat(each, axis) if len(each) > 1 else each[0] for each, axis in _by_kind(outputs))
+    of_o, of_lse, *_ = zip(*outputs, strict=True)
     kept_k, kept_v = outputs[0][2:] if keep else (k[:, :0].clone(), v[:, :0].clone())
-    return o, lse, kept_k, kept_v
+    return _joined(of_o, 2), _joined(of_lse, 1), kept_k, kept_v
 
 
-def _by_kind(outputs: Sequence[tuple[Tensor, ...]]) -> Iterator[tuple[list[Tensor], int]]:
-    yield [each[0] for each in outputs], 2
-    yield [each[1] for each in outputs], 1
+def _joined(groups: Sequence[Tensor], dim: int) -> Tensor:
+    return torch.cat(list(groups), dim) if len(groups) > 1 else groups[0]
 
 
 def backward_of_rows(
@@ -61,7 +61,7 @@ def backward_of_rows(
             owners = _placed(call, local, heads, q, owners=True)._replace(mask=local.owners_mask_tensor)
             keys = _owners(*grads, (q, k, v, o, lse), local.owners_rows, group, owners)
         gradients.append((of_group[0], *(each.to(k.dtype) for each in keys)))
-    grad_q, grad_k, grad_v = (torch.cat(each, 2) if len(each) > 1 else each[0] for each in zip(*gradients, strict=True))
+    grad_q, grad_k, grad_v = (_joined(each, 2) for each in zip(*gradients, strict=True))
     return grad_q, grad_k, grad_v
 
 
@@ -98,13 +98,9 @@ def _head_groups(local: Local) -> Iterator[tuple[slice, slice]]:
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
     if 0 in q.shape:  # a rank may have no rows
-        return v.new_empty((*q.shape[:3], v.shape[3])), _no_lse(q)
+        lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=lse_dtype(q.dtype))
+        return v.new_empty((*q.shape[:3], v.shape[3])), lse
     return forward_operator(q, k, v, *call)
-
-
-def _no_lse(q: Tensor) -> Tensor:
-    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
-    return q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=dtype)
 
 
 def _gradients(
