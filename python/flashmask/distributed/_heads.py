@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flashmask.distributed._exchange import Parcels, Runs, pack, tokens, within
+from flashmask.distributed._exchange import Parcels, pack, tokens
 from flashmask.distributed._group import Group
 from flashmask.distributed._local import Local
 
@@ -26,7 +26,7 @@ def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tens
     arrived = sent.sent(group, shapes, tensors)
     received = [arrived.of(rank) for rank in range(local.ranks)]
     return [
-        torch.cat([received[rank][place][:, begin:end] for rank, begin, end in _in_order(local.runs)], 1)
+        torch.cat([received[rank][place][:, begin:end] for rank, begin, end in local.everything.pieces], 1)
         for place in range(len(tensors))
     ]
 
@@ -50,13 +50,3 @@ def _shape(tensor: Tensor, count: int, heads: int) -> tuple[int, ...]:
 
 def _part(heads: int, rank: int, ranks: int) -> slice:
     return slice(rank * heads // ranks, (rank + 1) * heads // ranks)
-
-
-def _in_order(held: Sequence[Runs]) -> list[tuple[int, int, int]]:
-    """(rank, begin, end) of all runs in the order of tokens, counted in what the rank holds."""
-    runs = [
-        (run[0], rank, *place)
-        for rank, of_rank in enumerate(held)
-        for run, place in zip(of_rank, within(of_rank, of_rank), strict=True)
-    ]
-    return [run[1:] for run in sorted(runs)]

@@ -72,6 +72,11 @@ class Local:
         options = options._replace(forward_tiles=forward, backward_tiles=backward)
         return mask.tensor if options == Options() else torch.from_numpy(mask._packed(options))
 
+    @cached_property
+    def everything(self) -> Exchange:
+        """Brings all tokens of the sequence together."""
+        return Exchange.of(self.rank, self.runs, [[(0, self.tokens)] if self.tokens else []] * self.ranks)
+
     @property
     def held(self) -> int:
         """How many tokens the rank holds."""

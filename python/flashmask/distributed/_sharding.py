@@ -97,9 +97,9 @@ class Sharding:
         _check_tokens("tensor", tensor, dim, self._held, f"those that rank {self.rank} holds")
         return unsharded(tensor, dim, self._everything, self._group)
 
-    @cached_property
+    @property
     def _everything(self) -> Exchange:
-        return Exchange.of(self.rank, self._runs, [[(0, self.tokens)] if self.tokens else []] * self.ranks)
+        return self._locals[MAIN].everything
 
     def mean(self, loss_sum: Tensor, count: Tensor | float, *, group: Any = None) -> Tensor:
         """The mean loss over all ranks: the sums of all ranks by the counts of all ranks; a collective.
