@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+import zlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +18,6 @@ from flashmask._arguments import described
 _BACKENDS = ("gloo", "nccl")
 _MESSAGE_BYTES = 1000
 _DIGEST_BYTES = 8
-_PIECE_BYTES = 1 << 20
-_THREADS = 8
-_hash = partial(hashlib.blake2b, digest_size=_DIGEST_BYTES)
 
 
 class Group(NamedTuple):
@@ -92,19 +88,10 @@ def checked_alive(handle: Any) -> Any:
 
 def digest(*values: bytes | Tensor) -> bytes:
     """A few bytes that differ where the values do."""
-    state = _hash()
-    for value in values:
-        state.update(value if isinstance(value, bytes) else _of_pieces(value.numpy().data))
+    state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for value in values:  # of the 24 MB of a mask of a million tokens BLAKE2 would take 27 ms, this takes 7
+        state.update(value if isinstance(value, bytes) else zlib.crc32(value.numpy().data).to_bytes(4, "little"))
     return state.digest()
-
-
-def _of_pieces(content: memoryview) -> bytes:
-    """The digests of its pieces, by several threads: one takes 25 ms for the 24 MB of a mask of a million tokens."""
-    pieces = [content[begin : begin + _PIECE_BYTES] for begin in range(0, len(content), _PIECE_BYTES)]
-    if len(pieces) <= 1:
-        return _hash(content).digest()
-    with ThreadPoolExecutor(min(len(pieces), _THREADS)) as pool:
-        return b"".join(pool.map(lambda piece: _hash(piece).digest(), pieces))
 
 
 def agree(group: Group, fields: Mapping[str, bytes], failure: Exception | None) -> None:
