@@ -13,6 +13,7 @@ from flashmask._arguments import described, is_autocast
 from flashmask._plans.call import Call
 from flashmask._torch.dropout import seed_offset_of
 from flashmask._torch.operators import forward as whole_forward
+from flashmask._torch.schemas import Outputs
 from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._make import MAIN
 from flashmask.distributed._operators import forward_operator, seed_operator, to_heads_operator, to_tokens_operator
@@ -66,14 +67,17 @@ def attention(
         q, k, v = (each.to(torch.get_autocast_dtype(device)) for each in (q, k, v))
     deterministic = sharding.deterministic or torch.are_deterministic_algorithms_enabled()
     call = Call(scale=factor, deterministic=deterministic, dropout=check_dropout("dropout_p", dropout_p))
-    attend = _whole if sharding.ranks == 1 else _by_heads if sharding.scheme == "heads" else _by_rows
-    o, lse = attend(q, k, v, sharding, mask, call, return_lse)
-    return (o, lse) if return_lse else o
+    outputs: tuple[Tensor, ...]
+    if sharding.ranks == 1:
+        outputs = _whole(q, k, v, sharding, mask, call)
+    elif sharding.scheme == "rows":
+        outputs = _by_rows(q, k, v, sharding, mask, call)
+    else:
+        outputs = _by_heads(q, k, v, sharding, mask, call, return_lse)
+    return outputs if return_lse else outputs[0]
 
 
-def _by_rows(
-    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
-) -> tuple[Tensor, Tensor]:
+def _by_rows(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
     dropped: tuple[Any, ...] = ()
     if call.dropout:
         check_runs(sharding._runs, q)
@@ -85,19 +89,17 @@ def _by_rows(
 
 def _by_heads(
     q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, ...]:
     where = sharding._tensors[mask], sharding._name, sharding.ranks
     q, k, v = to_heads_operator([q, k, v], *where, sharding.tokens)
-    o, lse = _whole(q, k, v, sharding, mask, call, with_lse)
+    o, lse = _whole(q, k, v, sharding, mask, call)
     if not with_lse:
-        return to_tokens_operator([o], *where, sharding._held)[0], None
+        return tuple(to_tokens_operator([o], *where, sharding._held))
     o, lse = to_tokens_operator([o, lse.transpose(1, 2)], *where, sharding._held)
     return o, lse.transpose(1, 2)
 
 
-def _whole(
-    q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
-) -> tuple[Tensor, Tensor]:
+def _whole(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
     local = sharding._whole_masks[mask]
     if call.dropout:
         seed = _agreed_seed(q, sharding, mask, call.dropout)
