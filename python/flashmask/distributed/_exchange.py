@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from flashmask.distributed._group import Group
 
 Runs: TypeAlias = Sequence[tuple[int, int]]
 """Tokens as half-open ranges, ascending and disjoint."""
+Parts: TypeAlias = list[tuple[tuple[int, int], tuple[int, int]]]
+"""Tokens twice: where they lie in one tensor, and where in another."""
 _ALIGNED = 16
 
 
@@ -130,36 +133,56 @@ class Exchange:
                 pack(parcels.of(to), tensors, runs)
         return parcels.sent(group, [_shapes(tensors, count) for count in self._gets], tensors)
 
-    def give_back(self, group: Group, partials: Sequence[Tensor]) -> list[Tensor]:
-        """(batch, tokens held, ...): sums over all ranks, in their order, of (batch, tokens computed with, ...)."""
-        received = None
-        if not self.silent:
-            parcels = Parcels([_shapes(partials, count) for count in self._gets], partials)
-            for source, count in enumerate(self._gets):
-                if count:
-                    pack(parcels.of(source), partials, [place for place, _ in self._places[source]])
-            received = parcels.sent(group, [_shapes(partials, count) for count in self._gives], partials)
-        if received is None and self._takes_all_it_holds_alone:
+    def give_back(self, group: Group, partials: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+        """(batch, tokens held, ...): sums over all ranks, in their order, of (batch, tokens computed with, ...).
+
+        They are added up in `partials`, and rounded to `dtype` once.
+        """
+        if self.silent:
             return list(partials)
-        totals = [each.new_zeros(shape) for each, shape in zip(partials, _shapes(partials, self.held), strict=True)]
+        parcels = Parcels([_shapes(partials, count) for count in self._gets], partials)
+        for source, count in enumerate(self._gets):
+            if count:
+                pack(parcels.of(source), partials, [place for place, _ in self._places[source]])
+        received = parcels.sent(group, [_shapes(partials, count) for count in self._gives], partials)
+        early = [
+            each.new_zeros(shape) for each, shape in zip(partials, _shapes(partials, tokens(self._early)), strict=True)
+        ]
         for source, parts in enumerate(self._returns):
-            given = partials if received is None or source == self.rank else received.of(source)
-            for (begin, end), (to, until) in parts:
-                for total, part in zip(totals, given, strict=True):
-                    total[:, to:until] += part[:, begin:end]
+            if parts:
+                into = early if source < self.rank else partials
+                _add(into, early if source == self.rank else received.of(source), parts)
+        totals = [
+            each.new_empty(shape, dtype=dtype)
+            for each, shape in zip(partials, _shapes(partials, self.held), strict=True)
+        ]
+        for total, partial in zip(totals, partials, strict=True):
+            for (begin, end), (to, until) in self._places[self.rank]:
+                total[:, to:until] = partial[:, begin:end]
         return totals
 
     @cached_property
-    def _returns(self) -> list[list[tuple[tuple[int, int], tuple[int, int]]]]:
-        """Of what each rank gives back: where it lies there, and where in what this one holds."""
-        returns = [list(zip(within(runs, runs), runs, strict=True)) for runs in self.sends]
-        returns[self.rank] = self._places[self.rank]
-        return returns
+    def _early(self) -> Runs:
+        """Of the tokens that the rank holds, those that ranks before it give back, none across two of its pieces."""
+        found: Runs = []
+        for runs in self.sends[: self.rank]:
+            found = union(found, runs)
+        return common(found, [place for _, place in self._places[self.rank]])
 
     @cached_property
-    def _places(self) -> list[list[tuple[tuple[int, int], tuple[int, int]]]]:
+    def _returns(self) -> list[Parts]:
+        """What is added in the order of ranks: of each, to what the ranks before this one gave, or to this one's."""
+        own, early = self._places[self.rank], self._early
+        before = [zip(within(runs, runs), within(early, runs), strict=True) for runs in self.sends[: self.rank]]
+        others = [
+            zip(within(runs, runs), carried(runs, own), strict=True) for runs in (early, *self.sends[self.rank + 1 :])
+        ]
+        return [list(parts) for parts in (*before, *others)]
+
+    @cached_property
+    def _places(self) -> list[Parts]:
         """Of each rank's pieces: where they lie in what the rank computes with, and where in `pieces`."""
-        places: list[list[tuple[tuple[int, int], tuple[int, int]]]] = [[] for _ in self.sends]
+        places: list[Parts] = [[] for _ in self.sends]
         at = 0
         for source, begin, end in self.pieces:
             places[source].append(((at, at + end - begin), (begin, end)))
@@ -175,6 +198,12 @@ def pack(parcel: Sequence[Tensor], tensors: Sequence[Tensor], runs: Runs) -> Non
     """Puts the tokens of these runs, at least one, of each tensor into a parcel."""
     for part, each in zip(parcel, tensors, strict=True):
         torch.cat([each[:, begin:end] for begin, end in runs], 1, out=part)
+
+
+def _add(totals: Sequence[Tensor], tensors: Sequence[Tensor], parts: Parts) -> None:
+    for total, tensor in zip(totals, tensors, strict=True):
+        for (begin, end), (to, until) in parts:
+            total[:, to:until] += tensor[:, begin:end]
 
 
 def _joined(pieces: list[Tensor], like: Tensor) -> Tensor:
@@ -228,6 +257,16 @@ def within(runs: Runs, parts: Runs) -> Runs:
             found.append((at + part[0] - begin, at + part[1] - begin))
             part = next(waiting, None)
         at += end - begin
+    return found
+
+
+def carried(parts: Runs, places: Parts) -> Runs:
+    """Where `parts`, each inside the second run of one of `places`, are when that lies where its first run does."""
+    found: list[tuple[int, int]] = []
+    begins = [begin for _, (begin, _) in places]
+    for begin, end in parts:
+        (at, _), (first, _) = places[bisect_right(begins, begin) - 1]
+        found.append((at + begin - first, at + end - first))
     return found
 
 

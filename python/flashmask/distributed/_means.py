@@ -48,7 +48,7 @@ class _Unsharded(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        (own,) = ctx.everything.give_back(ctx.group, [grad.contiguous()])
+        (own,) = ctx.everything.give_back(ctx.group, [grad.clone(memory_format=torch.contiguous_format)], grad.dtype)
         return own, None, None
 
 

@@ -56,11 +56,11 @@ def backward_of_rows(
         own = _placed(call, local, heads, q)
         of_group = _gradients(*grads, (q, whole_k, whole_v, o, lse), own, parts)
         if local.owners_rows is None or local.owners_mask is None:
-            keys: Sequence[Tensor] = local.columns.give_back(group, of_group[1:])
+            keys: Sequence[Tensor] = local.columns.give_back(group, of_group[1:], k.dtype)
         else:
             owners = _placed(call, local, heads, q, owners=True)._replace(mask=local.owners_mask_tensor)
             keys = _owners(*grads, (q, k, v, o, lse), local.owners_rows, group, owners)
-        gradients.append((of_group[0], *(each.to(k.dtype) for each in keys)))
+        gradients.append((of_group[0], *keys))
     grad_q, grad_k, grad_v = (_joined(each, 2) for each in zip(*gradients, strict=True))
     return grad_q, grad_k, grad_v
 
