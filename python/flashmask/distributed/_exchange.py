@@ -23,35 +23,40 @@ _ALIGNED = 16
 
 
 class Parcels:
-    """Memory for one all_to_all: the tensors for, or from, each rank in turn, in one tensor of bytes.
+    """Memory for one all_to_all: for, or from, each rank in turn so many tokens of tensors like these.
 
-    `shapes[rank]` are those of the tensors of a rank. Bytes treat every dtype alike, on every backend.
+    It is one tensor of bytes, which treat every dtype alike, on every backend.
     """
 
-    def __init__(self, shapes: Sequence[Sequence[tuple[int, ...]]], like: Sequence[Tensor]) -> None:
-        self._shapes, self._like = shapes, like
-        self._sizes = [[_bytes(shape, each) for shape, each in zip(of_rank, like, strict=True)] for of_rank in shapes]
-        self.splits = [sum(of_rank) for of_rank in self._sizes]
+    def __init__(self, counts: Sequence[int], like: Sequence[Tensor]) -> None:
+        self._counts, self._like = counts, like
+        self.splits = [sum(_padded(_shape(each, count), each) for each in like) for count in counts]
         self.bytes = torch.empty(sum(self.splits), dtype=torch.uint8, device=like[0].device)
 
     def of(self, rank: int) -> list[Tensor]:
         """The tensors for, or from, a rank."""
         found, begin = [], sum(self.splits[:rank])
-        for shape, size, each in zip(self._shapes[rank], self._sizes[rank], self._like, strict=True):
-            end = begin + math.prod(shape) * each.element_size()
-            found.append(self.bytes[begin:end].view(each.dtype).view(shape))
-            begin += size
+        for each in self._like:
+            shape = _shape(each, self._counts[rank])
+            part = self.bytes[begin : begin + math.prod(shape) * each.element_size()]
+            found.append(part.view(each.dtype).view(shape))
+            begin += _padded(shape, each)
         return found
 
-    def sent(self, group: Group, shapes: Sequence[Sequence[tuple[int, ...]]], like: Sequence[Tensor]) -> Parcels:
-        """What all ranks send to this one, of these shapes."""
-        received = Parcels(shapes, like)
+    def sent(self, group: Group, counts: Sequence[int]) -> Parcels:
+        """What all ranks send to this one, so many tokens each."""
+        received = Parcels(counts, self._like)
         dist.all_to_all_single(received.bytes, self.bytes, received.splits, self.splits, group=group.handle)
         return received
 
 
-def _bytes(shape: Sequence[int], like: Tensor) -> int:
-    """Of a tensor, up to the beginning of the next."""
+def _shape(tensor: Tensor, count: int) -> tuple[int, ...]:
+    """Of so many tokens."""
+    return (tensor.shape[0], count, *tensor.shape[2:])
+
+
+def _padded(shape: Sequence[int], like: Tensor) -> int:
+    """Bytes up to the beginning of the next tensor."""
     return -(-math.prod(shape) * like.element_size() // _ALIGNED) * _ALIGNED
 
 
@@ -127,11 +132,11 @@ class Exchange:
         ]
 
     def _swap(self, group: Group, tensors: Sequence[Tensor]) -> Parcels:
-        parcels = Parcels([_shapes(tensors, count) for count in self._gives], tensors)
+        parcels = Parcels(self._gives, tensors)
         for to, runs in enumerate(self.sends):
             if runs:
                 pack(parcels.of(to), tensors, runs)
-        return parcels.sent(group, [_shapes(tensors, count) for count in self._gets], tensors)
+        return parcels.sent(group, self._gets)
 
     def give_back(self, group: Group, partials: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
         """(batch, tokens held, ...): sums over all ranks, in their order, of (batch, tokens computed with, ...).
@@ -140,22 +145,17 @@ class Exchange:
         """
         if self.silent:
             return list(partials)
-        parcels = Parcels([_shapes(partials, count) for count in self._gets], partials)
+        parcels = Parcels(self._gets, partials)
         for source, count in enumerate(self._gets):
             if count:
                 pack(parcels.of(source), partials, [place for place, _ in self._places[source]])
-        received = parcels.sent(group, [_shapes(partials, count) for count in self._gives], partials)
-        early = [
-            each.new_zeros(shape) for each, shape in zip(partials, _shapes(partials, tokens(self._early)), strict=True)
-        ]
+        received = parcels.sent(group, self._gives)
+        early = [each.new_zeros(_shape(each, tokens(self._early))) for each in partials]
         for source, parts in enumerate(self._returns):
             if parts:
                 into = early if source < self.rank else partials
                 _add(into, early if source == self.rank else received.of(source), parts)
-        totals = [
-            each.new_empty(shape, dtype=dtype)
-            for each, shape in zip(partials, _shapes(partials, self.held), strict=True)
-        ]
+        totals = [each.new_empty(_shape(each, self.held), dtype=dtype) for each in partials]
         for total, partial in zip(totals, partials, strict=True):
             for (begin, end), (to, until) in self._places[self.rank]:
                 total[:, to:until] = partial[:, begin:end]
@@ -188,10 +188,6 @@ class Exchange:
             places[source].append(((at, at + end - begin), (begin, end)))
             at += end - begin
         return places
-
-
-def _shapes(tensors: Sequence[Tensor], count: int) -> list[tuple[int, ...]]:
-    return [(each.shape[0], count, *each.shape[2:]) for each in tensors]
 
 
 def pack(parcel: Sequence[Tensor], tensors: Sequence[Tensor], runs: Runs) -> None:

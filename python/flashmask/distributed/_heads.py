@@ -17,13 +17,12 @@ from flashmask.distributed._local import Local
 
 def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
     """(batch, all tokens, heads / ranks, ...) of tensors (batch, tokens held, heads, ...)."""
-    counts, own = list(map(tokens, local.runs)), local.rank
-    shapes = [[_shape(each, count, each.shape[2] // local.ranks) for each in tensors] for count in counts]
-    sent = Parcels([shapes[own]] * local.ranks, tensors)
-    for rank in range(local.ranks):
-        for part, each in zip(sent.of(rank), tensors, strict=True):
-            part.copy_(each[:, :, _part(each.shape[2], rank, local.ranks)])
-    arrived = sent.sent(group, shapes, tensors)
+    shares = list(zip(*(each.tensor_split(local.ranks, 2) for each in tensors), strict=True))
+    sent = Parcels([local.held] * local.ranks, shares[0])
+    for rank, of_rank in enumerate(shares):
+        for part, each in zip(sent.of(rank), of_rank, strict=True):
+            part.copy_(each)
+    arrived = sent.sent(group, list(map(tokens, local.runs)))
     received = [arrived.of(rank) for rank in range(local.ranks)]
     return [
         torch.cat([received[rank][place][:, begin:end] for rank, begin, end in local.everything.pieces], 1)
@@ -33,20 +32,10 @@ def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tens
 
 def to_tokens(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
     """(batch, tokens held, heads, ...) of tensors (batch, all tokens, heads / ranks, ...)."""
-    counts, own = list(map(tokens, local.runs)), local.rank
-    shapes = [[_shape(each, count, each.shape[2]) for each in tensors] for count in counts]
-    sent = Parcels(shapes, tensors)
+    sent = Parcels(list(map(tokens, local.runs)), tensors)
     for rank, runs in enumerate(local.runs):
         if runs:
             pack(sent.of(rank), tensors, runs)
-    arrived = sent.sent(group, [shapes[own]] * local.ranks, tensors)
+    arrived = sent.sent(group, [local.held] * local.ranks)
     received = [arrived.of(rank) for rank in range(local.ranks)]
     return [torch.cat([of_rank[place] for of_rank in received], 2) for place in range(len(tensors))]
-
-
-def _shape(tensor: Tensor, count: int, heads: int) -> tuple[int, ...]:
-    return (tensor.shape[0], count, heads, *tensor.shape[3:])
-
-
-def _part(heads: int, rank: int, ranks: int) -> slice:
-    return slice(rank * heads // ranks, (rank + 1) * heads // ranks)
