@@ -47,12 +47,18 @@ def main(module, rank, world, folder, only=""):
             found[case.name] = error, time.perf_counter() - began
             Path(folder, f"{rank}.json").write_text(json.dumps(found))
             if not in_step:  # the others may be anywhere
+                rest()
                 sys.exit(f"{case.name}: {error}")
     if getattr(cases, "END_TOGETHER", True):
         dist.barrier()
         dist.destroy_process_group()
-    # Threads of Gloo whose group still lives, as FSDP holds one, must let go of their tensors before the
-    # interpreter ends, or they abort the process.
+    rest()
+
+
+def rest():
+    """Threads of Gloo whose group still lives, as FSDP holds one, must let go of their tensors before the interpreter
+    ends, or they abort the process.
+    """
     time.sleep(0.5)
 
 
