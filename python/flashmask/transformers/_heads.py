@@ -11,8 +11,7 @@ from flashmask.transformers._recognise import MaskFunction, causal_documents
 
 _HEAD_DIMS = ("head_dim", "global_head_dim", "qk_head_dim", "v_head_dim")  # of configurations
 _LENGTHS = "flashmask_lengths"  # of a mask: those of its causal documents, list[list[int]], a list a batch entry
-_MEASURED = {"cpu": 512, "cuda": 256}  # head dims; layers with wider ones stay with torch until kernels are measured
-_TABLE = [each for each in kernels() if each["runs"] and each["head_dim"] <= _MEASURED[each["device"]]]
+_TABLE = [each for each in kernels() if each["runs"]]
 #: What kernels take that run here, (head dim, value dim), by device and direction.
 _TAKEN = {
     device: [
