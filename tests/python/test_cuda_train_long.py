@@ -31,6 +31,7 @@ def test_every_contestant_agrees_in_every_task(tmp_path):
     for row in rows.values():
         assert not row["absent"]
         assert row["peak_card"] > 0 and row["measured"][0]["parts"]["attention backward"] > 0
+        assert row["measured"][0]["mask_bytes"] > 0
 
 
 @pytest.mark.parametrize("task", ["sft", "rm"])
