@@ -75,7 +75,7 @@ __device__ __forceinline__ void drop(std::uint32_t (&packed)[4], const Words& dr
 /// The first row, or column, of a warp as it is counted where decisions are drawn; the others of its tile follow it
 /// there too (DropoutPlace).
 __device__ __forceinline__ int drawn_token(const std::int32_t* eights, int first) {
-  return eights == nullptr ? first : eights[first / 8] * 8;
+  return eights == nullptr ? first : __ldg(eights + first / 8) * 8;
 }
 
 /// Of all draws for a head, which is counted through batch entries. Read where it is used, as it may lie in memory: a
@@ -96,8 +96,11 @@ struct DropoutSeed {
   __device__ __forceinline__ std::uint32_t second_key(std::uint32_t round) const {
     return keys[1] + round * 0xBB67AE85;
   }
-  __device__ __forceinline__ int drawn(const std::int32_t* eights, int first) const {
-    return drawn_token(eights, first);
+  __device__ __forceinline__ int row(const DropoutTables& place, int first) const {
+    return drawn_token(place.row_eights, first);
+  }
+  __device__ __forceinline__ int column(const DropoutTables& place, int first) const {
+    return drawn_token(place.column_eights, first);
   }
 
  private:
@@ -111,11 +114,16 @@ struct DropoutSeed {
 };
 
 /// The same in shared memory, for kernels that have no registers left: read anew at each use, like where a place lies.
+/// That cannot be a volatile look at the kernel's arguments: the compiler takes their offset for an address.
 struct StoredDropoutSeed {
   volatile std::uint32_t keys[10][2], head, offset;
+  volatile std::int32_t moved;  // by how many rows those of the tile lie further on where decisions are drawn
+  const std::int32_t* volatile column_eights;
 
-  /// By one thread.
-  __device__ __forceinline__ void store(const DropoutSeed& seed) {
+  /// By one thread. `first_row`: of the tile.
+  __device__ __forceinline__ void store(const DropoutSeed& seed, const DropoutTables& place, int first_row) {
+    moved = seed.row(place, first_row) - first_row;
+    column_eights = place.column_eights;
 #pragma unroll
     for (std::uint32_t round = 0; round < 10; ++round) {
       keys[round][0] = seed.first_key(round);
@@ -126,8 +134,9 @@ struct StoredDropoutSeed {
   }
   __device__ __forceinline__ std::uint32_t first_key(std::uint32_t round) const { return keys[round][0]; }
   __device__ __forceinline__ std::uint32_t second_key(std::uint32_t round) const { return keys[round][1]; }
-  __device__ __forceinline__ int drawn(const std::int32_t* const volatile& eights, int first) const {
-    return drawn_token(eights, first);
+  __device__ __forceinline__ int row(const DropoutTables&, int first) const { return first + moved; }
+  __device__ __forceinline__ int column(const DropoutTables&, int first) const {
+    return drawn_token(column_eights, first);
   }
 };
 
@@ -184,8 +193,8 @@ template <int kUnits, int kColumns, class Seed>
 __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
                                              const Seed& seed, int first_row, int first_column) {
   using Words = DroppedWords<kUnits, kColumns>;
-  const unsigned lane = lane_index(), row = seed.drawn(dropout.place.row_eights, first_row) + lane / 4;
-  const unsigned eight = seed.drawn(dropout.place.column_eights, first_column) / 8 + lane % 4;
+  const unsigned lane = lane_index(), row = seed.row(dropout.place, first_row) + lane / 4;
+  const unsigned eight = seed.column(dropout.place, first_column) / 8 + lane % 4;
 #pragma unroll
   for (int i = 0; i < Words::kWords; ++i) {
     std::uint32_t word = 0;

@@ -58,7 +58,7 @@ class ForwardWarp {
     }
     if constexpr (kStoresSeed) {
       const DropoutSeed seed(arguments_.dropout, tile.batch, tile.head);
-      if (thread_index() == 0) shared_.seed.store(seed);
+      if (thread_index() == 0) shared_.seed.store(seed, arguments_.dropout.place, tile.row_tile * Shape::kRows);
     }
     cursor_.begin(shared_.places[warp()]);
     __syncthreads();
