@@ -51,20 +51,16 @@ class ColumnViewers {
   ColumnViewers(const Mask& mask, TileShape tile, Executor& executor)
       : width_(tile.columns),
         tiles_((mask.shape().columns + width_ - 1) / width_),
-        lists_(mask.shape().batch * mask.shape().heads),
         columns_(columns_of(mask.lowered(), tile, executor)) {}
 
   /// Adds the ranks that see any of these columns, which are whole tiles, in any batch entry or head.
   void add(const Span& columns, const RankSets& holders, RankSet& viewers) const {
-    for (std::int64_t tile = columns.begin / width_; tile * width_ < columns.end; ++tile) {
-      for (std::int64_t list = tile; list < lists_ * tiles_; list += tiles_) {
-        for (const Run& run : columns_.list(list)) holders.add(run.begin, run.end, viewers);
-      }
-    }
+    for (std::int64_t tile = columns.begin / width_; tile * width_ < columns.end; ++tile)
+      holders.add_viewers(columns_, tile, tiles_, viewers);
   }
 
  private:
-  std::int64_t width_, tiles_, lists_;
+  std::int64_t width_, tiles_;
   RunLists columns_;
 };
 

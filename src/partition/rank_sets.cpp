@@ -20,4 +20,10 @@ RankSets::RankSets(const Partition& partition, std::int64_t unit)
   }
 }
 
+void RankSets::add_viewers(const RunLists& columns, std::int64_t tile, std::int64_t tiles, RankSet& ranks) const {
+  for (std::int64_t list = tile; list + 1 < std::ssize(columns.offsets); list += tiles) {
+    for (const Run& run : columns.list(list)) add(run.begin, run.end, ranks);
+  }
+}
+
 }  // namespace flashmask

@@ -32,6 +32,10 @@ class RankSets {
     for (std::size_t i = 0; i < words_; ++i) ranks[i] |= a[i] | b[i];
   }
 
+  /// Adds the ranks that see any of a column tile, in any batch entry or head. `columns`: the row tiles, of a unit
+  /// each, that see each of `tiles` column tiles, in (batch, head, tile) order.
+  void add_viewers(const RunLists& columns, std::int64_t tile, std::int64_t tiles, RankSet& ranks) const;
+
  private:
   const std::uint64_t* set(int level, std::int64_t run) const {
     return sets_.data() + (static_cast<std::size_t>(level) * runs_ + static_cast<std::size_t>(run)) * words_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "partition/rank_sets.h"
+
 namespace flashmask {
 namespace {
 
@@ -20,12 +22,6 @@ TileWork::TileWork(const Mask& mask, std::int32_t tile, Executor& executor)
     : tiles_(schedule(mask.lowered(), {tile, tile}, Visit::active, executor)),
       row_visits_(visits(tiles_.rows(), tiles_.row_tiles())),
       column_visits_(visits(tiles_.columns(), tiles_.column_tiles())) {}
-
-void TileWork::add_viewers(std::int64_t column, const RankSets& holders, RankSet& viewers) const {
-  for (std::int64_t list = column; list < lists() * tiles(); list += tiles()) {
-    for (const Run& run : tiles_.columns().list(list)) holders.add(run.begin, run.end, viewers);
-  }
-}
 
 std::pair<std::int64_t, std::int64_t> TileWork::viewing_rows(std::int64_t column) const {
   std::pair<std::int64_t, std::int64_t> rows{tiles(), -1};
@@ -46,7 +42,7 @@ void TileWork::for_each_exchange(const Partition& partition, const Body& body) c
     for (std::int64_t begin = run.tokens.begin; begin < run.tokens.end; begin += partition.tile()) {
       const std::int64_t columns = std::min<std::int64_t>(partition.tile(), run.tokens.end - begin);
       std::ranges::fill(viewers, 0);
-      add_viewers(begin / partition.tile(), holders, viewers);
+      holders.add_viewers(tiles_.columns(), begin / partition.tile(), tiles(), viewers);
       for_each_rank(viewers, [&](std::int32_t rank) {
         if (rank != run.rank) body(rank, run.rank, columns);
       });

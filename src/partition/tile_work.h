@@ -6,7 +6,6 @@
 
 #include "flashmask/partition.h"
 #include "flashmask/schedule.h"
-#include "partition/rank_sets.h"
 
 namespace flashmask {
 
@@ -34,9 +33,6 @@ class TileWork {
   std::int64_t most_between(const Partition& partition, std::int32_t node) const;
 
  private:
-  /// Adds the ranks that see any of a column tile, in any batch entry or head.
-  void add_viewers(std::int64_t column, const RankSets& holders, RankSet& viewers) const;
-
   /// Calls body(rank, owner, columns) for each column tile and each rank but its owner that needs it.
   template <class Body>
   void for_each_exchange(const Partition& partition, const Body& body) const;
