@@ -16,6 +16,7 @@ from torch.nn.attention.flex_attention import create_mask
 import flashmask
 from comparison.data import Documents, alpaca, sample
 from flashmask import block_maps, masks
+from flashmask._draft_tree import draft_tree
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -214,16 +215,7 @@ def global_tokens(at: Setting) -> MaskCase:
 def medusa(at: Setting) -> MaskCase:
     """A tree with `parameter` levels of three candidates each; a node sees its ancestors. Padding sees nothing."""
     parents = masks.medusa_parents([3] * at.parameter)
-    sizes, begins = np.ones(parents.size, int), np.zeros(parents.size, int)
-    for node in range(parents.size - 1, -1, -1):
-        if parents[node] >= 0:
-            sizes[parents[node]] += sizes[node]
-    free = {-1: 0}  # by parent, where its next child's tree begins, depth first
-    for node, parent in enumerate(parents):
-        begins[node] = free[parent]
-        free[parent] += sizes[node]
-        free[node] = begins[node] + 1
-    begin, end = (padded(values, at) for values in (begins, begins + sizes))
+    begin, end = (padded(np.array(values), at) for values in draft_tree(parents, parents.size))
     mask = masks.medusa_tree([3] * at.parameter, at.tokens)
     return MaskCase(mask, lambda b, h, q, k: (begin[k] <= begin[q]) & (begin[q] < end[k]), at.device)
 
