@@ -25,6 +25,20 @@ def test_a_tensor_comes_back_as_it_was():
             assert back.dtype == expected.dtype and torch.equal(back, expected)
 
 
+def test_one_tensor_at_a_time_comes_ahead():
+    with HostMemory(page_locked=False) as memory:
+        offload, made = Offload(memory), []
+        kept = [offload.keep(torch.full((3,), float(each))) for each in range(4)]
+        offload.fetch = lambda each, fetch=offload.fetch: made.append(each) or fetch(each)
+        for last in reversed(kept):
+            offload.fetch_next()
+            offload.fetch_next()
+            assert made[-1] is last and len(made) == 4 - kept.index(last)
+            assert torch.equal(last.take(), torch.full((3,), float(kept.index(last))))
+        offload.fetch_next()
+        assert len(made) == 4
+
+
 def test_memory_is_as_long_as_asked_for_and_used_again():
     with HostMemory(page_locked=False) as memory:
         first, second = memory.take(1000), memory.take(5000)

@@ -27,6 +27,7 @@ class Offloaded:
         self.host: Tensor = piece.view(tensor.dtype).view(tensor.shape)
         weakref.finalize(self, owner.memory.give_back, piece)
         self._coming: Copying | None = None
+        self.taken = False
 
     def fetch(self) -> bool:
         """Begins to copy it back; says whether that was news."""
@@ -38,6 +39,7 @@ class Offloaded:
     def take(self) -> Tensor:
         self.fetch()
         assert self._coming is not None
+        self.taken = True
         return self._owner.arrived(self._coming)
 
 
@@ -55,6 +57,7 @@ class Offload:
         self._streams: dict[torch.device, Any] = {}
         self._under_way: list[Copying] = []
         self._waiting: list[weakref.ref[Offloaded]] = []
+        self._ahead: weakref.ref[Offloaded] | None = None
 
     def keep(self, tensor: Tensor) -> Offloaded:
         """The tensor, which nobody may write to until its copy is done."""
@@ -67,10 +70,16 @@ class Offload:
         return kept
 
     def fetch_next(self) -> None:
-        """Begins to copy back what was kept last and is not under way yet."""
+        """Begins to copy back what was kept last, unless one that it fetched waits to be taken: two would fill the card
+        where layers, of which every second one has kept its input, ask for more than they take.
+        """
         self._let_go()
+        ahead = None if self._ahead is None else self._ahead()
+        if ahead is not None and not ahead.taken:
+            return
         while self._waiting:
-            kept = self._waiting.pop()()
+            self._ahead = self._waiting.pop()
+            kept = self._ahead()
             if kept is not None and kept.fetch():
                 return
 
