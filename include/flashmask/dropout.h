@@ -40,7 +40,7 @@ inline constexpr std::int64_t kDropoutPlaceTail = 32;
 
 /// Which probabilities of Problem::dropout survive, [batch, query_heads, query_length, key_length], 1 = kept, for
 /// reference and tests. A decision is a pure function of (seed, offset, batch, query head, row, column): Philox
-/// 4×32-10 (Salmon et al. 2011) with the seed as key and (column / 8, row, batch · query_heads + head, offset) as
+/// 4×32-7 (Salmon et al. 2011) with the seed as key and (column / 8, row, batch · query_heads + head, offset) as
 /// counter gives eight 16-bit numbers for eight columns; those at or above round(dropout · 65536) are kept. `place`:
 /// a packed one; empty: heads, rows and columns are those of `problem`.
 FLASHMASK_API std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutState& state,

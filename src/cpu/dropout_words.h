@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "base/philox.h"
 #include "cpu/compiler.h"
 #include "cpu/kernel_tasks.h"
 
@@ -43,7 +44,7 @@ struct DropoutWords {
       found[i] = static_cast<std::uint32_t>(eights == nullptr ? first / 8 + i : eights[first / 8 + i]);
   }
 
-  /// Philox 4×32-10 (Salmon et al. 2011): ten rounds of two wide products, for the counters that `counters` points to.
+  /// Philox 4×32-7 (Salmon et al. 2011): seven rounds of two wide products, for the counters that `counters` points to.
   static FLASHMASK_INLINE std::uint64_t kept(const DropoutDraw& draw, std::uint32_t row,
                                              const std::uint32_t* counters) {
     Vec x0 = Counters::load(counters);
@@ -51,15 +52,15 @@ struct DropoutWords {
     Vec x2 = Counters::broadcast(draw.head);
     Vec x3 = Counters::broadcast(draw.offset);
     std::uint32_t key0 = draw.key0, key1 = draw.key1;
-    for (int round = 0; round < 10; ++round) {
-      const Vec a = Counters::multiply(x0, Counters::broadcast(0xD2511F53u));
-      const Vec b = Counters::multiply(x2, Counters::broadcast(0xCD9E8D57u));
+    for (std::uint32_t round = 0; round < philox::kRounds; ++round) {
+      const Vec a = Counters::multiply(x0, Counters::broadcast(philox::kFactor0));
+      const Vec b = Counters::multiply(x2, Counters::broadcast(philox::kFactor2));
       x0 = Counters::xor_of(Counters::high_half(b), x1, Counters::broadcast(key0));
       x2 = Counters::xor_of(Counters::high_half(a), x3, Counters::broadcast(key1));
       x1 = b;
       x3 = a;
-      key0 += 0x9E3779B9u;
-      key1 += 0xBB67AE85u;
+      key0 += philox::kKeyStep0;
+      key1 += philox::kKeyStep1;
     }
     return Counters::at_least(x0, x1, x2, x3, draw.threshold);
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/checks.h"
+#include "base/philox.h"
 #include "plan/dropout.h"
 
 namespace flashmask {
@@ -12,13 +13,14 @@ namespace {
 
 using Block = std::array<std::uint32_t, 4>;
 
-/// Philox 4×32-10, as Salmon et al. (2011) write it down.
-Block philox(Block counter, std::uint64_t seed) {
+/// As Salmon et al. (2011) write it down.
+Block draw(Block counter, std::uint64_t seed) {
   auto key0 = static_cast<std::uint32_t>(seed);
   auto key1 = static_cast<std::uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round, key0 += 0x9E3779B9, key1 += 0xBB67AE85) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53} * counter[0];
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57} * counter[2];
+  for (std::uint32_t round = 0; round < philox::kRounds;
+       ++round, key0 += philox::kKeyStep0, key1 += philox::kKeyStep1) {
+    const std::uint64_t a = std::uint64_t{philox::kFactor0} * counter[0];
+    const std::uint64_t b = std::uint64_t{philox::kFactor2} * counter[2];
     counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(b),
                static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(a)};
   }
@@ -39,7 +41,7 @@ void draw_row(const Problem& problem, const DropoutState& state, const DropoutTa
   const auto drawn_row = static_cast<std::uint32_t>(eight_in(place.row_eights, query / 8) * 8 + query % 8);
   for (std::int64_t column = 0; column < problem.key_length; ++column) {
     const auto eight = static_cast<std::uint32_t>(eight_in(place.column_eights, column / 8));
-    const Block numbers = philox({eight, drawn_row, head, static_cast<std::uint32_t>(state.offset)}, state.seed);
+    const Block numbers = draw({eight, drawn_row, head, static_cast<std::uint32_t>(state.offset)}, state.seed);
     const std::uint32_t number = numbers[static_cast<std::size_t>(column % 8 / 2)] >> (column % 2 * 16) & 0xffff;
     kept[column] = number >= threshold ? 1 : 0;
   }

@@ -23,10 +23,10 @@ Problem problem(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::
 }
 
 TEST(Dropout, ComparesThePublishedPhiloxNumbersWithTheThreshold) {
-  // Known answer of Philox 4x32-10 for counter 0 and key 0: 6627e8d5 e169c58d bc57ac4c 9b00dbd8; its 16-bit numbers in
-  // order are e8d5 6627 c58d e169 ac4c bc57 dbd8 9b00.
-  const std::vector<std::uint32_t> numbers = {0xe8d5, 0x6627, 0xc58d, 0xe169, 0xac4c, 0xbc57, 0xdbd8, 0x9b00};
-  for (const std::uint32_t threshold : {0x6627u, 0x6628u, 0xac4du, 0xe169u, 0xe8d5u, 0xe8d6u}) {
+  // Known answer of Philox 4x32-7 for counter 0 and key 0: 5f6fb709 0d893f64 4f121f81 4f730a48; its 16-bit numbers in
+  // order are b709 5f6f 3f64 0d89 1f81 4f12 0a48 4f73.
+  const std::vector<std::uint32_t> numbers = {0xb709, 0x5f6f, 0x3f64, 0x0d89, 0x1f81, 0x4f12, 0x0a48, 0x4f73};
+  for (const std::uint32_t threshold : {0x0a48u, 0x0a49u, 0x3f65u, 0x5f6fu, 0xb709u, 0xb70au}) {
     const auto kept = expand_dropout(problem(1, 1, 1, 8, threshold / 65536.0), {.seed = 0, .offset = 0});
     for (std::size_t c = 0; c < 8; ++c) EXPECT_EQ(kept[c] != 0, numbers[c] >= threshold) << threshold << " " << c;
   }

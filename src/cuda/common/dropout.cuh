@@ -4,11 +4,12 @@
 
 #include <cstdint>
 
+#include "base/philox.h"
 #include "cuda/common/dropout.h"
 #include "cuda/common/fragment_words.cuh"
 
 /// Which scores of a tile dropout takes away, as words of bits that a warp makes for its own scores: 1 = dropped. A
-/// draw of Philox 4×32-10 (Salmon et al. 2011) decides about eight neighbouring columns of one row; a lane makes one
+/// draw of Philox 4×32-7 (Salmon et al. 2011) decides about eight neighbouring columns of one row; a lane makes one
 /// draw for every eight scores that it holds, and lanes then exchange decisions, so that none is made twice.
 namespace flashmask::cuda {
 
@@ -92,10 +93,6 @@ struct DropoutSeed {
     offset = uniform(static_cast<std::uint32_t>(given ? dropout.state.offset : dropout.on_device[1]));
   }
 
-  __device__ __forceinline__ std::uint32_t first_key(std::uint32_t round) const { return keys[0] + round * 0x9E3779B9; }
-  __device__ __forceinline__ std::uint32_t second_key(std::uint32_t round) const {
-    return keys[1] + round * 0xBB67AE85;
-  }
   __device__ __forceinline__ int row(const DropoutTables& place, int first) const {
     return drawn_token(place.row_eights, first);
   }
@@ -116,7 +113,7 @@ struct DropoutSeed {
 /// The same in shared memory, for kernels that have no registers left: read anew at each use, like where a place lies.
 /// That cannot be a volatile look at the kernel's arguments: the compiler takes their offset for an address.
 struct StoredDropoutSeed {
-  volatile std::uint32_t keys[10][2], head, offset;
+  volatile std::uint32_t keys[2], head, offset;
   volatile std::int32_t moved;  // by how many rows those of the tile lie further on where decisions are drawn
   const std::int32_t* volatile column_eights;
 
@@ -124,16 +121,11 @@ struct StoredDropoutSeed {
   __device__ __forceinline__ void store(const DropoutSeed& seed, const DropoutTables& place, int first_row) {
     moved = seed.row(place, first_row) - first_row;
     column_eights = place.column_eights;
-#pragma unroll
-    for (std::uint32_t round = 0; round < 10; ++round) {
-      keys[round][0] = seed.first_key(round);
-      keys[round][1] = seed.second_key(round);
-    }
+    keys[0] = seed.keys[0];
+    keys[1] = seed.keys[1];
     head = seed.head;
     offset = seed.offset;
   }
-  __device__ __forceinline__ std::uint32_t first_key(std::uint32_t round) const { return keys[round][0]; }
-  __device__ __forceinline__ std::uint32_t second_key(std::uint32_t round) const { return keys[round][1]; }
   __device__ __forceinline__ int row(const DropoutTables&, int first) const { return first + moved; }
   __device__ __forceinline__ int column(const DropoutTables&, int first) const {
     return drawn_token(column_eights, first);
@@ -149,10 +141,10 @@ struct DropoutNumbers {
   __device__ __forceinline__ DropoutNumbers(const Seed& seed, std::uint32_t row, std::uint32_t eight)
       : x{eight, row, seed.head, seed.offset} {
 #pragma unroll
-    for (std::uint32_t round = 0; round < 10; ++round) {
-      const std::uint64_t a = std::uint64_t{0xD2511F53} * x[0], b = std::uint64_t{0xCD9E8D57} * x[2];
-      x[0] = static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ seed.first_key(round);
-      x[2] = static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ seed.second_key(round);
+    for (std::uint32_t round = 0; round < philox::kRounds; ++round) {
+      const std::uint64_t a = std::uint64_t{philox::kFactor0} * x[0], b = std::uint64_t{philox::kFactor2} * x[2];
+      x[0] = static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ (seed.keys[0] + round * philox::kKeyStep0);
+      x[2] = static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ (seed.keys[1] + round * philox::kKeyStep1);
       x[1] = static_cast<std::uint32_t>(b);
       x[3] = static_cast<std::uint32_t>(a);
     }

@@ -31,7 +31,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (group_ + 1 == Shape::kGroups) pass_turn();
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o);
-      Base::begin_tile(work.tile);
+      Base::begin_tile(work.tile, arguments_.dropout);
       if (work.tiles() > 0) attend(o, work);
       finish_rows(o, work);
     }

@@ -26,7 +26,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
 #pragma unroll
       for (int i = 0; i < kGradients; ++i) grad_q[i] = 0;
-      Base::begin_tile(work.tile);
+      Base::begin_tile(work.tile, arguments_.dropout);
       if (work.tiles() > 0) {
         load_statistics(work.tile);
         sum_tiles(grad_q, work);

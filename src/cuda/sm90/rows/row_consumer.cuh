@@ -25,6 +25,10 @@ class RowConsumer {
   static __device__ __forceinline__ int lane() { return lane_index(); }
   /// Of those that compute.
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x / 32) - 4; }
+  /// The warp's.
+  static __device__ __forceinline__ int first_row(const RowTile& tile) {
+    return tile.row_tile * Shape::kRows + warp() * 16;
+  }
 
   __device__ __forceinline__ void release(std::uint64_t* barrier) {
     __syncwarp();
@@ -62,9 +66,13 @@ class RowConsumer {
   }
 
   /// With dropout registers are short, and the row tile that the warp is at waits in shared memory.
-  __device__ __forceinline__ void begin_tile(const RowTile& tile) {
+  __device__ __forceinline__ void begin_tile(const RowTile& tile, const DropoutArguments& dropout) {
     if constexpr (!Shape::kDropout) return;
     if (lane() == 0) shared_.row_tiles[warp()] = tile;
+    if constexpr (kStoresSeed<Shape>) {
+      const DropoutSeed seed(dropout, tile.batch, tile.head);
+      if (lane() == 0) shared_.seeds[warp()].store(seed, dropout.place, first_row(tile));
+    }
     __syncwarp();
   }
   __device__ __forceinline__ RowTile tile_of(const Work& work) const {
@@ -79,8 +87,11 @@ class RowConsumer {
     if constexpr (!Shape::kDropout) return;
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
     const RowTile& tile = shared_.row_tiles[warp()];
-    cuda::find_dropped(dropped, dropout, tile.batch, tile.head, tile.row_tile * Shape::kRows + warp() * 16,
-                       shared_.column_tiles[keys_.slot] * Shape::kColumns);
+    const int first_column = shared_.column_tiles[keys_.slot] * Shape::kColumns;
+    if constexpr (kStoresSeed<Shape>)
+      cuda::find_dropped(dropped, dropout, shared_.seeds[warp()], first_row(tile), first_column);
+    else
+      cuda::find_dropped(dropped, dropout, tile.batch, tile.head, first_row(tile), first_column);
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
   }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cuda/common/dropout.cuh"
 #include "cuda/common/partial_tile.cuh"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/row_tile.cuh"
@@ -34,6 +35,10 @@ struct Work {
   __device__ __forceinline__ bool exists() const { return tile.batch >= 0; }
 };
 
+/// Whether what dropout draws from waits in shared memory, where wide heads leave no registers for it.
+template <class Shape>
+inline constexpr bool kStoresSeed = Shape::kDropout&& Shape::kHeadDim > 192;
+
 /// q: Q of a row tile, and behind it the gradient of O for kernels that read it.
 template <class Shape>
 struct RowMemory {
@@ -49,6 +54,7 @@ struct RowMemory {
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
   int column_tiles[Shape::kDropout ? Shape::kKeyStages : 0];       // which tile lies in a buffer of K
   RowTile row_tiles[Shape::kDropout ? Shape::kConsumerWarps : 0];  // of each warp: where it is
+  StoredDropoutSeed seeds[kStoresSeed<Shape> ? Shape::kConsumerWarps : 0];
 };
 
 /// A ring whose slots one thread fills and `readers` warps empty.
