@@ -513,6 +513,16 @@ def test_contestants_that_compute_something_else_are_found(tmp_path, capsys):
     assert "gradient_norm is nan" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("task", "loss", "status"), [("lora", 12.0, 1), ("dpo", 12.0, 0), ("dpo", 12.4, 1)])
+def test_losses_of_sums_over_answers_may_be_further_apart(tmp_path, task, loss, status):
+    results = Results.load(tmp_path / "a.json")
+    results.add(result(f"{task}-8b-x4/64K/flashmask", 1.0))
+    other = result(f"{task}-8b-x4/64K/varlen", 1.0)
+    other.measured[0].loss = loss
+    results.add(other)
+    assert train_long.main(["--out", str(results.path), "--tables"]) == status
+
+
 @pytest.mark.parametrize(("losses", "checksum"), [([3.0, 2.0], 8), ([3.0, 2.0001], 7)])
 def test_other_bits_of_every_tile_are_found(tmp_path, capsys, losses, checksum):
     results = Results.load(tmp_path / "a.json")
