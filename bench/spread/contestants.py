@@ -14,7 +14,7 @@ from torch import Tensor
 import flashmask
 import flashmask.distributed as fmd
 from flashmask.distributed._exchange import Exchange
-from flashmask.distributed._operators import to_heads_operator, to_tokens_operator
+from flashmask.distributed._operators import TO_HEADS, TO_TOKENS
 
 DIM = 128
 Leaves = list[Tensor]
@@ -190,8 +190,8 @@ def flex_by_heads(problem: Problem) -> Way:
     attend = flex(problem.mask, positions, heads, problem.grad.device)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        o = attend(*to_heads_operator([q, k, v], *where, sharding.tokens))
-        return to_tokens_operator([o.contiguous()], *where, sharding._held)[0]
+        o = attend(*TO_HEADS.operator([q, k, v], *where, sharding.tokens))
+        return TO_TOKENS.operator([o.contiguous()], *where, sharding._held)[0]
 
     return way._replace(attend=run)
 

@@ -16,7 +16,7 @@ from flashmask._torch.operators import forward as whole_forward
 from flashmask._torch.schemas import Outputs
 from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._make import MAIN
-from flashmask.distributed._operators import forward_operator, seed_operator, to_heads_operator, to_tokens_operator
+from flashmask.distributed._operators import TO_HEADS, TO_TOKENS, entered, forward, seed_operator
 from flashmask.distributed._sharding import Sharding, check_plain
 
 
@@ -78,12 +78,15 @@ def attention(
 
 
 def _by_rows(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
+    where = sharding._tensors[mask], sharding._name
     dropped: tuple[Any, ...] = ()
     if call.dropout:
         check_runs(sharding._runs, q)
         dropped = call.dropout, _agreed_seed(q, sharding, mask, call.dropout)
-    where = sharding._tensors[mask], sharding._name
-    o, lse, *_ = forward_operator(q, k, v, *where, call.scale, call.deterministic, sharding._kept[mask], *dropped)
+    elif not torch.compiler.is_compiling() and sharding._locals[mask].alone:
+        local, _ = entered(*where, (q, k, v), "forward")
+        return whole_forward(q, k, v, call._replace(mask=local.mask_tensor))
+    o, lse, *_ = forward(q, k, v, *where, call.scale, call.deterministic, sharding._kept[mask], *dropped)
     return o, lse
 
 
@@ -91,11 +94,11 @@ def _by_heads(
     q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
 ) -> tuple[Tensor, ...]:
     where = sharding._tensors[mask], sharding._name, sharding.ranks
-    q, k, v = to_heads_operator([q, k, v], *where, sharding.tokens)
+    q, k, v = TO_HEADS.taken(TO_TOKENS, [q, k, v], *where, sharding.tokens)
     o, lse = _whole(q, k, v, sharding, mask, call)
     if not with_lse:
-        return tuple(to_tokens_operator([o], *where, sharding._held))
-    o, lse = to_tokens_operator([o, lse.transpose(1, 2)], *where, sharding._held)
+        return tuple(TO_TOKENS.taken(TO_HEADS, [o], *where, sharding._held))
+    o, lse = TO_TOKENS.taken(TO_HEADS, [o, lse.transpose(1, 2)], *where, sharding._held)
     return o, lse.transpose(1, 2)
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from flashmask._abi.problem import make_problem
 from flashmask._arguments import IntArray
 from flashmask._torch.dropout import pack_place
-from flashmask.distributed._exchange import Runs, tokens
 from flashmask.distributed._local import Local
 from flashmask.distributed._make import tile_of
+from flashmask.distributed._runs import Runs, tokens
 
 _TOKENS = 8  # that one draw decides about
 

@@ -10,32 +10,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flashmask.distributed._exchange import Parcels, pack, tokens
 from flashmask.distributed._group import Group
 from flashmask.distributed._local import Local
+from flashmask.distributed._parcels import Parcels, kinds_of
+from flashmask.distributed._runs import tokens
 
 
 def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
     """(batch, all tokens, heads / ranks, ...) of tensors (batch, tokens held, heads, ...)."""
-    shares = list(zip(*(each.tensor_split(local.ranks, 2) for each in tensors), strict=True))
-    sent = Parcels([local.held] * local.ranks, shares[0])
+    shares = list(zip(*(each.chunk(local.ranks, 2) for each in tensors), strict=True))
+    sent = Parcels((local.held,) * local.ranks, kinds_of(shares[0]), tensors[0].device)
     for rank, of_rank in enumerate(shares):
-        for part, each in zip(sent.of(rank), of_rank, strict=True):
-            part.copy_(each)
-    arrived = sent.sent(group, list(map(tokens, local.runs)))
-    received = [arrived.of(rank) for rank in range(local.ranks)]
-    return [
-        torch.cat([received[rank][place][:, begin:end] for rank, begin, end in local.everything.pieces], 1)
-        for place in range(len(tensors))
-    ]
+        sent.pack(rank, of_rank, [(0, local.held)])
+    received = sent.sent(group, tuple(map(tokens, local.runs)))
+    everything = local.everything
+    cut = [received.of(rank, cuts) for rank, cuts in everything.cuts.items()]
+    return [torch.cat(everything.ordered([of_rank[place] for of_rank in cut]), 1) for place in range(len(tensors))]
 
 
 def to_tokens(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
     """(batch, tokens held, heads, ...) of tensors (batch, all tokens, heads / ranks, ...)."""
-    sent = Parcels(list(map(tokens, local.runs)), tensors)
+    sent = Parcels(tuple(map(tokens, local.runs)), kinds_of(tensors), tensors[0].device)
     for rank, runs in enumerate(local.runs):
         if runs:
-            pack(sent.of(rank), tensors, runs)
-    arrived = sent.sent(group, [local.held] * local.ranks)
-    received = [arrived.of(rank) for rank in range(local.ranks)]
-    return [torch.cat([of_rank[place] for of_rank in received], 2) for place in range(len(tensors))]
+            sent.pack(rank, tensors, runs)
+    received = sent.sent(group, (local.held,) * local.ranks)
+    sources = [received.of(rank, [local.held]) for rank in range(local.ranks)]
+    return [torch.cat([source[place][0] for source in sources], 2) for place in range(len(tensors))]

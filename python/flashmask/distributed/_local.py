@@ -18,7 +18,8 @@ from torch import Tensor
 
 from flashmask._abi.header import Options
 from flashmask._mask import Mask
-from flashmask.distributed._exchange import Exchange, Runs
+from flashmask.distributed._exchange import Exchange
+from flashmask.distributed._runs import Runs
 
 _MAGIC = b"flashmask shard1"
 _ID = slice(len(_MAGIC), len(_MAGIC) + 16)
@@ -55,6 +56,8 @@ class Local:
     """Those of plans of the whole mask, forward and backward, as Options has them: then slices give its bits."""
     places: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Those of dropout that calls have needed; _dropout.py."""
+    fitting: set[Any] = field(default_factory=set, init=False, repr=False)
+    """What calls were like that fit; _operators.py."""
 
     @cached_property
     def mask_tensor(self) -> Tensor:
@@ -73,11 +76,16 @@ class Local:
         return mask.tensor if options == Options() else torch.from_numpy(mask._packed(options))
 
     @cached_property
+    def alone(self) -> bool:
+        """Whether the rank, which holds something, computes without others, as one device would with its rows."""
+        return bool(self.held and self.columns is not None and self.columns.silent)
+
+    @cached_property
     def everything(self) -> Exchange:
         """Brings all tokens of the sequence together."""
         return Exchange.of(self.rank, self.runs, [[(0, self.tokens)] if self.tokens else []] * self.ranks)
 
-    @property
+    @cached_property
     def held(self) -> int:
         """How many tokens the rank holds."""
         return sum(end - begin for begin, end in self.runs[self.rank])

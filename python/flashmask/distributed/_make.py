@@ -20,9 +20,10 @@ from flashmask._partition import Partition, Prices
 from flashmask._partition import partition as make_partition
 from flashmask._plans.tile_sizes import TILES, tile_sizes
 from flashmask._rows import RowIndices
-from flashmask.distributed._exchange import Exchange, Runs, union
+from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group, digest
 from flashmask.distributed._local import Local
+from flashmask.distributed._runs import Runs, union
 
 MAIN = "mask"
 """What the mask that shard() is given first is called among those by name."""
@@ -247,8 +248,9 @@ def _by_rows(whole: Local, partition: Partition, needs: IntArray, options: Optio
         return whole
     rank, runs, mask = whole.rank, whole.runs, whole.mask
     wanted = [runs_of(partition.local_columns(needs, of)) for of in range(whole.ranks)]
-    local = replace(whole, mask=mask.slice(runs[rank], wanted[rank]), columns=Exchange.of(rank, runs, wanted))
-    if options.gradients != "owner":
+    columns = Exchange.of(rank, runs, wanted)
+    local = replace(whole, mask=mask.slice(runs[rank], wanted[rank]), columns=columns)
+    if options.gradients != "owner" or columns.silent:  # where only a rank's own rows see its keys
         return local
     viewers = _viewers(partition, mask)
     owners_mask = mask.slice(viewers[rank], runs[rank])

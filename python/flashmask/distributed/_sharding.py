@@ -14,12 +14,12 @@ from flashmask._arguments import boolean, choice, described, integer
 from flashmask._partition import DIVISIONS, Partition, Prices
 from flashmask.distributed._dropout import place_of_heads
 from flashmask.distributed._exchange import Exchange
-from flashmask.distributed._exchange import tokens as tokens_of
 from flashmask.distributed._group import Group, agree, group_of
 from flashmask.distributed._local import Local
 from flashmask.distributed._make import MAIN, Made, Options, make, masks_of, weights_of
 from flashmask.distributed._means import global_mean, unsharded
 from flashmask.distributed._report import ShardingExplanation, explain, plot
+from flashmask.distributed._runs import tokens as tokens_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,0 +1,102 @@
+"""Parcels: tokens of several tensors for, or from, each rank, as one all_to_all takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from flashmask.distributed._group import Group
+from flashmask.distributed._runs import Runs
+
+Kinds: TypeAlias = tuple[tuple[torch.dtype, int, torch.Size], ...]
+"""Of tensors (batch, tokens, ...): dtype, batch, and the sizes after the tokens."""
+_ALIGNED = 16
+
+
+def kinds_of(tensors: Sequence[Tensor]) -> Kinds:
+    """What a layout depends on beside numbers of tokens."""
+    return tuple([(each.dtype, each.shape[0], each.shape[2:]) for each in tensors])
+
+
+@lru_cache(64)
+def stacks_of(kinds: Kinds) -> list[list[int]]:
+    """Which tensors are of one kind, in order."""
+    return [[place for place, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
+
+
+class _Block(NamedTuple):
+    """A tensor (batch, tokens, ...) without gaps in a tensor of bytes; `offset` in elements."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def of(self, memory: Tensor) -> Tensor:
+        return memory.view(self.dtype).as_strided(self.shape, self.strides, self.offset)
+
+
+class Layout:
+    """How so many tokens of tensors, for or from each rank in turn, lie in one tensor of bytes.
+
+    Bytes treat every dtype alike, on every backend. Tensors of one kind are stacked: the tokens of one and then those
+    of the next make one block (batch, tokens of all, ...), which one copy packs.
+    """
+
+    def __init__(self, counts: tuple[int, ...], kinds: Kinds) -> None:
+        self.stacks = stacks_of(kinds)
+        self.blocks: list[list[_Block]] = []
+        """By rank and stack."""
+        self.splits: list[int] = []
+        """Bytes of each rank."""
+        at = 0
+        for count in counts:
+            begin = at
+            self.blocks.append([])
+            for stack in self.stacks:
+                dtype, batch, rest = kinds[stack[0]]
+                shape = batch, len(stack) * count, *rest
+                strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+                self.blocks[-1].append(_Block(dtype, shape, strides, at // dtype.itemsize))
+                at += -(-math.prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
+            self.splits.append(at - begin)
+        self.bytes = at
+
+
+_layout = lru_cache(64)(Layout)
+
+
+class Parcels:
+    """Memory for one all_to_all: for, or from, each rank so many tokens of tensors of these kinds."""
+
+    def __init__(self, counts: tuple[int, ...], kinds: Kinds, device: torch.device) -> None:
+        self._kinds, self._layout = kinds, _layout(counts, kinds)
+        self._bytes = torch.empty(self._layout.bytes, dtype=torch.uint8, device=device)
+
+    def pack(self, rank: int, tensors: Sequence[Tensor], runs: Runs) -> None:
+        """Puts the tokens of these runs, at least one, of each tensor into what is for a rank."""
+        for stack, block in zip(self._layout.stacks, self._layout.blocks[rank], strict=True):
+            parts = [tensors[place].narrow(1, begin, end - begin) for place in stack for begin, end in runs]
+            torch.cat(parts, 1, out=block.of(self._bytes))
+
+    def of(self, rank: int, cuts: list[int]) -> list[Sequence[Tensor]]:
+        """What came from a rank: of each tensor, parts of so many tokens."""
+        found: dict[int, Sequence[Tensor]] = {}
+        for stack, block in zip(self._layout.stacks, self._layout.blocks[rank], strict=True):
+            parts = block.of(self._bytes).split_with_sizes(cuts * len(stack), 1)
+            for number, place in enumerate(stack):
+                found[place] = parts[number * len(cuts) : (number + 1) * len(cuts)]
+        return [found[place] for place in range(len(self._kinds))]
+
+    def sent(self, group: Group, counts: tuple[int, ...]) -> Parcels:
+        """What all ranks send to this one, so many tokens each."""
+        received = Parcels(counts, self._kinds, self._bytes.device)
+        splits = received._layout.splits, self._layout.splits
+        dist.all_to_all_single(received._bytes, self._bytes, *splits, group=group.handle)
+        return received
