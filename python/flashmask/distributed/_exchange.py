@@ -121,12 +121,15 @@ class Exchange:
         if self.silent:
             return list(partials)
         self._add(partials, self._swap_back(group, partials))
-        totals = []
-        for partial in partials:
-            own = [partial.narrow(1, begin, end - begin) for (begin, end), _ in self._places[self.rank]]
-            total = partial.new_empty((partial.shape[0], self.held, *partial.shape[2:]), dtype=dtype)
-            totals.append(torch.cat(own, 1, out=total) if own else total)
-        return totals
+        return [self._own(partial, dtype or partial.dtype) for partial in partials]
+
+    def _own(self, sums: Tensor, dtype: torch.dtype) -> Tensor:
+        """A copy of what belongs to the tokens that the rank holds."""
+        parts = [sums.narrow(1, begin, end - begin) for (begin, end), _ in self._places[self.rank]]
+        if len(parts) == 1:
+            return parts[0].to(dtype, copy=True)
+        own = sums.new_empty((sums.shape[0], self.held, *sums.shape[2:]), dtype=dtype)
+        return torch.cat(parts, 1, out=own) if parts else own
 
     def _swap_back(self, group: Group, partials: Sequence[Tensor]) -> Parcels:
         parcels = Parcels(self._gets, kinds_of(partials), partials[0].device)
