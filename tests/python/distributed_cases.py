@@ -283,6 +283,12 @@ def head_groups_and_kept_keys_change_no_bit(group, rank):
             assert all(map(torch.equal, found[0], other))
 
 
+@case(4)
+def keys_are_kept_where_some_ranks_have_no_rows(group, rank):
+    sharding, _ = hold_against_one_process(group, masks.causal(203, 203), scheme="rows", keep_fetched=True)
+    assert 0 in sharding.lengths
+
+
 @case(3)
 def cuts_between_documents_send_nothing(group, rank):
     ends = [0, 700, 1500, 2000]

@@ -88,7 +88,7 @@ def heard_of(sharding):
         with forward:
             o, lse = _operators._computed(q, k, v, *where, 0)
         with backward:
-            _operators._backward(grad_o, None, q, k, v, o, lse, None, None, *where)
+            _operators._backward(grad_o, None, q, k, v, o, lse, k, v, *where)
     return forward, backward
 
 
@@ -158,7 +158,7 @@ def test_fetched_keys_and_what_was_sent_end_before_gradients_arrive(wire, rank, 
         o, lse = _operators._computed(q, k, v, *where, 0)
         alive.clear()
         with heard:
-            gradients = _operators._backward(grad_o, None, q, k, v, o, lse, None, None, *where)
+            gradients = _operators._backward(grad_o, None, q, k, v, o, lse, k, v, *where)
     per_token = KV_HEADS * DIM
     fetched, given = exchange.tokens - sharding._held, sum(map(tokens, exchange.sends))
     (at_fetch, *of_fetch), (at_return, *of_return) = alive

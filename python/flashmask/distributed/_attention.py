@@ -14,9 +14,10 @@ from flashmask._plans.call import Call
 from flashmask._torch.dropout import seed_offset_of
 from flashmask._torch.operators import forward as whole_forward
 from flashmask._torch.schemas import Outputs
+from flashmask.distributed._checks import entered
 from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._make import MAIN
-from flashmask.distributed._operators import TO_HEADS, TO_TOKENS, entered, forward, seed_operator
+from flashmask.distributed._operators import TO_HEADS, TO_TOKENS, exchange, forward, seed_operator
 from flashmask.distributed._sharding import Sharding, check_plain
 
 
@@ -94,11 +95,11 @@ def _by_heads(
     q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
 ) -> tuple[Tensor, ...]:
     where = sharding._tensors[mask], sharding._name, sharding.ranks
-    q, k, v = TO_HEADS.taken(TO_TOKENS, [q, k, v], *where, sharding.tokens)
+    q, k, v = exchange(TO_HEADS, TO_TOKENS, [q, k, v], *where, sharding.tokens)
     o, lse = _whole(q, k, v, sharding, mask, call)
     if not with_lse:
-        return tuple(TO_TOKENS.taken(TO_HEADS, [o], *where, sharding._held))
-    o, lse = TO_TOKENS.taken(TO_HEADS, [o, lse.transpose(1, 2)], *where, sharding._held)
+        return tuple(exchange(TO_TOKENS, TO_HEADS, [o], *where, sharding._held))
+    o, lse = exchange(TO_TOKENS, TO_HEADS, [o, lse.transpose(1, 2)], *where, sharding._held)
     return o, lse.transpose(1, 2)
 
 

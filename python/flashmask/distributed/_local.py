@@ -46,6 +46,8 @@ class Local:
     heads: tuple[int, int]
     """Query heads and key heads."""
     head_groups: int
+    keeps: bool
+    """Whether keys and values that a forward fetched are kept for its backward."""
     agreed: str
     """The same on all ranks, and another for another sharding or mask."""
     mask: Mask
@@ -74,6 +76,11 @@ class Local:
         forward, backward = self.tiles
         options = options._replace(forward_tiles=forward, backward_tiles=backward)
         return mask.tensor if options == Options() else torch.from_numpy(mask._packed(options))
+
+    @property
+    def kept(self) -> int:
+        """Columns that a forward keeps for its backward."""
+        return self.columns.tokens if self.columns is not None and self.keeps else 0
 
     @cached_property
     def alone(self) -> bool:
@@ -106,7 +113,7 @@ class Local:
 
 
 _EXCHANGES = ("columns", "owners_rows")
-_NUMBERS = ("scheme", "rank", "ranks", "tokens", "runs", "heads", "head_groups", "agreed", "tiles")
+_NUMBERS = ("scheme", "rank", "ranks", "tokens", "runs", "heads", "head_groups", "keeps", "agreed", "tiles")
 _alive: WeakValueDictionary[bytes, Local] = WeakValueDictionary()
 _read: OrderedDict[bytes, Local] = OrderedDict()  # of tensors that outlived their shardings, such as saved ones
 

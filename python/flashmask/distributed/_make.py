@@ -163,6 +163,7 @@ def make(masks: dict[str, Mask], weights: list[int], group: Group, options: Opti
             runs=runs,
             heads=(options.query_heads, options.kv_heads),
             head_groups=options.head_groups,
+            keeps=False,
             agreed=f"{agreed} {name}",
             mask=mask,
         )
@@ -249,7 +250,8 @@ def _by_rows(whole: Local, partition: Partition, needs: IntArray, options: Optio
     rank, runs, mask = whole.rank, whole.runs, whole.mask
     wanted = [runs_of(partition.local_columns(needs, of)) for of in range(whole.ranks)]
     columns = Exchange.of(rank, runs, wanted)
-    local = replace(whole, mask=mask.slice(runs[rank], wanted[rank]), columns=columns)
+    keeps = options.keep_fetched and not columns.silent
+    local = replace(whole, mask=mask.slice(runs[rank], wanted[rank]), columns=columns, keeps=keeps)
     if options.gradients != "owner" or columns.silent:  # where only a rank's own rows see its keys
         return local
     viewers = _viewers(partition, mask)

@@ -17,17 +17,15 @@ from flashmask.distributed._group import Group
 from flashmask.distributed._local import Local
 
 
-def forward_of_rows(
-    q: Tensor, k: Tensor, v: Tensor, local: Local, group: Group, call: Call, keep: bool
-) -> tuple[Tensor, ...]:
-    """o, lse, and where `keep` says so the keys and values that were computed with."""
+def forward_of_rows(q: Tensor, k: Tensor, v: Tensor, local: Local, group: Group, call: Call) -> tuple[Tensor, ...]:
+    """o, lse, and where the sharding keeps them the keys and values that were computed with."""
     assert local.columns is not None
     outputs = []
     for part in range(local.head_groups):
         of_q, of_k, of_v = (_heads(each, part, local) for each in (q, k, v))
-        whole_k, whole_v = local.columns.fetch(group, [of_k, of_v], apart=keep)
+        whole_k, whole_v = local.columns.fetch(group, [of_k, of_v], apart=local.keeps)
         o, lse = _attend(of_q, whole_k, whole_v, _placed(call, local, part, q))
-        if keep:  # of all heads at once
+        if local.keeps:  # of all heads at once
             return o, lse, whole_k, whole_v
         outputs.append((o, lse))
     of_o, of_lse = zip(*outputs, strict=True)
@@ -38,12 +36,12 @@ def backward_of_rows(
     grad_o: Tensor,
     grad_lse: Tensor | None,
     saved: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-    kept: tuple[Tensor, Tensor] | None,
+    kept: tuple[Tensor, Tensor],
     local: Local,
     group: Group,
     call: Call,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v; `saved` are q, k, v, o and lse."""
+    """The gradients of q, k and v; `saved` are q, k, v, o and lse. `kept` is read where the sharding keeps keys."""
     gradients = []
     for part in range(local.head_groups):
         q, k, v, o, lse = (_heads(each, part, local, 1 if place == 4 else 2) for place, each in enumerate(saved))
@@ -69,7 +67,7 @@ def _backward_of_heads(
     grad_o: Tensor,
     grad_lse: Tensor | None,
     saved: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-    kept: tuple[Tensor, Tensor] | None,
+    kept: tuple[Tensor, Tensor],
     local: Local,
     group: Group,
     call: Call,
@@ -79,7 +77,7 @@ def _backward_of_heads(
     q, k, v, o, lse = saved
     columns = local.columns
     assert columns is not None
-    whole_k, whole_v = columns.fetch(group, [k, v]) if kept is None else kept
+    whole_k, whole_v = kept if local.keeps else columns.fetch(group, [k, v])
     own = _placed(call, local, part, q)
     in_parts = local.owners_rows is None and not columns.silent
     grad_q, *partials = _gradients(grad_o, grad_lse, (q, whole_k, whole_v, o, lse), own, in_parts)

@@ -15,7 +15,6 @@ from flashmask._partition import DIVISIONS, Partition, Prices
 from flashmask.distributed._dropout import place_of_heads
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group, agree, group_of
-from flashmask.distributed._local import Local
 from flashmask.distributed._make import MAIN, Made, Options, make, masks_of, weights_of
 from flashmask.distributed._means import global_mean, unsharded
 from flashmask.distributed._report import ShardingExplanation, explain, plot
@@ -57,7 +56,7 @@ class Sharding:
         self._locals = made.locals
         self._whole_masks = {name: local.mask for name, local in made.locals.items()}
         self._tensors = {name: local.to_tensor() for name, local in made.locals.items()}
-        self._kept = {name: _kept_tokens(local, options) for name, local in made.locals.items()}
+        self._kept = {name: local.kept for name, local in made.locals.items()}
         self._prices = Prices(options.query_heads, options.kv_heads, options.head_dim)
         self._held = tokens_of(made.runs[group.rank])
         self._place = None
@@ -207,12 +206,6 @@ def shard(
         raise
     agree(group, made.fields, None)
     return Sharding(group, made, options)
-
-
-def _kept_tokens(local: Local, options: Options) -> int:
-    """Columns that attention keeps for its backward."""
-    columns = local.columns
-    return columns.tokens if options.keep_fetched and columns is not None and not columns.silent else 0
 
 
 def _check_tokens(name: str, tensor: Any, dim: int, count: int, which: str) -> None:

@@ -1,0 +1,98 @@
+"""What a call must be like before anything of it is sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flashmask._plans.call import Call
+from flashmask._plans.operands import check_devices, code_of
+from flashmask._torch.dropout import seed_offset_in
+from flashmask.distributed._dropout import check_runs
+from flashmask.distributed._group import Group, agree, digest, group_named
+from flashmask.distributed._local import Local, local_of
+
+_MOST_FITTING = 64
+
+
+def entered(
+    sharding: Tensor,
+    name: str,
+    tensors: Sequence[Tensor],
+    call: str,
+    dropout: float = 0.0,
+    seed_offset: Tensor | None = None,
+) -> tuple[Local, Group]:
+    """The sharding and the group of a call, once it is sure that other ranks may be sent something."""
+    group = group_named(name)
+    try:
+        local = local_of(sharding)
+        _check_place(local, group, tensors[0])
+        if call in ("forward", "to heads"):
+            _check(local, *tensors)
+        if dropout:
+            seed_offset_in(Call(dropout=dropout, seed_offset=seed_offset))
+            check_runs(local.runs, tensors[0])
+    except (TypeError, ValueError, NotImplementedError) as error:
+        if _compares():
+            agree(group, {}, error)
+        raise
+    if _compares():
+        shapes = [[each.shape[0], *each.shape[2:], str(each.dtype)] for each in tensors]
+        seed = None if seed_offset is None else seed_offset.tolist()
+        said = {
+            "the shardings": local.agreed,
+            "the calls": f"{call} {shapes}, dropout {dropout}",
+            "the dropout seeds": f"{seed}",
+        }
+        agree(group, {what: digest(text.encode()) for what, text in said.items()}, None)
+    return local, group
+
+
+def _compares() -> bool:
+    return os.environ.get("FLASHMASK_CHECK_RANKS") == "1"
+
+
+def _check_place(local: Local, group: Group, q: Tensor) -> None:
+    if (local.rank, local.ranks) != (group.rank, group.size):
+        raise ValueError(
+            f"the sharding is that of rank {local.rank} of {local.ranks}, this process is rank {group.rank} of "
+            f"{group.size}; pass the one that shard() made here"
+        )
+    if q.device.type != group.device.type:
+        raise ValueError(f"q is on {q.device}; the group exchanges tensors on {group.device.type} alone")
+    if q.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a CUDA graph is being captured, which would freeze who sends how much; call it outside")
+
+
+def _check(local: Local, q: Tensor, k: Tensor, v: Tensor) -> None:
+    like = q.dtype, k.dtype, v.dtype, q.shape, k.shape, v.shape, q.device, k.device, v.device
+    if like in local.fitting:
+        return
+    _check_anew(local, q, k, v)
+    if len(local.fitting) < _MOST_FITTING:
+        local.fitting.add(like)
+
+
+def _check_anew(local: Local, q: Tensor, k: Tensor, v: Tensor) -> None:
+    code_of(q, k, v)
+    check_devices(q.device, k=k, v=v)
+    held, (heads, kv_heads) = local.held, local.heads
+    for name, tensor, count in (("q", q, heads), ("k", k, kv_heads), ("v", v, kv_heads)):
+        shape = tensor.shape
+        if len(shape) != 4 or shape[1] != held or shape[2] != count:
+            raise ValueError(
+                f"{name} has shape {list(shape)}; expected (batch, {held}, {count}, head dim): rank "
+                f"{local.rank} holds {held} of {local.tokens} tokens, and the sharding was made for {heads} "
+                f"query heads and {kv_heads} key heads"
+            )
+    if local.owners_rows is not None and q.dtype is torch.float64:
+        raise NotImplementedError('q is float64, which gradients="owner" does not serve; use gradients="reduced"')
+    if not q.shape[0] == k.shape[0] == v.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} differ in batch or in head dim")
+    batch = local.mask.shape.batch
+    if batch not in (1, q.shape[0]):
+        raise ValueError(f"q has a batch of {q.shape[0]}; the sharding's mask is for {batch}")
