@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashmask.distributed._group import Group
-from flashmask.distributed._parcels import Kinds, Parcels, kinds_of, stacks_of
+from flashmask.distributed._parcels import Kinds, Parcels, kinds_of, parts_of, stacks_of
 from flashmask.distributed._runs import Parts, Runs, carried, common, joined, tokens, union, within
 
 
@@ -110,7 +110,7 @@ class Exchange:
         parcels = Parcels(self._gives, kinds, tensors[0].device)
         for to, runs in enumerate(self.sends):
             if runs:
-                parcels.pack(to, tensors, runs)
+                parcels.pack(to, [parts_of(each, runs) for each in tensors])
         return parcels.sent(group, self._gets)
 
     def give_back(self, group: Group, partials: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
@@ -125,7 +125,7 @@ class Exchange:
 
     def _own(self, sums: Tensor, dtype: torch.dtype) -> Tensor:
         """A copy of what belongs to the tokens that the rank holds."""
-        parts = [sums.narrow(1, begin, end - begin) for (begin, end), _ in self._places[self.rank]]
+        parts = parts_of(sums, [place for place, _ in self._places[self.rank]])
         if len(parts) == 1:
             return parts[0].to(dtype, copy=True)
         own = sums.new_empty((sums.shape[0], self.held, *sums.shape[2:]), dtype=dtype)
@@ -135,7 +135,8 @@ class Exchange:
         parcels = Parcels(self._gets, kinds_of(partials), partials[0].device)
         for source, count in enumerate(self._gets):
             if count:
-                parcels.pack(source, partials, [place for place, _ in self._places[source]])
+                places = [place for place, _ in self._places[source]]
+                parcels.pack(source, [parts_of(each, places) for each in partials])
         return parcels.sent(group, self._gives)
 
     def _add(self, partials: Sequence[Tensor], received: Parcels) -> None:
@@ -150,8 +151,8 @@ class Exchange:
             given = [each.split_with_sizes(counts, 1) for each in early] if of_early else received.of(source, counts)
             into = early if early and source < self.rank else partials
             for total, parts in zip(into, given, strict=True):
-                for (begin, end), part in zip(places, parts, strict=True):
-                    total.narrow(1, begin, end - begin).add_(part)
+                for place, part in zip(parts_of(total, places), parts, strict=True):
+                    place.add_(part)
 
     @cached_property
     def _early(self) -> Runs:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flashmask.distributed._group import Group
 from flashmask.distributed._local import Local
-from flashmask.distributed._parcels import Parcels, kinds_of
+from flashmask.distributed._parcels import Parcels, kinds_of, parts_of
 from flashmask.distributed._runs import tokens
 
 
@@ -21,7 +21,7 @@ def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tens
     shares = list(zip(*(each.chunk(local.ranks, 2) for each in tensors), strict=True))
     sent = Parcels((local.held,) * local.ranks, kinds_of(shares[0]), tensors[0].device)
     for rank, of_rank in enumerate(shares):
-        sent.pack(rank, of_rank, [(0, local.held)])
+        sent.pack(rank, [[share] for share in of_rank])
     received = sent.sent(group, tuple(map(tokens, local.runs)))
     everything = local.everything
     cut = [received.of(rank, cuts) for rank, cuts in everything.cuts.items()]
@@ -33,7 +33,7 @@ def to_tokens(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Ten
     sent = Parcels(tuple(map(tokens, local.runs)), kinds_of(tensors), tensors[0].device)
     for rank, runs in enumerate(local.runs):
         if runs:
-            sent.pack(rank, tensors, runs)
+            sent.pack(rank, [parts_of(each, runs) for each in tensors])
     received = sent.sent(group, (local.held,) * local.ranks)
     sources = [received.of(rank, [local.held]) for rank in range(local.ranks)]
     return [torch.cat([source[place][0] for source in sources], 2) for place in range(len(tensors))]

@@ -24,6 +24,11 @@ def kinds_of(tensors: Sequence[Tensor]) -> Kinds:
     return tuple([(each.dtype, each.shape[0], each.shape[2:]) for each in tensors])
 
 
+def parts_of(tensor: Tensor, runs: Runs) -> list[Tensor]:
+    """The tokens of each run."""
+    return [tensor.narrow(1, begin, end - begin) for begin, end in runs]
+
+
 @lru_cache(64)
 def stacks_of(kinds: Kinds) -> list[list[int]]:
     """Which tensors are of one kind, in order."""
@@ -79,11 +84,10 @@ class Parcels:
         self._kinds, self._layout = kinds, _layout(counts, kinds)
         self._bytes = torch.empty(self._layout.bytes, dtype=torch.uint8, device=device)
 
-    def pack(self, rank: int, tensors: Sequence[Tensor], runs: Runs) -> None:
-        """Puts the tokens of these runs, at least one, of each tensor into what is for a rank."""
+    def pack(self, rank: int, parts: Sequence[Sequence[Tensor]]) -> None:
+        """Puts parts of each tensor, one after the other, into what is for a rank."""
         for stack, block in zip(self._layout.stacks, self._layout.blocks[rank], strict=True):
-            parts = [tensors[place].narrow(1, begin, end - begin) for place in stack for begin, end in runs]
-            torch.cat(parts, 1, out=block.of(self._bytes))
+            torch.cat([part for place in stack for part in parts[place]], 1, out=block.of(self._bytes))
 
     def of(self, rank: int, cuts: list[int]) -> list[Sequence[Tensor]]:
         """What came from a rank: of each tensor, parts of so many tokens."""
