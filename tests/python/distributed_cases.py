@@ -443,14 +443,15 @@ def compiled_calls_drop_what_others_do(group, rank, scheme):
     hold_against_one_process(group, masks.causal(500, 500), wrap=wrap, dropout=0.1, **options)
 
 
-@case(2)
-def operators_pass_opcheck(group, rank):
+@cases((2,), partition=["zigzag", "contiguous"])
+def operators_pass_opcheck(group, rank, partition):
+    """Under "contiguous" rank 0 fetches nothing, and keeps keys of its own."""
     n = 300
     q, k, v, _, _ = inputs(n, torch.float32, 1)
     for scheme in ("rows", "heads"):
         sharding = fmd.shard(
             masks.causal(n, n), group, query_heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, scheme=scheme,
-            keep_fetched=scheme == "rows", partition="zigzag",
+            keep_fetched=scheme == "rows", partition=partition,
         )  # fmt: skip
         tensors = [each.requires_grad_() for each in sharding.shard(q.detach(), k.detach(), v.detach())]
         where = sharding._tensors["mask"], sharding._name

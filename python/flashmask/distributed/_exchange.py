@@ -89,12 +89,12 @@ class Exchange:
     def fetch(self, group: Group, tensors: Sequence[Tensor], *, apart: bool = False) -> list[Tensor]:
         """(batch, tokens computed with, ...) of tensors (batch, tokens held, ...).
 
-        Those of one kind share their memory, unless they have to be `apart`.
+        They share the memory of each other, or of `tensors`, unless they have to be `apart`.
         """
         kinds = kinds_of(tensors)
         received = None if self.silent else self._swap(group, tensors, kinds)
         if received is None or not any(self._gets):
-            return list(tensors)
+            return [each.clone() for each in tensors] if apart else list(tensors)
         cut = [
             [each.split_with_sizes(cuts, 1) for each in tensors] if rank == self.rank else received.of(rank, cuts)
             for rank, cuts in self.cuts.items()
