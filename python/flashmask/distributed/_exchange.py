@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashmask.distributed._group import Group
-from flashmask.distributed._parcels import Kinds, Parcels, kinds_of, parts_of, stacks_of
+from flashmask.distributed._parcels import Parcels, parts_of, swapped
 from flashmask.distributed._runs import Parts, Runs, carried, common, joined, tokens, union, within
 
 
@@ -91,8 +91,7 @@ class Exchange:
 
         They share the memory of each other, or of `tensors`, unless they have to be `apart`.
         """
-        kinds = kinds_of(tensors)
-        received = None if self.silent else self._swap(group, tensors, kinds)
+        received = None if self.silent else swapped(group, tensors, self.sends, self._gets)
         if received is None or not any(self._gets):
             return [each.clone() for each in tensors] if apart else list(tensors)
         cut = [
@@ -100,18 +99,11 @@ class Exchange:
             for rank, cuts in self.cuts.items()
         ]
         found: dict[int, Tensor] = {}
-        for stack in [[place] for place in range(len(tensors))] if apart else stacks_of(kinds):
+        for stack in [[place] for place in range(len(tensors))] if apart else received.stacks:
             parts = [part for place in stack for part in self.ordered([of_rank[place] for of_rank in cut])]
             whole = torch.cat(parts, 1).split_with_sizes([self.tokens] * len(stack), 1)
             found.update(zip(stack, whole, strict=True))
         return [found[place] for place in range(len(tensors))]
-
-    def _swap(self, group: Group, tensors: Sequence[Tensor], kinds: Kinds) -> Parcels:
-        parcels = Parcels(self._gives, kinds, tensors[0].device)
-        for to, runs in enumerate(self.sends):
-            if runs:
-                parcels.pack(to, [parts_of(each, runs) for each in tensors])
-        return parcels.sent(group, self._gets)
 
     def give_back(self, group: Group, partials: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
         """(batch, tokens held, ...): sums over all ranks, in their order, of (batch, tokens computed with, ...).
@@ -120,7 +112,7 @@ class Exchange:
         """
         if self.silent:
             return list(partials)
-        self._add(partials, self._swap_back(group, partials))
+        self._add(partials, swapped(group, partials, self._fetched, self._gives))
         return [self._own(partial, dtype or partial.dtype) for partial in partials]
 
     def _own(self, sums: Tensor, dtype: torch.dtype) -> Tensor:
@@ -130,14 +122,6 @@ class Exchange:
             return parts[0].to(dtype, copy=True)
         own = sums.new_empty((sums.shape[0], self.held, *sums.shape[2:]), dtype=dtype)
         return torch.cat(parts, 1, out=own) if parts else own
-
-    def _swap_back(self, group: Group, partials: Sequence[Tensor]) -> Parcels:
-        parcels = Parcels(self._gets, kinds_of(partials), partials[0].device)
-        for source, count in enumerate(self._gets):
-            if count:
-                places = [place for place, _ in self._places[source]]
-                parcels.pack(source, [parts_of(each, places) for each in partials])
-        return parcels.sent(group, self._gives)
 
     def _add(self, partials: Sequence[Tensor], received: Parcels) -> None:
         early: list[Tensor] = []
@@ -176,6 +160,11 @@ class Exchange:
         own, early, before = self._places[self.rank], self._early, self.sends[: self.rank]
         first = [within(early, runs) for runs in before] if early else [carried(runs, own) for runs in before]
         return [*first, *(carried(runs, own) for runs in (early, *self.sends[self.rank + 1 :]))]
+
+    @cached_property
+    def _fetched(self) -> list[Runs]:
+        """Where pieces of each other rank lie in what the rank computes with."""
+        return [[] if rank == self.rank else [at for at, _ in places] for rank, places in enumerate(self._places)]
 
     @cached_property
     def _places(self) -> list[Parts]:

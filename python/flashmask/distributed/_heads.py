@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flashmask.distributed._group import Group
 from flashmask.distributed._local import Local
-from flashmask.distributed._parcels import Parcels, kinds_of, parts_of
+from flashmask.distributed._parcels import Parcels, kinds_of, swapped
 from flashmask.distributed._runs import tokens
 
 
@@ -30,10 +30,6 @@ def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tens
 
 def to_tokens(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
     """(batch, tokens held, heads, ...) of tensors (batch, all tokens, heads / ranks, ...)."""
-    sent = Parcels(tuple(map(tokens, local.runs)), kinds_of(tensors), tensors[0].device)
-    for rank, runs in enumerate(local.runs):
-        if runs:
-            sent.pack(rank, [parts_of(each, runs) for each in tensors])
-    received = sent.sent(group, (local.held,) * local.ranks)
+    received = swapped(group, tensors, local.runs, (local.held,) * local.ranks)
     sources = [received.of(rank, [local.held]) for rank in range(local.ranks)]
     return [torch.cat([source[place][0] for source in sources], 2) for place in range(len(tensors))]

@@ -10,7 +10,6 @@ ranks come to it between the same exchanges. `sharding` is uint8 [n] on the CPU,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -249,13 +248,14 @@ def _register() -> None:
         torch.library.register_fake(f"flashmask::{name}", fake, lib=LIBRARY)
         for key in ("CPU", "CUDA"):
             LIBRARY.impl(name, kernel, key)
-    for name, autograd in (
-        ("shard_forward", partial(_differentiated_forward, False)),
-        ("shard_backward", _differentiated_backward),
-        ("shard_to_heads", partial(_differentiated_exchange, False, TO_HEADS, TO_TOKENS)),
-        ("shard_to_tokens", partial(_differentiated_exchange, False, TO_TOKENS, TO_HEADS)),
-    ):
-        LIBRARY.impl(name, autograd, "Autograd")
+    autograd: dict[str, Callable[..., Sequence[Tensor]]] = {
+        "shard_forward": lambda *given: _differentiated_forward(False, *given),
+        "shard_backward": _differentiated_backward,
+        "shard_to_heads": lambda *given: _differentiated_exchange(False, TO_HEADS, TO_TOKENS, *given),
+        "shard_to_tokens": lambda *given: _differentiated_exchange(False, TO_TOKENS, TO_HEADS, *given),
+    }
+    for name, function in autograd.items():
+        LIBRARY.impl(name, function, "Autograd")
 
 
 _register()

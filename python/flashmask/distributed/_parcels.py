@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flashmask.distributed._group import Group
-from flashmask.distributed._runs import Runs
+from flashmask.distributed._runs import Runs, tokens
 
 Kinds: TypeAlias = tuple[tuple[torch.dtype, int, torch.Size], ...]
 """Of tensors (batch, tokens, ...): dtype, batch, and the sizes after the tokens."""
@@ -27,12 +27,6 @@ def kinds_of(tensors: Sequence[Tensor]) -> Kinds:
 def parts_of(tensor: Tensor, runs: Runs) -> list[Tensor]:
     """The tokens of each run."""
     return [tensor.narrow(1, begin, end - begin) for begin, end in runs]
-
-
-@lru_cache(64)
-def stacks_of(kinds: Kinds) -> list[list[int]]:
-    """Which tensors are of one kind, in order."""
-    return [[place for place, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
 
 
 class _Block(NamedTuple):
@@ -55,7 +49,8 @@ class Layout:
     """
 
     def __init__(self, counts: tuple[int, ...], kinds: Kinds) -> None:
-        self.stacks = stacks_of(kinds)
+        self.stacks = [[place for place, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
+        """Which tensors a block has."""
         self.blocks: list[list[_Block]] = []
         """By rank and stack."""
         self.splits: list[int] = []
@@ -77,22 +72,32 @@ class Layout:
 _layout = lru_cache(64)(Layout)
 
 
+def swapped(group: Group, tensors: Sequence[Tensor], runs: Sequence[Runs], counts: tuple[int, ...]) -> Parcels:
+    """Sends each rank the tokens of its runs of all tensors; what all ranks send to this one, so many tokens each."""
+    sent = Parcels(tuple(map(tokens, runs)), kinds_of(tensors), tensors[0].device)
+    for rank, of_rank in enumerate(runs):
+        if of_rank:
+            sent.pack(rank, [parts_of(each, of_rank) for each in tensors])
+    return sent.sent(group, counts)
+
+
 class Parcels:
     """Memory for one all_to_all: for, or from, each rank so many tokens of tensors of these kinds."""
 
     def __init__(self, counts: tuple[int, ...], kinds: Kinds, device: torch.device) -> None:
         self._kinds, self._layout = kinds, _layout(counts, kinds)
+        self.stacks = self._layout.stacks
         self._bytes = torch.empty(self._layout.bytes, dtype=torch.uint8, device=device)
 
     def pack(self, rank: int, parts: Sequence[Sequence[Tensor]]) -> None:
         """Puts parts of each tensor, one after the other, into what is for a rank."""
-        for stack, block in zip(self._layout.stacks, self._layout.blocks[rank], strict=True):
+        for stack, block in zip(self.stacks, self._layout.blocks[rank], strict=True):
             torch.cat([part for place in stack for part in parts[place]], 1, out=block.of(self._bytes))
 
     def of(self, rank: int, cuts: list[int]) -> list[Sequence[Tensor]]:
         """What came from a rank: of each tensor, parts of so many tokens."""
         found: dict[int, Sequence[Tensor]] = {}
-        for stack, block in zip(self._layout.stacks, self._layout.blocks[rank], strict=True):
+        for stack, block in zip(self.stacks, self._layout.blocks[rank], strict=True):
             parts = block.of(self._bytes).split_with_sizes(cuts * len(stack), 1)
             for number, place in enumerate(stack):
                 found[place] = parts[number * len(cuts) : (number + 1) * len(cuts)]
