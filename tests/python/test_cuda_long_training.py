@@ -10,8 +10,15 @@ transformers = pytest.importorskip("transformers", reason="long_context() takes 
 from cuda_device import needs_gpu  # noqa: E402
 from training_models import KINDS, batch, in_double, loss_and_gradients, tiny  # noqa: E402
 
-from flashmask.training import HostMemory, Offload, linear_cross_entropy, long_context  # noqa: E402
+from flashmask.training import (  # noqa: E402
+    HostMemory,
+    Offload,
+    linear_cross_entropy,
+    linear_log_probs,
+    long_context,
+)
 from flashmask.training._host_memory import _lock  # noqa: E402
+from flashmask.training._loss import head_memory  # noqa: E402
 
 pytestmark = needs_gpu
 
@@ -154,6 +161,17 @@ def test_a_step_takes_the_memory_that_was_announced(options):
         taken = torch.cuda.max_memory_allocated() - before
         assert held.host_memory.bytes == announced.host
     assert 0.75 * announced.card <= taken <= announced.card, f"{taken / 2**30:.2f} of {announced}"
+
+
+def test_losses_of_log_probs_take_the_memory_that_was_announced():
+    rows = torch.randn(9000, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(32000, 256, device="cuda", dtype=torch.bfloat16)
+    labels = torch.randint(32000, (9000,), device="cuda")
+    announced, before = head_memory(weight, 9000), torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    linear_log_probs(rows, weight, labels).sum().backward()
+    taken = torch.cuda.max_memory_allocated() - before - rows.nbytes
+    assert 0.9 * announced <= taken <= 1.01 * announced, f"{taken / 2**30:.2f} of {announced / 2**30:.2f} GiB"
 
 
 def test_says_before_a_step_what_is_missing():

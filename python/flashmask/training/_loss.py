@@ -15,7 +15,7 @@ from flashmask.data._examples import IGNORED
 from flashmask.training._chunks import chunks
 from flashmask.training._liger import by_liger, uses_liger
 
-#: Rows at once: 3.1 GB of logits, in bfloat16 and float32, for 128,256 words.
+#: Rows at once: 5.3 GB for 128,256 words, logits in bfloat16, in float32, and their logarithms of probabilities.
 ROWS = 4096
 _REDUCTIONS = ("mean", "sum")
 
@@ -125,7 +125,9 @@ def head_memory(weight: Tensor, rows: int) -> int:
     """Bytes that a loss here takes at most beside the gradient of its rows, which all have a label."""
     size, words = weight.dtype.itemsize, weight.shape[0]
     of_liger = 2 * rows * weight.shape[1] * size if uses_liger(weight, weight) else 0
-    logits = max(of_liger, min(ROWS, rows) * words * (size + 4))
+    wide = max(size, 4)
+    of_word = size + wide * (1 if wide == size else 2)  # log_softmax makes a wide copy of narrow logits first
+    logits = max(of_liger, min(ROWS, rows) * words * of_word)
     return logits + (weight.numel() * (4 + size) if weight.requires_grad else 0)
 
 
