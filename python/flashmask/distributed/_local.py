@@ -59,7 +59,7 @@ class Local:
     places: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Those of dropout that calls have needed; _dropout.py."""
     fitting: set[Any] = field(default_factory=set, init=False, repr=False)
-    """What calls were like that fit; _operators.py."""
+    """What calls were like that fit; _checks.py."""
 
     @cached_property
     def mask_tensor(self) -> Tensor:
