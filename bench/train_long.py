@@ -3,6 +3,7 @@
     python bench/train_long.py --list
     python bench/train_long.py --row 'lora-8b-x4/64K/*' --out out/train_long.json
     python bench/train_long.py --row record/lora-8b/128K/flashmask --out out/train_long.json
+    torchrun --nproc-per-node 2 bench/train_long.py --row record/lora-8b-sparsest-ranks2/2M/flashmask
     python bench/train_long.py --out out/train_long.json --tables --pictures docs
 
 A row is a task, a model, a length and a contestant. Models are Llamas of Transformers with random weights, in bfloat16:
@@ -41,6 +42,7 @@ from training.drawn import SAMPLES
 from training.memory import CHUNK, GIB, Need, TooLarge, host_peak, least, restart_host_peak
 from training.models import Optimizer, fuse_with_liger, make_model
 from training.pictures import pictures
+from training.ranks import Ranks, is_first, started
 from training.report import disagreements, tables
 from training.results import Measured, Results, RowResult
 from training.rows import K, Row, all_rows, tiny_rows
@@ -134,18 +136,20 @@ class Session:
     """A row's model on its device, ready for steps."""
 
     def __init__(self, row: Row, options: argparse.Namespace) -> None:
-        self.row, self.device, self.card = row, options.device, options.card
+        self.row, self.device, self.card, self.ranks = row, options.device, options.card, options.ranks
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.contestant: Contestant = CONTESTANTS[row.contestant]
         self.clock = Clock(self.device)
         self.attention = TimedAttention(self.clock, Progress(row, self.device))
-        self.need = self._need()
+        self.need = self._on_all_ranks(self._need)
         say(f"{row.name}: takes about {self.need}")
         torch.manual_seed(0)
         model = self._model(self.device)
         if options.fuse == "liger":
             fuse_with_liger(model)
         self.learner = Learner(model, row.task, self.clock)
+        if self.ranks is not None:
+            self.ranks.share(self.learner.base.model, self.need.keep)
         self.optimizer = Optimizer(model.parameters(), RATES[row.task])
         self.context = long_context(model, chunk=CHUNK, **self.need.options, compile=options.fuse == "compile")
         time_copies(self.context, self.clock)
@@ -157,15 +161,25 @@ class Session:
     def _need(self) -> Need:
         """Of the model as it would be, on no device."""
         row, contestant = self.row, self.contestant
-        tokens = row.tokens
-        if contestant.repeats:
-            tokens = max(sample.repeated_tokens for sample, _ in self.samples())
-        on_host = free_on_host()
+        tokens, extra = self._held_tokens(), contestant.extra(row.size, row.tokens)
+        if self.ranks is not None:
+            extra += self.ranks.fetched(row.size, row.tokens, self.dtype.itemsize)
+        on_host = free_on_host() // row.ranks
         on_card = free_on_card(self.device) if self.device.type == "cuda" else on_host
         if self.card:
             on_card = int(self.card * GIB)
         model = self._model(torch.device("meta"))
-        return least(model, tokens, contestant.extra(row.size, tokens), on_card, on_host, hold=row.is_record)
+        return least(model, tokens, extra, on_card, on_host, hold=row.is_record, ranks=row.ranks)
+
+    def _held_tokens(self) -> int:
+        """At most, of one device."""
+        samples = [sample for sample, _ in self.samples()]
+        if self.ranks is not None:
+            return max(max(self.ranks.sharding(sample, self.row.size).lengths) for sample in samples)
+        return max(sample.repeated_tokens for sample in samples) if self.contestant.repeats else self.row.tokens
+
+    def _on_all_ranks(self, function: Callable[[], Any]) -> Any:
+        return function() if self.ranks is None else self.ranks.agreed(function)
 
     def samples(self) -> list[tuple[Sample, int]]:
         """With how many of 240 each stands for."""
@@ -173,10 +187,9 @@ class Session:
 
     def lock_host_memory(self) -> None:
         """All that the row will keep on the host, before it starts: locking takes seconds, and may be refused."""
-        memory, row = self.context.host_memory, self.row
-        begun = time.monotonic()
-        size = row.tokens * row.size.hidden * self.dtype.itemsize
-        held = [memory.take(size) for _ in range(self.need.offload)]
+        memory, begun = self.context.host_memory, time.monotonic()
+        size = self._held_tokens() * self.row.size.hidden * self.dtype.itemsize
+        held = self._on_all_ranks(lambda: [memory.take(size) for _ in range(self.need.offload)])
         for piece in held:
             memory.give_back(piece)
         if held:
@@ -184,7 +197,8 @@ class Session:
 
     def batch(self, sample: Sample, examples: list[dict[str, Any]] | None = None) -> Batch:
         examples = examples or sample.examples(self.row.size.vocabulary)
-        return batch_of(self.row.task, sample, examples, repeat=self.contestant.repeats, device=self.device)
+        batch = batch_of(self.row.task, sample, examples, repeat=self.contestant.repeats, device=self.device)
+        return batch if self.ranks is None else self.ranks.spread(batch, self.row.size)
 
     def ready(self, batch: Batch, q: Tensor | None = None, k: Tensor | None = None) -> Attend:
         """Makes the contestant's mask ready for steps over the batch; q and k say of what tensors."""
@@ -283,7 +297,8 @@ def warm_up(session: Session) -> None:
 
 
 def measure_sample(session: Session, sample: Sample, weight: int) -> Measured:
-    """The fastest of its steps: what comes between only makes a step longer. Its loss is that of the first."""
+    """The fastest of its steps: what comes between only makes a step longer. Its loss is that of the first. Of several
+    ranks the time of the first one, and the FLOP of each."""
     row, contestant = session.row, session.contestant
     batch = session.batch(sample)
     prepared = session.prepare(batch)
@@ -306,9 +321,9 @@ def measure_sample(session: Session, sample: Sample, weight: int) -> Measured:
         parts=parts,
         loss=loss,
         gradient_norm=norm,
-        model_flops=model_flops(row.size, row.layers, row.task, sample),
-        hardware_flops=hardware_flops(row.size, row.layers, row.task, sample, batch.tokens, computed),
-        attention_flops=seen,
+        model_flops=model_flops(row.size, row.layers, row.task, sample) / row.ranks,
+        hardware_flops=hardware_flops(row.size, row.layers, row.task, sample, batch.of_all_ranks, computed) / row.ranks,
+        attention_flops=seen / row.ranks,
         alone=counts["attention forward"] * prepared.forward_seconds
         + counts["attention backward"] * prepared.backward_seconds,
         mask_seconds=prepared.mask_seconds,
@@ -353,7 +368,8 @@ def peaks(session: Session) -> tuple[int, int]:
 
 
 def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    if is_first():
+        print(text, file=sys.stderr, flush=True)
 
 
 def facts(options: argparse.Namespace) -> dict[str, Any]:
@@ -376,7 +392,7 @@ def expected_seconds(row: Row) -> float:
     attention = row.layers * row.size.attention_flops(pairs) * 4.5 / contestant.rate
     linear = hardware_flops(row.size, row.layers, row.task, sample, row.tokens, 0.0) / 450e12
     times = row.steps if row.converges else row.samples * row.steps + (not row.is_long)
-    return 5 + times * (attention + linear)
+    return 5 + times * (attention + linear) / row.ranks
 
 
 def measure_all(rows: list[Row], options: argparse.Namespace, results: Results) -> bool:
@@ -390,9 +406,12 @@ def measure_all(rows: list[Row], options: argparse.Namespace, results: Results) 
         try:
             result = converge(row, options, run) if row.converges else measure(row, options, run)
         except (Absent, TooLarge, MemoryError, torch.OutOfMemoryError) as error:
+            if options.ranks is not None and not isinstance(error, TooLarge):
+                sys.exit(f"{row.name}: rank {os.environ['RANK']}: {error}")  # torchrun then ends the other ranks
             result = RowResult(row.name, asdict(row), run, absent=str(error).strip().splitlines()[0])
             passed = passed and isinstance(error, Absent)
-        results.add(result)
+        if is_first():
+            results.add(result)
         say(f"{result.line()}; {time.monotonic() - begun:.1f} s with all around it")
         gc.collect()
         if options.device.type == "cuda":
@@ -426,6 +445,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device is cuda, but torch finds no GPU here; expected cpu, or a machine and a torch with CUDA")
     options.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    options.ranks = None
     if options.fuse == "liger" and importlib.util.find_spec("liger_kernel") is None:
         parser.error("--fuse is liger, but Liger-kernel is not installed: pip install liger-kernel")
     if not (options.row or options.list or options.out.exists()):
@@ -434,6 +454,32 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; expected at least 1")
     return options
+
+
+def is_startable(row: Row) -> bool:
+    """Whether as many ranks were started as it takes; else says how."""
+    if row.ranks != started():
+        say(
+            f"{row.name}: takes {row.ranks} {'rank' if row.ranks == 1 else 'ranks'}, {started()} started; expected "
+            f"torchrun --nproc-per-node {row.ranks} bench/train_long.py"
+        )
+    return row.ranks == started()
+
+
+@contextmanager
+def joined_ranks(options: argparse.Namespace, rows: list[Row]) -> Iterator[None]:
+    """Each process of torchrun with a device of its own."""
+    if not rows or started() == 1:
+        yield
+        return
+    if options.device.type == "cuda":
+        options.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(options.device)
+    options.ranks = Ranks(options.device)
+    try:
+        yield
+    finally:
+        options.ranks.close()
 
 
 def asked(row: Row, options: argparse.Namespace) -> Row:
@@ -454,16 +500,21 @@ def main(given: list[str] | None = None) -> int:
     except (ValueError, KeyError, TypeError) as error:
         sys.exit(f"train_long.py: {options.out} holds no results of this program ({error}); expected another --out")
     wanted = [asked(row, options) for row in chosen(rows, options.row)]
+    startable = [row for row in wanted if is_startable(row)]
+    passed, wanted = len(startable) == len(wanted), startable
     for row in () if options.again else [each for each in wanted if each.name in results.rows]:
         say(f"{row.name}: {options.out} has it; --again measures it anew")
         wanted.remove(row)
     if any(row.converges for row in wanted):  # before the first product, or products on a GPU would not repeat
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
-        passed = measure_all(wanted, options, results)
+        with joined_ranks(options, wanted):
+            passed = measure_all(wanted, options, results) and passed
     except KeyboardInterrupt:  # the row's session has given its memory back
         say(f"Interrupted; rows that were done are in {options.out}")
         return 130
+    if not is_first():
+        return 0 if passed else 1
     if options.tables:
         print(tables(results))
     for broken in disagreements(results):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flashmask.data import pack
 from flashmask.data.synthetic import TASKS, Sample
+from flashmask.distributed import Sharding
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,17 @@ class Batch:
     """int64 [answers]: the last row of each answer."""
     startend_row_indices: Tensor
     """int32 [1, 1, tokens, 1], read causally."""
+    sharding: Sharding | None = None
+    """Of a row over several ranks; the tokens and rows above are those that this rank holds, but for the last."""
 
     @property
     def tokens(self) -> int:
         return self.input_ids.shape[1]
+
+    @property
+    def of_all_ranks(self) -> int:
+        """Tokens."""
+        return self.tokens if self.sharding is None else self.sharding.tokens
 
 
 def batch_of(task: str, sample: Sample, examples: list[dict[str, Any]], *, repeat: bool, device: torch.device) -> Batch:

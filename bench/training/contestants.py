@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 import flashmask
+import flashmask.distributed
 from training.batches import Batch
 from training.shapes import Shape
 
@@ -51,7 +52,9 @@ class Contestant:
 
 
 def skipping(batch: Batch, q: Tensor, k: Tensor) -> Attend:
-    """From row indices on the device, which lie there before the first layer."""
+    """From row indices on the device, which lie there before the first layer; over ranks from the rank's own."""
+    if batch.sharding is not None:
+        return partial(_over_ranks, batch.sharding)
     rows = flashmask.RowIndices(batch.startend_row_indices.clone(), causal=True)
     return partial(_flashmask, rows)
 
@@ -59,6 +62,11 @@ def skipping(batch: Batch, q: Tensor, k: Tensor) -> Attend:
 def _flashmask(rows: flashmask.RowIndices, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     deterministic = torch.are_deterministic_algorithms_enabled()
     o: Tensor = flashmask.attention(q, k, v, rows, deterministic=deterministic)
+    return o
+
+
+def _over_ranks(sharding: flashmask.distributed.Sharding, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    o: Tensor = flashmask.distributed.attention(q, k, v, sharding)
     return o
 
 

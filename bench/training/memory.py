@@ -49,25 +49,25 @@ class Need:
         )
 
 
-def least(model: Any, tokens: int, extra: int, card: int, host: int, *, hold: bool) -> Need:
+def least(model: Any, tokens: int, extra: int, card: int, host: int, *, hold: bool, ranks: int = 1) -> Need:
     """Where to keep inputs of layers, so that a sequence of `tokens` tokens fits into `card` and `host` free bytes.
 
     On the card as long as they fit, else on the host, with `hold` beside the results of attention; where that does not
     fit, without these; and where the host is full too, inputs of every second layer only. `extra`: what the contestant
-    takes. The model may lie on "meta". Raises TooLarge.
+    takes. The model may lie on "meta"; `ranks` share its weights. Raises TooLarge.
     """
     tried = None
-    for tried in choices(model, tokens, extra, hold):
+    for tried in choices(model, tokens, extra, hold, ranks):
         if tried.card + SPARE <= card and (tried.host == 0 or tried.host + SPARE <= host):
             return tried
     raise TooLarge(f"it takes {tried}; {card / GIB:.1f} GiB and {host / GIB:.1f} GiB are free")
 
 
-def choices(model: Any, tokens: int, extra: int, hold: bool) -> Iterator[Need]:
+def choices(model: Any, tokens: int, extra: int, hold: bool, ranks: int = 1) -> Iterator[Need]:
     """Faster ones first."""
     weights = sum(each.numel() * each.element_size() for each in model.parameters())
     learning = sum(each.numel() for each in model.parameters() if each.requires_grad)
-    held = weights + OPTIMIZER * learning + extra
+    held = (weights + OPTIMIZER * learning) // ranks + extra
     for options in ways_to_keep(model.config.num_hidden_layers, hold):
         with long_context(model, chunk=CHUNK, **options) as context:
             taken = context.memory(tokens)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from training.shapes import FROZEN, RANK, Shape
@@ -71,7 +72,9 @@ class Optimizer:
         self._adam = torch.optim.AdamW(self._copies, lr=rate, weight_decay=0.0, fused=True)
 
     def gradient_norm(self) -> float:
-        return float(nn.utils.get_total_norm([each.grad for each in self._held if each.grad is not None]))
+        """Over all ranks, where FSDP shares the weights out over several."""
+        found = nn.utils.get_total_norm([each.grad for each in self._held if each.grad is not None])
+        return float(found.full_tensor() if isinstance(found, DTensor) else found)
 
     def step(self) -> None:
         for copy, held in zip(self._copies, self._held, strict=True):

@@ -28,6 +28,8 @@ class Row:
     """Of each sample, after one that warms up; of a row of convergence, in all."""
     lengths: str = "synthetic"
     """Where the lengths of documents come from."""
+    ranks: int = 1
+    """Processes that work on the sequence, each on a device of its own."""
 
     @property
     def name(self) -> str:
@@ -92,6 +94,10 @@ def all_rows() -> list[Row]:
     rows += [Row(f"record/{task}-{shape}", task, shape, layers, n, "flashmask") for task, shape, layers, n in record]
     for task, n in (("lora", 544 * K), ("lora", 1024 * K), ("rm", 1024 * K)):
         rows.append(Row(f"record/{task}-8b-sparsest", task, "8b", 32, n, "flashmask", lengths="sparsest"))
+    for n in (128 * K, 1024 * K, 2048 * K):
+        rows.append(
+            Row("record/lora-8b-sparsest-ranks2", "lora", "8b", 32, n, "flashmask", lengths="sparsest", ranks=2)
+        )
     for task in TASKS:
         for name in ("flashmask", "every-tile", "dense"):
             rows.append(Row(f"convergence/{task}-8b-x4", task, "8b", 4, 8 * K, name, steps=200))
@@ -108,4 +114,5 @@ def tiny_rows() -> list[Row]:
             rows.append(Row(f"convergence/{task}-tiny-x2", task, "tiny", 2, K, name, steps=4))
     rows.append(Row("sft-tiny-x2-alpaca", "sft", "tiny", 2, K, "flashmask", lengths="alpaca"))
     rows.append(Row("record/lora-tiny", "lora", "tiny", 2, 2 * K, "flashmask"))
+    rows.append(Row("record/lora-tiny-ranks2", "lora", "tiny", 2, 2 * K, "flashmask", ranks=2))
     return rows

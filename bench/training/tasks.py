@@ -38,9 +38,13 @@ class Learner:
         return found
 
     def _next_word(self, batch: Batch) -> Tensor:
-        """Cross-entropy of the answers' words."""
-        rows = self.hidden(batch, batch.predictors)
-        return self.clock.both_ways("loss", lambda rows: linear_cross_entropy(rows, self._head, batch.words), rows)
+        """Cross-entropy of the answers' words, a mean over those of all ranks."""
+        rows, of_ranks = self.hidden(batch, batch.predictors), batch.sharding
+        reduction = "mean" if of_ranks is None else "sum"
+        found = self.clock.both_ways(
+            "loss", lambda rows: linear_cross_entropy(rows, self._head, batch.words, reduction=reduction), rows
+        )
+        return found if of_ranks is None else of_ranks.mean(found, batch.words.numel())
 
     def _preference(self, batch: Batch) -> Tensor:
         """How much likelier the first answer became than the second (Rafailov et al. 2023, equation 7)."""

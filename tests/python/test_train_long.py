@@ -94,7 +94,7 @@ def test_every_contestant_has_the_same_loss_and_gradient(run, task):
 
 def session_of(name):
     (row,) = train_long.chosen(tiny_rows(), [name])
-    return train_long.Session(row, argparse.Namespace(device=CPU, fuse="no", card=None))
+    return train_long.Session(row, argparse.Namespace(device=CPU, fuse="no", card=None, ranks=None))
 
 
 @pytest.mark.slow
@@ -558,7 +558,7 @@ def test_memory_of_the_card_can_be_planned_with_less(monkeypatch):
     monkeypatch.setattr(train_long, "least", lambda *given, **_: planned.append(given[3]) or memory.Need(1, 0, 1, 0))
     (row,) = train_long.chosen(tiny_rows(), ["lora-tiny-x2/1K/flashmask"])
     for card in (3.0, None):
-        with train_long.Session(row, argparse.Namespace(device=CPU, fuse="no", card=card)):
+        with train_long.Session(row, argparse.Namespace(device=CPU, fuse="no", card=card, ranks=None)):
             pass
     assert planned[0] == 3 * memory.GIB != planned[1]
 

@@ -1,0 +1,98 @@
+"""A row over the ranks of a process group: attention over all of them, and FSDP2 for the rest."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from flashmask.data.synthetic import Sample
+from flashmask.distributed import Sharding, shard
+from training.batches import Batch
+from training.memory import TooLarge
+from training.shapes import Shape
+
+Found = TypeVar("Found")
+HEAD_GROUPS = 4
+"""At most: keys that are fetched, and their gradients, are there for one of so many parts of the heads at a time."""
+_UNASKED = -1
+
+
+def started() -> int:
+    """How many ranks torchrun started; 1 where nobody did."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+class Ranks:
+    """The group that torchrun started this process in, all of whose ranks work on one sequence."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.size = started()
+        self._mesh = init_device_mesh(device.type, (self.size,), mesh_dim_names=("cp",))
+
+    def sharding(self, sample: Sample, shape: Shape) -> Sharding:
+        return shard(
+            sample.mask(),
+            self._mesh,
+            query_heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            head_groups=math.gcd(HEAD_GROUPS, shape.kv_heads),
+        )
+
+    def spread(self, batch: Batch, shape: Shape) -> Batch:
+        """What this rank holds of a batch each of whose rows predicts one word at most."""
+        sharding = self.sharding(batch.sample, shape)
+        words = torch.full_like(batch.input_ids, _UNASKED)
+        words[0, batch.predictors] = batch.words
+        own = sharding.shard(words)[0]
+        asked = own != _UNASKED
+        return replace(
+            batch,
+            input_ids=sharding.shard(batch.input_ids),
+            position_ids=sharding.shard(batch.position_ids),
+            predictors=asked.nonzero()[:, 0],
+            words=own[asked],
+            sharding=sharding,
+        )
+
+    def share(self, decoder: Any, keep: int) -> None:
+        """The weights of a decoder; layers that run again together are gathered together."""
+        layers = list(decoder.layers)
+        for first in range(0, len(layers), keep):
+            fully_shard(layers[first : first + keep], mesh=self._mesh)
+        fully_shard(decoder, mesh=self._mesh)
+
+    def fetched(self, shape: Shape, tokens: int, itemsize: int) -> int:
+        """Bytes at most, of keys and values of the whole sequence and of their gradients in float32, a part of the
+        heads."""
+        heads = shape.kv_heads // math.gcd(HEAD_GROUPS, shape.kv_heads)
+        return 2 * tokens * heads * shape.head_dim * (itemsize + 4)
+
+    def agreed(self, function: Callable[[], Found]) -> Found:
+        """What it gives, once it gave something on all ranks; a lack of memory on any of them ends all."""
+        said = ""
+        try:
+            found = function()
+        except (TooLarge, MemoryError) as error:
+            said = str(error)
+        all_said: list[str] = [""] * self.size
+        dist.all_gather_object(all_said, said)
+        for rank, each in enumerate(all_said):
+            if each:
+                raise TooLarge(f"rank {rank}: {each}")
+        return found
+
+    def close(self) -> None:
+        dist.destroy_process_group()
