@@ -141,6 +141,8 @@ class Session:
         self.contestant: Contestant = CONTESTANTS[row.contestant]
         self.clock = Clock(self.device)
         self.attention = TimedAttention(self.clock, Progress(row, self.device))
+        self.tokens = self._most_tokens()
+        """That one device holds, at most."""
         self.need = self._on_all_ranks(self._need)
         say(f"{row.name}: takes about {self.need}")
         torch.manual_seed(0)
@@ -160,8 +162,7 @@ class Session:
 
     def _need(self) -> Need:
         """Of the model as it would be, on no device."""
-        row, contestant = self.row, self.contestant
-        tokens, extra = self._held_tokens(), contestant.extra(row.size, row.tokens)
+        row, extra = self.row, self.contestant.extra(self.row.size, self.tokens)
         if self.ranks is not None:
             extra += self.ranks.fetched(row.size, row.tokens, self.dtype.itemsize)
         on_host = free_on_host() // row.ranks
@@ -169,14 +170,14 @@ class Session:
         if self.card:
             on_card = int(self.card * GIB)
         model = self._model(torch.device("meta"))
-        return least(model, tokens, extra, on_card, on_host, hold=row.is_record, ranks=row.ranks)
+        return least(model, self.tokens, extra, on_card, on_host, hold=row.is_record, ranks=row.ranks)
 
-    def _held_tokens(self) -> int:
-        """At most, of one device."""
-        samples = [sample for sample, _ in self.samples()]
+    def _most_tokens(self) -> int:
         if self.ranks is not None:
-            return max(max(self.ranks.sharding(sample, self.row.size).lengths) for sample in samples)
-        return max(sample.repeated_tokens for sample in samples) if self.contestant.repeats else self.row.tokens
+            return max(max(self.ranks.sharding(sample, self.row.size).lengths) for sample, _ in self.samples())
+        if self.contestant.repeats:
+            return max(sample.repeated_tokens for sample, _ in self.samples())
+        return self.row.tokens
 
     def _on_all_ranks(self, function: Callable[[], Any]) -> Any:
         return function() if self.ranks is None else self.ranks.agreed(function)
@@ -188,7 +189,7 @@ class Session:
     def lock_host_memory(self) -> None:
         """All that the row will keep on the host, before it starts: locking takes seconds, and may be refused."""
         memory, begun = self.context.host_memory, time.monotonic()
-        size = self._held_tokens() * self.row.size.hidden * self.dtype.itemsize
+        size = self.tokens * self.row.size.hidden * self.dtype.itemsize
         held = self._on_all_ranks(lambda: [memory.take(size) for _ in range(self.need.offload)])
         for piece in held:
             memory.give_back(piece)

@@ -22,7 +22,6 @@ from training.shapes import Shape
 Found = TypeVar("Found")
 HEAD_GROUPS = 4
 """At most: keys that are fetched, and their gradients, are there for one of so many parts of the heads at a time."""
-_UNASKED = -1
 
 
 def started() -> int:
@@ -54,10 +53,10 @@ class Ranks:
     def spread(self, batch: Batch, shape: Shape) -> Batch:
         """What this rank holds of a batch each of whose rows predicts one word at most."""
         sharding = self.sharding(batch.sample, shape)
-        words = torch.full_like(batch.input_ids, _UNASKED)
+        words = torch.full_like(batch.input_ids, -1)
         words[0, batch.predictors] = batch.words
         own = sharding.shard(words)[0]
-        asked = own != _UNASKED
+        asked = own >= 0
         return replace(
             batch,
             input_ids=sharding.shard(batch.input_ids),

@@ -553,6 +553,17 @@ def test_the_sparsest_sample_sees_the_least(task):
     assert sample.visible_pairs == min(each.visible_pairs for each, _ in SAMPLES["synthetic"](task, 65536, 10))
 
 
+@pytest.mark.parametrize("contestant", ["varlen", "flashmask"])
+def test_memory_is_planned_for_the_tokens_that_a_contestant_computes_with(monkeypatch, contestant):
+    planned = []
+    monkeypatch.setattr(train_long, "least", lambda *given, **_: planned.append(given[1:3]) or memory.Need(1, 0, 1, 0))
+    (row,) = train_long.chosen(tiny_rows(), [f"rm-tiny-x2/1K/{contestant}"])
+    with train_long.Session(row, argparse.Namespace(device=CPU, fuse="no", card=None, ranks=None)) as session:
+        held = max(session.batch(sample).tokens for sample, _ in session.samples())
+    assert (held > row.tokens) == (contestant == "varlen")
+    assert planned == [(held, session.contestant.extra(row.size, held))]
+
+
 def test_memory_of_the_card_can_be_planned_with_less(monkeypatch):
     planned = []
     monkeypatch.setattr(train_long, "least", lambda *given, **_: planned.append(given[3]) or memory.Need(1, 0, 1, 0))
