@@ -1,4 +1,4 @@
-"""Starts the ranks of a test, each of which runs the cases of a module, and gathers what they found."""
+"""Starts the ranks of a test: of cases of a module, gathering what they found, or of a program."""
 
 import json
 import os
@@ -30,3 +30,11 @@ def run_ranks(module, ranks, folder, **environment):
         cases = json.loads(found.read_text()) if found.exists() else {}
         failures += [f"rank {rank}, {name}:\n{error}" for name, (error, _) in cases.items() if error]
     return codes, [log.read_text() for log in logs], failures
+
+
+def torchrun(program, *arguments, ranks):
+    """A program as its users start it; one rank is a process without torchrun."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    command = [sys.executable, *launch, str(program), *map(str, arguments)]
+    given = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=given, check=False)

@@ -1,9 +1,6 @@
 """flashmask.distributed over processes with Gloo: one spawn for distributed_cases.py, one for a rank that fails."""
 
-import os
 import re
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
@@ -12,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group: its functions hold the one of their import for ever
-from ranks import run_ranks
+from ranks import run_ranks, torchrun
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import flashmask.distributed as fmd
@@ -40,10 +37,7 @@ def test_a_rank_that_fails_alone_ends_all(tmp_path):
 @pytest.mark.slow
 def test_example_has_the_losses_of_one_rank():
     example = Path(__file__).parent.parent.parent / "examples" / "train_long.py"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, str(example), "--steps", "2", "--tokens", "512"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment, check=False)
+    done = torchrun(example, "--steps", 2, "--tokens", 512, ranks=2)
     assert done.returncode == 0, done.stderr
     said = dict(re.findall(r"^losses o\w+ (2|one) ranks?: +(.*)$", done.stdout, re.M))
     together, alone = ([float(each) for each in said[ranks].split()] for ranks in ("2", "one"))

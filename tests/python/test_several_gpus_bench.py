@@ -1,14 +1,13 @@
 """bench/several_gpus.py on a CPU: its contestants against one process, and its accounts. Timing is not tested."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import torchrun
 
 import flashmask
 from flashmask import masks
@@ -21,12 +20,9 @@ from spread import contestants, report  # noqa: E402
 @pytest.mark.slow
 def test_every_contestant_has_the_results_of_one_process():
     """Over two ranks; also that what each of them does is timed and said."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     names = ["causal", "window of 4,096", "documents of 105", "random eviction"]
     options = ["--device", "cpu", "--tokens", "768", "--heads", "4:2", "--calls", "1", "--peers", "--masks", *names]
-    command = [*launch, str(BENCH / "several_gpus.py"), *options]
-    given = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=given, check=False)
+    done = torchrun(BENCH / "several_gpus.py", *options, ranks=2)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(" 768 ")[0] for line in lines if line] == names

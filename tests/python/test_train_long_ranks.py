@@ -1,7 +1,5 @@
 """bench/train_long.py over two ranks, on a CPU: what one process has, and what is said where ranks are missing."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,16 +17,14 @@ pytestmark = [
 ]
 sys.path.insert(0, str(BENCH))
 
+from ranks import torchrun  # noqa: E402
 from training.results import Results  # noqa: E402
 
 ROW = "record/lora-tiny-ranks2/2K/flashmask"
 
 
 def run(*arguments, ranks):
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *launch, str(BENCH / "train_long.py"), "--tiny", "--device", "cpu", *arguments]
-    given = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=150, env=given, check=False)
+    return torchrun(BENCH / "train_long.py", "--tiny", "--device", "cpu", *arguments, ranks=ranks)
 
 
 @pytest.mark.parametrize("options", [[], ["--samples", "3"]], ids=str)

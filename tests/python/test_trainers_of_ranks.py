@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 pytest.importorskip("transformers", reason="its Trainer is what is tested")
 pytest.importorskip("accelerate", reason="Trainer runs on it")
 import trainers_of_ranks
+from ranks import torchrun
 
 pytestmark = pytest.mark.slow
 RANKS = 2
@@ -22,10 +20,7 @@ TASKS = ["causal", "preference"] if importlib.util.find_spec("trl") else ["causa
 def of_ranks(tmp_path_factory):
     """What each of two processes found, by task."""
     folder = tmp_path_factory.mktemp("ranks")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    command = [*launch, trainers_of_ranks.__file__, str(folder), *TASKS]
-    given = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=given, check=False)
+    done = torchrun(trainers_of_ranks.__file__, folder, *TASKS, ranks=RANKS)
     assert done.returncode == 0, done.stderr
     return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
 
