@@ -214,8 +214,8 @@ __device__ __forceinline__ void find_dropped_transposed(DroppedWords<kUnits, kRo
   using Words = DroppedWords<kUnits, kRows>;
   const DropoutSeed seed(dropout, batch, head);
   const unsigned lane = lane_index(), g = lane / 4, own_row = lane % 4 * 2 + g % 2;
-  const unsigned eight = drawn_token(dropout.place.column_eights, first_key) / 8;
-  first_row = drawn_token(dropout.place.row_eights, first_row);
+  const unsigned eight = seed.column(dropout.place, first_key) / 8;
+  first_row = seed.row(dropout.place, first_row);
   // Of 16 rows lanes that are 16 apart have the same: each makes half of the draws, then they share them.
   constexpr bool kShares = kRows == 16;
   constexpr int kOwnDraws = kShares ? Words::kDraws / 2 : Words::kDraws;

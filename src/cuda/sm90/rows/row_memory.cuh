@@ -37,7 +37,7 @@ struct Work {
 
 /// Whether what dropout draws from waits in shared memory, where wide heads leave no registers for it.
 template <class Shape>
-inline constexpr bool kStoresSeed = Shape::kDropout&& Shape::kHeadDim > 192;
+inline constexpr bool kStoresSeed = Shape::kHeadDim > 192 && Shape::kDropout;
 
 /// q: Q of a row tile, and behind it the gradient of O for kernels that read it.
 template <class Shape>
