@@ -52,7 +52,7 @@ enum class MapSide : std::uint8_t { rows, columns };
 struct MapRequest {
   TileShape tile;
   MapSide side = MapSide::rows;
-  bool counted = false;        ///< with how many tiles it visits; of maps by rows
+  bool counted = false;        ///< with how many tiles it visits
   bool spans = false;          ///< with DeviceRowSpans; of maps by columns
   std::size_t most_bytes = 0;  ///< beyond which the kernel does without it; 0: it needs it at any size
 

@@ -57,13 +57,14 @@ struct PlannedMap {
   MapRequest request;
   std::uint32_t* words = nullptr;
   std::uint32_t* visited = nullptr;
+  bool counts = false;  // what is visited; maps in tiles of one shape share a count
   cuda::RowSpans spans{};
   bool made = true;  // also where there is no memory yet
   bool in_squares = false;
   std::uint32_t stored = 0;  // of squares, as the others
   std::uint32_t *numbers = nullptr, *notes = nullptr;
 
-  cuda::SquareMap squares() const { return {request.side, numbers, words, notes, visited, stored}; }
+  cuda::SquareMap squares() const { return {request.side, numbers, words, notes, counts ? visited : nullptr, stored}; }
 };
 
 /// How the caller's memory is used; a mask leaves out what it has no use for.
@@ -113,24 +114,32 @@ struct Layout {
 
   /// Together, so that one call of the driver clears them.
   void take_zeros(const MaskShape& mask) {
-    const auto count_of = [&](const PlannedMap& map) {
-      const int rows = map.request.spans ? cuda::TileGrid(mask, map.request.tile).rows : 0;
-      return std::pair<std::size_t, int>(map.made && map.request.counted ? 1 : 0, map.made ? rows : 0);
+    const auto is_counted = [](const PlannedMap& map) { return map.made && map.request.counted; };
+    const auto rows_of = [&](const PlannedMap& map) {
+      return map.made && map.request.spans ? cuda::TileGrid(mask, map.request.tile).rows : 0;
     };
-    for (const PlannedMap& map : maps) {
-      const auto [counters, rows] = count_of(map);
-      zero_count += counters + (rows == 0 ? 0 : std::size_t{2} * rows + 1);
+    for (PlannedMap& map : maps) {
+      const int rows = rows_of(map);
+      map.counts = is_counted(map) && &first_of_tile(map, is_counted) == &map;
+      zero_count += (map.counts ? 1 : 0) + (rows == 0 ? 0 : std::size_t{2} * rows + 1);
     }
     zeros = pieces_.take<std::int32_t>(zero_count);
     if (zeros == nullptr) return;
     std::int32_t* next = zeros;
     for (PlannedMap& map : maps) {
-      const auto [counters, rows] = count_of(map);
-      if (counters != 0) map.visited = reinterpret_cast<std::uint32_t*>(next++);
+      const int rows = rows_of(map);
+      if (map.counts) map.visited = reinterpret_cast<std::uint32_t*>(next++);
+      if (is_counted(map)) map.visited = first_of_tile(map, is_counted).visited;
       if (rows == 0) continue;
       map.spans = {next, next + rows, next + 2 * rows};
       next += 2 * rows + 1;
     }
+  }
+
+  template <class Condition>
+  const PlannedMap& first_of_tile(const PlannedMap& map, const Condition& holds) const {
+    return *std::ranges::find_if(
+        maps, [&](const PlannedMap& other) { return other.request.tile == map.request.tile && holds(other); });
   }
 
   MaskShape take_mask(const HostMask& host) {
@@ -327,7 +336,7 @@ std::vector<cuda::TiledMaps> maps_by_tile(const Layout& layout) {
     auto same = std::ranges::find(all, map.request.tile, &cuda::TiledMaps::tile);
     if (same == all.end()) same = all.insert(all.end(), {map.request.tile, {}});
     (map.request.side == MapSide::rows ? same->maps.by_row : same->maps.by_column) = map.words;
-    if (map.visited != nullptr) same->maps.visited = map.visited;
+    if (map.counts) same->maps.visited = map.visited;
   }
   return all;
 }

@@ -77,8 +77,8 @@ void make_tile_map(const std::uint32_t* granules, const MaskShape& mask, TileSha
     combine<false>
         <<<blocks_of(rows), kThreads, 0, stream>>>(view, tiles.rows, tiles.columns, maps.by_row, maps.visited, rows);
   if (maps.by_column != nullptr)
-    combine<true><<<blocks_of(columns), kThreads, 0, stream>>>(view, tiles.rows, tiles.columns, maps.by_column, nullptr,
-                                                               columns);
+    combine<true><<<blocks_of(columns), kThreads, 0, stream>>>(
+        view, tiles.rows, tiles.columns, maps.by_column, maps.by_row == nullptr ? maps.visited : nullptr, columns);
   check(cudaGetLastError(), "plan: combine");
 }
 

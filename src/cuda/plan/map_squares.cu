@@ -180,8 +180,9 @@ __global__ void __launch_bounds__(kClassifyThreads, 2) fill_squares(IntervalsVie
     job.to.words[MapSquares::place(number, column, 0)] = partial;
     job.to.words[MapSquares::place(number, column, 1)] = full;
   });
-  if (!job.by_rows) return;
+  if (!job.by_rows && job.to.visited == nullptr) return;
   transpose_tiles(share, counts, job.to.visited, [&](int row, int kind, std::uint32_t word) {
+    if (!job.by_rows) return;
     job.to.words[MapSquares::place(number, row, kind)] = word;
   });
 }

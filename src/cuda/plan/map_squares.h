@@ -68,7 +68,7 @@ struct SquareMap {
   std::uint32_t* numbers;
   std::uint32_t* words;
   std::uint32_t* notes;
-  std::uint32_t* visited;  ///< to which the number of visited tiles is added; of a map by rows, or nullptr
+  std::uint32_t* visited;  ///< to which the number of visited tiles is added, or nullptr
   std::uint32_t stored;    ///< as SquareGrid says
 };
 

@@ -54,8 +54,9 @@ __global__ void __launch_bounds__(kClassifyThreads, 2) classify(IntervalsView ma
     out[0] = partial;
     out[tiling.row_words] = full;
   });
-  if (job.maps.by_row == nullptr) return;
+  if (job.maps.by_row == nullptr && job.maps.visited == nullptr) return;
   transpose_tiles(share, counts, job.maps.visited, [&](int row, int kind, std::uint32_t word) {
+    if (job.maps.by_row == nullptr) return;
     const std::int64_t line = static_cast<std::int64_t>(share.list) * tiling.row_tiles + share.first_word * 32 + row;
     job.maps.by_row[(line * 2 + kind) * tiling.column_words + share.column_word] = word;
   });

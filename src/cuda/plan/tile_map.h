@@ -37,7 +37,7 @@ struct BlockView {
 struct TileMaps {
   std::uint32_t* by_column;
   std::uint32_t* by_row;
-  std::uint32_t* visited = nullptr;  ///< to which the number of tiles in by_row is added
+  std::uint32_t* visited = nullptr;  ///< to which the number of visited tiles is added
 };
 
 /// Maps in tiles of one shape.
