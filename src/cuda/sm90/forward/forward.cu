@@ -3,6 +3,7 @@
 
 #include "cuda/common/kernel_row.h"
 #include "cuda/common/row_checks.h"
+#include "cuda/common/tile_choice.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/forward/forward.h"
 #include "cuda/sm90/forward/forward_launch.cuh"
@@ -85,55 +86,37 @@ class FixedRow final : public Row<Shape, !std::is_void_v<Dropping>> {
   }
 };
 
-/// When small tiles take less time. Larger ones multiply faster where rows are long.
-struct WhenSmall {
-  float area;     // they may cover at most this share of the scores that the larger ones cover,
-  float per_row;  // and be this many more for each row tile of the larger ones
-};
-
 /// Problems with dropout take the larger tiles.
 template <class Shape, class Dropping, class Small>
 class ChoosingRow final : public Row<Shape, true> {
  public:
   explicit ChoosingRow(const WhenSmall& when)
       : Row<Shape, true>(tile_name<Shape>() + "+" + tile_name<Small>()),
-        limit_(when.area * Shape::kRows * Shape::kColumns / (Small::kRows * Small::kColumns)),
-        per_row_(when.per_row) {}
+        tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<Small>, kTile<Shape>, when) {}
 
-  std::vector<MapRequest> maps() const override {
-    return {{.tile = kTile<Shape>, .side = MapSide::rows, .counted = true},
-            {.tile = kTile<Small>, .side = MapSide::rows, .counted = true, .most_bytes = kMostChoiceBytes}};
-  }
-
-  std::optional<SmallTiles> small_tiles() const override {
-    return SmallTiles{kTile<Shape>, kTile<Small>, limit_, per_row_, kTile<Shape>, kMostChoiceBytes};
-  }
+  std::vector<MapRequest> maps() const override { return tiles_.maps(); }
+  std::optional<SmallTiles> small_tiles() const override { return tiles_.small_tiles(); }
 
  private:
   void launch_all(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                   int* next_items) const override {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
-    const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
-    const DeviceMap& small = PlanAccess::device(plan).map(kTile<Small>, MapSide::rows);
-    if (has_dropout(plan.problem()))
-      return attend<Dropping>(arguments_of(plan, map, tensors, execution, next_items), tensors, stream);
-    const TileSize size = small.visited == nullptr ? TileSize::large : PlanAccess::tiles(plan, Direction::forward);
+    const DeviceMap &map = tiles_.large_map(plan), &small = tiles_.small_map(plan);
+    const TileSize size = tiles_.size(plan);
     if (size == TileSize::large)
-      return attend<Shape>(arguments_of(plan, map, tensors, execution, next_items), tensors, stream);
+      return attend_either<Shape, Dropping>(plan, arguments_of(plan, map, tensors, execution, next_items), tensors,
+                                            stream);
     if (size == TileSize::small)
       return attend<Small>(arguments_of(plan, small, tensors, execution, next_items), tensors, stream);
     ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_items);
-    TileChoice choice{map.visited, small.visited, limit_,
-                      per_row_ * static_cast<float>(arguments.map.all_outer_tiles()), false};
-    arguments.choice = choice;
+    arguments.choice = tiles_.choice(plan, false);
     attend<Shape>(arguments, tensors, stream);
-    choice.small = true;
     arguments = arguments_of(plan, small, tensors, execution, next_items + 1);
-    arguments.choice = choice;
+    arguments.choice = tiles_.choice(plan, true);
     attend<Small>(arguments, tensors, stream);
   }
 
-  float limit_, per_row_;
+  TwoTiles tiles_;
 };
 
 /// A head dim's kernels: the row that chooses, then each kernel alone, to be asked for by name.

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <vector>
+
+#include "cuda/common/dropout.h"
+#include "cuda/common/kernel_row.h"
+#include "cuda/common/row_arguments.h"
+#include "cuda/runtime/device.h"
+#include "plan/plan_choice.h"
+
+/// How a row of the kernel table has tiles of two shapes, of which the device takes one (TileChoice).
+namespace flashmask::cuda {
+
+/// When small tiles take less time. Larger ones multiply faster where rows are long.
+struct WhenSmall {
+  float area;     // they may cover at most this share of the scores that the larger ones cover,
+  float per_row;  // and be this many more for each row tile
+};
+
+/// Maps by `side`. `row_tile`: whose rows per_row counts. Problems with dropout take the larger tiles, and so do
+/// devices of which a multiprocessor has less shared memory than `room`.
+class TwoTiles {
+ public:
+  TwoTiles(Direction direction, MapSide side, TileShape large, TileShape small, TileShape row_tile,
+           const WhenSmall& when, std::size_t room = 0)
+      : direction_(direction),
+        side_(side),
+        when_{
+            large,
+            small,
+            when.area * static_cast<float>(large.rows * large.columns) / static_cast<float>(small.rows * small.columns),
+            when.per_row,
+            row_tile,
+            kMostChoiceBytes,
+            side == MapSide::columns},
+        room_(room) {}
+
+  std::vector<MapRequest> maps() const {
+    return {{.tile = when_.own, .side = side_, .counted = true},
+            {.tile = when_.small, .side = side_, .counted = true, .most_bytes = kMostChoiceBytes}};
+  }
+  const SmallTiles& small_tiles() const { return when_; }
+
+  const DeviceMap& large_map(const Plan& plan) const { return PlanAccess::device(plan).map(when_.own, side_); }
+  const DeviceMap& small_map(const Plan& plan) const { return PlanAccess::device(plan).map(when_.small, side_); }
+
+  /// What a plan takes: without maps of small tiles there is no choice.
+  TileSize size(const Plan& plan) const {
+    const Problem& problem = plan.problem();
+    const bool has_room = device_facts(problem.device).shared_bytes >= room_;
+    if (!has_room || small_map(plan).visited == nullptr || has_dropout(problem)) return TileSize::large;
+    return PlanAccess::tiles(plan, direction_);
+  }
+
+  /// Where the device chooses: what the launch of either size is told.
+  TileChoice choice(const Plan& plan, bool small) const {
+    const TileMapView map = map_view(large_map(plan), plan);
+    const auto row_tiles = (plan.problem().query_length + when_.rows.rows - 1) / when_.rows.rows;
+    return {large_map(plan).visited, small_map(plan).visited, when_.limit,
+            when_.per_row * static_cast<float>(map.batch * map.heads * row_tiles), small};
+  }
+
+ private:
+  Direction direction_;
+  MapSide side_;
+  SmallTiles when_;
+  std::size_t room_;
+};
+
+}  // namespace flashmask::cuda
