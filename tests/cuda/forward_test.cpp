@@ -278,9 +278,9 @@ TEST(CudaTileChoice, TakesSmallTilesForShortDocumentsOnly) {
     const std::size_t tiles = kernel.name.find(".m"), end = kernel.name.find('.', plus);
     const std::string coarse = kernel.name.substr(0, plus) + kernel.name.substr(end);
     const std::string small = kernel.name.substr(0, tiles + 1) + kernel.name.substr(plus + 1);
-    const Problem problem = problem_for(kernel, 1300, 1300);
-    const Mask shorts = masks::causal_document(std::vector<std::int64_t>(20, 65), 1300),
-               one = masks::causal(1300, 1300);
+    const Problem problem = problem_for(kernel, 2600, 2600);
+    const Mask shorts = masks::causal_document(std::vector<std::int64_t>(40, 65), 2600),
+               one = masks::causal(2600, 2600);
     EXPECT_EQ(bits_from(kernel.name, shorts, problem), bits_from(small, shorts, problem)) << kernel.name;
     EXPECT_EQ(bits_from(kernel.name, one, problem), bits_from(coarse, one, problem)) << kernel.name;
     EXPECT_NE(bits_from(small, one, problem), bits_from(coarse, one, problem)) << "nothing to tell them by";

@@ -39,6 +39,7 @@ void run_columns(Of& call, const Case& with, bool with_sums) {
                                   .scale_log2 = problem.softmax_scale() * 1.44269504088896F,
                                   .columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles},
                                   .map = map,
+                                  .choice = {},
                                   .mask = call.mask.view(),
                                   .dropout = emulator::dropout_arguments(problem, call.place)};
   emulator::run({.blocks = static_cast<unsigned>(arguments.columns.all_tiles()),
@@ -46,7 +47,7 @@ void run_columns(Of& call, const Case& with, bool with_sums) {
                  .shared_bytes = sizeof(ColumnMemory<Shape>),
                  .copies = with.copies,
                  .readable = call.readable()},
-                [&] { ColumnBlock<Shape>(shared_memory<ColumnMemory<Shape>>(), arguments).run(); });
+                [&] { column_kernel<Shape>(arguments); });
 }
 
 template <class Shape, class Of>
@@ -59,7 +60,8 @@ void close(Of& call) {
                                    .query_heads = static_cast<int>(problem.query_heads),
                                    .head_dim = static_cast<int>(problem.head_dim),
                                    .parts = parts,
-                                   .scale = problem.softmax_scale()};
+                                   .scale = problem.softmax_scale(),
+                                   .choice = {}};
   emulator::run(
       {.blocks = static_cast<unsigned>(problem.batch * problem.query_heads * parts), .threads = Shape::kThreads},
       [&] { close_rows<Shape>(arguments, static_cast<int>(blockIdx.x)); });
@@ -129,12 +131,13 @@ class EmulatedBackward : public testing::Test {};
 
 using A = __nv_bfloat16;
 using B = __half;
-using Ways = testing::Types<
-    BySums<LargeColumns<A, 64>>, BySums<LargeColumns<B, 96>>, BySums<LargeColumns<A, 128>>,
-    BySums<RoomyColumns<B, 128>>, BySums<LargeColumns<A, 192>>, BySums<RoomyColumns<A, 192>>,
-    BySums<LargeColumns<B, 256>>, BySums<SmallColumns<A, 96>>, BySums<SmallColumns<B, 128>>,
-    InTwoPasses<LargeColumns<B, 64>, LargeRows<B, 64>>, InTwoPasses<RoomyColumns<A, 128>, LargeRows<A, 128>>,
-    InTwoPasses<SmallColumns<B, 128>, SmallRows<B, 128>>, InTwoPasses<RoomyColumns<A, 256>, LargeRows<A, 256>>>;
+using Ways = testing::Types<BySums<LargeColumns<A, 64>>, BySums<LargeColumns<B, 96>>, BySums<LargeColumns<A, 128>>,
+                            BySums<RoomyColumns<B, 128>>, BySums<ShortColumns<A, 128>>, BySums<LargeColumns<A, 192>>,
+                            BySums<RoomyColumns<A, 192>>, BySums<LargeColumns<B, 256>>, BySums<SmallColumns<A, 96>>,
+                            BySums<SmallColumns<B, 128>>, InTwoPasses<LargeColumns<B, 64>, LargeRows<B, 64>>,
+                            InTwoPasses<RoomyColumns<A, 128>, LargeRows<A, 128>>,
+                            InTwoPasses<SmallColumns<B, 128>, SmallRows<B, 128>>,
+                            InTwoPasses<RoomyColumns<A, 256>, LargeRows<A, 256>>>;
 TYPED_TEST_SUITE(EmulatedBackward, Ways);
 
 TYPED_TEST(EmulatedBackward, HoldsTheBound) {

@@ -57,6 +57,11 @@ T __shfl_sync(unsigned, T value, int lane) {
   return flashmask::emulator::exchange(value, [=](int, const auto& all) { return all[lane & 31]; });
 }
 template <class T>
+T __shfl_up_sync(unsigned, T value, int distance) {
+  return flashmask::emulator::exchange(
+      value, [=](int own, const auto& all) { return all[own < distance ? own : own - distance]; });
+}
+template <class T>
 T __shfl_xor_sync(unsigned, T value, int distance) {
   return flashmask::emulator::exchange(value, [=](int own, const auto& all) { return all[own ^ distance]; });
 }

@@ -53,6 +53,7 @@ struct How {
   Copies copies = Copies::either;
   Visit visit = Visit::active;
   std::span<const std::int32_t> place = {};  // of dropout
+  int blocks = 0;                            // that take items until there are none left; 0: one an item
 };
 
 template <class Shape>
@@ -62,9 +63,11 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
                     static_cast<int>(problem.query_heads));
   const ForwardTensors given = tensors.forward();
-  const ForwardArguments arguments = forward_arguments(emulator::row_arguments(problem, host_mask, map), given,
-                                                       emulator::dropout_arguments(problem, how.place));
-  emulator::Launch launch{.blocks = static_cast<unsigned>(arguments.items),
+  RowArguments rows = emulator::row_arguments(problem, host_mask, map);
+  int next_item = 0;
+  if (how.blocks != 0) rows.next_item = &next_item;
+  const ForwardArguments arguments = forward_arguments(rows, given, emulator::dropout_arguments(problem, how.place));
+  emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : rows.items),
                           .threads = Shape::kThreads,
                           .shared_bytes = sizeof(typename ForwardOf<Shape>::Memory),
                           .copies = how.copies};

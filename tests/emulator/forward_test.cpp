@@ -31,9 +31,14 @@ void expect_right_over_masks() {
 
 using Large128 = ForwardShape<__nv_bfloat16, 128, 128, 2, Queries::shared, 2>;
 using Small128 = ForwardShape<__half, 128, 128, 1, Queries::registers, 3>;
+using Short128 = ForwardShape<__nv_bfloat16, 128, 128, 1, Queries::shared, 2, 64>;
 using Of64 = ForwardShape<__half, 64, 64, 2, Queries::registers, 3>;
+using Short64 = ForwardShape<__half, 64, 64, 1, Queries::registers, 3, 64>;
 
-TEST(EmulatedForward, IsRightAt64) { expect_right_over_masks<Of64>(); }
+TEST(EmulatedForward, IsRightAt64) {
+  expect_right_over_masks<Of64>();
+  expect_right_over_masks<Short64>();
+}
 
 TEST(EmulatedForward, IsRightAt96) {
   expect_right_over_masks<ForwardShape<__nv_bfloat16, 96, 96, 2, Queries::shared, 3>>();
@@ -43,6 +48,25 @@ TEST(EmulatedForward, IsRightAt96) {
 TEST(EmulatedForward, IsRightAt128) {
   expect_right_over_masks<Large128>();
   expect_right_over_masks<Small128>();
+  expect_right_over_masks<Short128>();
+}
+
+/// No row tile twice, and none left out. Two of five visit nothing, the others more than a block finds at first.
+template <class Shape>
+void expect_the_same_of_blocks_that_take_several() {
+  const Problem problem = problem_for<Shape>({300, 5000, 2, 2});
+  const Mask mask =
+      from_predicate({1, 1, 300, 5000}, [](auto, auto, auto row, auto) { return row < 64 || row >= 192; });
+  AttentionTensors tensors(problem, 3);
+  attend<Shape>(mask, problem, tensors, {});
+  const std::vector<double> expected = results(tensors);
+  attend<Shape>(mask, problem, tensors, {.blocks = 3});
+  EXPECT_EQ(results(tensors), expected);
+}
+
+TEST(EmulatedForward, BlocksOfShortRowsTakeSeveral) {
+  expect_the_same_of_blocks_that_take_several<Short64>();
+  expect_the_same_of_blocks_that_take_several<Short128>();
 }
 
 TEST(EmulatedForward, IsRightAt192) {

@@ -8,6 +8,7 @@
 #include "cuda/common/row_checks.h"
 #include "cuda/common/row_statistics.h"
 #include "cuda/common/sink_gradient.h"
+#include "cuda/common/tile_choice.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/backward/backward.h"
@@ -42,7 +43,7 @@ inline int column_heads_in_section(const Problem& problem) {
 
 template <class Shape>
 ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                                 const KernelExecution& execution) {
+                                 const KernelExecution& execution, const TileChoice& choice) {
   const Problem& problem = plan.problem();
   const DevicePlan& made = PlanAccess::device(plan);
   const TileMapView map = map_view(made.map(kTile<Shape>, MapSide::columns), plan);
@@ -66,6 +67,7 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .columns = {static_cast<int>(problem.batch * problem.kv_heads), column_heads_in_section(problem),
                       map.outer_tiles},
           .map = map,
+          .choice = choice,
           .mask = mask_view(made.mask),
           .dropout = dropout_arguments(problem, execution)};
 }
@@ -78,30 +80,52 @@ void prefer_shared_memory(Kernel kernel) {
 }
 
 template <class Shape>
+auto column_kernel_of(const Problem& problem) {
+  auto kernel = column_kernel<Shape>;
+  if constexpr (!Shape::kForm.short_rows) {
+    if (has_dropout(problem)) kernel = column_kernel<Dropping<Shape>>;
+  }
+  return kernel;
+}
+
+template <class Shape>
 void launch_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                    const KernelExecution& execution) {
-  const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, execution);
-  if (arguments.columns.all_tiles() == 0) return;
-  const auto kernel = has_dropout(plan.problem()) ? column_kernel<Dropping<Shape>> : column_kernel<Shape>;
+                    const KernelExecution& execution, const TileChoice& choice) {
+  const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, execution, choice);
+  const int items = arguments.columns.all_tiles();
+  if (items == 0) return;
+  const auto kernel = column_kernel_of<Shape>(plan.problem());
   prefer_shared_memory(kernel);
-  launch<ColumnMemory<Shape>>("backward: columns", kernel, arguments.columns.all_tiles(), Shape::kThreads,
+  launch<ColumnMemory<Shape>>("backward: columns", kernel, items, Shape::kThreads,
                               static_cast<cudaStream_t>(execution.stream), arguments);
 }
 
 template <class Shape>
 void launch_closing(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                    cudaStream_t stream) {
+                    const TileChoice& choice, cudaStream_t stream) {
   const ClosingArguments arguments{.query_sums = workspace.query_sums,
                                    .grad_q = output_rows(tensors.grad_q),
                                    .query_length = static_cast<int>(problem.query_length),
                                    .query_heads = static_cast<int>(problem.query_heads),
                                    .head_dim = static_cast<int>(problem.head_dim),
                                    .parts = static_cast<int>(workspace.rows.padded / Shape::kPartRows),
-                                   .scale = problem.softmax_scale()};
+                                   .scale = problem.softmax_scale(),
+                                   .choice = choice};
   const int blocks = static_cast<int>(problem.batch * problem.query_heads) * arguments.parts;
   if (blocks == 0) return;
   close_rows_kernel<Shape><<<static_cast<unsigned>(blocks), Shape::kThreads, 0, stream>>>(arguments);
   check(cudaGetLastError(), "backward: closing rows");
+}
+
+/// Gradients of k and v, and that of q where it comes from sums. Roomy: where the device has the shared memory for it.
+template <class Shape, class Roomy>
+void pass_over_keys(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                    const KernelExecution& execution, const TileChoice& choice = {}) {
+  const bool roomy = device_facts(plan.problem().device).block_shared_bytes >= sizeof(ColumnMemory<Roomy>);
+  const auto launch_own = roomy ? launch_columns<Roomy> : launch_columns<Shape>;
+  launch_own(plan, tensors, workspace, execution, choice);
+  if (workspace.query_sums != nullptr)
+    launch_closing<Shape>(plan.problem(), tensors, workspace, choice, static_cast<cudaStream_t>(execution.stream));
 }
 
 template <class Shape>
@@ -134,7 +158,7 @@ struct NoRows {};
 
 /// Roomy…: shapes for devices with enough shared memory for them. They have the same tiles, and the same order of sums.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
-class BackwardRow final : public KernelRow<BackwardKernel> {
+class BackwardRow : public KernelRow<BackwardKernel> {
   static constexpr bool kSums = std::is_same_v<Rows, NoRows>;
   static constexpr int kSumsDim = kSums ? Columns::kHeadDim : 0;
 
@@ -162,19 +186,16 @@ class BackwardRow final : public KernelRow<BackwardKernel> {
     launch_row_statistics(problem, tensors, {}, workspace, kStatisticsDim, stream);
     if constexpr (kSums) clear_sums(problem, workspace, stream);
     if (kSums || PlanAccess::wants_key_gradients(plan)) run_columns(plan, tensors, workspace, execution);
-    if constexpr (kSums)
-      launch_closing<Columns>(problem, tensors, workspace, stream);
-    else if (PlanAccess::wants_query_gradient(plan))
-      run_rows(plan, tensors, workspace, execution);
+    if constexpr (!kSums) {
+      if (PlanAccess::wants_query_gradient(plan)) run_rows(plan, tensors, workspace, execution);
+    }
     launch_sink_gradient(problem, tensors, workspace, stream);
   }
 
  private:
-  static void run_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                          const KernelExecution& execution) {
-    const bool roomy = device_facts(plan.problem().device).block_shared_bytes >= sizeof(ColumnMemory<RoomyColumns>);
-    const auto pass = roomy ? launch_columns<RoomyColumns> : launch_columns<Columns>;
-    pass(plan, tensors, workspace, execution);
+  virtual void run_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                           const KernelExecution& execution) const {
+    pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution);
   }
 
   static void run_rows(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
@@ -191,6 +212,38 @@ class BackwardRow final : public KernelRow<BackwardKernel> {
   }
 };
 
+/// Takes small tiles where rows are short.
+template <class Columns, class RoomyColumns, class Short>
+class ChoosingBackwardRow final : public BackwardRow<Columns, RoomyColumns, NoRows, NoRows> {
+  using Base = BackwardRow<Columns, RoomyColumns, NoRows, NoRows>;
+
+ public:
+  ChoosingBackwardRow(const Architecture& architecture, KernelInfo info, std::size_t shared_bytes,
+                      const WhenSmall& when)
+      : Base(architecture, std::move(info), shared_bytes),
+        tiles_(Direction::backward, MapSide::columns, kTile<Columns>, kTile<Short>, kTile<Short>, when,
+               shared_of_blocks<Short, ColumnMemory<Short>>) {}
+
+  std::vector<MapRequest> maps() const override { return tiles_.maps(); }
+  std::optional<SmallTiles> small_tiles() const override { return tiles_.small_tiles(); }
+
+ private:
+  void run_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                   const KernelExecution& execution) const override {
+    const TileSize size = tiles_.size(plan);
+    if (size != TileSize::small)
+      pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution, choice(plan, size, false));
+    if (size != TileSize::large)
+      pass_over_keys<Short, Short>(plan, tensors, workspace, execution, choice(plan, size, true));
+  }
+
+  TileChoice choice(const Plan& plan, TileSize size, bool small) const {
+    return size == TileSize::automatic ? tiles_.choice(plan, small) : TileChoice{};
+  }
+
+  TwoTiles tiles_;
+};
+
 /// A kernel reads masks of both forms, and is a row of the table for each.
 template <class Shape, MaskForm kForm_>
 struct ColumnsOfForm {
@@ -199,11 +252,17 @@ struct ColumnsOfForm {
   static constexpr MaskForm kForm = kForm_;
 };
 
+template <class Columns, MaskForm kForm>
+KernelInfo backward_info(const Architecture& architecture, const std::string& tiles) {
+  Features features{Feature::sinks, Feature::float32_key_gradients};
+  if (!Columns::kForm.short_rows) features.add(Feature::dropout);
+  return info_of<ColumnsOfForm<Columns, kForm>>(architecture, Direction::backward,
+                                                {Columns::kHeadDim, Columns::kHeadDim}, tiles, features);
+}
+
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows, MaskForm kForm>
 void add_rows_of(KernelRows& rows, const Architecture& architecture) {
-  KernelInfo info = info_of<ColumnsOfForm<Columns, kForm>>(
-      architecture, Direction::backward, {Columns::kHeadDim, Columns::kHeadDim}, tile_name<Columns>(),
-      {Feature::dropout, Feature::sinks, Feature::float32_key_gradients});
+  KernelInfo info = backward_info<Columns, kForm>(architecture, tile_name<Columns>());
   constexpr std::size_t kColumnBytes = sizeof(ColumnMemory<Columns>), kRowBytes = sizeof(QueryGradientMemory<Rows>);
   rows.push_back(
       std::make_unique<BackwardRow<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));
@@ -217,6 +276,25 @@ template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
 void add_rows(KernelRows& rows, const Architecture& architecture) {
   add_rows_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::intervals>(rows, architecture);
   add_rows_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::bits>(rows, architecture);
+}
+
+/// The row that chooses, and that of short rows alone, to be asked for by name.
+template <class Columns, class RoomyColumns, class Short, MaskForm kForm>
+void add_choosing_rows_of(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
+  rows.push_back(std::make_unique<ChoosingBackwardRow<Columns, RoomyColumns, Short>>(
+      architecture, backward_info<Columns, kForm>(architecture, tile_name<Columns>() + "+" + tile_name<Short>()),
+      sizeof(ColumnMemory<Columns>), when));
+  rows.push_back(std::make_unique<BackwardRow<Short, Short, NoRows, NoRows>>(
+      architecture, backward_info<Short, kForm>(architecture, tile_name<Short>()), sizeof(ColumnMemory<Short>)));
+}
+
+/// Ahead of those without a choice: the first that serves is taken.
+template <class T, int kHeadDim>
+void add_choosing_rows(KernelRows& rows, const WhenSmall& when) {
+  using Columns = LargeColumns<T, kHeadDim>;
+  using Short = ShortColumns<T, kHeadDim>;
+  add_choosing_rows_of<Columns, RoomyColumns<T, kHeadDim>, Short, MaskForm::intervals>(rows, kLarge, when);
+  add_choosing_rows_of<Columns, RoomyColumns<T, kHeadDim>, Short, MaskForm::bits>(rows, kLarge, when);
 }
 
 template <class T, int kHeadDim>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/common/output_rows.h"
+#include "cuda/common/row_arguments.h"
 #include "cuda/common/store_rows.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
 
@@ -12,6 +13,7 @@ struct ClosingArguments {
   int query_length, query_heads, head_dim;
   int parts;  // of the rows of a head, in the workspace
   float scale;
+  TileChoice choice;  // that of the launch that made the sums
 };
 
 /// A block scales the sums of a part of the rows and stores them as the gradient of q.
@@ -43,6 +45,7 @@ __device__ __forceinline__ void close_rows(const ClosingArguments& arguments, in
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads)
     close_rows_kernel(const __grid_constant__ ClosingArguments arguments) {
+  if (!arguments.choice.has_the_work()) return;
   close_rows<Shape>(arguments, static_cast<int>(blockIdx.x));
 }
 

@@ -36,15 +36,11 @@ class ColumnBlock {
   __device__ __forceinline__ ColumnBlock(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
       : shared_(shared), arguments_(arguments) {}
 
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(int item) {
+    begin_keys(item);
     Gradients grad_k = {}, grad_v = {};
-    if (warp() == 0) {
-      if (lane_index() == 0) shared_.item = ColumnItem(arguments_);
-      shared_.steps.begin();
-      extend(0);
-    }
-    __syncthreads();
     if (shared_.steps[0].exists()) attend(grad_k, grad_v);
+    await_copies<0>();  // of a key tile that visits nothing, too
     if (arguments_.float32_gradients)
       store<float>(grad_k, grad_v);
     else
@@ -60,6 +56,18 @@ class ColumnBlock {
   static __device__ __forceinline__ int own_row() { return sharer() * Shape::kOwnRows; }
   static __device__ __forceinline__ int own_panel() { return sharer() * kOwnPanels; }
 
+  /// Publishes what the key tile is and visits first, while its keys and values are on their way.
+  __device__ __forceinline__ void begin_keys(int number) {
+    const ColumnItem item(arguments_, number);
+    shared_.steps.template begin<Shape::kWarps>(lists_of(item), [&] {
+      copy_keys(item);
+      commit_copies();
+      if (thread_index() == 0) shared_.item = item;
+    });
+    shared_.steps.extend(lists_of(item), 0);
+    __syncthreads();
+  }
+
   __device__ __forceinline__ int batch() const { return shared_.item.batch; }
   __device__ __forceinline__ int kv_head() const { return shared_.item.kv_head; }
   __device__ __forceinline__ int first_key() const { return shared_.item.column_tile * Shape::kColumns; }
@@ -72,17 +80,17 @@ class ColumnBlock {
     return (map.batch == 1 ? 0 : batch()) * map.heads + query_head(step) / map.head_ratio;
   }
 
-  __device__ __forceinline__ void extend(int begun) {
-    shared_.steps.extend({arguments_.map, batch(), kv_head() * arguments_.head_ratio, arguments_.head_ratio,
-                          shared_.item.column_tile, first_key() + Shape::kColumns > arguments_.key_length},
-                         begun);
+  __device__ __forceinline__ TileLists lists_of(const ColumnItem& item) const {
+    return {arguments_.map,        item.batch,       item.kv_head * arguments_.head_ratio,
+            arguments_.head_ratio, item.column_tile, (item.column_tile + 1) * Shape::kColumns > arguments_.key_length};
   }
+
+  __device__ __forceinline__ void extend(int begun) { shared_.steps.extend(lists_of(shared_.item), begun); }
 
   /// Part i of those of all steps.
   __device__ __forceinline__ TileStep part(int i) const { return shared_.steps[i / Shape::kParts]; }
 
   __device__ __forceinline__ void attend(Gradients& grad_k, Gradients& grad_v) {
-    copy_keys();
     Values values;
     if constexpr (Shape::kHoldsValues) hold_values(values);
     copy_rows(part(0), 0);
@@ -90,8 +98,11 @@ class ColumnBlock {
     int i = 0;
 #pragma unroll 1
     for (;; ++i) {
+      if constexpr (Shape::kDropout) extend((i + 1) / Shape::kParts);
       await_copies<0>();
       __syncthreads();
+      // Here it is faster, and takes registers that dropout needs.
+      if (!Shape::kDropout && warp() == 0) extend((i + 1) / Shape::kParts);
       const TileStep now = part(i), next = part(i + 1);
       if (next.exists()) {
         if constexpr (kSpreads)
@@ -99,7 +110,6 @@ class ColumnBlock {
         else if constexpr (Shape::kStages == 2)
           copy_rows(next, i + 1);
       }
-      if (warp() == 0) extend((i + 1) / Shape::kParts);
       const bool first_half = !kAlternates || warp() < Shape::kWarps / 2;
       if (Shape::kDelayed && first_half && i > 0) add_to_queries(part(i - 1), i - 1);
       visit(grad_k, grad_v, values, now, next, i);
@@ -117,10 +127,11 @@ class ColumnBlock {
     }
   }
 
-  __device__ __forceinline__ void copy_keys() {
-    KeyTile::template copy<Shape::kThreads>(shared_address(shared_.k), arguments_.k.of(batch(), kv_head()), first_key(),
-                                            thread_index());
-    KeyTile::template copy<Shape::kThreads>(values_address(), arguments_.v.of(batch(), kv_head()), first_key(),
+  __device__ __forceinline__ void copy_keys(const ColumnItem& item) {
+    const int first_key = item.column_tile * Shape::kColumns;
+    KeyTile::template copy<Shape::kThreads>(shared_address(shared_.k), arguments_.k.of(item.batch, item.kv_head),
+                                            first_key, thread_index());
+    KeyTile::template copy<Shape::kThreads>(values_address(), arguments_.v.of(item.batch, item.kv_head), first_key,
                                             thread_index());
   }
   __device__ __forceinline__ std::uint32_t values_address() const {
@@ -129,7 +140,6 @@ class ColumnBlock {
   }
 
   __device__ __forceinline__ void hold_values(Values& values) {
-    commit_copies();
     await_copies<0>();
     __syncthreads();
     const std::uint32_t from = values_address() + KeyTile::lane_rows() + KeyTile::step(own_key(), 0);
@@ -379,7 +389,9 @@ class ColumnBlock {
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     column_kernel(const __grid_constant__ ColumnArguments arguments) {
-  ColumnBlock<Shape>(shared_memory<ColumnMemory<Shape>>(), arguments).run();
+  if (!arguments.choice.has_the_work()) return;
+  auto& shared = shared_memory<ColumnMemory<Shape>>();
+  ColumnBlock<Shape>(shared, arguments).run(static_cast<int>(blockIdx.x));
 }
 
 }  // namespace flashmask::cuda::sm80

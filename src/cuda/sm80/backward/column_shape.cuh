@@ -22,8 +22,9 @@ struct ColumnArguments {
   int key_length, query_heads, kv_heads, head_dim, value_dim;
   int head_ratio;  // query heads that share a key head
   float scale, scale_log2;
-  Sections columns;  // key tiles of key heads
-  TileMapView map;   // by columns of tiles
+  Sections columns;   // key tiles of key heads
+  TileMapView map;    // by columns of tiles
+  TileChoice choice;  // empty where there is one launch
   MaskView mask;
   DropoutArguments dropout;  // for kernels with dropout
 };
@@ -41,6 +42,7 @@ struct ColumnForm {
   bool delayed = false;  ///< the gradient of q of rows is computed a step later, which takes a second buffer of
                          ///< gradients of scores and saves a barrier
   bool holds_values = false;  ///< v stays in registers
+  bool short_rows = false;    ///< has no kernel with dropout
 };
 
 /// Of::kForm is a ColumnForm. Tiles of the map have kRows rows, each visited in kParts parts.
@@ -70,8 +72,8 @@ struct ColumnItem {
   int batch, kv_head, column_tile;
 
   ColumnItem() = default;
-  __device__ __forceinline__ explicit ColumnItem(const ColumnArguments& arguments) {
-    const SectionTile tile = arguments.columns.tile(static_cast<int>(blockIdx.x));
+  __device__ __forceinline__ ColumnItem(const ColumnArguments& arguments, int number) {
+    const SectionTile tile = arguments.columns.tile(number);
     batch = tile.head / arguments.kv_heads;
     kv_head = tile.head % arguments.kv_heads;
     column_tile = tile.tile;

@@ -74,11 +74,10 @@ class QueryGradientBlock {
       : shared_(shared), arguments_(arguments) {}
 
   __device__ __forceinline__ void run() {
-    if (warp() == 0) {
-      if (lane_index() == 0) shared_.item = item();
-      shared_.steps.begin();
-      extend(0);
-    }
+    const auto own = item();
+    if (thread_index() == 0) shared_.item = own;
+    shared_.steps.template begin<Shape::kWarps>(lists_of(own), [] {});
+    shared_.steps.extend(lists_of(own), 0);
     __syncthreads();
     Gradients grad_q = {};
     if (shared_.steps[0].exists()) attend(grad_q);
@@ -107,8 +106,8 @@ class QueryGradientBlock {
     return {tile.head / arguments_.query_heads, tile.head % arguments_.query_heads, sections.tiles - 1 - tile.tile};
   }
 
-  __device__ __forceinline__ void extend(int begun) {
-    shared_.steps.extend({arguments_.map, batch(), head(), 1, shared_.item.row_tile, false}, begun);
+  __device__ __forceinline__ TileLists lists_of(const typename QueryGradientMemory<Shape>::Item& item) const {
+    return {arguments_.map, item.batch, item.head, 1, item.row_tile, false};
   }
 
   __device__ __forceinline__ void attend(Gradients& grad_q) {
@@ -121,7 +120,7 @@ class QueryGradientBlock {
       __syncthreads();
       const TileStep now = shared_.steps[i], next = shared_.steps[i + 1];
       if (Shape::kStages == 2 && next.exists()) copy_mask_of(next, i + 1);
-      if (warp() == 0) extend(i + 1);
+      shared_.steps.extend(lists_of(shared_.item), i + 1);
       visit(grad_q, now, next, i);
       if (!next.exists()) break;
       if constexpr (Shape::kStages == 1) {

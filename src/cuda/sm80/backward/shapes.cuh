@@ -12,6 +12,8 @@ struct LargeForm;
 template <int kHeadDim>
 struct RoomyForm : LargeForm<kHeadDim> {};
 template <int kHeadDim>
+struct ShortForm;
+template <int kHeadDim>
 struct SmallForm;
 
 /// Takes no more than 99 KB.
@@ -47,6 +49,12 @@ template <>
 struct RoomyForm<256> {
   static constexpr ColumnForm kForm{.units = 2, .groups = 2, .sharers = 4, .score_rows = 16, .delayed = true};
 };
+/// For short rows: of 64 keys, two blocks where 182 KB are for them.
+template <>
+struct ShortForm<128> {
+  static constexpr ColumnForm kForm{
+      .units = 2, .groups = 2, .sharers = 2, .stages = 1, .blocks = 2, .delayed = true, .short_rows = true};
+};
 template <>
 struct SmallForm<96> {
   static constexpr ColumnForm kForm{.units = 1, .groups = 8, .score_rows = 64, .holds_values = true};
@@ -60,6 +68,8 @@ template <class T, int kHeadDim>
 using LargeColumns = ColumnShape<T, kHeadDim, LargeForm<kHeadDim>>;
 template <class T, int kHeadDim>
 using RoomyColumns = ColumnShape<T, kHeadDim, RoomyForm<kHeadDim>>;
+template <class T, int kHeadDim>
+using ShortColumns = ColumnShape<T, kHeadDim, ShortForm<kHeadDim>>;
 template <class T, int kHeadDim>
 using SmallColumns = ColumnShape<T, kHeadDim, SmallForm<kHeadDim>>;
 

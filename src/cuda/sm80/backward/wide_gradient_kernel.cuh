@@ -57,11 +57,10 @@ class WideGradientBlock {
       : shared_(shared), arguments_(arguments), products_(shared.ring) {}
 
   __device__ __forceinline__ void run() {
-    if (Products::warp() == 0) {
-      if (lane_index() == 0) shared_.item = item();
-      shared_.steps.begin();
-      extend(0);
-    }
+    const auto own = item();
+    if (thread_index() == 0) shared_.item = own;
+    shared_.steps.template begin<Shape::kWarps>(lists_of(own), [] {});
+    shared_.steps.extend(lists_of(own), 0);
     __syncthreads();
     Sums sums = {};
     if (shared_.steps[0].exists()) attend(sums);
@@ -81,10 +80,12 @@ class WideGradientBlock {
   }
 
   __device__ __forceinline__ int batch() const { return shared_.item.batch; }
-  __device__ __forceinline__ int first_query_head() const {
-    return kByKeys ? shared_.item.head * arguments_.head_ratio : shared_.item.head;
+  __device__ __forceinline__ int first_query_head(int head) const {
+    return kByKeys ? head * arguments_.head_ratio : head;
   }
-  __device__ __forceinline__ int query_head(const TileStep& step) const { return first_query_head() + step.head(); }
+  __device__ __forceinline__ int query_head(const TileStep& step) const {
+    return first_query_head(shared_.item.head) + step.head();
+  }
   __device__ __forceinline__ int first_outer() const { return shared_.item.tile * Shape::kOuter; }
   static __device__ __forceinline__ int first_inner(const TileStep& step) {
     return step.exists() ? step.tile * Shape::kInner : -1;
@@ -96,10 +97,9 @@ class WideGradientBlock {
   }
 
   /// What full tiles make of keys past the last stays in rows of sums that nobody stores.
-  __device__ __forceinline__ void extend(int begun) {
-    shared_.steps.extend(
-        {arguments_.map, batch(), first_query_head(), kByKeys ? arguments_.head_ratio : 1, shared_.item.tile, false},
-        begun);
+  __device__ __forceinline__ TileLists lists_of(const typename WideGradientMemory<Shape>::Item& item) const {
+    return {arguments_.map, item.batch, first_query_head(item.head), kByKeys ? arguments_.head_ratio : 1,
+            item.tile,      false};
   }
 
   __device__ __forceinline__ void attend(Sums& sums) {
@@ -110,7 +110,7 @@ class WideGradientBlock {
     commit_copies();
 #pragma unroll 1
     for (int i = 0; shared_.steps[i].exists(); ++i) {
-      if (Products::warp() == 0) extend(i + 1);
+      shared_.steps.extend(lists_of(shared_.item), i + 1);
       visit(sums, shared_.steps[i], shared_.steps[i + 1]);
     }
   }

@@ -5,13 +5,18 @@ namespace {
 
 template <class T>
 using Shape = ForwardShape<T, 64, 64, 2, Queries::registers, 3>;
+template <class T>
+using Short = ForwardShape<T, 64, 64, 1, Queries::registers, 3, 64>;
 static_assert(2 * sizeof(ForwardMemory<Shape<__half>>) <= kSmallSharedBytes);
+
+/// From times of documents of many lengths (docs/journal/short-rows-mma-sync.md).
+constexpr WhenSmall kWhenShort{.area = 0.87F, .per_row = 1.2F};
 
 }  // namespace
 
 void add_forward_64(KernelRows& rows) {
-  add_rows<Shape<__nv_bfloat16>>(rows, kLarge);
-  add_rows<Shape<__half>>(rows, kLarge);
+  add_choosing_rows<Shape<__nv_bfloat16>, Short<__nv_bfloat16>>(rows, kLarge, kWhenShort);
+  add_choosing_rows<Shape<__half>, Short<__half>>(rows, kLarge, kWhenShort);
 }
 
 }  // namespace flashmask::cuda::sm80

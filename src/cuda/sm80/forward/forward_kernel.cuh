@@ -26,6 +26,7 @@ class ForwardWarp {
   static constexpr bool kStoresSeed = Shape::kDropout && Shape::kHeadDim == 256;  // registers do not hold it
   static constexpr std::uint32_t kRingBytes = Shape::kSlots * Shape::kSlotBytes;
 
+  enum class Of { keys, values };
   using Scores = float[kUnits][kEights][4];
   using Outputs = float[kUnits][kOutputs][4];
   using Packed = std::uint32_t[kUnits][kSteps][4];
@@ -35,34 +36,58 @@ class ForwardWarp {
       : shared_(shared), arguments_(arguments) {}
 
   __device__ __forceinline__ void run(int item) {
-    const int masked_tiles = begin_rows(item);
+    begin_rows(item);
     Outputs o;
     clear(o);
-    if (masked_tiles + shared_.full_tiles > 0) attend(o, masked_tiles);
+    if (shared_.steps[0].exists()) attend(o);
+    await_copies<0>();  // of a row tile that visits nothing, too
     finish_rows(o);
   }
 
  private:
-  /// Publishes what the row tile is, and returns how many masked tiles it visits.
-  __device__ __forceinline__ int begin_rows(int item) {
+  /// Publishes what the row tile is and visits first, while its queries are on their way.
+  __device__ __forceinline__ void begin_rows(int item) {
     const RowTile tile(item, arguments_, arguments_.section_heads);
-    const TileList<> list(arguments_.map, tile.batch, tile.head, tile.row_tile);
-    const VisitedTiles count = list.count(lane_index());
-    if (thread_index() == 0) {
-      const int kv_head = tile.head / arguments_.head_ratio;
-      shared_.tile = tile;
-      shared_.list = list.list;
-      shared_.full_tiles = count.full;
-      shared_.keys = arguments_.k.of(tile.batch, kv_head);
-      shared_.values = arguments_.v.of(tile.batch, kv_head);
-    }
+    shared_.steps.template begin<Shape::kWarps>(lists_of(tile), [&] {
+      QueryTile::template copy<Shape::kThreads>(queries(), arguments_.q.of(tile.batch, tile.head),
+                                                tile.row_tile * Shape::kRows, thread_index());
+      commit_copies();
+      publish(tile);
+    });
+    extend(0);
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void extend(int begun) {
+    if constexpr (Shape::kHeadDim == 256)
+      shared_.steps.extend(lists_of(shared_.tile), begun);
+    else
+      shared_.steps.extend_by_call(begun);
+  }
+
+  __device__ __forceinline__ void publish(const RowTile& tile) {
     if constexpr (kStoresSeed) {
-      const DropoutSeed seed(arguments_.dropout, tile.batch, tile.head);
+      const DropoutSeed seed(arguments_.dropout, tile.batch, tile.head);  // by all: warps shuffle
       if (thread_index() == 0) shared_.seed.store(seed, arguments_.dropout.place, tile.row_tile * Shape::kRows);
     }
-    cursor_.begin(shared_.places[warp()]);
-    __syncthreads();
-    return count.masked;
+    if (thread_index() != 0) return;
+    const TileMapView& map = arguments_.map;
+    if constexpr (Shape::kShort) shared_.next_item = next_item();
+    const int kv_head = tile.head / arguments_.head_ratio;
+    shared_.tile = tile;
+    shared_.list = (map.batch == 1 ? 0 : tile.batch) * map.heads + tile.head / map.head_ratio;
+    shared_.keys = arguments_.k.of(tile.batch, kv_head);
+    shared_.values = arguments_.v.of(tile.batch, kv_head);
+  }
+
+  /// Past the last where a block takes one alone.
+  __device__ __forceinline__ int next_item() const {
+    if (arguments_.next_item == nullptr) return arguments_.items;
+    return static_cast<int>(gridDim.x) + atomicAdd(arguments_.next_item, 1);
+  }
+
+  __device__ __forceinline__ TileLists lists_of(const RowTile& tile) const {
+    return {arguments_.map, tile.batch, tile.head, 1, tile.row_tile, false};
   }
 
   __device__ __forceinline__ void clear(Outputs& o) {
@@ -74,39 +99,35 @@ class ForwardWarp {
     softmax_.clear();
   }
 
-  __device__ __forceinline__ void attend(Outputs& o, int masked_tiles) {
+  __device__ __forceinline__ void attend(Outputs& o) {
     read_ = 0;
-    copy_queries();
     if constexpr (Shape::kQueries == Queries::staged) {
-      commit_copies();
       await_copies<0>();
       __syncthreads();
       load_queries();
       __syncthreads();
     }
-    begin_ring(masked_tiles);
+    begin_ring();
     if constexpr (Shape::kQueries == Queries::registers) {
-      await_copies<Shape::kSlots - 2>();
+      await_copies<Shape::kSlots - 1>();
       __syncthreads();
       load_queries();
     }
+    int i = 0;
+    TileStep step = shared_.steps[0];
 #pragma unroll 1
-    for (int left = masked_tiles; left > 0; --left) visit<true>(o, left);
+    while (step.masked()) step = visit<true>(o, i++);
 #pragma unroll 1
-    for (int left = shared_.full_tiles; left > 0; --left) visit<false>(o, left);
+    while (step.exists()) step = visit<false>(o, i++);
   }
 
   // The ring.
 
-  __device__ __forceinline__ void begin_ring(int masked_tiles) {
-    ask_keys(slot(0), next_tile(), masked_tiles).template ask_rest<0, 1>();
+  __device__ __forceinline__ void begin_ring() {
+    ask_keys<true>(slot(0), shared_.steps[0], 0).template ask_rest<0, 1>();
     commit_copies();
-    if constexpr (Shape::kSlots > 2) {
-      ask_values(slot(1)).template ask_rest<0, 1>();
-      commit_copies();
-    }
-    if constexpr (Shape::kSlots > 3) {
-      ask_keys(slot(2), next_tile(), masked_tiles - 1).template ask_rest<0, 1>();
+    if constexpr (Shape::kSlots == 3) {
+      ask_values(slot(1), shared_.steps[0]).template ask_rest<0, 1>();
       commit_copies();
     }
   }
@@ -115,8 +136,10 @@ class ForwardWarp {
     return shared_address(shared_.ring) + number * Shape::kSlotBytes;
   }
 
-  /// The buffer that the last step read, which all warps have left.
+  /// The buffer that the last step read, which all warps have left: of two the other one.
+  template <Of kStep>
   __device__ __forceinline__ std::uint32_t left_slot() const {
+    if constexpr (Shape::kSlots == 2) return slot(kStep == Of::keys ? 1 : 0);
     return shared_address(shared_.ring) + (read_ == 0 ? kRingBytes : read_) - Shape::kSlotBytes;
   }
 
@@ -125,70 +148,58 @@ class ForwardWarp {
     await_copies<Shape::kSlots - 2>();
     __syncthreads();
   }
-  /// Begin a step, and say which copies it is to ask for: of what comes kSlots − 1 steps later, into the buffer that
-  /// the last step read. `left`: masked tiles from the current one on.
-  __device__ __forceinline__ auto next_of_keys_step(int left) {
-    if constexpr (Shape::kSlots == 3) {
-      const int tile = next_tile();
-      begin_step();
-      return ask_keys(left_slot(), tile, left - 1);
-    } else {
-      begin_step();
-      return ask_values(left_slot());
-    }
+  /// Begin a step of tile `i`, and say which copies it is to ask for: of what comes kSlots − 1 steps later, into the
+  /// buffer that the last step read.
+  template <bool kMasked>
+  __device__ __forceinline__ auto next_of_keys_step(int i) {
+    const TileStep step = shared_.steps[Shape::kSlots == 3 ? i + 1 : i];
+    if constexpr (Shape::kSlots == 3) extend(i + 1);
+    begin_step();
+    if constexpr (Shape::kSlots == 3)
+      return ask_keys<kMasked>(left_slot<Of::keys>(), step, i + 1);
+    else
+      return ask_values(left_slot<Of::keys>(), step);
   }
-  __device__ __forceinline__ auto next_of_values_step(int left) {
-    if constexpr (Shape::kSlots == 3) {
-      begin_step();
-      return ask_values(left_slot());
-    } else {
-      const int tile = next_tile();
-      begin_step();
-      return ask_keys(left_slot(), tile, left - (Shape::kSlots == 2 ? 1 : 2));
-    }
+  template <bool kMasked>
+  __device__ __forceinline__ auto next_of_values_step(int i) {
+    const TileStep step = shared_.steps[i + 1];
+    // Of two buffers here, since a branch keeps the exponentials ahead of the barrier, where copies do not wait for
+    // them.
+    if constexpr (Shape::kSlots == 2) extend(i + 1);
+    begin_step();
+    if constexpr (Shape::kSlots == 3)
+      return ask_values(left_slot<Of::values>(), step);
+    else
+      return ask_keys<kMasked>(left_slot<Of::values>(), step, i + 1);
   }
 
+  /// The buffer that a step reads.
+  template <Of kStep>
   __device__ __forceinline__ std::uint32_t advance() {
+    if constexpr (Shape::kSlots == 2) return slot(kStep == Of::keys ? 0 : 1);
     const std::uint32_t read = read_;
     read_ = read + Shape::kSlotBytes == kRingBytes ? 0 : read + Shape::kSlotBytes;
     return shared_address(shared_.ring) + read;
   }
 
-  /// −1 behind the last.
-  __device__ __forceinline__ int next_tile() {
-    const int tile = cursor_.next(shared_.places[warp()], [&] {
-      const RowTile& row_tile = shared_.tile;
-      return TileList<>(arguments_.map, row_tile.batch, row_tile.head, row_tile.row_tile);
-    });
-    __syncwarp();  // all lanes have read the one before
-    shared_.asked[warp()] = tile;
-    return tile;
+  /// Of tile `i`, with its mask; kMayBeMasked: whether it may have one. Of none: zeros, which nobody reads.
+  template <bool kMayBeMasked>
+  __device__ __forceinline__ auto ask_keys(std::uint32_t to, const TileStep& step, int i) {
+    if (kMayBeMasked && step.masked())
+      copy_mask<Shape::kThreads>(shared_.masks[i & 1], arguments_.mask, shared_.list, first_row_of_tile(),
+                                 step.tile * Shape::kColumns, thread_index());
+    return typename KeyTile::template Copies<Shape::kThreads>(to, shared_.keys, step.tile * Shape::kColumns,
+                                                              thread_index());
   }
-
-  /// `left`: masked tiles from this one on, with whose mask it asks.
-  __device__ __forceinline__ auto ask_keys(std::uint32_t to, int tile, int left) {
-    if (left > 0)
-      copy_mask<Shape::kThreads>(shared_.masks[left & 1], arguments_.mask, shared_.list, first_row_of_tile(),
-                                 tile * Shape::kColumns, thread_index());
-    return typename KeyTile::template Copies<Shape::kThreads>(to, shared_.keys, tile * Shape::kColumns, thread_index());
-  }
-  /// Of the tile whose keys were asked for last.
-  __device__ __forceinline__ auto ask_values(std::uint32_t to) {
-    return typename ValueTile::template Copies<Shape::kThreads>(
-        to, shared_.values, shared_.asked[warp()] * Shape::kColumns, thread_index());
+  __device__ __forceinline__ auto ask_values(std::uint32_t to, const TileStep& step) {
+    return typename ValueTile::template Copies<Shape::kThreads>(to, shared_.values, step.tile * Shape::kColumns,
+                                                                thread_index());
   }
 
   // Queries.
 
   __device__ __forceinline__ std::uint32_t queries() const {
     return Shape::kQueries == Queries::staged ? slot(0) : shared_address(shared_.queries);
-  }
-
-  /// In the group of the first keys.
-  __device__ __forceinline__ void copy_queries() {
-    const RowTile& tile = shared_.tile;
-    QueryTile::template copy<Shape::kThreads>(queries(), arguments_.q.of(tile.batch, tile.head), first_row_of_tile(),
-                                              thread_index());
   }
 
   __device__ __forceinline__ std::uint32_t own_queries() const {
@@ -206,21 +217,19 @@ class ForwardWarp {
 
   // A tile.
 
-  /// `left`: masked tiles from this one on.
+  /// Tile `i`; returns what comes behind it.
   template <bool kMasked>
-  __device__ __forceinline__ void visit(Outputs& o, int left) {
-    if constexpr (!kMasked) left = 0;
-    int tile = shared_.asked[warp()];
-    auto next = next_of_keys_step(left);
-    const std::uint32_t keys = advance();
+  __device__ __forceinline__ TileStep visit(Outputs& o, int i) {
+    auto next = next_of_keys_step<kMasked>(i);
+    const std::uint32_t keys = advance<Of::keys>();
     Scores s;
     Words masked;
     clear_scores(s);
     add_scores<0, 1>(s, keys, next);
     if constexpr (kMasked) {
       // Behind the first products, which run meanwhile.
-      find_words(masked, left);
-      if (masked.hide_all()) return pass(next, left);
+      find_words(masked, i);
+      if (masked.hide_all()) return pass(next, i);
     }
     add_scores<1, kPanels>(s, keys, next);
     commit_copies();
@@ -231,26 +240,27 @@ class ForwardWarp {
     softmax_.exponentiate(s, arguments_.scale_log2);
     Packed p;
     pack_scores(p, s);
-    if constexpr (Shape::kSlots == 2) tile = shared_.asked[warp()];  // still, and not kept in a register till now
-    auto behind_next = next_of_values_step(left);
-    if constexpr (Shape::kDropout) drop_scores(p, tile);
-    multiply_values(o, p, advance(), behind_next);
+    auto behind_next = next_of_values_step<kMasked>(i);
+    if constexpr (Shape::kDropout) drop_scores(p, shared_.steps[i].tile);
+    multiply_values(o, p, advance<Of::values>(), behind_next);
     commit_copies();
+    return shared_.steps[i + 1];
   }
 
   /// A warp that sees nothing of a tile only comes to the barrier, and asks for its part of what the others need.
   template <class Copies>
-  __device__ __forceinline__ void pass(Copies& next, int left) {
+  __device__ __forceinline__ TileStep pass(Copies& next, int i) {
     next.template ask_rest<1, kPanels>();
     commit_copies();
-    auto behind_next = next_of_values_step(left);
+    auto behind_next = next_of_values_step<true>(i);
     behind_next.template ask_rest<0, 1>();
     commit_copies();
-    advance();
+    advance<Of::values>();
+    return shared_.steps[i + 1];
   }
 
-  __device__ __forceinline__ void find_words(Words& words, int left) const {
-    const auto& mask = shared_.masks[left & 1];
+  __device__ __forceinline__ void find_words(Words& words, int i) const {
+    const auto& mask = shared_.masks[i & 1];
     if (arguments_.mask.intervals[0] != nullptr) {
       words_from_intervals(words, mask, first_row_of_tile() + warp_row(), 0);
     } else {
@@ -382,16 +392,25 @@ class ForwardWarp {
 
   Memory& shared_;
   const ForwardArguments& arguments_;
-  TileCursor cursor_;
   std::uint32_t read_;  // the buffer that the next step reads, from the ring's first
   std::uint32_t q_[kUnits][kHoldsQueries ? kPanels : 1][4];
   RowSoftmax<kUnits> softmax_;
 };
 
+/// A block takes one item; of short rows, where a launch has a counter of them, until there are none left: many blocks
+/// that only learn that the other launch has the work would take long.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     forward_kernel(const __grid_constant__ ForwardArguments arguments) {
-  ForwardWarp<Shape>(shared_memory<ForwardMemory<Shape>>(), arguments).run(static_cast<int>(blockIdx.x));
+  if (!arguments.choice.has_the_work()) return;
+  auto& shared = shared_memory<ForwardMemory<Shape>>();
+  for (int item = static_cast<int>(blockIdx.x);;) {
+    ForwardWarp<Shape>(shared, arguments).run(item);
+    if constexpr (!Shape::kShort) return;
+    item = shared.next_item;
+    if (item >= arguments.items) return;
+    __syncthreads();  // all warps have left the memory of the last item
+  }
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "cuda/common/kernel_row.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/row_checks.h"
+#include "cuda/common/tile_choice.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/forward/forward.h"
@@ -24,48 +26,106 @@ template <class Shape_>
 struct ForwardCode {
   using Shape = Shape_;
   using Memory = ForwardMemory<Shape>;
-  static auto kernel(bool drops) { return drops ? forward_kernel<Dropping<Shape>> : forward_kernel<Shape>; }
+  static auto kernel([[maybe_unused]] bool drops) {
+    auto kernel = forward_kernel<Shape>;
+    if constexpr (!Shape::kShort) {
+      if (drops) kernel = forward_kernel<Dropping<Shape>>;
+    }
+    return kernel;
+  }
 };
+
+inline void check_forward_rows(const ForwardTensors& tensors) {
+  check_rows("forward: q", tensors.q);
+  check_rows("forward: k", tensors.k);
+  check_rows("forward: v", tensors.v);
+  check_rows("forward: o", tensors.o);
+}
+
+/// next_item: nullptr, or a counter for blocks that take several items.
+template <class Code>
+void launch_forward(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
+                    const DeviceMap& map, int* next_item = nullptr, const TileChoice& choice = {}) {
+  using Shape = typename Code::Shape;
+  const DeviceFacts& facts = device_facts(plan.problem().device);
+  RowArguments rows = row_arguments(plan, map, next_item);
+  rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
+  rows.choice = choice;
+  if (rows.items == 0) return;
+  const auto kernel = Code::kernel(has_dropout(plan.problem()));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "forward: shared memory");
+  const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
+  launch<typename Code::Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
+                                forward_arguments(rows, tensors, dropout_arguments(plan.problem(), execution)));
+}
 
 template <class Code>
 class ForwardRow final : public KernelRow<ForwardKernel> {
   using Shape = typename Code::Shape;
-  using Memory = typename Code::Memory;
 
  public:
   ForwardRow(const Architecture& architecture, KernelInfo info)
-      : KernelRow(std::move(info), {architecture.capability, false, sizeof(Memory), Shape::kBlocks}) {}
+      : KernelRow(std::move(info), {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks}) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
-    const Device device = plan.problem().device;
-    const CurrentDevice current(device);
-    check_rows("forward: q", tensors.q);
-    check_rows("forward: k", tensors.k);
-    check_rows("forward: v", tensors.v);
-    check_rows("forward: o", tensors.o);
-    const DeviceMap& map = PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows);
-    RowArguments rows = row_arguments(plan, map, nullptr);
-    rows.section_heads =
-        heads_in_section(plan.problem(), static_cast<std::int64_t>(device_facts(device).cache_bytes / 10 * 3));
-    if (rows.items == 0) return;
-    const auto kernel = Code::kernel(has_dropout(plan.problem()));
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-          "forward: shared memory");
-    launch<Memory>("forward", kernel, rows.items, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
-                   forward_arguments(rows, tensors, dropout_arguments(plan.problem(), execution)));
+    const CurrentDevice current(plan.problem().device);
+    check_forward_rows(tensors);
+    launch_forward<Code>(plan, tensors, execution, PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows));
   }
 };
+
+/// Takes small tiles where rows are short.
+template <class Code, class SmallCode>
+class ChoosingForwardRow final : public KernelRow<ForwardKernel> {
+  using Shape = typename Code::Shape;
+  using Small = typename SmallCode::Shape;
+
+ public:
+  ChoosingForwardRow(const Architecture& architecture, KernelInfo info, const WhenSmall& when)
+      : KernelRow(std::move(info), {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks}),
+        tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<Small>, kTile<Shape>, when,
+               shared_of_blocks<Small, typename SmallCode::Memory>) {}
+
+  /// A counter of the small row tiles that blocks have taken.
+  std::size_t workspace_bytes(const Problem&, int) const override { return sizeof(int); }
+  std::vector<MapRequest> maps() const override { return tiles_.maps(); }
+  std::optional<SmallTiles> small_tiles() const override { return tiles_.small_tiles(); }
+
+  void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
+    const CurrentDevice current(plan.problem().device);
+    check_forward_rows(tensors);
+    const DeviceMap &map = tiles_.large_map(plan), &small = tiles_.small_map(plan);
+    const TileSize size = tiles_.size(plan);
+    if (size == TileSize::large) return launch_forward<Code>(plan, tensors, execution, map);
+    if (size == TileSize::small) return launch_forward<SmallCode>(plan, tensors, execution, small);
+    auto* const next_item = reinterpret_cast<int*>(execution.workspace);
+    check(cudaMemsetAsync(next_item, 0, sizeof(int), static_cast<cudaStream_t>(execution.stream)),
+          "forward: clearing the workspace");
+    launch_forward<Code>(plan, tensors, execution, map, nullptr, tiles_.choice(plan, false));
+    launch_forward<SmallCode>(plan, tensors, execution, small, next_item, tiles_.choice(plan, true));
+  }
+
+ private:
+  TwoTiles tiles_;
+};
+
+template <class Shape, MaskForm kForm>
+KernelInfo forward_info(const Architecture& architecture, const std::string& tiles) {
+  Features features{Feature::deterministic, Feature::sinks};
+  if (!Shape::kShort) features.add(Feature::dropout);
+  return info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim}, tiles,
+                                       features);
+}
 
 template <class Code, MaskForm kForm>
 void add_row(KernelRows& rows, const Architecture& architecture) {
   using Shape = typename Code::Shape;
-  KernelInfo info =
-      info_of<OfForm<Shape, kForm>>(architecture, Direction::forward, {Shape::kHeadDim, Shape::kValueDim},
-                                    tile_name<Shape>(), {Feature::deterministic, Feature::dropout, Feature::sinks});
-  rows.push_back(std::make_unique<ForwardRow<Code>>(architecture, std::move(info)));
+  rows.push_back(
+      std::make_unique<ForwardRow<Code>>(architecture, forward_info<Shape, kForm>(architecture, tile_name<Shape>())));
 }
 
 template <class Code>
@@ -77,6 +137,21 @@ void add_rows_of(KernelRows& rows, const Architecture& architecture) {
 template <class Shape>
 void add_rows(KernelRows& rows, const Architecture& architecture) {
   add_rows_of<ForwardCode<Shape>>(rows, architecture);
+}
+
+/// A row that chooses, then each kernel alone, to be asked for by name.
+template <class Shape, class Small, MaskForm kForm>
+void add_choosing_rows_of(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
+  rows.push_back(std::make_unique<ChoosingForwardRow<ForwardCode<Shape>, ForwardCode<Small>>>(
+      architecture, forward_info<Shape, kForm>(architecture, tile_name<Shape>() + "+" + tile_name<Small>()), when));
+  add_row<ForwardCode<Shape>, kForm>(rows, architecture);
+  add_row<ForwardCode<Small>, kForm>(rows, architecture);
+}
+
+template <class Shape, class Small>
+void add_choosing_rows(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
+  add_choosing_rows_of<Shape, Small, MaskForm::intervals>(rows, architecture, when);
+  add_choosing_rows_of<Shape, Small, MaskForm::bits>(rows, architecture, when);
 }
 
 }  // namespace flashmask::cuda::sm80

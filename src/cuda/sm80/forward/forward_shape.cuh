@@ -3,7 +3,7 @@
 #include "cuda/common/dropout.cuh"
 #include "cuda/common/fragment_words.cuh"
 #include "cuda/common/row_tile.cuh"
-#include "cuda/common/tile_walk.cuh"
+#include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/forward/forward_arguments.h"
 #include "cuda/sm80/instructions/shared_tile.cuh"
 
@@ -13,21 +13,25 @@ namespace flashmask::cuda::sm80 {
 /// once. staged: the same from the ring, which it leaves before keys come, where there is no room for a buffer.
 enum class Queries { shared, registers, staged };
 
-/// Tiles of 128 rows × 64 columns. kUnits: of 16 rows a warp; kSlots: buffers of the ring of K and V.
-template <class T, int kHeadDim_, int kValueDim_, int kUnits_, Queries kQueries_, int kSlots_>
+/// Tiles of kRows × 64. kUnits: of 16 rows a warp; kSlots: buffers of the ring of K and V. Shapes of 64 rows are for
+/// short rows: more blocks, which wait for each other less. They have no kernel with dropout.
+template <class T, int kHeadDim_, int kValueDim_, int kUnits_, Queries kQueries_, int kSlots_, int kRows_ = 128>
 struct ForwardShape {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_, kValueDim = kValueDim_, kUnits = kUnits_, kSlots = kSlots_;
-  static constexpr int kRows = 128, kColumns = 64, kWarpRows = 16 * kUnits, kWarps = kRows / kWarpRows,
-                       kThreads = 32 * kWarps, kBlocks = kUnits == 2 ? 2 : 1;  // on a multiprocessor
+  static constexpr int kRows = kRows_, kColumns = 64, kWarpRows = 16 * kUnits, kWarps = kRows / kWarpRows,
+                       kThreads = 32 * kWarps,
+                       kBlocks = kRows == 64   ? (kHeadDim == 64 ? 4 : 3)
+                                 : kUnits == 2 ? 2
+                                               : 1;  // on a multiprocessor
   static constexpr Queries kQueries = kQueries_;
-  static constexpr bool kDropout = false;
+  static constexpr bool kDropout = false, kShort = kRows == 64;
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;
   static constexpr int kQueryBytes = kQueries == Queries::staged ? 0 : QueryTile::kBytes;
   static constexpr int kSlotBytes = KeyTile::kBytes > ValueTile::kBytes ? KeyTile::kBytes : ValueTile::kBytes;
-  static_assert(kSlots >= 2 && kSlots <= 4);
+  static_assert(kSlots == 2 || kSlots == 3);
   static_assert(kQueries != Queries::staged || QueryTile::kBytes <= kSlots * kSlotBytes);
 };
 
@@ -36,11 +40,10 @@ struct ForwardMemory {
   alignas(128) std::uint8_t ring[Shape::kSlots * Shape::kSlotBytes];
   alignas(128) std::uint8_t queries[Shape::kQueryBytes + 16];
   SharedMask<Shape::kRows, Shape::kColumns> masks[2];
-  TilePlace places[Shape::kWarps];
-  int asked[Shape::kWarps];  // of each warp: the tile whose keys it asked for last, −1: none was left
+  TileSteps steps;
   RowTile tile;
-  int list;        // of the mask
-  int full_tiles;  // that are visited, behind the masked ones
+  int list;       // of the mask
+  int next_item;  // which the block takes behind this one, where it takes several
   Rows keys, values;
   StoredDropoutSeed seed;  // where kernels with dropout have no registers for it
 };

@@ -15,6 +15,7 @@ template <class T>
 struct WideForwardShape : WideShape<T, false> {
   using Base = WideShape<T, false>;
   static constexpr int kRows = Base::kOuter, kColumns = Base::kInner, kBlocks = 1;
+  static constexpr bool kShort = false;
 };
 
 template <class Shape>
@@ -44,11 +45,10 @@ class WideForwardBlock {
       : shared_(shared), arguments_(arguments), products_(shared.ring) {}
 
   __device__ __forceinline__ void run() {
-    if (Products::warp() == 0) {
-      if (lane_index() == 0) shared_.tile = RowTile(static_cast<int>(blockIdx.x), arguments_, arguments_.section_heads);
-      shared_.steps.begin();
-      extend(0);
-    }
+    const RowTile tile(static_cast<int>(blockIdx.x), arguments_, arguments_.section_heads);
+    if (thread_index() == 0) shared_.tile = tile;
+    shared_.steps.template begin<Shape::kWarps>(lists_of(tile), [] {});
+    shared_.steps.extend(lists_of(tile), 0);
     __syncthreads();
     Sums o = {};
     softmax_.clear();
@@ -62,8 +62,8 @@ class WideForwardBlock {
   __device__ __forceinline__ int kv_head() const { return head() / arguments_.head_ratio; }
   __device__ __forceinline__ int first_row() const { return shared_.tile.row_tile * Shape::kRows; }
 
-  __device__ __forceinline__ void extend(int begun) {
-    shared_.steps.extend({arguments_.map, batch(), head(), 1, shared_.tile.row_tile, false}, begun);
+  __device__ __forceinline__ TileLists lists_of(const RowTile& tile) const {
+    return {arguments_.map, tile.batch, tile.head, 1, tile.row_tile, false};
   }
 
   __device__ __forceinline__ void attend(Sums& o) {
@@ -73,7 +73,7 @@ class WideForwardBlock {
     commit_copies();
 #pragma unroll 1
     for (int i = 0; shared_.steps[i].exists(); ++i) {
-      if (Products::warp() == 0) extend(i + 1);
+      shared_.steps.extend(lists_of(shared_.tile), i + 1);
       visit(o, shared_.steps[i], shared_.steps[i + 1]);
     }
   }
