@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/tile_shape.h"
 #include "flashmask/attention.h"
 #include "flashmask/kernels.h"
 #include "plan/device_plan.h"
@@ -35,6 +36,10 @@ struct SmallTiles {
   TileShape rows;
   std::size_t most_bytes;       ///< of a map of small tiles, beyond which there is none
   bool by_columns_too = false;  ///< there is a map by columns as well
+
+  float allowance(const MaskShape& mask) const {
+    return per_row * static_cast<float>(mask.batch * mask.heads * row_tiles(mask, rows));
+  }
 };
 
 /// One row of the kernel table.

@@ -31,9 +31,9 @@ TileSize size_for(const LoweredMask& mask, const SmallTiles& when, Executor& exe
     return static_cast<float>(schedule(mask, tile, Visit::active, executor).counts().active());
   };
   const float of_own = when.limit == 0 ? 0 : visited(when.own);
-  const float allowance = when.per_row * static_cast<float>(lists(mask.shape()) * row_tiles(mask.shape(), when.rows));
   // In one rounding, as the device does it.
-  return visited(when.small) < std::fma(when.limit, of_own, allowance) ? TileSize::small : TileSize::large;
+  return visited(when.small) < std::fma(when.limit, of_own, when.allowance(mask.shape())) ? TileSize::small
+                                                                                          : TileSize::large;
 }
 
 }  // namespace flashmask

@@ -54,10 +54,8 @@ class TwoTiles {
 
   /// Where the device chooses: what the launch of either size is told.
   TileChoice choice(const Plan& plan, bool small) const {
-    const TileMapView map = map_view(large_map(plan), plan);
-    const auto row_tiles = (plan.problem().query_length + when_.rows.rows - 1) / when_.rows.rows;
     return {large_map(plan).visited, small_map(plan).visited, when_.limit,
-            when_.per_row * static_cast<float>(map.batch * map.heads * row_tiles), small};
+            when_.allowance(PlanAccess::device(plan).mask.shape), small};
   }
 
  private:

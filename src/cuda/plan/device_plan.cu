@@ -64,6 +64,7 @@ struct PlannedMap {
   std::uint32_t stored = 0;  // of squares, as the others
   std::uint32_t *numbers = nullptr, *notes = nullptr;
 
+  bool is_counted() const { return made && request.counted; }
   cuda::SquareMap squares() const { return {request.side, numbers, words, notes, counts ? visited : nullptr, stored}; }
 };
 
@@ -114,13 +115,12 @@ struct Layout {
 
   /// Together, so that one call of the driver clears them.
   void take_zeros(const MaskShape& mask) {
-    const auto is_counted = [](const PlannedMap& map) { return map.made && map.request.counted; };
     const auto rows_of = [&](const PlannedMap& map) {
       return map.made && map.request.spans ? cuda::TileGrid(mask, map.request.tile).rows : 0;
     };
     for (PlannedMap& map : maps) {
       const int rows = rows_of(map);
-      map.counts = is_counted(map) && &first_of_tile(map, is_counted) == &map;
+      map.counts = map.is_counted() && &first_counted(map.request.tile) == &map;
       zero_count += (map.counts ? 1 : 0) + (rows == 0 ? 0 : std::size_t{2} * rows + 1);
     }
     zeros = pieces_.take<std::int32_t>(zero_count);
@@ -129,17 +129,16 @@ struct Layout {
     for (PlannedMap& map : maps) {
       const int rows = rows_of(map);
       if (map.counts) map.visited = reinterpret_cast<std::uint32_t*>(next++);
-      if (is_counted(map)) map.visited = first_of_tile(map, is_counted).visited;
+      if (map.is_counted()) map.visited = first_counted(map.request.tile).visited;
       if (rows == 0) continue;
       map.spans = {next, next + rows, next + 2 * rows};
       next += 2 * rows + 1;
     }
   }
 
-  template <class Condition>
-  const PlannedMap& first_of_tile(const PlannedMap& map, const Condition& holds) const {
-    return *std::ranges::find_if(
-        maps, [&](const PlannedMap& other) { return other.request.tile == map.request.tile && holds(other); });
+  const PlannedMap& first_counted(TileShape tile) const {
+    return *std::ranges::find_if(maps,
+                                 [&](const PlannedMap& map) { return map.is_counted() && map.request.tile == tile; });
   }
 
   MaskShape take_mask(const HostMask& host) {

@@ -77,9 +77,6 @@ std::string cuda_version(int number) {
 
 std::string kilobytes(std::size_t bytes) { return std::to_string((bytes + 1023) / 1024) + " KB"; }
 
-/// What the driver takes of a multiprocessor's shared memory for each block.
-constexpr std::size_t kReservedBytes = 1024;
-
 }  // namespace
 
 CurrentDevice::CurrentDevice(Device device) {
@@ -120,7 +117,7 @@ std::string device_refusal(const std::string& device, const DeviceFacts& facts, 
   if (needs.shared_bytes > facts.block_shared_bytes)
     return "a block takes " + kilobytes(needs.shared_bytes) + " of shared memory; " + named + " has " +
            kilobytes(facts.block_shared_bytes);
-  const std::size_t all = (needs.shared_bytes + kReservedBytes) * static_cast<std::size_t>(needs.blocks);
+  const std::size_t all = shared_of_blocks(needs.shared_bytes, needs.blocks);
   if (needs.shared_bytes != 0 && all > facts.shared_bytes)
     return std::to_string(needs.blocks) + " blocks take " + kilobytes(all) + " of shared memory; a multiprocessor of " +
            named + " has " + kilobytes(facts.shared_bytes);

@@ -42,6 +42,11 @@ struct DeviceNeeds {
   int blocks = 1;                ///< and how many are to fit a multiprocessor
 };
 
+/// Shared memory of a multiprocessor that blocks take: the driver keeps 1 KB for each.
+constexpr std::size_t shared_of_blocks(std::size_t block_bytes, int blocks) {
+  return (block_bytes + 1024) * static_cast<std::size_t>(blocks);
+}
+
 constexpr DeviceNeeds exactly(int major, int minor) { return {{major, minor}, true}; }
 constexpr DeviceNeeds at_least(int major, int minor) { return {{major, minor}, false}; }
 

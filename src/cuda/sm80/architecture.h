@@ -9,8 +9,4 @@ namespace flashmask::cuda::sm80 {
 inline constexpr Architecture kLarge{"sm80", {8, 0}}, kSmall{"sm86", {8, 0}};
 inline constexpr std::size_t kLargeSharedBytes = std::size_t{163} << 10, kSmallSharedBytes = std::size_t{99} << 10;
 
-/// Shared memory of a multiprocessor that its blocks take: of each it keeps 1 KB.
-template <class Shape, class Memory>
-inline constexpr std::size_t shared_of_blocks = Shape::kBlocks*(sizeof(Memory) + (std::size_t{1} << 10));
-
 }  // namespace flashmask::cuda::sm80

@@ -222,7 +222,7 @@ class ChoosingBackwardRow final : public BackwardRow<Columns, RoomyColumns, NoRo
                       const WhenSmall& when)
       : Base(architecture, std::move(info), shared_bytes),
         tiles_(Direction::backward, MapSide::columns, kTile<Columns>, kTile<Short>, kTile<Short>, when,
-               shared_of_blocks<Short, ColumnMemory<Short>>) {}
+               shared_of_blocks(sizeof(ColumnMemory<Short>), Short::kBlocks)) {}
 
   std::vector<MapRequest> maps() const override { return tiles_.maps(); }
   std::optional<SmallTiles> small_tiles() const override { return tiles_.small_tiles(); }

@@ -36,8 +36,8 @@ class ColumnBlock {
   __device__ __forceinline__ ColumnBlock(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
       : shared_(shared), arguments_(arguments) {}
 
-  __device__ __forceinline__ void run(int item) {
-    begin_keys(item);
+  __device__ __forceinline__ void run() {
+    begin_keys();
     Gradients grad_k = {}, grad_v = {};
     if (shared_.steps[0].exists()) attend(grad_k, grad_v);
     await_copies<0>();  // of a key tile that visits nothing, too
@@ -57,8 +57,8 @@ class ColumnBlock {
   static __device__ __forceinline__ int own_panel() { return sharer() * kOwnPanels; }
 
   /// Publishes what the key tile is and visits first, while its keys and values are on their way.
-  __device__ __forceinline__ void begin_keys(int number) {
-    const ColumnItem item(arguments_, number);
+  __device__ __forceinline__ void begin_keys() {
+    const ColumnItem item(arguments_);
     shared_.steps.template begin<Shape::kWarps>(lists_of(item), [&] {
       copy_keys(item);
       commit_copies();
@@ -390,8 +390,7 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     column_kernel(const __grid_constant__ ColumnArguments arguments) {
   if (!arguments.choice.has_the_work()) return;
-  auto& shared = shared_memory<ColumnMemory<Shape>>();
-  ColumnBlock<Shape>(shared, arguments).run(static_cast<int>(blockIdx.x));
+  ColumnBlock<Shape>(shared_memory<ColumnMemory<Shape>>(), arguments).run();
 }
 
 }  // namespace flashmask::cuda::sm80

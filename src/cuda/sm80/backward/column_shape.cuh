@@ -72,8 +72,8 @@ struct ColumnItem {
   int batch, kv_head, column_tile;
 
   ColumnItem() = default;
-  __device__ __forceinline__ ColumnItem(const ColumnArguments& arguments, int number) {
-    const SectionTile tile = arguments.columns.tile(number);
+  __device__ __forceinline__ explicit ColumnItem(const ColumnArguments& arguments) {
+    const SectionTile tile = arguments.columns.tile(static_cast<int>(blockIdx.x));
     batch = tile.head / arguments.kv_heads;
     kv_head = tile.head % arguments.kv_heads;
     column_tile = tile.tile;

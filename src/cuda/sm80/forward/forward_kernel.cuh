@@ -71,11 +71,10 @@ class ForwardWarp {
       if (thread_index() == 0) shared_.seed.store(seed, arguments_.dropout.place, tile.row_tile * Shape::kRows);
     }
     if (thread_index() != 0) return;
-    const TileMapView& map = arguments_.map;
     if constexpr (Shape::kShort) shared_.next_item = next_item();
     const int kv_head = tile.head / arguments_.head_ratio;
     shared_.tile = tile;
-    shared_.list = (map.batch == 1 ? 0 : tile.batch) * map.heads + tile.head / map.head_ratio;
+    shared_.list = TileList<>(arguments_.map, tile.batch, tile.head, tile.row_tile).list;
     shared_.keys = arguments_.k.of(tile.batch, kv_head);
     shared_.values = arguments_.v.of(tile.batch, kv_head);
   }

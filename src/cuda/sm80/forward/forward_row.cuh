@@ -88,7 +88,7 @@ class ChoosingForwardRow final : public KernelRow<ForwardKernel> {
   ChoosingForwardRow(const Architecture& architecture, KernelInfo info, const WhenSmall& when)
       : KernelRow(std::move(info), {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks}),
         tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<Small>, kTile<Shape>, when,
-               shared_of_blocks<Small, typename SmallCode::Memory>) {}
+               shared_of_blocks(sizeof(typename SmallCode::Memory), Small::kBlocks)) {}
 
   /// A counter of the small row tiles that blocks have taken.
   std::size_t workspace_bytes(const Problem&, int) const override { return sizeof(int); }
