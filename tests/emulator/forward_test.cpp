@@ -34,6 +34,9 @@ using Small128 = ForwardShape<__half, 128, 128, 1, Queries::registers, 3>;
 using Short128 = ForwardShape<__nv_bfloat16, 128, 128, 1, Queries::shared, 2, 64>;
 using Of64 = ForwardShape<__half, 64, 64, 2, Queries::registers, 3>;
 using Short64 = ForwardShape<__half, 64, 64, 1, Queries::registers, 3, 64>;
+using Of192 = ForwardShape<__half, 192, 192, 1, Queries::staged, 3>;
+using Large256 = ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 3, 128, 10>;
+using Small256 = ForwardShape<__half, 256, 256, 1, Queries::staged, 2, 128, 10>;
 
 TEST(EmulatedForward, IsRightAt64) {
   expect_right_over_masks<Of64>();
@@ -71,11 +74,12 @@ TEST(EmulatedForward, BlocksOfShortRowsTakeSeveral) {
 
 TEST(EmulatedForward, IsRightAt192) {
   expect_right_over_masks<ForwardShape<__nv_bfloat16, 192, 128, 1, Queries::staged, 3>>();
-  expect_right_over_masks<ForwardShape<__half, 192, 192, 1, Queries::staged, 3>>();
+  expect_right_over_masks<Of192>();
 }
 
 TEST(EmulatedForward, IsRightAt256) {
-  expect_right_over_masks<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 2>>();
+  expect_right_over_masks<Large256>();
+  expect_right_over_masks<Small256>();
 }
 
 TEST(EmulatedForward, VisitingEveryTileGivesTheSameBits) {
@@ -112,6 +116,8 @@ TEST(EmulatedForward, PadsSmallerHeads) {
   for (const int head_dim : {8, 40}) {
     expect_right<Of64>(masks::causal(70, 90), problem_for<Of64>({70, 90}, head_dim, 56));
     expect_right<Small128>(masks::causal(70, 90), problem_for<Small128>({70, 90}, 64 + head_dim, 104));
+    expect_right<Of192>(masks::causal(70, 90), problem_for<Of192>({70, 90}, 128 + head_dim, 72));
+    expect_right<Large256>(masks::causal(70, 90), problem_for<Large256>({70, 90}, 192 + head_dim, 136));
   }
 }
 
@@ -132,8 +138,9 @@ TEST(EmulatedForward, DropsWhatTheReferenceDrops) {
   expect_right_with_dropout<ForwardShape<__nv_bfloat16, 96, 96, 2, Queries::shared, 3>>();
   expect_right_with_dropout<Large128>();
   expect_right_with_dropout<Small128>();
-  expect_right_with_dropout<ForwardShape<__half, 192, 192, 1, Queries::staged, 3>>();
-  expect_right_with_dropout<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 2>>();
+  expect_right_with_dropout<Of192>();
+  expect_right_with_dropout<Large256>();
+  expect_right_with_dropout<Small256>();
 }
 
 template <class Shape>
@@ -149,7 +156,7 @@ void expect_right_as_a_part() {
 
 TEST(EmulatedForward, DropsOfAPartWhatTheReferenceDropsOfTheWhole) {
   expect_right_as_a_part<Large128>();
-  expect_right_as_a_part<ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 2>>();  // stores its seed
+  expect_right_as_a_part<Large256>();  // stores its seed
 }
 
 }  // namespace

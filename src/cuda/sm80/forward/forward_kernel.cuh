@@ -22,14 +22,18 @@ class ForwardWarp {
   using Memory = ForwardMemory<Shape>;
   static constexpr int kUnits = Shape::kUnits, kEights = Shape::kColumns / 8, kSteps = Shape::kColumns / 16,
                        kPanels = Shape::kHeadDim / 16, kOutputs = Shape::kValueDim / 8;
-  static constexpr bool kHoldsQueries = Shape::kQueries != Queries::shared;
+  static constexpr int kHeld = Shape::kHeld;
   static constexpr bool kStoresSeed = Shape::kDropout && Shape::kHeadDim == 256;  // registers do not hold it
+  /// Exponentials between products with V, not ahead of the barrier before them. With two buffers the copies that are
+  /// asked for behind that barrier would come late.
+  static constexpr bool kExponentiatesLate = Shape::kSlots == 3;
   static constexpr std::uint32_t kRingBytes = Shape::kSlots * Shape::kSlotBytes;
 
   enum class Of { keys, values };
   using Scores = float[kUnits][kEights][4];
   using Outputs = float[kUnits][kOutputs][4];
   using Packed = std::uint32_t[kUnits][kSteps][4];
+  using Dropped = DroppedWords<kUnits, Shape::kColumns>;
 
  public:
   __device__ __forceinline__ ForwardWarp(Memory& shared, const ForwardArguments& arguments)
@@ -198,7 +202,8 @@ class ForwardWarp {
   // Queries.
 
   __device__ __forceinline__ std::uint32_t queries() const {
-    return Shape::kQueries == Queries::staged ? slot(0) : shared_address(shared_.queries);
+    if constexpr (Shape::kQueries == Queries::staged) return slot(0) + kRingBytes - Shape::kHeldBytes;
+    return shared_address(shared_.queries);
   }
 
   __device__ __forceinline__ std::uint32_t own_queries() const {
@@ -210,8 +215,8 @@ class ForwardWarp {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel)
-        load_matrices(q_[unit][kHoldsQueries ? panel : 0], from + QueryTile::step(16 * unit, panel));
+      for (int panel = 0; panel < kHeld; ++panel)
+        load_matrices(q_[unit][panel], from + QueryTile::step(16 * unit, panel));
   }
 
   // A tile.
@@ -236,12 +241,18 @@ class ForwardWarp {
       if (!masked.hide_nothing()) hide(s, masked);
     }
     raise_maxima(s, o);
-    softmax_.exponentiate(s, arguments_.scale_log2);
     Packed p;
-    pack_scores(p, s);
+    if constexpr (!kExponentiatesLate) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) weigh(p, s, step);
+    }
     auto behind_next = next_of_values_step<kMasked>(i);
-    if constexpr (Shape::kDropout) drop_scores(p, shared_.steps[i].tile);
-    multiply_values(o, p, advance<Of::values>(), behind_next);
+    Dropped dropped;
+    if constexpr (Shape::kDropout) find_dropped_scores(dropped, shared_.steps[i].tile);
+    multiply_values(o, p, advance<Of::values>(), behind_next, [&](int step) {
+      if constexpr (kExponentiatesLate) weigh(p, s, step);
+      if constexpr (Shape::kDropout) drop_scores(p, dropped, step);
+    });
     commit_copies();
     return shared_.steps[i + 1];
   }
@@ -280,9 +291,11 @@ class ForwardWarp {
     const std::uint32_t rows = own_queries(), columns = keys + KeyTile::lane_columns();
 #pragma unroll
     for (int panel = kFirst; panel < kEnd; ++panel) {
-      if constexpr (!kHoldsQueries) {
+      const int place = min(panel, kHeld);
+      if (panel >= kHeld) {
 #pragma unroll
-        for (int unit = 0; unit < kUnits; ++unit) load_matrices(q_[unit][0], rows + QueryTile::step(16 * unit, panel));
+        for (int unit = 0; unit < kUnits; ++unit)
+          load_matrices(q_[unit][place], rows + QueryTile::step(16 * unit, panel));
       }
 #pragma unroll
       for (int pair = 0; pair < kEights / 2; ++pair) {
@@ -290,7 +303,7 @@ class ForwardWarp {
         load_matrices(k, columns + KeyTile::step(16 * pair, panel));
 #pragma unroll
         for (int unit = 0; unit < kUnits; ++unit) {
-          const auto& q = q_[unit][kHoldsQueries ? panel : 0];
+          const auto& q = q_[unit][place];
           multiply<T>(s[unit][2 * pair], q, k[0], k[1]);
           multiply<T>(s[unit][2 * pair + 1], q, k[2], k[3]);
         }
@@ -299,12 +312,14 @@ class ForwardWarp {
     }
   }
 
-  /// o += p v, likewise.
-  template <class Copies>
-  __device__ __forceinline__ void multiply_values(Outputs& o, const Packed& p, std::uint32_t values, Copies& next) {
+  /// o += p v, likewise. finish(step) is called ahead of a step's products: what p of its 16 columns still lacks.
+  template <class Copies, class Finish>
+  __device__ __forceinline__ void multiply_values(Outputs& o, const Packed& p, std::uint32_t values, Copies& next,
+                                                  const Finish& finish) {
     const std::uint32_t from = values + ValueTile::lane_rows();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
+      finish(step);
 #pragma unroll
       for (int pair = 0; pair < kOutputs / 2; ++pair) {
         std::uint32_t v[4];
@@ -336,29 +351,30 @@ class ForwardWarp {
     if (__any_sync(~0U, grew)) softmax_.raise(found, o, arguments_.scale_log2);
   }
 
-  /// Accumulators of one product are, packed, the operand of the next.
-  static __device__ __forceinline__ void pack_scores(Packed& p, const Scores& s) {
+  /// The probabilities of a step's 16 columns: accumulators of one product are, packed, the operand of the next.
+  __device__ __forceinline__ void weigh(Packed& p, Scores& s, int step) {
+    softmax_.template exponentiate<2>(s, 2 * step, arguments_.scale_log2);
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
-      for (int i = 0; i < 4 * kSteps; ++i) {
-        const auto& pair = s[unit][i / 2];
-        p[unit][i / 4][i % 4] = pack<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+      for (int i = 0; i < 4; ++i) {
+        const auto& pair = s[unit][2 * step + i / 2];
+        p[unit][step][i] = pack<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
       }
   }
 
-  /// They keep their share of the sums.
-  __device__ __forceinline__ void drop_scores(Packed& p, int tile) const {
-    DroppedWords<kUnits, Shape::kColumns> dropped;
+  __device__ __forceinline__ void find_dropped_scores(Dropped& dropped, int tile) const {
     const int first_row = first_row_of_tile() + warp_row(), first_column = tile * Shape::kColumns;
     if constexpr (kStoresSeed)
       find_dropped(dropped, arguments_.dropout, shared_.seed, first_row, first_column);
     else
       find_dropped(dropped, arguments_.dropout, shared_.tile.batch, shared_.tile.head, first_row, first_column);
+  }
+
+  /// They keep their share of the sums.
+  static __device__ __forceinline__ void drop_scores(Packed& p, const Dropped& dropped, int step) {
 #pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit)
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) drop(p[unit][step], dropped, unit, step);
+    for (int unit = 0; unit < kUnits; ++unit) drop(p[unit][step], dropped, unit, step);
   }
 
   // Results.
@@ -392,7 +408,7 @@ class ForwardWarp {
   Memory& shared_;
   const ForwardArguments& arguments_;
   std::uint32_t read_;  // the buffer that the next step reads, from the ring's first
-  std::uint32_t q_[kUnits][kHoldsQueries ? kPanels : 1][4];
+  std::uint32_t q_[kUnits][kHeld < kPanels ? kHeld + 1 : kHeld][4];  // held panels, then one that is not
   RowSoftmax<kUnits> softmax_;
 };
 

@@ -10,12 +10,15 @@
 namespace flashmask::cuda::sm80 {
 
 /// Where Q of a row tile is while keys pass by. shared: in a buffer of its own. registers: read from such a buffer
-/// once. staged: the same from the ring, which it leaves before keys come, where there is no room for a buffer.
+/// once. staged: the same from the ring, which it leaves before keys come, where there is no room for a buffer. What
+/// registers do not hold of it lies behind the ring, and stays there.
 enum class Queries { shared, registers, staged };
 
-/// Tiles of kRows × 64. kUnits: of 16 rows a warp; kSlots: buffers of the ring of K and V. Shapes of 64 rows are for
-/// short rows: more blocks, which wait for each other less. They have no kernel with dropout.
-template <class T, int kHeadDim_, int kValueDim_, int kUnits_, Queries kQueries_, int kSlots_, int kRows_ = 128>
+/// Tiles of kRows × 64. kUnits: of 16 rows a warp; kSlots: buffers of the ring of K and V; kHeld: panels of Q, of 16
+/// dims, in registers. Shapes of 64 rows are for short rows: more blocks, which wait for each other less. They have no
+/// kernel with dropout.
+template <class T, int kHeadDim_, int kValueDim_, int kUnits_, Queries kQueries_, int kSlots_, int kRows_ = 128,
+          int kHeld_ = kQueries_ == Queries::shared ? 0 : kHeadDim_ / 16>
 struct ForwardShape {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_, kValueDim = kValueDim_, kUnits = kUnits_, kSlots = kSlots_;
@@ -25,20 +28,22 @@ struct ForwardShape {
                                  : kUnits == 2 ? 2
                                                : 1;  // on a multiprocessor
   static constexpr Queries kQueries = kQueries_;
+  static constexpr int kHeld = kHeld_;
   static constexpr bool kDropout = false, kShort = kRows == 64;
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;
-  static constexpr int kQueryBytes = kQueries == Queries::staged ? 0 : QueryTile::kBytes;
+  static constexpr int kHeldBytes = kHeld * QueryTile::kPanelBytes;
+  static constexpr int kQueryBytes = QueryTile::kBytes - (kQueries == Queries::staged ? kHeldBytes : 0);
   static constexpr int kSlotBytes = KeyTile::kBytes > ValueTile::kBytes ? KeyTile::kBytes : ValueTile::kBytes;
   static_assert(kSlots == 2 || kSlots == 3);
-  static_assert(kQueries != Queries::staged || QueryTile::kBytes <= kSlots * kSlotBytes);
+  static_assert(kQueries != Queries::staged || kHeldBytes <= kSlots * kSlotBytes);
 };
 
 template <class Shape>
 struct ForwardMemory {
   alignas(128) std::uint8_t ring[Shape::kSlots * Shape::kSlotBytes];
-  alignas(128) std::uint8_t queries[Shape::kQueryBytes + 16];
+  alignas(128) std::uint8_t queries[Shape::kQueryBytes + 16];  // where they are staged, those not held
   SharedMask<Shape::kRows, Shape::kColumns> masks[2];
   TileSteps steps;
   RowTile tile;

@@ -77,9 +77,9 @@ class RowSoftmax {
     }
   }
 
-  /// Scores become probabilities, of which the lane adds up its own.
-  template <int kEights>
-  __device__ __forceinline__ void exponentiate(float (&s)[kUnits][kEights][4], const float& scale_log2) {
+  /// kCount eights of scores, from `first` on, become probabilities, of which the lane adds up its own.
+  template <int kCount, int kEights>
+  __device__ __forceinline__ void exponentiate(float (&s)[kUnits][kEights][4], int first, const float& scale_log2) {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
       float shift[2];
@@ -87,8 +87,8 @@ class RowSoftmax {
       for (int row = 0; row < 2; ++row)
         shift[row] = maximum_[unit][row] == -INFINITY ? 0 : maximum_[unit][row] * scale_log2;
 #pragma unroll
-      for (int i = 0; i < 4 * kEights; ++i) {
-        float& p = s[unit][i / 4][i % 4];
+      for (int i = 0; i < 4 * kCount; ++i) {
+        float& p = s[unit][first + i / 4][i % 4];
         p = exp2_approximate(fmaf(p, scale_log2, -shift[i % 4 / 2]));
         sum_[unit][i % 4 / 2] += p;
       }

@@ -124,7 +124,7 @@ class WideForwardBlock {
           });
     if (now.masked()) hide(s, masked);
     raise_maxima(s, o);
-    softmax_.exponentiate(s, arguments_.scale_log2);
+    softmax_.template exponentiate<Shape::kOwnInner / 8>(s, 0, arguments_.scale_log2);
     typename Products::Packed p;
     pack_units<T>(p, s);
     if (arguments_.dropout.drops()) drop_scores(p, now.tile);

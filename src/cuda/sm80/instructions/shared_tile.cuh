@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/sm80/instructions/mma.h"
 #include "cuda/sm80/instructions/tensor_rows.h"
@@ -61,17 +62,20 @@ struct SharedTile {
 
   /// Copies of a tile of the rows from `first` on, by kThreads threads: this is number `thread`. What lies past the
   /// last row or the last dim becomes 0, as does all where `first` is negative. Neighbouring threads copy neighbouring
-  /// 16 bytes of a row, up to 256. `from` is read at each copy: where it lies in shared memory it takes no registers.
-  /// From: Rows where it does not.
+  /// 16 bytes of a row, up to 256. `from` is read at each copy: where it lies in shared memory it takes no registers,
+  /// and which copies exist is found out once, since a read of its dims would queue behind those of products. From:
+  /// Rows where it does not.
   template <int kThreads, class From = const Rows&>
   class Copies {
     static constexpr int kAcross = kPanels % 8 == 0 ? 8 : kPanels % 4 == 0 ? 4 : kPanels % 2 == 0 ? 2 : 1;
     static constexpr int kDown = kThreads / 2 / kAcross;  // rows at once
     static constexpr int kGroups = kPanels / kAcross;     // of columns, one after the other
+    static constexpr bool kMarks = std::is_reference_v<From> && kGroups > 1;
     static_assert(kDown % 8 == 0 && kRows % kDown == 0);
 
    public:
     static constexpr int kCount = kRows / kDown * kGroups;  // of a thread
+    static_assert(kCount < 32);
 
     __device__ __forceinline__ Copies(std::uint32_t tile, const Rows& from, int first, unsigned thread) : from_(from) {
       const int row = static_cast<int>(thread / (2 * kAcross)), chunk_column = static_cast<int>(thread % (2 * kAcross));
@@ -80,13 +84,13 @@ struct SharedTile {
       to_ = tile + step(0, chunk_column / 2) + chunk(row, chunk_column % 2);
       rows_ = first < 0 || (kGroups == 1 && column >= from.dim) ? 0 : from.rows - first - row;
       column_ = column;
+      if constexpr (kMarks) exists_ = marks();
     }
 
     /// To be called with 0, 1, … kCount − 1.
     __device__ __forceinline__ void ask(int i) {
       const int row = i / kGroups * kDown, group = i % kGroups, column = group * kAcross * 16;
-      const bool exists = row < rows_ && (kGroups == 1 || column_ + column < from_.dim);
-      copy_16(to_ + step(row, group * kAcross), source_ + column, exists);
+      copy_16(to_ + step(row, group * kAcross), source_ + column, exists(i, row, column));
       if (group + 1 == kGroups && i + 1 < kCount) source_ += kDown * from_.stride;
     }
 
@@ -105,16 +109,32 @@ struct SharedTile {
     }
 
    private:
+    /// A bit for each copy that exists.
+    __device__ __forceinline__ std::uint32_t marks() const {
+      constexpr std::uint32_t kAll = (1U << kCount) - 1, kOfGroup = kAll / ((1U << kGroups) - 1);
+      std::uint32_t columns = 0;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group)
+        if (column_ + group * kAcross * 16 < from_.dim) columns |= kOfGroup << group;
+      const int times = min(max(rows_ + kDown - 1, 0) / kDown, kRows / kDown);
+      return columns & ((1U << times * kGroups) - 1);
+    }
+
+    __device__ __forceinline__ bool exists(int i, int row, int column) const {
+      if constexpr (kMarks) return (exists_ >> i & 1) != 0;
+      return row < rows_ && (kGroups == 1 || column_ + column < from_.dim);
+    }
+
     From from_;
     const std::uint16_t* source_;
-    std::uint32_t to_;
+    std::uint32_t to_, exists_;
     int rows_, column_;
   };
 
   /// All of them at once.
   template <int kThreads>
   static __device__ __forceinline__ void copy(std::uint32_t tile, Rows from, int first, unsigned thread) {
-    Copies<kThreads>(tile, from, first, thread).template ask_rest<0, 1>();
+    Copies<kThreads, Rows>(tile, from, first, thread).template ask_rest<0, 1>();
   }
 };
 
