@@ -30,6 +30,7 @@ void expect_right_over_masks() {
 }
 
 using Large128 = ForwardShape<__nv_bfloat16, 128, 128, 2, Queries::shared, 2>;
+using Roomy128 = ForwardShape<__nv_bfloat16, 128, 128, 2, Queries::shared, 3>;
 using Small128 = ForwardShape<__half, 128, 128, 1, Queries::registers, 3>;
 using Short128 = ForwardShape<__nv_bfloat16, 128, 128, 1, Queries::shared, 2, 64>;
 using Of64 = ForwardShape<__half, 64, 64, 2, Queries::registers, 3>;
@@ -50,6 +51,7 @@ TEST(EmulatedForward, IsRightAt96) {
 
 TEST(EmulatedForward, IsRightAt128) {
   expect_right_over_masks<Large128>();
+  expect_right_over_masks<Roomy128>();
   expect_right_over_masks<Small128>();
   expect_right_over_masks<Short128>();
 }

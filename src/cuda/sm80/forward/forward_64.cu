@@ -15,8 +15,8 @@ constexpr WhenSmall kWhenShort{.area = 0.87F, .per_row = 1.2F};
 }  // namespace
 
 void add_forward_64(KernelRows& rows) {
-  add_choosing_rows<Shape<__nv_bfloat16>, Short<__nv_bfloat16>>(rows, kLarge, kWhenShort);
-  add_choosing_rows<Shape<__half>, Short<__half>>(rows, kLarge, kWhenShort);
+  add_choosing_rows<ForwardCode<Shape<__nv_bfloat16>>, ForwardCode<Short<__nv_bfloat16>>>(rows, kLarge, kWhenShort);
+  add_choosing_rows<ForwardCode<Shape<__half>>, ForwardCode<Short<__half>>>(rows, kLarge, kWhenShort);
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -35,6 +35,21 @@ struct ForwardCode {
   }
 };
 
+/// With a shape of the same tiles, without dropout, for devices whose multiprocessors have room for its blocks.
+template <class Shape_, class RoomyShape>
+struct ForwardCodeWithRoomy : ForwardCode<Shape_> {
+  struct Roomy {
+    using Shape = RoomyShape;
+    using Memory = ForwardMemory<Shape>;
+    static auto kernel(bool) { return forward_kernel<Shape>; }
+  };
+
+  static bool takes_roomy(const Problem& problem) {
+    return !has_dropout(problem) && device_facts(problem.device).shared_bytes >=
+                                        shared_of_blocks(sizeof(typename Roomy::Memory), RoomyShape::kBlocks);
+  }
+};
+
 inline void check_forward_rows(const ForwardTensors& tensors) {
   check_rows("forward: q", tensors.q);
   check_rows("forward: k", tensors.k);
@@ -47,6 +62,10 @@ template <class Code>
 void launch_forward(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                     const DeviceMap& map, int* next_item = nullptr, const TileChoice& choice = {}) {
   using Shape = typename Code::Shape;
+  if constexpr (requires { &Code::takes_roomy; }) {
+    if (Code::takes_roomy(plan.problem()))
+      return launch_forward<typename Code::Roomy>(plan, tensors, execution, map, next_item, choice);
+  }
   const DeviceFacts& facts = device_facts(plan.problem().device);
   RowArguments rows = row_arguments(plan, map, next_item);
   rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
@@ -140,18 +159,20 @@ void add_rows(KernelRows& rows, const Architecture& architecture) {
 }
 
 /// A row that chooses, then each kernel alone, to be asked for by name.
-template <class Shape, class Small, MaskForm kForm>
+template <class Code, class SmallCode, MaskForm kForm>
 void add_choosing_rows_of(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
-  rows.push_back(std::make_unique<ChoosingForwardRow<ForwardCode<Shape>, ForwardCode<Small>>>(
+  using Shape = typename Code::Shape;
+  using Small = typename SmallCode::Shape;
+  rows.push_back(std::make_unique<ChoosingForwardRow<Code, SmallCode>>(
       architecture, forward_info<Shape, kForm>(architecture, tile_name<Shape>() + "+" + tile_name<Small>()), when));
-  add_row<ForwardCode<Shape>, kForm>(rows, architecture);
-  add_row<ForwardCode<Small>, kForm>(rows, architecture);
+  add_row<Code, kForm>(rows, architecture);
+  add_row<SmallCode, kForm>(rows, architecture);
 }
 
-template <class Shape, class Small>
+template <class Code, class SmallCode>
 void add_choosing_rows(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
-  add_choosing_rows_of<Shape, Small, MaskForm::intervals>(rows, architecture, when);
-  add_choosing_rows_of<Shape, Small, MaskForm::bits>(rows, architecture, when);
+  add_choosing_rows_of<Code, SmallCode, MaskForm::intervals>(rows, architecture, when);
+  add_choosing_rows_of<Code, SmallCode, MaskForm::bits>(rows, architecture, when);
 }
 
 }  // namespace flashmask::cuda::sm80
