@@ -21,14 +21,14 @@ struct OfForm : Shape {
   static constexpr MaskForm kForm = kForm_;
 };
 
-/// The kernels of a shape.
-template <class Shape_>
+/// The kernels of a shape. kDrops: one with dropout, too.
+template <class Shape_, bool kDrops = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
   using Memory = ForwardMemory<Shape>;
   static auto kernel([[maybe_unused]] bool drops) {
     auto kernel = forward_kernel<Shape>;
-    if constexpr (!Shape::kShort) {
+    if constexpr (kDrops) {
       if (drops) kernel = forward_kernel<Dropping<Shape>>;
     }
     return kernel;
@@ -38,11 +38,7 @@ struct ForwardCode {
 /// With a shape of the same tiles, without dropout, for devices whose multiprocessors have room for its blocks.
 template <class Shape_, class RoomyShape>
 struct ForwardCodeWithRoomy : ForwardCode<Shape_> {
-  struct Roomy {
-    using Shape = RoomyShape;
-    using Memory = ForwardMemory<Shape>;
-    static auto kernel(bool) { return forward_kernel<Shape>; }
-  };
+  using Roomy = ForwardCode<RoomyShape, false>;
 
   static bool takes_roomy(const Problem& problem) {
     return !has_dropout(problem) && device_facts(problem.device).shared_bytes >=
@@ -62,7 +58,7 @@ template <class Code>
 void launch_forward(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                     const DeviceMap& map, int* next_item = nullptr, const TileChoice& choice = {}) {
   using Shape = typename Code::Shape;
-  if constexpr (requires { &Code::takes_roomy; }) {
+  if constexpr (requires { typename Code::Roomy; }) {
     if (Code::takes_roomy(plan.problem()))
       return launch_forward<typename Code::Roomy>(plan, tensors, execution, map, next_item, choice);
   }
