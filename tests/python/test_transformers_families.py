@@ -106,7 +106,7 @@ def test_models_that_like_builds_of_flash_attention_keep_the_name():
     ("family", "reason"),
     [
         ("falcon", "FalconForCausalLM cannot run .* never look at Transformers' registry"),
-        ("gptj", "never look at Transformers' registry"),
+        ("bloom", "never look at Transformers' registry"),
         ("gemma2", r"caps scores \(attn_logit_softcapping=50.0\)"),
         ("doge", "adds numbers of its own to the mask"),
     ],
@@ -151,22 +151,62 @@ def test_vision_towers_go_on_to_hand_over_lengths():
     assert masking_utils.is_flash_attention_requested(Config)
 
 
-def test_versions_without_what_is_wrapped_stay_as_they_are(monkeypatch):
-    for owner, name in (
-        (modeling_utils, "lazy_import_flash_attention"),
-        (masking_utils, "is_flash_attention_requested"),
-        (masking_utils, "_preprocess_mask_arguments"),
-        (transformers.PreTrainedModel, "_check_and_adjust_attn_implementation"),
-    ):
-        monkeypatch.delattr(owner, name)
+@pytest.fixture
+def another_version(monkeypatch):
+    """What a test does to Transformers is undone, and nothing was said before."""
+    monkeypatch.setattr(_name, "_uncertain", [])
+    monkeypatch.setattr(_once, "_warned", set())
+    for each in _name._TABLE:
+        held = getattr(each.owner, each.name)
+        monkeypatch.setattr(each.owner, each.name, getattr(held, "__flashmask_original__", held))
+    return monkeypatch
+
+
+def test_what_a_version_lacks_is_said_once_when_a_model_is_made(another_version):
+    def preprocess(config, inputs_embeds, attention_mask, memory, position_ids, layer_idx):
+        raise AssertionError("not called by a tiny Llama without a mask")
+
+    another_version.delattr(masking_utils, "is_flash_attention_requested")
+    another_version.setattr(masking_utils, "_preprocess_mask_arguments", preprocess)
     flashmask.transformers.register("flashmask")
-    assert not hasattr(masking_utils, "_preprocess_mask_arguments")
+    assert masking_utils._preprocess_mask_arguments is preprocess
+    with pytest.warns(UserWarning) as said:
+        families.make("llama", "flashmask")
+    lines = [str(each.message) for each in said if "flashmask is tested with" in str(each.message)]
+    assert len(lines) == 2
+    assert f"tested with Transformers 5.5 to 5.24, and {transformers.__version__} is installed" in lines[0]
+    assert "is_flash_attention_requested is gone" in lines[0]
+    assert "_preprocess_mask_arguments has no parameter cache/past_key_values" in lines[1]
+    assert "use_cache=False" in lines[1]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "flashmask is tested with")
+        families.make("llama", "flashmask")
+
+
+def test_a_version_without_the_check_of_a_model_is_said_when_the_name_is_registered(another_version):
+    another_version.delattr(transformers.PreTrainedModel, "_check_and_adjust_attn_implementation")
+    with pytest.warns(UserWarning, match="models that flashmask cannot serve are not refused"):
+        flashmask.transformers.register("flashmask")
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_documents_are_found_by_names_of_arguments(name, by_name):
+    found = (False, None, None, 4, 4, 0, 0)
+    variables = {"found": found}
+    exec(f"def preprocess(config, attention_mask, inputs_embeds, position_ids, {name}): return found", variables)
+    preprocess = _name._finding_documents(variables["preprocess"])
+    config = type("Config", (), {"_attn_implementation": "flashmask"})
+    given = [config, None, torch.zeros(1, 4, 2), torch.tensor([[0, 1, 0, 1]])]
+    changed = preprocess(*given, **{name: object()}) if by_name else preprocess(*given, object())
+    assert changed[2].tolist() == [[0, 0, 1, 1]]
+    assert preprocess(*given, None) == found
 
 
 @pytest.mark.parametrize("found", [None, (True, None), (False,) * 8, (False, None, None, "a", "b", 0, 0)])
 def test_arguments_of_masks_in_another_form_stay_as_they_are(found):
     config = type("Config", (), {"_attn_implementation": "flashmask"})
-    preprocess = _name._finding_documents(lambda *_: found)
+    preprocess = _name._finding_documents(lambda config, inputs_embeds, attention_mask, cache, position_ids: found)
     assert preprocess(config, torch.zeros(1, 4, 2), None, object(), torch.arange(4)[None]) == found
 
 

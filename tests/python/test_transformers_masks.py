@@ -26,8 +26,20 @@ POSITIONS = torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 0], [0, 1, 0, 1, 2, 3, 4, 5, 
 IMAGES = torch.tensor([[-1, 0, 0, -1, -1, 1, 1, -1, -1], [-1, -1, -1, 0, 0, 0, 0, 0, -1]])
 
 
-def packed(inside):
-    return masking_utils.packed_sequence_compatibility_function(inside, POSITIONS, PACKED)
+def packed(inside, *, beside=(), positions=POSITIONS, documents=PACKED):
+    """A mask of positions inside documents, as Transformers 5.24 joins them: blocks come in between."""
+    inside = masking_utils.remap_positions_for_packed_sequence(inside, positions)
+    if beside:
+        inside = masking_utils.or_masks(inside, *beside)
+    return masking_utils.and_masks(inside, masking_utils.packed_sequence_mask_function(documents))
+
+
+def packed_first(inside):
+    """The same, as versions before 5.24 join them."""
+    return masking_utils.and_masks(
+        masking_utils.packed_sequence_mask_function(PACKED),
+        masking_utils.remap_positions_for_packed_sequence(inside, POSITIONS),
+    )
 
 
 CAUSAL = masking_utils.causal_mask_function
@@ -41,12 +53,15 @@ KNOWN = {
     "sliding bidirectional": masking_utils.sliding_window_bidirectional_mask_function(2),
     "packed": packed(CAUSAL),
     "packed sliding": packed(SLIDING),
+    "packed first": packed_first(CAUSAL),
+    "packed first sliding": packed_first(SLIDING),
     "images": masking_utils.or_masks(CAUSAL, BLOCKS),
     "sliding or images": masking_utils.or_masks(SLIDING, BLOCKS),
     "sliding and images": masking_utils.and_masks(
         masking_utils.or_masks(CAUSAL, BLOCKS), masking_utils.sliding_window_overlay(3)
     ),
     "packed or images": masking_utils.or_masks(packed(SLIDING), BLOCKS),
+    "images in documents": packed(SLIDING, beside=[BLOCKS]),
     "chunks": CHUNKS,
     "chunks behind padding": masking_utils.chunked_causal_mask_function(3, torch.tensor([2, 0])),
     "packed chunks": packed(CHUNKS),
@@ -95,10 +110,15 @@ def test_queries_and_keys_begin_where_a_cache_says(name, offsets):
 
 @pytest.mark.parametrize("name", [each for each in KNOWN if "images" not in each and "chunks" not in each])
 def test_what_a_compiler_can_trace_says_the_same(name):
-    window = {"sliding": 3, "sliding bidirectional": 2, "packed sliding": 3}.get(name)
+    window = 2 if name == "sliding bidirectional" else 3 if "sliding" in name else None
     rows = recognise_traced(KNOWN[name], Keys(9, 0, "cpu"), batch=2, window=window, both_ways="bidirectional" in name)
     found = dense(rows.packed(9), 9).expand(2, 1, 9, 9)
     assert torch.equal(found, evaluated(batch_size=2, q_length=9, kv_length=9, mask_function=KNOWN[name]))
+
+
+def test_images_in_documents_are_refused_where_a_compiler_cannot_see_them():
+    with pytest.raises(RuntimeError, match=r"without torch.compile, or without packing"):
+        recognise_traced(KNOWN["images in documents"], Keys(9, 0, "cpu"), batch=2, window=3, both_ways=False)
 
 
 def test_chunks_are_no_windows_for_a_compiler():
@@ -152,7 +172,7 @@ def test_making_masks_reads_nothing_back_from_the_device():
     # Tensors on the meta device have no values: whatever waits for one raises.
     meta = {"device": "meta"}
     real = torch.ones(2, 9, dtype=torch.bool, **meta)
-    on_meta = masking_utils.packed_sequence_compatibility_function(SLIDING, POSITIONS.to("meta"), PACKED.to("meta"))
+    on_meta = packed(SLIDING, positions=POSITIONS.to("meta"), documents=PACKED.to("meta"))
     made = flashmask_mask(
         batch_size=2, q_length=9, kv_length=9, mask_function=on_meta, attention_mask=real, device="meta"
     )

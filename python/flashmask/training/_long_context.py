@@ -34,6 +34,9 @@ class LongContext:
     """What long_context() did to a model; close(), or leaving the `with` block, undoes it."""
 
     def __init__(self, model: Any, *, chunk: int, keep: int, offload: int, hold_attention: bool, compile: bool) -> None:
+        from flashmask.transformers._name import CACHE
+
+        self._cache_names = CACHE
         self.model, self.chunk, self.keep, self.offload = model, chunk, keep, offload
         self.hold_attention = hold_attention
         self._compile = functools.cache(functools.partial(torch.compile, dynamic=False)) if compile else None
@@ -113,22 +116,18 @@ class LongContext:
         *,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Any = None,
-        past_key_values: Any = None,
         **keywords: Any,
     ) -> Tensor:
         """In place of a layer's."""
-        if past_key_values is not None:
-            if torch.is_grad_enabled():
-                raise ValueError("past_key_values came to a layer that trains; call the model with use_cache=False")
-            cached: Tensor = own(
-                hidden_states,
-                position_embeddings=position_embeddings,
-                attention_mask=attention_mask,
-                past_key_values=past_key_values,
-                **keywords,
-            )
-            return cached
         given = {"position_embeddings": position_embeddings, "attention_mask": attention_mask, **keywords}
+        for name in self._cache_names:
+            if given.get(name) is None:
+                given.pop(name, None)
+                continue
+            if torch.is_grad_enabled():
+                raise ValueError(f"{name} came to a layer that trains; call the model with use_cache=False")
+            cached: Tensor = own(hidden_states, **given)
+            return cached
         run = LayerRun(layer_parts(layer, compile=self._compile, **given), self.chunk, None, self.hold_attention)
         if not torch.is_grad_enabled():
             return run_layer(run, hidden_states)

@@ -17,6 +17,7 @@ _TYPES = {
     "deepseek_v4": "it joins compressed keys to a mask of numbers, and flashmask's masks hold none",
     "doge": "it adds numbers of its own to the mask, and flashmask's masks hold none",
     "git": _ITSELF,
+    "inkling2_loop_text": _BIAS,
     "inkling2_text": _BIAS,
     "inkling_text": _BIAS,
 }

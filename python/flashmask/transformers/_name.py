@@ -1,39 +1,84 @@
 """What Transformers takes registered names for, set right: every name with "flash" in it is a build of FlashAttention.
 
 Three of its functions are wrapped for that, and a fourth for what a cache hides. Each wrapper acts on registered names
-only; where a version of Transformers has no such function, everything is as it was without the wrapper.
+only and reads arguments by their names. A version of Transformers that has no such function or parameter is left as it
+is, and what is not certain then is said once, when a model is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from inspect import signature
+from typing import Any, NamedTuple
 
 import torch
+import transformers
 from transformers import PreTrainedModel, masking_utils, modeling_utils
 
 from flashmask.transformers._models import refuse_model
+from flashmask.transformers._once import warn_once
+
+#: The oldest and the newest version of Transformers that the tests ran with.
+TESTED = ("5.5", "5.24")
+#: How Transformers calls a cache of keys and values, from 5.24 on and before.
+CACHE = ("cache", "past_key_values")
 
 _COMPATIBLE = "_compatible_flash_implementations"
+_CHECK = "_check_and_adjust_attn_implementation"
 _names: set[str] = set()
+_uncertain: list[str] = []
+
+
+class _Wrapped(NamedTuple):
+    """A function of Transformers that is wrapped."""
+
+    owner: Any
+    name: str
+    wrapper: Callable[..., Callable[..., Any]]
+    #: The parameters that the wrapper reads, each by the names that it has or had.
+    parameters: tuple[tuple[str, ...], ...]
+    #: What is not certain of a version where one of them is missing.
+    otherwise: str
 
 
 def keep(name: str) -> None:
     """Registers a name as ours, and wraps what has to know."""
     _names.add(name)
-    _wrap(modeling_utils, "lazy_import_flash_attention", _preloading)
-    _wrap(masking_utils, "is_flash_attention_requested", _deciding_masks)
-    _wrap(PreTrainedModel, "_check_and_adjust_attn_implementation", _checking_a_model)
-    _wrap(masking_utils, "_preprocess_mask_arguments", _finding_documents)
+    for each in _TABLE:
+        _wrap(each)
+    if not hasattr(getattr(PreTrainedModel, _CHECK, None), "__flashmask_original__"):
+        say_what_is_uncertain()  # else when a model is made
 
 
-def _wrap(owner: Any, name: str, wrapper: Callable[..., Callable[..., Any]]) -> None:
-    original = getattr(owner, name, None)
-    if original is None or hasattr(original, "__flashmask_original__"):
+def say_what_is_uncertain() -> None:
+    """Warns, once, where this version of Transformers lacks what a wrapper reads."""
+    for said in _uncertain:
+        warn_once(
+            f"flashmask is tested with Transformers {TESTED[0]} to {TESTED[1]}, and {transformers.__version__} is "
+            f"installed, where {said}"
+        )
+
+
+def _wrap(wrapped: _Wrapped) -> None:
+    original = getattr(wrapped.owner, wrapped.name, None)
+    if hasattr(original, "__flashmask_original__"):
         return
-    wrapped = wrapper(original)
-    wrapped.__flashmask_original__ = original  # type: ignore[attr-defined]
-    setattr(owner, name, wrapped)
+    if original is None:
+        _note(f"{wrapped.name} is gone: {wrapped.otherwise}")
+        return
+    held = signature(original).parameters
+    missing = ["/".join(names) for names in wrapped.parameters if not any(each in held for each in names)]
+    if missing:
+        _note(f"{wrapped.name} has no parameter {', '.join(missing)}: {wrapped.otherwise}")
+        return
+    made = wrapped.wrapper(original)
+    made.__flashmask_original__ = original  # type: ignore[attr-defined]
+    setattr(wrapped.owner, wrapped.name, made)
+
+
+def _note(said: str) -> None:
+    if said not in _uncertain:
+        _uncertain.append(said)
 
 
 def is_ours(name: object) -> bool:
@@ -41,35 +86,55 @@ def is_ours(name: object) -> bool:
     return isinstance(name, str) and name in _names
 
 
+def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What finds an argument of a call by its parameter's name, however the call hands it over; None if it does not."""
+    places = {name: place for place, name in enumerate(signature(function).parameters)}
+
+    def given(arguments: tuple[Any, ...], options: dict[str, Any], *names: str) -> Any:
+        for name in names:
+            if name in options:
+                return options[name]
+            if places.get(name, len(arguments)) < len(arguments):
+                return arguments[places[name]]
+        return None
+
+    return given
+
+
 def _preloading(preload: Callable[..., Any]) -> Callable[..., Any]:
     """Transformers loads the package of a FlashAttention while it makes a model. There is nothing to load for ours."""
+    given = _by_name(preload)
 
-    def preload_others(implementation: str | None, *arguments: Any, **options: Any) -> Any:
-        return None if is_ours(implementation) else preload(implementation, *arguments, **options)
+    def preload_others(*arguments: Any, **options: Any) -> Any:
+        return None if is_ours(given(arguments, options, "implementation")) else preload(*arguments, **options)
 
     return preload_others
 
 
 def _deciding_masks(is_flash: Callable[..., bool]) -> Callable[..., bool]:
     """What FlashAttention cannot do of masks, such as chunks, ours can. Vision towers go on to ask the original."""
+    given = _by_name(is_flash)
 
-    def is_another_flash(config: Any = None, *arguments: Any, **options: Any) -> bool:
-        ours = is_ours(getattr(config, "_attn_implementation", None))
-        return not ours and is_flash(config, *arguments, **options)
+    def is_another_flash(*arguments: Any, **options: Any) -> bool:
+        ours = is_ours(getattr(given(arguments, options, "config"), "_attn_implementation", None))
+        return not ours and is_flash(*arguments, **options)
 
     return is_another_flash
 
 
 def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
     """A model that lists builds of FlashAttention that it likes gets one of those instead of a name with "flash"."""
+    given = _by_name(check)
 
-    def check_others(self: PreTrainedModel, attn_implementation: str | None, *arguments: Any, **options: Any) -> str:
-        if not is_ours(attn_implementation):
-            return check(self, attn_implementation, *arguments, **options)
-        refuse_model(self, str(attn_implementation))
+    def check_others(self: PreTrainedModel, *arguments: Any, **options: Any) -> str:
+        name = given((self, *arguments), options, "attn_implementation")
+        if not is_ours(name):
+            return check(self, *arguments, **options)
+        say_what_is_uncertain()
+        refuse_model(self, name)
         vars(self)[_COMPATIBLE] = None  # hides the list of the class
         try:
-            return check(self, attn_implementation, *arguments, **options)
+            return check(self, *arguments, **options)
         finally:
             del vars(self)[_COMPATIBLE]
 
@@ -81,24 +146,20 @@ def _finding_documents(preprocess: Callable[..., Any]) -> Callable[..., Any]:
 
     With an empty cache the mask is that without one, so that chunks and chosen keys stay within documents.
     """
+    given = _by_name(preprocess)
 
-    def preprocess_packed(
-        config: Any,
-        inputs_embeds: Any,
-        attention_mask: Any,
-        past_key_values: Any,
-        position_ids: Any,
-        *arguments: Any,
-        **options: Any,
-    ) -> Any:
-        found = preprocess(config, inputs_embeds, attention_mask, past_key_values, position_ids, *arguments, **options)
-        hidden = past_key_values is not None and attention_mask is None and position_ids is not None
-        if not hidden or not is_ours(getattr(config, "_attn_implementation", None)) or not _says_nothing(found):
+    def preprocess_packed(*arguments: Any, **options: Any) -> Any:
+        found = preprocess(*arguments, **options)
+        cache = given(arguments, options, *CACHE)
+        position_ids = given(arguments, options, "position_ids")
+        hidden = cache is not None and position_ids is not None and given(arguments, options, "attention_mask") is None
+        ours = is_ours(getattr(given(arguments, options, "config"), "_attn_implementation", None))
+        if not hidden or not ours or not _says_nothing(found):
             return found
         if position_ids.ndim != 2 or position_ids.shape[1] != found[3]:
             return found
         changed = list(found)
-        changed[2] = _documents(position_ids.expand(inputs_embeds.shape[0], -1))
+        changed[2] = _documents(position_ids.expand(given(arguments, options, "inputs_embeds").shape[0], -1))
         return tuple(changed)
 
     return preprocess_packed
@@ -116,3 +177,36 @@ def _documents(position_ids: torch.Tensor) -> torch.Tensor:
     """A number for each document, int64 [B, S], as Transformers counts them; without its look at whether there are any,
     which waits for the device."""
     return torch.nn.functional.pad((position_ids.diff() != 1).cumsum(-1), (1, 0))
+
+
+_TABLE = (
+    _Wrapped(
+        modeling_utils,
+        "lazy_import_flash_attention",
+        _preloading,
+        (("implementation",),),
+        "Transformers may look for a package of this name while it makes a model",
+    ),
+    _Wrapped(
+        masking_utils,
+        "is_flash_attention_requested",
+        _deciding_masks,
+        (("config",),),
+        "models whose layers attend in chunks may be refused",
+    ),
+    _Wrapped(
+        PreTrainedModel,
+        _CHECK,
+        _checking_a_model,
+        (("attn_implementation",),),
+        "models that flashmask cannot serve are not refused when they are made: compare a step with "
+        'attn_implementation="eager"',
+    ),
+    _Wrapped(
+        masking_utils,
+        "_preprocess_mask_arguments",
+        _finding_documents,
+        (("config",), ("inputs_embeds",), ("attention_mask",), CACHE, ("position_ids",)),
+        "documents packed by position_ids may not be found where the model makes a cache: call it with use_cache=False",
+    ),
+)

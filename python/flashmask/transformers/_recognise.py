@@ -32,6 +32,10 @@ _INNER = "{}.<locals>.inner_mask"
 _PACKED = _INNER.format("packed_sequence_mask_function")
 _REMAPPED = _INNER.format("remap_positions_for_packed_sequence")
 _BLOCKS = _INNER.format("blockwise_overlay")
+_BLOCKS_IN_DOCUMENTS = (
+    "image blocks that see themselves both ways came with packed documents to a model under torch.compile, where "
+    "flashmask cannot read both off one mask function; run this model without torch.compile, or without packing"
+)
 
 
 @dataclass(frozen=True)
@@ -84,14 +88,18 @@ def recognise_traced(
     """The same while torch.compile traces, which cannot look into closures.
 
     Takes what Transformers says beside the function: the window, and whether it is without causality. What is left to
-    know are documents, and whether one ends behind a key shows in whether the next row sees that key.
+    know are documents, and whether one ends behind a key shows in whether the next row sees that key. Blocks that see
+    themselves both ways inside documents look like documents here; a row that sees the next key gives them away.
     """
     columns = keys.columns
     if both_ways:
         return every_row(columns) if window is None else neighbours(columns, window)
     rows = causal(columns) if window is None else causal(columns) & last_keys(columns, window)
     entries = torch.arange(batch, device=keys.device)[:, None]
-    together = function(entries, torch.zeros_like(entries), columns[:, 1:], columns[:, :-1])
+    head = torch.zeros_like(entries)
+    together = function(entries, head, columns[:, 1:], columns[:, :-1])
+    ahead = function(entries, head, columns[:, :-1], columns[:, 1:])
+    torch._assert_async(~ahead.any(), _BLOCKS_IN_DOCUMENTS)
     return rows & runs(torch.nn.functional.pad(~together, (1, 0), value=True))
 
 
@@ -107,17 +115,11 @@ def _parts(function: MaskFunction) -> tuple[str, dict[str, Any]]:
 
 def _intersection(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
     functions = held["mask_functions"]
-    parts = [_parts(each) for each in functions]
-    names = [name for name, _ in parts]
-    in_documents = _PACKED in names
-    for name, closed_over in parts:
+    for name, closed_over in map(_parts, functions):
         if name == _PACKED:
             begins = equal_runs(closed_over["packed_sequence_mask"]).first
             keys = replace(keys, documents=begins[:, keys.offset : keys.offset + keys.count])
-    found = [
-        _remapped(_parts(each)[1], keys) if in_documents and name == _REMAPPED else recognise(each, keys)
-        for each, name in zip(functions, names, strict=True)
-    ]
+    found = [recognise(each, keys) for each in functions]
     rows = found[0]
     for other in found[1:]:
         rows = rows & other if rows is not None and other is not None else None
@@ -126,6 +128,8 @@ def _intersection(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
 
 def _remapped(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
     """What a function of positions says inside documents, where positions and numbers differ by a constant."""
+    if keys.documents is None:
+        return None
     positions = held["position_ids"]
     rows = recognise(held["mask_function"], replace(keys, positions=positions, documents=None))
     return None if rows is None else rows.starting_at(positions - keys.numbers)
@@ -171,6 +175,7 @@ _READERS: dict[str, Callable[[dict[str, Any], Keys], VisibleRows | None]] = {
     ),
     _INNER.format("chunked_overlay"): _chunks,
     _PACKED: _documents,
+    _REMAPPED: _remapped,
     _ALL_OF: _intersection,
     "or_masks.<locals>.or_mask": _union,
 }

@@ -10,9 +10,7 @@ from flashmask._arguments import choice
 from flashmask._plans.plan import VISITS
 from flashmask.transformers._attention import attention_function
 from flashmask.transformers._mask import flashmask_mask
-from flashmask.transformers._name import keep
-
-_OLDEST = (5, 5)
+from flashmask.transformers._name import TESTED, keep
 
 
 def register(name: str = "flashmask", *, visit: str = "active") -> None:
@@ -42,5 +40,9 @@ def register(name: str = "flashmask", *, visit: str = "active") -> None:
 
 def _check_version() -> None:
     found = transformers.__version__
-    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
-        raise ImportError(f"Transformers {found} is installed; flashmask.transformers needs 5.5 or newer")
+    if _version(found) < _version(TESTED[0]):
+        raise ImportError(f"Transformers {found} is installed; flashmask.transformers needs {TESTED[0]} or newer")
+
+
+def _version(said: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in said.split(".")[:2])

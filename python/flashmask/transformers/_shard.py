@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from flashmask.transformers._given import dense_mask
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._mask import RANK
-from flashmask.transformers._name import is_ours
+from flashmask.transformers._name import CACHE, is_ours
 
 _IGNORED = -100
 _MAIN = "mask"
@@ -135,8 +136,9 @@ def _masks_of(model: Any, batch: Mapping[str, Any], first: Tensor, layers: Mappi
     if said is None or said.ndim == 2:
         create = getattr(model, "create_masks_for_generate", masking_utils.create_masks_for_generate)
         known = {name: given[name] for name in ("token_type_ids",) if name in given}
+        no_cache = {name: None for name in CACHE if name in signature(create).parameters}
         shape = torch.empty(*first.shape[:2], 1)
-        made = create(model.config, shape, said, past_key_values=None, position_ids=positions, **known)
+        made = create(model.config, shape, said, position_ids=positions, **no_cache, **known)
     return {
         kind: _mask_of(made[kind] if isinstance(made, dict) else made, given, first, model.config) for kind in layers
     }
