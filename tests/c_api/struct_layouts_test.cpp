@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "c_api/handles.h"
+#include "source_folder.h"
 
 namespace flashmask::c_api {
 namespace {
@@ -55,7 +56,7 @@ Layouts of_library() {
 }
 
 Layouts of_0_1() {
-  std::ifstream file(FLASHMASK_SOURCE_DIR "/tests/c_api/headers/0.1/struct_layouts.txt");
+  std::ifstream file(test::source_folder() + "/tests/c_api/headers/0.1/struct_layouts.txt");
   return parse(file);
 }
 

@@ -8,6 +8,7 @@
 
 #include "cli/files/csv_lengths.h"
 #include "kit/random_numbers.h"
+#include "source_folder.h"
 
 namespace flashmask::cli {
 namespace {
@@ -29,7 +30,8 @@ Lengths random_lengths(std::uint64_t seed) {
 }
 
 Lengths shipped_lengths() {
-  const LengthTable table = read_lengths(FLASHMASK_SOURCE_DIR "/data/alpaca_lengths.csv", {"gpt2_prompt", "gpt2_out"});
+  const LengthTable table =
+      read_lengths(test::source_folder() + "/data/alpaca_lengths.csv", {"gpt2_prompt", "gpt2_out"});
   Lengths lengths;
   for (std::int64_t row = 0; row < table.rows(); ++row) lengths.push_back(table.at(row, 0) + table.at(row, 1));
   return lengths;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,14 @@ inline std::vector<Level> levels() {
   return all;
 }
 
-inline std::string level_name(const testing::TestParamInfo<Level>& info) {
-  return info.param.arch + "_" + to_string(info.param.dtype) + "_" + to_string(info.param.form);
+inline std::string name_of(const Level& level) {
+  return level.arch + "_" + to_string(level.dtype) + "_" + to_string(level.form);
 }
+
+inline std::string level_name(const testing::TestParamInfo<Level>& info) { return name_of(info.param); }
+
+/// What GoogleTest calls a parameter by.
+inline void PrintTo(const Level& level, std::ostream* out) { *out << name_of(level); }
 
 /// Sanitizer builds run ten times slower: they take fewer cases.
 inline bool small_tests() {

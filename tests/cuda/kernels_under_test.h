@@ -2,10 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "flashmask/kernels.h"
+
+namespace flashmask {
+
+/// What GoogleTest calls a kernel by.
+inline void PrintTo(const KernelInfo& kernel, std::ostream* out) { *out << kernel.name; }
+
+}  // namespace flashmask
 
 /// The rows of the kernel table for GPUs, as tests take them one by one.
 namespace flashmask::check {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "flashmask/error.h"
+#include "source_folder.h"
 
 namespace flashmask {
 namespace {
@@ -218,7 +219,7 @@ TEST(BlockMapBuilders, AreDrawnInTheDocumentation) {
   }
   std::string block;
   for (std::string& line : lines) block += line.erase(line.find_last_not_of(' ') + 1) + "\n";
-  std::ifstream file(FLASHMASK_SOURCE_DIR "/docs/masks.md");
+  std::ifstream file(test::source_folder() + "/docs/masks.md");
   const std::string page((std::istreambuf_iterator<char>(file)), {});
   EXPECT_NE(page.find(block), std::string::npos) << "docs/masks.md should hold\n" << block;
 }

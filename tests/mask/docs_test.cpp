@@ -3,6 +3,7 @@
 
 #include "flashmask/builders.h"
 #include "mask/visibility.h"
+#include "source_folder.h"
 
 namespace flashmask {
 namespace {
@@ -92,7 +93,7 @@ std::string drawn(std::vector<Picture>::const_iterator first, std::vector<Pictur
 }
 
 TEST(Documentation, ShowsWhatTheBuildersGive) {
-  std::ifstream file(FLASHMASK_SOURCE_DIR "/docs/masks.md");
+  std::ifstream file(test::source_folder() + "/docs/masks.md");
   const std::string page((std::istreambuf_iterator<char>(file)), {});
   const std::vector<Picture> pictures = gallery();
   for (auto first = pictures.begin(); first != pictures.end(); first += 5) {

@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "source_folder.h"
+
 namespace flashmask {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kSource = FLASHMASK_SOURCE_DIR;
+const fs::path kSource = test::source_folder();
 
 std::string text_of(const fs::path& path) {
   std::ifstream file(path);

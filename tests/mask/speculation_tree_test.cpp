@@ -5,6 +5,7 @@
 
 #include "flashmask/builders.h"
 #include "mask/visibility.h"
+#include "source_folder.h"
 
 namespace flashmask {
 namespace {
@@ -61,7 +62,7 @@ TEST(TreeInOrder, ShowsOnlySelfAndParentWhenAsked) {
 
 /// The trees that speculative decoders ship.
 std::vector<std::pair<std::string, Numbers>> shipped_trees() {
-  std::ifstream file(FLASHMASK_SOURCE_DIR "/data/spec_trees.csv");
+  std::ifstream file(test::source_folder() + "/data/spec_trees.csv");
   std::vector<std::pair<std::string, Numbers>> trees;
   std::string line;
   std::getline(file, line);

@@ -9,6 +9,8 @@ import flashmask
 from flashmask import masks
 from flashmask._info import kernels
 
+pytestmark = pytest.mark.kernels
+
 HALVES = (torch.bfloat16, torch.float16)
 
 

@@ -9,6 +9,8 @@ import flashmask
 from flashmask import masks
 from flashmask._torch.decode import parts_of
 
+pytestmark = pytest.mark.kernels
+
 
 def expected_of(q, k, v, lengths, parents=None):
     seen = visible(q.shape[1], k.shape[1], lengths or [k.shape[1]] * len(q), parents)

@@ -10,6 +10,8 @@ import flashmask
 from flashmask import masks
 from flashmask._plans.mask_source import BLOCK
 
+pytestmark = pytest.mark.kernels
+
 ROWS, COLUMNS = 37, 53
 
 

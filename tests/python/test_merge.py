@@ -8,6 +8,8 @@ from attention_oracle import random_inputs, softmax_attention
 import flashmask
 from flashmask import masks
 
+pytestmark = pytest.mark.kernels
+
 ROWS, COLUMNS, FIRST = 20, 50, 18
 
 

@@ -20,6 +20,8 @@ from flashmask._abi.problem import make_problem
 from flashmask._plans.call import Call, arguments_of_backward
 from flashmask._torch.dropout import pack_place
 
+pytestmark = pytest.mark.kernels
+
 forward = torch.ops.flashmask.forward.default
 backward = torch.ops.flashmask.backward.default
 SEED = torch.tensor([11, 3])

@@ -11,6 +11,8 @@ import flashmask
 import flashmask.operators
 from flashmask import masks
 
+pytestmark = pytest.mark.kernels
+
 BATCH, HEADS, KV_HEADS = 2, 4, 2
 forward = torch.ops.flashmask.forward.default
 backward_with_sinks = torch.ops.flashmask.backward_with_sinks.default

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="Transformers runs on torch")
 transformers = pytest.importorskip("transformers", reason="tests its integration")
 
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, masking_utils, modeling_utils  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, masking_utils  # noqa: E402
 from transformers.utils import generic  # noqa: E402
 
 import flashmask.transformers  # noqa: E402

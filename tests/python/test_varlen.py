@@ -8,6 +8,8 @@ from attention_oracle import assert_within_bound, random_inputs, softmax_attenti
 
 import flashmask
 
+pytestmark = pytest.mark.kernels
+
 SAME = [20, 0, 1, 33, 16]
 KEYS = [25, 4, 1, 12, 40]
 

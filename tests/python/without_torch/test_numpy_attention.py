@@ -8,6 +8,8 @@ import pytest
 import flashmask
 from flashmask import masks
 
+pytestmark = pytest.mark.kernels
+
 TOKENS = 60
 
 
