@@ -1,6 +1,5 @@
-"""docs/masks.md: its examples run, and its pictures show every family."""
+"""docs/masks.md: its pictures show every family."""
 
-import doctest
 import importlib.util
 import inspect
 import re
@@ -20,14 +19,6 @@ def drawn():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_examples_run():
-    page = re.sub(r"^```.*$", "", (DOCS / "masks.md").read_text(), flags=re.M)
-    examples = doctest.DocTestParser().get_doctest(page, {}, "docs/masks.md", "docs/masks.md", 0)
-    assert len(examples.examples) > 20
-    told = doctest.DocTestRunner().run(examples)
-    assert told.failed == 0
 
 
 def builders(module):

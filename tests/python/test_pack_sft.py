@@ -1,4 +1,4 @@
-"""docs/transformers.md and its example, run as a reader would."""
+"""examples/pack_sft.py, run as a reader would."""
 
 import re
 import runpy
@@ -20,16 +20,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def test_the_page_runs_from_top_to_bottom():
-    text = (ROOT / "docs/transformers.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert text.index("```python") < 60 and len([line for line in blocks[0].splitlines() if line]) <= 10
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "docs/transformers.md", "exec"), names)
-    assert names["chosen"].shape == names["rejected"].shape == (1,)
 
 
 def test_the_example_learns(capsys):
