@@ -43,9 +43,15 @@ def _array(name: str, values: Any) -> Array:
     try:
         return np.from_dlpack(values)
     except (BufferError, RuntimeError, TypeError) as reason:
-        if hasattr(values, "__array__"):
-            return np.asarray(values)
-        raise TypeError(f"{name} is {described(values)}, which NumPy cannot read: {reason}") from reason
+        if not hasattr(values, "__array__"):
+            raise TypeError(f"{name} is {described(values)}, which NumPy cannot read: {reason}") from reason
+    try:
+        return np.asarray(values)
+    except TypeError as reason:
+        raise TypeError(
+            f"{name} is {described(values)}, which has no values, as inside jax.jit, jax.grad and jax.vmap; call "
+            "flashmask outside of them, forward only, or through jax.pure_callback"
+        ) from reason
 
 
 def _sinks(sinks: Array, problem: Problem) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -118,3 +120,14 @@ def _columns(tensor: Tensor, dim: int) -> Tensor:
 
 def _view(tensor: Tensor) -> View:
     return tensor.data_ptr(), tensor.stride()
+
+
+def _refuse_rocm(*arguments: object) -> Any:
+    raise NotImplementedError(
+        f"flashmask has kernels for NVIDIA's GPUs, and this PyTorch is for AMD's (ROCm {torch.version.hip}); move the "
+        "tensors to the CPU"
+    )
+
+
+if torch.version.hip:  # whose devices are called cuda too
+    forward_cuda = backward_cuda = _refuse_rocm  # type: ignore[assignment]
