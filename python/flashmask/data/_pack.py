@@ -13,6 +13,7 @@ from flashmask._arguments import choice, integer, items
 from flashmask.data._batch import Batch
 from flashmask.data._bins import PACKINGS, fill
 from flashmask.data._examples import IGNORED, Document, Tokens, document
+from flashmask.data._registered import warn_where_nobody_reads_masks
 
 _TOO_LONG = ("error", "drop")
 
@@ -69,6 +70,8 @@ def pack(
     _check_kept(documents, kept, length, too_long)
     documents_kept = [documents[number] for number in kept]
     sequences = fill([each.tokens.size for each in documents_kept], length, packing)
+    if any(each.bounds for each in documents_kept):
+        warn_where_nobody_reads_masks()
     packed = Packed(_tensors(documents_kept, sequences, length, pad_token_id))
     packed.dropped = len(documents) - len(kept)
     packed.examples = [[kept[place] for place in sequence] for sequence in sequences]

@@ -13,6 +13,7 @@ from torch import Tensor
 from flashmask._arguments import integer, items
 from flashmask.data._batch import Batch
 from flashmask.data._examples import Tokens, token_ids
+from flashmask.data._registered import warn_where_nobody_reads_masks
 
 
 class PackedRollouts(Batch):
@@ -44,6 +45,7 @@ def pack_rollouts(rollouts: Iterable[Any], *, pad_to_multiple_of: int = 1, pad_t
     ]
     if not given:
         raise ValueError("rollouts is empty; expected at least one")
+    warn_where_nobody_reads_masks()
     order = _order(given)
     leaves = [given[number] for number in order]
     shared = _shared(leaves)

@@ -9,6 +9,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from flashmask._arguments import choice
 from flashmask._plans.plan import VISITS
 from flashmask.transformers._attention import attention_function
+from flashmask.transformers._ignored import refuse_ignored_row_indices
 from flashmask.transformers._mask import flashmask_mask
 from flashmask.transformers._name import TESTED, keep
 
@@ -17,6 +18,7 @@ def register(name: str = "flashmask", *, visit: str = "active") -> None:
     """Makes attn_implementation=name mean FlashMask, for attention and for masks; calling it again changes nothing.
 
     Transformers has no entry points for attention, so that a program calls this once before it makes a model.
+    Other implementations ("sdpa", "eager" and so on) refuse startend_row_indices from then on, which they would ignore.
     visit="all" computes tiles that nobody sees too, to the same bits, as attention under a dense mask does: another
     name to compare with. Raises ValueError where the name belongs to another attention implementation, ImportError for
     a Transformers before 5.5, which describes masks in another way.
@@ -34,6 +36,7 @@ def register(name: str = "flashmask", *, visit: str = "active") -> None:
         if found is not None and found is not ours:
             raise ValueError(f"name {name!r} belongs to {found!r} in the {registry} registry; expected a free name")
     keep(name)
+    refuse_ignored_row_indices()
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, flashmask_mask)
 

@@ -1,0 +1,50 @@
+"""Row indices at attention that would ignore them: refused where a model looks up one of Transformers' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from transformers import AttentionInterface
+
+from flashmask.transformers._name import is_ours
+
+_NAMES = "startend_row_indices", "attn_mask_startend_row_indices"
+
+
+def refuse_ignored_row_indices() -> None:
+    """Wraps the look-up, through which "eager" goes too although it is in no registry."""
+    look_up = AttentionInterface.get_interface
+    if hasattr(look_up, "__flashmask_original__"):
+        return
+
+    def get_interface(self: AttentionInterface, attn_implementation: str, default: Callable[..., Any]) -> Any:
+        found = look_up(self, attn_implementation, default)
+        if is_ours(attn_implementation) or not _is_of_transformers(found):
+            return found
+        return _refusing(found, attn_implementation)
+
+    get_interface.__flashmask_original__ = look_up  # type: ignore[attr-defined]
+    AttentionInterface.get_interface = get_interface  # type: ignore[method-assign]
+
+
+def _is_of_transformers(attend: Any) -> bool:
+    """Functions of other packages may know row indices. A partial is one of a package of the Hub."""
+    module = getattr(getattr(attend, "func", attend), "__module__", None) or ""
+    return bool(module.split(".")[0] in ("transformers", "transformers_modules"))
+
+
+def _refusing(attend: Callable[..., Any], implementation: str) -> Callable[..., Any]:
+    def attend_without(module: Any, query: Tensor, key: Tensor, *arguments: Any, **options: Any) -> Any:
+        for name in _NAMES:
+            indices = options.get(name)
+            # Those of a text may come by a tower of images, whose keys are others.
+            if indices is not None and indices.ndim == 4 and indices.shape[2] == key.shape[2]:
+                raise ValueError(
+                    f"{name} came to attn_implementation={implementation!r}, which would ignore this mask; make the "
+                    'model with attn_implementation="flashmask", or leave the row indices out'
+                )
+        return attend(module, query, key, *arguments, **options)
+
+    return attend_without
