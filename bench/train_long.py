@@ -18,14 +18,15 @@ take, and does not start where that is not there. Results gather in a JSON file 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import importlib.metadata
 import importlib.util
 import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from itertools import pairwise
@@ -265,7 +266,7 @@ def time_copies(context: LongContext, clock: Clock) -> None:
     """Has the clock see copies of inputs to the host and back, on their own stream."""
     own = context._copies._copying
 
-    @contextmanager
+    @contextlib.contextmanager
     def timed(tensor: Tensor) -> Iterator[Any]:
         with own(tensor) as copying, clock.of("copies"):
             yield copying
@@ -381,8 +382,18 @@ def facts(options: argparse.Namespace) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "flashmask": flashmask.__version__,
+        "peers": installed_versions(),
         "command": "python bench/train_long.py " + shlex.join(sys.argv[1:]),
     }
+
+
+def installed_versions() -> dict[str, str]:
+    """Of the packages that contestants may run on."""
+    found = {}
+    for label, package in (("FlashAttention-3", "flash_attn_3"), ("FlashAttention-4", "flash-attn-4")):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[label] = importlib.metadata.version(package)
+    return found
 
 
 def expected_seconds(row: Row) -> float:
@@ -467,7 +478,7 @@ def is_startable(row: Row) -> bool:
     return row.ranks == started()
 
 
-@contextmanager
+@contextlib.contextmanager
 def joined_ranks(options: argparse.Namespace, rows: list[Row]) -> Iterator[None]:
     """Each process of torchrun with a device of its own."""
     if not rows or started() == 1:

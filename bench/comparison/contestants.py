@@ -94,14 +94,20 @@ _flex = torch.compile(flex_attention, dynamic=False)
 _block_mask = torch.compile(create_block_mask, dynamic=False, options={"triton.persistent_reductions": False})
 
 
-def flex(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+def flex(case: MaskCase, q: Tensor, k: Tensor, backend: str = "") -> Attention:
     block_mask = None
     if case.mask_mod is not None:
         shape = case.mask.shape
         batch, heads = (n if n > 1 else None for n in (shape.batch, shape.heads))
         block_mask = _block_mask(case.mask_mod, batch, heads, shape.rows, shape.columns, device=case.device)
     grouped = q.shape[1] != k.shape[1]
-    return lambda q, k, v: _flex(q, k, v, block_mask=block_mask, enable_gqa=grouped)
+    options = {"kernel_options": {"BACKEND": backend}} if backend else {}
+    return lambda q, k, v: _flex(q, k, v, block_mask=block_mask, enable_gqa=grouped, **options)
+
+
+def flex_by_flash4(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    imported("flash_attn.cute", "pip install flash-attn-4")
+    return flex(case, q, k, backend="FLASH")
 
 
 def sdpa(backend: SDPBackend) -> Prepare:
@@ -127,11 +133,11 @@ def dense(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
     return lambda q, k, v: scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped)
 
 
-def imported(module: str) -> Any:
+def imported(module: str, install: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise Absent(f"not installed: {error}") from error
+        raise Absent(f"not installed: {error}; {install}") from error
 
 
 def of_documents(case: MaskCase, q: Tensor, attend: Callable[[list[Tensor], Tensor, int], Tensor]) -> Attention:
@@ -150,25 +156,63 @@ def varlen(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
 
     def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
         return _output(
-            torch.ops.aten._flash_attention_forward(*flat, ends, ends, longest, longest, 0.0, True, False)  # causal
+            torch.ops.aten._flash_attention_forward(*flat, ends, ends, longest, longest, 0.0, case.causal, False)
         )
 
     return of_documents(case, q, attend)
 
 
 def flash3(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
-    package = imported("flash_attn_interface")
+    install = "it is built from the folder hopper of FlashAttention's sources"
+    return by_flash(imported("flash_attn_interface", install), case, q)
+
+
+def flash4(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    return by_flash(imported("flash_attn.cute", "pip install flash-attn-4"), case, q)
+
+
+def by_flash(package: Any, case: MaskCase, q: Tensor) -> Attention:
+    """FlashAttention-3 and 4 name what they take alike."""
     if case.plain:
         return lambda q, k, v: _output(package.flash_attn_func(q, k, v, causal=case.plain == "causal"))
 
     def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
-        return _output(package.flash_attn_varlen_func(*flat, ends, ends, longest, longest, causal=True))
+        where = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
+        return _output(package.flash_attn_varlen_func(*flat, causal=case.causal, **where))
 
     return of_documents(case, q, attend)
 
 
+def flash3_of_xformers(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    """xFormers carries FlashAttention-3 in its wheels for Hopper."""
+    fmha = imported("xformers.ops.fmha", "pip install xformers, the version that goes with this torch")
+    flash3 = imported("xformers.ops.fmha.flash3", "this xFormers is too old")
+    if q.shape[2] != k.shape[2]:
+        raise Absent("takes as many key heads as query heads")
+    by = flash3.FwOp, flash3.BwOp
+    if case.plain:
+        bias = fmha.attn_bias.LowerTriangularMask() if case.plain == "causal" else None
+        return lambda q, k, v: _output(fmha.memory_efficient_attention(q, k, v, bias, op=by))
+    kind = fmha.attn_bias.BlockDiagonalCausalMask if case.causal else fmha.attn_bias.BlockDiagonalMask
+    documents = kind.from_seqlens(list(case.documents) * q.shape[0]) if case.documents else None
+
+    def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
+        return _output(fmha.memory_efficient_attention(*(x[None] for x in flat), documents, op=by)[0])
+
+    return of_documents(case, q, attend)
+
+
+def cudnn_flex(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
+    """NVIDIA's FlexAttention over ranges of keys a row, which are there before, as row indices are for ours."""
+    package = imported("cudnn.flex_attention", "pip install 'nvidia-cudnn-frontend[cutedsl]>=1.32'")
+    if case.rows is None or case.mask.shape.batch * case.mask.shape.heads > 1:
+        raise Absent("has no masks but a few ranges of keys a row, the same for all heads and sequences")
+    plan = package.create_mask_plan(case.row_ends.repeat(1, q.shape[0])[None], q, k, k)
+    return lambda q, k, v: _output(package.flex_attn_func(q, k, v, mask_plan=plan))
+
+
 def flashmask3(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
-    package = imported("flash_mask")
+    package = imported("flash_mask", "it is built from PaddlePaddle's flash-attention")
     rows = case.rows
     if rows is None:
         raise Absent("has no masks but intervals")
@@ -194,5 +238,9 @@ CONTESTANTS = {
     "varlen": Contestant("FlashAttention-2, varlen", varlen, heads_first=False),
     "dense": Contestant("SDPA, dense mask", dense),
     "flash3": Contestant("FlashAttention-3", flash3, heads_first=False),
+    "xformers3": Contestant("FlashAttention-3 of xFormers", flash3_of_xformers, heads_first=False),
+    "flash4": Contestant("FlashAttention-4", flash4, heads_first=False),
+    "flex4": Contestant("FlexAttention, FLASH", flex_by_flash4),
+    "cudnnflex": Contestant("cudnn.flex_attention", cudnn_flex, heads_first=False),
     "flashmask3": Contestant("FlashMask V3", flashmask3, heads_first=False),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import re
 import time
 from collections.abc import Callable
@@ -189,6 +191,15 @@ def directions_here() -> list[str]:
     return sorted(found, reverse=True)  # forward first
 
 
+def peers_here() -> dict[str, str]:
+    """Packages that contestants need, with their versions."""
+    found = {}
+    for package in ("flash_attn_3", "flash-attn-4", "nvidia-cudnn-frontend", "xformers"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
 def run_facts(command: str) -> dict[str, Any]:
     clock.matmul_rate()  # warms up
     return {
@@ -198,6 +209,7 @@ def run_facts(command: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "flashmask": flashmask.__version__,
+        "peers": peers_here(),
         "command": command,
         "matmul_tflops": clock.matmul_rate(),
     }

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
+from torch.nn.functional import pad
 
 import flashmask
 from comparison.data import Documents, alpaca, sample
@@ -24,6 +25,8 @@ SEED = 20261121
 GLOBALS = 16
 BLOCK = 128
 NEIGHBOURS = 4
+ROWS = 1024
+"""That are looked at together where all pairs would not fit."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Setting:
 
 @dataclass
 class MaskCase:
-    """One mask. `plain`: "full" or "causal", where it is; `documents`: lengths of causal documents, where it is those.
+    """One mask. `plain`: "full" or "causal", where it is; `documents`: lengths of documents, where it is those,
+    `causal` or both ways.
 
     `tensors`: those that the mask_mod reads, where others may be written into them.
     """
@@ -49,6 +53,7 @@ class MaskCase:
     device: str
     plain: str = ""
     documents: Sequence[int] = ()
+    causal: bool = True
     tensors: tuple[Tensor, ...] = ()
 
     @cached_property
@@ -67,8 +72,40 @@ class MaskCase:
         return create_mask(self.mask_mod or (lambda b, h, q, k: q >= 0), batch, heads, rows, columns, self.device)
 
     @cached_property
+    def row_ends(self) -> Tensor:
+        """int32 [n, rows] of the first head, n odd: a row sees the keys before its first number, those from the second
+        to the third, and so on."""
+        rows, columns = self.mask.shape[2:]
+        blocks = [ends_of_rows(self.visible_rows(first), columns) for first in range(0, rows, ROWS)]
+        most = max(block.shape[0] for block in blocks)
+        return torch.cat([pad(block, (0, 0, 0, most - block.shape[0]), value=columns) for block in blocks], 1)
+
+    def visible_rows(self, first: int) -> Tensor:
+        """Booleans of ROWS rows from `first` on, with all columns."""
+        shape = self.mask.shape
+        row = torch.arange(first, min(first + ROWS, shape.rows), device=self.device)[:, None]
+        column = torch.arange(shape.columns, device=self.device)[None]
+        every = (row >= 0) & (column >= 0)
+        zero = torch.zeros_like(column)
+        return every if self.mask_mod is None else every & self.mask_mod(zero, zero, row, column)
+
+    @cached_property
     def visible_pairs(self) -> int:
         return self.mask.explain().visible_pairs
+
+
+def ends_of_rows(visible: Tensor, columns: int) -> Tensor:
+    """int32 [n, rows] of booleans [rows, columns]: where visibility changes, from visible before the first column to
+    hidden behind the last, filled up with `columns`."""
+    framed = pad(visible, (1, 1))
+    framed[:, 0] = True
+    changes = framed[:, 1:] != framed[:, :-1]
+    counts = changes.sum(1)
+    row, column = changes.nonzero(as_tuple=True)
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+    ends = torch.full((int(counts.max()), len(visible)), columns, dtype=torch.int32, device=visible.device)
+    ends[place, row] = column.int()
+    return ends
 
 
 def spread(values: Sequence[int], lengths: Sequence[int], device: str) -> Tensor:
@@ -103,7 +140,8 @@ def causal_documents(lengths: Sequence[int], device: str) -> MaskCase:
 
 def documents(lengths: Sequence[int], device: str) -> MaskCase:
     ids = ids_of(lengths, device)
-    return MaskCase(masks.document(lengths), lambda b, h, q, k: ids[q] == ids[k], device, tensors=(ids,))
+    mod: MaskMod = lambda b, h, q, k: ids[q] == ids[k]  # noqa: E731
+    return MaskCase(masks.document(lengths), mod, device, documents=lengths, causal=False, tensors=(ids,))
 
 
 def cut(length: int, pieces: int, draw: random.Random) -> list[int]:

@@ -183,20 +183,23 @@ def absent_text(results: Results) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for row in results.rows.values():
         for name, reason in row.absent.items():
-            if not reason.startswith(("not installed", "has no masks but")):
+            if not reason.startswith("has no masks but"):
                 reasons.setdefault(f"{CONTESTANTS[name].label}: {reason[:200]}", []).append(row.key)
     if reasons:
         yield "\n### Not measured\n"
-        yield from (f"- {reason} ({', '.join(rows)})" for reason, rows in reasons.items())
+        for reason, rows in reasons.items():
+            yield f"- {reason}" + ("" if "not installed" in reason else f" ({', '.join(rows)})")
 
 
 def text(results: Results) -> str:
     lines: list[str] = []
     for row in results.rows.values():
         run, rates = row.run, row.run["matmul_tflops"]
+        peers = "".join(f"{package} {version}, " for package, version in run.get("peers", {}).items())
         lines.append(
-            f"{run['date']}, {run['gpu']}, torch {run['torch']}, cuDNN {run['cudnn']}, flashmask {run['flashmask']}; "
-            f"a product of 8192³ reached {rates['burst']:.0f} TFLOP/s burst and {rates['sustained']:.0f} sustained; "
+            f"{run['date']}, {run['gpu']}, torch {run['torch']}, cuDNN {run['cudnn']}, "
+            f"{peers}flashmask {run['flashmask']}; a product of 8192³ reached {rates['burst']:.0f} TFLOP/s burst and "
+            f"{rates['sustained']:.0f} sustained; "
             f"`{run['command']}`"
         )
     lines = list(dict.fromkeys(lines))

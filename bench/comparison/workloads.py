@@ -11,7 +11,7 @@ from comparison.masks import TWELVE
 TOKENS = 131072
 HIDDEN = 4096
 LENGTHS = (8192, 32768, 131072)
-PEERS = ("flash3", "flashmask3")
+PEERS = ("flash3", "xformers3", "flash4", "flex4", "cudnnflex", "flashmask3")
 REPEATABLE = ("repeatable",)
 """Take part in the backward alone: a forward is always deterministic."""
 DENSITIES = [32768 >> n for n in range(9)]

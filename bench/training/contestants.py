@@ -152,20 +152,49 @@ def flex(batch: Batch, q: Tensor, k: Tensor) -> Attend:
     return attend
 
 
-def varlen(batch: Batch, q: Tensor, k: Tensor) -> Attend:
-    """torch's own FlashAttention over documents that lie side by side; padding sees itself."""
-    attention = _varlen_attention(q.device)
+def of_documents(batch: Batch, q: Tensor, attend: Callable[[list[Tensor], Tensor, int], Tensor]) -> Attend:
+    """By a function of documents that lie side by side: q, k and v [N, heads, head dim], where documents end, and the
+    length of the longest. Padding sees itself."""
     padding = [batch.tokens - sum(batch.documents)] if batch.tokens > sum(batch.documents) else []
     lengths = torch.tensor([*batch.documents, *padding])
     ends = pad(lengths.cumsum(0), (1, 0)).to(q.device, torch.int32)
     longest = int(lengths.max())
+    return lambda q, k, v: attend([q[0], k[0], v[0]], ends, longest)[None]
+
+
+def varlen(batch: Batch, q: Tensor, k: Tensor) -> Attend:
+    """torch's own FlashAttention, which is FlashAttention-2."""
+    attention = _varlen_attention(q.device)
     grouped = {"enable_gqa": True} if _names_groups(attention) else {}
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        o: Tensor = attention(q[0], k[0], v[0], ends, ends, longest, longest, window_size=(-1, 0), **grouped)
-        return o[None]
+    def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
+        o: Tensor = attention(*flat, ends, ends, longest, longest, window_size=(-1, 0), **grouped)
+        return o
 
-    return attend
+    return of_documents(batch, q, attend)
+
+
+def newer_varlen(module: str, install: str, batch: Batch, q: Tensor, k: Tensor) -> Attend:
+    """FlashAttention-3 or 4, by a module that is installed for it."""
+    package = _flash_attention(module, install, q.device)
+
+    def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
+        where = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
+        given = package.flash_attn_varlen_func(*flat, causal=True, **where)
+        o: Tensor = given[0] if isinstance(given, tuple) else given
+        return o
+
+    return of_documents(batch, q, attend)
+
+
+def _flash_attention(module: str, install: str, device: torch.device) -> Any:
+    try:
+        package = importlib.import_module(module)
+    except ImportError as error:
+        raise Absent(f"not installed: {error}; {install}") from error
+    if device.type != "cuda":
+        raise Absent(f"{module} runs on a GPU alone")
+    return package
 
 
 def _varlen_attention(device: torch.device) -> Any:
@@ -204,6 +233,11 @@ def varlen_bytes(shape: Shape, tokens: int) -> int:
     return 2 * 2 * tokens * shape.heads * shape.head_dim
 
 
+def newer_varlen_bytes(shape: Shape, tokens: int) -> int:
+    """Sums in float32 for the gradients of q, k and v."""
+    return 4 * tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+
+
 def transposed_bytes(shape: Shape, tokens: int) -> int:
     """Heads before tokens: o, its gradient and that of q once more."""
     return 3 * 2 * tokens * shape.heads * shape.head_dim + 16 * (tokens // 128) ** 2
@@ -214,7 +248,21 @@ CONTESTANTS = {
     "every-tile": Contestant(
         "FlashMask, every tile", every_tile, everywhere=True, repeats_bits=True, extra=every_tile_bytes
     ),
-    "varlen": Contestant("FlashAttention, varlen", varlen, repeats=True, extra=varlen_bytes, rate=300e12),
+    "varlen": Contestant("FlashAttention-2, varlen", varlen, repeats=True, extra=varlen_bytes, rate=300e12),
+    "varlen3": Contestant(
+        "FlashAttention-3, varlen",
+        partial(newer_varlen, "flash_attn_interface", "it is built from the folder hopper of FlashAttention's sources"),
+        repeats=True,
+        extra=newer_varlen_bytes,
+        rate=550e12,
+    ),
+    "varlen4": Contestant(
+        "FlashAttention-4, varlen",
+        partial(newer_varlen, "flash_attn.cute", "pip install flash-attn-4"),
+        repeats=True,
+        extra=newer_varlen_bytes,
+        rate=550e12,
+    ),
     "flex": Contestant("FlexAttention", flex, extra=transposed_bytes, rate=360e12),
     "dense": Contestant("SDPA, dense mask", dense, everywhere=True, extra=dense_bytes, rate=280e12),
     "eager": Contestant("eager", eager, everywhere=True, extra=eager_bytes, rate=50e12),

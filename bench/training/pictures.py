@@ -17,6 +17,8 @@ COLOURS = {
     "flashmask": "#1f5fa8",
     "every-tile": "#7fb0de",
     "varlen": "#8e5aa5",
+    "varlen3": "#c288c9",
+    "varlen4": "#4f2d63",
     "flex": "#d97a1a",
     "dense": "#7a7a7a",
     "eager": "#b33b3b",

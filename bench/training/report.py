@@ -54,6 +54,7 @@ def tables(results: Results) -> str:
 def run_text(row: RowResult) -> str:
     run = row.run
     versions = f"torch {run['torch']}, Transformers {run['transformers']}, flashmask {run['flashmask']}"
+    versions += "".join(f", {package} {version}" for package, version in run.get("peers", {}).items())
     return f"- {run['date']}, {run['device']}, {versions}: `{run['command']}`"
 
 

@@ -58,7 +58,8 @@ def short(tokens: int) -> str:
     return f"{tokens // K**2}M" if tokens % K**2 == 0 else f"{tokens // K}K"
 
 
-LONGEST = {"every-tile": 64 * K, "varlen": 256 * K, "flex": 128 * K, "dense": 128 * K, "eager": 8 * K}
+VARLEN = ("varlen", "varlen3", "varlen4")
+LONGEST = {"every-tile": 64 * K, **dict.fromkeys(VARLEN, 256 * K), "flex": 128 * K, "dense": 128 * K, "eager": 8 * K}
 """Sequences that are longer do not fit, or take minutes a step."""
 
 
@@ -74,7 +75,7 @@ def compared(task: str, shape: str, layers: int, lengths: Iterable[int], longest
 
 def of_real_lengths(task: str, shape: str, layers: int) -> Iterator[Row]:
     for tokens in (8 * K, 32 * K, 64 * K, 128 * K):
-        for name in ("flashmask", "varlen", "flex", "dense"):
+        for name in ("flashmask", *VARLEN, "flex", "dense"):
             if tokens <= 64 * K or name != "dense":
                 table = f"{task}-{shape}-x{layers}-alpaca"
                 yield Row(table, task, shape, layers, tokens, name, lengths="alpaca")

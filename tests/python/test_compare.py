@@ -1,8 +1,10 @@
 """bench/compare.py: what its contestants are given, and what its report makes of numbers. Timing is not tested."""
 
 import json
+import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "bench"))
 
-from comparison import masks  # noqa: E402
-from comparison.contestants import of_documents  # noqa: E402
+from comparison import contestants, masks  # noqa: E402
+from comparison.contestants import CONTESTANTS, Absent, of_documents  # noqa: E402
 from comparison.data import Documents, alpaca, sample  # noqa: E402
 from comparison.plots import draw, teraflops  # noqa: E402
 from comparison.report import BOTH, of_twelve, text  # noqa: E402
@@ -61,6 +63,157 @@ def test_a_contestant_of_documents_gets_where_those_of_all_sequences_end():
     run = of_documents(case, q, lambda flat, ends, longest: given.append((ends.tolist(), longest)) or flat[2])
     assert torch.equal(run(q, q, 2 * q), 2 * q)
     assert given == [([0, 3, 8, 11, 16], 5)]
+
+
+@pytest.mark.parametrize("name", ["causal", "document", "sliding_window", "global_sliding_window", "qk_sparse"])
+@pytest.mark.usefixtures("small_sample")
+def test_ranges_of_rows_say_the_mask(name, monkeypatch):
+    monkeypatch.setattr(masks, "ROWS", 100)
+    case = masks.MASKS[name](masks.Setting(TOKENS, 2, 3, "cpu"))
+    ends = case.row_ends
+    assert ends.shape[0] % 2 == 1 and ends.dtype is torch.int32
+    keys = torch.arange(TOKENS)
+    visible = keys < ends[0][:, None]
+    for begin, end in zip(ends[1::2], ends[2::2], strict=True):
+        visible |= (keys >= begin[:, None]) & (keys < end[:, None])
+    assert torch.equal(visible, case.visible[0, 0])
+
+
+class Package:
+    """Stands for a package that is not installed: notes what its functions are called with, and gives q back."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*arguments, **options):
+            self.calls.append((name, arguments, options))
+            return arguments[1] if name == "create_mask_plan" else (arguments[0], None)
+
+        return call
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """Stubs by name; those of other names are not there."""
+    found = {}
+
+    def import_module(name):
+        if name not in found:
+            raise ImportError(f"No module named {name!r}")
+        return found[name]
+
+    monkeypatch.setattr(contestants.importlib, "import_module", import_module)
+    return found
+
+
+PEERS = {
+    "flash3": ("flash_attn_interface", "it is built from the folder hopper of FlashAttention's sources"),
+    "xformers3": ("xformers.ops.fmha", "pip install xformers, the version that goes with this torch"),
+    "flash4": ("flash_attn.cute", "pip install flash-attn-4"),
+    "flex4": ("flash_attn.cute", "pip install flash-attn-4"),
+    "cudnnflex": ("cudnn.flex_attention", "pip install 'nvidia-cudnn-frontend[cutedsl]>=1.32'"),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.usefixtures("packages")
+def test_a_peer_that_is_missing_says_what_to_install(name):
+    module, install = PEERS[name]
+    q = torch.zeros(1, 8, 2, 4)
+    with pytest.raises(Absent, match=re.escape(f"not installed: No module named '{module}'; {install}")):
+        CONTESTANTS[name].prepare(masks.causal(masks.Setting(8, 1, 2, "cpu")), q, q)
+
+
+@pytest.mark.parametrize("name", ["flash3", "flash4"])
+def test_flash_attention_gets_documents_and_causality(name, packages):
+    package = packages[PEERS[name][0]] = Package()
+    q = torch.randn(2, 8, 1, 4)
+    at = masks.Setting(8, 2, 1, "cpu")
+    for case, causal in ((masks.causal(at), True), (masks.full(at), False)):
+        assert torch.equal(CONTESTANTS[name].prepare(case, q, q)(q, q, q), q)
+        assert package.calls.pop() == ("flash_attn_func", (q, q, q), {"causal": causal})
+    for make, causal in ((masks.causal_documents, True), (masks.documents, False)):
+        run = CONTESTANTS[name].prepare(make([3, 5], "cpu"), q, q)
+        assert torch.equal(run(q, q, q), q)
+        called, (flat, *_), options = package.calls.pop()
+        assert called == "flash_attn_varlen_func" and flat.shape == (16, 1, 4) and options["causal"] is causal
+        assert options["cu_seqlens_q"].tolist() == options["cu_seqlens_k"].tolist() == [0, 3, 8, 11, 16]
+        assert options["max_seqlen_q"] == options["max_seqlen_k"] == 5
+
+
+def test_cudnn_gets_ranges_of_every_sequence(packages):
+    package = packages["cudnn.flex_attention"] = Package()
+    q = torch.randn(2, 8, 1, 4)
+    run = CONTESTANTS["cudnnflex"].prepare(masks.causal_documents([3, 5], "cpu"), q, q)
+    _, (ends, *_), _ = package.calls.pop()
+    assert ends.shape == (1, 3, 16) and ends.dtype is torch.int32 and ends.is_contiguous()
+    assert ends[0, :, 4].tolist() == ends[0, :, 12].tolist() == [0, 3, 5]
+    assert torch.equal(run(q, q, q), q)
+    assert package.calls.pop()[0] == "flex_attn_func"
+    with pytest.raises(Absent, match="the same for all heads"):
+        CONTESTANTS["cudnnflex"].prepare(masks.random_eviction(masks.Setting(8, 2, 2, "cpu")), q, q)
+
+
+def test_flex_attention_is_told_its_backend(packages, monkeypatch):
+    packages["flash_attn.cute"] = Package()
+    given = {}
+    monkeypatch.setattr(contestants, "_flex", lambda q, k, v, **options: given.update(options) or q)
+    q = torch.randn(1, 2, 8, 4)
+    full = masks.full(masks.Setting(8, 1, 2, "cpu"))
+    CONTESTANTS["flex4"].prepare(full, q, q)(q, q, q)
+    assert given["kernel_options"] == {"BACKEND": "FLASH"}
+    given.clear()
+    CONTESTANTS["flex"].prepare(full, q, q)(q, q, q)
+    assert "kernel_options" not in given
+
+
+class XFormers:
+    """xformers.ops.fmha and its flash3, as far as the contestant asks."""
+
+    FwOp, BwOp = "forward", "backward"
+
+    def __init__(self):
+        self.calls = []
+        kind = type("Kind", (), {"from_seqlens": staticmethod(lambda lengths: lengths)})
+        self.attn_bias = SimpleNamespace(
+            LowerTriangularMask=lambda: "causal", BlockDiagonalCausalMask=kind, BlockDiagonalMask=kind
+        )
+
+    def memory_efficient_attention(self, q, k, v, bias, op):
+        self.calls.append((q.shape, bias, op))
+        return q
+
+
+def test_xformers_gets_its_biases(packages):
+    package = packages["xformers.ops.fmha"] = packages["xformers.ops.fmha.flash3"] = XFormers()
+    q, by = torch.randn(2, 8, 1, 4), ("forward", "backward")
+    prepare = CONTESTANTS["xformers3"].prepare
+    at = masks.Setting(8, 2, 1, "cpu")
+    for case, shape, bias in (
+        (masks.causal(at), (2, 8, 1, 4), "causal"),
+        (masks.full(at), (2, 8, 1, 4), None),
+        (masks.documents([3, 5], "cpu"), (1, 16, 1, 4), [3, 5, 3, 5]),
+    ):
+        assert torch.equal(prepare(case, q, q)(q, q, q), q)
+        assert package.calls.pop() == (shape, bias, by)
+    with pytest.raises(Absent, match="as many key heads"):
+        prepare(masks.causal(at), q.expand(2, 8, 2, 4), q)
+
+
+def test_the_report_says_what_to_install_once_and_which_versions_ran():
+    results = Results(None)
+    for mask in ("causal", "full"):
+        made = result(f"twelve/{mask}/8K", (2.0, 3.0), (2.5, 5.0))
+        made.absent["flash4"] = "not installed: No module named 'flash_attn'; pip install flash-attn-4"
+        made.run = RUN | {"peers": {"xformers": "0.0.34"}}
+        results.add(made)
+    shown = text(results)
+    sentence = "- FlashAttention-4: not installed: No module named 'flash_attn'; pip install flash-attn-4\n"
+    assert shown.count(sentence) == 1 and "xformers 0.0.34" in shown
 
 
 def test_eviction_drops_one_key_a_row_from_the_middle_on():

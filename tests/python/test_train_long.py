@@ -3,9 +3,11 @@
 import argparse
 import itertools
 import json
+import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from training.rows import all_rows, tiny_rows  # noqa: E402
 from training.tasks import Learner  # noqa: E402
 from training.texts import text_examples  # noqa: E402
 
+import flashmask  # noqa: E402
 from flashmask.data.synthetic import TASKS, Sample  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -90,6 +93,34 @@ def test_every_contestant_has_the_same_loss_and_gradient(run, task):
         assert other["gradient_norm"] == pytest.approx(ours["gradient_norm"], rel=1e-4)
         assert other["seconds"] == pytest.approx(sum(s for p, s in other["parts"].items() if p != "copies"))
     assert found["every-tile"]["loss"] == ours["loss"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("varlen3", "'flash_attn_interface'; it is built from the folder hopper of FlashAttention's sources"),
+        ("varlen4", "pip install flash-attn-4"),
+    ],
+)
+def test_a_newer_flash_attention_is_given_documents(name, sentence, monkeypatch):
+    """By a stub; where it is not installed the row says how to install it."""
+    contestant = contestants.CONTESTANTS[name]
+    assert contestant.label == f"FlashAttention-{name[-1]}, varlen"
+    q, k = torch.randn(1, 12, 4, 8), torch.randn(1, 12, 2, 8)
+    given = SimpleNamespace(tokens=12, documents=[3, 5], sharding=None)
+    with pytest.raises(contestants.Absent, match=f"not installed: .*{re.escape(sentence)}"):
+        contestant.prepare(given, q, k)
+
+    def flash_attn_varlen_func(q, k, v, *, causal, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k):
+        assert causal and max_seqlen_q == max_seqlen_k == 5
+        assert cu_seqlens_q.tolist() == cu_seqlens_k.tolist() == [0, 3, 8, 12]
+        ends = (cu_seqlens_q, cu_seqlens_k)
+        return documents_one_by_one(q, k, v, *ends, 5, 5, window_size=(-1, 0)), None
+
+    package = SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
+    monkeypatch.setattr(contestants, "_flash_attention", lambda module, install, device: package)
+    o = contestant.prepare(given, q, k)(q, k, k)
+    torch.testing.assert_close(o, flashmask.attention(q, k, k, flashmask.masks.causal_document([3, 5, 4])))
 
 
 def session_of(name):
