@@ -25,7 +25,6 @@ from ranks import torchrun  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-pytestmark = pytest.mark.slow
 
 
 @dataclass
@@ -51,9 +50,15 @@ def blocks():
 BLOCKS = list(blocks())
 
 
-def in_language(*languages):
-    chosen = [each for each in BLOCKS if each.language in languages]
-    return pytest.mark.parametrize("block", chosen, ids=str)
+def is_slow(block):
+    """Whether it starts programs or makes models."""
+    return block.language == "sh" or re.search("transformers|torchrun", block.code)
+
+
+def in_language(language):
+    chosen = [each for each in BLOCKS if each.language == language]
+    given = [pytest.param(each, marks=pytest.mark.slow if is_slow(each) else ()) for each in chosen]
+    return pytest.mark.parametrize("block", given, ids=str)
 
 
 def imported(code):
