@@ -6,12 +6,13 @@ from collections import Counter
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashmask
 import flashmask.distributed as fmd
 from flashmask import masks
-from flashmask.distributed import _group, _operators
+from flashmask.distributed import _dropout, _group, _operators
 from flashmask.distributed._make import MAIN, Options, make
 from flashmask.distributed._runs import tokens
 from flashmask.distributed._sharding import Sharding
@@ -168,3 +169,14 @@ def test_fetched_keys_and_what_was_sent_end_before_gradients_arrive(wire, rank, 
     partials = exchange.tokens * 8 * per_token
     assert at_return == gradients[0].nbytes + partials + sum(of_return)
     assert heard.bytes == sum(each.nbytes for each in gradients)
+
+
+def test_dropout_over_ranks_asks_for_the_tiles_of_the_larger_head_dim():
+    """Values of 160 dims make a GPU take kernels of 192, whose tiles have 192 rows, beside 128 dims of q and k too."""
+    runs = [[(0, 384)], [(384, 512)], [(512, 1024)]]
+    with FakeTensorMode():
+        q, v = (torch.empty(1, 512, 1, dim, device="cuda") for dim in (128, 160))
+        _dropout.check_runs(runs, q, q)
+        with pytest.raises(ValueError, match=r"tokens from 512 on.* multiples of 384.*aligned=True and head_dim=160"):
+            _dropout.check_runs(runs, q, v)
+    assert _dropout.tile_of("cuda", 160) == 384

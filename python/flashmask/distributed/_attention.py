@@ -82,7 +82,7 @@ def _by_rows(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, cal
     where = sharding._tensors[mask], sharding._name
     dropped: tuple[Any, ...] = ()
     if call.dropout:
-        check_runs(sharding._runs, q)
+        check_runs(sharding._runs, q, v)
         dropped = call.dropout, _agreed_seed(q, sharding, mask, call.dropout)
     elif not torch.compiler.is_compiling() and sharding._locals[mask].alone:
         local, _ = entered(*where, (q, k, v), "forward")

@@ -35,7 +35,7 @@ def entered(
             _check(local, *tensors)
         if dropout:
             seed_offset_in(Call(dropout=dropout, seed_offset=seed_offset))
-            check_runs(local.runs, tensors[0])
+            check_runs(local.runs, tensors[0], tensors[2])
     except (TypeError, ValueError, NotImplementedError) as error:
         if _compares():
             agree(group, {}, error)

@@ -18,20 +18,26 @@ from flashmask.distributed._runs import Runs, tokens
 _TOKENS = 8  # that one draw decides about
 
 
-def check_runs(runs: Sequence[Runs], q: Tensor) -> None:
+def check_runs(runs: Sequence[Runs], q: Tensor, v: Tensor) -> None:
     """Refuses runs, of all ranks, that do not begin at tiles, in which kernels find the rows and columns of draws."""
-    tile = tile_of(q.device.type, q.shape[3])
+    head_dim = _head_dim(q, v)
+    tile = tile_of(q.device.type, head_dim)
     for rank, of_rank in enumerate(runs):
         for begin, _ in of_rank:
             if begin % tile:
                 raise ValueError(
                     f'dropout_p is not 0, and rank {rank} holds tokens from {begin} on; under the scheme "rows" runs '
-                    f"of a rank have to begin at multiples of {tile} then: call shard() with aligned=True, or with "
-                    'scheme="heads"'
+                    f"of a rank have to begin at multiples of {tile} then: call shard() with aligned=True and "
+                    f'head_dim={head_dim}, or with scheme="heads"'
                 )
 
 
-def place_of_rows(local: Local, heads: slice, q: Tensor, *, owners: bool = False) -> Tensor | None:
+def _head_dim(q: Tensor, v: Tensor) -> int:
+    """Kernels are chosen, and with them tiles, by the larger one."""
+    return max(q.shape[3], v.shape[3])
+
+
+def place_of_rows(local: Local, heads: slice, q: Tensor, v: Tensor, *, owners: bool = False) -> Tensor | None:
     """int32 [n] where q is: where these query heads of a rank's part lie in the whole.
 
     `owners`: of the part that a rank computes the gradients of its own keys with. None where it has no rows, or none
@@ -43,10 +49,11 @@ def place_of_rows(local: Local, heads: slice, q: Tensor, *, owners: bool = False
     rows, columns = (exchange.runs, own) if owners else (own, exchange.runs)
     if not tokens(rows) or not tokens(columns):
         return None
-    key = heads.start, heads.stop, q.device, q.shape[3], owners
+    head_dim = _head_dim(q, v)
+    key = heads.start, heads.stop, q.device, head_dim, owners
     place = local.places.get(key)
     if place is None:
-        place = local.places[key] = _place(local.heads[0], heads, rows, columns, q.device, q.shape[3])
+        place = local.places[key] = _place(local.heads[0], heads, rows, columns, q.device, head_dim)
     return place
 
 

@@ -24,7 +24,7 @@ def forward_of_rows(q: Tensor, k: Tensor, v: Tensor, local: Local, group: Group,
     for part in range(local.head_groups):
         of_q, of_k, of_v = (_heads(each, part, local) for each in (q, k, v))
         whole_k, whole_v = local.columns.fetch(group, [of_k, of_v], apart=local.keeps)
-        o, lse = _attend(of_q, whole_k, whole_v, _placed(call, local, part, q))
+        o, lse = _attend(of_q, whole_k, whole_v, _placed(call, local, part, q, v))
         if local.keeps:  # of all heads at once
             return o, lse, whole_k, whole_v
         outputs.append((o, lse))
@@ -78,24 +78,24 @@ def _backward_of_heads(
     columns = local.columns
     assert columns is not None
     whole_k, whole_v = kept if local.keeps else columns.fetch(group, [k, v])
-    own = _placed(call, local, part, q)
+    own = _placed(call, local, part, q, v)
     in_parts = local.owners_rows is None and not columns.silent
     grad_q, *partials = _gradients(grad_o, grad_lse, (q, whole_k, whole_v, o, lse), own, in_parts)
     del whole_k, whole_v  # before others' gradients arrive
     if local.owners_rows is None:
         return grad_q, *columns.give_back(group, partials, k.dtype)
     del partials  # which hold nothing
-    owners = _placed(call, local, part, q, owners=True)._replace(mask=local.owners_mask_tensor)
+    owners = _placed(call, local, part, q, v, owners=True)._replace(mask=local.owners_mask_tensor)
     return grad_q, *_owners(grad_o, grad_lse, saved, local.owners_rows, group, owners)
 
 
-def _placed(call: Call, local: Local, part: int, q: Tensor, *, owners: bool = False) -> Call:
+def _placed(call: Call, local: Local, part: int, q: Tensor, v: Tensor, *, owners: bool = False) -> Call:
     """The call of a group of query heads, with the decisions of dropout of the whole."""
     if not call.dropout:
         return call
     count = local.heads[0] // local.head_groups
     heads = slice(part * count, (part + 1) * count)
-    return call._replace(dropout_place=place_of_rows(local, heads, q, owners=owners))
+    return call._replace(dropout_place=place_of_rows(local, heads, q, v, owners=owners))
 
 
 def _owners(

@@ -163,7 +163,7 @@ def shard(
         group_or_mesh: a ProcessGroup, or a DeviceMesh of one dimension, such as mesh["cp"], with Gloo or NCCL.
         query_heads: heads of q, in whatever layer; a multiple of `kv_heads`.
         kv_heads: heads of k and v.
-        head_dim: numbers a head.
+        head_dim: numbers a head, of q and k or of v: the larger.
         tokens: of the sequence; needed where the mask is None, or cumulative lengths that end before it. Any other
             mask has to have as many rows.
         scheme: "rows": each rank keeps its query rows and fetches the keys and values that they see. "heads": tokens
