@@ -2,21 +2,22 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "flashmask/elements.h"
 #include "flashmask/export.h"
 #include "flashmask/mask.h"
 #include "flashmask/span.h"
 
-/// Builders take the numbers a person has (lengths, windows, parents) and give a Mask. Lengths are in tokens.
+/// Builders take the numbers a person has (lengths, windows, parents) and give a Mask. Lengths are in tokens. Where
+/// there are several numbers they are given as a vector, a span or in braces: causal_document({600, 300}, 1024).
 /// `tokens` is the sequence length; what lies past the documents is padding: nobody sees it and it sees nothing.
 /// Every builder throws Status::invalid_argument on numbers that contradict each other. Families are numbered as in
 /// docs/masks.md.
 namespace flashmask::masks {
 
-using Lengths = std::span<const std::int64_t>;
+using Lengths = Elements<std::int64_t>;
 
 /// 0: every row sees every column.
 FLASHMASK_API Mask full(std::int64_t rows, std::int64_t columns);
@@ -51,7 +52,7 @@ struct SharedQuestion {
 };
 
 /// 5: an answer sees its question and itself, causally; answers do not see each other.
-FLASHMASK_API Mask shared_question(std::span<const SharedQuestion> documents, std::int64_t tokens);
+FLASHMASK_API Mask shared_question(Elements<SharedQuestion> documents, std::int64_t tokens);
 
 /// 6: the first `globals` tokens see and are seen by all; others see `left` and `right` neighbours.
 FLASHMASK_API Mask global_sliding_window(std::int64_t tokens, std::int64_t globals, std::int64_t left,
@@ -70,7 +71,7 @@ using flashmask::Span;
 
 /// 10: causal, without the scores inside dropped segments: their tokens see what lies before the segment only, and
 /// later tokens see them. Segments are disjoint, in any order.
-FLASHMASK_API Mask qk_sparse_segments(std::int64_t tokens, std::span<const Span> dropped);
+FLASHMASK_API Mask qk_sparse_segments(std::int64_t tokens, Elements<Span> dropped);
 
 /// 11: queries and keys sorted by bucket, then position; a row sees the keys of its bucket at positions not after its
 /// own. Each list holds (bucket, position) in that order.
@@ -78,10 +79,10 @@ struct HashedToken {
   std::int64_t bucket = 0;
   std::int64_t position = 0;
 };
-FLASHMASK_API Mask hash_sparse_sorted(std::span<const HashedToken> queries, std::span<const HashedToken> keys);
+FLASHMASK_API Mask hash_sparse_sorted(Elements<HashedToken> queries, Elements<HashedToken> keys);
 
 /// 12: causal; column j is dropped from row evicted_at[head][column] on (`tokens` = never).
-FLASHMASK_API Mask random_eviction(std::int64_t tokens, std::span<const std::int64_t> evicted_at, std::int64_t heads);
+FLASHMASK_API Mask random_eviction(std::int64_t tokens, Elements<std::int64_t> evicted_at, std::int64_t heads);
 
 /// A forest: node k has lengths[k] tokens and the parent parents[k] (−1: a root); it sees its ancestors and itself,
 /// causally. `order` is the order of the nodes in the sequence.
@@ -93,11 +94,11 @@ struct TreeMask {
   Mask mask;
   std::vector<std::int64_t> positions;  ///< first token of each given node in the sequence
 };
-FLASHMASK_API TreeMask tree(std::span<const std::int64_t> parents, Lengths lengths, std::int64_t tokens,
+FLASHMASK_API TreeMask tree(Elements<std::int64_t> parents, Lengths lengths, std::int64_t tokens,
                             TreeOrder order = TreeOrder::depth_first);
 
 /// Causal text with spans (images) that see themselves both ways.
-FLASHMASK_API Mask bidirectional_spans(std::int64_t tokens, std::span<const Span> spans);
+FLASHMASK_API Mask bidirectional_spans(std::int64_t tokens, Elements<Span> spans);
 
 /// Block diffusion of one sample, laid out [x_t | x_0], 2 * length tokens: a noisy block sees itself and the clean
 /// blocks before it; a clean block sees the clean blocks up to and including itself.
@@ -110,7 +111,7 @@ FLASHMASK_API Mask dilated_window(std::int64_t rows, std::int64_t columns, std::
 
 /// Longformer's global attention: the tokens at `positions`, anywhere and in any order, see and are seen by all; others
 /// see `left` and `right` neighbours.
-FLASHMASK_API Mask global_tokens(std::int64_t tokens, std::span<const std::int64_t> positions, std::int64_t left,
+FLASHMASK_API Mask global_tokens(std::int64_t tokens, Elements<std::int64_t> positions, std::int64_t left,
                                  std::int64_t right);
 
 /// What a block of tokens sees in BigBird.
@@ -133,7 +134,7 @@ struct NeighbourhoodAxis {
 };
 
 /// Neighbourhood attention (NATTEN) over any number of axes, the last of which runs fastest through the sequence.
-FLASHMASK_API Mask neighbourhood(std::span<const NeighbourhoodAxis> axes);
+FLASHMASK_API Mask neighbourhood(Elements<NeighbourhoodAxis> axes);
 FLASHMASK_API Mask neighbourhood_2d(const NeighbourhoodAxis& height, const NeighbourhoodAxis& width);
 FLASHMASK_API Mask neighbourhood_3d(const NeighbourhoodAxis& depth, const NeighbourhoodAxis& height,
                                     const NeighbourhoodAxis& width);
@@ -148,16 +149,16 @@ FLASHMASK_API Mask fixed_factorised(std::int64_t tokens, std::int64_t stride, st
 
 /// SCFA's hash-sparse attention in the original order of the tokens: a row sees the keys of its bucket at positions not
 /// after its own (bottom-right aligned). The buckets of [heads, rows] and [heads, columns].
-FLASHMASK_API Mask scfa_hash_sparse(std::span<const std::int64_t> query_buckets,
-                                    std::span<const std::int64_t> key_buckets, std::int64_t heads);
+FLASHMASK_API Mask scfa_hash_sparse(Elements<std::int64_t> query_buckets, Elements<std::int64_t> key_buckets,
+                                    std::int64_t heads);
 
 /// SCFA's QK-sparse attention in the original order of the tokens: causal among what is kept (bottom-right aligned). A
 /// dropped query sees nothing, a dropped key is seen by nobody. [heads, rows] and [heads, columns], nonzero = kept.
-FLASHMASK_API Mask scfa_qk_sparse(std::span<const std::uint8_t> kept_queries, std::span<const std::uint8_t> kept_keys,
+FLASHMASK_API Mask scfa_qk_sparse(Elements<std::uint8_t> kept_queries, Elements<std::uint8_t> kept_keys,
                                   std::int64_t heads);
 
 /// The mask without the given rows, which then see nothing.
-FLASHMASK_API Mask drop_queries(const Mask& mask, std::span<const std::int64_t> rows);
+FLASHMASK_API Mask drop_queries(const Mask& mask, Elements<std::int64_t> rows);
 
 /// What a node of a speculation tree sees beside itself.
 enum class TreeSight : std::uint8_t {
@@ -168,13 +169,13 @@ enum class TreeSight : std::uint8_t {
 /// A forest of one token a node in the order of the array, which lists parents first: parents[k] is an earlier node or
 /// −1 for a root. All nodes see the `prefix` columns before them (the cache); the rest of `tokens` is padding. `tokens`
 /// rows and prefix + tokens columns.
-FLASHMASK_API Mask tree_in_order(std::span<const std::int64_t> parents, std::int64_t tokens, std::int64_t prefix = 0,
+FLASHMASK_API Mask tree_in_order(Elements<std::int64_t> parents, std::int64_t tokens, std::int64_t prefix = 0,
                                  TreeSight sight = TreeSight::ancestors);
 
 /// The tree of MEDUSA, breadth first: candidates[k] children for each node of level k − 1, candidates[0] roots. Its
 /// ∑ₖ∏ᵢ candidates[i] parents, for tree_in_order.
-FLASHMASK_API std::vector<std::int64_t> medusa_parents(std::span<const std::int64_t> candidates);
-FLASHMASK_API Mask medusa_tree(std::span<const std::int64_t> candidates, std::int64_t tokens, std::int64_t prefix = 0,
+FLASHMASK_API std::vector<std::int64_t> medusa_parents(Elements<std::int64_t> candidates);
+FLASHMASK_API Mask medusa_tree(Elements<std::int64_t> candidates, std::int64_t tokens, std::int64_t prefix = 0,
                                TreeSight sight = TreeSight::ancestors);
 
 /// What the edges of a graph say.
@@ -184,6 +185,6 @@ struct GraphEdges {
 };
 
 /// Attention over a graph: row u sees column v for each edge (u, v), in any order; repeated edges are one.
-FLASHMASK_API Mask graph(std::int64_t nodes, std::span<const VisiblePair> edges, const GraphEdges& meaning = {});
+FLASHMASK_API Mask graph(std::int64_t nodes, Elements<VisiblePair> edges, const GraphEdges& meaning = {});
 
 }  // namespace flashmask::masks

@@ -10,6 +10,7 @@
 #include "flashmask/device_plan.h"
 #include "flashmask/draw.h"
 #include "flashmask/dropout.h"
+#include "flashmask/elements.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
 #include "flashmask/explain.h"

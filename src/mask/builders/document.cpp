@@ -62,7 +62,7 @@ Mask causal_blockwise(Lengths documents, std::int64_t tokens) {
   Mask unpadded = Mask(std::move(mask), "causal_blockwise(" + counted(documents.size(), "document") + ")");
   if (used == tokens) return unpadded;
   // Padding rows are a third range of most columns: lowering decides whether the mask still fits.
-  return unpadded & document(Lengths(&used, 1), tokens);
+  return unpadded & document({used}, tokens);
 }
 
 }  // namespace flashmask::masks

@@ -34,7 +34,7 @@ void keep_rows(const CellRun& run, const CellWords& kept, const MaskShape& shape
 
 }  // namespace
 
-Mask drop_queries(const Mask& mask, std::span<const std::int64_t> rows) {
+Mask drop_queries(const Mask& mask, Elements<std::int64_t> rows) {
   const MaskShape& shape = mask.shape();
   check_positions("drop_queries", "rows", rows, "row", shape.rows);
   std::vector<std::uint8_t> is_dropped(static_cast<std::size_t>(shape.rows));

@@ -11,7 +11,7 @@ void check_edge(std::size_t k, const VisiblePair& edge, std::int64_t nodes) {
 
 }  // namespace
 
-Mask graph(std::int64_t nodes, std::span<const VisiblePair> edges, const GraphEdges& meaning) {
+Mask graph(std::int64_t nodes, Elements<VisiblePair> edges, const GraphEdges& meaning) {
   check_size("graph", "nodes", nodes);
   for (std::size_t k = 0; k < edges.size(); ++k) check_edge(k, edges[k], nodes);
   std::vector<VisiblePair> pairs(edges.begin(), edges.end());

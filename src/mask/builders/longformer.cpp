@@ -40,8 +40,7 @@ Mask dilated_window(std::int64_t rows, std::int64_t columns, std::int64_t left, 
           "dilated_window(" + grouped(left) + ", " + grouped(right) + ", dilation " + grouped(dilation) + ")"};
 }
 
-Mask global_tokens(std::int64_t tokens, std::span<const std::int64_t> positions, std::int64_t left,
-                   std::int64_t right) {
+Mask global_tokens(std::int64_t tokens, Elements<std::int64_t> positions, std::int64_t left, std::int64_t right) {
   const MaskShape shape = shape_of("global_tokens", tokens);
   check_positions("global_tokens", "positions", positions, "token", tokens);
   check_neighbours("global_tokens", "left", left);

@@ -53,7 +53,7 @@ std::string text(std::span<const NeighbourhoodAxis> axes) {
 
 }  // namespace
 
-Mask neighbourhood(std::span<const NeighbourhoodAxis> axes) {
+Mask neighbourhood(Elements<NeighbourhoodAxis> axes) {
   std::int64_t tokens = 1;
   for (std::size_t a = 0; a < axes.size(); ++a) {
     check_axis("axes[" + std::to_string(a) + "]", axes[a]);

@@ -62,8 +62,7 @@ std::vector<std::uint64_t> kept_words(const std::uint8_t* kept, std::int64_t key
 
 }  // namespace
 
-Mask scfa_hash_sparse(std::span<const std::int64_t> query_buckets, std::span<const std::int64_t> key_buckets,
-                      std::int64_t heads) {
+Mask scfa_hash_sparse(Elements<std::int64_t> query_buckets, Elements<std::int64_t> key_buckets, std::int64_t heads) {
   const MaskShape shape =
       check_shape("scfa_hash_sparse", "query_buckets", query_buckets.size(), "key_buckets", key_buckets.size(), heads);
   std::vector<std::vector<BucketRun>> runs;
@@ -85,8 +84,7 @@ Mask scfa_hash_sparse(std::span<const std::int64_t> query_buckets, std::span<con
           "scfa_hash_sparse(" + counted(static_cast<std::size_t>(heads), "head") + ")"};
 }
 
-Mask scfa_qk_sparse(std::span<const std::uint8_t> kept_queries, std::span<const std::uint8_t> kept_keys,
-                    std::int64_t heads) {
+Mask scfa_qk_sparse(Elements<std::uint8_t> kept_queries, Elements<std::uint8_t> kept_keys, std::int64_t heads) {
   const MaskShape shape =
       check_shape("scfa_qk_sparse", "kept_queries", kept_queries.size(), "kept_keys", kept_keys.size(), heads);
   std::vector<std::vector<std::uint64_t>> keys;

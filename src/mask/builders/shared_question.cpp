@@ -25,7 +25,7 @@ void show_causally(IntervalMask& mask, Span columns, std::int64_t last_row) {
 
 }  // namespace
 
-Mask shared_question(std::span<const SharedQuestion> documents, std::int64_t tokens) {
+Mask shared_question(Elements<SharedQuestion> documents, std::int64_t tokens) {
   IntervalMask mask = all_visible("shared_question", tokens);
   const std::vector<std::int64_t> lengths = document_lengths(documents);
   const std::int64_t used = check_fit("shared_question", "documents", lengths, tokens);

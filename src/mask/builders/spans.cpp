@@ -37,7 +37,7 @@ std::vector<Span> sorted_spans(const std::string& builder, const std::string& ar
   return sorted;
 }
 
-Mask bidirectional_spans(std::int64_t tokens, std::span<const Span> spans) {
+Mask bidirectional_spans(std::int64_t tokens, Elements<Span> spans) {
   IntervalMask mask = all_visible("bidirectional_spans", tokens);
   for (std::int64_t j = 0; j < tokens; ++j) show_column(mask, j, {j, tokens});
   for (const Span& span : sorted_spans("bidirectional_spans", "spans", spans, tokens)) {
@@ -46,7 +46,7 @@ Mask bidirectional_spans(std::int64_t tokens, std::span<const Span> spans) {
   return Mask(std::move(mask), "bidirectional_spans(" + counted(spans.size(), "span") + ")");
 }
 
-Mask qk_sparse_segments(std::int64_t tokens, std::span<const Span> dropped) {
+Mask qk_sparse_segments(std::int64_t tokens, Elements<Span> dropped) {
   IntervalMask mask = all_visible("qk_sparse_segments", tokens);
   for (std::int64_t j = 0; j < tokens; ++j) show_column(mask, j, {j, tokens});
   for (const Span& span : sorted_spans("qk_sparse_segments", "dropped", dropped, tokens)) {

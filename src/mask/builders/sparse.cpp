@@ -55,7 +55,7 @@ Mask global_sliding_window(std::int64_t tokens, std::int64_t globals, std::int64
               "global_sliding_window(" + grouped(globals) + ", " + grouped(left) + ", " + grouped(right) + ")");
 }
 
-Mask hash_sparse_sorted(std::span<const HashedToken> queries, std::span<const HashedToken> keys) {
+Mask hash_sparse_sorted(Elements<HashedToken> queries, Elements<HashedToken> keys) {
   check_sorted("queries", queries);
   check_sorted("keys", keys);
   IntervalMask mask = all_visible("hash_sparse_sorted", static_cast<std::int64_t>(queries.size()),
@@ -71,7 +71,7 @@ Mask hash_sparse_sorted(std::span<const HashedToken> queries, std::span<const Ha
   return Mask(std::move(mask), "hash_sparse_sorted");
 }
 
-Mask random_eviction(std::int64_t tokens, std::span<const std::int64_t> evicted_at, std::int64_t heads) {
+Mask random_eviction(std::int64_t tokens, Elements<std::int64_t> evicted_at, std::int64_t heads) {
   check_size("random_eviction", "tokens", tokens);
   check_size("random_eviction", "heads", heads);
   check_evictions(tokens, evicted_at, heads);

@@ -52,11 +52,11 @@ Mask tree_mask(const std::string& builder, std::span<const std::int64_t> parents
 
 }  // namespace
 
-Mask tree_in_order(std::span<const std::int64_t> parents, std::int64_t tokens, std::int64_t prefix, TreeSight sight) {
+Mask tree_in_order(Elements<std::int64_t> parents, std::int64_t tokens, std::int64_t prefix, TreeSight sight) {
   return tree_mask("tree_in_order", parents, tokens, prefix, sight);
 }
 
-std::vector<std::int64_t> medusa_parents(std::span<const std::int64_t> candidates) {
+std::vector<std::int64_t> medusa_parents(Elements<std::int64_t> candidates) {
   std::vector<std::int64_t> parents;
   std::int64_t level_begin = -1;
   std::int64_t level_size = 1;  // above the roots lies one node that the mask leaves out
@@ -74,7 +74,7 @@ std::vector<std::int64_t> medusa_parents(std::span<const std::int64_t> candidate
   return parents;
 }
 
-Mask medusa_tree(std::span<const std::int64_t> candidates, std::int64_t tokens, std::int64_t prefix, TreeSight sight) {
+Mask medusa_tree(Elements<std::int64_t> candidates, std::int64_t tokens, std::int64_t prefix, TreeSight sight) {
   return tree_mask("medusa_tree", medusa_parents(candidates), tokens, prefix, sight);
 }
 

@@ -5,7 +5,7 @@
 namespace flashmask::masks {
 namespace {
 
-using Parents = std::span<const std::int64_t>;
+using Parents = Elements<std::int64_t>;
 
 void check_parents(Parents parents, Lengths lengths) {
   if (parents.size() != lengths.size()) {

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <concepts>
+#include <initializer_list>
+#include <span>
+#include <utility>
+
+namespace flashmask {
+
+/// The elements that a call reads: a vector, an array, a span, or written in braces as an argument, such as
+/// causal_document({600, 300}, 1024). It points to them as a span does, so it is for arguments, not for keeping.
+template <class T>
+class Elements : public std::span<const T> {
+ public:
+  template <class Range>
+  requires std::convertible_to<Range&&, std::span<const T>> Elements(Range&& range)
+      : std::span<const T>(std::forward<Range>(range)) {}
+  Elements(std::initializer_list<T> elements) : std::span<const T>(elements.begin(), elements.size()) {}
+};
+
+}  // namespace flashmask
