@@ -709,8 +709,8 @@ typedef struct flashmask_kernel_info {
 FLASHMASK_API flashmask_status flashmask_kernel_count(int64_t* count);
 FLASHMASK_API flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info);
 
-/// Instruction sets that the machine has, best first, such as "avx512 avx2 scalar"; the text lives as long as the
-/// process.
+/// Instruction sets that plans on the machine choose from, best first, such as "avx512 avx2 scalar"; the text lives as
+/// long as the process.
 FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);
 
 /// Results of attention of the same queries over disjoint keys; the layouts are in flashmask/merge.h.

@@ -41,7 +41,8 @@ struct KernelInfo {
 /// Every kernel of this build, best first for each direction, dtype and predicate.
 FLASHMASK_API std::vector<KernelInfo> kernels();
 
-/// Why this machine or the override variables refuse a kernel; empty when it can run.
+/// Why plans on this machine do not take a kernel: it cannot run, the override variables exclude it, or it is slower
+/// here than others and no override names it. Empty when they do.
 FLASHMASK_API std::string why_not(const KernelInfo& kernel);
 
 /// Why a kernel is refused for a problem on this machine; empty when it can run it.
@@ -51,7 +52,8 @@ FLASHMASK_API std::string why_not(const KernelInfo& kernel, const Problem& probl
 /// operations a second, measured when called. Throws Status::unsupported where the kernel cannot run.
 FLASHMASK_API double measure_peak(const KernelInfo& kernel);
 
-/// Instruction sets the machine has, best first, such as {"avx512bf16", "avx512", "avx2", "scalar"}.
+/// Instruction sets that plans on this machine choose from, best first, such as {"avx512bf16", "avx512", "avx2",
+/// "scalar"}.
 FLASHMASK_API std::vector<std::string> instruction_sets();
 
 }  // namespace flashmask

@@ -154,6 +154,7 @@ class Backward final : public BackwardKernel {
   std::string refusal() const override { return refusal_of(set_); }
   double measure_peak() const override { return set_.dot_rate(); }
 
+  std::string reservation() const override { return reservation_of(set_); }
   std::size_t workspace_bytes(const Problem& problem, int workers) const override {
     return Layout(problem, code_, workers).total;
   }

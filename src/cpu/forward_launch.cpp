@@ -13,6 +13,7 @@ class Forward final : public ForwardKernel {
       : ForwardKernel(std::move(info)), set_(set), code_(code) {}
 
   std::string refusal() const override { return refusal_of(set_); }
+  std::string reservation() const override { return reservation_of(set_); }
   double measure_peak() const override { return set_.dot_rate(); }
 
   std::size_t workspace_bytes(const Problem& problem, int workers) const override {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +18,12 @@ std::string known_names() {
   std::string names;
   for (const InstructionSet& set : instruction_sets()) names += (names.empty() ? "" : ", ") + std::string(set.name);
   return names;
+}
+
+/// What FLASHMASK_ISA says; empty: nothing.
+std::string named_set() {
+  const char* name = std::getenv("FLASHMASK_ISA");
+  return name == nullptr ? "" : name;
 }
 
 /// Whether a set is better than the highest one that may be used.
@@ -36,7 +43,8 @@ std::span<const InstructionSet> instruction_sets() {
   static const std::vector<InstructionSet> sets = [] {
     const std::span<const InstructionSet> family = family_instruction_sets();
     std::vector<InstructionSet> all(family.begin(), family.end());
-    all.push_back({"scalar", kScalarKernels, kScalarPredicates, [] { return std::string(); }, scalar_dot_rate});
+    const auto never = [] { return std::string(); };
+    all.push_back({"scalar", kScalarKernels, kScalarPredicates, never, never, scalar_dot_rate});
     return all;
   }();
   return sets;
@@ -44,17 +52,19 @@ std::span<const InstructionSet> instruction_sets() {
 
 std::string refusal_of(const InstructionSet& set) {
   std::string reason = set.why_not();
-  const char* highest = std::getenv("FLASHMASK_ISA");
-  if (!reason.empty() || highest == nullptr || *highest == '\0') return reason;
-  return is_above(set, highest) ? "FLASHMASK_ISA=" + std::string(highest) + " excludes it" : "";
+  const std::string highest = named_set();
+  if (!reason.empty() || highest.empty()) return reason;
+  return is_above(set, highest) ? "FLASHMASK_ISA=" + highest + " excludes it" : "";
 }
+
+std::string reservation_of(const InstructionSet& set) { return named_set() == set.name ? "" : set.why_only_named(); }
 
 }  // namespace cpu
 
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
   for (const cpu::InstructionSet& set : cpu::instruction_sets())
-    if (set.why_not().empty()) names.emplace_back(set.name);
+    if (set.why_not().empty() && set.why_only_named().empty()) names.emplace_back(set.name);
   return names;
 }
 

@@ -29,16 +29,19 @@ struct InstructionSet {
   const char* name;
   std::span<const KernelCode> kernels;
   Predicates predicates;
-  std::string (*why_not)();  ///< empty when the machine can, and should, run them
-  double (*dot_rate)();      ///< peak of its products in operations a second, measured when called
+  std::string (*why_not)();         ///< empty when the machine can run them
+  std::string (*why_only_named)();  ///< why plans take them only where they are named; empty: wherever they run
+  double (*dot_rate)();             ///< peak of its products in operations a second, measured when called
 };
 
 /// Best first; the last is scalar and runs anywhere.
 std::span<const InstructionSet> instruction_sets();
 
-/// Why this machine cannot, or should not, run a set, or FLASHMASK_ISA, which names the highest, excludes it; empty
-/// when it can.
+/// Why this machine cannot run a set, or FLASHMASK_ISA, which names the highest, excludes it; empty when it can.
 std::string refusal_of(const InstructionSet& set);
+
+/// Why plans take a set only where it is named; empty where FLASHMASK_ISA names it, or nothing speaks against it.
+std::string reservation_of(const InstructionSet& set);
 
 /// The levels above scalar that this processor family can have; an empty list elsewhere (x86/ or no_x86/, by CMake).
 std::span<const InstructionSet> family_instruction_sets();

@@ -50,8 +50,10 @@ class Kernel {
 
   const KernelInfo& info() const { return info_; }
 
-  /// Why the machine cannot, or should not, run it, or FLASHMASK_ISA excludes it; empty when it can.
+  /// Why the machine cannot run it, or FLASHMASK_ISA excludes it; empty when it can.
   virtual std::string refusal() const = 0;
+  /// Why plans take it only where it is named, by its name or by FLASHMASK_ISA; empty where nothing speaks against it.
+  virtual std::string reservation() const { return ""; }
   /// Why it cannot run on one device of its kind; empty where it can, or where the machine has no such device.
   virtual std::string refusal(Device) const { return ""; }
   /// Why it cannot serve a problem, beside what KernelInfo says of it; empty when it can.

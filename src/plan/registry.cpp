@@ -54,6 +54,20 @@ std::string block_refusal(const Kernel& kernel, std::int64_t block) {
   return "";
 }
 
+/// What names have to begin with: "avx2" concerns both directions, "avx2.forward.f32" only the forward.
+std::string prefix_of(const KernelRequest& request) {
+  const std::string prefix = request.wanted.empty() ? environment("FLASHMASK_KERNEL") : request.wanted;
+  const Direction other = request.direction == Direction::forward ? Direction::backward : Direction::forward;
+  return prefix.find("." + to_string(other)) == std::string::npos ? prefix : "";
+}
+
+/// `prefix`: what names have to begin with. One that holds the whole name of an instruction set asks for it.
+std::string machine_refusal(const Kernel& kernel, const std::string& prefix) {
+  const std::string reason = kernel.refusal();
+  const bool named = (prefix + ".").starts_with(kernel.info().arch + ".");
+  return reason.empty() && !named ? kernel.reservation() : reason;
+}
+
 /// What a row is for comes first, then what it has, then the machine, and last what only the row knows.
 std::string refusal(const Kernel& kernel, const KernelRequest& request) {
   const KernelInfo& info = kernel.info();
@@ -61,16 +75,9 @@ std::string refusal(const Kernel& kernel, const KernelRequest& request) {
   if (reason.empty()) reason = size_refusal(info, request.problem);
   if (reason.empty()) reason = feature_refusal(info, all_needed(request));
   if (reason.empty()) reason = block_refusal(kernel, request.block);
-  if (reason.empty()) reason = kernel.refusal();
+  if (reason.empty()) reason = machine_refusal(kernel, prefix_of(request));
   if (reason.empty()) reason = kernel.refusal(request.problem);
   return reason;
-}
-
-/// What names have to begin with: "avx2" concerns both directions, "avx2.forward.f32" only the forward.
-std::string prefix_of(const KernelRequest& request) {
-  const std::string prefix = request.wanted.empty() ? environment("FLASHMASK_KERNEL") : request.wanted;
-  const Direction other = request.direction == Direction::forward ? Direction::backward : Direction::forward;
-  return prefix.find("." + to_string(other)) == std::string::npos ? prefix : "";
 }
 
 std::string candidates_text(const KernelRequest& request, const std::string& prefix) {
@@ -157,7 +164,9 @@ std::vector<KernelInfo> kernels() {
   return infos;
 }
 
-std::string why_not(const KernelInfo& kernel) { return find_row("why_not", kernel).refusal(); }
+std::string why_not(const KernelInfo& kernel) {
+  return machine_refusal(find_row("why_not", kernel), environment("FLASHMASK_KERNEL"));
+}
 
 std::string why_not(const KernelInfo& kernel, const Problem& problem, MaskForm form) {
   const std::string any_name;
