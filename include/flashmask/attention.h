@@ -86,6 +86,10 @@ FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanOpti
 
 struct ForwardTensors {
   TensorView q, k, v;  ///< in
+/// Outputs have memory of their own, for each element: Status::invalid_argument names one that overlaps an input,
+/// another output or itself. Inputs may overlap, and q, k and v be views of one packed tensor.
+/// What nobody sees must be finite too, padding among it: kernels compute whole tiles, and 0 times NaN or infinity is
+/// NaN. One in keys or values reaches o in rows that do not see it and share its tile.
   TensorView o, lse;   ///< out; every element is written
   /// In; may be absent. A logit of each query head (query_heads), or of each of its rows (batch, query_heads,
   /// query_length), that takes probability as the score of a key would, and has no value: e^sink is added to the sum
@@ -95,6 +99,8 @@ struct ForwardTensors {
 
 struct BackwardTensors {
   TensorView q, k, v, o, lse, grad_o;  ///< in
+/// The rules of ForwardTensors hold here too. A NaN or an infinity in q or grad_o of rows that see nothing reaches the
+/// gradients of keys that share its tile.
   TensorView grad_lse;                 ///< in, shape and dtype of lse; may be absent
   /// Out; every element is written. Beside bfloat16 and float16 tensors grad_k and grad_v, both of them, may be
   /// float32: the sums as the kernel has them, to be added to others and rounded once. Not of a plan that reorders.

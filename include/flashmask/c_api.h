@@ -651,6 +651,8 @@ typedef struct flashmask_execution {
   int64_t dropout_place_size;
 } flashmask_execution;
 
+/// Outputs have memory of their own, for each element; inputs may overlap. What nobody sees must be finite too, padding
+/// among it: a NaN or an infinity there reaches rows that share its tile. See flashmask/attention.h.
 typedef struct flashmask_forward_tensors {
   uint64_t struct_size;
   flashmask_tensor q, k, v;  ///< in
@@ -658,6 +660,7 @@ typedef struct flashmask_forward_tensors {
   flashmask_tensor sinks;    ///< in, (query_heads) or (batch, query_heads, query_length); may be absent
 } flashmask_forward_tensors;
 
+/// As for flashmask_forward_tensors.
 typedef struct flashmask_backward_tensors {
   uint64_t struct_size;
   flashmask_tensor q, k, v, o, lse, grad_o;  ///< in

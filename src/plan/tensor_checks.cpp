@@ -1,11 +1,14 @@
 #include "plan/tensor_checks.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "flashmask/error.h"
 
+#include "plan/overlap.h"
 namespace flashmask {
 namespace {
 
@@ -36,6 +39,35 @@ struct Shapes {
 };
 
 /// Of a call, in one of their two shapes and two dtypes.
+struct NamedTensor {
+  const char* name;
+  const TensorView& tensor;
+
+  bool is_empty() const {
+    const auto end = tensor.shape.begin() + tensor.rank;
+    return !tensor.present() || std::find(tensor.shape.begin(), end, 0) != end;
+  }
+};
+
+/// Outputs have memory of their own: whether a kernel has read what it writes over differs from kernel to kernel.
+void check_outputs(const TensorCheck& check, std::initializer_list<NamedTensor> outputs,
+                   std::initializer_list<NamedTensor> inputs) {
+  for (const NamedTensor& output : outputs) {
+    if (output.is_empty()) continue;
+    if (overlaps_itself(output.tensor))
+      check.fail(output.name, "strides are " + shape_text(output.tensor.strides, output.tensor.rank) + " of shape " +
+                                  shape_text(output.tensor.shape, output.tensor.rank) +
+                                  ", so that elements share memory; expected memory for each element of an output");
+    const auto check_apart = [&](const NamedTensor& other) {
+      if (!other.is_empty() && overlap(output.tensor, other.tensor))
+        check.fail(output.name, std::string("its memory overlaps that of ") + other.name +
+                                    "; expected memory of its own for each output");
+    };
+    std::for_each(inputs.begin(), inputs.end(), check_apart);
+    std::for_each(outputs.begin(), &output, check_apart);
+  }
+}
+
 void check_sinks(const TensorCheck& check, const Problem& p, const char* name, const TensorView& sinks) {
   const DType dtype = sinks.dtype == DType::f32 ? DType::f32 : p.dtype;
   if (sinks.rank == 3)
@@ -97,6 +129,8 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
 void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
   const TensorCheck check("backward", problem.device);
   const Shapes shapes(problem);
+  check_outputs(check, {{"o", tensors.o}, {"lse", tensors.lse}},
+                {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"sinks", tensors.sinks}});
   check("q", tensors.q, problem.dtype, shapes.q);
   check("k", tensors.k, problem.dtype, shapes.k);
   check("v", tensors.v, problem.dtype, shapes.v);
@@ -108,10 +142,24 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
   const DType of_keys = has_float32_key_gradients(problem, tensors) ? DType::f32 : problem.dtype;
   check("grad_k", tensors.grad_k, of_keys, shapes.k);
   check("grad_v", tensors.grad_v, of_keys, shapes.v);
-  if (!tensors.sinks.present() && !tensors.grad_sinks.present()) return;
-  check_sinks(check, problem, "sinks", tensors.sinks);
-  check("grad_sinks", tensors.grad_sinks, tensors.sinks.dtype,
-        {tensors.sinks.shape.begin(), tensors.sinks.shape.begin() + tensors.sinks.rank});
+  if (tensors.sinks.present() || tensors.grad_sinks.present()) {
+    check_sinks(check, problem, "sinks", tensors.sinks);
+    check("grad_sinks", tensors.grad_sinks, tensors.sinks.dtype,
+          {tensors.sinks.shape.begin(), tensors.sinks.shape.begin() + tensors.sinks.rank});
+  }
+  check_outputs(check,
+                {{"grad_q", tensors.grad_q},
+                 {"grad_k", tensors.grad_k},
+                 {"grad_v", tensors.grad_v},
+                 {"grad_sinks", tensors.grad_sinks}},
+                {{"q", tensors.q},
+                 {"k", tensors.k},
+                 {"v", tensors.v},
+                 {"o", tensors.o},
+                 {"lse", tensors.lse},
+                 {"grad_o", tensors.grad_o},
+                 {"grad_lse", tensors.grad_lse},
+                 {"sinks", tensors.sinks}});
 }
 
 }  // namespace flashmask

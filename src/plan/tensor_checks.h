@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "flashmask/attention.h"
@@ -17,8 +18,10 @@ class TensorCheck {
   /// Throws Status::invalid_argument, naming the tensor, unless it has what is expected and memory that can be used.
   void operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const;
 
- private:
+  /// Throws Status::invalid_argument: the call, the tensor and what is wrong with it.
   [[noreturn]] void fail(const char* name, const std::string& what) const;
+
+ private:
   void check_shape(const char* name, const TensorView& tensor, const Shape& expected) const;
   void check_strides(const char* name, const TensorView& tensor) const;
 

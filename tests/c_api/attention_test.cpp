@@ -308,6 +308,23 @@ TEST(Attention, RefusesMissingTensors) {
   expect_refused(flashmask_backward(plan.get(), &backward, nullptr), FLASHMASK_INVALID_ARGUMENT, "grad_v");
 }
 
+TEST(Attention, RefusesOutputsThatOverlap) {
+  const PlanHandle plan = make_plan();
+  Arrays arrays;
+  flashmask_forward_tensors forward = arrays.forward();
+  forward.lse.data = forward.o.data;
+  expect_refused(flashmask_forward(plan.get(), &forward, nullptr), FLASHMASK_INVALID_ARGUMENT,
+                 "forward: lse: its memory overlaps that of o; expected memory of its own");
+  flashmask_backward_tensors backward = arrays.backward(false);
+  backward.grad_q = backward.q;
+  expect_refused(flashmask_backward(plan.get(), &backward, nullptr), FLASHMASK_INVALID_ARGUMENT,
+                 "backward: grad_q: its memory overlaps that of q; expected memory of its own");
+  backward = arrays.backward(false);
+  backward.grad_v.strides[1] = 0;
+  expect_refused(flashmask_backward(plan.get(), &backward, nullptr), FLASHMASK_INVALID_ARGUMENT,
+                 "backward: grad_v: strides are (2880, 0, 16, 1) of shape (2, 90, 2, 16)");
+}
+
 TEST(Attention, RefusesTensorsOfUnknownRankOrDtype) {
   const PlanHandle plan = make_plan();
   Arrays arrays;

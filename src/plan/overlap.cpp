@@ -1,0 +1,104 @@
+#include "plan/overlap.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace flashmask {
+namespace {
+
+std::int64_t floor_quotient(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+std::int64_t ceil_quotient(std::int64_t a, std::int64_t b) { return -floor_quotient(-a, b); }
+
+/// The distances between elements of one or two tensors: sums of a multiple of each axis' stride.
+class Distances {
+ public:
+  /// Adds multiples of `stride`, from `low` to `high`; false where multiples of it are among them already.
+  bool add(std::int64_t stride, std::int64_t low, std::int64_t high) {
+    if (stride < 0) return add(-stride, -high, -low);
+    least_ += stride * low;
+    most_ += stride * high;
+    const auto end = axes_.begin() + count_;
+    const auto same = std::find_if(axes_.begin(), end, [&](const Axis& axis) { return axis.stride == stride; });
+    if (same == end) axes_[static_cast<std::size_t>(count_++)] = {stride};
+    same->low += low;
+    same->high += high;
+    return same == end;
+  }
+
+  /// Whether `distance` is among them; where `only_moved`, other than by multiples of 0 alone.
+  bool reach(std::int64_t distance, bool only_moved) {
+    if (distance < least_ || distance > most_) return false;
+    std::sort(axes_.begin(), axes_.begin() + count_, [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
+    int steps = 1000;
+    return reach(0, distance, {least_, most_}, !only_moved, steps);
+  }
+
+ private:
+  struct Axis {
+    std::int64_t stride, low = 0, high = 0;
+  };
+  struct Range {
+    std::int64_t least, most;
+  };
+
+  /// With the axes from `from` on, which reach what lies in `range`. The multiples of the largest stride that leave the
+  /// others something they can reach are few where axes nest, as they do in memory.
+  bool reach(int from, std::int64_t distance, Range range, bool moved, int& steps) const {
+    if (from == count_) return distance == 0 && moved;
+    const Axis& axis = axes_[static_cast<std::size_t>(from)];
+    const Range rest{range.least - axis.stride * axis.low, range.most - axis.stride * axis.high};
+    const std::int64_t last = std::min(axis.high, floor_quotient(distance - rest.least, axis.stride));
+    for (std::int64_t i = std::max(axis.low, ceil_quotient(distance - rest.most, axis.stride)); i <= last; ++i) {
+      if (--steps < 0) return false;
+      if (reach(from + 1, distance - i * axis.stride, rest, moved || i != 0, steps)) return true;
+    }
+    return false;
+  }
+
+  std::array<Axis, 9> axes_;  ///< four of each tensor, and the bytes of elements
+  int count_ = 0;
+  std::int64_t least_ = 0, most_ = 0;
+};
+
+/// Calls body(size, stride) for each axis along which elements lie apart.
+template <class Body>
+void for_each_axis(const TensorView& tensor, const Body& body) {
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(tensor.rank); ++axis)
+    if (tensor.shape[axis] > 1 && tensor.strides[axis] != 0) body(tensor.shape[axis], tensor.strides[axis]);
+}
+
+bool repeats(const TensorView& tensor) {
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(tensor.rank); ++axis)
+    if (tensor.shape[axis] > 1 && tensor.strides[axis] == 0) return true;
+  return false;
+}
+
+std::int64_t address(const TensorView& tensor) {
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(tensor.data));
+}
+
+}  // namespace
+
+bool overlap(const TensorView& a, const TensorView& b) {
+  const auto width_a = static_cast<std::int64_t>(size_in_bytes(a.dtype));
+  const auto width_b = static_cast<std::int64_t>(size_in_bytes(b.dtype));
+  Distances distances;
+  for_each_axis(a, [&](std::int64_t size, std::int64_t stride) { distances.add(stride * width_a, 0, size - 1); });
+  for_each_axis(b, [&](std::int64_t size, std::int64_t stride) { distances.add(stride * width_b, 1 - size, 0); });
+  distances.add(1, 1 - width_b, width_a - 1);
+  return distances.reach(address(b) - address(a), false);
+}
+
+bool overlaps_itself(const TensorView& tensor) {
+  if (repeats(tensor)) return true;
+  Distances distances;
+  bool alike = false;
+  for_each_axis(tensor, [&](std::int64_t size, std::int64_t stride) {
+    alike = !distances.add(stride, 1 - size, size - 1) || alike;
+  });
+  return alike || distances.reach(0, true);
+}
+
+}  // namespace flashmask
