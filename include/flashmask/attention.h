@@ -101,7 +101,9 @@ struct BackwardTensors {
   TensorView q, k, v, o, lse, grad_o;  ///< in
 /// The rules of ForwardTensors hold here too. A NaN or an infinity in q or grad_o of rows that see nothing reaches the
 /// gradients of keys that share its tile.
-  TensorView grad_lse;                 ///< in, shape and dtype of lse; may be absent
+struct BackwardTensors {
+  TensorView q, k, v, o, lse, grad_o;  ///< in
+  TensorView grad_lse = {};            ///< in, shape and dtype of lse; may be absent
   /// Out; every element is written. Beside bfloat16 and float16 tensors grad_k and grad_v, both of them, may be
   /// float32: the sums as the kernel has them, to be added to others and rounded once. Not of a plan that reorders.
   TensorView grad_q, grad_k, grad_v;

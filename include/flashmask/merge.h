@@ -37,7 +37,7 @@ struct MergePartGradients {
 struct MergeGradients {
   std::vector<MergePartGradients> parts;
   TensorView o, lse, grad_o;  ///< in: what was merged, and the gradient of o
-  TensorView grad_lse;        ///< in, shape and dtype of lse; may be absent
+  TensorView grad_lse = {};   ///< in, shape and dtype of lse; may be absent
 };
 
 /// The gradients of what was merged: with w = exp(lseᵢ − lse), those of part i are w grad_o and

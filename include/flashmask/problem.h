@@ -27,7 +27,7 @@ struct Problem {
   std::int64_t head_dim = 0;   ///< 1 … kMaxHeadDim
   std::int64_t value_dim = 0;  ///< 1 … kMaxHeadDim
   DType dtype = DType::f32;
-  Device device;
+  Device device = {};
   std::optional<float> scale = {};  ///< nothing: 1 / sqrt(head_dim)
   /// Probability with which each attention probability is dropped, in [0, 1); see dropout.h. 0: no dropout.
   double dropout = 0;

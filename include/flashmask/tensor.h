@@ -25,7 +25,7 @@ struct Device {
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::f32;
-  Device device;
+  Device device = {};
   int rank = 0;
   std::array<std::int64_t, 4> shape{};
   std::array<std::int64_t, 4> strides{};
