@@ -48,7 +48,8 @@ struct PlanOptions {
 };
 
 /// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels. Built once and
-/// shared by all layers, forward and backward, from any number of threads.
+/// shared by all layers, forward and backward, from any number of threads. One that was moved from throws
+/// Status::invalid_argument wherever it is used.
 class FLASHMASK_API Plan {
  public:
   const Problem& problem() const { return problem_; }
@@ -68,6 +69,7 @@ class FLASHMASK_API Plan {
   struct Choice;
 
   Plan() = default;
+  void refuse_moved_from() const;
   const Choice& choice(Direction direction) const;
 
   Problem problem_;

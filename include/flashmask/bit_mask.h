@@ -29,7 +29,8 @@ class FLASHMASK_API BitMask {
 
   /// The run lists, one a row of cells.
   const RunLists& cells() const { return cells_; }
-  /// Position of a row of cells among them.
+  /// Position of a row of cells among them. Like words() and visible() it is read in loops and checks nothing:
+  /// undefined outside the mask.
   std::int64_t list(std::int64_t batch, std::int64_t head, std::int64_t cell_row) const {
     return (batch * shape_.heads + head) * cell_rows() + cell_row;
   }

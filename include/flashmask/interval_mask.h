@@ -31,7 +31,8 @@ class FLASHMASK_API IntervalMask {
 
   const MaskShape& shape() const { return shape_; }
 
-  /// Position of a column in the four arrays: [batch, heads, columns], columns innermost.
+  /// Position of a column in the four arrays: [batch, heads, columns], columns innermost. Like first(), second() and
+  /// visible() it is read in loops and checks nothing: undefined outside the mask.
   std::size_t index(std::int64_t batch, std::int64_t head, std::int64_t column) const {
     return static_cast<std::size_t>((batch * shape_.heads + head) * shape_.columns + column);
   }
@@ -39,6 +40,7 @@ class FLASHMASK_API IntervalMask {
   Interval second(std::size_t index) const { return {second_begin_[index], second_end_[index]}; }
 
   /// Sets the masked rows of a column to the union of two ranges in any order, overlapping, empty or out of bounds.
+  /// Throws Status::invalid_argument where the mask has no such column.
   void set(std::size_t index, Interval a, Interval b);
 
   bool visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const;

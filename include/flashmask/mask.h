@@ -24,7 +24,8 @@ enum class MaskForm : std::uint8_t {
   bits,       ///< one bit a score, in partial cells only
 };
 
-/// The exact form that schedules and kernels read, and why it is that form.
+/// The exact form that schedules and kernels read, and why it is that form. One that was moved from has no form: assign
+/// to it or destroy it.
 class FLASHMASK_API LoweredMask {
  public:
   /// `blocks`, if any, is ANDed onto the intervals; its blocks are whole tiles of every kernel.
@@ -36,15 +37,16 @@ class FLASHMASK_API LoweredMask {
   const MaskShape& shape() const { return shape_; }
   const std::string& why() const { return why_; }
 
-  /// Of the form intervals only.
-  const IntervalMask& intervals() const { return *intervals_; }
+  /// Throws Status::invalid_argument where the form is bits.
+  const IntervalMask& intervals() const;
   const std::shared_ptr<const IntervalMask>& shared_intervals() const { return intervals_; }
   /// nullptr: none.
   const BlockMap* blocks() const { return blocks_.get(); }
-  /// Of the form bits only.
-  const BitMask& bits() const { return *bits_; }
+  /// Throws Status::invalid_argument where the form is intervals.
+  const BitMask& bits() const;
   const std::shared_ptr<const BitMask>& shared_bits() const { return bits_; }
 
+  /// Undefined outside shape(); Mask::visible() checks.
   bool visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const;
   std::size_t memory_bytes() const;
 
@@ -65,7 +67,7 @@ struct Misfit {
 };
 
 /// What the user describes: which query row sees which key column. A cheap, immutable, device-free value, held in its
-/// exact form from the start.
+/// exact form from the start. One that was moved from may be assigned to or destroyed, nothing else.
 class FLASHMASK_API Mask {
  public:
   /// `description` is one line for people, such as "causal_document(3 documents)".
@@ -80,6 +82,7 @@ class FLASHMASK_API Mask {
   const LoweredMask& lowered() const { return lowered_; }
   const std::optional<Misfit>& misfit() const { return misfit_; }
 
+  /// Throws Status::invalid_argument outside shape().
   bool visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const;
 
   /// A score is visible where both (either) masks see it. Batch and heads of 1 are broadcast; rows and columns agree.

@@ -34,6 +34,10 @@ IntervalMask::IntervalMask(const MaskShape& shape)
       second_end_(first_begin_.size()) {}
 
 void IntervalMask::set(std::size_t index, Interval a, Interval b) {
+  if (index >= first_begin_.size()) {
+    refuse("IntervalMask::set: index is " + grouped(static_cast<std::int64_t>(index)) + " but the mask has " +
+           counted(first_begin_.size(), "column") + " over all batch entries and heads; take index()");
+  }
   const auto rows = static_cast<std::int32_t>(shape_.rows);
   a = clip(a, rows);
   b = clip(b, rows);

@@ -33,6 +33,16 @@ LoweredMask::LoweredMask(std::shared_ptr<const IntervalMask> intervals, std::str
 LoweredMask::LoweredMask(std::shared_ptr<const BitMask> bits, std::string why)
     : shape_(bits->shape()), bits_(std::move(bits)), why_(std::move(why)) {}
 
+const IntervalMask& LoweredMask::intervals() const {
+  if (!intervals_) refuse("LoweredMask::intervals: the form is not intervals; ask form() first, or take bits()");
+  return *intervals_;
+}
+
+const BitMask& LoweredMask::bits() const {
+  if (!bits_) refuse("LoweredMask::bits: the form is not bits; ask form() first, or take lower(mask, MaskForm::bits)");
+  return *bits_;
+}
+
 bool LoweredMask::visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const {
   if (bits_) return bits_->visible(batch, head, row, column);
   const bool kept = !blocks_ || blocks_->keeps(batch, head, row / blocks_->block(), column / blocks_->block());

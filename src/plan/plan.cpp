@@ -43,11 +43,18 @@ Features needed_by(const PlanOptions& options) {
 }
 
 const LoweredMask& Plan::mask() const {
+  refuse_moved_from();
   if (mask_ == nullptr) refuse_on_device("the mask", problem_);
   return *mask_;
 }
 
+void Plan::refuse_moved_from() const {
+  if (forward_ == nullptr)
+    throw Error(Status::invalid_argument, "the plan was moved from; use the one that it was moved to");
+}
+
 const Plan::Choice& Plan::choice(Direction direction) const {
+  refuse_moved_from();
   const Choice& chosen = direction == Direction::forward ? *forward_ : *backward_;
   if (chosen.kernel == nullptr) throw Error(Status::unsupported, to_string(direction) + ": " + chosen.refusal);
   return chosen;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "flashmask/error.h"
@@ -96,6 +97,10 @@ void TensorCheck::fail(const char* name, const std::string& what) const {
 
 void TensorCheck::check_shape(const char* name, const TensorView& tensor, const Shape& expected) const {
   const int rank = static_cast<int>(expected.size());
+  constexpr int kMaxRank = std::tuple_size_v<decltype(tensor.shape)>;
+  if (tensor.rank < 0 || tensor.rank > kMaxRank)
+    fail(name, "rank is " + std::to_string(tensor.rank) + "; expected " + std::to_string(rank) + ", of shape " +
+                   shape_text(expected, rank));
   bool same = tensor.rank == rank;
   for (int axis = 0; same && axis < rank; ++axis)
     same = tensor.shape[static_cast<std::size_t>(axis)] == expected[static_cast<std::size_t>(axis)];

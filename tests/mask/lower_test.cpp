@@ -30,6 +30,14 @@ TEST(Lower, OfTheExpandedMaskIsLowerOfTheMask) {
   }
 }
 
+TEST(Lower, OfOneFormHasNotTheOther) {
+  const Mask intervals = masks::causal(100, 100);
+  const std::string no_bits = refusal([&] { intervals.lowered().bits(); });
+  EXPECT_NE(no_bits.find("LoweredMask::bits"), std::string::npos) << no_bits;
+  const std::string no_intervals = refusal([&] { lower(intervals, MaskForm::bits).intervals(); });
+  EXPECT_NE(no_intervals.find("LoweredMask::intervals"), std::string::npos) << no_intervals;
+}
+
 /// Column 2 of head 1 of batch entry 1 is striped: rows 0, 2 and 4 are masked.
 Mask striped() {
   return from_predicate({.batch = 2, .heads = 2, .rows = 6, .columns = 4}, [](auto batch, auto head, auto i, auto j) {
