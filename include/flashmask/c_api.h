@@ -508,7 +508,7 @@ typedef struct flashmask_problem {
   int64_t batch;
   int64_t query_length;
   int64_t key_length;
-  int64_t query_heads;  ///< a multiple of kv_heads
+  int64_t query_heads;  ///< a multiple of kv_heads, and 0 where these are 0
   int64_t kv_heads;
   int64_t head_dim;
   int64_t value_dim;

@@ -22,7 +22,7 @@ struct Problem {
   std::int64_t batch = 1;
   std::int64_t query_length = 0;
   std::int64_t key_length = 0;
-  std::int64_t query_heads = 1;  ///< a multiple of kv_heads
+  std::int64_t query_heads = 1;  ///< a multiple of kv_heads, and 0 where these are 0
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 0;   ///< 1 … kMaxHeadDim
   std::int64_t value_dim = 0;  ///< 1 … kMaxHeadDim

@@ -126,7 +126,7 @@ void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelE
 
 /// Gradients over no rows at all.
 void clear_sinks(const TensorView& grad_sinks) {
-  if (!grad_sinks.present() || grad_sinks.rank == 3) return;
+  if (!grad_sinks.present() || grad_sinks.rank == 3 || grad_sinks.shape[0] == 0) return;
   if (grad_sinks.device.type != DeviceType::cpu)
     throw Error(Status::unsupported,
                 "backward: grad_sinks of a batch of 0 on a GPU, where no kernel runs; they are 0, leave them out");
@@ -138,7 +138,7 @@ void clear_sinks(const TensorView& grad_sinks) {
 void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
   check_sinks(plan, PlanAccess::forward(plan), tensors.sinks);
-  if (plan.problem().batch == 0 || plan.problem().query_length == 0) return;
+  if (plan.problem().batch == 0 || plan.problem().query_heads == 0 || plan.problem().query_length == 0) return;
   const CallResources resources(plan, Direction::forward, execution);
   run(PlanAccess::forward(plan), plan, tensors, resources.kernel_execution());
 }
@@ -147,7 +147,7 @@ void backward(const Plan& plan, const BackwardTensors& tensors, const Execution&
   check_tensors(plan.problem(), tensors);
   check_sinks(plan, PlanAccess::backward(plan), tensors.sinks);
   check_key_gradients(plan, PlanAccess::backward(plan), tensors);
-  if (plan.problem().batch == 0) return clear_sinks(tensors.grad_sinks);
+  if (plan.problem().batch == 0 || plan.problem().query_heads == 0) return clear_sinks(tensors.grad_sinks);
   const CallResources resources(plan, Direction::backward, execution);
   run(PlanAccess::backward(plan), plan, tensors, resources.kernel_execution());
 }

@@ -36,9 +36,12 @@ void validate(const Problem& problem) {
   require(problem.query_length >= 0 && problem.query_length <= kMaxLength, "query_length", problem.query_length,
           length);
   require(problem.key_length >= 0 && problem.key_length <= kMaxLength, "key_length", problem.key_length, length);
-  require(problem.kv_heads >= 1, "kv_heads", problem.kv_heads, "1 or more");
-  require(problem.query_heads >= 1 && problem.query_heads % problem.kv_heads == 0, "query_heads", problem.query_heads,
-          "a multiple of kv_heads, which is " + std::to_string(problem.kv_heads));
+  require(problem.kv_heads >= 0, "kv_heads", problem.kv_heads, "0 or more");
+  if (problem.kv_heads == 0)
+    require(problem.query_heads == 0, "query_heads", problem.query_heads, "0, as kv_heads is 0");
+  else
+    require(problem.query_heads >= 1 && problem.query_heads % problem.kv_heads == 0, "query_heads", problem.query_heads,
+            "a multiple of kv_heads, which is " + std::to_string(problem.kv_heads));
   require(problem.head_dim >= 1 && problem.head_dim <= kMaxHeadDim, "head_dim", problem.head_dim, dim);
   require(problem.value_dim >= 1 && problem.value_dim <= kMaxHeadDim, "value_dim", problem.value_dim, dim);
   require_dropout(problem.dropout);
