@@ -86,12 +86,12 @@ class FLASHMASK_API Plan {
 FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options = {},
                         Executor& executor = default_executor());
 
-struct ForwardTensors {
-  TensorView q, k, v;  ///< in
 /// Outputs have memory of their own, for each element: Status::invalid_argument names one that overlaps an input,
 /// another output or itself. Inputs may overlap, and q, k and v be views of one packed tensor.
 /// What nobody sees must be finite too, padding among it: kernels compute whole tiles, and 0 times NaN or infinity is
 /// NaN. One in keys or values reaches o in rows that do not see it and share its tile.
+struct ForwardTensors {
+  TensorView q, k, v;  ///< in
   TensorView o, lse;   ///< out; every element is written
   /// In; may be absent. A logit of each query head (query_heads), or of each of its rows (batch, query_heads,
   /// query_length), that takes probability as the score of a key would, and has no value: e^sink is added to the sum
@@ -99,8 +99,6 @@ struct ForwardTensors {
   TensorView sinks = {};
 };
 
-struct BackwardTensors {
-  TensorView q, k, v, o, lse, grad_o;  ///< in
 /// The rules of ForwardTensors hold here too. A NaN or an infinity in q or grad_o of rows that see nothing reaches the
 /// gradients of keys that share its tile.
 struct BackwardTensors {

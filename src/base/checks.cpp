@@ -32,6 +32,11 @@ void check_size(const std::string& function, const std::string& argument, std::i
   }
 }
 
+void refuse_memory(const std::string& function, std::size_t bytes) {
+  throw Error(Status::out_of_memory, function + ": no memory for " + grouped(static_cast<std::int64_t>(bytes)) +
+                                         " bytes; give smaller sizes or free memory");
+}
+
 std::size_t element_count(const std::string& function, std::initializer_list<std::int64_t> sizes) {
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return 0;
   constexpr std::int64_t limit = std::numeric_limits<std::int64_t>::max() / 64;

@@ -3,7 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <new>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace flashmask {
 
@@ -24,5 +27,20 @@ void check_size(const std::string& function, const std::string& argument, std::i
 
 /// The product of sizes, each at least 0; throws Status::out_of_memory where no memory could hold that many.
 std::size_t element_count(const std::string& function, std::initializer_list<std::int64_t> sizes);
+
+/// Throws Status::out_of_memory: there is no memory for so many bytes.
+[[noreturn]] void refuse_memory(const std::string& function, std::size_t bytes);
+
+/// `count` zeros; throws Status::out_of_memory where there is no memory for them.
+template <class T>
+std::vector<T> zeros(const std::string& function, std::size_t count) {
+  try {
+    return std::vector<T>(count);
+  } catch (const std::bad_alloc&) {
+    refuse_memory(function, count * sizeof(T));
+  } catch (const std::length_error&) {
+    refuse_memory(function, count * sizeof(T));
+  }
+}
 
 }  // namespace flashmask

@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -107,7 +109,7 @@ class Crew {
   void run(int threads, Job& job) {
     {
       const std::scoped_lock lock(mutex_);
-      while (static_cast<int>(threads_.size()) < threads - 1) threads_.emplace_back([this] { serve(); });
+      start(threads - 1);
       job_ = &job;
       seats_ = threads - 1;
     }
@@ -119,6 +121,15 @@ class Crew {
   }
 
  private:
+  /// Fewer where the machine has no more threads, or no memory for them: those that there are do the work.
+  void start(int wanted) {
+    try {
+      while (static_cast<int>(threads_.size()) < wanted) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error&) {
+    } catch (const std::bad_alloc&) {
+    }
+  }
+
   void serve() {
     std::unique_lock lock(mutex_);
     while (true) {

@@ -11,7 +11,7 @@
 namespace flashmask::cpu {
 namespace {
 
-/// Where everything lies in the workspace. Rows are padded to whole tiles.
+/// Where everything lies in the workspace. Rows are padded to whole tiles; there are no more workers than tasks.
 struct Layout {
   Layout(const Problem& problem, const BackwardCode& code, int workers)
       : row_tiles(tiles_of(problem.query_length, kBackwardRows)),
@@ -21,6 +21,8 @@ struct Layout {
         scratch_bytes(round_up_line(
             code.scratch_bytes(static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim)))) {
     const auto heads = static_cast<std::size_t>(problem.batch * problem.query_heads);
+    const std::int64_t tasks = problem.batch * problem.kv_heads * tiles_of(problem.key_length, kBackwardColumns);
+    const auto used = static_cast<std::size_t>(std::min<std::int64_t>(workers, tasks));
     const auto group_size = static_cast<std::size_t>(group);
     const auto rows = static_cast<std::size_t>(padded_rows);
     lse2 = take(heads * rows * sizeof(float));
@@ -28,9 +30,9 @@ struct Layout {
     sums = take(heads * static_cast<std::size_t>(sum_floats) * sizeof(float));
     added = take(heads * static_cast<std::size_t>(row_tiles) * sizeof(std::atomic<std::int32_t>));
     sink_sums = take(heads * sizeof(double));
-    turns = take(static_cast<std::size_t>(workers) * group_size * sizeof(GradQueryTurns));
-    heads_of_workers = take(static_cast<std::size_t>(workers) * group_size * sizeof(BackwardHead));
-    scratch = take(static_cast<std::size_t>(workers) * scratch_bytes);
+    turns = take(used * group_size * sizeof(GradQueryTurns));
+    heads_of_workers = take(used * group_size * sizeof(BackwardHead));
+    scratch = take(used * scratch_bytes);
   }
 
   std::int64_t row_tiles, padded_rows, sum_floats, group;
@@ -152,9 +154,9 @@ class Backward final : public BackwardKernel {
       : BackwardKernel(std::move(info)), set_(set), code_(code) {}
 
   std::string refusal() const override { return refusal_of(set_); }
+  std::string reservation() const override { return reservation_of(set_); }
   double measure_peak() const override { return set_.dot_rate(); }
 
-  std::string reservation() const override { return reservation_of(set_); }
   std::size_t workspace_bytes(const Problem& problem, int workers) const override {
     return Layout(problem, code_, workers).total;
   }

@@ -17,7 +17,8 @@ class Forward final : public ForwardKernel {
   double measure_peak() const override { return set_.dot_rate(); }
 
   std::size_t workspace_bytes(const Problem& problem, int workers) const override {
-    return static_cast<std::size_t>(workers) * scratch_bytes(problem);
+    const std::int64_t tasks = problem.batch * problem.query_heads * tiles_of(problem.query_length, kForwardRows);
+    return static_cast<std::size_t>(std::min<std::int64_t>(workers, tasks)) * scratch_bytes(problem);
   }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {

@@ -1,8 +1,10 @@
 #include "mask/cell_rows.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include "base/checks.h"
 #include "base/joined_lists.h"
 #include "base/piece_count.h"
 #include "mask/cell_words.h"
@@ -54,7 +56,7 @@ void CellRows::copy(const CellRun& from, std::int32_t begin, std::int32_t end) {
     add_partial(cell, from.words_of(cell));
 }
 
-BitMask build_bits(const MaskShape& shape, Executor& executor, const std::function<FillCells()>& make_fill) {
+BitMask build_bits(const MaskShape& shape, Executor& executor, const std::function<FillCells()>& make_fill) try {
   const std::int64_t per_head = (shape.rows + kCellSize - 1) / kCellSize;
   const std::int64_t rows = shape.batch * shape.heads * per_head;
   const std::int64_t number = piece_count(executor, rows);
@@ -68,6 +70,10 @@ BitMask build_bits(const MaskShape& shape, Executor& executor, const std::functi
     }
   });
   return number == 1 ? BitMask(shape, pieces[0].take_cells(), pieces[0].take_words()) : join(shape, pieces);
+} catch (const std::bad_alloc&) {
+  const std::int64_t bytes_of_row = (shape.columns + 7) / 8;
+  refuse_memory("a mask as bits, where every cell is partial",
+                element_count("BitMask", {shape.batch, shape.heads, shape.rows, bytes_of_row}));
 }
 
 }  // namespace flashmask

@@ -58,7 +58,8 @@ void expand_bits(const BitMask& mask, std::int64_t batch, std::int64_t head, con
 
 std::vector<std::uint8_t> expand(const Mask& mask) {
   const MaskShape& shape = mask.shape();
-  std::vector<std::uint8_t> visible(element_count("expand", {shape.batch, shape.heads, shape.rows, shape.columns}));
+  auto visible =
+      zeros<std::uint8_t>("expand", element_count("expand", {shape.batch, shape.heads, shape.rows, shape.columns}));
   const LoweredMask& lowered = mask.lowered();
   const bool intervals = is_plain_intervals(lowered);
   const auto bits = intervals ? nullptr : to_bits(lowered, default_executor());

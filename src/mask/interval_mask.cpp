@@ -28,10 +28,10 @@ bool contains(Interval range, std::int64_t row) { return range.begin <= row && r
 
 IntervalMask::IntervalMask(const MaskShape& shape)
     : shape_(shape),
-      first_begin_(entries(shape)),
-      first_end_(first_begin_.size()),
-      second_begin_(first_begin_.size()),
-      second_end_(first_begin_.size()) {}
+      first_begin_(zeros<std::int32_t>("IntervalMask", entries(shape))),
+      first_end_(zeros<std::int32_t>("IntervalMask", first_begin_.size())),
+      second_begin_(zeros<std::int32_t>("IntervalMask", first_begin_.size())),
+      second_end_(zeros<std::int32_t>("IntervalMask", first_begin_.size())) {}
 
 void IntervalMask::set(std::size_t index, Interval a, Interval b) {
   if (index >= first_begin_.size()) {

@@ -121,7 +121,7 @@ bool write(const Encoding& encoding, const IntervalMask& mask, std::vector<std::
   const auto vectors = static_cast<std::size_t>(encoding.vectors);
   const auto columns = static_cast<std::size_t>(shape.columns);
   const std::size_t all_columns = element_count("to_startend_row_indices", {shape.batch, shape.heads, shape.columns});
-  values.resize(all_columns * vectors);
+  values = zeros<std::int32_t>("to_startend_row_indices", all_columns * vectors);
   for (std::size_t i = 0; i < all_columns; ++i) {
     const std::int32_t diagonal = causal_end(shape, static_cast<std::int64_t>(i % columns));
     if (!encoding.write(mask.first(i), mask.second(i), rows, diagonal, &values[i * vectors])) return false;

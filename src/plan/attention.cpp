@@ -21,6 +21,16 @@ struct FreeAligned {
   void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(kWorkspaceAlignment)); }
 };
 
+std::byte* allocate(const std::string& call, std::size_t bytes, int workers) {
+  try {
+    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kWorkspaceAlignment)));
+  } catch (const std::bad_alloc&) {
+    throw Error(Status::out_of_memory, call + ": no memory for a workspace of " + std::to_string(bytes) +
+                                           " bytes for " + std::to_string(workers) +
+                                           " workers; free memory, or take fewer workers or a smaller batch");
+  }
+}
+
 std::byte* align(void* memory) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
   return reinterpret_cast<std::byte*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
@@ -48,7 +58,7 @@ class CallResources {
                                                 ": dropout_on_device is given but the plan is for "
                                                 "the CPU; give seed and offset themselves");
     if (on_host && execution.workspace == nullptr) {
-      own_.reset(static_cast<std::byte*>(::operator new(needed, std::align_val_t(kWorkspaceAlignment))));
+      own_.reset(allocate(to_string(direction), needed, workers_));
       workspace_ = own_.get();
       return;
     }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "flashmask/error.h"
-
 #include "plan/overlap.h"
+
 namespace flashmask {
 namespace {
 
@@ -39,7 +39,6 @@ struct Shapes {
   Shape q, k, v, o, lse;
 };
 
-/// Of a call, in one of their two shapes and two dtypes.
 struct NamedTensor {
   const char* name;
   const TensorView& tensor;
@@ -69,6 +68,7 @@ void check_outputs(const TensorCheck& check, std::initializer_list<NamedTensor> 
   }
 }
 
+/// Of a call, in one of their two shapes and two dtypes.
 void check_sinks(const TensorCheck& check, const Problem& p, const char* name, const TensorView& sinks) {
   const DType dtype = sinks.dtype == DType::f32 ? DType::f32 : p.dtype;
   if (sinks.rank == 3)
@@ -129,13 +129,13 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   check("o", tensors.o, problem.dtype, shapes.o);
   check("lse", tensors.lse, DType::f32, shapes.lse);
   if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
+  check_outputs(check, {{"o", tensors.o}, {"lse", tensors.lse}},
+                {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"sinks", tensors.sinks}});
 }
 
 void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
   const TensorCheck check("backward", problem.device);
   const Shapes shapes(problem);
-  check_outputs(check, {{"o", tensors.o}, {"lse", tensors.lse}},
-                {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"sinks", tensors.sinks}});
   check("q", tensors.q, problem.dtype, shapes.q);
   check("k", tensors.k, problem.dtype, shapes.k);
   check("v", tensors.v, problem.dtype, shapes.v);

@@ -61,7 +61,8 @@ std::vector<std::uint8_t> expand_dropout(const Problem& problem, const DropoutSt
   check_dropout("expand_dropout", problem, state, place);
   const DropoutTables tables = dropout_tables(problem, place);
   const std::int64_t rows = problem.batch * problem.query_heads * problem.query_length;
-  std::vector<std::uint8_t> kept(
+  auto kept = zeros<std::uint8_t>(
+      "expand_dropout",
       element_count("expand_dropout", {problem.batch, problem.query_heads, problem.query_length, problem.key_length}));
   for (std::int64_t row = 0; row < rows; ++row)
     draw_row(problem, state, tables, row, kept.data() + row * problem.key_length);
@@ -86,7 +87,7 @@ std::vector<double> dropout_factors(const Problem& problem, const DropoutState& 
   if (problem.dropout == 0) return {};
   const std::vector<std::uint8_t> kept = expand_dropout(problem, state, place);
   const double scale = dropout_scale(problem.dropout);
-  std::vector<double> factors(kept.size());
+  auto factors = zeros<double>("dropout_factors", kept.size());
   std::ranges::transform(kept, factors.begin(), [scale](std::uint8_t one) { return one != 0 ? scale : 0; });
   return factors;
 }

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -119,6 +120,23 @@ TEST_F(ThreadPool, AChildForkedWhileThePoolWorksHasThreadsOfItsOwn) {
               kWell);
   stop = true;
   busy.join();
+}
+
+TEST_F(ThreadPool, ThreadsThatCannotBeStartedMeanFewer) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer lets no child of several threads start threads";
+#endif
+  set_thread_count(4);
+  EXPECT_EQ(end_of_child([] {
+              pthread_attr_t attributes;  // a stack for which there is no room
+              if (pthread_attr_init(&attributes) != 0) _exit(2);
+              if (pthread_attr_setstacksize(&attributes, std::size_t{1} << 48) != 0) _exit(2);
+              if (pthread_setattr_default_np(&attributes) != 0) _exit(2);
+              std::atomic<int> calls{0};
+              default_executor().run(100, [&](int) { ++calls; });
+              if (calls != 100) _exit(1);
+            }),
+            kWell);
 }
 
 TEST_F(ThreadPool, ANestedCallRunsOnItsCaller) {

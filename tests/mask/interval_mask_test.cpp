@@ -32,6 +32,28 @@ TEST(IntervalMask, ColumnsAreInnermost) {
   EXPECT_TRUE(mask.visible(1, 1, 1, 3));
 }
 
+TEST(IntervalMask, RefusesAColumnThatItLacks) {
+  IntervalMask mask({.batch = 2, .heads = 1, .rows = 4, .columns = 4});
+  const std::string text = refusal([&] { mask.set(1000, {0, 1}, {}); });
+  EXPECT_NE(text.find("index is 1,000 but the mask has 8 columns"), std::string::npos) << text;
+  refusal([&] { mask.set(8, {0, 1}, {}); });
+  mask.set(7, {0, 1}, {});
+}
+
+TEST(IntervalMask, ForWhichThereIsNoMemoryIsAnErrorWithItsBytes) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
+#endif
+  const MaskShape shape{.batch = 1 << 13, .heads = 1 << 13, .rows = 64, .columns = 1 << 30};
+  try {
+    const IntervalMask mask(shape);
+    ADD_FAILURE() << "there is memory for it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::out_of_memory);
+    EXPECT_NE(std::string(error.what()).find("288,230,376,151,711,744 bytes"), std::string::npos) << error.what();
+  }
+}
+
 TEST(IntervalMask, KeepsSeparateRangesInAscendingOrder) {
   const IntervalMask mask = one_column(10, {7, 9}, {2, 4});
   EXPECT_EQ(mask.first(0), (Interval{2, 4}));

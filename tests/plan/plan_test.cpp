@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "flashmask/attention.h"
@@ -190,6 +192,43 @@ TEST(Tensors, NameWhatIsWrongWithThem) {
   }
 }
 
+TEST(Tensors, OfARankBeyondTheirShapeAreRefused) {
+  const Plan planned = plan(masks::full(20, 30), small_problem());
+  const check::AttentionTensors own(small_problem(), 1);
+  for (const int rank : {99, 5, -1}) {
+    ForwardTensors tensors = own.forward();
+    tensors.k.rank = rank;
+    expect_words(refusal([&] { forward(planned, tensors); }),
+                 {"forward: k: rank is " + std::to_string(rank), "expected 4", "(2, 30, 2, 8)"});
+  }
+}
+
+TEST(Tensors, WithoutHeadsAreLegal) {
+  Problem p = small_problem();
+  p.query_heads = p.kv_heads = 0;
+  const Plan planned = plan(masks::full(20, 30), p);
+  const check::AttentionTensors tensors(p, 1);
+  forward(planned, tensors.forward());
+  backward(planned, tensors.backward());
+  EXPECT_EQ(tensors.o.size(), 0);
+}
+
+TEST(Plan, ThatWasMovedFromIsRefusedWhereItIsUsed) {
+  Plan from = plan(masks::full(20, 30), small_problem());
+  const Plan to = std::move(from);
+  const check::AttentionTensors tensors(small_problem(), 1);
+  forward(to, tensors.forward());
+  const std::vector<std::function<void()>> uses = {
+      [&] { from.mask(); },
+      [&] { from.kernel(Direction::forward); },
+      [&] { from.schedule(Direction::backward); },
+      [&] { from.workspace_bytes(Direction::backward, 1); },
+      [&] { forward(from, tensors.forward()); },
+      [&] { backward(from, tensors.backward()); },
+  };
+  for (const std::function<void()>& use : uses) expect_words(refusal(use), {"the plan was moved from"});
+}
+
 TEST(Tensors, TheGradientOfLseMayBeAbsent) {
   const Problem p = small_problem();
   const Plan planned = plan(masks::full(20, 30), p);
@@ -229,6 +268,68 @@ TEST(Workspace, OfTheForwardDoesNotGrowWithTheSequence) {
   const std::size_t small = plan(masks::full(20, 30), p).workspace_bytes(Direction::forward, 2);
   p.query_length = p.key_length = 100000;
   EXPECT_EQ(plan(masks::full(100000, 100000), p).workspace_bytes(Direction::forward, 2), small);
+}
+
+TEST(Workspace, IsForNoMoreWorkersThanThereAreTasks) {
+  const Plan planned = plan(masks::full(20, 30), small_problem());
+  // One row tile for each of 2 x 4 heads, one column tile for each of 2 x 2.
+  EXPECT_EQ(planned.workspace_bytes(Direction::forward, 1000000), planned.workspace_bytes(Direction::forward, 8));
+  EXPECT_EQ(planned.workspace_bytes(Direction::backward, 1000000), planned.workspace_bytes(Direction::backward, 4));
+}
+
+/// An executor that says it has a million workers and is one.
+class Boaster final : public Executor {
+ public:
+  int workers() const override { return 1000000; }
+  void run(int count, const std::function<void(int)>& body) override { serial_executor().run(count, body); }
+};
+
+TEST(Workspace, OfAnExecutorThatBoastsIsThatOfItsTasks) {
+  const Plan planned = plan(masks::full(20, 30), small_problem());
+  const check::AttentionTensors own(small_problem(), 1), boasted(small_problem(), 1);
+  Boaster boaster;
+  Execution execution;
+  execution.executor = &boaster;
+  std::vector<std::byte> memory(planned.workspace_bytes(Direction::backward, 8));
+  execution.workspace = memory.data();
+  execution.workspace_bytes = memory.size();
+  forward(planned, own.forward());
+  backward(planned, own.backward());
+  forward(planned, boasted.forward(), execution);
+  backward(planned, boasted.backward(), execution);
+  EXPECT_EQ(own.o.values(), boasted.o.values());
+  EXPECT_EQ(own.grad_k.values(), boasted.grad_k.values());
+}
+
+TEST(Workspace, ForWhichThereIsNoMemoryIsAnErrorWithItsBytes) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
+#endif
+  Problem p = small_problem();
+  p.batch = std::int64_t{1} << 34;  // in tensors that are addresses alone: memory for the sums is asked for first
+  const Plan planned = plan(masks::full(20, 30), p);
+  std::uintptr_t next = std::uintptr_t{1} << 56;
+  const auto somewhere = [&](std::initializer_list<std::int64_t> shape) {
+    next += std::uintptr_t{1} << 52;
+    return contiguous(reinterpret_cast<void*>(next), DType::f32, shape);
+  };
+  const auto q = [&] { return somewhere({p.batch, 20, 4, 8}); };
+  const auto o = [&] { return somewhere({p.batch, 20, 4, 6}); };
+  const BackwardTensors tensors{.q = q(),
+                                .k = somewhere({p.batch, 30, 2, 8}),
+                                .v = somewhere({p.batch, 30, 2, 6}),
+                                .o = o(),
+                                .lse = somewhere({p.batch, 4, 20}),
+                                .grad_o = o(),
+                                .grad_q = q(),
+                                .grad_k = somewhere({p.batch, 30, 2, 8}),
+                                .grad_v = somewhere({p.batch, 30, 2, 6})};
+  Execution execution;
+  execution.executor = &serial_executor();
+  const std::size_t bytes = planned.workspace_bytes(Direction::backward, 1);
+  ASSERT_GT(bytes, std::size_t{1} << 47) << "more than there are addresses";
+  expect_words(refusal([&] { backward(planned, tensors, execution); }, Status::out_of_memory),
+               {"backward", std::to_string(bytes) + " bytes", "1 workers"});
 }
 
 TEST(TensorView, OfContiguousMemoryHasRowMajorStrides) {

@@ -41,7 +41,7 @@ void check_count(const std::string& builder, const std::string& argument, std::i
 template <class Choose>
 BlockMap build(const BlockGrid& grid, std::int64_t block, const std::string& builder, const Choose& choose) {
   const auto& [shape, rows, columns] = grid;
-  std::vector<std::uint8_t> keep(element_count(builder, {shape.batch, shape.heads, rows, columns}));
+  auto keep = zeros<std::uint8_t>(builder, element_count(builder, {shape.batch, shape.heads, rows, columns}));
   const std::int64_t lists = keep.empty() ? 0 : shape.batch * shape.heads * rows;
   for (std::int64_t list = 0; list < lists; ++list) {
     choose(list, std::span(keep).subspan(static_cast<std::size_t>(list * columns), static_cast<std::size_t>(columns)));
