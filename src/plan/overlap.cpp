@@ -11,14 +11,18 @@ namespace {
 std::int64_t floor_quotient(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 std::int64_t ceil_quotient(std::int64_t a, std::int64_t b) { return -floor_quotient(-a, b); }
 
+struct Range {
+  std::int64_t least = 0, most = 0;
+};
+
 /// The distances between elements of one or two tensors: sums of a multiple of each axis' stride.
 class Distances {
  public:
   /// Adds multiples of `stride`, from `low` to `high`; false where multiples of it are among them already.
   bool add(std::int64_t stride, std::int64_t low, std::int64_t high) {
     if (stride < 0) return add(-stride, -high, -low);
-    least_ += stride * low;
-    most_ += stride * high;
+    range_.least += stride * low;
+    range_.most += stride * high;
     const auto end = axes_.begin() + count_;
     const auto same = std::find_if(axes_.begin(), end, [&](const Axis& axis) { return axis.stride == stride; });
     if (same == end) axes_[static_cast<std::size_t>(count_++)] = {stride};
@@ -29,20 +33,15 @@ class Distances {
 
   /// Whether `distance` is among them; where `only_moved`, other than by multiples of 0 alone.
   bool reach(std::int64_t distance, bool only_moved) {
-    if (distance < least_ || distance > most_) return false;
     std::sort(axes_.begin(), axes_.begin() + count_, [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
     int steps = 1000;
-    return reach(0, distance, {least_, most_}, !only_moved, steps);
+    return reach(0, distance, range_, !only_moved, steps);
   }
 
  private:
   struct Axis {
     std::int64_t stride, low = 0, high = 0;
   };
-  struct Range {
-    std::int64_t least, most;
-  };
-
   /// With the axes from `from` on, which reach what lies in `range`. The multiples of the largest stride that leave the
   /// others something they can reach are few where axes nest, as they do in memory.
   bool reach(int from, std::int64_t distance, Range range, bool moved, int& steps) const {
@@ -59,7 +58,7 @@ class Distances {
 
   std::array<Axis, 9> axes_;  ///< four of each tensor, and the bytes of elements
   int count_ = 0;
-  std::int64_t least_ = 0, most_ = 0;
+  Range range_;
 };
 
 /// Calls body(size, stride) for each axis along which elements lie apart.
@@ -79,9 +78,21 @@ std::int64_t address(const TensorView& tensor) {
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(tensor.data));
 }
 
+/// From the first byte to the last.
+Range bytes_of(const TensorView& tensor) {
+  const auto width = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
+  Range bytes{address(tensor), address(tensor) + width - 1};
+  for_each_axis(tensor, [&](std::int64_t size, std::int64_t stride) {
+    (stride < 0 ? bytes.least : bytes.most) += (size - 1) * stride * width;
+  });
+  return bytes;
+}
+
 }  // namespace
 
 bool overlap(const TensorView& a, const TensorView& b) {
+  const Range bytes_a = bytes_of(a), bytes_b = bytes_of(b);
+  if (bytes_a.most < bytes_b.least || bytes_b.most < bytes_a.least) return false;
   const auto width_a = static_cast<std::int64_t>(size_in_bytes(a.dtype));
   const auto width_b = static_cast<std::int64_t>(size_in_bytes(b.dtype));
   Distances distances;

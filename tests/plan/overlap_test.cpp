@@ -143,9 +143,11 @@ TEST(Overlap, OfAnOutputIsRefusedByName) {
   expect_overlap(backward_refusal([](BackwardTensors& t) { t.grad_q = t.grad_o; }), "backward: grad_q", "grad_o;");
   expect_overlap(backward_refusal([](BackwardTensors& t) { t.grad_sinks = t.sinks; }), "backward: grad_sinks",
                  "sinks;");
-  // One element in common, at the end of one and the beginning of the other.
-  expect_overlap(backward_refusal([](BackwardTensors& t) {
-                   t.grad_k.data = static_cast<float*>(t.grad_q.data) + 2 * 20 * 3 * 8 - 1;
+  constexpr std::size_t kSize = 2UL * 20 * 3 * 8;
+  std::vector<float> memory(2 * kSize);
+  expect_overlap(backward_refusal([&](BackwardTensors& t) {
+                   t.grad_q.data = memory.data();
+                   t.grad_k.data = memory.data() + kSize - 1;  // the last element of grad_q
                  }),
                  "backward: grad_k", "grad_q;");
 }
