@@ -106,6 +106,22 @@ def test_takes_sizes_of_zero(shape):
         assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_takes_no_heads(dtype):
+    q = torch.zeros(2, 5, 0, 8, dtype=dtype, requires_grad=True)
+    o, lse = flashmask.attention(q, q, q, masks.causal(5, 5), return_lse=True)
+    assert o.shape == q.shape
+    assert lse.shape == (2, 0, 5)
+    assert torch.autograd.grad(o.sum(), q)[0].shape == q.shape
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(0, 2), (2, 0)])
+def test_refuses_no_heads_beside_some(heads, kv_heads):
+    q, k = (torch.zeros(2, 5, count, 8) for count in (heads, kv_heads))
+    with pytest.raises(ValueError, match=f"q has {heads} heads; expected a multiple of those of k, {kv_heads}"):
+        flashmask.attention(q, k, k, masks.causal(5, 5))
+
+
 def test_gives_empty_rows_zeros_and_no_gradient():
     mask = FAMILIES["empty_rows"]()
     q, k, v, grad_o, grad_lse = random_inputs(1, N, N, 2, 2, 16, 16)

@@ -79,9 +79,7 @@ def make_problem(
         raise ValueError(f"{of_v} has {v[2]} heads; expected {k[2]}, as many as {of_k}")
     if k[3] != q[3]:
         raise ValueError(f"{of_k} has a head dim of {k[3]}; expected {q[3]}, that of {of_q}")
-    if k[2] < 1:
-        raise ValueError(f"{of_k} has {k[2]} heads; expected at least 1")
-    if q[2] < 1 or q[2] % k[2]:
+    if (q[2] > 0) != (k[2] > 0) or (k[2] and q[2] % k[2]):
         raise ValueError(f"{of_q} has {q[2]} heads; expected a multiple of those of {of_k}, {k[2]}")
     for name, dim in ((of_q, q[3]), (of_v, v[3])):
         if not 1 <= dim <= MAX_HEAD_DIM:
