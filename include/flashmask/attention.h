@@ -61,7 +61,8 @@ class FLASHMASK_API Plan {
   /// What became of PlanOptions::reorder; nullptr where it was not asked for.
   const Reordering* reordering() const { return reordering_.get(); }
 
-  /// Bytes that forward() or backward() needs beside its tensors when `workers` threads run it.
+  /// Bytes that forward() or backward() needs beside its tensors when `workers` threads run it. No more workers count
+  /// than there are tiles to share out.
   std::size_t workspace_bytes(Direction direction, int workers) const;
 
  private:

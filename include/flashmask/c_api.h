@@ -700,7 +700,7 @@ typedef struct flashmask_kernel_info {
   int32_t form;  ///< of the masks that it reads: a flashmask_mask_form
   int32_t tile_rows;
   int32_t tile_columns;
-  const char* why_not;               ///< why this machine or the override variables refuse it; "" when it can run
+  const char* why_not;               ///< why plans on this machine do not take it; "" when they do
   int32_t head_dim;                  ///< it takes heads of up to these dims
   int32_t value_dim;                 ///< and values of up to these
   uint64_t features;                 ///< bit i: it has the flashmask_feature i

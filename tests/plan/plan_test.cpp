@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "address_sanitizer.h"
 #include "flashmask/attention.h"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
@@ -302,9 +303,7 @@ TEST(Workspace, OfAnExecutorThatBoastsIsThatOfItsTasks) {
 }
 
 TEST(Workspace, ForWhichThereIsNoMemoryIsAnErrorWithItsBytes) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
-#endif
+  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
   Problem p = small_problem();
   p.batch = std::int64_t{1} << 34;  // in tensors that are addresses alone: memory for the sums is asked for first
   const Plan planned = plan(masks::full(20, 30), p);
