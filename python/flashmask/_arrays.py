@@ -9,6 +9,7 @@ import numpy as np
 from flashmask._abi.header import HEADER_BYTES, Options, header
 from flashmask._abi.problem import DTYPES, F64, Problem, check_mask, make_problem
 from flashmask._arguments import described
+from flashmask._graph_break import breaks_graph
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import AnyPlan, View, make_plan
@@ -17,6 +18,7 @@ from flashmask._plans.plan import Plan, as_mask, dtype_name
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@breaks_graph
 def attention_of_arrays(
     q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, scale: float, heads_first: bool, sinks: Any
 ) -> tuple[Array, Array]:

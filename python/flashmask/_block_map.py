@@ -10,6 +10,7 @@ import numpy as np
 
 from flashmask._abi.library import create, library
 from flashmask._arguments import AnyArray, array, described, integer, length, pointer
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask, MaskShape
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class BlockMap:
     The mask of block-sparse attention: Dao et al. 2022 (FlashAttention), algorithm 5. flashmask.block_maps builds them.
     """
 
+    @breaks_graph
     def __init__(self, shape: Shape, block: int, keep: Blocks) -> None:
         """Of `keep`, booleans or 0 and 1 [ceil(rows / block), ceil(columns / block)], or with heads, batch before.
 
@@ -75,15 +77,18 @@ class BlockMap:
         return self._recipe[2]
 
     @property
+    @breaks_graph
     def density(self) -> float:
         """Share of the blocks that are kept."""
         told = self.to_mask().explain((self.block, self.block))
         return told.active_tiles / told.tiles if told.tiles else 0.0
 
+    @breaks_graph
     def to_mask(self) -> Mask:
         """The blocks alone."""
         return Mask(create("mask_from_block_map", self._handle))
 
+    @breaks_graph
     def __and__(self, other: object) -> Mask:
         if not isinstance(other, Mask):
             return NotImplemented

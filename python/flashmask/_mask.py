@@ -15,6 +15,7 @@ from flashmask._abi.header import HEADER_BYTES, Options, header, read_header
 from flashmask._abi.library import call, create, library
 from flashmask._arguments import boolean, integer, integers, length, pairs, pointer, structs
 from flashmask._explain import FORMS, Explanation, explain, percent
+from flashmask._graph_break import breaks_graph
 
 if TYPE_CHECKING:
     import torch
@@ -147,6 +148,7 @@ class Mask:
         call("mask_get_form", self._handle, None, ctypes.byref(why))
         return (why.value or b"").decode()
 
+    @breaks_graph
     def to_dense(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Booleans [batch, heads, rows, columns], True = visible."""
         shape = self.shape
@@ -154,6 +156,7 @@ class Mask:
         call("mask_expand", self._handle, pointer(visible, ctypes.c_uint8), visible.size)
         return visible.view(np.bool_)
 
+    @breaks_graph
     def to_startend_row_indices(self) -> tuple[np.ndarray[Any, np.dtype[np.int32]], bool]:
         """The shortest row indices that say the mask, int32 [batch, heads, columns, n], and their `causal`.
 
@@ -173,10 +176,12 @@ class Mask:
         )
         return values, bool(encoding.causal)
 
+    @breaks_graph
     def explain(self, tile: tuple[int, int] = (128, 128)) -> Explanation:
         """What the mask is and what it costs, in tiles of `tile` (rows, columns)."""
         return explain(self._handle, self.why, tile)
 
+    @breaks_graph
     def draw(self, batch: int = 0, head: int = 0, width: int = 64, colour: bool = False) -> str:
         """The mask of one batch entry and head in characters, at most `width` wide, row 0 on top.
 
@@ -195,6 +200,7 @@ class Mask:
         call("mask_draw", self._handle, ctypes.byref(options), text, size.value, ctypes.byref(size))
         return text.value.decode()
 
+    @breaks_graph
     def plot(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -215,6 +221,7 @@ class Mask:
 
         return plot(self, path, batch, head, tile, title, ax)
 
+    @breaks_graph
     def __str__(self) -> str:
         """A line or two on the mask and a drawing of its first batch entry and head, at most 64 wide."""
         shape = self.shape
@@ -237,19 +244,23 @@ class Mask:
 
     # ---- algebra ----
 
+    @breaks_graph
     def __and__(self, other: object) -> Mask:
         if not isinstance(other, Mask):
             return NotImplemented
         return Mask(create("mask_and", self._handle, other._handle))
 
+    @breaks_graph
     def __or__(self, other: object) -> Mask:
         if not isinstance(other, Mask):
             return NotImplemented
         return Mask(create("mask_or", self._handle, other._handle))
 
+    @breaks_graph
     def __invert__(self) -> Mask:
         return Mask(create("mask_not", self._handle))
 
+    @breaks_graph
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mask):
             return NotImplemented
@@ -266,6 +277,7 @@ class Mask:
         call("mask_explain", self._handle, 128, 128, ctypes.byref(explanation))
         return bool(explanation.visible_pairs)
 
+    @breaks_graph
     def permute(self, rows: Integers, columns: Integers) -> Mask:
         """The mask whose row i, column j is row rows[i], column columns[j] of this one.
 
@@ -275,6 +287,7 @@ class Mask:
 
         return permute(self, rows, columns)
 
+    @breaks_graph
     def reorder(self, tile: tuple[int, int] = (128, 128)) -> Reordering:
         """The mask in an order of tokens that takes less work at tiles of `tile` (rows, columns), where there is one.
 
@@ -285,6 +298,7 @@ class Mask:
 
         return reorder(self, tile)
 
+    @breaks_graph
     def slice(self, rows: Pairs, columns: Pairs) -> Mask:
         """The mask between some of its rows and columns, such as those that one of several GPUs holds.
 
@@ -303,6 +317,7 @@ class Mask:
             )
         )
 
+    @breaks_graph
     def drop_queries(self, rows: Integers) -> Mask:
         """The mask without the given `rows` [count], which then see nothing."""
         dropped = integers("rows", rows)

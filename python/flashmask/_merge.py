@@ -12,6 +12,7 @@ from flashmask._abi.merge import merge as run_merge
 from flashmask._abi.problem import DTYPES, F64
 from flashmask._abi.structs import F32
 from flashmask._arguments import described, is_tensor
+from flashmask._graph_break import breaks_graph
 from flashmask._merge_in_double import merge_in_double
 from flashmask._plans.plan import dtype_name
 
@@ -89,6 +90,7 @@ def _merge(o: Sequence[Any], lse: Sequence[Any]) -> tuple[Any, Any]:
     return _merge_arrays(o, lse)
 
 
+@breaks_graph
 def _merge_arrays(o: Sequence[Array], lse: Sequence[Array]) -> tuple[Array, Array]:
     code = DTYPES.index(dtype_name("o1", o[0]))
     if code == F64:

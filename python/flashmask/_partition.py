@@ -11,6 +11,7 @@ import numpy as np
 from flashmask._abi import structs as s
 from flashmask._abi.library import call, create, library
 from flashmask._arguments import IntArray, boolean, choice, described, integer, integers, items, pointer
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class Partition:
         )
 
 
+@breaks_graph
 def partition(
     mask: Mask | Mapping[Mask, int] | Sequence[tuple[Mask, int]],
     ranks: int | Sequence[int],

@@ -11,6 +11,7 @@ from flashmask._abi import structs as s
 from flashmask._abi.library import call, create, library
 from flashmask._arguments import IntArray, SparseRows, described, integers, pointer
 from flashmask._explain import tile_shape
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask, MaskShape
 
 
@@ -86,6 +87,7 @@ def _order(name: str, given: object, shape: MaskShape) -> IntArray:
     return np.ascontiguousarray(np.broadcast_to(order, (shape.batch, tokens)))
 
 
+@breaks_graph
 def reverse_cuthill_mckee(matrix: SparseRows) -> IntArray:
     """The nodes of a graph in the order of Cuthill and McKee (1969), reversed; int64 [nodes].
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flashmask._arguments import boolean, described, length
+from flashmask._graph_break import breaks_graph
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -46,6 +47,7 @@ class RowIndices:
         object.__setattr__(indices, "rows", rows)
         return indices
 
+    @breaks_graph
     def to_mask(self) -> Mask:
         """The same as a Mask on the host; waits for the device where the tensor is not on the CPU."""
         from flashmask.masks import from_startend_row_indices

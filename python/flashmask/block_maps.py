@@ -14,6 +14,7 @@ import numpy as np
 
 from flashmask._arguments import AnyArray, array, described, integer, length
 from flashmask._block_map import BlockMap, block_side, of_blocks, score_shape
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import MaskShape
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["at_least", "best", "butterfly", "create", "from_dense", "random", "sliding", "strided"]
 
 
+@breaks_graph
 def create(shape: Shape, block: int, keep: Blocks) -> BlockMap:
     """BlockMap(shape, block, keep)."""
     return BlockMap(shape, block, keep)
 
 
+@breaks_graph
 def from_dense(visible: Blocks, block: int) -> BlockMap:
     """The blocks of `visible`, booleans or 0 and 1 [rows, columns] or with heads, batch before, that hold any score.
 
@@ -47,6 +50,7 @@ def from_dense(visible: Blocks, block: int) -> BlockMap:
     return BlockMap(MaskShape(*seen.shape), side, keep)
 
 
+@breaks_graph
 def butterfly(shape: Shape, block: int, strides: int | None = None) -> BlockMap:
     """A row keeps its own block and those whose number differs from its own in one of the lowest `strides` bits.
 
@@ -57,18 +61,21 @@ def butterfly(shape: Shape, block: int, strides: int | None = None) -> BlockMap:
     return BlockMap._built("butterfly", score_shape(shape), block_side(block), (bits,))
 
 
+@breaks_graph
 def strided(shape: Shape, block: int, stride: int) -> BlockMap:
     """A row keeps its own block and every block a multiple of `stride` blocks before or after it."""
     step = integer("stride", stride, minimum=1)
     return BlockMap._built("strided", score_shape(shape), block_side(block), (step,))
 
 
+@breaks_graph
 def sliding(shape: Shape, block: int, left: int, right: int) -> BlockMap:
     """A row keeps its own block and `left` and `right` neighbours."""
     sides = (length("left", left), length("right", right))
     return BlockMap._built("sliding", score_shape(shape), block_side(block), sides)
 
 
+@breaks_graph
 def random(shape: Shape, block: int, kept: int, seed: int) -> BlockMap:
     """Every row of blocks of every batch entry and head keeps `kept` different blocks, each choice as likely.
 
@@ -78,6 +85,7 @@ def random(shape: Shape, block: int, kept: int, seed: int) -> BlockMap:
     return BlockMap._built("random", score_shape(shape), block_side(block), draw)
 
 
+@breaks_graph
 def best(shape: Shape, block: int, scores: Blocks, kept: int) -> BlockMap:
     """A row keeps its `kept` best blocks, the earlier ones among equals; one at −inf never.
 
@@ -87,6 +95,7 @@ def best(shape: Shape, block: int, scores: Blocks, kept: int) -> BlockMap:
     return BlockMap._built("best", extent, side, (_scores(scores, extent, side), length("kept", kept)))
 
 
+@breaks_graph
 def at_least(shape: Shape, block: int, scores: Blocks, threshold: float) -> BlockMap:
     """A row keeps the blocks that score at least `threshold`; `scores` as in best()."""
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.number)):

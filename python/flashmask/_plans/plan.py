@@ -11,6 +11,7 @@ from flashmask._abi.library import create
 from flashmask._abi.problem import DTYPES, Problem, check_scale, make_problem
 from flashmask._arguments import boolean, choice, described, is_autocast, is_tensor
 from flashmask._explain import Explanation
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
@@ -167,6 +168,7 @@ class Plan:
         return f"<flashmask.Plan {sizes}, kernels={self.kernel('forward')}, {self.kernel('backward')}>"
 
 
+@breaks_graph
 def plan(
     mask: Mask | RowIndices | Any,
     q: Any,

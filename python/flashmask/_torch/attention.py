@@ -79,8 +79,6 @@ def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
     check_booleans(mask)
     if isinstance(mask, Tensor) and (mask.is_cuda or mask.is_meta) and mask.dtype is torch.bool and 2 <= mask.ndim <= 4:
         return mask[(None,) * (4 - mask.ndim)], False
-    if torch.compiler.is_compiling():
-        raise TypeError("mask holds booleans, which torch.compile cannot read; build masks.from_dense(mask) outside")
     from flashmask.masks import from_dense
 
     return from_dense(mask.cpu() if isinstance(mask, Tensor) else mask).tensor, False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 from flashmask._abi import structs as s
 from flashmask._abi.library import create
 from flashmask._arguments import IntArray, described, integer, items, length, lengths, pairs, pointer, structs
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _documents(name: str, documents: object, tokens: object, query_lengths: obje
 def causal_document(documents: Integers, tokens: int | None = None) -> Mask: ...
 @overload
 def causal_document(*, query_lengths: Integers, key_lengths: Integers) -> Mask: ...
+@breaks_graph
 def causal_document(
     documents: Integers | None = None,
     tokens: int | None = None,
@@ -75,6 +77,7 @@ def causal_document(
 def document(documents: Integers, tokens: int | None = None) -> Mask: ...
 @overload
 def document(*, query_lengths: Integers, key_lengths: Integers) -> Mask: ...
+@breaks_graph
 def document(
     documents: Integers | None = None,
     tokens: int | None = None,
@@ -90,6 +93,7 @@ def document(
     return _documents("document", documents, tokens, query_lengths, key_lengths)
 
 
+@breaks_graph
 def sliding_window_document(documents: Integers, tokens: int | None, window: int) -> Mask:
     """A sliding window of `window` keys, self included, inside each causal document of `documents` [count].
 
@@ -100,11 +104,13 @@ def sliding_window_document(documents: Integers, tokens: int | None, window: int
     return Mask(create("mask_sliding_window_document", pointer(given), given.size, total, keys))
 
 
+@breaks_graph
 def causal_blockwise(documents: Integers, tokens: int | None = None) -> Mask:
     """Causal documents [count], the last of which sees all before it (family 7)."""
     return _one_length("causal_blockwise", documents, tokens)
 
 
+@breaks_graph
 def prefix_lm_document(documents: Integers, prefixes: Integers, tokens: int | None = None) -> Mask:
     """Each document sees its prefix both ways and the rest causally (family 8).
 
@@ -117,11 +123,13 @@ def prefix_lm_document(documents: Integers, prefixes: Integers, tokens: int | No
     return Mask(create("mask_prefix_lm_document", pointer(given), pointer(heads), given.size, total))
 
 
+@breaks_graph
 def prefix_lm_causal(tokens: int, prefix: int) -> Mask:
     """One causal sequence whose first `prefix` tokens are visible to all (family 9)."""
     return Mask(create("mask_prefix_lm_causal", length("tokens", tokens), length("prefix", prefix)))
 
 
+@breaks_graph
 def shared_question(documents: Iterable[tuple[int, Integers]], tokens: int | None = None) -> Mask:
     """An answer sees its question and itself, causally; answers do not see each other (family 5).
 
@@ -143,12 +151,14 @@ def _shared_question(k: int, document: object) -> tuple[int, IntArray]:
     return question, lengths(f"documents[{k}].answers", document[1])
 
 
+@breaks_graph
 def bidirectional_spans(tokens: int, spans: Pairs) -> Mask:
     """Causal text with `spans` [count, 2], half-open (begin, end), that see themselves both ways (images)."""
     given = pairs("spans", spans)
     return Mask(create("mask_bidirectional_spans", length("tokens", tokens), structs(given, s.Span), len(given)))
 
 
+@breaks_graph
 def block_diffusion(length: int, block: int) -> Mask:
     """Block diffusion of one sample laid out [x_t | x_0], 2 * `length` tokens in blocks of `block`.
 

@@ -24,6 +24,7 @@ from flashmask._arguments import (
     pairs as pairs_of,
 )
 from flashmask._block_map import BlockMap
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask, MaskShape
 from flashmask._rows import check_row_indices
 
@@ -40,6 +41,7 @@ def _shape4(shape: tuple[int, ...]) -> MaskShape:
     return MaskShape(*((1,) * (4 - len(shape)) + shape))
 
 
+@breaks_graph
 def from_dense(visible: AnyArray | torch.Tensor | Sequence[Any]) -> Mask:
     """From booleans, or integers that are 0 or 1, [rows, columns] or with heads, or batch and heads, before.
 
@@ -60,6 +62,7 @@ def from_dense(visible: AnyArray | torch.Tensor | Sequence[Any]) -> Mask:
     return Mask(create("mask_from_strided", shape.struct(), scores.ctypes.data, kind, pointer(strides)))
 
 
+@breaks_graph
 def from_packed(bits: AnyArray | torch.Tensor, columns: int) -> Mask:
     """From bits, uint8 [rows, ceil(columns / 8)] or with heads, or batch and heads, before: bit c % 8 of byte c // 8.
 
@@ -79,6 +82,7 @@ def from_packed(bits: AnyArray | torch.Tensor, columns: int) -> Mask:
     return Mask(create("mask_from_packed", shape.struct(), pointer(packed, ctypes.c_uint8)))
 
 
+@breaks_graph
 def from_pairs(rows: int, columns: int, pairs: Pairs) -> Mask:
     """From the visible scores, (row, column) `pairs` [count, 2] in any order; repeated pairs are one.
 
@@ -96,6 +100,7 @@ def from_pairs(rows: int, columns: int, pairs: Pairs) -> Mask:
     )
 
 
+@breaks_graph
 def from_csr(matrix: SparseRows) -> Mask:
     """From compressed sparse rows, as scipy.sparse has them: row i sees column j where an entry is stored.
 
@@ -119,6 +124,7 @@ def from_csr(matrix: SparseRows) -> Mask:
     return Mask(create("mask_from_csr", rows, columns, pointer(offsets), pointer(indices), indices.size))
 
 
+@breaks_graph
 def from_startend_row_indices(
     values: AnyArray | torch.Tensor | Sequence[Any], *, causal: bool, rows: int | None = None
 ) -> Mask:
@@ -149,6 +155,7 @@ def from_startend_row_indices(
     )
 
 
+@breaks_graph
 def from_block_map(map: BlockMap) -> Mask:
     """The blocks of a flashmask.BlockMap alone."""
     if not isinstance(map, BlockMap):

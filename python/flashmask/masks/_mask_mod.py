@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from flashmask._arguments import AnyArray, described, integer, length
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 from flashmask.masks._imports import from_packed
 from flashmask.masks._stacks import stack_batch, stack_heads
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _SCORES_AT_ONCE = 1 << 22
 
 
+@breaks_graph
 def from_mask_mod(
     mask_mod: MaskMod,
     batch: int | None,

@@ -11,6 +11,7 @@ import numpy as np
 from flashmask._abi import structs as s
 from flashmask._abi.library import create
 from flashmask._arguments import IntArray, array, described, integer, integers, items, length, pairs, pointer, structs
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def _of_heads(values: IntArray) -> IntArray:
     return values.reshape(1, -1) if values.ndim == 1 else values
 
 
+@breaks_graph
 def qk_sparse_segments(tokens: int, dropped: Pairs) -> Mask:
     """Causal, without the scores inside dropped segments (family 10).
 
@@ -44,6 +46,7 @@ def qk_sparse_segments(tokens: int, dropped: Pairs) -> Mask:
     return Mask(create("mask_qk_sparse_segments", length("tokens", tokens), structs(given, s.Span), len(given)))
 
 
+@breaks_graph
 def hash_sparse_sorted(queries: Pairs, keys: Pairs) -> Mask:
     """A row sees the keys of its bucket at positions not after its own (family 11).
 
@@ -62,6 +65,7 @@ def hash_sparse_sorted(queries: Pairs, keys: Pairs) -> Mask:
     )
 
 
+@breaks_graph
 def random_eviction(tokens: int, evicted_at: Integers) -> Mask:
     """Causal, and column j is dropped from row evicted_at[head][j] on; `tokens` = never (family 12).
 
@@ -74,6 +78,7 @@ def random_eviction(tokens: int, evicted_at: Integers) -> Mask:
     return Mask(create("mask_random_eviction", total, pointer(given), given.shape[0]))
 
 
+@breaks_graph
 def big_bird(
     tokens: int,
     *,
@@ -101,6 +106,7 @@ def big_bird(
     return Mask(create("mask_big_bird", length("tokens", tokens), ctypes.byref(pattern)))
 
 
+@breaks_graph
 def neighbourhood(axes: Iterable[NeighbourhoodAxis | tuple[int, ...]]) -> Mask:
     """Neighbourhood attention over any number of axes, the last of which runs fastest through the sequence.
 
@@ -111,11 +117,13 @@ def neighbourhood(axes: Iterable[NeighbourhoodAxis | tuple[int, ...]]) -> Mask:
     return _neighbourhood([_axis(f"axes[{k}]", axis) for k, axis in enumerate(given)])
 
 
+@breaks_graph
 def neighbourhood_2d(height: NeighbourhoodAxis | tuple[int, ...], width: NeighbourhoodAxis | tuple[int, ...]) -> Mask:
     """neighbourhood() of two axes (length, kernel[, dilation])."""
     return _neighbourhood([_axis("height", height), _axis("width", width)])
 
 
+@breaks_graph
 def neighbourhood_3d(
     depth: NeighbourhoodAxis | tuple[int, ...],
     height: NeighbourhoodAxis | tuple[int, ...],
@@ -137,6 +145,7 @@ def _neighbourhood(axes: list[list[int]]) -> Mask:
     return Mask(create("mask_neighbourhood", given, len(given)))
 
 
+@breaks_graph
 def strided_factorised(tokens: int, stride: int) -> Mask:
     """Causal: the last `stride` columns before self and every stride-th before those, both factors in one mask.
 
@@ -145,6 +154,7 @@ def strided_factorised(tokens: int, stride: int) -> Mask:
     return Mask(create("mask_strided_factorised", length("tokens", tokens), integer("stride", stride, minimum=1)))
 
 
+@breaks_graph
 def fixed_factorised(tokens: int, stride: int, summary: int) -> Mask:
     """Causal: the row's own block of `stride` columns and the last `summary` columns of every block, in one mask.
 
@@ -160,6 +170,7 @@ def fixed_factorised(tokens: int, stride: int, summary: int) -> Mask:
     )
 
 
+@breaks_graph
 def scfa_hash_sparse(query_buckets: Integers, key_buckets: Integers) -> Mask:
     """A row sees the keys of its bucket at positions not after its own, aligned bottom-right.
 
@@ -173,6 +184,7 @@ def scfa_hash_sparse(query_buckets: Integers, key_buckets: Integers) -> Mask:
     return Mask(create("mask_scfa_hash_sparse", pointer(queries), pointer(keys), rows, keys.shape[1], heads))
 
 
+@breaks_graph
 def scfa_qk_sparse(kept_queries: AnyArray | Sequence[bool], kept_keys: AnyArray | Sequence[bool]) -> Mask:
     """Causal among what is kept, aligned bottom-right: a dropped query sees nothing, a dropped key is seen by nobody.
 

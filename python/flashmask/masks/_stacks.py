@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 
 from flashmask._abi.library import create
 from flashmask._arguments import described, items
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:
     from flashmask._arguments import Integers
 
 
+@breaks_graph
 def stack_batch(masks: Iterable[Mask]) -> Mask:
     """One mask a batch entry, all of the same heads, rows and columns."""
     return _stacked("stack_batch", masks)
 
 
+@breaks_graph
 def stack_heads(masks: Iterable[Mask]) -> Mask:
     """One mask a head, all of the same batch, rows and columns."""
     return _stacked("stack_heads", masks)
@@ -33,6 +36,7 @@ def _stacked(name: str, masks: Iterable[Mask]) -> Mask:
     return Mask(create(f"mask_{name}", handles, len(given)))
 
 
+@breaks_graph
 def drop_queries(mask: Mask, rows: Integers) -> Mask:
     """The mask without the given `rows` [count], which then see nothing."""
     if not isinstance(mask, Mask):

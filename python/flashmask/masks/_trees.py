@@ -10,6 +10,7 @@ from flashmask._abi import structs as s
 from flashmask._abi.library import create
 from flashmask._arguments import IntArray, boolean, choice, integers, length, pairs, pointer, structs
 from flashmask._arguments import lengths as token_counts
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class TreeMask(NamedTuple):
     positions: IntArray
 
 
+@breaks_graph
 def tree(
     parents: Integers,
     lengths: Integers,
@@ -48,6 +50,7 @@ def tree(
     return TreeMask(mask, positions)
 
 
+@breaks_graph
 def tree_in_order(
     parents: Integers, tokens: int, prefix: int = 0, sight: Literal["ancestors", "parent"] = "ancestors"
 ) -> Mask:
@@ -70,6 +73,7 @@ def tree_in_order(
     )
 
 
+@breaks_graph
 def medusa_parents(candidates: Integers) -> IntArray:
     """The tree of MEDUSA, breadth first, for tree_in_order: candidates[k] children for each node of level k − 1.
 
@@ -86,6 +90,7 @@ def medusa_parents(candidates: Integers) -> IntArray:
     return parents
 
 
+@breaks_graph
 def medusa_tree(
     candidates: Integers, tokens: int, prefix: int = 0, sight: Literal["ancestors", "parent"] = "ancestors"
 ) -> Mask:
@@ -103,6 +108,7 @@ def medusa_tree(
     )
 
 
+@breaks_graph
 def graph(nodes: int, edges: Pairs, *, symmetric: bool = False, self_loops: bool = False) -> Mask:
     """Attention over a graph: row u sees column v for each edge (u, v) of `edges` [count, 2], in any order.
 

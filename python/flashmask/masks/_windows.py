@@ -6,22 +6,26 @@ from typing import TYPE_CHECKING
 
 from flashmask._abi.library import create
 from flashmask._arguments import integer, integers, length, pointer
+from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 
 if TYPE_CHECKING:
     from flashmask._arguments import Integers
 
 
+@breaks_graph
 def full(rows: int, columns: int) -> Mask:
     """Every one of `rows` queries sees every one of `columns` keys (family 0)."""
     return Mask(create("mask_full", length("rows", rows), length("columns", columns)))
 
 
+@breaks_graph
 def causal(rows: int, columns: int) -> Mask:
     """Row i sees column j when j <= i + columns - rows, aligned bottom-right (family 1)."""
     return Mask(create("mask_causal", length("rows", rows), length("columns", columns)))
 
 
+@breaks_graph
 def sliding_window(rows: int, columns: int, window: int) -> Mask:
     """Causal, and each row sees its last `window` columns, itself included (family 2). `window` is at least 1."""
     return Mask(
@@ -34,6 +38,7 @@ def sliding_window(rows: int, columns: int, window: int) -> Mask:
     )
 
 
+@breaks_graph
 def window(rows: int, columns: int, left: int | None, right: int | None) -> Mask:
     """Each row sees `left` and `right` columns on either side of self, aligned bottom-right; None: no limit there."""
     return Mask(
@@ -47,6 +52,7 @@ def window(rows: int, columns: int, left: int | None, right: int | None) -> Mask
     )
 
 
+@breaks_graph
 def dilated_window(rows: int, columns: int, left: int, right: int, dilation: int) -> Mask:
     """Each row sees `left` and `right` columns on either side of self, `dilation` tokens apart; 1 is window().
 
@@ -64,6 +70,7 @@ def dilated_window(rows: int, columns: int, left: int, right: int, dilation: int
     )
 
 
+@breaks_graph
 def global_sliding_window(tokens: int, globals: int, left: int, right: int) -> Mask:
     """The first `globals` tokens see and are seen by all; others see `left` and `right` neighbours (family 6)."""
     return Mask(
@@ -77,6 +84,7 @@ def global_sliding_window(tokens: int, globals: int, left: int, right: int) -> M
     )
 
 
+@breaks_graph
 def global_tokens(tokens: int, positions: Integers, left: int, right: int) -> Mask:
     """The tokens at `positions` [count] see and are seen by all; others see `left` and `right` neighbours.
 
