@@ -247,6 +247,21 @@ IDS = torch.tensor([0, 0, 1])
         (lambda: masks.from_cu_seqlens(IDS.float(), 4), TypeError, "cu_seqlens holds torch.float32 values"),
         (lambda: masks.from_cu_seqlens(IDS[None], 4), ValueError, r"cu_seqlens has shape \[1, 3\]; expected 1 dim"),
         (lambda: masks.from_cu_seqlens(IDS[:0], 4), ValueError, "cu_seqlens is empty"),
+        (
+            lambda: masks.from_cu_seqlens(torch.tensor([10, 60, 100]), 100),
+            ValueError,
+            r"cu_seqlens is \[10, 60, 100\]; expected cumulative lengths that begin with 0",
+        ),
+        (
+            lambda: masks.from_cu_seqlens(torch.tensor([0, 60, 50, *range(60, 100)], dtype=torch.int32), 100),
+            ValueError,
+            r"cu_seqlens is \[0, 60, 50, 60, 61, 62, 63, \.\.\., 99\]; expected .* never fall",
+        ),
+        (
+            lambda: masks.from_cu_seqlens(torch.tensor([0, 60, 101]), 100),
+            ValueError,
+            r"cu_seqlens is \[0, 60, 101\]; expected .* end at 100 tokens at most",
+        ),
         (lambda: masks.from_cu_seqlens(IDS, -4), ValueError, "tokens is -4; expected at least 0"),
         (lambda: masks.from_cu_seqlens(IDS, 4.0), TypeError, "tokens is float 4.0"),
         (lambda: masks.from_cu_seqlens(IDS, 4, causal=1), TypeError, "causal is int 1; expected True or False"),

@@ -6,6 +6,22 @@ import torch
 from torch import Tensor
 
 
+def check_ends(name: str, cu_seqlens: Tensor, tokens: int) -> None:
+    """Refuses ends [documents + 1] that are not those of documents of a sequence of `tokens`.
+
+    On the CPU and outside of graphs only: elsewhere the host would have to wait for the values.
+    """
+    if torch.compiler.is_compiling() or type(cu_seqlens) is not Tensor or cu_seqlens.device.type != "cpu":
+        return
+    if int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) > tokens or bool((cu_seqlens.diff() < 0).any()):
+        values = cu_seqlens.tolist()
+        shown = values if len(values) <= 8 else f"[{', '.join(map(str, values[:7]))}, ..., {values[-1]}]"
+        raise ValueError(
+            f"{name} is {shown}; expected cumulative lengths that begin with 0, never fall, and end at {tokens} tokens "
+            "at most: documents of 3 and 4 tokens are [0, 3, 7]"
+        )
+
+
 def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
     """int64 [tokens]: the number of each token's document, `documents` for tokens past the last.
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flashmask import masks as builders
 from flashmask._abi import header
@@ -20,6 +19,7 @@ from flashmask._partition import Partition, Prices
 from flashmask._partition import partition as make_partition
 from flashmask._plans.tile_sizes import TILES, tile_sizes
 from flashmask._rows import RowIndices
+from flashmask._torch.packing import check_ends
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group, digest
 from flashmask.distributed._local import Local
@@ -96,17 +96,8 @@ def _mask_of(given: Any, tokens: int | None) -> Mask:
         raise TypeError(f"mask is {described(given)}; expected a Mask, RowIndices, cumulative lengths or None")
     ends = ends.cpu()
     tokens = int(ends[-1]) if tokens is None else tokens
-    check_cumulative("mask", ends, tokens)
+    check_ends("mask", ends, tokens)
     return builders.from_cu_seqlens(ends, tokens).to_mask()
-
-
-def check_cumulative(name: str, ends: Tensor, tokens: int) -> None:
-    """Refuses integers [documents + 1] on the CPU that are no cumulative lengths of documents of a sequence."""
-    if int(ends[0]) != 0 or int(ends[-1]) > tokens or bool((ends.diff() < 0).any()):
-        raise ValueError(
-            f"{name} holds cumulative lengths from {int(ends[0])} to {int(ends[-1])}; expected them to begin with 0, "
-            f"never to fall, and to end at {tokens} tokens at most: documents of 3 and 4 tokens are [0, 3, 7]"
-        )
 
 
 def weights_of(masks: Mapping[str, Mask], weights: Mapping[str, int]) -> list[int]:

@@ -32,7 +32,9 @@ def from_cu_seqlens(
     """Packed documents by their ends: document k holds the tokens cu_seqlens[k] to cu_seqlens[k + 1] of `tokens`.
 
     `cu_seqlens` is int32 or int64 [documents + 1], from 0 upwards; equal neighbours are an empty document, tokens past
-    the last are padding, which sees nothing and is seen by nobody. Its values are not looked at on the host.
+    the last are padding, which sees nothing and is seen by nobody. On the CPU, outside of graphs, ValueError names what
+    begins with another number, decreases or ends behind the last token. On a GPU that is not checked, since the host
+    would have to wait for the values: wrong ones give a wrong mask there.
 
     A row sees the keys of its own document that are
 
@@ -49,8 +51,9 @@ def from_cu_seqlens(
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
     length("tokens", tokens)
     _check_options(causal, window, prefix)
-    from flashmask._torch.packing import document_of
+    from flashmask._torch.packing import check_ends, document_of
 
+    check_ends("cu_seqlens", cu_seqlens, tokens)
     documents = cu_seqlens.shape[0] - 1
     document = document_of(cu_seqlens, tokens)  # `documents` in the padding
     bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]])

@@ -15,9 +15,9 @@ from transformers import masking_utils
 
 from flashmask import Mask, RowIndices
 from flashmask._arguments import described
+from flashmask._torch.packing import check_ends
 from flashmask.distributed import Sharding, attention
 from flashmask.distributed import shard as shard_masks
-from flashmask.distributed._make import check_cumulative
 from flashmask.transformers._given import dense_mask
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
@@ -155,7 +155,7 @@ def _check_shapes(batch: Mapping[str, Any], first: Tensor) -> None:
             raise ValueError(f"{name} is {described(value)}; expected a tensor [{rows}, {tokens}], the whole batch")
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
         if isinstance(ends := batch.get(name), Tensor):
-            check_cumulative(name, ends.cpu(), tokens)
+            check_ends(name, ends.cpu(), tokens)
 
 
 def _mask_of(made: Tensor | None, given: Mapping[str, Tensor], first: Tensor, config: Any) -> Mask:
