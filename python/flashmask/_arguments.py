@@ -43,6 +43,19 @@ def is_tensor(value: object) -> bool:
     return hasattr(type(value), "__torch_function__")
 
 
+def check_dense(name: str, tensor: Any) -> None:
+    """Refuses a torch tensor whose numbers do not lie at strides: nested and sparse ones."""
+    import torch
+
+    if tensor.is_nested:
+        raise TypeError(
+            f"{name} is a nested tensor; expected a dense one: hand sequences of different lengths to "
+            f"flashmask.varlen_attention(), of a jagged tensor {name}.values() and {name}.offsets()"
+        )
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} is a tensor of layout {tensor.layout}; expected a dense one: pass {name}.to_dense()")
+
+
 def is_autocast(device: str) -> bool:
     """Whether torch, which is imported, casts tensors on such devices; for "meta" torch itself raises an error."""
     import torch
@@ -109,6 +122,7 @@ def _tensor_array(name: str, tensor: Any) -> AnyArray:
             f"{name} is a tensor on {tensor.device}; a mask is built on the CPU: pass {name}.cpu(), or see "
             "masks.from_cu_seqlens and its kin, which stay on the device"
         )
+    check_dense(name, tensor)
     try:
         result: AnyArray = tensor.detach().numpy()
     except TypeError:  # a dtype that NumPy does not have

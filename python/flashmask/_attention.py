@@ -10,6 +10,22 @@ from flashmask._mask import Mask
 from flashmask._plans.plan import LAYOUTS, Plan
 from flashmask._rows import RowIndices
 
+_MASK = "pass mask=flashmask.masks.causal(query length, key length)"
+_DROPOUT = "flashmask.flashmask_attention(dropout=...) and flashmask.varlen_attention(dropout_p=...) drop probabilities"
+# What functions beside this one call what people may ask for here, and how they get it.
+_ELSEWHERE = {
+    "causal": _MASK,
+    "is_causal": _MASK,
+    "attn_mask": "pass it as mask: a Mask, RowIndices, or booleans, True = visible",
+    "block_mask": "pass it as mask: flashmask.masks.from_mask_mod(...) of its mask_mod",
+    "dropout": _DROPOUT,
+    "dropout_p": _DROPOUT,
+    "enable_gqa": "leave it out: query heads may be any multiple of those of k",
+    "softmax_scale": "pass it as scale",
+    "startend_row_indices": "pass mask=flashmask.RowIndices(startend_row_indices, causal)",
+    "window_size": "pass mask=flashmask.masks.sliding_window(...) or flashmask.masks.window(...)",
+}
+
 
 def attention(
     q: Any,
@@ -23,6 +39,7 @@ def attention(
     deterministic: bool = False,
     plan: Plan | None = None,
     sinks: Any = None,
+    **unknown: Any,
 ) -> Any:
     """softmax(scale · q kᵀ under the mask) v, differentiable once in q, k, v and sinks, through o and
     lse.
@@ -57,6 +74,8 @@ def attention(
         ValueError, TypeError: an argument is not as said, or they do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
+    if unknown:
+        _refuse_keywords(unknown)
     heads_first = layout != "bshd" and choice("layout", layout, LAYOUTS) == 1
     if plan is not None:
         scale = _scale_of(plan, mask, scale)
@@ -72,6 +91,14 @@ def attention(
 
     outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks)
     return outputs if return_lse else outputs[0]
+
+
+def _refuse_keywords(unknown: dict[str, Any]) -> None:
+    name, value = next(iter(unknown.items()))
+    hint = _ELSEWHERE.get(
+        name, "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, plan, sinks"
+    )
+    raise TypeError(f"attention() does not take {name}, which is {described(value)}; {hint}")
 
 
 def _scale_of(plan: object, mask: object, scale: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flashmask._abi.problem import check_scale
-from flashmask._arguments import choice, described, integer, is_tensor
+from flashmask._arguments import check_dense, choice, described, integer, is_tensor
 from flashmask._draft_tree import draft_tree
 from flashmask._plans.plan import LAYOUTS
 
@@ -70,6 +70,7 @@ def decode_attention(
     for name, each in (("q", q), ("k", k), ("v", v)):
         if not is_tensor(each):
             raise TypeError(f"{name} is {described(each)}; expected a torch tensor")
+        check_dense(name, each)
         if each.ndim != 4:
             raise ValueError(
                 f"{name} has shape {list(each.shape)}; expected four dimensions, as layout={layout!r} says"
@@ -97,7 +98,8 @@ def _check_sinks(sinks: object, q: Tensor) -> None:
     if given.shape != (q.shape[2],):
         raise ValueError(f"sinks has shape {list(given.shape)}; expected [{q.shape[2]}], one for each query head")
     if str(given.dtype) not in ("torch.float32", str(q.dtype)):
-        raise TypeError(f"sinks holds {given.dtype} values; expected torch.float32 or {q.dtype}, the dtype of q")
+        expected = " or ".join(dict.fromkeys(["torch.float32", str(q.dtype)]))
+        raise TypeError(f"sinks holds {given.dtype} values; expected {expected}, the dtype of q")
     if given.device != q.device:
         raise ValueError(f"sinks is on {given.device}; expected {q.device}, the device of q")
 

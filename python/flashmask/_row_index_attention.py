@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flashmask._abi.problem import check_dropout, check_scale, make_problem
-from flashmask._arguments import boolean, described, integer, is_autocast, is_tensor
+from flashmask._arguments import boolean, check_dense, described, integer, is_autocast, is_tensor
 from flashmask._plans.call import Call
 from flashmask._rows import check_row_indices
 
@@ -96,6 +96,7 @@ def check_tensors(query: Any, key: Any, value: Any, names: tuple[str, str, str] 
             raise TypeError(
                 f"{name} is {described(tensor)}; expected a torch tensor (flashmask.attention takes NumPy arrays too)"
             )
+        check_dense(name, tensor)
     import torch
 
     if torch.compiler.is_compiling():  # sizes would be guarded on; the operator looks at them

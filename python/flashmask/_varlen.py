@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flashmask._abi.problem import check_dropout, check_scale
-from flashmask._arguments import boolean, described, is_tensor
+from flashmask._arguments import boolean, check_dense, described, is_tensor
 from flashmask._plans.call import Call
 from flashmask._row_index_attention import window_sides
 
@@ -116,6 +116,7 @@ def _bounds(cu_seqlens: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:
 def _check_tensors(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         _check_torch(name, tensor)
+        check_dense(name, tensor)
         if tensor.ndim != 3:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (total, heads, head dim)")
     for name, tensor in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):

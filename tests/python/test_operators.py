@@ -153,14 +153,6 @@ def test_a_second_derivative_is_refused_clearly():
         first.sum().backward()
 
 
-def test_forward_mode_is_refused():
-    from torch.autograd import forward_ad
-
-    q, k, v = (t.detach() for t in leaves())
-    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
-        flashmask.attention(forward_ad.make_dual(q, q), k, v)
-
-
 def run(compute, grad):
     inputs = leaves()
     o = compute(*inputs)

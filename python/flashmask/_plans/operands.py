@@ -31,7 +31,8 @@ def check_sinks(sinks: Tensor, q: Tensor) -> None:
             f"[{batch}, {heads}, {rows}], one for each of their rows"
         )
     if sinks.dtype is not torch.float32 and sinks.dtype is not q.dtype:
-        raise TypeError(f"sinks has dtype {sinks.dtype}; expected torch.float32 or {q.dtype}, that of q")
+        expected = " or ".join(dict.fromkeys(["torch.float32", str(q.dtype)]))
+        raise TypeError(f"sinks has dtype {sinks.dtype}; expected {expected}, that of q")
     if sinks.device != q.device:
         raise ValueError(f"sinks is on {sinks.device}; expected {q.device}, the device of q")
 

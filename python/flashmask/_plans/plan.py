@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create
 from flashmask._abi.problem import DTYPES, Problem, check_scale, make_problem
-from flashmask._arguments import boolean, choice, described, is_autocast, is_tensor
+from flashmask._arguments import boolean, check_dense, choice, described, is_autocast, is_tensor
 from flashmask._explain import Explanation
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
@@ -217,6 +217,11 @@ def plan(
         forward_tiles=choice("tiles[0]", _pair("tiles", tiles)[0], TILES),
         backward_tiles=choice("tiles[1]", tiles[1], TILES),
     )
+    for name, given in (("q", q), ("k", k), ("v", v)):
+        if isinstance(given, (Mask, RowIndices)):
+            raise TypeError(f"{name} is a {type(given).__name__}; plan() takes the mask first: plan(mask, q, k, v)")
+    if mask is not None and not isinstance(mask, (Mask, RowIndices)):
+        check_booleans(mask)
     order = (0, 2, 1, 3) if choice("layout", layout, LAYOUTS) else (0, 1, 2, 3)
     dtype = computed_dtype("q", q)
     shapes = [_shape(name, tensor, order) for name, tensor in (("q", q), ("k", k), ("v", k if v is None else v))]
@@ -236,9 +241,9 @@ def as_mask(mask: Any, problem: Problem) -> Mask:
     if mask is None:
         return Mask(create("mask_full", problem.query_length, problem.key_length))
     check_booleans(mask)
-    from flashmask.masks import from_dense
+    from flashmask.masks._imports import from_booleans
 
-    return from_dense(mask.cpu() if is_tensor(mask) else mask)
+    return from_booleans("mask", mask.cpu() if is_tensor(mask) else mask)
 
 
 def _check_values(mask: object) -> None:
@@ -251,8 +256,20 @@ def check_booleans(mask: object) -> None:
     """Refuses what is neither booleans nor anything else that attention() takes for a mask."""
     if isinstance(mask, Plan):
         raise TypeError("mask is a Plan; pass it as plan=")
+    if hasattr(mask, "mask_mod"):
+        raise TypeError(
+            f"mask is a {type(mask).__name__} of FlexAttention; expected a Mask, RowIndices, booleans or None: pass "
+            "masks.from_mask_mod(mask.mask_mod, batch, heads, query length, key length)"
+        )
     if not hasattr(mask, "dtype") and not isinstance(mask, (list, tuple)):
         raise TypeError(f"mask is {described(mask)}; expected a Mask, RowIndices, booleans or None")
+    if is_tensor(mask):
+        check_dense("mask", mask)
+    if "float" in str(getattr(mask, "dtype", "")):
+        raise TypeError(
+            f"mask is {described(mask)}; expected booleans, True = visible: where it holds numbers to add to the "
+            "scores, 0 or -inf, pass mask == 0"
+        )
 
 
 def dtype_name(name: str, tensor: Any) -> str:
@@ -278,6 +295,8 @@ def computed_dtype(name: str, tensor: Any) -> str:
 def _shape(name: str, tensor: Any, order: Sequence[int]) -> tuple[int, ...]:
     if not hasattr(tensor, "shape"):
         raise TypeError(f"{name} is {described(tensor)}; expected a tensor or array")
+    if is_tensor(tensor):
+        check_dense(name, tensor)
     shape = tuple(tensor.shape)
     return tuple(shape[axis] for axis in order) if len(shape) == 4 else shape
 

@@ -79,6 +79,6 @@ def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
     check_booleans(mask)
     if isinstance(mask, Tensor) and (mask.is_cuda or mask.is_meta) and mask.dtype is torch.bool and 2 <= mask.ndim <= 4:
         return mask[(None,) * (4 - mask.ndim)], False
-    from flashmask.masks import from_dense
+    from flashmask.masks._imports import from_booleans
 
-    return from_dense(mask.cpu() if isinstance(mask, Tensor) else mask).tensor, False
+    return from_booleans("mask", mask.cpu() if isinstance(mask, Tensor) else mask).tensor, False

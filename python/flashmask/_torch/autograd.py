@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -39,6 +39,10 @@ class _Attention(torch.autograd.Function):
         ctx.kernels = kernels
         ctx.set_materialize_grads(False)
         return o, lse
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_forward_mode()
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
@@ -91,6 +95,13 @@ def dispatch_backward(
 record: Callable[..., Outputs] = super(torch.autograd.Function, _Attention).apply
 
 
+def refuse_forward_mode() -> NoReturn:
+    """Raises where a tensor has a tangent."""
+    raise NotImplementedError(
+        "flashmask does not support forward-mode derivatives (torch.autograd.forward_ad); use torch.autograd.grad"
+    )
+
+
 class OnceDifferentiable(torch.autograd.Function):
     """Of a function that computes gradients."""
 
@@ -99,6 +110,10 @@ class OnceDifferentiable(torch.autograd.Function):
         """`sinks`: those of the call, where autograd sees them."""
         with BelowAutograd():
             return function(*arguments)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_forward_mode()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -14,7 +14,7 @@ from flashmask._abi import structs as s
 from flashmask._abi.merge import ABSENT, Placed, layout
 from flashmask._merge_in_double import merge_backward_in_double, merge_in_double
 from flashmask._plans.streams import current_stream
-from flashmask._torch.autograd import BelowAutograd, is_differentiated
+from flashmask._torch.autograd import BelowAutograd, is_differentiated, refuse_forward_mode, refuse_transforms
 from flashmask._torch.cpu import follow_threads
 from flashmask._torch.direct import is_plain
 from flashmask._torch.schemas import LIBRARY, Outputs
@@ -149,6 +149,10 @@ class _Merge(torch.autograd.Function):
         return merged
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_forward_mode()
+
+    @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
         if grad_o is None and grad_lse is None:
@@ -164,6 +168,7 @@ class _Merge(torch.autograd.Function):
 def _autograd(o: _Parts, lse: _Parts) -> Outputs:
     """flashmask::merge where autograd may have to record it."""
     if is_differentiated(*o, *lse):
+        refuse_transforms()
         merged: Outputs = _Merge.apply(len(o), *o, *lse)  # type: ignore[no-untyped-call]
         return merged
     with BelowAutograd():

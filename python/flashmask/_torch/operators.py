@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flashmask._arguments import check_dense
 from flashmask._info import kernels
 from flashmask._plans.call import OF_BACKWARD, Call, call_of_backward
 from flashmask._plans.device_plan import rows_of_nothing
@@ -30,6 +31,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     if torch.compiler.is_compiling():
         return forward_operator(q, k, v, *call)
     kernels = kernels_of(q, k, v, call)
+    if kernels is None:
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            check_dense(name, tensor)
     if is_differentiated(q, k, v, call.sinks):
         if kernels is not None and is_recordable():
             return record(q, k, v, call.sinks, call, kernels)

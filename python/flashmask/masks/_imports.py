@@ -41,18 +41,23 @@ def _shape4(shape: tuple[int, ...]) -> MaskShape:
     return MaskShape(*((1,) * (4 - len(shape)) + shape))
 
 
-@breaks_graph
 def from_dense(visible: AnyArray | torch.Tensor | Sequence[Any]) -> Mask:
     """From booleans, or integers that are 0 or 1, [rows, columns] or with heads, or batch and heads, before.
 
     True = visible. An array or CPU tensor of any strides is read once, where it lies. ValueError at the first integer
     that is neither 0 nor 1.
     """
-    scores = np.asarray(visible) if isinstance(visible, (list, tuple)) else array("visible", visible)
+    return from_booleans("visible", visible)
+
+
+@breaks_graph
+def from_booleans(name: str, visible: Any) -> Mask:
+    """from_dense() of an argument of this name."""
+    scores = np.asarray(visible) if isinstance(visible, (list, tuple)) else array(name, visible)
     if scores.dtype.kind not in "biu":
-        raise TypeError(f"visible holds {scores.dtype} values; expected booleans, or integers that are 0 or 1")
+        raise TypeError(f"{name} holds {scores.dtype} values; expected booleans, or integers that are 0 or 1")
     if scores.ndim not in (2, 3, 4):
-        raise ValueError(f"visible has shape {list(scores.shape)}; expected 2 to 4 dimensions")
+        raise ValueError(f"{name} has shape {list(scores.shape)}; expected 2 to 4 dimensions")
     if not scores.dtype.isnative or any(stride % scores.itemsize for stride in scores.strides):
         scores = np.ascontiguousarray(scores, scores.dtype.newbyteorder("="))
     shape = _shape4(scores.shape)
