@@ -742,8 +742,13 @@ def what_a_sharded_model_cannot_honour_is_refused(group, rank):
     refused(ValueError, "^the batch has 100 tokens, of which rank [01] of 2 would hold none",
             lambda: shard(model, packed(100), group, aligned=True))  # fmt: skip
     local = shard(model, batch, group)
-    extra = torch.ones(1, 1, len(local["position_ids"][0]), 300, dtype=torch.bool)
-    refused(ValueError, "^an attention_mask .* came beside a sharding", lambda: model(**local, attention_mask=extra))
+    held = len(local["position_ids"][0])
+    for extra in (torch.ones(1, 1, held, 300), torch.ones(1, held, held), torch.ones(1, held)):
+        refused(
+            ValueError,
+            "^an attention_mask came beside a sharding",
+            partial(model, **local, attention_mask=extra.bool()),
+        )
     model.config.layer_types = ["full_attention", "linear_attention"]
     refused(ValueError, "^the model has layers of linear_attention", lambda: shard(model, batch, group))
 

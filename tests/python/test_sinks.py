@@ -297,7 +297,7 @@ REFUSED = {
         r"sinks has shape \[3\]; expected \[4\], one for each head of q, or \[2, 4, ",
     ),
     "rank": (torch.ones(1, HEADS), ValueError, r"sinks has shape \[1, 4\]; expected \[4\]"),
-    "dtype": (torch.ones(HEADS).half(), TypeError, "sinks has dtype torch.float16; expected torch.float32 or "),
+    "dtype": (torch.ones(HEADS).half(), TypeError, "sinks has dtype torch.float16; expected torch.float32, that of q"),
     "device": (torch.ones(HEADS, device="meta"), ValueError, "sinks is on meta; expected cpu, the device of q"),
     "kind": ([0.0] * HEADS, TypeError, "sinks is .*list.*; expected a torch tensor"),
 }

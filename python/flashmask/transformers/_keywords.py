@@ -12,6 +12,7 @@ _REFUSED = {
     "head_mask": "a mask of whole heads",
     "position_bias": "a bias on the scores",
     "cache": "a paged cache (continuous batching)",
+    "read_index": "a paged cache (continuous batching)",
 }
 _WITHOUT_A_MEANING = {
     "cache_position",  # which slots of a cache the queries take: the mask says what they see
@@ -30,14 +31,13 @@ _WITHOUT_A_MEANING = {
 
 def refuse_keywords(others: Mapping[str, Any]) -> None:
     """Raises ValueError for keywords that attention would have to leave out."""
-    for name, value in others.items():
-        if value is None:
-            continue
-        if name in _REFUSED:
+    for name, meaning in _REFUSED.items():  # first, since they say best what the call is about
+        if others.get(name) is not None:
             raise ValueError(
-                f"{name} came to flashmask's attention: {_REFUSED[name]} is not supported, and leaving it out would "
+                f"{name} came to flashmask's attention: {meaning} is not supported, and leaving it out would "
                 'change the result; use another attn_implementation for this model, such as "eager"'
             )
+    for name, value in others.items():
         if isinstance(value, Tensor) and name not in _WITHOUT_A_MEANING:
             raise ValueError(
                 f"{name} came to flashmask's attention, a tensor {list(value.shape)} of {value.dtype} that it does not "

@@ -11,7 +11,7 @@ from flashmask import Mask
 from flashmask._torch.shared import shared
 from flashmask.transformers._given import check_row_indices, dense_mask, given_mask
 from flashmask.transformers._indices import Indices, read
-from flashmask.transformers._mask import RANK
+from flashmask.transformers._mask import is_made
 from flashmask.transformers._visible import (
     VisibleRows,
     causal,
@@ -90,7 +90,7 @@ def _given(call: Call, indices: Tensor, visible: Tensor | None) -> Indices | Mas
 def _visible(call: Call) -> Tensor:
     """int32 [B or 1, Sk, 2] as flashmask_mask() makes it, also for models that do not ask it."""
     mask = call.attention_mask
-    if mask is not None and mask.ndim == RANK:
+    if mask is not None and is_made(mask):
         if mask.shape[0] not in (1, call.batch) or mask.shape[1] != call.columns:
             raise ValueError(f"the model's mask is for {mask.shape[1]} keys, the layer has {call.columns}")
         return mask
@@ -99,7 +99,7 @@ def _visible(call: Call) -> Tensor:
         if list(mask.shape) != [call.batch, call.columns]:
             raise ValueError(
                 f"attention_mask has shape {list(mask.shape)}; expected [{call.batch}, {call.columns}], False or 0 for "
-                "padding"
+                f"padding, or booleans [{call.batch}, 1, {call.rows}, {call.columns}], True = visible"
             )
         rows = rows.where(mask.bool())
     return rows.packed(call.rows)

@@ -13,8 +13,7 @@ from flashmask.transformers._once import warn_once
 from flashmask.transformers._recognise import Keys, MaskFunction, recognise, recognise_traced
 from flashmask.transformers._visible import VisibleRows
 
-#: Rank of the tensor made here, which no mask that a user hands over has (2 and 4).
-RANK = 3
+_PADDED = "flashmask_padded"  # of a mask: that an attention_mask hides keys in it
 #: Of a configuration: how many keys the model chooses for each query, which it finds in a mask of pairs.
 _CHOOSING = ("index_topk", "indexer_budget")
 _CHOOSES = "this model chooses keys for each query, and flashmask makes its masks for that"
@@ -43,10 +42,11 @@ def flashmask_mask(
     [batch_size, keys], False is padding. Returns int32 [batch_size or 1, kv_length, 2]: key j is seen by the rows
     [r_j1, r_j0). A mask_function that is not made of the parts of transformers.masking_utils, and any mask of a model
     that chooses keys for each query, is evaluated for every pair: bool [batch_size, 1, q_length, kv_length], with a
-    warning.
+    warning. An attention_mask [batch_size, q_length, kv_length], booleans or 0 and 1, says every pair itself.
     """
-    if attention_mask is not None and attention_mask.ndim == RANK:
-        return attention_mask  # generate() made it ahead, by this function
+    if attention_mask is not None and attention_mask.ndim == 3:
+        # generate() makes masks ahead, by this function
+        return attention_mask if is_made(attention_mask) else _of_pairs(attention_mask)
     keys = Keys(kv_length, kv_offset, device)
     config = others.get("config")
     chooses = any(getattr(config, name, None) is not None for name in _CHOOSING)
@@ -77,9 +77,32 @@ def flashmask_mask(
         held = torch.nn.functional.pad(attention_mask, (0, missing))
         rows = rows.where(held[:, kv_offset : kv_offset + kv_length])
     visible = rows.packed(q_length)
-    if whole and not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        return visible
+    if attention_mask is not None:
+        setattr(visible, _PADDED, True)
+    if whole:
         note_lengths(visible, mask_function, config)
     return visible
+
+
+def is_made(mask: Tensor) -> bool:
+    """Whether flashmask_mask() made a mask: int32 [B or 1, Sk, 2], as no mask that a user hands over is."""
+    return mask.ndim == 3 and mask.dtype is torch.int32 and mask.shape[2] == 2
+
+
+def is_padded(mask: Tensor) -> bool:
+    """Whether an attention_mask hides keys in a mask that flashmask_mask() made."""
+    return hasattr(mask, _PADDED)
+
+
+def _of_pairs(mask: Tensor) -> Tensor:
+    if mask.is_floating_point():
+        raise ValueError(
+            f"attention_mask is {mask.dtype} {list(mask.shape)}, numbers to add to the scores; flashmask takes what is "
+            "visible: booleans or 0 and 1, [B, tokens] or [B, Sq, Sk]"
+        )
+    return mask.bool()[:, None]
 
 
 def _is_plain(function: MaskFunction, use_vmap: bool, others: dict[str, Any]) -> bool:

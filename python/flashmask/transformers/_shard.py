@@ -21,7 +21,7 @@ from flashmask.distributed import shard as shard_masks
 from flashmask.transformers._given import dense_mask
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
-from flashmask.transformers._mask import RANK
+from flashmask.transformers._mask import is_made, is_padded
 from flashmask.transformers._name import CACHE, is_ours
 
 _IGNORED = -100
@@ -219,10 +219,10 @@ def sharded_attention(
     **others: Any,
 ) -> Tensor:
     """[B, tokens held, Hq, Dv] of query, key and value [B, heads, tokens held, D]; `others` change the result."""
-    if attention_mask is not None and attention_mask.ndim != RANK:
+    if attention_mask is not None and (not is_made(attention_mask) or is_padded(attention_mask)):
         raise ValueError(
-            f"an attention_mask {list(attention_mask.shape)} came beside a sharding, which holds the masks of the "
-            "whole sequence; give it to flashmask.transformers.shard() and leave it out of the call"
+            "an attention_mask came beside a sharding, which holds the masks of the whole sequence; give it to "
+            "flashmask.transformers.shard() and leave it out of the call"
         )
     for name, given in others.items():
         if given is not None:

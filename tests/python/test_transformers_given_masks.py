@@ -1,0 +1,67 @@
+"""Masks of pairs that users hand to a model, and what attention says of keywords that it cannot honour."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="Transformers runs on torch")
+transformers = pytest.importorskip("transformers", reason="tests its integration")
+
+from flashmask.transformers import flashmask_attention_forward, flashmask_mask, register  # noqa: E402
+
+register()
+
+TOKENS = 12
+IDS = torch.arange(2 * TOKENS).reshape(2, TOKENS)
+
+
+def logits(attention, **arguments):
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=50, attn_implementation=attention,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(config).eval()(IDS, **arguments).logits
+
+
+def visible():
+    """Causal, and the second sequence of the batch is two documents."""
+    made = torch.ones(2, TOKENS, TOKENS, dtype=torch.bool).tril()
+    made[1, 5:, :5] = False
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.uint8], ids=str)
+def test_masks_of_pairs_without_heads_are_those_of_one_head(dtype):
+    expected = logits("sdpa", attention_mask=visible()[:, None])
+    found = logits("flashmask", attention_mask=visible().to(dtype))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(found, logits("flashmask"), atol=1e-3)
+
+
+def test_numbers_to_add_are_refused():
+    message = r"attention_mask is torch\.float32 \[2, 12, 12\], numbers to add .* booleans or 0 and 1, \[B, tokens\] or"
+    with pytest.raises(ValueError, match=message):
+        logits("flashmask", attention_mask=visible().float())
+
+
+def layer(**arguments):
+    query, key = torch.randn(2, 4, TOKENS, 8), torch.randn(2, 2, TOKENS, 8)
+    module = torch.nn.Module()
+    return flashmask_attention_forward(module, query, key, key, arguments.pop("attention_mask", None), **arguments)
+
+
+def test_a_layer_takes_its_own_masks_of_rank_three_only():
+    layer(attention_mask=flashmask_mask(batch_size=2, q_length=TOKENS, kv_length=TOKENS))
+    with pytest.raises(
+        ValueError, match=r"attention_mask has shape \[2, 12, 12\]; expected \[2, 12\], .* \[2, 1, 12, 12\]"
+    ):
+        layer(attention_mask=visible())
+
+
+@pytest.mark.parametrize("named", [{"cache": object()}, {}], ids=["older", "newer"])
+def test_continuous_batching_is_named(named):
+    """Its keywords as Transformers hands them on, in their order."""
+    ends = torch.tensor([0, TOKENS])
+    with pytest.raises(
+        ValueError, match=r"came to flashmask's attention: a paged cache \(continuous batching\) is not"
+    ):
+        layer(logits_indices=ends, logits_processor_args=ends, read_index=[ends], write_index=[ends], **named)
