@@ -41,6 +41,3 @@ __all__ = [
 
 if "torch" in _sys.modules:
     from flashmask import operators as operators
-    from flashmask._torch.pytree import register as _register
-
-    _register()

@@ -32,7 +32,7 @@ from typing import Any
 from torch import Tensor
 
 from flashmask._plans.call import Call
-from flashmask._torch import operators
+from flashmask._torch import operators, plan_pytree, pytree
 from flashmask._torch.merge import merge_backward_operator, merge_operator
 from flashmask._torch.schemas import (
     Outputs,
@@ -51,6 +51,9 @@ __all__ = [
     "merge_operator",
     "snapshot_operator",
 ]
+
+pytree.register()
+plan_pytree.register()
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any, **named: Any) -> Outputs:

@@ -1,5 +1,8 @@
 """torch.compile(fullgraph=True): the results, and that neither lengths nor masks recompile per batch."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention
@@ -202,3 +205,47 @@ def test_an_exported_program_takes_other_masks_and_lengths():
     q, k, v = (t.detach() for t in inputs(90))
     found = program.module()(q, k, v, mask)
     torch.testing.assert_close(found, softmax_attention(q, k, v, visible(mask))[0])
+
+
+EXPORTED = """
+import sys, torch, flashmask
+from flashmask import masks
+program = torch.export.load(sys.argv[1]).module()
+q = torch.linspace(-1, 1, 90 * 2 * 16).reshape(1, 90, 2, 16)
+for mask in (masks.causal(90, 90), masks.document([60, 30]), masks.from_dense(torch.ones(90, 90).tril(-3) > 0)):
+    torch.testing.assert_close(program(q, q, q, mask), flashmask.attention(q, q, q, mask))
+for name in ("mask", "rows", "plan"):
+    print(name, torch.load(sys.argv[1] + name, weights_only=True) is not None)
+"""
+
+
+def test_another_process_loads_programs_and_masks_without_a_word(tmp_path):
+    """As anything that comes from elsewhere is loaded: with weights_only, which torch.export tries first."""
+    q = torch.randn(1, 64, 2, 16)
+    sizes = {1: torch.export.Dim.AUTO}
+    mask = masks.causal(64, 64)
+    program = torch.export.export(
+        Attend(), (q, q, q, mask), dynamic_shapes=(sizes, sizes, sizes, [{0: torch.export.Dim.AUTO}])
+    )
+    path = tmp_path / "program.pt2"
+    torch.export.save(program, path)
+    kept = {
+        "mask": mask,
+        "rows": masks.from_cu_seqlens(torch.tensor([0, 9]), 12),
+        "plan": flashmask.plan(mask, q, q, q, form="bits"),
+    }
+    for name, each in kept.items():
+        torch.save(each, f"{path}{name}")
+    done = subprocess.run([sys.executable, "-c", EXPORTED, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout == "mask True\nrows True\nplan True\n"
+
+
+def test_loaded_masks_are_those_that_were_saved(tmp_path):
+    mask = FAMILIES["graph"]()
+    rows = masks.from_cu_seqlens(torch.tensor([0, 9]), 12, causal=False)
+    torch.save({"mask": mask, "rows": rows}, tmp_path / "batch.pt")
+    loaded = torch.load(tmp_path / "batch.pt", weights_only=True)
+    assert loaded["mask"] == mask
+    assert loaded["rows"].to_mask() == rows.to_mask()

@@ -1,4 +1,4 @@
-"""Makes Plan a pytree, so that torch transforms see the tensor inside."""
+"""Tells torch of Plan: transforms see the tensor inside, and torch.load takes it as safe."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+import torch
 import torch.utils._pytree as pytree
 from torch.fx._pytree import register_pytree_flatten_spec
 
+from flashmask._abi.header import Options
 from flashmask._abi.problem import Problem
 from flashmask._plans.plan import Plan
 
@@ -26,6 +28,7 @@ def register() -> None:
         flatten_with_keys_fn=lambda plan: ([(pytree.GetAttrKey("tensor"), plan.tensor)], plan.problem),
     )
     register_pytree_flatten_spec(Plan, lambda plan, spec: [plan.tensor])
+    torch.serialization.add_safe_globals([Plan, Problem, Options])
 
 
 def _unflatten(leaves: Iterable[Any], problem: Problem) -> Plan:

@@ -1,4 +1,4 @@
-"""Makes Mask and RowIndices pytrees, so that torch transforms see the tensors inside."""
+"""Tells torch of Mask and RowIndices: transforms see the tensors inside, and torch.load takes them as safe."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+import torch
 import torch.utils._pytree as pytree
 from torch.fx._pytree import register_pytree_flatten_spec
 
-from flashmask._mask import Mask
+from flashmask._mask import Mask, _unpickle
 from flashmask._rows import RowIndices
 
 
@@ -34,6 +35,7 @@ def register() -> None:
     )
     register_pytree_flatten_spec(Mask, lambda mask, spec: [mask.tensor])
     register_pytree_flatten_spec(RowIndices, lambda rows, spec: [rows.startend_row_indices])
+    torch.serialization.add_safe_globals([_unpickle, RowIndices])  # bytes of masks may come from anywhere
 
 
 def _unflatten_mask(leaves: Iterable[Any], context: None) -> Mask:
