@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 IntArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 AnyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+Kind = TypeVar("Kind", "torch.Tensor", AnyArray)
+"""Torch tensors, or NumPy arrays: whoever gives one gets the same back."""
 
 _LISTED = (list, tuple, range)
 

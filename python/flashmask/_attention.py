@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_scale
-from flashmask._arguments import boolean, choice, described, is_tensor
+from flashmask._arguments import Kind, boolean, choice, described, is_tensor
 from flashmask._mask import Mask
-from flashmask._plans.plan import LAYOUTS, Plan
+from flashmask._plans.plan import LAYOUTS, Layout, Plan
 from flashmask._rows import RowIndices
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from typing_extensions import Unpack
+
+    class _Options(TypedDict, total=False):
+        scale: float | None
+        layout: Layout
+        deterministic: bool
+        plan: Plan | None
+        sinks: Any
+
 
 _MASK = "pass mask=flashmask.masks.causal(query length, key length)"
 _DROPOUT = "flashmask.flashmask_attention(dropout=...) and flashmask.varlen_attention(dropout_p=...) drop probabilities"
@@ -27,6 +40,18 @@ _ELSEWHERE = {
 }
 
 
+@overload
+def attention(
+    q: Kind, k: Kind, v: Kind, mask: Any = None, *, return_lse: Literal[False] = False, **options: Unpack[_Options]
+) -> Kind: ...
+@overload
+def attention(
+    q: Kind, k: Kind, v: Kind, mask: Any = None, *, return_lse: Literal[True], **options: Unpack[_Options]
+) -> tuple[Kind, Kind]: ...
+@overload
+def attention(
+    q: Any, k: Any, v: Any, mask: Any = None, *, return_lse: bool = False, **options: Unpack[_Options]
+) -> Any: ...
 def attention(
     q: Any,
     k: Any,
@@ -34,7 +59,7 @@ def attention(
     mask: Mask | RowIndices | Any = None,
     *,
     scale: float | None = None,
-    layout: str = "bshd",
+    layout: Layout = "bshd",
     return_lse: bool = False,
     deterministic: bool = False,
     plan: Plan | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_scale
 from flashmask._arguments import check_dense, choice, described, integer, is_tensor
@@ -11,15 +11,58 @@ from flashmask._plans.plan import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypedDict
 
     from torch import Tensor
+    from typing_extensions import Unpack
 
     from flashmask._arguments import Integers
     from flashmask._mask import Mask
+    from flashmask._plans.plan import Layout
+
+    class _Options(TypedDict, total=False):
+        splits: int | None
+        scale: float | None
+        sinks: Tensor | None
+        layout: Layout
+
 
 MOST_ROWS = 256
 
 
+@overload
+def decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | Sequence[int] | None = None,
+    tree: Integers | Mask | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    **options: Unpack[_Options],
+) -> Tensor: ...
+@overload
+def decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | Sequence[int] | None = None,
+    tree: Integers | Mask | None = None,
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | Sequence[int] | None = None,
+    tree: Integers | Mask | None = None,
+    *,
+    return_lse: bool,
+    **options: Unpack[_Options],
+) -> Any: ...
 def decode_attention(
     q: Tensor,
     k: Tensor,
@@ -30,7 +73,7 @@ def decode_attention(
     splits: int | None = None,
     scale: float | None = None,
     sinks: Tensor | None = None,
-    layout: str = "bshd",
+    layout: Layout = "bshd",
     return_lse: bool = False,
 ) -> Any:
     """attention() of a request's last tokens to its cache: decoding, and verifying drafted tokens.

@@ -11,7 +11,7 @@ from flashmask._abi.merge import Placed, layout
 from flashmask._abi.merge import merge as run_merge
 from flashmask._abi.problem import DTYPES, F64
 from flashmask._abi.structs import F32
-from flashmask._arguments import described, is_tensor
+from flashmask._arguments import Kind, described, is_tensor
 from flashmask._graph_break import breaks_graph
 from flashmask._merge_in_double import merge_in_double
 from flashmask._plans.plan import dtype_name
@@ -19,7 +19,7 @@ from flashmask._plans.plan import dtype_name
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, *more: Any) -> tuple[Any, Any]:
+def merge(o1: Kind, lse1: Kind, o2: Kind, lse2: Kind, *more: Kind) -> tuple[Kind, Kind]:
     """Joins attention of the same queries over disjoint keys, as if it had been computed over all of them.
 
     Ring attention, chunked prefill and caches split keys that way: Milakov and Gimelshein 2018, section 3.1. Sums are
@@ -42,7 +42,7 @@ def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, *more: Any) -> tuple[Any, Any]
     Raises:
         ValueError, TypeError: an argument is not as said, or they do not fit each other.
     """
-    arguments = (o1, lse1, o2, lse2, *more)
+    arguments: tuple[Any, ...] = (o1, lse1, o2, lse2, *more)
     if len(more) % 2:
         raise TypeError(f"merge() was given {len(arguments)} arguments; expected an lse behind each o")
     o, lse = arguments[::2], arguments[1::2]

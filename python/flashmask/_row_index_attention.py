@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_dropout, check_scale, make_problem
 from flashmask._arguments import boolean, check_dense, described, integer, is_autocast, is_tensor
@@ -11,9 +11,79 @@ from flashmask._plans.call import Call
 from flashmask._rows import check_row_indices
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
     from torch import Tensor
+    from typing_extensions import Unpack
+
+    class _Options(TypedDict, total=False):
+        dropout: float
+        causal: bool
+        window_size: int | Sequence[int | None] | None
+        fixed_seed_offset: Tensor | Sequence[int] | None
+        rng_name: str
+        training: bool
+        name: str | None
+        softmax_scale: float | None
+        block_mask: Tensor | None
+        sinks: Tensor | None
 
 
+@overload
+def flashmask_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    startend_row_indices: Tensor | None = None,
+    *,
+    return_softmax_lse: Literal[False] = False,
+    return_seed_offset: Literal[False] = False,
+    **options: Unpack[_Options],
+) -> Tensor: ...
+@overload
+def flashmask_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    startend_row_indices: Tensor | None = None,
+    *,
+    return_softmax_lse: Literal[True],
+    return_seed_offset: Literal[False] = False,
+    **options: Unpack[_Options],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def flashmask_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    startend_row_indices: Tensor | None = None,
+    *,
+    return_softmax_lse: Literal[False] = False,
+    return_seed_offset: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def flashmask_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    startend_row_indices: Tensor | None = None,
+    *,
+    return_softmax_lse: Literal[True],
+    return_seed_offset: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def flashmask_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    startend_row_indices: Tensor | None = None,
+    *,
+    return_softmax_lse: bool = False,
+    return_seed_offset: bool = False,
+    **options: Unpack[_Options],
+) -> Any: ...
 def flashmask_attention(
     query: Tensor,
     key: Tensor,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flashmask._plans.device_plan import DevicePlan
 
 LAYOUTS = ("bshd", "bhsd")
+Layout: TypeAlias = Literal["bshd", "bhsd"]
 VISITS = ("active", "all")
 _FORMS = ("intervals", "bits")
 _DIRECTIONS = ("forward", "backward")
@@ -124,7 +125,7 @@ class Plan:
             why=(view.why or b"").decode(),
         )
 
-    def kernel(self, direction: str) -> str:
+    def kernel(self, direction: Literal["forward", "backward"]) -> str:
         """Name of the kernel for "forward" or "backward", such as "avx2.forward.f32.dany.m64n64.intervals"."""
         return self._live.kernel(choice("direction", direction, _DIRECTIONS))
 
@@ -176,9 +177,9 @@ def plan(
     v: Any = None,
     *,
     scale: float | None = None,
-    layout: str = "bshd",
-    visit: str = "active",
-    form: str | None = None,
+    layout: Layout = "bshd",
+    visit: Literal["active", "all"] = "active",
+    form: Literal["intervals", "bits"] | None = None,
     kernel: str = "",
     reorder: bool = False,
     deterministic: bool = False,

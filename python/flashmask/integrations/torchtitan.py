@@ -76,8 +76,8 @@ class FlashMaskAttention(_VarlenAttention):  # type: ignore[misc]
             window_size=self.window_size,
             return_lse=True,
         )
-        out: Tensor = o.unflatten(0, (batch, length))
-        return out if out_transform is None else out_transform(out, lse.mT.unflatten(0, (batch, length)))
+        out, of_rows = (each.view(batch, length, *each.shape[1:]) for each in (o, lse.mT))
+        return out if out_transform is None else out_transform(out, of_rows)
 
 
 @_override(target=_VarlenAttention.Config, exact=True, description="FlashMask's kernels under VarlenAttention's masks")  # type: ignore[untyped-decorator]
