@@ -29,6 +29,29 @@ def test_sliding_window_counts_self(rows, columns, window):
     check(masks.sliding_window(rows, columns, window), (j <= own) & (j > own - window))
 
 
+def test_columns_are_as_many_as_rows_unless_given():
+    assert masks.causal(10) == masks.causal(10, 10)
+    square, wide = masks.sliding_window(10, 10, 3), masks.sliding_window(10, 12, 3)
+    assert masks.sliding_window(10, 3) == masks.sliding_window(10, window=3) == square
+    assert masks.sliding_window(10, None, 3) == masks.sliding_window(rows=10, columns=10, window=3) == square
+    assert masks.sliding_window(10, 3, columns=12) == masks.sliding_window(10, 12, window=3) == wide != square
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: masks.sliding_window(10),
+        lambda: masks.sliding_window(10, columns=12),
+        lambda: masks.sliding_window(10, 12, 3, columns=12),
+        lambda: masks.sliding_window(10, 12, 3, 4),
+        lambda: masks.sliding_window(10, 12, 3, window=3),
+    ],
+)
+def test_a_window_is_given_once(call):
+    with pytest.raises(TypeError, match=r"takes \(rows, window\) or \(rows, columns, window\), each of them once"):
+        call()
+
+
 @pytest.mark.parametrize(("rows", "columns"), SIZES)
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (2, 1), (None, 3), (70, None), (None, None)])
 def test_window_has_two_sides(rows, columns, left, right):

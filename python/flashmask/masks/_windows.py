@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from flashmask._abi.library import create
 from flashmask._arguments import integer, integers, length, pointer
@@ -20,22 +20,32 @@ def full(rows: int, columns: int) -> Mask:
 
 
 @breaks_graph
-def causal(rows: int, columns: int) -> Mask:
-    """Row i sees column j when j <= i + columns - rows, aligned bottom-right (family 1)."""
-    return Mask(create("mask_causal", length("rows", rows), length("columns", columns)))
+def causal(rows: int, columns: int | None = None) -> Mask:
+    """Row i sees column j when j <= i + columns - rows, aligned bottom-right (family 1). `columns` None: as rows."""
+    return Mask(create("mask_causal", *_sides(rows, columns)))
 
 
+@overload
+def sliding_window(rows: int, window: int, *, columns: int | None = None) -> Mask: ...
+@overload
+def sliding_window(rows: int, columns: int | None, window: int) -> Mask: ...
 @breaks_graph
-def sliding_window(rows: int, columns: int, window: int) -> Mask:
-    """Causal, and each row sees its last `window` columns, itself included (family 2). `window` is at least 1."""
-    return Mask(
-        create(
-            "mask_sliding_window",
-            length("rows", rows),
-            length("columns", columns),
-            integer("window", window, minimum=1),
-        )
-    )
+def sliding_window(rows: int, *sizes: int | None, columns: int | None = None, window: int | None = None) -> Mask:
+    """Causal, and each row sees its last `window` columns, itself included (family 2). `window` is at least 1.
+
+    sliding_window(rows, window), or sliding_window(rows, columns, window): columns are as many as rows unless given.
+    """
+    if window is None and sizes:
+        *sizes, window = sizes  # type: ignore[assignment]
+    if window is None or len(sizes) > 1 or (sizes and columns is not None):
+        raise TypeError("sliding_window() takes (rows, window) or (rows, columns, window), each of them once")
+    columns = sizes[0] if sizes else columns
+    return Mask(create("mask_sliding_window", *_sides(rows, columns), integer("window", window, minimum=1)))
+
+
+def _sides(rows: int, columns: int | None) -> tuple[int, int]:
+    tokens = length("rows", rows)
+    return tokens, tokens if columns is None else length("columns", columns)
 
 
 @breaks_graph
