@@ -79,7 +79,8 @@ def attention(
         mask: None: every query sees every key. A Mask of flashmask.masks; RowIndices; or booleans, True = visible,
             [rows, columns] or with heads, or batch and heads, before, which are read anew in every call: a Mask from
             masks.from_dense is read once, and the host waits for booleans on a GPU. A row that sees nothing gets o = 0,
-            lse = -inf, or that of its sink, and no gradient.
+            lse = -inf, or that of its sink, and no gradient. What a row does not see must be finite all the same: 0
+            times NaN is NaN where they share a tile.
         scale: factor on the scores; None: 1 / sqrt(head dim).
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.

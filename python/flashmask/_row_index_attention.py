@@ -106,7 +106,8 @@ def flashmask_attention(
     """Attention under row indices: for each key, which query rows do not see it.
 
     The format is that of Wang et al. 2024 (FlashMask), section 4.1; names, order, defaults and results are those of
-    the function that users of the papers' kernels call. Tensors are torch tensors as flashmask.attention() takes them.
+    the function that users of the papers' kernels call. Tensors are torch tensors as flashmask.attention() takes them:
+    finite, masked or not.
 
     Args:
         query: (batch, query length, query heads, head dim).

@@ -110,7 +110,8 @@ def varlen_attention(
     """Attention of each sequence to itself alone: flash_attn_varlen_func's arguments, the kernels of attention().
 
     Sequence i has the queries [cu_seqlens_q[i], cu_seqlens_q[i + 1]) and the keys [cu_seqlens_k[i],
-    cu_seqlens_k[i + 1]). Row indices are made of them by tensor operations, on their device.
+    cu_seqlens_k[i + 1]). Row indices are made of them by tensor operations, on their device. Tensors are finite, also
+    past the last sequence: NaN does not stay in its sequence where others share a tile with it.
 
     Args:
         q: (total queries, query heads, head dim), a torch tensor as attention() takes it.

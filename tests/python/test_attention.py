@@ -329,3 +329,19 @@ def test_refuses_cuda_tensors_clearly():
         for query in (q, q.clone().requires_grad_()):
             with pytest.raises(ValueError, match=r"on cuda:0; this build of flashmask computes on the devices: cpu"):
                 call(query)
+
+
+def test_what_nobody_sees_changes_no_bit_where_products_are_finite():
+    """A document beside one with huge numbers has its bits, and so have its gradients."""
+    mask = masks.causal_document([100, 156])
+
+    def first_document(huge):
+        q, k, v = (t.clone() for t in random_inputs(1, 256, 256, 2, 1, 64, 64)[:3])
+        k[:, 100:], v[:, 100:] = (1e30, 1e30) if huge else (0, 0)
+        inputs = [t.requires_grad_() for t in (q, k, v)]
+        o = flashmask.attention(*inputs, mask)
+        return [t[:, :100] for t in (o, *torch.autograd.grad(o[:, :100].sum(), inputs))]
+
+    for found, expected in zip(first_document(True), first_document(False), strict=True):
+        assert torch.equal(found, expected)
+        assert found.isfinite().all()

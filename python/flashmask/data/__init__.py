@@ -1,5 +1,7 @@
 """Packing for fine-tuning: whole examples side by side in sequences of one length, with the mask that isolates them.
 
+Attention keeps finite numbers apart; a NaN of one example reaches others that share a tile with it.
+
 from functools import partial
 from torch.utils.data import DataLoader
 from flashmask.data import pack
