@@ -696,9 +696,9 @@ def nothing_leaks_from_one_document_into_another(group, rank):
 def trainers_inputs_are_shared_out_with_their_masks(group, rank):
     import transformers
 
-    from flashmask.transformers import LongContext
+    from flashmask.transformers import ShardedBatches
 
-    class Trainer(LongContext, transformers.Trainer):
+    class Trainer(ShardedBatches, transformers.Trainer):
         def __init__(self, parallel):
             parallelism = SimpleNamespace(cp_enabled=parallel)
             mesh = dist.DeviceMesh.from_group(group, "cpu", mesh_dim_names=("cp",))

@@ -136,6 +136,9 @@ def test_other_logits_and_batches_are_refused():
         rollout_log_probs(torch.zeros(1, 2, 5), packed)
     with pytest.raises(ValueError, match="packed has no rows; expected a batch that pack_rollouts"):
         rollout_log_probs(torch.zeros(1, 3, 5), {"input_ids": packed["input_ids"]})
+    with pytest.raises(ValueError, match="logits has a vocabulary of 3, and packed holds token 3; expected logits of"):
+        rollout_log_probs(torch.zeros(1, 3, 3), packed)
+    assert rollout_log_probs(torch.zeros(1, 3, 4), packed).shape == (2, 2)
 
 
 def test_64_rollouts_of_4096_tokens_take_milliseconds():

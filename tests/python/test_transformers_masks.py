@@ -443,4 +443,4 @@ def test_dense_masks_know_no_dropout():
 
 def test_the_package_exports_what_it_documents():
     functions = {"flashmask_attention_forward", "flashmask_mask", "register", "shard"}
-    assert set(flashmask.transformers.__all__) == functions | {"LongContext"}
+    assert set(flashmask.transformers.__all__) == functions | {"ShardedBatches"}

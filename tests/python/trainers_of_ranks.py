@@ -14,7 +14,7 @@ from accelerate import ParallelismConfig
 from distributed_cases import tiny
 
 from flashmask.data import pack
-from flashmask.transformers import LongContext, register
+from flashmask.transformers import ShardedBatches, register
 
 register()
 STEPS, BATCH, TOKENS = 3, 16, 1600
@@ -34,7 +34,7 @@ SETTLED = {
 }
 
 
-class Trainer(LongContext, transformers.Trainer):
+class Trainer(ShardedBatches, transformers.Trainer):
     pass
 
 

@@ -126,7 +126,7 @@ def rollout_log_probs(logits: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
 
     logits [1, T, vocabulary] of a model that was given the batch of pack_rollouts() in `packed`, on the same device.
     The first token of a rollout has none, as nothing predicts it, and there are none behind its end. Differentiable,
-    and without a host synchronisation.
+    and without a host synchronisation. On the CPU, ValueError where a token lies outside the vocabulary.
     """
     missing = [name for name in ("input_ids", "rows") if name not in packed]
     if missing:
@@ -138,5 +138,15 @@ def rollout_log_probs(logits: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
     rows = packed["rows"]
     held, before = rows[:, 1:].clamp(min=0), rows[:, :-1].clamp(min=0)
     tokens = packed["input_ids"][0, held]
+    if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+        _check_vocabulary(tokens, logits.shape[2])
     log_probs = logits[0, before, tokens].float() - logits[0].float().logsumexp(-1)[before]
     return torch.nn.functional.pad(log_probs.where(rows[:, 1:] >= 0, 0), (1, 0))
+
+
+def _check_vocabulary(tokens: Tensor, vocabulary: int) -> None:
+    if tokens.numel() and int(tokens.max()) >= vocabulary:
+        raise ValueError(
+            f"logits has a vocabulary of {vocabulary}, and packed holds token {int(tokens.max())}; expected logits of "
+            "the model whose tokenizer made the rollouts, with all columns of its vocabulary"
+        )

@@ -12,6 +12,6 @@ from flashmask.transformers._attention import flashmask_attention_forward
 from flashmask.transformers._mask import flashmask_mask
 from flashmask.transformers._register import register
 from flashmask.transformers._shard import shard
-from flashmask.transformers._trainer import LongContext
+from flashmask.transformers._trainer import ShardedBatches
 
-__all__ = ["LongContext", "flashmask_attention_forward", "flashmask_mask", "register", "shard"]
+__all__ = ["ShardedBatches", "flashmask_attention_forward", "flashmask_mask", "register", "shard"]

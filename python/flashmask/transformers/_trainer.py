@@ -1,4 +1,4 @@
-"""LongContext: Transformers' Trainer with sequences spread over the ranks of its context-parallel group."""
+"""ShardedBatches: Transformers' Trainer with sequences spread over the ranks of its context-parallel group."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from flashmask.transformers._shard import shard
 
 
-class LongContext:
-    """A mixin: class Trainer(flashmask.transformers.LongContext, transformers.Trainer).
+class ShardedBatches:
+    """A mixin: class Trainer(flashmask.transformers.ShardedBatches, transformers.Trainer).
 
     Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, batches are shared out by
     flashmask.transformers.shard() with their masks, in place of torch's context_parallel, which knows causal masks

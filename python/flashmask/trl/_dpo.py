@@ -22,7 +22,7 @@ class SharedQuestionDPOTrainer(DPOTrainer):
     Preference Optimization), equation 7.
 
     Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, the packed sequence is spread over
-    those ranks, and each of them computes the loss of all pairs; flashmask.transformers.LongContext is not needed.
+    those ranks, and each of them computes the loss of all pairs; flashmask.transformers.ShardedBatches is not needed.
 
     The model and a reference model need attn_implementation="flashmask". Raises ValueError for what would mix answers
     or count otherwise than TRL: another attention implementation, models of text and images, layers with a state,
