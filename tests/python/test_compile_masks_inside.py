@@ -112,5 +112,5 @@ def test_a_whole_graph_says_where_masks_belong():
     compiled = torch.compile(
         lambda q: flashmask.attention(q, q, q, masks.causal(8, 8)), fullgraph=True, backend="aot_eager"
     )
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="make them outside and pass them in|_between_graphs"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"make them outside and pass them in|_between_graphs"):
         compiled(torch.ones(1, 8, 1, 8))
