@@ -39,6 +39,7 @@ struct Shapes {
   Shape q, k, v, o, lse;
 };
 
+/// A tensor and what messages call it.
 struct NamedTensor {
   const char* name;
   const TensorView& tensor;
@@ -68,7 +69,7 @@ void check_outputs(const TensorCheck& check, std::initializer_list<NamedTensor> 
   }
 }
 
-/// Of a call, in one of their two shapes and two dtypes.
+/// Sinks are one number per head or one per query, in float32 or in the dtype of the call.
 void check_sinks(const TensorCheck& check, const Problem& p, const char* name, const TensorView& sinks) {
   const DType dtype = sinks.dtype == DType::f32 ? DType::f32 : p.dtype;
   if (sinks.rank == 3)
