@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cli/base/names.h"
+#include "cli/base/printable.h"
 #include "cli/files/csv_records.h"
 #include "flashmask/error.h"
 
@@ -14,14 +15,6 @@ namespace flashmask::cli {
 namespace {
 
 constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
-
-/// A field as a message can show it: short, and without control characters.
-std::string quoted(const std::string& field) {
-  std::string shown = field.substr(0, 40);
-  std::replace_if(
-      shown.begin(), shown.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
-  return '"' + shown + (field.size() > shown.size() ? "…\"" : "\"");
-}
 
 /// Turns records into the requested columns; the first record is the header.
 class LengthReader {
@@ -55,7 +48,8 @@ class LengthReader {
   std::size_t position(const CsvRecord& record, const std::string& column) const {
     const auto found = std::find(header_.begin(), header_.end(), column);
     if (found == header_.end()) {
-      refuse(record.line, "no column " + quoted(column) + "; the columns are " + join(header_));
+      refuse(record.line, "no column " + quoted(column) + "; the columns are " + quoted_list(header_) +
+                              "; name yours with --prompt and --outputs");
     }
     if (std::find(found + 1, header_.end(), column) != header_.end()) {
       refuse(record.line, "two columns are named " + quoted(column) + "; rename one");

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "cli/base/printable.h"
 #include "cli/base/quantities.h"
 #include "flashmask/error.h"
 
@@ -175,13 +176,6 @@ std::string remedy(const std::string& descr) {
   if (kind == "|O") return "; it holds Python objects: save array.astype(bool)";
   if (kind == "<f" || kind == ">f") return "; of a mask that is added to the scores save array == 0";
   return "; save array.astype(bool)";
-}
-
-/// A name from a file as a message can show it.
-std::string printable(const std::string& text) {
-  std::string shown = text.substr(0, 16);
-  for (char& c : shown) c = c < ' ' || c > '~' ? '?' : c;
-  return shown;
 }
 
 const ElementType& element_type_of(const std::string& descr, const std::string& name) {

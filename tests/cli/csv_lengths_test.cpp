@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -81,12 +82,34 @@ TEST(CsvLengths, RefusesBrokenQuotes) {
 }
 
 TEST(CsvLengths, NamesTheColumnsThereAre) {
-  EXPECT_EQ(refusal("prompt,answer\n1,2\n"), "lengths.csv, line 1: no column \"out\"; the columns are prompt, answer");
+  EXPECT_EQ(refusal("prompt,answer\n1,2\n"),
+            "lengths.csv, line 1: no column \"out\"; the columns are \"prompt\", \"answer\"; name yours with --prompt "
+            "and --outputs");
   EXPECT_NE(refusal("prompt,out,out\n1,2,3\n").find("two columns are named \"out\""), std::string::npos);
 }
 
 TEST(CsvLengths, RefusesAnEmptyText) {
   for (const char* text : {"", "\n\n", "\r\n"}) EXPECT_NE(refusal(text).find("lengths.csv: empty"), std::string::npos);
+}
+
+TEST(CsvLengths, ShowsABinaryFileSafely) {
+  std::string bytes;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (byte != '\n' && byte != '\r' && byte != '"') bytes += static_cast<char>(byte);
+  }
+  std::string columns;
+  for (int column = 0; column < 1000; ++column) columns += ",x" + bytes;
+  std::string message = refusal(bytes + columns + "\n");
+  const std::string cut = "…";
+  while (message.find(cut) != std::string::npos) message.erase(message.find(cut), cut.size());
+  EXPECT_TRUE(std::all_of(message.begin(), message.end(), [](char c) { return c >= ' ' && c <= '~'; })) << message;
+  EXPECT_NE(message.find("\\x00\\x01"), std::string::npos) << message;
+  EXPECT_NE(message.find(" more; name yours"), std::string::npos) << message;
+  EXPECT_LT(message.size(), 2500U);
+}
+
+TEST(CsvLengths, ShowsNamesInAnyScript) {
+  EXPECT_NE(refusal("提示,réponse\n1,2\n").find("the columns are \"提示\", \"réponse\""), std::string::npos);
 }
 
 TEST(CsvLengths, ShowsStrangeFieldsSafely) {

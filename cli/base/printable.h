@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace flashmask::cli {
+
+/// Text from a file as a message can show it: at most 40 bytes of it, and every byte that is not printable UTF-8 as
+/// \xNN, so that the file cannot send codes to the terminal.
+std::string printable(const std::string& text);
+
+/// The same in quotation marks.
+std::string quoted(const std::string& text);
+
+/// The first twelve, quoted, with commas between: "a", "b" and 7 more.
+std::string quoted_list(const std::vector<std::string>& texts);
+
+}  // namespace flashmask::cli
