@@ -1,6 +1,7 @@
 #include "cli/masks/mask_arguments.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "cli/base/memory_limit.h"
 #include "cli/base/names.h"
@@ -15,8 +16,18 @@ namespace {
 
 std::int64_t window_of(const MaskArguments& given) { return given.window.value_or(default_window(tokens_of(given))); }
 
+/// Numbers of tokens. They are added up where --tokens is not given: each is checked before.
+Numbers parse_lengths(const std::string& text, const std::string& option, char separator = ',') {
+  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
+  Numbers lengths = parse_numbers(text, option, separator);
+  if (std::any_of(lengths.begin(), lengths.end(), [](std::int64_t n) { return n < 0 || n > kLongest; })) {
+    refuse_option(option, text, "lengths from 0 to " + std::to_string(kLongest));
+  }
+  return lengths;
+}
+
 Numbers documents_of(const MaskArguments& given) {
-  return given.documents ? parse_numbers(*given.documents, "documents") : default_documents(tokens_of(given));
+  return given.documents ? parse_lengths(*given.documents, "documents") : default_documents(tokens_of(given));
 }
 
 Numbers prefixes_of(const MaskArguments& given, const Numbers& documents) {
@@ -38,7 +49,7 @@ std::vector<masks::SharedQuestion> questions_of(const MaskArguments& given) {
   if (!given.documents) return default_questions(tokens_of(given));
   std::vector<masks::SharedQuestion> questions;
   for (const std::string& text : split(*given.documents, ',')) {
-    const Numbers parts = parse_numbers(text, "documents", ':');
+    const Numbers parts = parse_lengths(text, "documents", ':');
     questions.push_back({parts[0], Numbers(parts.begin() + 1, parts.end())});
   }
   return questions;
@@ -129,7 +140,7 @@ Mask build_tree(const MaskArguments& given) {
     const auto [parents, lengths] = default_tree(tokens_of(given));
     return masks::tree(parents, lengths, tokens_of(given)).mask;
   }
-  const Numbers lengths = parse_numbers(*given.lengths, "lengths");
+  const Numbers lengths = parse_lengths(*given.lengths, "lengths");
   return masks::tree(parse_numbers(*given.parents, "parents"), lengths, tokens_or(given, sum(lengths))).mask;
 }
 

@@ -167,6 +167,24 @@ TEST(MaskArguments, RefuseOptionsThatMeanNothing) {
   EXPECT_EQ(refusal("causal", arguments), "causal takes --tokens, --columns; --window means nothing to it");
 }
 
+TEST(MaskArguments, RefuseLengthsThatAreNone) {
+  for (const char* text : {"-4,3", "3,-1", "9223372036854775807,9223372036854775807"}) {
+    MaskArguments arguments;
+    arguments.documents = text;
+    for (const char* family : {"causal_document", "document", "sliding_window_document"}) {
+      EXPECT_EQ(refusal(family, arguments),
+                std::string("--documents is \"") + text + "\"; expected lengths from 0 to 2147483647");
+    }
+  }
+  MaskArguments questions;
+  questions.documents = "4:3:-2,6:2";
+  EXPECT_EQ(refusal("shared_question", questions), "--documents is \"4:3:-2\"; expected lengths from 0 to 2147483647");
+  MaskArguments tree;
+  tree.parents = "-1,0";
+  tree.lengths = "4,-5";
+  EXPECT_EQ(refusal("tree", tree), "--lengths is \"4,-5\"; expected lengths from 0 to 2147483647");
+}
+
 TEST(MaskArguments, RefuseWhatIsNoList) {
   for (const char* text : {"", "4,", ",4", "4;3", "4,x", "4 3", "99999999999999999999"}) {
     MaskArguments arguments;
