@@ -17,7 +17,7 @@ std::string exact(double number) {
 
 void add_dropout_options(Subcommand& sub, DropoutOptions& options) {
   const std::string group = "Dropout";
-  sub.option("--dropout", options.probability, "Share of attention probabilities to drop, 0 to below 1").group(group);
+  sub.option("--dropout", options.probability, "Share of attention probabilities to drop, 0 to 0.99999").group(group);
   sub.option("--dropout-offset", options.offset, "What a training loop counts up, call by call [0]").group(group);
 }
 

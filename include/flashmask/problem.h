@@ -29,7 +29,7 @@ struct Problem {
   DType dtype = DType::f32;
   Device device = {};
   std::optional<float> scale = {};  ///< nothing: 1 / sqrt(head_dim)
-  /// Probability with which each attention probability is dropped, in [0, 1); see dropout.h. 0: no dropout.
+  /// Probability with which each attention probability is dropped, 0 to 0.99999; see dropout.h. 0: no dropout.
   double dropout = 0;
 
   FLASHMASK_API float softmax_scale() const;

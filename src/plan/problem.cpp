@@ -1,5 +1,7 @@
 #include "flashmask/problem.h"
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -18,8 +20,11 @@ void require(bool accepted, const char* field, std::int64_t given, const std::st
 /// Probabilities are rounded to multiples of 2^−16; one that rounds to 1 would keep nothing.
 void require_dropout(double dropout) {
   if (dropout >= 0 && std::lround(dropout * 65536) < 65536) return;
-  throw Error(Status::invalid_argument,
-              "problem: dropout is " + std::to_string(dropout) + "; expected a probability in [0, 1)");
+  std::array<char, 32> given{};  // the shortest text that reads back as the same number
+  std::to_chars(given.data(), given.data() + given.size(), dropout);
+  throw Error(Status::invalid_argument, std::string("problem: dropout is ") + given.data() +
+                                            "; expected a probability from 0 to 0.99999, as it is rounded to a "
+                                            "multiple of 1/65536, and 1 would keep nothing");
 }
 
 }  // namespace

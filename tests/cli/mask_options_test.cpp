@@ -208,9 +208,11 @@ TEST_F(ShowOptions, RefusesWhatIsNoMask) {
   expect_refused({"show", file, "--tokens", "60"}, "--tokens means nothing to m.npy");
   expect_refused({"show", "causal", "--packed-columns", "60"}, "no such file was given");
   expect_refused({"show", file, "--packed-columns", "0"}, "--packed-columns");
-  expect_refused({"show", "causal", "--dropout", "1"}, "[0, 1)");
-  expect_refused({"show", "causal", "--dropout", "-0.1"}, "[0, 1)");
-  expect_refused({"show", "causal", "--dropout", "nan"}, "[0, 1)");
+  EXPECT_EQ(command({"show", "causal", "--dropout", "0.99999"}).status, 0);
+  expect_refused({"show", "causal", "--dropout", "0.999999"}, "dropout is 0.999999; expected a probability from 0 to");
+  expect_refused({"show", "causal", "--dropout", "1"}, "expected a probability from 0 to 0.99999");
+  expect_refused({"show", "causal", "--dropout", "-0.1"}, "expected a probability from 0 to 0.99999");
+  expect_refused({"show", "causal", "--dropout", "nan"}, "expected a probability from 0 to 0.99999");
   expect_refused({"show", "causal", "--form", "dense"}, "--form");
 }
 
@@ -279,7 +281,8 @@ TEST_F(CheckOptions, RefusesMasksOfOneSizeForTheCorpus) {
   expect_refused({"check", "--mask", "causal", "--block-map", map, "--block", "16"}, "--mask causal is of the corpus");
   expect_refused({"check", "--mask", "causal", "--mask-png", "a.png"}, "--mask causal is of the corpus");
   expect_refused({"check", "--mask", path("missing.npy")}, "missing.npy: cannot be read");
-  expect_refused({"check", "--mask", write("m.npy", documents()), "--dropout", "1.5"}, "[0, 1)");
+  expect_refused({"check", "--mask", write("m.npy", documents()), "--dropout", "1.5"},
+                 "expected a probability from 0 to 0.99999");
 }
 
 TEST_F(BenchOptions, TimesFilesBesideFamilies) {
@@ -420,7 +423,7 @@ TEST_F(AttendOptions, RefusesWhatContradictsItself) {
   const std::string file = write("m.npy", documents());
   expect_refused({"attend", "--mask", file, "--seqlen", "100"},
                  "--seqlen is 100, but m.npy has 60 rows; leave --seqlen");
-  expect_refused({"attend", "lengths.csv", "--mask", file}, "csv excludes --mask");
+  expect_refused({"attend", "lengths.csv", "--mask", file}, "a CSV, lengths.csv, and a mask; give one of them");
   expect_refused({"attend", "--task", "dpo", "--mask", file}, "--mask");
   expect_refused({"attend", "--mask", file, "--mask-png", file}, "m.npy: no PNG file");
   expect_refused({"attend", "--mask", "casual"}, "did you mean causal?");

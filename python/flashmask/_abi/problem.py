@@ -104,7 +104,7 @@ def check_dropout(name: str, dropout: object) -> float:
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
         raise TypeError(f"{name} is {described(dropout)}; expected a probability in [0, 1)")
     if not 0 <= dropout < 1 - 2**-17:
-        raise ValueError(f"{name} is {dropout}; expected a probability in [0, 1)")
+        raise ValueError(f"{name} is {dropout}; expected a probability from 0 to 0.99999: it is rounded to 1/65536")
     return float(dropout)
 
 
