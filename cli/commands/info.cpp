@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -87,12 +88,18 @@ std::vector<KernelOnMachine> kernels_on_machine() {
   return table;
 }
 
+bool built_for_gpus() {
+  const std::vector<KernelInfo> all = kernels();
+  return std::any_of(all.begin(), all.end(), [](const KernelInfo& info) { return info.device == DeviceType::cuda; });
+}
+
 std::string facts_table() {
   Table table({Table::Align::left, Table::Align::left});
   table.add({"version", version()});
   table.add({"build", build()});
   table.add({"instruction sets", join(instruction_sets())});
   table.add({"threads", std::to_string(default_executor().workers())});
+  if (!built_for_gpus()) table.add({"cuda", "none: this build has no CUDA"});
   int index = 0;
   for (const check::DeviceFacts& device : check::cuda_devices())
     table.add({to_string(Device{DeviceType::cuda, index++}), device_text(device)});

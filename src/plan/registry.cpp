@@ -91,15 +91,16 @@ std::string candidates_text(const KernelRequest& request, const std::string& pre
   return text.empty() ? "\n  no kernel of this build has such a name; `flashmask info` lists them" : text;
 }
 
-/// In a sentence, where a device runs no row of its kind at all: that of the last, which needs least.
+/// In a sentence, where a device runs no row of its kind at all: that of the last, which needs least. Only of GPUs may
+/// a build have no row.
 std::string why_none_runs_on(Device device) {
-  std::string reason;
+  std::string reason = "it has no CUDA; build it where nvcc, CUDA's compiler, is on the PATH";
   for (const auto& kernel : kernel_table()) {
     if (kernel->info().device != device.type) continue;
     reason = kernel->refusal(device);
     if (reason.empty()) return "";
   }
-  return reason.empty() ? "" : "no kernel of this build runs there: " + reason;
+  return reason.empty() ? "" : "no kernel of this build runs on " + to_string(device) + ": " + reason;
 }
 
 /// In a sentence, where there are kernels for such devices and none computes the dtype.

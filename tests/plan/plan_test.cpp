@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "flashmask/attention.h"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
+#include "flashmask/kernels.h"
 #include "kit/host_tensor.h"
 #include "plan/refusal.h"
 
@@ -52,6 +54,7 @@ TEST(Plan, NamesTheFieldOfAProblemThatIsOutOfRange) {
       {[](Problem& p) { p.head_dim = 513; }, {"head_dim", "513", "512"}},
       {[](Problem& p) { p.value_dim = 0; }, {"value_dim", "0"}},
       {[](Problem& p) { p.scale = NAN; }, {"scale", "finite"}},
+      {[](Problem& p) { p.dropout = 0.999999; }, {"dropout is 0.999999;", "0 to 0.99999", "1/65536"}},
   };
   for (const Case& c : cases) {
     Problem p = small_problem();
@@ -66,6 +69,16 @@ TEST(Plan, RefusesAMaskThatDoesNotFitTheProblem) {
   const std::vector<Mask> three(3, masks::full(20, 30));
   expect_words(refusal([&] { plan(stack_heads(three), p); }), {"3 heads", "kv_heads (2)", "query_heads (4)"});
   expect_words(refusal([&] { plan(stack_batch(three), p); }), {"batch of 3", "1 or 2"});
+}
+
+TEST(Plan, SaysWhereABuildHasNoCuda) {
+  const std::vector<KernelInfo> all = kernels();
+  if (std::ranges::any_of(all, [](const KernelInfo& info) { return info.device == DeviceType::cuda; })) GTEST_SKIP();
+  Problem p = small_problem();
+  p.device = {DeviceType::cuda, 0};
+  EXPECT_EQ(refusal([&] { plan(masks::full(20, 30), p); }, Status::unsupported),
+            "plan: no kernel of this build runs on cuda:0: it has no CUDA; build it where nvcc, CUDA's compiler, is on "
+            "the PATH");
 }
 
 TEST(Plan, TakesIntervalsWhereTheyFitBitsOtherwiseAndEitherWhenAsked) {
