@@ -8,6 +8,9 @@ namespace flashmask::cli {
 /// The candidate that is fewest edits (insert, drop, change a letter) away; empty when none is near.
 std::string nearest_name(const std::string& given, const std::vector<std::string>& candidates);
 
+/// Parts between separators: "a,,b" has three, one of them empty.
+std::vector<std::string> split(const std::string& text, char separator);
+
 /// "a, b, c".
 inline std::string join(const std::vector<std::string>& names, const std::string& separator = ", ") {
   std::string joined;

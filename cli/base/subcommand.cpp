@@ -1,9 +1,14 @@
 #include "cli/base/subcommand.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <limits>
 #include <optional>
+#include <type_traits>
 #include <utility>
+
+#include "cli/base/names.h"
+#include "flashmask/error.h"
 
 namespace flashmask::cli {
 
@@ -24,8 +29,12 @@ Option& Option::one_of(const std::vector<std::string>& choices) {
   return *this;
 }
 
-Option& Option::separated_by_commas() {
-  option_->delimiter(',');
+Option& Option::ends_in(const std::string& ending) {
+  option_->check([ending](const std::string& given) {
+    const std::size_t begin = given.size() - std::min(given.size(), ending.size());
+    const bool fits = CLI::detail::to_lower(given.substr(begin)) == ending;
+    return fits ? "" : '"' + given + "\" does not end in " + ending;
+  });
   return *this;
 }
 
@@ -51,7 +60,11 @@ Subcommand::Subcommand(CLI::App& command, const std::string& name, const std::st
 
 template <class Value>
 Option Subcommand::option(const std::string& names, Value& value, const std::string& help) {
-  return Option(*app_->add_option(names, value, help));
+  CLI::Option* option = app_->add_option(names, value, help);
+  if constexpr (std::is_same_v<Value, std::string> || std::is_same_v<Value, std::optional<std::string>>) {
+    option->check([](const std::string& given) { return given.empty() ? "empty; give a value, or leave it out" : ""; });
+  }
+  return Option(*option);
 }
 
 template Option Subcommand::option(const std::string&, std::string&, const std::string&);
@@ -62,7 +75,25 @@ template Option Subcommand::option(const std::string&, double&, const std::strin
 template Option Subcommand::option(const std::string&, std::optional<std::string>&, const std::string&);
 template Option Subcommand::option(const std::string&, std::optional<int>&, const std::string&);
 template Option Subcommand::option(const std::string&, std::optional<std::int64_t>&, const std::string&);
-template Option Subcommand::option(const std::string&, std::vector<std::string>&, const std::string&);
+
+Option Subcommand::list(const std::string& names, std::vector<std::string>& values, const std::string& help,
+                        const std::vector<std::string>& choices) {
+  const auto fits = [choices](const std::string& value) {
+    return !value.empty() && (choices.empty() || std::ranges::find(choices, value) != choices.end());
+  };
+  const auto read = [names, &values, choices, fits](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      for (const std::string& value : split(text, ',')) {
+        if (!fits(value)) {
+          throw Error(Status::invalid_argument, names + " is \"" + text + "\"; expected names with commas between" +
+                                                    (choices.empty() ? "" : ", of " + join(choices)));
+        }
+        values.push_back(value);
+      }
+    }
+  };
+  return Option(*app_->add_option_function<std::vector<std::string>>(names, read, help));
+}
 
 Option Subcommand::parsed_option(const std::string& names, std::function<void(const std::string&)> parse,
                                  const std::string& help) {

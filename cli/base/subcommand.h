@@ -23,7 +23,7 @@ class Option {
   Option& range(std::int64_t least, std::int64_t most);
   Option& at_least(std::int64_t least);  ///< and at most what 32 bits hold
   Option& one_of(const std::vector<std::string>& choices);
-  Option& separated_by_commas();
+  Option& ends_in(const std::string& ending);  ///< in letters of either case
   Option& show_default();
   Option& needs(const Option& other);
   Option& excludes(const Option& other);
@@ -40,9 +40,13 @@ class Subcommand {
   Subcommand(CLI::App& command, const std::string& name, const std::string& what);
 
   /// `names` is "--name" or a word, for a value without a name; both with a comma between. Value: std::string, an
-  /// integer, double, std::optional of std::string or of an integer, or std::vector of std::string.
+  /// integer, double, or std::optional of std::string or of an integer. Text is not empty.
   template <class Value>
   Option option(const std::string& names, Value& value, const std::string& help);
+
+  /// Texts separated by commas, none of them empty; of `choices`, where there are any.
+  Option list(const std::string& names, std::vector<std::string>& values, const std::string& help,
+              const std::vector<std::string>& choices = {});
 
   /// An option whose text `parse` reads. What it throws is the command's message.
   Option parsed_option(const std::string& names, std::function<void(const std::string&)> parse,

@@ -82,6 +82,9 @@ Subject read_subject(const AttendOptions& options) {
   const std::vector<std::string> names = options.mask.empty() ? std::vector<std::string>() : std::vector{options.mask};
   const std::vector<NamedMask> masks = read_masks(names, options.input, options.problem.seqlen, build);
   if (masks.empty()) return pack_documents(options);
+  if (!options.workload.csv.empty()) {
+    throw Error(Status::invalid_argument, "attend: a CSV, " + options.workload.csv + ", and a mask; give one of them");
+  }
   if (masks.size() > 1) {
     throw Error(Status::invalid_argument, "attend: --mask " + options.mask + " and --mask-png; give one mask");
   }
@@ -226,11 +229,10 @@ int attend(const AttendOptions& options, Console& console) {
 
 void add_workload_options(Subcommand& sub, WorkloadRequest& request) {
   const std::string group = "Workload";
-  sub.option("csv", request.csv, "CSV file of lengths in tokens, with a header [the shipped Alpaca lengths]");
+  sub.option("csv", request.csv,
+             "CSV of lengths, its columns named by --prompt and --outputs [the shipped Alpaca lengths]");
   sub.option("--prompt", request.prompt, "Column of the prompt lengths [gpt2_prompt]").group(group);
-  sub.option("--outputs", request.outputs, "Columns of the output lengths, separated by commas [gpt2_out]")
-      .separated_by_commas()
-      .group(group);
+  sub.list("--outputs", request.outputs, "Columns of the output lengths, separated by commas [gpt2_out]").group(group);
   sub.parsed_option(
          "--task", [&request](const std::string& name) { request.task = parse_task(name); },
          "sft, dpo, rm, document or prefix [sft]")
@@ -257,14 +259,14 @@ void add_attend(CLI::App& command, Console& console, int& status) {
   mask.group(kMaskFileGroup);
   add_mask_input_options(sub, options->input);
   add_form_option(sub, options->input);
-  for (const char* lengths : {"csv", "--prompt", "--outputs", "--task", "--packing"}) {
+  for (const char* lengths : {"--prompt", "--outputs", "--task", "--packing"}) {
     for (Option other : {mask, sub.get("--mask-png")}) other.excludes(sub.get(lengths));
   }
   sub.flag("--reorder", options->reorder, "Reorder tokens where that saves tiles");
   add_dropout_options(sub, options->dropout);
   add_problem_options(sub, options->problem);
   sub.flag("!--no-dense", options->dense, "Leave out the slow run with a dense mask");
-  sub.option("--png", options->png, "Draw the mask of the first sequence into this PNG file");
+  sub.option("--png", options->png, "Draw the mask of the first sequence into this PNG file").ends_in(".png");
   sub.flag("--json", options->json, "Print JSON");
   sub.on_run([options, &console, &status] { status = attend(*options, console); });
 }

@@ -256,7 +256,7 @@ void add_bench(CLI::App& command, Console& console, int&) {
   options->problem.usual_seqlen = 2048;
   options->problem.heads = 2;
   add_problem_options(sub, options->problem);
-  sub.option("--mask", options->masks, "Families and FILE.npy [" + join(kUsualMasks, " ") + "]").separated_by_commas();
+  sub.list("--mask", options->masks, "Families and FILE.npy [" + join(kUsualMasks, " ") + "]");
   add_mask_input_options(sub, options->input);
   add_form_option(sub, options->input);
   add_dropout_options(sub, options->dropout);

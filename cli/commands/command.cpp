@@ -52,14 +52,18 @@ int finish_parse(const CLI::App& app, const CLI::ParseError& error, Console& con
   return refuse(console, std::string(error.what()) + "; see " + command + " --help");
 }
 
+/// Output that did not arrive is no success: a full disk shows when the last of it is written.
+int finish_output(Console& console, int status) {
+  if (console.out.flush()) return status;
+  return refuse(console, "standard output could not be written to its end: is the disk full, or was it closed?");
+}
+
 void parse(CLI::App& app, std::vector<std::string> arguments) {
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants a vector
   app.parse(std::move(arguments));
 }
 
-}  // namespace
-
-int run(std::vector<std::string> arguments, Console& console) {
+int run_subcommand(std::vector<std::string> arguments, Console& console) {
   CLI::App app("Exact attention under rich masks", "flashmask");
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", version());
@@ -71,6 +75,9 @@ int run(std::vector<std::string> arguments, Console& console) {
   add_bench(app, console, status);
   add_partition(app, console, status);
   add_info(app, console, status);
+  app.footer(
+      "Exit status: 0 done; 1 check or attend found an error larger than its bound; 2 the request could not be\n"
+      "carried out.");
   if (misnamed(app, arguments)) return refuse_subcommand(app, arguments, console);
   try {
     parse(app, std::move(arguments));
@@ -84,6 +91,12 @@ int run(std::vector<std::string> arguments, Console& console) {
     return refuse(console, "out of memory; ask for fewer tokens, heads or sequences");
   }
   return status;
+}
+
+}  // namespace
+
+int run(std::vector<std::string> arguments, Console& console) {
+  return finish_output(console, run_subcommand(std::move(arguments), console));
 }
 
 }  // namespace flashmask::cli

@@ -280,8 +280,8 @@ void add_partition(CLI::App& command, Console& console, int&) {
       .at_least(0)
       .show_default()
       .group(prices);
-  sub.option("--png", options->png, "Also draw the first of them into this PNG file");
-  sub.option("--svg", options->svg, "Also draw it into this SVG file");
+  sub.option("--png", options->png, "Also draw the first of them into this PNG file").ends_in(".png");
+  sub.option("--svg", options->svg, "Also draw it into this SVG file").ends_in(".svg");
   sub.flag("--picture,!--no-picture", options->picture, "Draw it above the table [on]");
   sub.flag("--json", options->json, "Print all that is known as JSON, and no picture");
   sub.on_run([sub, options, &console] {

@@ -252,8 +252,8 @@ void add_show(CLI::App& command, Console& console, int&) {
   sub.option("--head", options->head, "The mask head to draw [0]").at_least(0);
   sub.option("--tile", options->tile, "Rows and columns of a tile [4 to 64, by size]").range(1, 65536);
   sub.flag("--explain,!--no-explain", options->explain, "Print the table below the picture [on]");
-  sub.option("--png", options->png, "Also draw it into this PNG file");
-  sub.option("--svg", options->svg, "Also draw it into this SVG file");
+  sub.option("--png", options->png, "Also draw it into this PNG file").ends_in(".png");
+  sub.option("--svg", options->svg, "Also draw it into this SVG file").ends_in(".svg");
   sub.flag("--json", options->json, "Print the table as JSON, and no picture");
   sub.footer(family_list());
   sub.on_run([sub, options, &console] {

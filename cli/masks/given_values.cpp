@@ -4,6 +4,7 @@
 #include <charconv>
 #include <numeric>
 
+#include "cli/base/names.h"
 #include "cli/masks/mask_defaults.h"
 #include "flashmask/error.h"
 
@@ -11,16 +12,6 @@ namespace flashmask::cli {
 
 void refuse_option(const std::string& option, const std::string& given, const std::string& expected) {
   throw Error(Status::invalid_argument, "--" + option + " is \"" + given + "\"; expected " + expected);
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 std::vector<std::int64_t> parse_numbers(const std::string& text, const std::string& option, char separator) {

@@ -13,8 +13,6 @@ using Numbers = std::vector<std::int64_t>;
 
 [[noreturn]] void refuse_option(const std::string& option, const std::string& given, const std::string& expected);
 
-std::vector<std::string> split(const std::string& text, char separator);
-
 /// "2:5,6:8" → {2, 5}, {6, 8}. `such_as` is an example for the message.
 std::vector<std::pair<std::int64_t, std::int64_t>> parse_pairs(const std::string& text, const std::string& option,
                                                                const std::string& such_as);

@@ -100,9 +100,7 @@ void add_papers_options(Subcommand& sub, PapersOptions& options) {
     const auto fits = [&other](const std::string& name) { return other.is_called(name); };
     if (std::none_of(fitting.begin(), fitting.end(), fits)) papers.excludes(other);
   }
-  sub.option("--tables", options.tables, "Of " + join(kPapersTables, " ") + " [all]")
-      .separated_by_commas()
-      .one_of(kPapersTables)
+  sub.list("--tables", options.tables, "Of " + join(kPapersTables, " ") + " [all]", kPapersTables)
       .needs(papers)
       .group(group);
   sub.option("--max-tokens", options.max_tokens, "Leave out longer masks")

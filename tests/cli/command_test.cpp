@@ -51,6 +51,66 @@ TEST(Command, RefusesWhatItDoesNotKnow) {
   expect_refused({"attend", "--seqlen", "2000000000", "--heads", "2000000000"}, "memory");
 }
 
+TEST(Command, OutputThatCannotBeWrittenIsAnError) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"--help"},
+      {"--version"},
+      {"show", "--help"},
+      {"info"},
+      {"info", "--json"},
+      {"show", "causal"},
+      {"show", "causal", "--json"},
+      {"partition", "causal", "--tokens", "256", "--ranks", "2"},
+      {"check", "--quick", "--kernel", "scalar.forward.f32", "--mask", "full"},
+      {"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--kernel", "scalar.forward"},
+      {"attend", "--seqlen", "256", "--heads", "1", "--no-dense"}};
+  for (const std::vector<std::string>& arguments : commands) {
+    std::ofstream full("/dev/full");  // takes no byte: "No space left on device"
+    std::ostringstream err;
+    Console console{.out = full, .err = err};
+    EXPECT_EQ(run(arguments, console), 2) << arguments.front();
+    EXPECT_NE(err.str().find("standard output could not be written"), std::string::npos) << arguments.front();
+  }
+}
+
+TEST(Command, NamesTheOptionThatItDoesNotHave) {
+  for (const char* csv : {"256", "lengths.csv"}) {
+    expect_refused({"attend", "--mask", "causal", "--tokens", csv}, "not expected: --tokens");
+  }
+  expect_refused({"attend", "lengths.csv", "--mask", "causal"}, "lengths.csv, and a mask; give one of them");
+}
+
+TEST(Command, RefusesEmptyNamesInLists) {
+  for (const char* masks : {"causal,,full", ",causal", "causal,"}) {
+    expect_refused({"bench", "--mask", masks}, std::string("--mask is \"") + masks + "\"; expected names");
+  }
+  expect_refused({"bench", "--papers", "--tables", "medusa,,alpaca"}, "--tables is \"medusa,,alpaca\"");
+  expect_refused({"attend", "--outputs", "a,,b"}, "--outputs is \"a,,b\"");
+}
+
+TEST(Command, TakesListsInPieces) {
+  const auto json = command({"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--mask", "full,document",
+                             "--direction", "forward", "--kernel", "scalar.", "--json"})
+                        .json();
+  EXPECT_EQ(json["results"].size(), 3U);
+}
+
+TEST(Command, RefusesPicturesOfAnotherKind) {
+  for (const std::vector<std::string>& drawing :
+       {std::vector<std::string>{"show", "causal"}, {"partition", "causal", "--ranks", "2"}, {"attend"}}) {
+    const auto with = [&drawing](const char* option, const char* path) {
+      std::vector<std::string> arguments = drawing;
+      arguments.insert(arguments.end(), {option, path});
+      return arguments;
+    };
+    expect_refused(with("--png", "a.jpg"), "--png: \"a.jpg\" does not end in .png");
+    expect_refused(with("--png", ""), "--png: empty; give a value, or leave it out");
+    if (drawing.front() == "attend") continue;
+    expect_refused(with("--svg", "a.png"), "--svg: \"a.png\" does not end in .svg");
+    expect_refused(with("--svg", ""), "--svg: empty");
+  }
+}
+
 TEST(Info, ListsEveryKernelAndWhyOneCannotRun) {
   const auto info = command({"info", "--json"}).json();
   ASSERT_EQ(info["kernels"].size(), kernels().size());
@@ -62,6 +122,13 @@ TEST(Info, ListsEveryKernelAndWhyOneCannotRun) {
   EXPECT_LT(text.find("kernels for masks as intervals"), text.find("scalar.forward.f32.dany.m64n64.intervals"));
   EXPECT_LT(text.find("scalar.backward.f16.dany.m128n128.intervals"), bits);
   EXPECT_LT(bits, text.find("avx512.forward.f32.dany.m64n64.bits"));
+}
+
+TEST(Info, SaysWhereABuildHasNoCuda) {
+  const std::vector<KernelInfo> all = kernels();
+  const bool for_gpus =
+      std::any_of(all.begin(), all.end(), [](const KernelInfo& info) { return info.device == DeviceType::cuda; });
+  EXPECT_EQ(command({"info"}).out.find("none: this build has no CUDA") == std::string::npos, for_gpus);
 }
 
 TEST(Show, DrawsAndExplains) {
@@ -163,6 +230,7 @@ TEST(Attend, RefusesBadFiles) {
   expect_refused({"attend", testing::TempDir() + "missing.csv"}, "cannot be read");
   expect_refused({"attend", csv("p,o\n1,2\n3,x\n"), "--prompt", "p", "--outputs", "o"}, "line 3: o is \"x\"");
   expect_refused({"attend", csv("p,o\n1,2\n"), "--prompt", "q"}, "no column \"q\"");
+  expect_refused({"attend", csv("p,o\n1,2\n")}, "the columns are \"p\", \"o\"; name yours with --prompt and --outputs");
   expect_refused({"attend", csv("p,o\n"), "--prompt", "p", "--outputs", "o"}, "holds no document");
   expect_refused({"attend", csv("p,o\n60,60\n"), "--prompt", "p", "--outputs", "o", "--seqlen", "64"}, "--seqlen");
   expect_refused({"attend", "--seqlen", "512", "--png", testing::TempDir() + "missing/a.png"}, "cannot be written");
