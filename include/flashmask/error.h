@@ -4,6 +4,7 @@
 #include <string>
 
 #include "flashmask/export.h"
+#include "flashmask/language_standard.h"
 
 namespace flashmask {
 

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "flashmask/export.h"
+#include "flashmask/language_standard.h"
 
 namespace flashmask {
 

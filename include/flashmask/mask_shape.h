@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "flashmask/language_standard.h"
+
 namespace flashmask {
 
 /// Extent of a mask. A batch of 1 is shared by every batch entry; heads is 1, Hkv or Hq.

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "flashmask/language_standard.h"
+
 namespace flashmask {
 
 /// Half-open range of tokens.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "flashmask/export.h"
+#include "flashmask/language_standard.h"
 
 namespace flashmask {
 
