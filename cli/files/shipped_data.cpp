@@ -11,11 +11,9 @@ namespace fs = std::filesystem;
 std::string shipped_data(const std::string& name) {
   std::error_code unknown;
   const fs::path executable = fs::read_symlink("/proc/self/exe", unknown);
-  const fs::path installed = executable.parent_path().parent_path() / FLASHMASK_DATA_DIR / name;
-  for (const fs::path& path : {installed, fs::path(FLASHMASK_SOURCE_DATA_DIR) / name}) {
-    if (fs::is_regular_file(path, unknown)) return path.string();
-  }
-  throw Error(Status::io, name + " is not beside the command (looked for " + installed.string() +
+  const fs::path path = executable.parent_path().parent_path() / FLASHMASK_DATA_DIR / name;
+  if (fs::is_regular_file(path, unknown)) return path.string();
+  throw Error(Status::io, name + " is not beside the command (looked for " + path.string() +
                               "); name a CSV of lengths on the command line");
 }
 

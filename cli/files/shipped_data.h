@@ -4,8 +4,8 @@
 
 namespace flashmask::cli {
 
-/// The path of a data file of the product: in an installation beside the executable's folder, else in the source
-/// tree. Throws Status::io when it is in neither.
+/// The path of a data file of the product: beside the executable's folder, in an installation as in a build tree.
+/// Throws Status::io when it is not there.
 std::string shipped_data(const std::string& name);
 
 }  // namespace flashmask::cli
