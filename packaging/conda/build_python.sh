@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# flashmask: the Python package, with a library of its own.
+set -euo pipefail
+SKBUILD_CMAKE_DEFINE="FLASHMASK_CUDA=OFF" "$PYTHON" -m pip install . -vv --no-deps --no-build-isolation
