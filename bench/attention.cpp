@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Speed of the CPU kernels against the peak of the core, measured in the same run. One benchmark a row of
 /// docs/benchmarks.md; times are of one thread unless the name says otherwise.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call costs beside the computing, in eager mode.
 
 Attention of 1 x 16 x 1 x 8 float32 on one thread of the CPU, or of 1 x 16 x 1 x 64 bfloat16 on a GPU, whose kernels are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FlashMask beside PyTorch's own attention, on the CPU or, with --device cuda, on a GPU.
 
 python bench/compare.py [--help]

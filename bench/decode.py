@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention of new tokens to a cache, in microseconds: decode_attention(), without splits, and PyTorch's SDPA.
 
 GPU time is that of a CUDA graph of layers, each with keys of its own, so that none finds them in the L2 cache. Host

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What dropout costs on a GPU, and beside FlashAttention-2 (PyTorch's scaled_dot_product_attention) with dropout.
 
 32,768 tokens as 4 sequences of 8,192, hidden size 4,096, bfloat16. Contestants take turns, each launched ten times

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Usage: bench/partitions.py COMMAND > docs/several_gpus_simulated.md
 
 What `flashmask partition` says of packs at 2 to 1,024 ranks, as tables. COMMAND is the command `flashmask` of a build,

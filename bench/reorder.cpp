@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// Reordering of scrambled masks of 16,384 tokens: the order alone on a graph (what bench/reorder_scipy.py times with
 /// scipy), all of reorder(), and forward + backward with and without, 4 heads of 64. One thread.
 #include "flashmask/reorder.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rollouts of one prompt on a GPU: attention over their tree, beside copying the keys and values of each path.
 
 64 answers to a prompt of 2,048 tokens, 32 heads over 8 of 128, bfloat16: FlashMask under masks.from_tree, made once as

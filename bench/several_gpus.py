@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One sequence over several GPUs, beside one GPU with the whole problem and beside other ways to spread it.
 
 All contestants take turns in one process group, and the results of each are compared with one device's before it is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What attention sinks cost on a GPU, in gpt-oss's window layers, and beside FlexAttention, which rescales by lse.
 
 131,072 tokens, 64 query heads of 64 over 8, a window of 128 keys, bfloat16. Contestants take turns, each launched ten

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A step of training on long packed sequences, end to end: FlashMask beside what people use today.
 
     python bench/train_long.py --list

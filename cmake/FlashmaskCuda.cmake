@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # CUDA sources are compiled for the architectures asked for, as CMake names them: machine code, PTX that the driver
 # compiles for newer GPUs, or, of plain numbers, both. Code of an "a" runs on no other GPU. The runtime is linked in and
 # looks for the driver when it is first used: the library loads on any machine.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # find_package(flashmask CONFIG) and pkg-config. The command installs itself, in cli/. Components, for distributions that
 # put them into packages of their own: flashmask_runtime (the shared library), flashmask_development (headers and what
 # build systems read) and flashmask_command.

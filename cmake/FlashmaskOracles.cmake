@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ThreadSanitizer would spend most of the tests' time on the two dense computations that kernels are held against.
 # They share nothing between threads, so their accesses need not be watched.
 if(FLASHMASK_SANITIZE STREQUAL "thread" AND TARGET flashmask_kit)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the Python wheel holds beside the sources of python/flashmask: the library, under a plain name. It brings the C++
 # runtime along, so that a wheel built on one Linux runs on another with an older one. What finds the way of exceptions,
 # libgcc, is on every system and no newer than needed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # FLASHMASK_SANITIZE: what -fsanitize= takes, such as "address,undefined" or "thread". Applies to the whole build,
 # because a program must be instrumented as one.
 set(FLASHMASK_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Warnings for the project's own C and C++ targets; never for those who link it. CUDA's are in FlashmaskCuda.
 function(flashmask_warnings target)
   set(warnings -Wall -Wextra -Wpedantic -Wshadow)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What the C++ runtime that scripts/wheel links in asks of a glibc newer than 2.28, from which wheels run. */
 #include <stdlib.h>
 #include <sys/random.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D COMMAND=… -D VERSION=… -D OUTPUT=… -P man_page.cmake
 # Writes flashmask.1 from the help of the command and of its subcommands.
 cmake_minimum_required(VERSION 3.22)

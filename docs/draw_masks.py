@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of docs/masks.md with the package itself: python docs/draw_masks.py [FOLDER]."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws the picture of docs/several_gpus.md with the package itself: python docs/draw_partition.py [FOLDER]."""
 
 from __future__ import annotations

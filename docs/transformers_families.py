@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of Transformers' language models run on FlashMask, found out by trying: the table in docs/transformers.md.
 
     python docs/transformers_families.py          # tries every family and writes the table

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Two packed documents: attention forward and backward through the C ABI. */
 #include <flashmask/c_api.h>
 #include <stdio.h>

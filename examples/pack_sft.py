@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fine-tunes a tiny random Llama on packed examples, on a CPU, in seconds: python examples/pack_sft.py."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small Llama on packed documents spread over the ranks of a group, and on one rank alone: same losses.
 
 Two processes on a CPU:   torchrun --nproc-per-node 2 examples/train_long.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small random Llama on packed examples, with flashmask and with a dense mask, and compares every loss.
 
     python examples/train_packed.py                                                   # on a CPU, in three minutes

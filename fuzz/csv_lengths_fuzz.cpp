@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a CSV of lengths: read in full, or refused with a message.
 
 #include <cstddef>

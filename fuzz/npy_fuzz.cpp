@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as an .npy file of a mask, dense or packed: every score as the bytes say it, or refused with a message.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as the packed bits of a small mask: import, both lowered forms, complement, schedule. What comes out is
 // held against the bits, score by score.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a packed mask. What is not refused packs to the same bytes again and is a mask that can be looked at:
 // both lowered forms, the dense scores, a schedule.
 

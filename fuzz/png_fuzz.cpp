@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a picture of a mask, as they are and with their checksums put right, so that what lies behind those is
 // reached: read, and the same after writing it again, or refused with a message.
 

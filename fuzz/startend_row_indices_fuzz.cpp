@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as startend_row_indices of a small mask: import, lower, export and import again, schedule. What comes out
 // is held against the format's own definition, score by score.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced by the other scripts: progress lines and packages. The working directory becomes the repository's root.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +11,7 @@ die() {
 }
 
 # usage <file>: prints the comment at the head of a script, which is its help.
-usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$1"; }
+usage() { sed -n '2,/^[^#]/{/^# SPDX/d;s/^# \{0,1\}//p}' "$1"; }
 
 # How this user may run apt-get: as root, through sudo without a password, or not at all.
 as_root() {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "source_folder.h"
 
 namespace flashmask::test {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long work on a GPU takes: of one cold launch, and over and over, when the GPU's power is the limit."""
 
 from __future__ import annotations

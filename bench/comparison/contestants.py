@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What computes attention: this library and its peers. Each says how it makes a mask ready and how it runs."""
 
 from __future__ import annotations

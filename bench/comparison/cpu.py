@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python bench/compare.py [--rows documents,full] [--rounds 7] [--threads 1] [--json out.json]
 
 FlashMask beside PyTorch's own attention on the CPU: the same tensors and threads in one process, interleaved, medians.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python bench/compare.py --device cuda [--rows 'twelve/*/8K,packed'] [--direction forward] [--json results.json]
 
 Rows of tables on the GPU, bfloat16, 131,072 tokens, hidden 4,096 (papers: as the papers have them): FlashMask beside

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The curves that papers on sparse masks draw: time over block sparsity, and memory over length."""
 
 from __future__ import annotations

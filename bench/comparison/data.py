@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lengths of real documents, from data/."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows measured on the GPU: contestants over the same numbers, in one process, in turns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks in the ways that contestants take them: a flashmask.Mask, and a mask_mod of FlexAttention."""
 
 from __future__ import annotations

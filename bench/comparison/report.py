@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Markdown tables of what was measured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was measured, in a JSON file that grows from call to call."""
 
 from __future__ import annotations

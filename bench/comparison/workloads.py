@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of the tables: which mask, on tensors of which size, and who takes part."""
 
 from __future__ import annotations

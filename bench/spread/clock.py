@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times of calls that begin together on all ranks, and the memory that they take."""
 
 import statistics

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ways to spread attention over the ranks of a group: ours, all keys on every rank, FlexAttention's, and PyTorch's."""
 
 from collections.abc import Callable, Iterator

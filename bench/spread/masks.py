@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks of a sequence by name, random ones of a seed."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A row of numbers as a line, and what several rows say together."""
 
 from collections import defaultdict

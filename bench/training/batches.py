@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sample as the tensors of one step."""
 
 from __future__ import annotations

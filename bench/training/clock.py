@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the time of a step goes into."""
 
 from __future__ import annotations

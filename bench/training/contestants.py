@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What computes attention in the models that train: this library, and what people use today."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The samples that a row is measured on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a row takes of the card's and the host's memory, known before it starts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of Transformers with random weights, and what moves them."""
 
 from __future__ import annotations

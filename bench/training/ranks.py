@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A row over the ranks of a process group: attention over all of them, and FSDP2 for the rest."""
 
 from __future__ import annotations

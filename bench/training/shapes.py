@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes of models, and the products that a step of training takes, counted from them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The four tasks: what a model says of a batch, and its loss."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words that a model can learn to predict."""
 
 from __future__ import annotations

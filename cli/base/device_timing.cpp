@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/base/device_timing.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/problem_options.h"
 
 #include "cli/base/device_option.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/files/csv_records.h"
 
 #include <csv.h>

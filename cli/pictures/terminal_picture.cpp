@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/pictures/terminal_picture.h"
 
 #include "cli/pictures/cell_colour.h"

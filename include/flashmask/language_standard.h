@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// What compilers say of C++20 code in an older standard names no reason: this does, before any of it.

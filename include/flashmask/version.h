@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Semantic version. CMake reads these three lines, so that they are the only place to change.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # libflashmask: what cmake --install puts into the environment.
 set -euo pipefail
 # shellcheck disable=SC2086  # CMAKE_ARGS is a list that conda's compilers set

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FlashMask: exact attention under rich masks, forward and backward."""
 
 import sys as _sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m flashmask info` says what this build can do; `python -m flashmask show` draws a mask."""
 
 from __future__ import annotations

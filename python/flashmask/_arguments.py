@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what callers pass: integers, arrays of integers and pairs, each refused by the argument's name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attention() of NumPy arrays and others that say DLPack, on the CPU and without torch."""
 
 from __future__ import annotations

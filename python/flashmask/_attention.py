@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attention(): exact attention under any mask, for torch tensors and for NumPy and other arrays on the CPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BlockMap: blocks of scores that are kept or left out as a whole."""
 
 from __future__ import annotations

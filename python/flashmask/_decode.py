@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """decode_attention(): few queries a request against many keys."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees of drafted tokens, as decode_attention() takes them."""
 
 from __future__ import annotations

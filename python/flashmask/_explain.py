@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Explanation: what a mask is and what it costs."""
 
 from __future__ import annotations

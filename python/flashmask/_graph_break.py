@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that run on the host, which torch.compile cannot trace: its graph breaks there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this build and this machine can do."""
 
 from __future__ import annotations

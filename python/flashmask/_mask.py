@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mask: which query row sees which key column."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """merge(): attention over several sets of keys from attention over each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """merge() of float64 arrays, which the compiled library does not have."""
 
 from __future__ import annotations

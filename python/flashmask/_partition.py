@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partition: which of the ranks that work on one sequence holds which tokens."""
 
 from __future__ import annotations

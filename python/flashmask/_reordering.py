@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reordering: a mask in an order of tokens that takes less work."""
 
 from __future__ import annotations

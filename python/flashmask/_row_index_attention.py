@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask_attention(): the function of the FlashMask papers, argument for argument."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RowIndices: a mask held as row indices in a torch tensor, on any device."""
 
 from __future__ import annotations

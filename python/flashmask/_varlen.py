@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """varlen_attention(): sequences of different lengths, one after another without padding."""
 
 from __future__ import annotations

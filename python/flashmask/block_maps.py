@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Block maps that people use.
 
 `shape` counts scores, (rows, columns) or (batch, heads, rows, columns), and `block` is a side of a block in tokens, a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators flashmask::forward and flashmask::backward, their fake kernels, autograd and autocast.
 
 torch.ops.flashmask has them once this module is imported, which the first call with a torch tensor does too. They take

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program with FlashMask registered in Transformers, in it and in every Python that it starts.
 
 usage: python -m flashmask.run script.py [argument ...]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cpu/grad_query_turns.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mask/cell_row_builder.h"
 
 #include <algorithm>

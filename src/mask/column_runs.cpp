@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mask/column_runs.h"
 
 #include <algorithm>

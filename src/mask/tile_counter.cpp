@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mask/tile_counter.h"
 
 namespace flashmask {

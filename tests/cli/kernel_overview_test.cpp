@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/kernel_overview.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masks from files, reordering and dropout, as a person asks the command for them.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Fails when an object file of OBJECTS defines a weak function (W): the linker keeps one of all that have its name, and it
 # may be the one with instructions that the machine lacks. Templates on the instruction set have names of their own.
 foreach(object IN LISTS OBJECTS)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Stands in for CUDA's header of this name where kernels are compiled for a CPU: the words of the language, and what

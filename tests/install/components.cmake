@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D BUILD=<build tree to install from> -D SOURCE=… -D WORK=… -D COMMAND=ON|OFF -D DEBUG=ON|OFF -P components.cmake
 # Every installed file belongs to one component, which holds what its name says; the licence is among them, and the
 # command says nothing of where it was built.

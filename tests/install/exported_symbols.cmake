@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D NM=… -D LIBRARY=… -P exported_symbols.cmake
 # Every name that the shared library exports belongs to flashmask, and the C ABI is among them.
 cmake_minimum_required(VERSION 3.22)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D CXX=… -D INCLUDE=… -P language_standard.cmake
 # A header of the C++ library says in C++17 that it needs C++20; those of the C ABI ask C++11 only.
 cmake_minimum_required(VERSION 3.22)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <flashmask/flashmask.h>
 
 /// What may be left out may be left out: compiled with the warnings of strict users, by tests/install/CMakeLists.txt.

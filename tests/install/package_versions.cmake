@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D PACKAGING=… -D VERSION=… -D SOVERSION=… -P package_versions.cmake
 # The recipes in packaging/ are of the version that version.h says.
 cmake_minimum_required(VERSION 3.22)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D INCLUDE=… -P plain_headers.cmake
 # Public headers include the standard library and each other, nothing else: no CUDA, Torch or intrinsics.
 cmake_minimum_required(VERSION 3.22)

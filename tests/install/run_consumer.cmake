@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D FROM=… -D BUILD=<build tree to install from> -D SOURCE=… -D WORK=… -D SHARED=ON|OFF -D WERROR=ON|OFF
 # -P run_consumer.cmake
 # Configures, builds and runs consumer/ in an empty folder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "flashmask/block_map_builders.h"
 
 #include <gtest/gtest.h>

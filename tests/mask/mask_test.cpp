@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "flashmask/mask.h"
 
 #include "flashmask/builders.h"

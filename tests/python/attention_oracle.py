@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention by its formula, in float64 unless told otherwise, which the tests of operators hold results against."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people compile, held against eager mode by value: row indices to the integer, outputs to the bit."""
 
 import numpy as np

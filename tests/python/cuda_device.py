@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of a GPU need: the device, tensors there, and the reason where there is none."""
 
 import pytest

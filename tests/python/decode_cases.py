@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who sees whom when a request's last tokens attend to its cache, score by score, and calls that are held to it."""
 
 import torch

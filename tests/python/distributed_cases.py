@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What test_distributed.py has every rank run: cases by name, in the order in which all ranks run them."""
 
 import os

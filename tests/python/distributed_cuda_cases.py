@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What test_cuda_distributed.py has each of two GPUs run, with NCCL: the list of distributed_cases.py in 16 bits."""
 
 from functools import partial

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What test_distributed.py has ranks run that end by it: a call that is wrong on one of them."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rank of test_distributed.py or test_cuda_distributed.py: runs all cases, each in a group of the size it says.
 
 python distributed_worker.py <module of cases> <rank> <world> <folder to meet in, and for results> [part of a name]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One small mask of each family, for the tests of what takes a mask."""
 
 import numpy as np

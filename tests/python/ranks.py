@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts the ranks of a test: of cases of a module, gathering what they found, or of a program."""
 
 import json

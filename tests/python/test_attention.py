@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attention(): values and gradients against the formula, shapes, layouts, dtypes and messages."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arguments of a call are said in one place: schemas, keys of plans and what a gradient keeps follow from it."""
 
 import pytest

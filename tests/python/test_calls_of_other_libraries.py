@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls as other libraries take them: what was given, what is expected, and what to call instead."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bench/compare.py: what its contestants are given, and what its report makes of numbers. Timing is not tested."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile(fullgraph=True): the results, and that neither lengths nor masks recompile per batch."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile of functions that make masks and plans: the graph breaks there, and results are those of eager mode."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graphs of PyTorch's default compiler on the CPU: every tensor builder and every call, by value against eager mode.
 
 Its other modes differ on GPUs alone: test_cuda_compile_values.py.

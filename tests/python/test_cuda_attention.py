@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention of CUDA tensors against float64: every kind of mask, dtypes, shapes, strides, and what is refused."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graphs of PyTorch's default compiler on a GPU: every tensor builder and every call, by value against eager mode."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """decode_attention() and merge() of CUDA tensors: against float64, in graphs, and without waiting for the device."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask.distributed over two GPUs with NCCL, where there are two."""
 
 import pytest

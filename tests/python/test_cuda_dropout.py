@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dropout on a GPU: which scores are dropped, what becomes of them, and the rules of torch's generator."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask.training on a GPU: bfloat16, page-locked memory, announcements that hold, steps that repeat to the bit."""
 
 import copy

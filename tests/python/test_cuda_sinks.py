@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention sinks on a GPU: against float64, and with autograd, compile, checkpointing and graphs."""
 
 import pytest

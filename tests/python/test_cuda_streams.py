@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams, captures of CUDA graphs, and row indices that change, on a GPU."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of slices with the tiles of the whole give the bits of the whole."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CUDA tensors with the rest of PyTorch: opcheck, compile, autocast, checkpointing, Transformers."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bench/train_long.py on a GPU: every contestant in bfloat16 on tiny models, and a hundred steps that repeat."""
 
 import json

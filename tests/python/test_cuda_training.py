@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/train_packed.py on a GPU, as a user runs it."""
 
 import json

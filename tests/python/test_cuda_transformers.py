@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of Transformers with the head dims of their real models on a GPU: packed, trained two steps in bfloat16.
 
 Gradients are held against those of eager attention in float32, each document by itself.

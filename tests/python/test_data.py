@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask.data: which examples share a sequence, and what is said of their tokens."""
 
 import itertools

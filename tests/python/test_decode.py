@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """decode_attention(): few rows against a cache, held against attention by its formula in float64."""
 
 import pytest

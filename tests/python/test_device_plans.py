@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which plan a call on a GPU gets, without one: streams, captures and plans are stand-ins."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that go past PyTorch's dispatcher, and those that must not: someone listens, or tensors are special."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask.distributed over processes with Gloo: one spawn for distributed_cases.py, one for a rank that fails."""
 
 import re

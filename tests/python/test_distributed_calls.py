@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call over several ranks asks of PyTorch: operations, and bytes. One process is either rank of two."""
 
 import weakref

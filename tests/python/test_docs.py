@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every example on every page runs as it is printed, by itself; where one cannot run here, the skipped test says why.
 
 A page may leave the name of a model to its reader, in a line that ends in "# your model": a tiny one stands in. Blocks

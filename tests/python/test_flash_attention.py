@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flash_attn_func and flash_attn_varlen_func: FlashAttention's names, order and results."""
 
 import inspect

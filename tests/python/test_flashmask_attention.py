@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask_attention(): what existing callers rely on."""
 
 import inspect

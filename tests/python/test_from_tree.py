@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """masks.from_tree: trees of tensors against paths walked node by node."""
 
 import numpy as np

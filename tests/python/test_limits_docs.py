@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/limits.md: what it says that the library says is what the library says."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """64 and 1,024 ranks in one process: the exchanges of all of them, and attention by rows, each rank in a thread."""
 
 import threading

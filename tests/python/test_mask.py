@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mask: what it says of itself, its algebra, its order of tokens, and how it travels."""
 
 import copy

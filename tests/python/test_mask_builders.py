@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every builder against a predicate of one line, at awkward sizes."""
 
 import numpy as np

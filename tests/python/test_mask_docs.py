@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/masks.md: its pictures show every family."""
 
 import importlib.util

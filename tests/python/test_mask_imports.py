@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks from booleans, bits, predicates, pairs, compressed rows and row indices."""
 
 import numpy as np

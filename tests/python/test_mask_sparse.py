@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builders of sparse attention, trees and graphs against predicates."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """merge(): attention over two sets of keys joined, by the formula over all of them."""
 
 import numpy as np

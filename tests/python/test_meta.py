@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors on the device "meta", which have shapes and no values: every call says what comes out, and no more."""
 
 import pytest

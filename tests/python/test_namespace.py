@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Another library may define the namespace "flashmask" too, as the extension of the FlashMask authors does."""
 
 import subprocess

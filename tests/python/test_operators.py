@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators as PyTorch sees them: opcheck, autograd, autocast, vmap, checkpointing, hooks, threads, processes."""
 
 import subprocess

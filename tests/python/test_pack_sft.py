@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/pack_sft.py, run as a reader would."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The partition of a sequence over ranks: what it holds, what each rank fetches, what it says of work and time."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """plan(): what a Plan says, that it is shared and kept, and the cache behind it."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask.data.pack_rollouts against a dictionary of prefixes."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor builders: what host builders say, on the tensors' device, without looking at a value on the host."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m flashmask.run: a program runs as if it were started directly, with FlashMask registered in Transformers."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bench/several_gpus.py on a CPU: its contestants against one process, and its accounts. Timing is not tested."""
 
 import re

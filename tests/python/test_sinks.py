@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention sinks: by their formula, through every function that takes them, and as PyTorch sees them."""
 
 import numpy as np

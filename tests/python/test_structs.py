@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The structs, enumerations and functions that Python knows, held against the C header and the compiled library."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask.data.synthetic against the statistics of the papers' recipe, computed apart from this code."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bench/train_long.py: its contestants against each other on tiny models, its accounts of work, its files."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bench/train_long.py over two ranks, on a CPU: what one process has, and what is said where ranks are missing."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/train_packed.py: a few steps of every task, and what it says where losses part."""
 
 import importlib.util

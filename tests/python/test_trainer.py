@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers.Trainer over packed batches: what a loop by hand computes."""
 
 from functools import partial

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainers whose sequences are spread over two processes with Gloo: the losses of one process."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """chunked_layer() on a layer of one's own, and what of it is kept: results and gradients of the layer run at once."""
 
 import gc

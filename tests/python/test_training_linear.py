@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear layers while a chunk runs: PEFT's LoRA in one step, and products that only gradients are wanted of."""
 
 import contextlib

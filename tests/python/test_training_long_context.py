@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """long_context() on models of Transformers: losses and gradients of the model alone, and what is refused."""
 
 import copy

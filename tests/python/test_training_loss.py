@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flashmask.training's losses in chunks of rows, against torch's cross_entropy on all logits."""
 
 import pytest

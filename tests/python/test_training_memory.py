@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a step is said to take, and the sentence where that is not there."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that wait in host memory, and the memory they wait in; ordinary memory here, page-locked on a GPU."""
 
 import gc

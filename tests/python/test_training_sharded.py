@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """long_context() on models whose layers PyTorch's FSDP2 shards over processes: the gradients of one process."""
 
 import copy

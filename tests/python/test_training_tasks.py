@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SFT, LoRA, DPO and a reward model on 512 packed tokens: steps under long_context(), and the same without."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of Transformers under attn_implementation="flashmask": the same logits and gradients as without it."""
 
 import warnings

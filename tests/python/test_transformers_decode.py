@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Few tokens against a cache, in Transformers' models: the logits of eager attention, in parts of the keys."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of language models in Transformers: the table in docs/transformers.md says what is found by trying them."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks of pairs that users hand to a model, and what attention says of keywords that it cannot honour."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Row indices at other attention implementations of Transformers, which would ignore them."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What masks say: Transformers' mask functions against their own evaluation, layers' calls, refusals, registration."""
 
 import warnings

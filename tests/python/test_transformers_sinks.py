@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpt-oss, whose layers have attention sinks: the same logits and gradients as eager attention, alone and packed."""
 
 import pytest

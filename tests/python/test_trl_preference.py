@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preference trainers that hold a question once against TRL's own, on padded pairs."""
 
 from types import SimpleNamespace

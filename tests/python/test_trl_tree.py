@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The attention of TRL's trees: against float64, and against TRL's own over copies of every path."""
 
 import inspect

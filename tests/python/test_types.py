@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a type checker finds in a user's program."""
 
 import re

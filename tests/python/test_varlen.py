@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """varlen_attention(): each sequence alone, by the formula."""
 
 import inspect

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainers with context parallelism, for test_trainers_of_ranks.py, which also runs them in one process without it.
 
 torchrun --nproc-per-node 2 trainers_of_ranks.py <folder> <task>...

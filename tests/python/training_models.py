@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny models of Transformers for the tests of flashmask.training, and how their gradients are held against others."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny models, a tokenizer and preference data for TRL's trainers."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The tree that this port lies in; a port of a release fetches its archive instead.
 get_filename_component(SOURCE_PATH "${CURRENT_PORT_DIR}/../../.." ABSOLUTE)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The header before a packed mask: which mask it is, and what a plan of it should be like."""
 
 from __future__ import annotations

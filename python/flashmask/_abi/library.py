@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds and loads the compiled library and gives each function of its C ABI (flashmask/c_api.h) a prototype."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """merge() of the C ABI: packs what its structs hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Problem: shapes, dtype, scale and dropout of one attention call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds the structs that Python writes against those that the compiled library reads."""
 
 from __future__ import annotations

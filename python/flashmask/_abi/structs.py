@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The structs and enumerations of the C ABI (flashmask/c_api.h), field for field.
 
 A test holds them against the header, and the import of the package against the library.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans: made, kept and found again, on the CPU and on GPUs."""

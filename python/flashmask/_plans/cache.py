@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plans that are alive, found by what they were made from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Call: what an attention call is given beside q, k and v. A new argument is a field, and the place that uses it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans on a GPU: made there, on torch's current stream and in torch's memory. Imported only where torch is."""
 
 from __future__ import annotations

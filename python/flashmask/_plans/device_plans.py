@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the plan of a call on a GPU, or makes it. Imported only where torch is."""
 
 from __future__ import annotations

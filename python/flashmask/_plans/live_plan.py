@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans that run: one of the compiled library, or the reference for float64."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator is given for a mask, as a key of the plan cache and as a Mask. Imported only where torch is."""
 
 from __future__ import annotations

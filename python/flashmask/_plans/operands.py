@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the operators ask of their tensors, on any device. Imported only where torch is."""
 
 from __future__ import annotations

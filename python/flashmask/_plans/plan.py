@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plan: everything about an attention call that is decided before data arrives, made once and shared."""
 
 from __future__ import annotations

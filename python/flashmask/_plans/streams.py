@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams of a GPU, and captures of CUDA graphs on them. Imported only where torch is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tiles a plan's kernels take, where they have small ones beside their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registers FlashMask's attention as soon as a program imports Transformers.
 
 Every Python that `python -m flashmask.run` starts, and that those start, runs this file before anything else, because

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What autograd makes of the operators: gradients, once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What torch.compile calls between two graphs. Imports the compiler: import this only where that is loaded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators flashmask::forward and flashmask::backward on the CPU."""
 
 from __future__ import annotations

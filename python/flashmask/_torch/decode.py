@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """decode_attention() of torch tensors: masks of new tokens behind a cache, and keys split into parts."""
 
 from __future__ import annotations

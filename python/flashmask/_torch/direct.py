@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel of a call without PyTorch's dispatcher, where that would call it and do nothing beside.
 
 Going through it takes as long as everything else that a small call costs. Whatever listens to operators (modes,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeds of dropout from torch's generators."""
 
 from __future__ import annotations

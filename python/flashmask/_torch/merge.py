@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """merge() of torch tensors: the operators flashmask::merge and flashmask::merge_backward, and their gradient."""
 
 from __future__ import annotations

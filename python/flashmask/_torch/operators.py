@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators as PyTorch's dispatcher has them, and forward(), through which the package's functions call them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which part of a packed sequence a token is in. Imported only where torch is."""
 
 from __future__ import annotations

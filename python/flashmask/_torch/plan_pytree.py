@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells torch of Plan: transforms see the tensor inside, and torch.load takes it as safe."""
 
 from __future__ import annotations

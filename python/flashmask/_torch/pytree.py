@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells torch of Mask and RowIndices: transforms see the tensors inside, and torch.load takes them as safe."""
 
 from __future__ import annotations

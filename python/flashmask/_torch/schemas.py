@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the operators are called and take, and how they are called from Python."""
 
 from __future__ import annotations

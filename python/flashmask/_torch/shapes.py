@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators without data: what shapes and dtypes come out."""
 
 from __future__ import annotations

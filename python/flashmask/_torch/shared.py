@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Work that several layers share."""
 
 from __future__ import annotations

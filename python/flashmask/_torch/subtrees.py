@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums over the subtrees of forests. Imported only where torch is."""
 
 from __future__ import annotations

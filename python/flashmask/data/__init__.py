@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packing for fine-tuning: whole examples side by side in sequences of one length, with the mask that isolates them.
 
 Attention keeps finite numbers apart; a NaN of one example reaches others that share a tile with it.

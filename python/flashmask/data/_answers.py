@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log-probabilities of packed answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which examples share a sequence."""
 
 from __future__ import annotations

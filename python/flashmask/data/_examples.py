@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One example as tokens with everything that is said of them."""
 
 from __future__ import annotations

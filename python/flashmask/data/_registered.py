@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether anything is there that reads the masks of shared questions and of trees."""
 
 from __future__ import annotations

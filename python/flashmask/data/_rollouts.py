@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packing for reinforcement learning: rollouts as the tree of their prefixes, each token once."""
 
 from __future__ import annotations

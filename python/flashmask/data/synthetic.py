@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Synthetic packed sequences of any length for SFT, LoRA, DPO and reward models, as papers on long training draw them.
 
 from flashmask.data import pack, synthetic

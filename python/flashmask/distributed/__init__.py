@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention over a sequence that is spread over the ranks of a process group.
 
     import flashmask.distributed as fmd

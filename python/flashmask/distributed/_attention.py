@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attention() of a rank's tokens."""
 
 from __future__ import annotations

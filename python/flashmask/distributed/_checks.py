@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call must be like before anything of it is sent."""
 
 from __future__ import annotations

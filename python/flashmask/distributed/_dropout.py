@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dropout over ranks: decisions belong to the heads and tokens of the whole sequence, whoever computes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exchange: which tokens a rank sends to whom, which it gets, and in what order they lie there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Process groups: found by name where operators run, and the check that all ranks were given the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheme "heads": all tokens of some heads in place of some tokens of all heads, and back.
 
 Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.

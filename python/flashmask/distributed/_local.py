@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Local: what operators know of a sharding, one rank's part under one mask, and the tensor that holds it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every rank comes to alike from masks and options: who holds what, the scheme, and its own part of that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is done with losses and logits of all ranks."""
 
 from __future__ import annotations

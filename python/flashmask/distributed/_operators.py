@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators of flashmask.distributed, their fake kernels and autograd.
 
 flashmask::shard_forward and shard_backward are attention under the scheme "rows"; flashmask::shard_to_heads and

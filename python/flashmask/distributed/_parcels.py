@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parcels: tokens of several tensors for, or from, each rank, as one all_to_all takes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sharding says of itself: a table of its ranks, and a picture."""
 
 from __future__ import annotations

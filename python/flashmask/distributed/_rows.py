@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheme "rows": a rank keeps its query rows and fetches the keys and values that they see."""
 
 from __future__ import annotations

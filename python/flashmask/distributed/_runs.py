@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs: tokens as ranges, and what is asked of them."""
 
 from __future__ import annotations

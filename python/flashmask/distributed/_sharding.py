@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """shard(), and the Sharding that it makes."""
 
 from __future__ import annotations

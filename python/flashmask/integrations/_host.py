@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trainer that one of these modules works inside of."""
 
 from __future__ import annotations

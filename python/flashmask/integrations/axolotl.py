@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Axolotl: a plugin that lets a configuration say `attn_implementation: flashmask`.
 
     plugins: [flashmask.integrations.axolotl.FlashMaskPlugin]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ms-swift: an external plugin that lets `--attn_impl flashmask` train packed.
 
     swift sft --external_plugins $(python -m flashmask.integrations.ms_swift) --attn_impl flashmask --packing true ...

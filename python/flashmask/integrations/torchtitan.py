@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchtitan: an attention module in the place of its VarlenAttention, and the override that puts it there.
 
     torchtitan ... --override.imports flashmask.integrations.torchtitan.flashmask_attention

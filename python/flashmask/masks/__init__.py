@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks by what a person knows: lengths, windows, trees, graphs; or from arrays, predicates and row indices.
 
 Every builder checks its numbers and returns a flashmask.Mask. Lengths and positions are in tokens. Causality and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks of packed documents. Lengths are in tokens; what lies past the documents is padding: nobody sees it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks from what other programs have: booleans, bits, pairs, compressed rows, row indices, block maps."""
 
 from __future__ import annotations

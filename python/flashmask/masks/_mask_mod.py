@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks from a FlexAttention predicate."""
 
 from __future__ import annotations

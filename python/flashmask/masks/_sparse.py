@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks of sparse attention: hashed, dropped and evicted tokens, BigBird, neighbourhoods, factorised patterns."""
 
 from __future__ import annotations

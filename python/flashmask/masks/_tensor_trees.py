@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks of prefix trees from tensors: built on the tensors' device, without a host synchronisation."""
 
 from __future__ import annotations

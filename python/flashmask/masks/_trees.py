@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks of trees and graphs."""
 
 from __future__ import annotations

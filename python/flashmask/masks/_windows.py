@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks of one sequence: full, causal, windows."""
 
 from __future__ import annotations

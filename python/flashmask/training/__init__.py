@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training on long sequences: what it needs beside attention, each piece usable alone.
 
     from flashmask.training import long_context

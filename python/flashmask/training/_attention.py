@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention between its forward and its backward, without its q, k and v."""
 
 from __future__ import annotations

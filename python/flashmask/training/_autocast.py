@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Autocast as it is now, for later."""
 
 from __future__ import annotations

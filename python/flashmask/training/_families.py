@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoder layers of Transformers, cut where tokens meet.
 
 A layer is known by the class whose forward() it runs, and its parts do what that forward() does, by the layer's own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page-locked memory of the host, which a GPU copies to and from while it computes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A decoder layer whose linear parts see a chunk of tokens at a time, and of which its input is kept alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Liger-kernel's fused linear cross-entropy, where it is installed."""
 
 from __future__ import annotations

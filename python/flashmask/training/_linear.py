@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear layers between the forward and the backward: with a low-rank addition in one step, or without a result.
 
 Layers of known classes change their class while a chunk runs. That is what torch.compile tells compiled code apart by,

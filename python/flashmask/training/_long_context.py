@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of Transformers that train on long sequences."""
 
 from __future__ import annotations

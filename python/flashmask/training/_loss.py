@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A linear layer and what is asked of its logits, in chunks of rows: the logits of a chunk are all that ever exist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What memory a step takes, on the card and on the host, and whether it is there."""
 
 from __future__ import annotations

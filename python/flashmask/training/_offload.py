@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that wait in host memory, copied while the device computes."""
 
 from __future__ import annotations

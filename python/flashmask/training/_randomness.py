@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where random numbers were drawn from, to draw the same again."""
 
 from __future__ import annotations

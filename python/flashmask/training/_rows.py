@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A function of single tokens, run on chunks of them."""
 
 from __future__ import annotations

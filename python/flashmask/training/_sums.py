@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of parameters, summed over chunks."""
 
 from __future__ import annotations

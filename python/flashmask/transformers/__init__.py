@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FlashMask in Hugging Face Transformers: attn_implementation="flashmask".
 
     import flashmask.transformers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The function in the attention registry."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """float32 queries, keys and values of a model that computes in another dtype."""
 
 from __future__ import annotations

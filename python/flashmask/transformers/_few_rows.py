@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Few tokens against a cache: drafts that are verified, or the end of a prompt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks that the user hands through the model call: row indices, or dense booleans."""
 
 from __future__ import annotations

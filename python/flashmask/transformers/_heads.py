@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heads that are wider than any kernel of their device takes, and what is kept beside a mask for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Row indices at attention that would ignore them: refused where a model looks up one of Transformers' own."""
 
 from __future__ import annotations

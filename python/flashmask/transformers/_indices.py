@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Row indices on their way through a layer."""
 
 from __future__ import annotations

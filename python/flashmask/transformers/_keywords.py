@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What else comes to attention by keyword: what would change the result is refused by its name."""
 
 from __future__ import annotations

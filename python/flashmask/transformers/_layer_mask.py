@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what a layer is called with to the mask it attends under."""
 
 from __future__ import annotations

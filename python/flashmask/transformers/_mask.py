@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The function in the mask registry: what a model says about its mask, as the visible rows of each key."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that attention by a registered name cannot serve, refused when they are made."""
 
 from __future__ import annotations

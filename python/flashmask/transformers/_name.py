@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Transformers takes registered names for, set right: every name with "flash" in it is a build of FlashAttention.
 
 Three of its functions are wrapped for that, and a fourth for what a cache hides. Each wrapper acts on registered names

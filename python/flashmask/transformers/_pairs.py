@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks as booleans for every pair of tokens, where a model chooses keys for each query."""
 
 from __future__ import annotations

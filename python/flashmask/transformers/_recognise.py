@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the mask functions of Transformers say, read off the closures that transformers.masking_utils makes.
 
 A model describes its mask by a function of (batch, head, query, key) made of a few parts. Evaluating it takes time and

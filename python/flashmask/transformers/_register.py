@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The name in both registries of Transformers."""
 
 from __future__ import annotations

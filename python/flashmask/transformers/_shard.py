@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A batch shared out over the ranks of a group, and attention of a layer that is called with its sharding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ShardedBatches: Transformers' Trainer with sequences spread over the ranks of its context-parallel group."""
 
 from __future__ import annotations

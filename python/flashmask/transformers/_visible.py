@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which query rows see each key column, where that is one range a column: all that Transformers' own masks need."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers whose heads are wider than any kernel of their device takes: torch's attention, a document at a time."""
 
 from __future__ import annotations

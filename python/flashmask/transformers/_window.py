@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A layer's window beside row indices that the user handed over."""
 
 from __future__ import annotations

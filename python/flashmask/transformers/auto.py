@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registers by being imported: for programs that take the name of a module to import, and nothing else.
 
     import flashmask.transformers.auto

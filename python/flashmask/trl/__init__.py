@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FlashMask in TRL: preference trainers that hold each question once, and attention over trees of rollouts.
 
     from flashmask.trl import SharedQuestionDPOTrainer, SharedQuestionRewardTrainer, register_tree_attention

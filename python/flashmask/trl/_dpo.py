@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DPO with each question once."""
 
 from __future__ import annotations

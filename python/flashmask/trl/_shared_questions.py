@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pairs of answers whose question is computed once, below trainers that see padded pairs.
 
 The collator adds the packed batch to TRL's padded one. A model's backbone that is given both runs the packed one and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention over the trees of rollouts that TRL's AsyncGRPOTrainer packs."""
 
 from __future__ import annotations

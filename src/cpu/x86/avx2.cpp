@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernel_code.h"
 #include "cpu/x86/avx2_vector.h"
 #include "cpu/x86/kernels.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/common/row_arguments.h"
 
 #include <algorithm>

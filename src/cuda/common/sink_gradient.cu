@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/common/sink_gradient.h"
 #include "cuda/common/sinks.cuh"
 #include "cuda/runtime/status.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/plan/bit_cells.h"
 #include "cuda/plan/words.cuh"
 #include "cuda/runtime/status.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mask/builders/visible_columns.h"
 
 namespace flashmask::masks {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mask/builders/visible_rows.h"
 
 #include "base/checks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/device_array.cuh"
 #include "cuda/sm80/instruction_results.cuh"
 

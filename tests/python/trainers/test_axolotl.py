@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Axolotl with the plugin: its configuration takes the name, packs, and trains to the losses of eager."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an integration says of its host: missing, of a version that nobody tested, or without what it needs."""
 
 import warnings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/hub-package: what it lays out is loaded by Hugging Face's kernels, and by Transformers through them."""
 
 import importlib.util

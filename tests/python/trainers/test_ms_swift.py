@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ms-swift with the external plugin: `--attn_impl flashmask --packing true` is accepted, trains, and leaks nothing."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Row indices under the keyword of PaddleFormers' models, so that its batches carry over."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchtitan's models with FlashMaskAttention in the place of VarlenAttention: its own attention on each document."""
 
 import pytest

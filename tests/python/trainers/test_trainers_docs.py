@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/trainers.md: short recipes, whose commands and settings work where their trainer is installed."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TRL's SFTTrainer with attn_implementation="flashmask": the losses of its eager run, and no document sees another."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tiny random Llama and its tokenizer in a folder, for trainers that load by name; words are w0 to w59."""
 
 import random

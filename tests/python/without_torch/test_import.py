@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the package does where PyTorch is not imported, or not installed at all."""
 
 import resource

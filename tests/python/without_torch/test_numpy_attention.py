@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attention() of NumPy arrays and others that say DLPack."""
 
 import pickle

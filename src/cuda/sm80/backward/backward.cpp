@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm80/backward/backward.h"
 
 namespace flashmask::cuda::sm80 {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm80/backward/backward_row.cuh"
 
 namespace flashmask::cuda::sm80 {

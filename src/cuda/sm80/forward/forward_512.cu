@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm80/forward/forward_row.cuh"
 #include "cuda/sm80/forward/wide_forward_kernel.cuh"
 

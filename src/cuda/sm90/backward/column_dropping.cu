@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/backward/column_shapes.cuh"
 
 namespace flashmask::cuda::sm90 {

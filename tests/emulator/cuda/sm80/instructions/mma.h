@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Stands in for the product's file of this name where kernels are compiled for a CPU.
