@@ -22,17 +22,6 @@ __device__ __forceinline__ void pack_all(std::uint32_t (&packed)[kSteps][4], con
     for (int i = 0; i < 4; ++i) packed[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
 }
 
-/// Undoes pack_all(), but for the rounding.
-template <class T, int kSteps>
-__device__ __forceinline__ void unpack_all(float (&s)[8 * kSteps], const std::uint32_t (&packed)[kSteps][4]) {
-#pragma unroll
-  for (int i = 0; i < 4 * kSteps; ++i) {
-    const float2 pair = unpack<T>(packed[i / 4][i % 4]);
-    s[2 * i] = pair.x;
-    s[2 * i + 1] = pair.y;
-  }
-}
-
 /// masked: bits of the thread's two rows, in the order of FragmentBits.
 template <int kScores>
 __device__ __forceinline__ void hide_in_rows(float (&s)[kScores], const std::uint32_t (&masked)[2]) {

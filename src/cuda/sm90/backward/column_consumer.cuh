@@ -117,12 +117,15 @@ class ColumnConsumer {
   /// other warpgroup, have had time to arrive in shared memory, and its product and the one for the gradient of k run
   /// while this tile's gradients of scores are stored. The result is added to global memory in the next step, behind
   /// the product for the scores: additions hold their registers until they have left, and every later read of shared
-  /// memory waits for them, so statistics are read before. To save registers, probabilities are unpacked again from
-  /// their packed form.
+  /// memory waits for them, so statistics are read before. Probabilities stay in float32: there is room for them
+  /// because gradients of probabilities have the registers of the gradient of q, whose additions have left by then and
+  /// whose next product is asked for once they are used.
   template <int kStage, bool kFirst>
   __device__ __forceinline__ void delayed_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients],
                                                float (&grad_q)[kQuerySums]) {
-    float s[kScores], grad_p[kScores];
+    static_assert(kScores == kQuerySums && !Shape::kDropout);
+    float s[kScores];
+    float(&grad_p)[kScores] = grad_q;
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
     RowPairs lse, dots;
     barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
@@ -143,27 +146,19 @@ class ColumnConsumer {
       load_words(masked, row_step, kStage);
     }
     if constexpr (!kFirst) add_kept_tile(grad_q);
-    Dropped dropped;
-    find_dropped(dropped, row_step, kStage, phases_.of(kStage));
     wgmma_wait<0>();
     pin(s);
     if (row_step.masked != 0) hide_transposed(s, masked);
     exponentiate_transposed(s, arguments_.scale_log2, lse);
     pack_all<T>(p, s);
-    std::uint32_t kept[kSteps][4];
-    if constexpr (Shape::kDropout) {
-      drop(s, dropped);
-      pack_all<T>(kept, s);
-    }
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
-    multiply_scores(grad_v, Shape::kDropout ? kept : p, shared_.grad_o[kStage]);
+    multiply_scores(grad_v, p, shared_.grad_o[kStage]);
     load_pairs(dots, shared_.dot[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
-    unpack_all<T>(s, p);
-    differentiate(grad_p, s, dots, dropped);
+    differentiate_transposed(grad_p, s, dots);
     pack_all<T>(grad_s, grad_p);
     if constexpr (!kFirst) multiply_tile<1 - kStage>(grad_q);
     wgmma_fence();

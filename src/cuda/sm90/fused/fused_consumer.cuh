@@ -127,7 +127,7 @@ class FusedConsumer {
     pin(grad_q);
   }
 
-  /// grad_v += pᵀ grad_o, grad_k += grad_sᵀ q. To save registers, probabilities are unpacked again.
+  /// grad_v += pᵀ grad_o, grad_k += grad_sᵀ q.
   __device__ __forceinline__ void add_keys(Gradient& grad_k, Gradient& grad_v, const FusedStep& step) {
     Scores s, grad_p;
     std::uint32_t p[4][4], grad_s[4][4];
@@ -144,16 +144,16 @@ class FusedConsumer {
     pin(s);
     if (step.masked) hide_transposed(s, masked);
     exponentiate_transposed(s, arguments_.scale_log2, lse_log2);
+    load_pairs(dots, shared_.statistics[step.query_pair][1]);
+    pin(s);
+    wgmma_wait<0>();
+    pin(grad_p);
+    differentiate_transposed(grad_p, s, dots);
     pack_all<T>(p, s);
+    pack_all<T>(grad_s, grad_p);
     pin(grad_v);
     wgmma_fence();
     multiply_packed<T, kPanelBytes>(grad_v, p, queries[1]);
-    load_pairs(dots, shared_.statistics[step.query_pair][1]);
-    wgmma_wait<1>();
-    pin(grad_p);
-    unpack_all<T>(s, p);
-    differentiate_transposed(grad_p, s, dots);
-    pack_all<T>(grad_s, grad_p);
     pin(grad_k);
     wgmma_fence();
     multiply_packed<T, kPanelBytes>(grad_k, grad_s, queries[0]);
