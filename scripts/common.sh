@@ -70,11 +70,11 @@ need_python_packages() {
   [[ -e $(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)/Python.h ]] || need python3-dev
 }
 
-# With ccache the second build of a file is free, in another clone too: paths count from where the compiler runs. CMake
-# reads the launchers. The sloppiness keeps what uses a precompiled header.
+# With ccache the second build of a file is free; CMake reads the launchers. The sloppiness keeps what uses a precompiled
+# header. No base folder: paths would count from where the compiler runs, and the builds of tests/install lie deeper.
 use_ccache() {
   if command -v ccache >/dev/null; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
-    export CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+    export CCACHE_SLOPPINESS=pch_defines,time_macros
   fi
 }
