@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "flashmask/language_standard.h"
+
 namespace flashmask {
 
 /// The elements that a call reads: a vector, an array, a span, or written in braces as an argument, such as
