@@ -13,6 +13,7 @@ from flashmask._plans.call import Call
 from flashmask._plans.device_plans import plan_of_call
 from flashmask._plans.live_plan import Drawn, SinkGradient, Sinks, View
 from flashmask._plans.operands import check_devices, check_saved, check_sinks, key_gradient_dtype, ready_sinks
+from flashmask._torch.autograd_threads import await_at_exit
 from flashmask._torch.dropout import place_in, seed_in, seed_offset_in
 from flashmask._torch.schemas import Gradients, Outputs
 
@@ -47,6 +48,7 @@ def backward_cuda(
     float32_key_gradients: bool = False,
 ) -> Gradients:
     """flashmask::backward, which returns before the device is done."""
+    await_at_exit(q.device)
     key_dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     plan, stream = plan_of_call(q, k, v, call)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
