@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that end right behind a backward that PyTorch ran in another thread, as it does for GPUs."""
 
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device "fpga" in the CPU's memory: PyTorch runs its backward in a thread of its own, as that of a GPU.
 
 #include <ATen/EmptyTensor.h>

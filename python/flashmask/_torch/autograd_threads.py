@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The threads in which PyTorch runs the backward of GPUs, where a program ends."""
 
 from __future__ import annotations
