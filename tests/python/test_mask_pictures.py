@@ -139,7 +139,7 @@ def test_the_command_draws_masks(capsys, tmp_path):
     [
         (["nope"], "there is no mask 'nope'; there are bidirectional_spans"),
         (["from_dense", "[[1]]"], "there is no mask 'from_dense'"),
-        (["causal", "4"], "missing 1 required positional argument: 'columns'"),
+        (["causal"], "missing 1 required positional argument: 'rows'"),
         (["causal", "4", "b"], "columns is str 'b'; expected an integer"),
         (["causal", "4", "-4"], "columns is -4"),
     ],
