@@ -389,7 +389,7 @@ def facts(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Of the packages that contestants may run on."""
+    """The versions of the packages that contestants may run on."""
     found = {}
     for label, package in (("FlashAttention-3", "flash_attn_3"), ("FlashAttention-4", "flash-attn-4")):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -244,26 +244,25 @@ def transposed_bytes(shape: Shape, tokens: int) -> int:
     return 3 * 2 * tokens * shape.heads * shape.head_dim + 16 * (tokens // 128) ** 2
 
 
+def newer_flash(number: int, module: str, install: str) -> Contestant:
+    """FlashAttention of that number over documents, from that module."""
+    return Contestant(
+        f"FlashAttention-{number}, varlen",
+        partial(newer_varlen, module, install),
+        repeats=True,
+        extra=newer_varlen_bytes,
+        rate=550e12,
+    )
+
+
 CONTESTANTS = {
     "flashmask": Contestant("FlashMask", skipping, repeats_bits=True, extra=lambda shape, tokens: 80 * tokens),
     "every-tile": Contestant(
         "FlashMask, every tile", every_tile, everywhere=True, repeats_bits=True, extra=every_tile_bytes
     ),
     "varlen": Contestant("FlashAttention-2, varlen", varlen, repeats=True, extra=varlen_bytes, rate=300e12),
-    "varlen3": Contestant(
-        "FlashAttention-3, varlen",
-        partial(newer_varlen, "flash_attn_interface", "it is built from the folder hopper of FlashAttention's sources"),
-        repeats=True,
-        extra=newer_varlen_bytes,
-        rate=550e12,
-    ),
-    "varlen4": Contestant(
-        "FlashAttention-4, varlen",
-        partial(newer_varlen, "flash_attn.cute", "pip install flash-attn-4"),
-        repeats=True,
-        extra=newer_varlen_bytes,
-        rate=550e12,
-    ),
+    "varlen3": newer_flash(3, "flash_attn_interface", "it is built from the folder hopper of FlashAttention's sources"),
+    "varlen4": newer_flash(4, "flash_attn.cute", "pip install flash-attn-4"),
     "flex": Contestant("FlexAttention", flex, extra=transposed_bytes, rate=360e12),
     "dense": Contestant("SDPA, dense mask", dense, everywhere=True, extra=dense_bytes, rate=280e12),
     "eager": Contestant("eager", eager, everywhere=True, extra=eager_bytes, rate=50e12),

@@ -10,7 +10,7 @@ namespace flashmask::cli {
 /// \xNN, so that the file cannot send codes to the terminal.
 std::string printable(const std::string& text);
 
-/// The same in quotation marks.
+/// The printable text in quotation marks.
 std::string quoted(const std::string& text);
 
 /// The first twelve, quoted, with commas between: "a", "b" and 7 more.

@@ -158,7 +158,7 @@ TEST(Overlap, OfElementsOfAnOutputIsRefusedByName) {
   EXPECT_NE(text.find("backward: grad_k: strides are (0, 24, 8, 1) of shape (2, 20, 3, 8)"), std::string::npos) << text;
   EXPECT_NE(forward_refusal([](ForwardTensors& t) { t.o.strides[1] = 4; }).find("forward: o: strides"),
             std::string::npos);
-  // Of one batch entry no stride is taken.
+  // The stride of the batch is never taken where there is one entry.
   Problem p = problem_of(20);
   p.batch = 1;
   const check::AttentionTensors own(p, 1);

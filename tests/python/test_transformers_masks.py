@@ -36,7 +36,7 @@ def packed(inside, *, beside=(), positions=POSITIONS, documents=PACKED):
 
 
 def packed_first(inside):
-    """The same, as versions before 5.24 join them."""
+    """A mask of positions inside documents, as versions before 5.24 join them."""
     return masking_utils.and_masks(
         masking_utils.packed_sequence_mask_function(PACKED),
         masking_utils.remap_positions_for_packed_sequence(inside, POSITIONS),

@@ -40,7 +40,7 @@ def _refusing(attend: Callable[..., Any], implementation: str) -> Callable[..., 
     def attend_without(module: Any, query: Tensor, key: Tensor, *arguments: Any, **options: Any) -> Any:
         for name in _NAMES:
             indices = options.get(name)
-            # Those of a text may come by a tower of images, whose keys are others.
+            # A tower of images may be handed the row indices of the text, and has another number of keys.
             if indices is not None and indices.ndim == 4 and indices.shape[2] == key.shape[2]:
                 raise ValueError(
                     f"{name} came to attn_implementation={implementation!r}, which would ignore this mask; make the "
