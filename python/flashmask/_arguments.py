@@ -60,6 +60,11 @@ def check_dense(name: str, tensor: Any) -> None:
         raise TypeError(f"{name} is a tensor of layout {tensor.layout}; expected a dense one: pass {name}.to_dense()")
 
 
+def sink_dtypes(float32: str, of_q: str) -> str:
+    """The dtypes that sinks may have, float32 and that of q, as messages name them: one where they are the same."""
+    return " or ".join(dict.fromkeys((float32, of_q)))
+
+
 def is_autocast(device: str) -> bool:
     """Whether torch, which is imported, casts tensors on such devices; for "meta" torch itself raises an error."""
     import torch

@@ -9,7 +9,7 @@ import numpy as np
 
 from flashmask._abi.header import HEADER_BYTES, Options, header
 from flashmask._abi.problem import DTYPES, F64, Problem, check_mask, make_problem
-from flashmask._arguments import described
+from flashmask._arguments import described, sink_dtypes
 from flashmask._graph_break import breaks_graph
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
@@ -66,7 +66,7 @@ def _sinks(sinks: Array, problem: Problem) -> Array:
         raise ValueError(f"sinks has shape {list(sinks.shape)}; expected [{heads}], the heads of q, or {list(of_rows)}")
     dtype = dtype_name("sinks", sinks)
     if dtype not in ("float32", problem.dtype):
-        expected = " or ".join(dict.fromkeys(["float32", problem.dtype]))
+        expected = sink_dtypes("float32", problem.dtype)
         raise TypeError(f"sinks has dtype {dtype}; expected {expected}, that of q")
     return np.array(sinks, np.float64 if problem.code == F64 else sinks.dtype, order="C")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_scale
-from flashmask._arguments import check_dense, choice, described, integer, is_tensor
+from flashmask._arguments import check_dense, choice, described, integer, is_tensor, sink_dtypes
 from flashmask._draft_tree import draft_tree
 from flashmask._plans.plan import LAYOUTS
 
@@ -142,7 +142,7 @@ def _check_sinks(sinks: object, q: Tensor) -> None:
     if given.shape != (q.shape[2],):
         raise ValueError(f"sinks has shape {list(given.shape)}; expected [{q.shape[2]}], one for each query head")
     if str(given.dtype) not in ("torch.float32", str(q.dtype)):
-        expected = " or ".join(dict.fromkeys(["torch.float32", str(q.dtype)]))
+        expected = sink_dtypes("torch.float32", str(q.dtype))
         raise TypeError(f"sinks holds {given.dtype} values; expected {expected}, the dtype of q")
     if given.device != q.device:
         raise ValueError(f"sinks is on {given.device}; expected {q.device}, the device of q")

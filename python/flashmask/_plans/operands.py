@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from flashmask._abi.problem import DTYPES
+from flashmask._arguments import sink_dtypes
 from flashmask._plans.live_plan import Sinks
 
 _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
@@ -32,7 +33,7 @@ def check_sinks(sinks: Tensor, q: Tensor) -> None:
             f"[{batch}, {heads}, {rows}], one for each of their rows"
         )
     if sinks.dtype is not torch.float32 and sinks.dtype is not q.dtype:
-        expected = " or ".join(dict.fromkeys(["torch.float32", str(q.dtype)]))
+        expected = sink_dtypes("torch.float32", str(q.dtype))
         raise TypeError(f"sinks has dtype {sinks.dtype}; expected {expected}, that of q")
     if sinks.device != q.device:
         raise ValueError(f"sinks is on {sinks.device}; expected {q.device}, the device of q")
