@@ -15,16 +15,16 @@
 namespace flashmask {
 namespace {
 
-/// An operator on masked ranges and, the same one, on visible bits.
+/// One operator in two forms: on masked ranges and on visible bits.
 struct Operator {
   const char* symbol;
   void (*ranges)(std::span<const Interval>, std::span<const Interval>, std::vector<Interval>&);
   std::uint64_t (*bits)(std::uint64_t, std::uint64_t);
 };
 
-/// Both see it: what either masks is masked.
+/// Visible where both masks are: the masked ranges unite.
 constexpr Operator kAnd = {"&", unite, [](std::uint64_t a, std::uint64_t b) { return a & b; }};
-/// Either sees it: what both mask is masked.
+/// Visible where either mask is: the masked ranges intersect.
 constexpr Operator kOr = {"|", intersect, [](std::uint64_t a, std::uint64_t b) { return a | b; }};
 
 std::size_t ranges_of(const IntervalMask& mask, std::int64_t batch, std::int64_t head, std::int64_t column,
@@ -35,7 +35,7 @@ std::size_t ranges_of(const IntervalMask& mask, std::int64_t batch, std::int64_t
   return out[0].empty() ? 0 : out[1].empty() ? 1 : 2;
 }
 
-/// Where the result fits intervals, they are `out`; returns the first column that does not.
+/// Combines two masks into `out`; stops at the first column that has more than two ranges, and returns it.
 std::optional<Misfit> combine_intervals(const IntervalMask& a, const IntervalMask& b, const Operator& op,
                                         IntervalMask& out) {
   const MaskShape& shape = out.shape();
@@ -55,21 +55,21 @@ std::optional<Misfit> combine_intervals(const IntervalMask& a, const IntervalMas
   return std::nullopt;
 }
 
-/// What a row of a run shows in one of its cells.
+/// Returns the visible bits of one row of a cell of the run.
 std::uint64_t word_of(const CellRun& run, std::int32_t cell, std::int64_t row) {
   if (run.kind != TileKind::partial) return run.kind == TileKind::full ? ~0ULL : 0;
   return run.words_of(cell)[row];
 }
 
-/// Cells [a.begin, end) of two runs that both cover them. Where neither side is partial no cell is looked at.
+/// Combines cells [a.begin, end) of two runs, which both cover them. Reads no cell if neither run is partial.
 void combine_cell_runs(const CellRun& a, const CellRun& b, std::int32_t end, const Operator& op, const MaskShape& shape,
                        std::int64_t rows, CellRows& out) {
   if (a.kind != TileKind::partial && b.kind != TileKind::partial) {
     if (op.bits(word_of(a, a.begin, 0), word_of(b, b.begin, 0)) != 0) out.add_full(a.begin, end);
     return;
   }
-  // A full cell has bits past the mask's end, a partial one has none. Where those bits come through, the result is full
-  // and stores no words.
+  // A full cell has bits past the mask's end, a partial one has none. Where those bits survive the operator, the result
+  // is full and stores no words.
   std::array<std::uint64_t, kCellSize> words;
   for (std::int32_t cell = a.begin; cell < end; ++cell) {
     for (std::int64_t r = 0; r < kCellSize; ++r) {
@@ -128,7 +128,7 @@ Mask combine(const Mask& a, const Mask& b, const Operator& op) {
   return {combine_bits(*bits_a, *bits_b, op, shape, executor), description};
 }
 
-/// Where the visible rows of every column are two ranges at most, they are the masked ones of the complement.
+/// Writes the complement, whose masked ranges are the visible ones of `mask`; returns false if any column has three.
 bool complement_intervals(const IntervalMask& mask, IntervalMask& out) {
   const auto rows = static_cast<std::int32_t>(mask.shape().rows);
   const std::int64_t columns = mask.shape().batch * mask.shape().heads * mask.shape().columns;
@@ -146,7 +146,7 @@ bool complement_intervals(const IntervalMask& mask, IntervalMask& out) {
   return true;
 }
 
-/// What a partial run hides, in the rows and columns that exist.
+/// Adds the complement of a partial run, in the rows and columns that exist.
 void complement_cells(const CellRun& run, const MaskShape& shape, std::int64_t rows, CellRows& out) {
   std::array<std::uint64_t, kCellSize> words;
   for (std::int32_t cell = run.begin; cell < run.end; ++cell) {

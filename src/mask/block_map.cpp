@@ -15,7 +15,7 @@
 namespace flashmask {
 namespace {
 
-/// Bits of the 64 columns from `first` on that lie in kept blocks; `end` is where the mask ends.
+/// Returns a bit for each of the 64 columns from `first`: whether it lies in a kept block. The mask ends at `end`.
 std::uint64_t kept_bits(std::int64_t first, std::int64_t end, std::int64_t block, const std::uint8_t* keep) {
   std::uint64_t word = 0;
   for (std::int64_t i = first; i < std::min(end, first + kCellSize);) {
@@ -26,7 +26,7 @@ std::uint64_t kept_bits(std::int64_t first, std::int64_t end, std::int64_t block
   return word;
 }
 
-/// The words of a cell: those of the mask, or all visible, inside the kept blocks.
+/// Writes the words of a cell, masked outside the kept blocks. If `words` is null, the cell is full.
 void kept_words(const BlockMap& map, std::int64_t batch, std::int64_t head, std::int64_t row0, std::int64_t column0,
                 const std::uint64_t* words, std::uint64_t* out) {
   const MaskShape& shape = map.shape();
@@ -39,14 +39,14 @@ void kept_words(const BlockMap& map, std::int64_t batch, std::int64_t head, std:
   }
 }
 
-/// Blocks of whole cells: each cell is kept or left out.
+/// Copies the cells of a run that are kept; blocks consist of whole cells.
 void keep_whole_cells(const CellRun& run, const std::uint8_t* keep, std::int64_t block, CellRows& out) {
   for (std::int32_t cell = run.begin; cell < run.end; ++cell) {
     if (keep[std::int64_t{cell} * kCellSize / block] != 0) out.copy(run, cell, cell + 1);
   }
 }
 
-/// Any other blocks: each cell is looked at.
+/// Masks the cells of a run one by one, for blocks of any size.
 void keep_parts_of_cells(const CellRun& run, const BlockMap& map, std::int64_t batch, std::int64_t head,
                          std::int64_t row0, CellRows& out) {
   const MaskShape& shape = map.shape();
@@ -72,7 +72,7 @@ MaskShape common_shape(const MaskShape& mask, const MaskShape& map) {
   return {std::max(mask.batch, map.batch), std::max(mask.heads, map.heads), mask.rows, mask.columns};
 }
 
-/// Whether a map can be kept beside intervals: with as many batch entries and heads.
+/// Whether the map has as many batch entries and heads as the mask, so that it can be kept beside intervals.
 bool same_heads(const MaskShape& map, const MaskShape& mask) {
   return map.batch == mask.batch && map.heads == mask.heads;
 }

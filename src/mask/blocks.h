@@ -5,10 +5,10 @@
 
 namespace flashmask {
 
-/// Blocks of a multiple of this many tokens are whole tiles of every kernel: their map is kept beside intervals.
+/// Blocks of a multiple of this many tokens hold whole tiles of every kernel, so their map is kept beside intervals.
 constexpr std::int64_t kWholeTiles = 128;
 
-/// The scores of a BitMask inside the kept blocks. Batch and heads of 1 are broadcast on either side.
+/// Masks the scores outside the kept blocks. Batch and heads of 1 are broadcast on either side.
 BitMask keep_blocks(const BitMask& mask, const BlockMap& map, Executor& executor);
 
 }  // namespace flashmask

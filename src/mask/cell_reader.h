@@ -8,7 +8,7 @@
 
 namespace flashmask {
 
-/// A mask's batch entry or head where those of 1 are broadcast.
+/// Returns the index of a batch entry or head in a mask that has `size` of them; a size of 1 is broadcast.
 inline std::int64_t broadcast_index(std::int64_t index, std::int64_t size) { return size == 1 ? 0 : index; }
 
 /// Neighbouring cells [begin, end) of one kind.
@@ -16,13 +16,13 @@ struct CellRun {
   std::int32_t begin = 0;
   std::int32_t end = 0;
   TileKind kind = TileKind::skip;
-  const std::uint64_t* words = nullptr;  ///< of the first cell, if partial
+  const std::uint64_t* words = nullptr;  ///< words of the first cell, if partial
 
-  /// Of one of its cells, if partial.
+  /// Returns the words of one cell of a partial run.
   const std::uint64_t* words_of(std::int32_t cell) const { return words + std::int64_t{cell - begin} * kCellSize; }
 };
 
-/// One row of cells of a BitMask, from left to right. Batch and heads of 1 are broadcast.
+/// Reads one row of cells of a BitMask from left to right. Batch and heads of 1 are broadcast.
 class CellReader {
  public:
   CellReader(const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t cell_row) : mask_(mask) {
@@ -33,7 +33,7 @@ class CellReader {
     end_ = mask.cells().end(list);
   }
 
-  /// The run from cell `from` on, as far to the right as it goes; `from` may not decrease from call to call.
+  /// Returns the run of cells from cell `from` to its right end; `from` may not decrease from call to call.
   CellRun at(std::int32_t from) {
     while (next_ < end_ && mask_.cells().run(next_).end <= from) ++next_;
     const auto last = static_cast<std::int32_t>(mask_.cell_columns());

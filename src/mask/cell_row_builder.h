@@ -10,22 +10,22 @@
 
 namespace flashmask {
 
-/// One row of cells, filled a visible range at a time. Costs the cells that were touched, not those there are.
+/// One row of cells, filled one visible range at a time. Takes time for the cells touched, not for the whole row.
 class CellRowBuilder {
  public:
   explicit CellRowBuilder(std::int64_t columns);
 
-  /// Row `row` of the cells, 0 … 63, sees the columns [begin, end); what lies outside the mask is clipped.
+  /// Makes columns [begin, end), clipped to the mask, visible to row `row` of the cells, 0 … 63.
   void show(std::int64_t row, std::int64_t begin, std::int64_t end);
   void show(std::int64_t row, std::int64_t column) {
     words_[static_cast<std::size_t>(column / BitMask::kCell * BitMask::kCell + row)] |= 1ULL << column % BitMask::kCell;
     touched_.insert(static_cast<std::uint32_t>(column / BitMask::kCell));
   }
-  /// Row `row` sees column `begin` + b for every bit b of a word; those all lie inside the mask, though `begin` may
-  /// not.
+  /// Makes column `begin` + b visible to row `row` for every set bit b. These columns must lie inside the mask; `begin`
+  /// need not.
   void show_bits(std::int64_t row, std::int64_t begin, std::uint64_t bits);
 
-  /// Adds what was shown in `rows` rows, and starts anew.
+  /// Adds the cells shown, of which `rows` rows exist, to `out` and starts anew.
   void drain(std::int64_t rows, CellRows& out);
 
  private:

@@ -13,17 +13,17 @@
 
 namespace flashmask {
 
-/// Rows of cells of a BitMask in the making. Cells are added in ascending order; those left out are skipped.
+/// Rows of cells of a BitMask under construction. Cells are added in ascending order; cells never added are skipped.
 class CellRows {
  public:
   void add_full(std::int32_t begin, std::int32_t end) {
     if (begin < end) cells_.add({begin, end, TileKind::full});
   }
-  /// 64 words, of which some but not all are visible.
+  /// Adds a partial cell: 64 words, in which some but not all scores are visible.
   void add_partial(std::int32_t column, const std::uint64_t* words);
-  /// Of whatever kind its words make it: `rows` and `columns` of its scores exist.
+  /// Adds a cell of the kind that its words make it; only its first `rows` rows and `columns` columns exist.
   void add(std::int32_t column, const std::uint64_t* words, std::int64_t rows, std::int64_t columns);
-  /// Cells [begin, end) of a run, as they are.
+  /// Adds cells [begin, end) of a run unchanged.
   void copy(const CellRun& from, std::int32_t begin, std::int32_t end);
   void end_row() { cells_.end_list(); }
 
@@ -37,11 +37,11 @@ class CellRows {
   std::vector<std::uint64_t> words_;
 };
 
-/// Adds one row of cells, without ending it.
+/// Adds the cells of one row, without ending the row.
 using FillCells = std::function<void(std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out)>;
 
-/// Rows of cells are shared out in consecutive pieces; every piece makes a fill of its own, which may keep memory from
-/// row to row.
+/// Builds a BitMask from consecutive pieces of its rows of cells, in parallel. Calls make_fill() once per piece, so a
+/// fill may keep memory from row to row.
 BitMask build_bits(const MaskShape& shape, Executor& executor, const std::function<FillCells()>& make_fill);
 
 }  // namespace flashmask

@@ -25,15 +25,15 @@ class ChosenTokens {
   std::int64_t count() const { return count_; }
   std::int64_t spans() const { return std::ssize(spans_); }
   const Span& span(std::int64_t i) const { return spans_[static_cast<std::size_t>(i)]; }
-  /// The new number of the first token of a span.
+  /// Returns the new number of the first token of span `i`.
   std::int64_t first(std::int64_t i) const { return first_[static_cast<std::size_t>(i)]; }
 
-  /// The span that holds the token of a new number.
+  /// Returns the span that holds the token whose new number is `number`.
   std::int64_t span_of(std::int64_t number) const {
     return std::ranges::upper_bound(first_, number) - first_.begin() - 1;
   }
 
-  /// Whether every span holds whole blocks: it begins at one, and ends at one or, as the last span, with the sequence.
+  /// Whether every span holds whole blocks: it begins and ends at a block boundary; the last may end with the sequence.
   bool holds_whole(std::int64_t block, std::int64_t tokens) const {
     for (std::int64_t i = 0; i < spans(); ++i) {
       const bool ends = span(i).end % block == 0 || (i + 1 == spans() && span(i).end == tokens);

@@ -11,7 +11,7 @@
 namespace flashmask {
 namespace {
 
-/// Of the columns of tiles [begin, end).
+/// Returns the run lists of the columns of tiles [begin, end).
 RunLists runs_between(const IntervalMask& mask, TileShape tile, std::int64_t begin, std::int64_t end) {
   const MaskShape& shape = mask.shape();
   const std::int64_t tiles = column_tiles(shape, tile);

@@ -7,8 +7,8 @@
 
 namespace flashmask {
 
-/// Run lists of all columns of tiles, numbered through all batch entries and mask heads: the tiles of one column of
-/// tiles from top to bottom. Exact, in time linear in the columns of scores.
+/// Returns one run list per column of tiles, from top to bottom; the lists are numbered through all batch entries and
+/// mask heads. Exact, in time linear in the columns of scores.
 RunLists column_runs(const IntervalMask& mask, TileShape tile, Executor& executor);
 
 }  // namespace flashmask

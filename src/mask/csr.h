@@ -12,7 +12,7 @@ struct CsrSize {
   std::int64_t columns;
 };
 
-/// Compressed sparse rows: throws Status::invalid_argument at the first offset or column that is out of range.
+/// Checks compressed sparse rows; throws Status::invalid_argument at the first offset or column out of range.
 void check_csr(const std::string& function, CsrSize size, std::span<const std::int64_t> offsets,
                std::span<const std::int64_t> column_indices);
 

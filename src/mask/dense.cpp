@@ -16,7 +16,7 @@ namespace {
 /// Writes one row of scores as words, bit c % 64 of word c / 64 for column c.
 using PackRow = std::function<void(std::int64_t batch, std::int64_t head, std::int64_t row, std::uint64_t* words)>;
 
-/// 64 rows of scores as words, and what their cells have in common. For masks that are known score by score.
+/// 64 rows of scores as words, and the AND and OR of each cell's rows. For masks that are known score by score.
 class DenseCellRow {
  public:
   explicit DenseCellRow(std::int64_t columns)
@@ -86,7 +86,7 @@ std::uint64_t to_ones(std::uint64_t bytes) {
   return bytes & kOnes;
 }
 
-/// 64 bytes → a word. Most cells of a mask are alike, and comparing is cheaper than packing.
+/// 64 bytes → a word. Most words are all zeros or all ones, and comparing is cheaper than packing.
 std::uint64_t pack_word(const std::uint8_t* bytes) {
   std::uint64_t eight[8];
   std::memcpy(eight, bytes, sizeof(eight));
@@ -115,7 +115,7 @@ void pack_booleans(const std::uint8_t* scores, std::int64_t columns, std::uint64
   words[c / kCellSize] = pack_word(rest);
 }
 
-/// Packs what visible(column) says.
+/// Packs visible(column) for each column of one row.
 template <class Visible>
 void pack_scores(std::int64_t columns, std::uint64_t* words, const Visible& visible) {
   for (std::int64_t c0 = 0; c0 < columns; c0 += kCellSize) {

@@ -9,7 +9,7 @@
 namespace flashmask {
 namespace {
 
-/// How many columns all batch entries and heads have.
+/// Returns the number of columns of all batch entries and heads together.
 std::size_t entries(const MaskShape& shape) {
   check_size("IntervalMask", "batch", shape.batch);
   check_size("IntervalMask", "heads", shape.heads);

@@ -21,16 +21,16 @@
 namespace flashmask {
 namespace {
 
-/// "FMmask" and the version of the layout, as a number: bytes of the other byte order do not begin with it.
+/// "FMmask" and the version of the layout as one number, which bytes of the other byte order do not begin with.
 constexpr std::uint64_t kMagic = 0x0001'6b73'616d'4d46;
 
-/// What the bytes begin with. Behind it, without gaps: four int32 [batch, heads, columns], or the offsets, the runs as
-/// three int32 each and the words of cells; the kept blocks; the two texts.
+/// The start of the bytes. After it, without gaps: for intervals, four int32 [batch, heads, columns] and any kept
+/// blocks; for bits, the offsets, the runs as three int32 each and the words of cells; then the two texts.
 struct Header {
   std::uint64_t magic = kMagic;
   std::int64_t form = 0;
   std::int64_t batch = 0, heads = 0, rows = 0, columns = 0;
-  std::int64_t runs = 0, partial_cells = 0;  ///< of bits
+  std::int64_t runs = 0, partial_cells = 0;  ///< of a mask of bits
   std::int64_t block = 0;                    ///< of the block map beside intervals; 0: none
   std::int64_t why = 0, description = 0;     ///< bytes of each text
   std::int64_t misfit_ranges = 0;            ///< 0: no misfit
@@ -71,7 +71,7 @@ Header header_of(const Mask& mask) {
 /// A run without the padding of Run.
 using RunNumbers = std::array<std::int32_t, 3>;
 
-/// The parts of a mask behind its header, in their order: part(pointer to elements, how many) for each.
+/// Calls part(pointer to elements, how many) for each part of a mask after its header, in order.
 template <class Part>
 void for_each_part(const Mask& mask, const Part& part) {
   const LoweredMask& lowered = mask.lowered();
@@ -96,12 +96,12 @@ void for_each_part(const Mask& mask, const Part& part) {
   part(mask.description().data(), mask.description().size());
 }
 
-/// Takes arrays off the front of the bytes; nothing is allocated before its bytes are known to be there.
+/// Reads arrays from the front of the bytes; allocates an array only after its bytes are known to be there.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
-  /// `sizes` are at least 0; their product may be too large for any number.
+  /// Reads as many values as the product of `sizes`, which are at least 0; the product may overflow any integer.
   template <class T>
   std::vector<T> take(const char* name, std::initializer_list<std::int64_t> sizes) {
     const std::size_t count = count_within(name, sizes, rest_.size() / sizeof(T));
@@ -194,7 +194,7 @@ IntervalMask take_intervals(Reader& bytes, const Header& header) {
   return mask;
 }
 
-/// Of one partial cell, of whose scores `rows` and `columns` exist.
+/// Throws if a partial cell has bits outside its first `rows` rows and `columns` columns, which exist.
 void check_cell_ends(const std::uint64_t* words, std::int64_t rows, std::int64_t columns, std::int64_t list) {
   std::uint64_t outside = 0;
   for (std::int64_t r = 0; r < kCellSize; ++r) outside |= words[r] & ~(r < rows ? low_bits(columns) : 0);
@@ -202,7 +202,7 @@ void check_cell_ends(const std::uint64_t* words, std::int64_t rows, std::int64_t
     refuse("unpack: list " + grouped(list) + " has a cell with bits past the end of the mask: the bytes are damaged");
 }
 
-/// Bits past the mask's end would be scores that do not exist.
+/// Throws if the mask has bits past its end, which would be scores that do not exist.
 void check_ends(const BitMask& mask) {
   const MaskShape& shape = mask.shape();
   for (std::int64_t list = 0; list + 1 < std::ssize(mask.cells().offsets); ++list) {

@@ -17,7 +17,7 @@ void check_lengths(const std::string& function, std::int64_t rows, std::int64_t 
   check_size(function, "columns", columns);
 }
 
-/// Row i sees columns[offsets[i]] … columns[offsets[i + 1]); all of them within the mask.
+/// Builds a mask whose row i sees columns[offsets[i]] … columns[offsets[i + 1]), all within the mask.
 BitMask from_lists(const MaskShape& shape, std::span<const std::int64_t> offsets, std::span<const std::int64_t> columns,
                    Executor& executor) {
   return build_bits(shape, executor, [&]() -> FillCells {

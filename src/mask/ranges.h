@@ -6,7 +6,7 @@
 
 #include "flashmask/interval_mask.h"
 
-/// Sets of rows as ascending, disjoint ranges that do not touch: what MaskSource::masked_rows gives.
+/// Sets of rows as ascending, disjoint ranges that do not touch, as IntervalMask stores them.
 namespace flashmask {
 
 void unite(std::span<const Interval> a, std::span<const Interval> b, std::vector<Interval>& out);

@@ -22,7 +22,7 @@ class ColumnRanges {
  public:
   explicit ColumnRanges(std::int64_t columns) : present_(low_bits(columns)) {}
 
-  /// From `row` on, until the next call, these columns are visible.
+  /// Says which columns are visible from `row` up to the row of the next call.
   void step(std::int32_t row, std::uint64_t visible) {
     const std::uint64_t masked = ~visible & present_;
     if (masked == open_) return;
@@ -48,7 +48,7 @@ class ColumnRanges {
   std::array<std::array<Interval, 2>, kCellSize> ranges_{};
 };
 
-/// One mask head, read a column of cells at a time.
+/// Reads one mask head, one column of cells at a time.
 class HeadReader {
  public:
   HeadReader(const BitMask& mask, std::int64_t batch, std::int64_t head) : mask_(mask) {
@@ -58,7 +58,7 @@ class HeadReader {
     }
   }
 
-  /// Columns of cells come in ascending order.
+  /// Reads one column of cells; columns must be read in ascending order.
   ColumnRanges read(std::int32_t cell_column) {
     ColumnRanges ranges(mask_.shape().columns - std::int64_t{cell_column} * kCellSize);
     for (std::size_t r = 0; r < next_.size(); ++r) read_cell(r, cell_column, ranges);
@@ -87,7 +87,7 @@ class HeadReader {
   }
 
   const BitMask& mask_;
-  std::vector<std::int64_t> next_, end_;  ///< runs of each row of cells that are still to come
+  std::vector<std::int64_t> next_, end_;  ///< for each row of cells, its runs not yet passed
 };
 
 /// Writes the 64 columns, or returns the first that has more than two ranges.

@@ -8,13 +8,13 @@
 
 namespace flashmask {
 
-/// The interval form of a mask, or the first column that does not have one. Exactly one is present.
+/// The interval form of a mask, or the first column that does not fit it. Exactly one is present.
 struct Recognised {
   std::shared_ptr<const IntervalMask> intervals;
   std::optional<Misfit> misfit;
 };
 
-/// Looks at each cell once, and at no more columns of cells than it takes to find a misfit.
+/// Finds the interval form of a mask. Reads each cell at most once, and stops at the first misfit.
 Recognised recognise(const BitMask& mask);
 
 }  // namespace flashmask

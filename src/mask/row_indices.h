@@ -5,7 +5,7 @@
 
 namespace flashmask {
 
-/// Throws where no startend_row_indices look like that.
+/// Throws unless startend_row_indices can have this shape, number of vectors and `causal`.
 void check_row_indices(const MaskShape& shape, int vectors, bool causal);
 
 }  // namespace flashmask

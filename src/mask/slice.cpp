@@ -53,7 +53,7 @@ void check_disjoint(std::span<const Span> columns) {
   }
 }
 
-/// [tokens + 1]: how many of the chosen rows come before each.
+/// Returns [tokens + 1]: how many of the chosen rows come before each row.
 std::vector<std::int32_t> rows_before(const ChosenTokens& rows, std::int64_t tokens) {
   std::vector<std::int32_t> before(static_cast<std::size_t>(tokens) + 1, static_cast<std::int32_t>(rows.count()));
   std::int64_t token = 0;
@@ -65,7 +65,7 @@ std::vector<std::int32_t> rows_before(const ChosenTokens& rows, std::int64_t tok
   return before;
 }
 
-/// Of a masked range, the rows that are left are consecutive: one range again.
+/// Slices intervals. The chosen rows of a masked range are consecutive, so each range stays one range.
 IntervalMask slice_intervals(const IntervalMask& mask, const ChosenTokens& rows, const ChosenTokens& columns) {
   const MaskShape& from = mask.shape();
   IntervalMask out({from.batch, from.heads, rows.count(), columns.count()});
@@ -86,7 +86,7 @@ IntervalMask slice_intervals(const IntervalMask& mask, const ChosenTokens& rows,
   return out;
 }
 
-/// Of spans of whole blocks.
+/// Slices a block map by spans of whole blocks.
 BlockMap slice_blocks(const BlockMap& map, const ChosenTokens& rows, const ChosenTokens& columns) {
   const MaskShape& from = map.shape();
   const auto blocks = [&](const Span& span) { return (span.end - span.begin + map.block() - 1) / map.block(); };
@@ -107,14 +107,14 @@ BlockMap slice_blocks(const BlockMap& map, const ChosenTokens& rows, const Chose
   return {{from.batch, from.heads, rows.count(), columns.count()}, map.block(), keep};
 }
 
-/// Rows of one row of cells: `count` of them from its row `row` on.
+/// Consecutive rows of one row of cells: `count` of them, starting at its row `row`.
 struct CellRowPart {
   std::int64_t cell_row;
   std::int64_t row;
   std::int64_t count;
 };
 
-/// The longest part, of at most `most` rows, whose first row has this new number.
+/// Returns the longest part, of at most `most` rows, whose first row has the new number `number`.
 CellRowPart part_from(const ChosenTokens& rows, std::int64_t number, std::int64_t most) {
   const std::int64_t i = rows.span_of(number);
   const std::int64_t row = rows.span(i).begin + number - rows.first(i);
@@ -122,8 +122,8 @@ CellRowPart part_from(const ChosenTokens& rows, std::int64_t number, std::int64_
   return {row / kCellSize, in_cell, std::min({most, kCellSize - in_cell, rows.span(i).end - row})};
 }
 
-/// Shows in rows `to`, `to` + 1, … what the part's rows show of the columns of a run that lie in `span`, of which the
-/// first is column `first`.
+/// Copies what the part's rows see of a run to rows `to`, `to` + 1, … of `out`, for the columns in `span`; the first
+/// column of the span becomes column `first`.
 void show_run(const CellRun& run, const CellRowPart& part, const Span& span, std::int64_t first, std::int64_t to,
               CellRowBuilder& out) {
   const auto column = [&](std::int64_t source) {

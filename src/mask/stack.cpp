@@ -13,7 +13,7 @@ namespace {
 
 enum class Axis { batch, heads };
 
-/// One batch entry, or one head, of a stack: that of a given mask.
+/// One batch entry, or one head, of a stack: number `index` of a given mask.
 struct Layer {
   const Mask* mask;
   std::int64_t index;
@@ -27,7 +27,7 @@ std::vector<Layer> layers_of(std::span<const Mask> masks, std::int64_t MaskShape
   return layers;
 }
 
-/// Which layer speaks for a batch entry and head of the stack, and where it lies in its own mask.
+/// The layer that holds a batch entry and head of the stack, and their indices in the layer's own mask.
 struct Place {
   const Layer& layer;
   std::int64_t batch, head;
@@ -55,7 +55,7 @@ IntervalMask stack_intervals(const MaskShape& shape, const std::vector<Layer>& l
 
 BitMask stack_bits(const MaskShape& shape, const std::vector<Layer>& layers, Axis axis) {
   Executor& executor = default_executor();
-  std::vector<std::shared_ptr<const BitMask>> bits;  // of each layer's mask
+  std::vector<std::shared_ptr<const BitMask>> bits;  // the bits of each layer's mask
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const bool same = i > 0 && layers[i].mask == layers[i - 1].mask;
     bits.push_back(same ? bits.back() : to_bits(layers[i].mask->lowered(), executor));
@@ -75,7 +75,7 @@ std::string text(const MaskShape& shape) {
          grouped(shape.columns);
 }
 
-/// The extent along the stacked axis may differ from mask to mask; the rest may not.
+/// Throws unless the masks have the same shape except along the stacked axis.
 void check_same(const std::string& function, std::span<const Mask> masks, std::int64_t MaskShape::*stacked) {
   if (masks.empty()) refuse(function + ": no masks given; give at least one");
   for (std::size_t i = 1; i < masks.size(); ++i) {

@@ -38,12 +38,12 @@ void check_values(std::size_t count, const MaskShape& shape, int vectors, bool c
   }
 }
 
-/// The causal part of a column: rows [0, end).
+/// Returns the end of the rows [0, end) that causal masking hides in a column.
 std::int32_t causal_end(const MaskShape& shape, std::int64_t column) {
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(column + shape.rows - shape.columns, 0, shape.rows));
 }
 
-/// The two ranges that one column's vectors say; missing vectors mean LTE = rows, UTS = 0.
+/// The two masked ranges that one column's vectors give; missing vectors mean LTE = rows, UTS = 0.
 struct Ranges {
   Interval lower, upper;
 };
@@ -54,7 +54,7 @@ Ranges decode(const std::int32_t* vectors, int count, bool causal, std::int32_t 
   return {{vectors[0], vectors[1]}, {vectors[2], vectors[3]}};
 }
 
-/// What a column masks beside rows [0, diagonal), where that is one range at most and the diagonal part is masked.
+/// Returns the range that a column masks besides rows [0, diagonal); nullopt if these are not masked or two are left.
 std::optional<Interval> beside_diagonal(Interval first, Interval second, std::int32_t diagonal) {
   const bool diagonal_masked = diagonal == 0 || (first.begin == 0 && first.end >= diagonal);
   if (!diagonal_masked) return std::nullopt;
@@ -63,7 +63,8 @@ std::optional<Interval> beside_diagonal(Interval first, Interval second, std::in
   return first.empty() ? second : first;
 }
 
-/// The four vectors of a column: a range that begins with row 0 is the upper one.
+/// Splits a column's ranges for the four vectors: a single range is the upper one if it begins with row 0 and leaves
+/// the last row visible.
 Ranges split(Interval first, Interval second, std::int32_t rows) {
   if (first.empty()) return {{rows, rows}, {0, 0}};
   if (!second.empty()) return {second, first};
@@ -71,7 +72,7 @@ Ranges split(Interval first, Interval second, std::int32_t rows) {
   return upper ? Ranges{{rows, rows}, first} : Ranges{first, {0, 0}};
 }
 
-/// One way to write a column; `write` says whether it can.
+/// One way to write a column; `write` returns whether it can write that column.
 struct Encoding {
   int vectors;
   bool causal;

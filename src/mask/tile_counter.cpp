@@ -4,7 +4,7 @@
 namespace flashmask {
 namespace {
 
-/// `first` is where the list begins in `runs`.
+/// Appends a run to the list that begins at runs[first].
 void append(std::vector<Run>& runs, std::size_t first, const Run& run) {
   if (run.begin == run.end || run.kind == TileKind::skip) return;
   const bool extends = runs.size() > first && runs.back().end == run.begin && runs.back().kind == run.kind;
@@ -43,7 +43,7 @@ TileKind TileCounter::kind_of(const Change& sum, std::int32_t columns) {
   return sum.touched == 0 ? TileKind::full : TileKind::partial;
 }
 
-// Neighbouring columns mostly end in the same tile, so they are added together.
+// Neighbouring columns mostly begin or end in the same tile, so they are added together.
 void TileCounter::add(std::span<const std::int32_t> rows, std::int32_t Change::*at_floor,
                       std::int32_t Change::*at_ceiling, std::int32_t sign) {
   for (auto row = rows.begin(); row != rows.end();) {

@@ -18,7 +18,7 @@ namespace {
 
 using CellWords = std::array<std::uint64_t, kCellSize>;
 
-/// Which cells of each row of cells are full or partial: the tiles of 64 × 64 scores.
+/// Returns the runs of full and of partial cells in each row of cells: tiles of 64 × 64 scores.
 RunLists cells_by_rows(const IntervalMask& mask, Executor& executor) {
   constexpr TileShape kCell{kCellSize, kCellSize};
   const MaskShape& shape = mask.shape();
@@ -26,7 +26,7 @@ RunLists cells_by_rows(const IntervalMask& mask, Executor& executor) {
   return transposed_runs(column_runs(mask, kCell, executor), columns, shape.batch * shape.heads, executor);
 }
 
-/// The partial cells are read off the intervals.
+/// Builds the bits of intervals; only the partial cells need words.
 std::shared_ptr<const BitMask> cells_of(const IntervalMask& mask, Executor& executor) {
   const MaskShape& shape = mask.shape();
   const RunLists cells = cells_by_rows(mask, executor);

@@ -8,15 +8,15 @@
 
 namespace flashmask {
 
-/// Whether intervals alone say what the mask shows.
+/// Whether intervals alone describe the mask, without a block map.
 inline bool is_plain_intervals(const LoweredMask& mask) {
   return mask.form() == MaskForm::intervals && mask.blocks() == nullptr;
 }
 
-/// The bits of a mask of either form; those of a mask of bits are not copied.
+/// Returns the bits of a mask of either form; copies nothing if the mask has bits already.
 std::shared_ptr<const BitMask> to_bits(const LoweredMask& mask, Executor& executor);
 
-/// Where one mask head's column values begin.
+/// Returns where the column values of one batch entry and mask head begin.
 IntervalColumns interval_columns(const IntervalMask& mask, std::int64_t batch, std::int64_t head);
 
 }  // namespace flashmask

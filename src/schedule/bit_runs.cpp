@@ -22,7 +22,7 @@ struct Scores {
 };
 
 /// Visible scores in the tiles of one row of tiles. A partial cell that lies in one tile counts as one visible score,
-/// which makes its tile neither empty nor full; cells that tiles divide are counted out.
+/// which makes its tile neither empty nor full; in a partial cell divided among tiles, every visible score is counted.
 class RowOfTiles {
  public:
   RowOfTiles(const BitMask& mask, TileShape tile)
@@ -91,7 +91,7 @@ class RowOfTiles {
     });
   }
 
-  /// body(tile, its share of the columns)
+  /// Calls body(tile, its share of the columns) for each tile.
   template <class Body>
   void for_each_tile(Scores columns, const Body& body) const {
     for (std::int64_t tile = columns.begin / tile_.columns; tile * tile_.columns < columns.end; ++tile) {

@@ -8,8 +8,9 @@
 
 namespace flashmask {
 
-/// Run lists of the rows of tiles [begin, end), numbered through all batch entries and mask heads: the tiles of one row
-/// of tiles from left to right. Exact for any tile shape; time is linear in the cells that hold a visible score.
+/// Returns one run list for each of the rows of tiles [begin, end), from left to right; rows of tiles are numbered
+/// through all batch entries and mask heads. Exact for any tile shape; time is linear in the cells that hold a visible
+/// score.
 RunLists bit_row_runs(const BitMask& mask, TileShape tile, std::int64_t begin, std::int64_t end);
 
 }  // namespace flashmask

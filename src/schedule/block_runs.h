@@ -6,7 +6,7 @@
 
 namespace flashmask {
 
-/// Column run lists without the tiles of the blocks that a map leaves out. No tile lies in two blocks.
+/// Removes from column run lists the tiles of blocks that a map leaves out. No tile may lie in two blocks.
 RunLists runs_in_blocks(const RunLists& columns, const BlockMap& map, TileShape tile);
 
 }  // namespace flashmask

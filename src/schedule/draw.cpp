@@ -10,7 +10,7 @@
 namespace flashmask {
 namespace {
 
-/// One line of kinds a row of blocks.
+/// One line of tile kinds per row of blocks.
 using Canvas = std::vector<std::vector<TileKind>>;
 
 void check_options(const DrawOptions& options, const MaskShape& shape) {
@@ -25,7 +25,7 @@ std::int32_t block_size(std::int64_t scores, std::int64_t width) {
   return static_cast<std::int32_t>(std::max<std::int64_t>((scores + width - 1) / width, 1));
 }
 
-/// The blocks of a picture are the tiles of a schedule, so that it costs no more than that.
+/// Takes the blocks of a picture as the tiles of a schedule, so that a picture costs no more than a schedule.
 Canvas block_kinds(const Mask& mask, const DrawOptions& options, TileShape block) {
   const TileSchedule tiles = schedule(mask.lowered(), block);
   Canvas canvas(static_cast<std::size_t>(tiles.row_tiles()),

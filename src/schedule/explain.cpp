@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kEmptyRowsListed = 8;
 
-/// What explain() wants to know of the scores.
+/// What explain() reports about the scores.
 struct Census {
   std::int64_t visible = 0;
   std::int64_t empty_rows = 0;
@@ -30,7 +30,7 @@ struct Census {
 
 std::int64_t length(Interval range) { return range.end - range.begin; }
 
-/// A row is empty when every column masks it.
+/// Counts the scores of one head; a row is empty when every column masks it.
 void count_head(const IntervalMask& mask, std::int64_t batch, std::int64_t head, Census& census) {
   const MaskShape& shape = mask.shape();
   std::vector<std::int64_t> change(static_cast<std::size_t>(shape.rows) + 1);
@@ -55,7 +55,7 @@ void count_head(const BitMask& mask, std::int64_t batch, std::int64_t head, Cens
   for (std::int64_t cell_row = 0; cell_row < mask.cell_rows(); ++cell_row) {
     const std::int64_t row0 = cell_row * kCellSize;
     const std::int64_t rows = std::min<std::int64_t>(kCellSize, shape.rows - row0);
-    std::uint64_t seen = 0;  // rows of the cells that see anything
+    std::uint64_t seen = 0;  // bit r: row r of the cells sees something
     for_each_cell_run(mask, batch, head, cell_row, [&](const CellRun& run) {
       if (run.kind == TileKind::full) {
         const std::int64_t end = std::min(std::int64_t{run.end} * kCellSize, shape.columns);
@@ -87,7 +87,7 @@ Census census_of(const LoweredMask& mask) {
   return is_plain_intervals(mask) ? census_of(mask.intervals()) : census_of(*to_bits(mask, default_executor()));
 }
 
-/// Scores of the tiles a kernel computes; ragged tiles count what they have.
+/// Counts the scores in the tiles that a kernel computes; in ragged tiles, only the scores that exist.
 std::int64_t active_scores(const TileSchedule& schedule) {
   const MaskShape& shape = schedule.mask_shape();
   const TileShape tile = schedule.tile();
@@ -143,7 +143,7 @@ std::string empty_rows_line(const Explanation& e) {
   return more && !e.first_empty_rows.empty() ? line + ", …" : line;
 }
 
-/// A mask of bits also says what its bits take and what they could at most.
+/// Returns a mask's memory; for a mask of bits, also how much its bits take and how much they could take at most.
 std::string mask_memory_line(const Explanation& e) {
   const std::string bytes = human_bytes(e.mask_bytes);
   if (e.form == MaskForm::intervals) return bytes;

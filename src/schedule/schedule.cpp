@@ -18,7 +18,7 @@
 namespace flashmask {
 namespace {
 
-/// `lists` lists of one partial run over `tiles` tiles.
+/// Returns `lists` lists, each of one partial run over `tiles` tiles.
 RunLists every_tile(std::int64_t lists, std::int64_t tiles) {
   const auto count = static_cast<std::size_t>(lists);
   RunLists all{std::vector<std::int64_t>(count + 1), {}};
@@ -60,7 +60,7 @@ std::size_t TileSchedule::memory_bytes() const { return bytes_of(rows_) + bytes_
 
 namespace {
 
-/// Intervals say what a column of tiles looks like; the rows are transposed from that.
+/// Schedules intervals: reads columns of tiles off them, then transposes these into rows of tiles.
 TileSchedule schedule_intervals(const LoweredMask& mask, TileShape tile, Executor& executor) {
   const MaskShape& shape = mask.shape();
   const std::int64_t heads = shape.batch * shape.heads;
@@ -71,7 +71,7 @@ TileSchedule schedule_intervals(const LoweredMask& mask, TileShape tile, Executo
   return {shape, tile, std::move(rows), std::move(columns)};
 }
 
-/// Bits say what a row of tiles looks like; the columns are transposed from that.
+/// Schedules bits: reads rows of tiles off them, then transposes these into columns of tiles.
 TileSchedule schedule_bits(const BitMask& mask, TileShape tile, Executor& executor) {
   const MaskShape& shape = mask.shape();
   const std::int64_t heads = shape.batch * shape.heads;
@@ -84,7 +84,7 @@ TileSchedule schedule_bits(const BitMask& mask, TileShape tile, Executor& execut
   return {shape, tile, std::move(rows), std::move(columns)};
 }
 
-/// Whether no tile lies in two blocks of a map.
+/// Whether no tile lies in two blocks of the mask's block map, if it has one.
 bool in_whole_blocks(const LoweredMask& mask, TileShape tile) {
   const std::int64_t block = mask.blocks() == nullptr ? 0 : mask.blocks()->block();
   return block % tile.rows == 0 && block % tile.columns == 0;

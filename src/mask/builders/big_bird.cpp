@@ -7,7 +7,7 @@
 namespace flashmask::masks {
 namespace {
 
-/// The blocks that a row of blocks sees, and those it may draw.
+/// The blocks that a row of blocks always sees, and those that it may draw at random.
 struct Blocks {
   std::int64_t number, globals, before_self, after_self;
 
@@ -28,8 +28,8 @@ struct Blocks {
   }
 };
 
-/// `count` different numbers below `limit`, ascending (Floyd's sampling). The engine's numbers are fixed by the
-/// language, those of its distributions are not.
+/// Draws `count` different numbers below `limit`, ascending (Floyd's sampling). Uses no standard distribution: C++
+/// fixes the numbers of the engine, but not those of distributions.
 std::vector<std::int64_t> sample(std::mt19937_64& random, std::int64_t count, std::int64_t limit) {
   std::vector<std::int64_t> drawn;
   for (std::int64_t k = limit - std::min(count, limit); k < limit; ++k) {
@@ -44,7 +44,7 @@ std::vector<std::int64_t> sample(std::mt19937_64& random, std::int64_t count, st
   return drawn;
 }
 
-/// The random blocks of every row of blocks: [heads, blocks].
+/// Draws the random blocks of every row of blocks: [heads, rows of blocks].
 std::vector<std::vector<std::int64_t>> draw_blocks(const Blocks& blocks, const BigBird& pattern) {
   std::mt19937_64 random(pattern.seed);
   std::vector<std::vector<std::int64_t>> drawn;

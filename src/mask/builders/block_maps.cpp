@@ -15,12 +15,12 @@
 namespace flashmask::block_maps {
 namespace {
 
-/// Counts of blocks; a legal size even where BlockMap refuses the block.
+/// Rows and columns of blocks, also for a block size that BlockMap refuses.
 struct BlockGrid {
   MaskShape shape;
   std::int64_t rows = 0, columns = 0;
 
-  /// The block of a row on the bottom-right aligned diagonal.
+  /// Returns the block of a row of blocks that lies on the bottom-right aligned diagonal.
   std::int64_t own(std::int64_t row) const { return row + columns - rows; }
 };
 
@@ -38,7 +38,7 @@ void check_count(const std::string& builder, const std::string& argument, std::i
   if (value < 0) refuse(builder + ": " + argument + " is " + grouped(value) + "; give " + meaning + " (>= 0)");
 }
 
-/// Asks choose(row of blocks, keep) for each row; `keep` is [columns of blocks] and starts as zeros.
+/// Calls choose(row of blocks, keep) for each row of blocks; `keep` is [columns of blocks] and starts as zeros.
 template <class Choose>
 BlockMap build(const BlockGrid& grid, std::int64_t block, const std::string& builder, const Choose& choose) {
   const auto& [shape, rows, columns] = grid;
@@ -50,7 +50,7 @@ BlockMap build(const BlockGrid& grid, std::int64_t block, const std::string& bui
   return {shape, block, keep};
 }
 
-/// The same choice keeps(own block, block) for every batch entry and head.
+/// Keeps a block if keeps(the row's own block, block) says so, in every batch entry and head alike.
 template <class Keeps>
 BlockMap build_everywhere(const BlockGrid& grid, std::int64_t block, const std::string& builder, const Keeps& keeps) {
   return build(grid, block, builder, [&](std::int64_t list, std::span<std::uint8_t> keep) {
@@ -77,7 +77,7 @@ void check_scores(const BlockGrid& grid, const std::string& builder, BlockScores
 BlockMap butterfly(const MaskShape& shape, std::int64_t block, std::optional<std::int64_t> strides) {
   const BlockGrid grid = grid_of("butterfly", shape, block);
   if (strides) check_count("butterfly", "strides", *strides, "how many strides 1, 2, 4, ... to take");
-  constexpr std::int64_t all = 62;  // bits of any number of blocks
+  constexpr std::int64_t all = 62;  // more bits than any number of blocks has
   const auto limit = std::uint64_t{1} << std::min(strides.value_or(all), all);
   return build_everywhere(grid, block, "butterfly", [limit](std::int64_t own, std::int64_t j) {
     if (own < 0) return false;
@@ -108,7 +108,7 @@ BlockMap random(const MaskShape& shape, std::int64_t block, std::int64_t kept, s
     refuse("random: kept is " + grouped(kept) + "; give a number of blocks a row from 0 to the columns of blocks, " +
            grouped(grid.columns));
   }
-  // The engine's numbers are fixed by the language, those of its distributions are not.
+  // No standard distribution: C++ fixes the numbers of the engine, but not those of distributions.
   std::mt19937_64 numbers(seed);
   // Selection sampling: block j is taken with probability wanted / left, which makes every choice equally likely.
   return build(grid, block, "random", [&](std::int64_t, std::span<std::uint8_t> keep) {

@@ -14,7 +14,7 @@ Mask block_diffusion(std::int64_t length, std::int64_t block) {
     const std::int64_t begin = j / size * size;
     const std::int64_t end = std::min(begin + size, length);
     show_column(mask, j, {begin, end});
-    // The clean copy: noisy rows of later blocks see it, and clean rows of its own block and later ones.
+    // A clean column is seen by the noisy rows of later blocks, and by the clean rows of its own and later blocks.
     hide_column(mask, length + j, {0, end}, {length, length + begin});
   }
   return Mask(std::move(mask), "block_diffusion(block " + grouped(block) + ")");

@@ -4,7 +4,7 @@
 namespace flashmask::masks {
 namespace {
 
-/// visible(rows, columns, j): the rows that see column j of a document with rows and columns of its own.
+/// Packs documents that have separate rows and columns; visible(rows, columns, j) returns the rows that see column j.
 template <typename Visible>
 Mask pack_both(const std::string& builder, Lengths query_lengths, Lengths key_lengths, const Visible& visible) {
   if (query_lengths.size() != key_lengths.size()) {
@@ -62,7 +62,7 @@ Mask causal_blockwise(Lengths documents, std::int64_t tokens) {
   hide_columns_from(mask, used);
   Mask unpadded = Mask(std::move(mask), "causal_blockwise(" + counted(documents.size(), "document") + ")");
   if (used == tokens) return unpadded;
-  // Padding rows are a third range of most columns: lowering decides whether the mask still fits.
+  // Padding rows are a third range in most columns; lowering decides whether the mask still fits intervals.
   return unpadded & document({used}, tokens);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using CellWords = std::array<std::uint64_t, kCellSize>;
 
-/// All bits of the rows of one row of cells that keep what they see, none of the others.
+/// Returns, for one row of cells, all bits for each row that is kept and none for each dropped row.
 CellWords row_words(const std::vector<std::uint8_t>& is_dropped, std::int64_t row0, std::int64_t rows) {
   CellWords kept{};
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -21,7 +21,7 @@ CellWords row_words(const std::vector<std::uint8_t>& is_dropped, std::int64_t ro
   return kept;
 }
 
-/// The cells of a run without the dropped rows.
+/// Adds the cells of a run with the dropped rows masked.
 void keep_rows(const CellRun& run, const CellWords& kept, const MaskShape& shape, std::int64_t rows, CellRows& out) {
   for (std::int32_t cell = run.begin; run.kind != TileKind::skip && cell < run.end; ++cell) {
     const std::int64_t columns = shape.columns - std::int64_t{cell} * kCellSize;

@@ -31,7 +31,7 @@ Mask fixed_factorised(std::int64_t tokens, std::int64_t stride, std::int64_t sum
            "; give the number of a block's last columns that later blocks see, from 0 to stride, which is " +
            grouped(stride));
   }
-  // Seen from a column this one is simple: its rows are one range.
+  // By column this mask is simple: the rows that see a column are one range.
   IntervalMask mask = all_visible("fixed_factorised", tokens);
   for (std::int64_t j = 0; j < tokens; ++j) {
     const bool summarises = j % stride >= stride - summary;

@@ -8,7 +8,7 @@ namespace {
 
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) { return (a >= 0 ? a : a - b + 1) / b; }
 
-/// Ascending positions as ranges, neighbours in one; repeated ones count once.
+/// Sorts positions and joins neighbours into ranges; repeated positions count once.
 std::vector<Span> ranges_of(std::span<const std::int64_t> positions) {
   std::vector<std::int64_t> sorted(positions.begin(), positions.end());
   std::sort(sorted.begin(), sorted.end());

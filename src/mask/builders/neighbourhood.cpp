@@ -18,7 +18,7 @@ void check_axis(const std::string& axis, const NeighbourhoodAxis& given) {
   }
 }
 
-/// First token that a token sees along an axis. Tokens of one residue modulo the dilation are neighbours.
+/// Returns the first token that `token` sees along an axis. Tokens of one residue modulo the dilation are neighbours.
 std::int64_t first_seen(const NeighbourhoodAxis& axis, std::int64_t token) {
   const std::int64_t residue = token % axis.dilation;
   const std::int64_t neighbours = (axis.length - residue + axis.dilation - 1) / axis.dilation;
@@ -26,12 +26,12 @@ std::int64_t first_seen(const NeighbourhoodAxis& axis, std::int64_t token) {
   return residue + std::clamp<std::int64_t>(centred, 0, neighbours - axis.kernel) * axis.dilation;
 }
 
-/// Every place of the axes before becomes `count` ranges of `width` tokens, `step` apart from `first` on.
+/// Replaces each place on the outer axes by `count` ranges of `width` tokens on this axis, from `first`, `step` apart.
 void spread(std::vector<Span>& places, std::int64_t length, std::int64_t first, std::int64_t count, std::int64_t step,
             std::int64_t width) {
   const std::size_t before = places.size();
   places.resize(before * static_cast<std::size_t>(count));
-  for (std::size_t p = before; p-- > 0;) {  // from the back: what is overwritten was read
+  for (std::size_t p = before; p-- > 0;) {  // backwards, so that a place is read before it is overwritten
     const std::int64_t base = places[p].begin * length + first;
     for (std::int64_t k = 0; k < count; ++k) {
       const std::int64_t begin = base + k * step;
@@ -63,7 +63,7 @@ Mask neighbourhood(Elements<NeighbourhoodAxis> axes) {
   }
   const auto visible = [&](std::int64_t, std::int64_t, std::int64_t row, std::vector<Span>& out) {
     out.assign(1, {0, 1});
-    std::int64_t outer = tokens;  // of the coordinates not yet taken off the row
+    std::int64_t outer = tokens;  // product of the lengths of the remaining axes
     for (std::size_t a = 0; a < axes.size(); ++a) {
       const NeighbourhoodAxis& axis = axes[a];
       outer /= axis.length;

@@ -8,7 +8,7 @@
 #include "base/checks.h"
 #include "mask/builders/visible_rows.h"
 
-/// Documents packed one after another into a sequence, padding at the end.
+/// Documents packed one after another into a sequence, with padding at the end.
 namespace flashmask::masks {
 
 /// The tokens of one document.
@@ -18,13 +18,13 @@ struct Document {
   std::int64_t end = 0;
 };
 
-/// Throws unless every length is at least 0; gives their sum.
+/// Returns the sum of the lengths; throws unless each is a legal size.
 std::int64_t sum_of(const std::string& builder, const std::string& argument, Lengths lengths);
 
-/// sum_of, which may not exceed `tokens`.
+/// Returns sum_of(); throws if it exceeds `tokens`.
 std::int64_t check_fit(const std::string& builder, const std::string& argument, Lengths lengths, std::int64_t tokens);
 
-/// A mask in which visible(document, column) are the rows that see a column. They may not leave the document.
+/// Builds a mask: visible(document, column) returns the rows that see a column, which must lie in the document.
 template <typename Visible>
 Mask pack(const std::string& builder, Lengths documents, std::int64_t tokens, const Visible& visible) {
   IntervalMask mask = all_visible(builder, tokens);

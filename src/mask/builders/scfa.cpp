@@ -10,7 +10,7 @@
 namespace flashmask::masks {
 namespace {
 
-/// The values of one head, one a token.
+/// Returns the values of one head, one per token.
 template <class Value>
 const Value* head_values(std::span<const Value> values, std::int64_t head, std::int64_t tokens) {
   return values.data() + head * tokens;
@@ -39,7 +39,7 @@ struct BucketRun {
   Span keys;
 };
 
-/// Sorted by bucket, then position.
+/// Returns the runs of one head, sorted by bucket, then by position.
 std::vector<BucketRun> bucket_runs(const std::int64_t* buckets, std::int64_t keys) {
   std::vector<BucketRun> runs;
   for (std::int64_t j = 0; j < keys; ++j) {
@@ -52,7 +52,7 @@ std::vector<BucketRun> bucket_runs(const std::int64_t* buckets, std::int64_t key
   return runs;
 }
 
-/// Bit j of the result: key j is kept.
+/// Packs flags: bit j of the result says whether key j is kept.
 std::vector<std::uint64_t> kept_words(const std::uint8_t* kept, std::int64_t keys) {
   std::vector<std::uint64_t> words(static_cast<std::size_t>((keys + kCellSize - 1) / kCellSize));
   for (std::int64_t j = 0; j < keys; ++j) {

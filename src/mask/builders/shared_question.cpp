@@ -4,7 +4,7 @@
 namespace flashmask::masks {
 namespace {
 
-/// All lengths of one document, question first.
+/// Returns the lengths of one document's parts, question first.
 std::vector<std::int64_t> parts(const SharedQuestion& document) {
   std::vector<std::int64_t> lengths{document.question};
   lengths.insert(lengths.end(), document.answers.begin(), document.answers.end());

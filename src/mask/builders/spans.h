@@ -10,7 +10,7 @@
 
 namespace flashmask::masks {
 
-/// The spans that are not empty, ascending. Throws unless they are disjoint and lie within [0, tokens).
+/// Returns the spans that are not empty, ascending. Throws unless they are disjoint and lie within [0, tokens).
 std::vector<Span> sorted_spans(const std::string& builder, const std::string& argument, std::span<const Span> spans,
                                std::int64_t tokens);
 

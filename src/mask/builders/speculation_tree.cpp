@@ -6,7 +6,7 @@
 namespace flashmask::masks {
 namespace {
 
-/// Throws unless parents come first and all nodes have a row.
+/// Throws unless every parent comes before its children and every node has a row.
 void check_parents(const std::string& builder, std::span<const std::int64_t> parents, std::int64_t tokens) {
   if (std::ssize(parents) > tokens) {
     refuse(builder + ": " + counted(parents.size(), "node") + " but tokens is " + grouped(tokens) +
@@ -19,7 +19,7 @@ void check_parents(const std::string& builder, std::span<const std::int64_t> par
   }
 }
 
-/// First node of the chain of consecutive nodes that each node sees with itself.
+/// Returns, for each node, the first of the consecutive nodes up to itself that it sees as one chain.
 std::vector<std::int64_t> chain_begins(std::span<const std::int64_t> parents, TreeSight sight) {
   std::vector<std::int64_t> begins(parents.size());
   for (std::size_t k = 0; k < parents.size(); ++k) {
@@ -60,7 +60,7 @@ Mask tree_in_order(Elements<std::int64_t> parents, std::int64_t tokens, std::int
 std::vector<std::int64_t> medusa_parents(Elements<std::int64_t> candidates) {
   std::vector<std::int64_t> parents;
   std::int64_t level_begin = -1;
-  std::int64_t level_size = 1;  // above the roots lies one node that the mask leaves out
+  std::int64_t level_size = 1;  // node -1, above the roots and not in the mask
   for (std::size_t k = 0; k < candidates.size(); ++k) {
     const std::string argument = "candidates[" + std::to_string(k) + "]";
     check_at_least("medusa_parents", argument, candidates[k], 1, "the children of a node");

@@ -22,7 +22,7 @@ void check_parents(Parents parents, Lengths lengths) {
   }
 }
 
-/// Nodes grouped by parent (roots first), each group from the last given node to the first.
+/// Nodes grouped by parent (roots first); each group lists its nodes from the last given to the first.
 struct Children {
   std::vector<std::size_t> offsets, nodes;
 
@@ -38,7 +38,7 @@ struct Children {
   }
 };
 
-/// Parents before children, siblings in the given order, each subtree contiguous.
+/// Orders the nodes depth first: parents before children, siblings in the given order, each subtree contiguous.
 std::vector<std::size_t> depth_first(Parents parents) {
   const Children children(parents);
   const auto roots = children.of(-1);
@@ -65,9 +65,9 @@ std::vector<std::size_t> depth_first(Parents parents) {
          " or use TreeOrder::depth_first");
 }
 
-/// The given order, which must be depth-first already.
+/// Returns the given order; throws unless it is depth-first already.
 std::vector<std::size_t> as_given(Parents parents) {
-  std::vector<std::int64_t> ancestors{-1};  // of the next node, if the node before is its parent
+  std::vector<std::int64_t> ancestors{-1};  // path from -1, above the roots, to the previous node
   for (std::size_t k = 0; k < parents.size(); ++k) {
     const auto node = static_cast<std::int64_t>(k);
     if (parents[k] >= node) refuse_order(parents, k, ", not an earlier node; list parents first");
@@ -92,7 +92,7 @@ std::vector<std::int64_t> place(const std::vector<std::size_t>& sequence, Length
   return positions;
 }
 
-/// One past the last token of each node's subtree.
+/// Returns one past the last token of each node's subtree.
 std::vector<std::int64_t> subtree_ends(const std::vector<std::size_t>& sequence, Parents parents, Lengths lengths,
                                        const std::vector<std::int64_t>& positions) {
   std::vector<std::int64_t> ends(sequence.size());

@@ -8,11 +8,11 @@
 #include "flashmask/builders.h"
 #include "flashmask/interval_mask.h"
 
-/// What the builders share. They describe a column by the rows that see it, or by those that do not; bounds may lie
+/// Helpers of builders that describe a column by the rows that see it, or by the rows that do not. Bounds may lie
 /// outside the mask and are clipped.
 namespace flashmask::masks {
 
-/// Every score visible; throws unless the sizes are legal.
+/// Returns a mask that shows every score; throws unless the sizes are legal.
 IntervalMask all_visible(const std::string& builder, std::int64_t rows, std::int64_t columns);
 IntervalMask all_visible(const std::string& builder, std::int64_t tokens);
 

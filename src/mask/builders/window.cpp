@@ -5,7 +5,7 @@
 namespace flashmask::masks {
 namespace {
 
-/// More rows than any mask has: no limit on that side.
+/// More rows than any mask has, which stands for no limit on that side.
 constexpr std::int64_t unlimited = std::int64_t{1} << 33;
 
 std::int64_t limit(const char* argument, std::optional<std::int64_t> neighbours) {

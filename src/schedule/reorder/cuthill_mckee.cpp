@@ -14,17 +14,17 @@
 namespace flashmask {
 namespace {
 
-/// Searches from ever better ends of a component. Two or three find the end; the limit is for graphs built to annoy.
+/// The most searches for an end of a component. Two or three find it; the limit is for adversarial graphs.
 constexpr int kMostSearches = 5;
 constexpr std::uint32_t kPlaced = ~0U;
 
-/// What a breadth-first search found: nodes in the order of Cuthill and McKee, in levels of equal distance.
+/// The result of a breadth-first search: nodes in the order of Cuthill and McKee, in levels of equal distance.
 struct Levels {
-  std::vector<std::uint32_t> nodes;  ///< one more than there are in the graph
+  std::vector<std::uint32_t> nodes;  ///< one slot more than the graph has nodes
   std::size_t size = 0;
-  std::size_t last_level = 0;  ///< where it begins
+  std::size_t last_level = 0;  ///< where the last level begins
   std::size_t depth = 0;
-  std::size_t width = 0;  ///< of the widest level
+  std::size_t width = 0;  ///< nodes in the widest level
 };
 
 class CuthillMckee {
@@ -63,7 +63,7 @@ class CuthillMckee {
     return degrees_[a] != degrees_[b] ? degrees_[a] < degrees_[b] : a < b;
   }
 
-  /// Counted, not compared: linear.
+  /// Sorts the nodes by degree in linear time, by counting.
   std::vector<std::uint32_t> nodes_by_degree() const {
     const std::uint32_t most = degrees_.empty() ? 0 : *std::max_element(degrees_.begin(), degrees_.end());
     std::vector<std::size_t> begins(std::size_t{most} + 2);
@@ -74,7 +74,8 @@ class CuthillMckee {
     return nodes;
   }
 
-  /// Searches the component of `start` from ever more distant ends, and leaves the deepest search in best_.
+  /// Searches the component of `start` from ever more distant ends; leaves the deepest search in best_, or the
+  /// narrowest of equally deep ones.
   void search_from_an_end(std::uint32_t start) {
     search(start, best_);
     for (int searches = 1; searches < kMostSearches && best_.depth != 0; ++searches) {
@@ -108,7 +109,7 @@ class CuthillMckee {
   std::size_t append_neighbours(std::uint32_t* nodes, std::size_t position, std::size_t size) {
     const std::size_t first = size;
     for (const std::uint32_t node : graph_.neighbours_of(nodes[position])) {
-      // Without a branch: a processor cannot predict which neighbours are new.
+      // No branch here, since a processor cannot predict which neighbours are new.
       nodes[size] = node;
       size += static_cast<std::size_t>(searched_[node] < search_);
       searched_[node] = std::max(searched_[node], search_);
@@ -119,7 +120,7 @@ class CuthillMckee {
 
   const Graph& graph_;
   std::vector<std::uint32_t> degrees_;
-  std::vector<std::uint32_t> searched_;  ///< the last search that came by, from 1; 0: none; kPlaced: in the order
+  std::vector<std::uint32_t> searched_;  ///< last search to reach a node, from 1; 0: none; kPlaced: in the order
   std::uint32_t search_ = 0;
   Levels best_, next_;
 };

@@ -16,19 +16,19 @@
 namespace flashmask {
 namespace {
 
-/// Rows in which visible scores are counted.
+/// The most rows in which visible scores are counted.
 constexpr std::int64_t kCountedRows = 512;
-/// Times the mean degree, from which a node is a hub.
+/// A node is a hub if its degree is more than this many times the mean.
 constexpr std::int64_t kHubDegrees = 8;
 
-/// A number that looks random, the same for the same key: the output function of SplitMix64 (Steele, Lea, Flood 2014).
+/// Hashes a key to a number that looks random: the output function of SplitMix64 (Steele, Lea, Flood 2014).
 std::uint64_t mixed(std::uint64_t key) {
   key = (key ^ key >> 30) * 0xbf58476d1ce4e5b9ULL;
   key = (key ^ key >> 27) * 0x94d049bb133111ebULL;
   return key ^ key >> 31;
 }
 
-/// One in 2^halvings of the bits of a word.
+/// Keeps one in 2^halvings of the bits of a word, chosen by a hash of `key`.
 std::uint64_t thinned(std::uint64_t word, std::int64_t key, int halvings) {
   for (int i = 0; i < halvings && word != 0; ++i)
     word &= mixed(static_cast<std::uint64_t>(key) * 64 + static_cast<std::uint64_t>(i) + 1);
@@ -65,7 +65,7 @@ class RowReader {
   const BitMask& mask_;
   std::int64_t batch_;
   int halvings_;
-  std::vector<std::uint64_t> words_;  ///< [cells], of all heads
+  std::vector<std::uint64_t> words_;  ///< [cells], the OR of all heads
   ChangedTiles seen_;                 ///< which of them are not 0
 };
 
@@ -84,7 +84,7 @@ double visible_per_row(const BitMask& mask, std::int64_t batch) {
   for (std::int64_t head = 0; head < mask.shape().heads; ++head) {
     std::int64_t visible = 0;
     for (std::int64_t i = 0; i < counted; ++i) {
-      // One row out of every so many, at a random place among them: masks repeat.
+      // One row from each of `counted` equal parts, at a random place in it, since masks repeat.
       const std::int64_t begin = rows * i / counted;
       const auto choices = static_cast<std::uint64_t>(rows * (i + 1) / counted - begin);
       const std::int64_t row = begin + static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(i) + 1) % choices);

@@ -26,24 +26,24 @@ struct Graph {
   friend bool operator==(const Graph&, const Graph&) = default;
 };
 
-/// Visible scores a row of a batch entry, on average, in the mask head that has the most: exact up to a few hundred
-/// rows, else counted in that many of them.
+/// Returns the mean number of visible scores per row of a batch entry, in the mask head that has the most: exact up to
+/// a few hundred rows, else counted in that many of them.
 double visible_per_row(const BitMask& mask, std::int64_t batch);
 
-/// Node i is row i of a batch entry, joined to the columns that it sees in any head. One score in 2^halvings is taken,
-/// at random: enough of them show a dense mask's structure in memory and time linear in its rows.
+/// Returns a graph whose node i is row i of a batch entry, joined to the columns that it sees in any head. Takes one
+/// score in 2^halvings at random: a sample shows a dense mask's structure in memory and time linear in its rows.
 Graph visible_columns(const BitMask& mask, std::int64_t batch, int halvings, Executor& executor);
 
-/// The transpose, of `nodes` nodes: node j is joined to the nodes of `graph` that are joined to j.
+/// Returns the transpose, with `nodes` nodes: node j is joined to the nodes of `graph` that are joined to j.
 Graph transposed(const Graph& graph, std::int64_t nodes);
 
-/// Joined where either is.
+/// Joins nodes where either graph does; both have the same nodes.
 Graph united(const Graph& a, const Graph& b);
 
-/// Rows and columns as nodes of one graph: column j is node rows.nodes() + j.
+/// Makes rows and columns the nodes of one graph: column j is node rows.nodes() + j.
 Graph bipartite(const Graph& rows, const Graph& columns);
 
-/// Without the edges of hubs, nodes that are joined to many more than most; the same graph where there are none.
+/// Removes the edges of hubs, nodes that are joined to many more nodes than most. Returns nothing if there are no hubs.
 std::optional<Graph> without_hubs(const Graph& graph);
 
 }  // namespace flashmask

@@ -28,7 +28,7 @@ struct Side {
     refuse("permute: " + std::string(name) + "[" + std::to_string(i) + "] is " + grouped(order[i]) + what);
   }
 
-  /// Where each index went, [batch, length]: to[order[i]] = i. Refuses what is no permutation.
+  /// Returns where each index went, [batch, length]: to[order[i]] = i. Throws unless each order is a permutation.
   std::vector<std::uint32_t> inverted() const {
     if (order.size() != static_cast<std::size_t>(batch * length)) {
       refuse("permute: " + std::string(name) + " has " + grouped(std::ssize(order)) + " indices; give " +

@@ -11,8 +11,8 @@
 
 namespace flashmask {
 
-/// permute() that need not read a batch entry's bits where it is given what visible_columns() read off them, all heads
-/// and all scores; [batch], null where it is not known.
+/// permute() with graphs that visible_columns() made, [batch], which it reads instead of the bits. A graph must hold
+/// exactly the visible scores of every head of its batch entry; null where there is none.
 Mask permute(const Mask& mask, std::span<const std::int64_t> rows, std::span<const std::int64_t> columns,
              const std::vector<std::shared_ptr<const Graph>>& visible, Executor& executor);
 

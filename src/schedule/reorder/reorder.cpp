@@ -18,10 +18,10 @@
 namespace flashmask {
 namespace {
 
-/// Partial cells, of 512 bytes each, that a mask of intervals may become.
+/// The most partial cells, of 512 bytes each, that a mask of intervals may have as bits.
 constexpr std::int64_t kMostPartialCells = std::int64_t{1} << 21;
 
-/// One order for each batch entry; several are found in parallel.
+/// Finds one order for each batch entry, several in parallel.
 std::vector<TokenOrder> find_orders(const BitMask& mask, TileShape tile, Executor& executor) {
   std::vector<TokenOrder> orders(static_cast<std::size_t>(mask.shape().batch));
   Executor& inner = orders.size() > 1 ? serial_executor() : executor;
@@ -30,14 +30,14 @@ std::vector<TokenOrder> find_orders(const BitMask& mask, TileShape tile, Executo
   return orders;
 }
 
-/// Whether all orders together save more than gathering costs: every batch entry is gathered once one is reordered.
+/// Whether all orders together save more than gathering costs: if one batch entry is reordered, all are gathered.
 bool worth_gathering(const std::vector<TokenOrder>& orders, const MaskShape& shape) {
   std::int64_t saved = 0;
   for (const TokenOrder& order : orders) saved += order.saved;
   return worthwhile(0, saved, shape.batch * (shape.rows + shape.columns));
 }
 
-/// Appends a batch entry's permutation of `length` tokens.
+/// Appends a batch entry's permutation of `length` tokens; an empty order changes nothing.
 void append(std::vector<std::int64_t>& all, const std::vector<std::uint32_t>& order, std::int64_t length) {
   const std::size_t begin = all.size();
   all.resize(begin + static_cast<std::size_t>(length));
@@ -49,7 +49,7 @@ void append(std::vector<std::int64_t>& all, const std::vector<std::uint32_t>& or
   }
 }
 
-/// How the orders were made, for people.
+/// Returns how the orders were made, as text for people.
 std::string method(const std::vector<TokenOrder>& orders) {
   const auto count = [&](Sides sides) {
     return std::count_if(orders.begin(), orders.end(), [&](const TokenOrder& order) { return order.sides == sides; });
@@ -65,7 +65,7 @@ std::string method(const std::vector<TokenOrder>& orders) {
          grouped(std::ssize(orders)) + " batch entries";
 }
 
-/// Why not to reorder, from the counts of tiles alone, before bits are made; "" where only a search can tell.
+/// Returns why not to reorder, from tile counts alone, before bits are made; "" where only a search can tell.
 std::string refusal_at_once(const LoweredMask& mask, const TileCounts& before, Executor& executor) {
   // The scores of full tiles need as many tiles in any order.
   if (before.partial <= before.active() / 5)
@@ -77,7 +77,7 @@ std::string refusal_at_once(const LoweredMask& mask, const TileCounts& before, E
          grouped(kMostPartialCells) + " are looked at";
 }
 
-/// The mask in these orders.
+/// Returns the mask in these orders.
 Reordering in_orders(const Mask& mask, const std::vector<TokenOrder>& orders, TileShape tile, Executor& executor) {
   Reordering result{mask, {}, {}, tile, 0, 0, true, method(orders)};
   std::vector<std::shared_ptr<const Graph>> visible;

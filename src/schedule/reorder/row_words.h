@@ -9,7 +9,7 @@
 
 namespace flashmask {
 
-/// Calls visit(cell, word) for each word of one row that sees anything, in ascending order.
+/// Calls visit(cell, word) for each word of one row that is not 0, in ascending order.
 template <class Visit>
 void for_each_word(const BitMask& mask, std::int64_t batch, std::int64_t head, std::int64_t row, const Visit& visit) {
   const std::int64_t list = mask.list(batch, head, row / kCellSize);

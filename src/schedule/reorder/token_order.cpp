@@ -16,23 +16,23 @@ namespace {
 
 constexpr TileShape kBlock{32, 8};
 constexpr std::int64_t kScoresPerBlock = 256;
-/// In the time that one block takes, so many rows of q, k, v, o and their gradients are gathered and scattered.
+/// Tokens whose rows of q, k, v, o and gradients are gathered and scattered in the time that one block takes.
 constexpr std::int64_t kTokensPerBlock = 6;
 constexpr int kSweeps = 4;
 
-/// A dense mask is thinned to so many visible scores a row on average: few to see whether any order helps, then more
-/// to find it.
+/// Mean visible scores per row to which a dense mask is thinned: few to see whether any order helps, then more to find
+/// that order.
 constexpr double kFirstLook = 32;
 constexpr double kCloseLook = 256;
-/// Visible scores of all rows together, at most: each takes four bytes, a few times over.
+/// The most visible scores of all rows together; each takes four bytes, a few times over.
 constexpr double kMostScores = 1 << 24;
 
-/// How often to halve what rows see, `per_row` scores on average, until it is at most `enough`.
+/// Returns how often to halve `per_row`, the mean visible scores per row, until it is at most `enough`.
 int halvings_of(double per_row, double enough) {
   return per_row <= enough ? 0 : static_cast<int>(std::ceil(std::log2(per_row / enough)));
 }
 
-/// Active tiles of a batch entry, all heads taken together.
+/// Counts the active tiles of a batch entry, all heads taken together.
 std::int64_t count_tiles(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile) {
   std::vector<std::uint32_t> tile_of(static_cast<std::size_t>(columns));
   for (std::size_t i = 0; i < tile_of.size(); ++i) {
@@ -50,8 +50,8 @@ std::int64_t count_tiles(const Graph& visible, std::int64_t columns, const Token
   return tiles;
 }
 
-/// In blocks: those that hold anything, and one more for each visited tile. A mask so dense that it was thinned is
-/// taken to fill its tiles.
+/// Returns the work in blocks: one for each block that holds a visible score, and one more for each active tile. A mask
+/// so dense that it was thinned is taken to fill its active tiles.
 std::int64_t work(const Graph& visible, std::int64_t columns, const TokenOrder& order, TileShape tile, bool thinned) {
   const std::int64_t tiles = count_tiles(visible, columns, order, tile);
   if (thinned) return tiles * (1 + std::int64_t{tile.rows} * tile.columns / kScoresPerBlock);
@@ -77,15 +77,15 @@ TokenOrder two_sided(const Graph& rows_and_columns, std::int64_t rows) {
   return order;
 }
 
-/// The order that make_order finds on a graph, and on what is left of it without its hubs: a token that sees all others
-/// makes every distance 2, and no order shows.
+/// Adds the orders that make_order finds on a graph and, if it has hubs, on the graph without them: a token that sees
+/// all others brings every distance down to 2, which hides any order.
 template <class MakeOrder>
 void add_orders(const Graph& graph, const MakeOrder& make_order, std::vector<TokenOrder>& orders) {
   if (const std::optional<Graph> rest = without_hubs(graph)) orders.push_back(make_order(*rest));
   orders.push_back(make_order(graph));
 }
 
-/// Nodes by the mean position of those they are joined to; nodes joined to none come last.
+/// Sorts nodes by the mean position of their neighbours; nodes without neighbours come last.
 std::vector<std::uint32_t> by_mean_position(const Graph& graph, const std::vector<std::uint32_t>& joined) {
   std::vector<double> position(joined.size());
   for (std::size_t i = 0; i < joined.size(); ++i) position[joined[i]] = static_cast<double>(i);
@@ -104,7 +104,7 @@ std::vector<std::uint32_t> by_mean_position(const Graph& graph, const std::vecto
   return order;
 }
 
-/// Sorts either side by where the other one is (the barycentre method of Sugiyama, Tagawa and Toda 1981), a few times.
+/// Sorts each side by the positions of the other, a few times (barycentre method of Sugiyama, Tagawa and Toda 1981).
 /// Straightens what a thinned graph left ragged, above all the diagonal of causal documents.
 TokenOrder swept(TokenOrder order, const Graph& rows, const Graph& columns) {
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
@@ -127,7 +127,7 @@ std::vector<TokenOrder> candidates(const Graph& rows, const Graph& columns) {
   return orders;
 }
 
-/// The best order that one in 2^halvings of the scores suggests.
+/// Returns the best order found from one in 2^halvings of the scores, or none if it is not worthwhile.
 TokenOrder best_order(const BitMask& mask, std::int64_t batch, TileShape tile, int halvings, Executor& executor) {
   const MaskShape& shape = mask.shape();
   Graph rows = visible_columns(mask, batch, halvings, executor);
