@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// H100 and H200: wgmma, setmaxnreg and what else is of sm_90a alone.
+/// H100 and H200, for wgmma, setmaxnreg and everything else that only sm_90a has.
 inline constexpr Architecture kArchitecture{"sm90", {9, 0}};
 
 }  // namespace flashmask::cuda::sm90

@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// The rows of the kernel table for H100 and H200, best first.
+/// Returns the entries of the kernel table for H100 and H200, best first.
 KernelRows kernels();
 
 }  // namespace flashmask::cuda::sm90

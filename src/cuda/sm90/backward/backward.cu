@@ -14,8 +14,7 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-/// The fused kernel is the faster one where its row tiles visit at most so many tiles on average
-/// (docs/kernels/sm90.md).
+/// The fused kernel is faster where its row tiles visit fewer than this many tiles on average (docs/kernels/sm90.md).
 constexpr float kShortRows = 3.6F, kShortRepeatableRows = 6;
 
 KernelInfo named(KernelInfo info, bool deterministic) {
@@ -38,7 +37,7 @@ void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
         "backward: clearing the counters");
 }
 
-/// The fused kernel, which does all the work.
+/// Launches the fused kernel for all the work.
 template <MaskForm kForm>
 void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                         int head_dim, cudaStream_t stream) {
@@ -50,9 +49,9 @@ void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const 
   launch_sink_gradient(plan.problem(), tensors, workspace, stream);
 }
 
-/// A pass over key tiles, and for the gradient of q sums in global memory that blocks add to in any order or, where the
-/// shape has none, a second pass over row tiles. kChooses: where rows are short, the fused kernel does all the work
-/// instead, but with dropout. Passes: further ones over key tiles.
+/// An entry with a pass over key tiles. The gradient of q is summed in global memory, which blocks add to in any order,
+/// or computed by a second pass over row tiles where the shape has no sums. kChooses: where rows are short and there is
+/// no dropout, the fused kernel does all the work instead. Passes: further passes over key tiles.
 template <bool kChooses, class Shape, class... Passes>
 class Row final : public KernelRow<BackwardKernel> {
  public:
@@ -131,7 +130,7 @@ class Row final : public KernelRow<BackwardKernel> {
                           {Feature::dropout, Feature::sinks, Feature::float32_key_gradients});
   }
 
-  /// Without maps of small tiles there is no choice.
+  /// Returns the tile size to use; without maps of small tiles it is always large.
   static TileSize size_of(const Plan& plan) {
     const DevicePlan& made = PlanAccess::device(plan);
     const bool has_maps =
@@ -139,7 +138,7 @@ class Row final : public KernelRow<BackwardKernel> {
     return has_maps ? PlanAccess::tiles(plan, Direction::backward) : TileSize::large;
   }
 
-  /// Nothing where the choice is made already.
+  /// Returns what the device chooses by; empty where the choice is already made.
   static TileChoice choice_of(const Plan& plan) {
     if constexpr (kChooses) {
       if (size_of(plan) != TileSize::automatic || has_dropout(plan.problem())) return {};
@@ -151,7 +150,7 @@ class Row final : public KernelRow<BackwardKernel> {
   }
 };
 
-/// What the name of the fused kernel is made of.
+/// The parts of a shape that FusedRow reads.
 template <class T, MaskForm kForm_>
 struct FusedKernel {
   using Element = T;
@@ -160,7 +159,7 @@ struct FusedKernel {
                        kColumns = static_cast<int>(kFusedTile.columns);
 };
 
-/// The fused kernel alone.
+/// An entry with the fused kernel alone.
 template <class Shape>
 class FusedRow final : public KernelRow<BackwardKernel> {
  public:
@@ -196,7 +195,7 @@ void add_wide_row(KernelRows& rows) {
   rows.push_back(std::make_unique<Row<false, WideKeys<T, kForm, kHeadDim>, WideValues<T, kForm, kHeadDim>>>());
 }
 
-/// The row that chooses, and the kernel over key tiles alone, to be asked for by name.
+/// Adds the entry that chooses, and one with the kernel over key tiles alone, for callers that ask for it by name.
 template <class Shape>
 void add_choosing_rows(KernelRows& rows) {
   rows.push_back(std::make_unique<Row<true, Shape>>());

@@ -5,7 +5,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// The backward's rows of the kernel table, smallest head dim first.
+/// Returns the backward's entries of the kernel table: those by sums, then the deterministic ones, each with the
+/// smallest head dim first.
 KernelRows backward_kernels();
 
 }  // namespace flashmask::cuda::sm90

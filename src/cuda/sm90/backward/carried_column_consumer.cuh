@@ -5,9 +5,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// A warpgroup of the column kernel without the gradient of q. The products for the gradients of k and v of one tile of
-/// rows are carried into the next tile and run during its scores, so that its stages stay in use until then. A gradient
-/// that the shape does not compute is an array of one number, never used.
+/// A warpgroup of the column kernel that does not compute the gradient of q. A row tile's products for the gradients of
+/// k and v run during the scores of the next row tile, so its stages stay in use until then. A gradient that the shape
+/// does not compute is an array of one number, never used.
 template <class Shape>
 class CarriedColumnConsumer : ColumnConsumer<Shape> {
   using Base = ColumnConsumer<Shape>;
@@ -90,8 +90,8 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       Base::multiply_rows(grad_p, shared_.v, shared_.grad_o[gradient]);
       wgmma_wait<1>();
       find_probabilities(s, masked, row_step, stage);
-      // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's
-      // wait.
+      // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
+      // product.
       barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
       wgmma_wait<0>();
       pin(grad_p);

@@ -9,9 +9,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// A warpgroup: 64 keys of every key tile. Scores are transposed, so that a thread holds parts of two keys: packed
-/// probabilities and gradients of scores are then register operands of the products for the gradients of v and k. Only
-/// gradients of scores go through shared memory, for the product for the gradient of q.
+/// A warpgroup, which takes 64 keys of every key tile. Scores are transposed, so each thread holds parts of two keys,
+/// and packed probabilities and score gradients are register operands of the products for the gradients of v and k.
+/// Only score gradients go through shared memory, for the product that makes the gradient of q.
 template <class Shape>
 class ColumnConsumer {
  protected:
@@ -20,11 +20,11 @@ class ColumnConsumer {
   static constexpr int kScores = Shape::kRows / 2;
   static constexpr int kGradients = Shape::kHeadDim / 2;
   static constexpr int kSteps = Shape::kRows / 16;
-  static constexpr int kQuerySums = 32;  // of 64 rows by 64 columns, the group's part of the tile
+  static constexpr int kQuerySums = 32;  // per thread, of the 64 × 64 part of the gradient of q that the group computes
   static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
   using RowPairs = cuda::RowPairs<Shape::kRows>;
   using Dropped = DroppedWords<1, Shape::kRows>;
-  /// Of 128 rows and dropout at once, registers hold the statistics of half of the rows.
+  /// With 128 rows and dropout, registers hold the statistics of only half of the rows at a time.
   static constexpr bool kInHalves = Shape::kDropout && Shape::kRows == 128;
   using HalfScores = float[kScores / 2];
   using HalfPacked = std::uint32_t[kSteps / 2][4];
@@ -101,7 +101,8 @@ class ColumnConsumer {
     }
   }
 
-  /// After the last tile, which lies in this stage: adds the kept gradient of q of the tile before it, then its own.
+  /// Finishes after the last tile, which is in stage kStage: adds the kept gradient of q of the tile before it, then
+  /// its own.
   template <int kStage>
   __device__ __forceinline__ void finish_queries(const float (&of_tile_before)[kQuerySums]) {
     float grad_q[kQuerySums];
@@ -113,13 +114,13 @@ class ColumnConsumer {
     add_to_queries(grad_q, tile_before_);
   }
 
-  /// A tile of rows, and the gradient of q of the tile before. That one's gradients of scores, half of them from the
-  /// other warpgroup, have had time to arrive in shared memory, and its product and the one for the gradient of k run
-  /// while this tile's gradients of scores are stored. The result is added to global memory in the next step, behind
-  /// the product for the scores: additions hold their registers until they have left, and every later read of shared
-  /// memory waits for them, so statistics are read before. Probabilities stay in float32: there is room for them
-  /// because gradients of probabilities have the registers of the gradient of q, whose additions have left by then and
-  /// whose next product is asked for once they are used.
+  /// Computes a row tile and the gradient of q of the tile before, whose score gradients, half of them from the other
+  /// warpgroup, have had time to reach shared memory. That product and the one for the gradient of k run while this
+  /// tile's score gradients are stored. The result is added to global memory in the next step, after the product for
+  /// the scores is issued: additions hold their registers until they have left, and every later read of shared memory
+  /// waits for them, so lse and the mask's words are read first. Probabilities stay in float32. There is room for them
+  /// because their gradients share registers with the gradient of q: its additions have left by then, and its next
+  /// product is issued only after the gradients of the probabilities are used.
   template <int kStage, bool kFirst>
   __device__ __forceinline__ void delayed_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients],
                                                float (&grad_q)[kQuerySums]) {
@@ -136,7 +137,7 @@ class ColumnConsumer {
     std::uint32_t masked[Words::kWords];
     if (row_step.masked != 0) {
       if constexpr (Shape::kLeavesOut) {
-        // Only after the product is issued: looking earlier would make every step wait for its RowStep.
+        // Tested only after the product is issued: an earlier test would make every step wait for its RowStep.
         if ((row_step.masked >> group_ & 2) != 0) {
           wgmma_wait<0>();
           pin(s);
@@ -178,8 +179,8 @@ class ColumnConsumer {
     phases_.flip(kStage);
   }
 
-  /// The gradient of q of the tile whose gradients of scores lie in this stage, once both groups have stored theirs.
-  /// The stage's phase has already flipped for its next tile.
+  /// Issues the product for the gradient of q of the tile whose score gradients are in this stage, once both groups
+  /// have stored theirs. The stage's phase has already flipped for its next tile.
   template <int kStage>
   __device__ __forceinline__ void multiply_tile(float (&grad_q)[kQuerySums]) {
     barrier_wait(&shared_.grad_s_full[kStage], phases_.of(kStage) ^ 1);
@@ -187,7 +188,7 @@ class ColumnConsumer {
     multiply_columns(grad_q, shared_.grad_s[kStage]);
   }
 
-  /// Stores the group's part of that product's operand, which both groups read.
+  /// Stores the group's part of the score gradients, all of which both groups read in multiply_tile().
   template <int kStage>
   __device__ __forceinline__ void share_scores(const std::uint32_t (&grad_s)[kSteps][4]) {
     barrier_wait(&shared_.grad_s_empty[kStage], phases_.of(kStage) ^ 1);
@@ -206,8 +207,8 @@ class ColumnConsumer {
     tile_before_ = tile;
   }
 
-  /// The rest of delayed_step() after the scores where the tile's rows see none of the group's keys: the gradient of q
-  /// of the tile before, and zeros as the group's part of this tile's operand.
+  /// Replaces the rest of delayed_step() after the scores where the tile's rows see none of the group's keys: computes
+  /// the gradient of q of the tile before, and stores zeros as the group's part of this tile's score gradients.
   template <int kStage, bool kFirst>
   __device__ __forceinline__ void leave_out(float (&grad_q)[kQuerySums], int tile) {
     if constexpr (!kFirst) {
@@ -229,7 +230,7 @@ class ColumnConsumer {
     phases_.flip(kStage);
   }
 
-  /// A tile of rows, its gradient of q included.
+  /// Computes a row tile, including its gradient of q.
   template <int kStage>
   __device__ __forceinline__ void step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
     float s[kScores], grad_p[kScores];
@@ -258,7 +259,8 @@ class ColumnConsumer {
       exponentiate_transposed(s, arguments_.scale_log2, lse);
     }
     pin(s);
-    // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
+    // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
+    // product.
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_wait<0>();
     pin(grad_p);
@@ -293,7 +295,7 @@ class ColumnConsumer {
     phases_.flip(kStage);
   }
 
-  /// For half of the rows: probabilities from scores. `lse_log2`: of all rows.
+  /// Turns the scores of half of the rows into probabilities. `lse_log2`: for all rows of the tile.
   template <int kHalf>
   __device__ __forceinline__ void exponentiate_half(float (&s)[kScores], const float* lse_log2) const {
     float2 lse[Shape::kRows / 16];
@@ -301,7 +303,8 @@ class ColumnConsumer {
     exponentiate_transposed(reinterpret_cast<HalfScores&>(s[kHalf * kScores / 2]), arguments_.scale_log2, lse);
   }
 
-  /// Likewise: both operands of products from probabilities and their gradients. `dots`: of all rows.
+  /// Makes both packed operands for half of the rows from probabilities and their gradients. `dots`: for all rows of
+  /// the tile.
   template <int kHalf>
   __device__ __forceinline__ void differentiate_half(std::uint32_t (&p)[kSteps][4], std::uint32_t (&grad_s)[kSteps][4],
                                                      float (&s)[kScores], float (&grad_p)[kScores],
@@ -325,9 +328,9 @@ class ColumnConsumer {
     words_.load(masked, {step.list, step.row_tile * Shape::kRows, first_key, stage});
   }
 
-  /// Which of the thread's scores dropout takes away, of the rows in a stage. To be called while products run. The
-  /// barrier is long passed: its branches keep the compiler from moving draws in between the products' instructions and
-  /// behind their wait.
+  /// Finds which of the thread's scores dropout drops in the rows of a stage. Called while products run. The waits at
+  /// the barrier pass at once: their branches keep the compiler from moving the draws in between the products'
+  /// instructions or past the wait for the products.
   __device__ __forceinline__ void find_dropped(Dropped& dropped, const RowStep& step, int stage, std::uint32_t phase) {
     if constexpr (!Shape::kDropout) return;
     barrier_wait(&shared_.q_full[stage], phase);
@@ -337,7 +340,7 @@ class ColumnConsumer {
     barrier_wait(&shared_.q_full[stage], phase);
   }
 
-  /// Gradients of probabilities become those of scores.
+  /// Turns gradients of probabilities into gradients of scores.
   __device__ __forceinline__ void differentiate(float (&grad_p)[kScores], const float (&p)[kScores],
                                                 const RowPairs& dots, const Dropped& dropped) const {
     if constexpr (Shape::kDropout) {
@@ -348,8 +351,8 @@ class ColumnConsumer {
     }
   }
 
-  /// s = columns rowsᵀ, for the group's keys: transposed scores, from K and Q, or their gradients, from V and that of
-  /// O.
+  /// s = columns rowsᵀ for the group's keys: transposed scores from K and Q, or gradients of probabilities from V and
+  /// the gradient of O.
   __device__ __forceinline__ void multiply_rows(float (&s)[kScores], const std::uint8_t* columns,
                                                 const std::uint8_t* rows) {
     multiply_tiles<T, Shape::kHeadDim, kColumnPanel, kRowPanel>(s, shared_address(columns) + group_ * 64 * kPanel * 2,
@@ -362,7 +365,7 @@ class ColumnConsumer {
     multiply_packed<T, kRowPanel>(d, p, rows);
   }
 
-  /// The group's 64 columns, or 64 rows, of the gradient of q: gradients of all scores of the tile times K.
+  /// Computes the group's 64 columns, or 64 rows, of the gradient of q: the gradients of all the tile's scores times K.
   __device__ __forceinline__ void multiply_columns(float (&grad_q)[kQuerySums], const std::uint8_t* grad_s) {
     constexpr bool kSplitsRows = Shape::kRows == 128;
     const TileDescriptor a(shared_address(grad_s) + (kSplitsRows ? group_ * 64 * kPanel * 2 : 0), 16);
@@ -374,7 +377,7 @@ class ColumnConsumer {
     wgmma_commit();
   }
 
-  /// Stored transposed: rows of queries, a panel of 64 keys a group, in wgmma's swizzle.
+  /// Stores score gradients transposed: one row per query, one panel of 64 keys per group, in wgmma's swizzle.
   __device__ __forceinline__ void store_scores(std::uint8_t* tile, const std::uint32_t (&packed)[kSteps][4]) {
     const int in_matrix = lane() % 8, matrix = lane() / 8, warp = threadIdx.x % 128 / 32;
     const std::uint32_t row = matrix / 2 * 8 + in_matrix, chunk = (2 * warp + matrix % 2) ^ in_matrix;
@@ -383,7 +386,7 @@ class ColumnConsumer {
     for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanel * 2, packed[step]);
   }
 
-  /// As the accumulators lie, 16 bytes a thread; RowEpilogue sorts them into rows.
+  /// Adds to the sums in accumulator layout, 16 bytes per thread at a time; RowEpilogue sorts them into rows.
   __device__ __forceinline__ void add_to_queries(const float (&grad_q)[kQuerySums], int tile) {
     float* sums = arguments_.query_sums + static_cast<std::int64_t>(tile) * Shape::kTileSums +
                   (group_ * kQuerySums * 128 + threadIdx.x % 128 * 4);
@@ -420,8 +423,8 @@ class ColumnConsumer {
   const ColumnArguments& arguments_;
   int group_;
   Words words_;
-  int tile_before_;  // whose gradient of q is not computed yet
-  int tile_to_add_;  // whose gradient of q is in registers, not added yet; -1: none
+  int tile_before_;  // the tile whose gradient of q is not computed yet
+  int tile_to_add_;  // the tile whose gradient of q is in registers, not added yet; -1: none
   std::uint32_t tile_phase_ = 0;
   RingPosition<Shape::kStages> work_;
   StagePhases phases_;

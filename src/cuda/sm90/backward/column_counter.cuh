@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: counts the key tiles whose sums for the gradient of q are all in global memory.
+/// One warp that counts the key tiles whose sums for the gradient of q are all in global memory.
 template <class Shape>
 class ColumnCounter {
  public:
@@ -20,7 +20,7 @@ class ColumnCounter {
       barrier_wait(&shared_.work_done[work_.slot], work_.phase);
       __syncwarp();
       if (lane_index() == 0) {
-        // So that whoever reads the count also sees what consumers added before they arrived.
+        // Whoever reads the count must also see what consumers added before they arrived.
         __threadfence();
         atomicAdd(arguments_.progress.added + arguments_.columns.bundle_of(work.section, work.column_tile), 1);
         barrier_arrive(&shared_.work_empty[work_.slot]);

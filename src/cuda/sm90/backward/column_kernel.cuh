@@ -9,10 +9,10 @@
 #include "cuda/sm90/backward/row_epilogue.cuh"
 #include "cuda/sm90/backward/row_prologue.cuh"
 
-/// The gradients of K and V, and of Q by sums in global memory. A block takes a tile of 128 keys of one key head
-/// through the rows of all its query heads: gradients of K and V stay in registers, and no two blocks add to the same
-/// ones. One warp copies, two warpgroups of 64 keys compute. Three warps look after the sums: one makes row tiles
-/// ready, one counts key tiles that are done, and one writes sums that are complete as the gradient of Q.
+/// Computes the gradients of K and V, and the gradient of Q as sums in global memory. A block takes a tile of 128 keys
+/// of one key head through the rows of all its query heads: the gradients of K and V stay in registers, and no two
+/// blocks add to the same ones. One warp copies, and two warpgroups of 64 keys each compute. Three warps look after the
+/// sums: one prepares row tiles, one counts finished key tiles, and one writes complete sums as the gradient of Q.
 namespace flashmask::cuda::sm90 {
 
 template <class Shape>
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   auto& shared = begin_sharing<ColumnMemory<Shape>>({&q, &k, &v, &grad_o});
   if (threadIdx.x < 128) {
     give_registers<Shape::kProducerRegisters>();
-    const int warp = __shfl_sync(~0U, threadIdx.x / 32, 0);  // uniform, as the compiler sees it
+    const int warp = __shfl_sync(~0U, threadIdx.x / 32, 0);  // broadcast, so the compiler knows it to be uniform
     if (warp == 0) {
       ColumnProducer<Shape>(shared, arguments, &q, &k, &v, &grad_o).run();
     } else if constexpr (Shape::kSums) {

@@ -13,8 +13,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// What queries, their gradients and those of the output of heads that run side by side (sections.h) may take of an L2
-/// cache of 50 to 60 MB.
+/// Bytes of L2 cache, of 50 to 60 MB, that the queries, the sums for their gradients and the gradients of the output
+/// may take for the heads that run side by side (sections.h).
 inline constexpr std::int64_t kColumnSectionBytes = std::int64_t{36} << 20;
 
 inline int column_heads_in_section(const Problem& problem) {
@@ -25,7 +25,7 @@ inline int column_heads_in_section(const Problem& problem) {
       std::clamp<std::int64_t>(heads, 1, std::max<std::int64_t>(problem.batch * problem.kv_heads, 1)));
 }
 
-/// Where the gradients go.
+/// Sets where the gradients go.
 inline void set_outputs(ColumnArguments& arguments, const BackwardTensors& tensors) {
   arguments.grad_q = tensors.grad_q.data;
   arguments.grad_q_batch = tensors.grad_q.strides[0];

@@ -13,7 +13,7 @@
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
 
-/// What the warps of the column kernel share: what a launch is about, shared memory and its barriers, key tiles.
+/// What the warps of the column kernel share: the launch's arguments, shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
 
 /// Prologue and epilogue copy a row tile in quarters: the prologue all four of o and its gradient at once, the epilogue
@@ -23,14 +23,14 @@ constexpr int kQuarterBytes = 64 * 32 * 4;
 
 /// Which key tiles visit a row tile, whatever the head.
 struct Visits {
-  DeviceRowSpans spans;  // null: every key tile may
+  DeviceRowSpans spans;  // null: any key tile may visit any row tile
   int row_tiles, column_tiles;
 
-  /// The first key tile that visits this row tile or one behind it.
+  /// Returns the first key tile that visits this row tile or a later one.
   __device__ __forceinline__ int first(int row_tile) const {
     return spans.from == nullptr ? 0 : spans.from[place(row_tile)];
   }
-  /// Where those end that visit this row tile or one before it.
+  /// Returns the end of the key tiles that visit this row tile or an earlier one.
   __device__ __forceinline__ int end(int row_tile) const {
     return spans.until == nullptr ? column_tiles : spans.until[place(row_tile)];
   }
@@ -40,23 +40,23 @@ struct Visits {
   __device__ __forceinline__ int place(int row_tile) const { return min(row_tile, row_tiles - 1); }
 };
 
-/// What one launch is about, beside the tensors that the copy engine reads.
+/// Arguments of one launch, beside the tensors that the copy engine reads.
 struct ColumnArguments {
   void *grad_q, *grad_k, *grad_v;
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;
   std::int64_t grad_k_batch, grad_k_row, grad_k_head;  // strides in elements
   std::int64_t grad_v_batch, grad_v_row, grad_v_head;
-  bool float32_gradients;  // what those of k and v are, whatever the dtype of the others
+  bool float32_gradients;  // whether the gradients of k and v are float32, whatever the dtype of the other tensors
   BackwardStatistics statistics;
   LseView lse;
   float* query_sums;
   int query_length, key_length, query_heads, kv_heads, head_dim, value_dim;
   int head_ratio;           // query heads that share a key head
-  float scale, scale_log2;  // the softmax's; · log2(e)
+  float scale, scale_log2;  // the softmax scale; the softmax scale · log2(e)
   Sections columns;         // key tiles of key heads
   Sections rows;            // row tiles of query heads, in the workspace
   TileMapView map;          // by columns of tiles
-  TileMapView halves;       // the same in tiles of one group's 64 keys; null: no group skips a tile
+  TileMapView halves;       // by columns of tiles of one group's 64 keys; null: no group skips a tile
   Visits visits;
   MaskView mask;
   Progress progress;
@@ -64,8 +64,9 @@ struct ColumnArguments {
   DropoutArguments dropout;
 };
 
-/// kSums: the gradient of q is computed; kDelayed: that of a tile during the next tile (column_consumer.cuh). kOfKeys,
-/// kOfValues: which of the other gradients are computed. Stages: buffers of Q and of the gradient of O.
+/// kSums: the gradient of q is computed. kDelayed: a tile's gradient of q is computed during the next tile
+/// (column_consumer.cuh). kOfKeys, kOfValues: which of the other gradients are computed. Stages: buffers of Q and of
+/// the gradient of O.
 template <class T, MaskForm kForm_, int kHeadDim_, int kRows_, bool kDelayed_, bool kSums_, int kProducerRegisters_,
           int kConsumerRegisters_>
 struct ColumnShape {
@@ -80,10 +81,11 @@ struct ColumnShape {
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kRowBytes = kRows * kHeadDim * 2, kColumnBytes = kColumns * kHeadDim * 2,
                        kScoreBytes = kRows * kColumns * 2, kStatisticsBytes = kRows * 4;
-  static constexpr int kTileSums = kRows * kHeadDim;  // for the gradient of q of a row tile
+  static constexpr int kTileSums = kRows * kHeadDim;  // for a row tile's gradient of q
 };
 
-/// Without the gradient of q. Registers hold only one gradient of wide heads, which take a pass for each.
+/// A shape without the gradient of q. For wide heads, registers hold only one of the other gradients, so each takes its
+/// own pass.
 template <class T, MaskForm kForm, int kHeadDim, int kRows, int kStages_, bool kOfKeys_ = true, bool kOfValues_ = true>
 struct CarriedColumnShape : ColumnShape<T, kForm, kHeadDim, kRows, false, false, 24, 240> {
   static constexpr bool kOfKeys = kOfKeys_, kOfValues = kOfValues_;
@@ -91,19 +93,19 @@ struct CarriedColumnShape : ColumnShape<T, kForm, kHeadDim, kRows, false, false,
   using Mask = ColumnMask<kForm, kRows, 128, kStages>;
 };
 
-/// A key tile and how many tiles of rows it takes, over all query heads; steps < 0: there is none.
+/// A key tile and how many row tiles it visits, over all query heads; steps < 0: there are no more key tiles.
 struct ColumnWork {
   int section, batch, kv_head, column_tile;
-  int list;  // of the mask's (batch, head), for the first query head
+  int list;  // the mask's list, of a (batch entry, head), for the first query head
   int steps;
 };
 
-/// A tile of rows that the producer has put into a stage.
+/// A row tile that the producer has put into a stage.
 struct alignas(16) RowStep {
-  int tile;  // [batch, query heads, padded row tiles]
+  int tile;  // index in [batch, query heads, padded row tiles]
   int row_tile;
-  int list;    // of the mask's (batch, head)
-  int masked;  // bit 0: some scores may be masked; bit 1 + g: all those of group g are
+  int list;    // the mask's list, of a (batch entry, head)
+  int masked;  // bit 0: some scores may be masked; bit 1 + g: all scores of group g are
 };
 
 template <class Shape>
@@ -127,10 +129,11 @@ struct ColumnMemory {
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
-  int heads[Shape::kDropout ? Shape::kStages : 0];  // of the query, of the rows in a stage
+  int heads[Shape::kDropout ? Shape::kStages : 0];  // the query head of the rows in each stage
 };
 
-/// Whether a counter of Progress has reached `count`. All lanes get the same answer, even if it changes meanwhile.
+/// Returns whether a counter of Progress has reached `count`. All lanes get the same answer, even if the counter
+/// changes meanwhile.
 __device__ __forceinline__ bool has_reached(const int* counter, int count) {
   return __all_sync(~0U, load_acquire(counter) >= count);
 }
@@ -146,7 +149,7 @@ class StagePhases {
   std::uint32_t phases_ = 0;
 };
 
-/// A position in such a ring.
+/// A position in a ring that starts at stage 0 with each key tile.
 template <int kStages>
 class StagePosition {
  public:

@@ -5,13 +5,13 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: takes key tiles from the counter, copies K and V of each, and keeps the rings of Q and the gradient of O
-/// filled: for each query head its partial row tiles, then its full ones.
+/// One warp that takes key tiles from the counter, copies K and V of each, and keeps the rings of Q and the gradient of
+/// O filled: for each query head with the partial row tiles first, then the full ones.
 template <class Shape>
 class ColumnProducer {
   using List = TileList<false, Shape::kForm>;
 
-  /// So many row tiles that their q and gradient of o do not fit in the L2 cache beside the rest.
+  /// With more row tiles than this, their q and gradient of o do not fit in the L2 cache beside the rest.
   static constexpr int kLongTile = 512;
 
  public:
@@ -36,25 +36,25 @@ class ColumnProducer {
  private:
   static __device__ __forceinline__ int lane() { return lane_index(); }
 
-  /// Takes a key tile only when all copies of the last one are issued: else a busy block would hold one that another
-  /// could begin. Even the first one is taken from the counter, not by the block's number: epilogues of other blocks
-  /// wait for key tiles, and this block may get to run only after those blocks have ended.
+  /// Takes a key tile only when all copies of the previous one are issued; otherwise a busy block would hold a key tile
+  /// that another block could begin. Even the first key tile comes from the counter, not from the block's number:
+  /// epilogues of other blocks wait for key tiles, and this block may get to run only after those blocks have ended.
   __device__ __forceinline__ int next_item() {
     int item = 0;
     if (lane() == 0) item = atomicAdd(arguments_.progress.next_column, 1);
     return __shfl_sync(~0U, item, 0);
   }
 
-  /// Key tiles that visit every row tile all read the same rows in the same order. Where these do not fit in the L2
-  /// cache, blocks that have drifted apart each read them from memory, so those that begin at about the same time wait
-  /// for one another. Only so long: some of these blocks may not run before another launch has ended.
+  /// Waits for the blocks that begin at about the same time. Key tiles that visit every row tile all read the same rows
+  /// in the same order; where these do not fit in the L2 cache, blocks that have drifted apart would each read them
+  /// from memory. The wait is limited, because some of these blocks may not run before another launch has ended.
   __device__ __forceinline__ void await_wave(int item) const {
     const int blocks = static_cast<int>(gridDim.x),
               end = min((item / blocks + 1) * blocks, arguments_.columns.all_tiles());
     for (int looks = 0; looks < 64 && !has_reached(arguments_.progress.next_column, end); ++looks) __nanosleep(1000);
   }
 
-  /// The key tile that an item stands for: the first keys first, because with causal masks they take longest.
+  /// Returns the key tile that an item stands for: the first keys first, because with causal masks they take longest.
   __device__ __forceinline__ ColumnWork key_tile(int item) const {
     const SectionTile tile = arguments_.columns.tile(item);
     return {tile.section, tile.head / arguments_.kv_heads, tile.head % arguments_.kv_heads, tile.tile, 0, 0};
@@ -136,12 +136,12 @@ class ColumnProducer {
     }
   }
 
-  /// The row tile among those of all heads, padding included.
+  /// Returns the row tile's index among the row tiles of all heads, padding included.
   __device__ __forceinline__ int flat_tile(int batch, int head, int row_tile) const {
     return (batch * arguments_.query_heads + head) * arguments_.rows.tiles + row_tile;
   }
 
-  /// RowStep::masked of a tile some of whose scores are masked.
+  /// Returns RowStep::masked for a tile whose scores may be masked.
   __device__ __forceinline__ int masked_groups(const ColumnWork& work, int head, int row_tile) const {
     const int group = lane() - 1, half = work.column_tile * Shape::kGroups + group;
     const bool seen =
@@ -178,7 +178,7 @@ class ColumnProducer {
   }
 
   __device__ __forceinline__ void copy_gradients(int stage, int batch, int head, int row_tile) {
-    // A single stage has phases of its own.
+    // A single stage has its own phase.
     constexpr bool kSingle = Shape::kGradientStages == 1;
     barrier_wait(&shared_.grad_o_empty[stage], (kSingle ? gradient_phase_ : phases_.of(stage)) ^ 1);
     if constexpr (kSingle) gradient_phase_ ^= 1;

@@ -8,13 +8,13 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// Sums for the gradient of q.
+/// Shapes that sum the gradient of q.
 template <class T, MaskForm kForm>
 using Columns64 = ColumnShape<T, kForm, 64, 128, false, true, 24, 240>;
 template <class T, MaskForm kForm>
 using Columns128 = ColumnShape<T, kForm, 128, 64, true, true, 24, 240>;
 
-/// Without it.
+/// Shapes without the gradient of q.
 template <class T, MaskForm kForm>
 using CarriedColumns64 = CarriedColumnShape<T, kForm, 64, 128, 2>;
 template <class T, MaskForm kForm>
@@ -26,7 +26,7 @@ using WideKeys = CarriedColumnShape<T, kForm, kHeadDim, 64, 2, true, false>;
 template <class T, MaskForm kForm, int kHeadDim>
 using WideValues = CarriedColumnShape<T, kForm, kHeadDim, 64, 2, false, true>;
 
-/// The shape of the same tile for problems with dropout. Sums are not delayed there: registers are too few.
+/// The shape with the same tile for problems with dropout. Its sums are not delayed: there are too few registers.
 template <class Shape>
 struct WithDropout {
   using Type = Dropping<Shape>;

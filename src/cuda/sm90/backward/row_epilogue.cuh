@@ -6,9 +6,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: scales the sums of a row tile and writes them as the gradient of q, once all bundles of key tiles are done
-/// that add to it or to an earlier row tile. The sums are then mostly still in the L2 cache. No other warp waits for
-/// it.
+/// One warp that scales the sums of a row tile and writes them as the gradient of q, once all bundles of key tiles that
+/// add to it or to an earlier row tile are done. The sums are then mostly still in the L2 cache. No other warp waits
+/// for this one.
 template <class Shape>
 class RowEpilogue {
   using T = typename Shape::Element;
@@ -29,9 +29,9 @@ class RowEpilogue {
   }
 
  private:
-  /// Whether all key tiles that visit it or an earlier row tile have added their sums, and its own prologue is done,
-  /// which it may not be where no key tile visits it. Each lane looks at a bundle of key tiles, the last lane at the
-  /// row tile's.
+  /// Returns whether all key tiles that visit this or an earlier row tile have added their sums and the row tile's own
+  /// prologue is done, which it may not be where no key tile visits the row tile. Each lane checks one bundle of key
+  /// tiles, except the last, which checks the row tile's bundle.
   __device__ __forceinline__ bool is_due(const SectionTile& row, int end) {
     const Sections &columns = arguments_.columns, &rows = arguments_.rows;
     constexpr int kLooking = 31;
@@ -70,7 +70,7 @@ class RowEpilogue {
     }
   }
 
-  /// A quarter of a tile's sums is 64 rows by 32 columns, in the order of add_to_queries().
+  /// Copies a quarter of a tile's sums: 64 rows by 32 columns, in the layout of add_to_queries().
   __device__ __forceinline__ void copy_quarter(const float* sums, unsigned quarter) const {
     if (lane_index() != 0) return;
     const unsigned buffer = quarter % kEpilogueQuarters;
@@ -79,16 +79,16 @@ class RowEpilogue {
                &shared_.epilogue_full[buffer]);
   }
 
-  /// These sums are not read again: saves writing them from the cache to memory.
+  /// Discards sums that are not read again, which saves writing them from the cache to memory.
   static __device__ __forceinline__ void discard(float* quarter) {
 #pragma unroll
     for (int line = 0; line < kQuarterBytes; line += 32 * kLineBytes)
       discard_line(reinterpret_cast<std::uint8_t*>(quarter) + line + lane_index() * kLineBytes);
   }
 
-  /// Writes 32 columns of 64 rows, 16 rows of one consumer warp at a time, two a thread. A thread takes eight columns
-  /// of its rows, two from each of the four threads of a quad that added them; neighbours begin with different ones, so
-  /// that they do not read from the same banks.
+  /// Writes 32 columns of 64 rows, one consumer warp's 16 rows at a time, two rows per thread. A thread takes eight
+  /// columns of its rows, two from each of the four threads of a quad that added them. Neighbouring threads begin with
+  /// different ones to avoid bank conflicts.
   __device__ __forceinline__ void write(const float4* sums, int head, unsigned first_row, unsigned first_column) {
     const unsigned lane = lane_index(), quad = lane % 4;
     const int column = static_cast<int>(first_column + quad * 8);
@@ -131,7 +131,7 @@ class RowEpilogue {
 
   ColumnMemory<Shape>& shared_;
   const ColumnArguments& arguments_;
-  int added_ = 0;  // so many bundles of key tiles, from the first on, are known to be done
+  int added_ = 0;  // how many bundles of key tiles, from the first on, are known to be done
 };
 
 }  // namespace flashmask::cuda::sm90

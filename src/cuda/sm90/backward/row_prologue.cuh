@@ -5,17 +5,17 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: computes the statistics of row tiles and clears their sums for the gradient of q, shortly before the first
-/// key tile visits them, so that sums seldom leave the L2 cache. Row tiles are taken from a counter in the order in
-/// which they are needed: the blocks of a launch need not all run at once. While the rows of one tile are read, those
-/// of the next are copied.
+/// One warp that computes the statistics of row tiles and clears their sums for the gradient of q, shortly before the
+/// first key tile visits them, so that sums seldom leave the L2 cache. Row tiles are taken from a counter in the order
+/// in which they are needed, because the blocks of a launch need not all run at once. While the rows of one tile are
+/// read, the rows of the next are copied.
 template <class Shape>
 class RowPrologue {
   using T = typename Shape::Element;
   static constexpr int kQuarterRows = Shape::kRows / kQuarters, kPanelBytes = kQuarterRows * kPanel * 2,
                        kTensorBytes = kQuarterRows * Shape::kHeadDim * 2;
-  static constexpr int kLaneQuarters = 32 / kQuarterRows;              // so many quarters have 32 rows, one a lane
-  static constexpr int kFoursAtOnce = Shape::kHeadDim == 128 ? 4 : 1;  // unrolled, as far as no register spills
+  static constexpr int kLaneQuarters = 32 / kQuarterRows;              // this many quarters have 32 rows, one per lane
+  static constexpr int kFoursAtOnce = Shape::kHeadDim == 128 ? 4 : 1;  // unrolled as far as no register spills
   static_assert(2 * kTensorBytes == kQuarterBytes && Shape::kTileSums * 4 == kQuarters * kQuarterBytes);
 
  public:
@@ -49,15 +49,15 @@ class RowPrologue {
   }
 
   /// Waits until the first key tile that visits the row tile has been taken or is among those that blocks take next.
-  /// The answer is the same for all of a bundle, and the key tiles of later bundles are no earlier ones: a row tile
-  /// that a key tile waits for is never behind one that is not due.
+  /// The answer is the same for a whole bundle, and later bundles have no earlier key tiles, so a row tile that a key
+  /// tile waits for is never queued behind one that is not due.
   __device__ __forceinline__ void await_due(const SectionTile& row) const {
     const int first = arguments_.visits.first(row.tile / kBundle * kBundle);
     const int due = arguments_.columns.index_of(row.section, first) - static_cast<int>(gridDim.x);
     while (!has_reached(arguments_.progress.next_column, due)) __nanosleep(100);
   }
 
-  /// Makes `row` ready and replaces it by the next.
+  /// Prepares `row` and replaces it by the next row tile.
   __device__ __forceinline__ void prepare(int& tile, SectionTile& row) {
     clear(row);
     const int next = take();
@@ -91,7 +91,7 @@ class RowPrologue {
     for (int quarter = 0; quarter < kQuarters; ++quarter) copy_quarter(row, quarter);
   }
 
-  /// A quarter of the tile's rows of o, then of its gradient.
+  /// Copies a quarter of the tile's rows of o, then the same rows of its gradient.
   __device__ __forceinline__ void copy_quarter(const SectionTile& row, int quarter) const {
     if (lane_index() != 0) return;
     std::uint64_t* full = &shared_.prologue_full[quarter];
@@ -103,7 +103,8 @@ class RowPrologue {
     copy_rows<kQuarterRows, Shape::kHeadDim>(to + kTensorBytes, grad_o_, full, first, head, batch);
   }
 
-  /// A lane has a row. A quarter that was read is filled with that of the next tile, if there is `more`.
+  /// Computes the statistics of one row per lane. A quarter that has been read is refilled from the next tile, if there
+  /// is `more`.
   __device__ __forceinline__ void find_statistics(const SectionTile& row, const SectionTile& next, bool more) const {
 #pragma unroll 1
     for (int first = 0; first < kQuarters; first += kLaneQuarters) {
@@ -122,8 +123,9 @@ class RowPrologue {
     }
   }
 
-  /// Σ o · grad_o of a quarter's rows, four at a time, eight lanes each; both tensors have the same swizzle. Each sum
-  /// is kept by the lane whose row it is: lanes 4 (first_four + i) and the three after it for the i-th four rows.
+  /// Sums o · grad_o over each row of a quarter, four rows at a time with eight lanes each; both tensors have the same
+  /// swizzle. The lane that owns a row keeps its sum: lanes 4 (first_four + i) and the three after it for the i-th four
+  /// rows.
   static __device__ __forceinline__ void add_own_row(float& own, const std::uint8_t* o, int first_four) {
     const int lane = lane_index();
 #pragma unroll kFoursAtOnce

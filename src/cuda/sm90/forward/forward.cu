@@ -30,7 +30,7 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   return arguments;
 }
 
-/// By the kernel for problems with dropout where this one has some.
+/// Launches the kernel for problems with dropout if there is one and the problem has dropout.
 template <class Shape, class Dropping>
 void attend_either(const Plan& plan, const ForwardArguments& arguments, const ForwardTensors& tensors,
                    cudaStream_t stream) {
@@ -40,7 +40,7 @@ void attend_either(const Plan& plan, const ForwardArguments& arguments, const Fo
   attend<Shape>(arguments, tensors, stream);
 }
 
-/// What a row with one kernel and a row that chooses between two have in common.
+/// Base of entries of the kernel table with one kernel and of entries that choose between two.
 template <class Shape, bool kDropout>
 class Row : public KernelRow<ForwardKernel> {
  public:
@@ -120,7 +120,8 @@ class ChoosingRow final : public Row<Shape, true> {
   TwoTiles tiles_;
 };
 
-/// A head dim's kernels: the row that chooses, then each kernel alone, to be asked for by name.
+/// Adds a head dim's kernels: the entry that chooses, then one entry for each kernel alone, for callers that ask for it
+/// by name.
 template <class Shape, class Dropping, class Small>
 void add_choosing_rows(KernelRows& rows, const WhenSmall& when) {
   rows.push_back(std::make_unique<ChoosingRow<Shape, Dropping, Small>>(when));
@@ -128,7 +129,7 @@ void add_choosing_rows(KernelRows& rows, const WhenSmall& when) {
   rows.push_back(std::make_unique<FixedRow<Small, void>>());
 }
 
-/// WhenSmall: from times of documents of many lengths in both tiles (docs/kernels/sm90.md).
+/// The numbers of WhenSmall come from timing documents of many lengths in both tiles (docs/kernels/sm90.md).
 template <class T, MaskForm kForm>
 void add_rows(KernelRows& rows) {
   add_choosing_rows<Forward64<T, kForm>, DroppingForward64<T, kForm>,

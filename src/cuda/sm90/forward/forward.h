@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// The forward's rows of the kernel table, smallest head dim first.
+/// Returns the forward's entries of the kernel table, smallest head dim first.
 KernelRows forward_kernels();
 
 }  // namespace flashmask::cuda::sm90

@@ -8,9 +8,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-constexpr float kRescaleThreshold = 8;  // by which power of two the running maximum may lag behind
-constexpr int kTilesToLook = 4;         // the first tiles of a row tile, where maxima are always looked for
-constexpr float kLargestSum = 1 << 15;  // a thread's sum over a tile's row, above which a settled maximum is too small
+constexpr float kRescaleThreshold = 8;  // the power of two by which the running maximum may lag behind
+constexpr int kTilesToLook = 4;         // the first tiles of a row tile, whose maxima are always computed
+constexpr float kLargestSum = 1 << 15;  // above this sum of a thread over a tile's row, a settled maximum is too small
 
 /// A warpgroup of the forward: scores, softmax, output.
 template <class Shape>
@@ -40,7 +40,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   }
 
  private:
-  /// Ping-pong: warpgroups issue their products one after the other, so that one computes exponentials while the other
+  /// Ping-pong: warpgroups issue their products one after the other, so that one computes exponentials while another
   /// multiplies.
   __device__ __forceinline__ void await_turn() {
     if constexpr (Shape::kPingPongs) named_barrier(1 + group_, 2 * 128);
@@ -94,7 +94,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_last_values(o, p);
   }
 
-  /// Scores of the next tile, whose K is released; meanwhile() runs during the product.
+  /// Computes the scores of the next tile and releases its K; meanwhile() runs during the product.
   template <class Body>
   __device__ __forceinline__ void find_scores(float (&s)[kScores], const Body& meanwhile) {
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
@@ -107,7 +107,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     keys_.advance();
   }
 
-  /// Skips a tile of which the group's rows see nothing.
+  /// Skips a tile in which the group's rows see nothing.
   __device__ __forceinline__ void pass_tile() {
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
     release(&shared_.k_empty[keys_.slot]);
@@ -117,7 +117,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     values_.advance();
   }
 
-  /// The product of the last tile, with nothing left to compute during it.
+  /// Adds p v of a tile with nothing left to compute during the product.
   __device__ __forceinline__ void multiply_last_values(float (&o)[kOutputs], const std::uint32_t (&p)[kSteps][4]) {
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     pin(o);
@@ -129,7 +129,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     values_.advance();
   }
 
-  /// All products with the queries are done: results may take their place.
+  /// Called when all products with the queries are done: results may take their place.
   __device__ __forceinline__ void end_queries() {
     if constexpr (Shape::kStagesResult) {
       staged_ = queries_.slot;
@@ -160,9 +160,9 @@ class ForwardConsumer : RowConsumer<Shape> {
     }
   }
 
-  /// Maxima are looked for until a tile raises none of the group's and every row has one. From then on they count as
-  /// settled until the sum of a tile's probabilities shows that one was too small. That is a quarter less work for each
-  /// score, but K is held longer, which costs more than it saves in short rows.
+  /// Computes maxima until a tile raises none of the group's and every row has one. From then on they count as settled,
+  /// until the sum of a tile's probabilities shows that one was too small. This saves a quarter of the work for each
+  /// score, but holds K longer, which costs more than it saves in short rows.
   template <bool kMasked>
   __device__ __forceinline__ void settling_tiles(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4], int tiles) {
 #pragma unroll 1
@@ -195,7 +195,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     add_sums(sum);
   }
 
-  /// kLooks: looks for maxima. Where it does not, K is held until it is clear that its scores are not needed again.
+  /// kLooks: computes maxima. Otherwise K is held until it is clear that its scores are not needed again.
   template <bool kMasked, bool kLooks>
   __device__ __forceinline__ void next_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4]) {
     float s[kScores];
@@ -222,7 +222,8 @@ class ForwardConsumer : RowConsumer<Shape> {
     drop_probabilities(s, dropped);
     pin(s);
     const bool repeats = !kLooks && any_in_group(sum[0] > kLargestSum || sum[1] > kLargestSum);
-    // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
+    // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
+    // product.
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     wgmma_wait<0>();
     pin(o);
@@ -241,7 +242,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ void repeat_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4],
                                               std::uint32_t (&bits)[2], Dropped& dropped, float (&sum)[2]) {
     float s[kScores];
-    // A shuffle from each lane to itself, so that the assembler does not keep predicates of all bits from the first
+    // Shuffles each lane's words to itself, so that the assembler does not keep predicates of all bits from the first
     // time.
 #pragma unroll
     for (int row = 0; kMasked && row < 2; ++row) bits[row] = __shfl_sync(~0U, bits[row], lane());
@@ -262,12 +263,12 @@ class ForwardConsumer : RowConsumer<Shape> {
     maxima_ = Maxima::rising;
   }
 
-  /// Dropped probabilities take part in the sums of their rows, and in no output.
+  /// Drops probabilities, which still take part in the sums of their rows but in no output.
   __device__ __forceinline__ void drop_probabilities(float (&s)[kScores], const Dropped& dropped) {
     if constexpr (Shape::kDropout) drop(s, dropped);
   }
 
-  /// Over the warpgroup, whose warps must issue the same products.
+  /// Returns whether any thread of the warpgroup passed true; its warps must issue the same products.
   __device__ __forceinline__ bool any_in_group(bool of_thread) {
     return __any_sync(~0U, named_barrier_any(1 + Shape::kGroups + group_, 128, of_thread));
   }
@@ -282,12 +283,12 @@ class ForwardConsumer : RowConsumer<Shape> {
     Base::template multiply_scores<Shape::kValueDim>(o, p, shared_.v[values_.slot]);
   }
 
-  /// Raises the running maxima of the rows once they lag behind by more than the threshold, and says whether it did so
-  /// for any row of the warp; `factor` is what output and sums so far are to be multiplied by. A maximum that lags
-  /// behind only changes rounding: numerator and denominator share it. Also notes whether the thread's maxima are
-  /// settled.
+  /// Raises the running maxima of the warp's rows once one of them lags behind by more than the threshold, and returns
+  /// whether it did. `factor` is what the output so far must be multiplied by; the sums are multiplied here. A maximum
+  /// that lags behind changes only rounding, because numerator and denominator share it. Also notes whether the
+  /// thread's maxima are settled.
   __device__ __forceinline__ bool raise_maximum(const float (&s)[kScores], float (&factor)[2]) {
-    // Two independent chains a row: each operation of one alone would wait for the one before.
+    // Two independent chains per row: in a single one, each operation would wait for the one before.
     float chains[4] = {s[0], s[1], s[2], s[3]};
 #pragma unroll
     for (int i = 4; i < kScores; ++i) chains[i % 4] = fmaxf(chains[i % 4], s[i]);
@@ -350,7 +351,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (arguments_.sinks.data != nullptr) add_sinks(tile, first + row_, factor, lse_log2);
     if (lane() % 4 == 0) store_lse(tile, first + row_, lse_log2);
     if (Shape::kStagesResult && work.tiles() > 0) {
-      named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // all of the group have read their rows
+      named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // the whole group has read its rows
       store_rows_staged<T>(o, factor, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2, o_,
                            first + group_ * 64, tile.head, tile.batch);
     } else {
@@ -359,8 +360,9 @@ class ForwardConsumer : RowConsumer<Shape> {
     }
   }
 
-  /// With dropout by the short division, right to 2^−22. Rows that see nothing are no case of their own then, since
-  /// their output is 0 and their lse −∞ + −∞: a constant for them would take a register through all loops.
+  /// Returns what a row's output is multiplied by. With dropout this takes the fast division, accurate to 2^−22, and
+  /// rows that see nothing need no special case, because their output is 0 and their lse −∞ + −∞: a constant for them
+  /// would take a register through all loops.
   __device__ __forceinline__ float factor_of(float sum) const {
     if constexpr (Shape::kDropout) return __fdividef(arguments_.dropout.scale, fmaxf(sum, 1e-30F));
     return sum > 0 ? 1 / sum : 0;
@@ -400,8 +402,8 @@ class ForwardConsumer : RowConsumer<Shape> {
   const CUtensorMap* o_;
   int staged_ = -1;  // the buffer of Q that results lie in; -1: none
   float maximum_[2], sum_[2];
-  Maxima maxima_;      // of the group
-  int tiles_to_look_;  // before the group asks whether they are settled
+  Maxima maxima_;      // the group's
+  int tiles_to_look_;  // tiles left before the group asks whether its maxima are settled
   bool unsettled_;     // a maximum of the thread rose in the last tile, or is still −∞
 };
 

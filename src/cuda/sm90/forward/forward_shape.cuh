@@ -16,12 +16,12 @@ struct ForwardArguments : RowArguments {
   DropoutArguments dropout;
 };
 
-/// How the tiles of a row tile follow each other. overlapping: the products of one run during the softmax of the next.
-/// ping_pong: besides, one warpgroup multiplies while another computes its softmax. one_by_one: a tile ends before the
-/// next begins, which takes the least work and registers and is fastest where rows are short.
+/// How the tiles of a row tile follow each other. overlapping: one tile's products run during the next tile's softmax.
+/// ping_pong: in addition, one warpgroup multiplies while another computes its softmax. one_by_one: a tile ends before
+/// the next begins, which takes the least work and registers and is fastest where rows are short.
 enum class TileOrder { overlapping, ping_pong, one_by_one };
 
-/// kTileStages: buffers of K, and of V.
+/// kTileStages: buffers of K, and as many of V.
 template <class T, MaskForm kForm_, int kHeadDim_, int kValueDim_, int kGroups_, int kColumns_, int kProducerRegisters_,
           int kConsumerRegisters_, TileOrder kOrder_ = TileOrder::overlapping, int kTileStages_ = 2>
 struct ForwardShape {
@@ -33,21 +33,21 @@ struct ForwardShape {
                        kBuilderWarps = 2, kBitSlots = 4, kMaskAtOnce = kColumns;
   static constexpr TileOrder kOrder = kOrder_;
   static constexpr bool kPingPongs = kOrder == TileOrder::ping_pong, kReadsOutputGradient = false, kDropout = false;
-  static constexpr bool kSettles = true;  // maxima are not looked for in every tile
-  /// A warpgroup skips a tile of which its own rows see nothing.
+  static constexpr bool kSettles = true;  // maxima are not computed in every tile
+  /// A warpgroup skips a tile in which its own rows see nothing.
   static constexpr bool kSkipsHidden = kOrder == TileOrder::one_by_one && kGroups > 1;
-  /// Rows of the result leave through the buffer of Q. It cannot be filled again until they have left, so only with
-  /// two.
+  /// Rows of the result leave through the buffer of Q. It cannot be refilled until they have left, so this takes two
+  /// buffers.
   static constexpr bool kStagesResult = kQueryStages > 1;
-  static constexpr int kBlocks = kGroups == 1 ? 2 : 1;  // on a multiprocessor
+  static constexpr int kBlocks = kGroups == 1 ? 2 : 1;  // per multiprocessor
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kQueryBytes = kRows * kHeadDim * 2, kKeyBytes = kColumns * kHeadDim * 2,
                        kValueBytes = kColumns * kValueDim * 2;
 };
 
-/// The same kernel for problems with dropout, which takes registers: results are stored straight from them, and only at
-/// 128 dims enough are left to settle maxima.
+/// The shape of the same kernel for problems with dropout, which takes registers: results are stored straight from
+/// registers, and only at 128 dims are enough left to settle maxima.
 template <class Shape, int kProducerRegisters_, int kConsumerRegisters_>
 struct DroppingForwardShape : Dropping<Shape> {
   static constexpr bool kStagesResult = false, kSettles = Shape::kHeadDim == 128;

@@ -6,8 +6,8 @@
 
 #include "cuda/sm90/forward/forward_launch.cuh"
 
-/// The larger tiles of each head dim, and the same for problems with dropout. Ping-pong pays where exponentials take as
-/// long as products. Registers: what ptxas needs for no spills, builders included.
+/// The larger tiles of each head dim, without and with dropout. Ping-pong pays where exponentials take as long as
+/// products. The numbers of registers are what ptxas needs to avoid spills, builders included.
 namespace flashmask::cuda::sm90 {
 
 template <class T, MaskForm kForm>

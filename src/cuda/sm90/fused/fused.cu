@@ -11,12 +11,12 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-/// Registers: what ptxas needs for no spills.
+/// The numbers of registers are what ptxas needs to avoid spills.
 template <class T, MaskForm kForm>
 using Shape = FusedShape<T, kForm, kFusedHeadDim, 32, 224>;
 
 /// Long segments keep more of their tiles in shared memory from one position to the next; short ones spread more evenly
-/// over the blocks, each of which is to have several.
+/// over the blocks, each of which should get several.
 constexpr int kLongestSegment = 16, kSegmentsOfBlock = 8;
 
 /// Shared memory of a multiprocessor; each block takes 1 KB more than it asks for.
@@ -66,7 +66,7 @@ void launch_fused(const Plan& plan, const BackwardTensors& tensors, const TileMa
   arguments.value_dim = static_cast<int>(problem.value_dim);
   arguments.positions = std::max(rows.outer_tiles, columns.outer_tiles);
   arguments.segments.heads = static_cast<int>(problem.batch * problem.kv_heads);
-  arguments.segments.side_by_side = arguments.kv_heads;  // as their rows lie in memory
+  arguments.segments.side_by_side = arguments.kv_heads;  // all of a batch entry, as their rows lie in memory
   arguments.rows = rows;
   arguments.columns = columns;
   arguments.mask = mask_view(PlanAccess::device(plan).mask);

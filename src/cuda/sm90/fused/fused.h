@@ -12,9 +12,9 @@ namespace flashmask::cuda::sm90 {
 inline constexpr int kFusedHeadDim = 128;
 inline constexpr TileShape kFusedTile{64, 64};
 
-/// All gradients of heads of up to kFusedHeadDim in one launch (fused_kernel.cuh), each sum in one order: the fastest
-/// backward where rows are short. `rows`, `columns`: maps of kFusedTile by rows and by columns of tiles. The statistics
-/// of rows are in the workspace; `next_item` is 0.
+/// Launches one kernel for all gradients of heads of up to kFusedHeadDim dims (fused_kernel.cuh), each sum in one
+/// order: the fastest backward where rows are short. `rows`, `columns`: maps of kFusedTile by rows and by columns of
+/// tiles. The statistics of rows must be in the workspace; `next_item` must point to 0.
 template <MaskForm kForm>
 void launch_fused(const Plan& plan, const BackwardTensors& tensors, const TileMapView& rows, const TileMapView& columns,
                   const TileChoice& choice, const BackwardWorkspace& workspace, int* next_item, cudaStream_t stream);

@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: reads, for each partial tile, what the consumer needs of the mask.
+/// One warp that reads, for each partial tile, what the consumer needs of the mask.
 template <class Shape>
 class FusedBuilder {
  public:

@@ -8,7 +8,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warpgroup: sums over the tiles of the steps as they are posted, for row tiles and key tiles alternately. Each
+/// One warpgroup that sums over the tiles of the steps as they are posted, for row tiles and key tiles in turn. Each
 /// step computes its probabilities again, so that registers hold the sums of only one side.
 template <class Shape>
 class FusedConsumer {
@@ -167,7 +167,7 @@ class FusedConsumer {
     multiply_tiles<T, Shape::kHeadDim, kPanelBytes, kPanelBytes>(s, shared_address(rows), columns);
   }
 
-  /// Stores a warp's rows by the copy engine, unit by unit, which leaves out rows past the tensor's end.
+  /// Stores a warp's rows unit by unit through the copy engine, which leaves out rows past the tensor's end.
   __device__ __forceinline__ void store(const Gradient& gradient, float factor, const CUtensorMap* to,
                                         const FusedStep& step) {
     const int row = step.tile * 64 + warp() * 2 * kUnitRows;
@@ -198,7 +198,7 @@ class FusedConsumer {
     }
   }
 
-  /// In float32, from registers.
+  /// Stores float32 results straight from registers.
   __device__ __forceinline__ void store_sums(const Gradient& gradient, float factor, const OutputRows& to, int dim,
                                              const FusedStep& step) {
     const int first = step.tile * Shape::kColumns + warp() * 16 + lane() / 4;

@@ -5,11 +5,11 @@
 #include "cuda/sm90/fused/fused_consumer.cuh"
 #include "cuda/sm90/fused/fused_producer.cuh"
 
-/// Both passes of a backward in one launch, in tiles of 64 × 64. A block takes a segment of a key head and at each of
-/// its positions sums first over the tiles of the row tile there, for the gradient of q, then over those of the key
+/// Both passes of a backward in one launch, in tiles of 64 × 64. A block takes a segment of a key head. At each of its
+/// positions it sums first over the tiles of the row tile there, for the gradient of q, then over the tiles of the key
 /// tile, for the gradients of k and v. Where rows are short, both visit nearly the same tiles, which are then copied
 /// once. A sum stays in registers until it is complete, and its terms have one order. One warp copies, one reads masks,
-/// a warpgroup computes; two blocks share a multiprocessor.
+/// and a warpgroup computes; two blocks share a multiprocessor.
 namespace flashmask::cuda::sm90 {
 
 template <class Shape>
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   auto& shared = begin_sharing<FusedMemory<Shape>>({&q, &k, &v, &grad_o});
   if (threadIdx.x < 128) {
     give_registers<Shape::kProducerRegisters>();
-    const int warp = __shfl_sync(~0U, threadIdx.x / 32, 0);  // uniform, as the compiler sees it
+    const int warp = __shfl_sync(~0U, threadIdx.x / 32, 0);  // broadcast, so the compiler knows it to be uniform
     if (warp == 0) {
       FusedProducer<Shape>(shared, arguments, &q, &k, &v, &grad_o).run();
     } else if (warp == 1) {

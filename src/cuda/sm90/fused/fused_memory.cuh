@@ -14,19 +14,19 @@
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
 
-/// What the warps of the fused kernel share: what a launch is about, shared memory and its barriers, steps.
+/// What the warps of the fused kernel share: the launch's arguments, shared memory and its barriers, steps.
 namespace flashmask::cuda::sm90 {
 
 struct FusedArguments {
   BackwardStatistics statistics;
   int query_heads, kv_heads;
   int head_ratio;                   // query heads that share a key head
-  float scale, scale_log2;          // the softmax's; · log2(e)
-  OutputRows float32_k, float32_v;  // gradients in float32; null: in the dtype of the others, by the copy engine
+  float scale, scale_log2;          // the softmax scale; the softmax scale · log2(e)
+  OutputRows float32_k, float32_v;  // gradients in float32; null: in the inputs' dtype, through the copy engine
   int key_length, head_dim, value_dim;
-  int positions;          // row tiles, or key tiles where these are more
-  int segment_positions;  // positions of a segment
-  Sections segments;      // of key heads
+  int positions;          // a head's row tiles, or its key tiles where these are more
+  int segment_positions;  // positions per segment
+  Sections segments;      // the segments of all key heads
   TileMapView rows, columns;
   MaskView mask;
   int* next_item;  // 0 at the start of a launch
@@ -39,7 +39,7 @@ struct FusedShape {
   static constexpr MaskForm kForm = kForm_;
   static constexpr int kHeadDim = kHeadDim_, kRows = 64, kColumns = 64;
   static constexpr int kPairs = 3, kSteps = 4, kMasks = 2;  // buffers
-  static constexpr int kUnits = 3;                          // of results on their way, a warp
+  static constexpr int kUnits = 3;                          // units of results in flight per warp
   static constexpr int kConsumerWarps = 4, kThreads = 256, kBlocks = 2;
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kMaskAtOnce = kForm == MaskForm::bits ? 32 : 64;
@@ -47,22 +47,22 @@ struct FusedShape {
   using Mask = ColumnMask<kForm, kRows, kColumns, 1>;
 };
 
-/// What a step adds to: the gradient of q of a row tile, or those of k and v of a key tile.
+/// What a step adds to: a row tile's gradient of q, or a key tile's gradients of k and v.
 enum class Sum : int { none, of_rows, of_keys };
 
 /// A tile, and what it adds to.
 struct alignas(16) FusedStep {
   Sum sum;                // none: there are no more steps
-  int batch, head, tile;  // whose sum: a query head's row tile, or a key head's key tile
+  int batch, head, tile;  // what the sum is for: a query head's row tile, or a key head's key tile
   int row_tile, column_tile;
-  int list;  // of the mask's (batch, head)
+  int list;  // the mask's list, of a (batch entry, head)
   std::int16_t query_pair, key_pair;
   bool visits;  // whether there is a tile: a sum may have none
-  bool masked;  // whether some of its scores may be
-  bool last;    // of the sum
+  bool masked;  // whether some of its scores may be masked
+  bool last;    // the last step of its sum
 };
 
-constexpr int kUnitRows = 8, kUnitBytes = kUnitRows * kPanel * 2;  // what a warp stores at once of its results
+constexpr int kUnitRows = 8, kUnitBytes = kUnitRows * kPanel * 2;  // what a warp stores of its results at a time
 
 /// A pair is Q and the gradient of O of a row tile, with its statistics, or K and V of a key tile.
 template <class Shape>
@@ -88,8 +88,7 @@ __device__ __forceinline__ void init_barriers(FusedMemory<Shape>& shared) {
   barrier_init_fence();
 }
 
-/// Waits until consumers have ended a step, one of the last kSteps. Steps count from 0; those before are taken as
-/// ended.
+/// Waits until consumers have ended `step`, one of the last kSteps. Steps count from 0; negative ones count as ended.
 template <class Shape>
 __device__ __forceinline__ void await_end(FusedMemory<Shape>& shared, int step) {
   if (step >= 0) barrier_wait(&shared.done[step % Shape::kSteps], step / Shape::kSteps % 2);

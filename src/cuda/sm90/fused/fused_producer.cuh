@@ -5,8 +5,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: takes segments of positions from the counter and posts the steps of each position, first those of its row
-/// tile, then those of its key tile. It copies the tiles of a step that are not in shared memory from earlier steps.
+/// One warp that takes segments of positions from the counter and posts the steps of each position, first those of its
+/// row tile, then those of its key tile. It copies the tiles of a step that are not in shared memory from earlier
+/// steps.
 template <class Shape>
 class FusedProducer {
  public:
@@ -116,12 +117,12 @@ class FusedProducer {
 
   __device__ __forceinline__ int flat_head() const { return next_.batch * arguments_.query_heads + query_head_; }
 
-  /// The pair that has a tile; -1: none.
+  /// Returns the pair that holds a tile; -1: none.
   __device__ __forceinline__ int find(int tile) const {
     return __ffs(__ballot_sync(~0U, lane() < Shape::kPairs && last_used_ >= 0 && tile_ == tile)) - 1;
   }
 
-  /// Gives a tile the place of the pair that was used longest ago, other than `kept`.
+  /// Gives a tile the place of the least recently used pair other than `kept`, and returns that pair.
   __device__ __forceinline__ int make_room(int tile, int kept) {
     const int used = lane() < Shape::kPairs && lane() != kept ? last_used_ : step_;
     const int first = __reduce_min_sync(~0U, used), oldest = __ffs(__ballot_sync(~0U, used == first)) - 1;
@@ -151,12 +152,12 @@ class FusedProducer {
   FusedMemory<Shape>& shared_;
   const FusedArguments& arguments_;
   const CUtensorMap *q_, *k_, *v_, *grad_o_;
-  // Of the pair of the lane's number:
-  int tile_ = 0;        // a row tile of all heads, from 0 on, or a key tile, from -1 down
-  int last_used_ = -1;  // by which step; -1: by none yet
-  int step_ = 0;        // that is posted next
+  // State of the pair whose number is the lane's:
+  int tile_ = 0;        // a row tile among those of all heads, from 0 on, or a key tile, from -1 down
+  int last_used_ = -1;  // the step that used it last; -1: none yet
+  int step_ = 0;        // the step that is posted next
   FusedStep next_;
-  int query_head_ = 0;  // of next_
+  int query_head_ = 0;  // the query head of next_
 };
 
 }  // namespace flashmask::cuda::sm90

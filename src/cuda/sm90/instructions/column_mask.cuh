@@ -10,8 +10,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// The same from a mask of cells. The producer calls copy() for a tile, and the copy engine brings the words of its
-/// cells with its rows: kCopiedBytes more on the barrier of the stage. Consumers call load().
+/// Makes the same words as ColumnIntervals, from a mask of cells. The producer calls copy() for each tile that needs a
+/// mask, and the copy engine brings the words of its cells along with its rows: kCopiedBytes more on the barrier of the
+/// stage. Consumers call load().
 template <int kRows, int kColumns, int kStages>
 class ColumnBits {
   static constexpr int kCellRows = kRows / kCellSize, kCellColumns = kColumns / kCellSize;
@@ -65,7 +66,7 @@ class ColumnBits {
     std::uint32_t words_[kOwn];
   };
 
-  /// From what Keys stored; `own_keys`: the first of the warp's 16 keys, counted from the tile's first.
+  /// Makes the words from what Keys stored; `own_keys`: the first of the warp's 16 keys, counted from the tile's first.
   static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const Memory& memory, int own_keys,
                                                     int) {
     find_words(words, memory.cells[0][0][0] + own_keys);

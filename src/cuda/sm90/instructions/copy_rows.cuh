@@ -7,7 +7,7 @@ namespace flashmask::cuda::sm90 {
 
 constexpr int kPanel = 64;  // elements of a row that one copy and one swizzle cover
 
-/// Copies rows [row, row + kRows) of one head, a panel of 64 columns after the other.
+/// Copies rows [row, row + kRows) of one head, one panel of 64 columns after another.
 template <int kRows, int kDim, Reads kReads = Reads::again>
 __device__ __forceinline__ void copy_rows(std::uint8_t* destination, const CUtensorMap* map, std::uint64_t* barrier,
                                           int row, int head, int batch) {

@@ -16,7 +16,7 @@ __device__ __forceinline__ void barrier_init(std::uint64_t* barrier, int arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-/// After barrier_init(), before the copy engine may see the barriers; a __syncthreads() follows.
+/// Called after barrier_init(), before the copy engine may see the barriers; a __syncthreads() must follow.
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -25,7 +25,7 @@ __device__ __forceinline__ void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/// One arrival, and `bytes` that copies will bring before the phase ends.
+/// Arrives once, and expects `bytes` that copies will bring before the phase ends.
 __device__ __forceinline__ void barrier_arrive_expecting(std::uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
@@ -42,7 +42,7 @@ __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32
       : "memory");
 }
 
-/// Waits for `threads` threads, those of whole warps, that name the same `id` (1 … 15).
+/// Waits until `threads` threads, in whole warps, name the same `id` (1 … 15).
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Like named_barrier(), and says whether any of the threads said true.
+/// Waits like named_barrier(), and returns whether any of the threads passed true.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool of_thread) {
   std::uint32_t any;
   asm volatile(
@@ -66,7 +66,7 @@ __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool of_t
   return any != 0;
 }
 
-// Copies of boxes between global and shared memory by the copy engine; one thread asks for one.
+// Copies of boxes between global and shared memory by the copy engine; one thread issues each.
 
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -77,8 +77,8 @@ constexpr std::uint64_t kEvictFirst = 0x12F0000000000000;  // as createpolicy.fr
 /// Whether blocks read a piece of global memory again soon. What is read once is the first to leave the L2 cache.
 enum class Reads { again, once };
 
-/// Copies the box at (x, y, z, w), innermost first, to `destination` and counts its bytes on the barrier. What lies out
-/// of bounds becomes 0 and counts too.
+/// Copies the box at (x, y, z, w), innermost first, to `destination` and counts its bytes on the barrier. Elements out
+/// of bounds become 0 and count too.
 template <Reads kReads = Reads::again>
 __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* map, std::uint64_t* barrier, int x,
                                          int y, int z, int w) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* m
   }
 }
 
-/// The same box into the L2 cache only.
+/// Brings the box at (x, y, z, w), innermost first, into the L2 cache only.
 __device__ __forceinline__ void prefetch_box(const CUtensorMap* map, int x, int y, int z, int w) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x), "r"(y),
                "r"(z), "r"(w)
@@ -112,7 +112,7 @@ __device__ __forceinline__ void copy_bytes(void* destination, const void* source
                : "memory");
 }
 
-/// Copies `bytes`, a multiple of 16, from shared memory to global memory, both aligned to 16, behind
+/// Copies `bytes`, a multiple of 16, from shared memory to global memory, both aligned to 16. Called after
 /// fence_stores_for_async().
 __device__ __forceinline__ void store_bytes(void* destination, const void* source, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination),
@@ -120,8 +120,8 @@ __device__ __forceinline__ void store_bytes(void* destination, const void* sourc
                : "memory");
 }
 
-/// Copies a box from shared memory to (x, y, z, w), innermost first, behind fence_stores_for_async(). What would lie
-/// out of bounds is left out. Leaves the L2 cache first.
+/// Copies a box from shared memory to (x, y, z, w), innermost first. Called after fence_stores_for_async(). Elements
+/// out of bounds are left out. What it writes is the first to leave the L2 cache.
 __device__ __forceinline__ void store_box(const CUtensorMap* map, const void* source, int x, int y, int z, int w) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;" ::"l"(
@@ -130,10 +130,10 @@ __device__ __forceinline__ void store_box(const CUtensorMap* map, const void* so
       : "memory");
 }
 
-/// Ends a group of what this thread asked of store_bytes() and store_box().
+/// Closes the group of copies that this thread has issued by store_bytes() and store_box().
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/// Waits until all groups of this thread lie in global memory.
+/// Waits until all groups of this thread are in global memory.
 __device__ __forceinline__ void await_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 /// Waits until all groups of this thread but the last `kPending` have been read from shared memory.
@@ -142,28 +142,28 @@ __device__ __forceinline__ void await_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-/// Before a barrier after which the copy engine or wgmma reads what this thread stored in shared memory.
+/// Called before a barrier after which the copy engine or wgmma reads what this thread stored in shared memory.
 __device__ __forceinline__ void fence_stores_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Stores four 8 × 8 matrices of 16-bit numbers, each transposed. Thread l holds, of each, row l / 4 at columns
-/// 2 (l % 4) and + 1 in one word; `address` is where thread l's row l % 8 of the transpose of matrix l / 8 begins.
+/// Stores four 8 × 8 matrices of 16-bit numbers, each transposed. Thread l holds row l / 4, columns 2 (l % 4) and + 1,
+/// of each matrix in one word; its `address` is where row l % 8 of the transpose of matrix l / 8 begins.
 __device__ __forceinline__ void store_matrices_transposed(std::uint32_t address, const std::uint32_t (&words)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
                "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
 }
 
-/// The same, none transposed: `address` is where row l % 8 of matrix l / 8 begins.
+/// Stores four matrices like store_matrices_transposed(), but does not transpose them: `address` is where row l % 8 of
+/// matrix l / 8 begins.
 __device__ __forceinline__ void store_matrices(std::uint32_t address, const std::uint32_t (&words)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
                "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
 }
 
-/// To be called before the copy engine reads global memory that, as load_acquire() told this thread, others have
-/// written.
+/// Called before the copy engine reads global memory that others have written, as load_acquire() told this thread.
 __device__ __forceinline__ void fence_loads_for_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 /// Reads a number that other blocks change. What they wrote before they changed it is visible from then on.
@@ -179,12 +179,13 @@ __device__ __forceinline__ void add_to_global(float* address, float a, float b, 
                : "memory");
 }
 
-/// Spares the L2 cache writing these 128 aligned bytes to memory; what they hold is undefined afterwards.
+/// Discards 128 aligned bytes, which spares the L2 cache writing them to memory; they are undefined afterwards.
 __device__ __forceinline__ void discard_line(void* address) {
   asm volatile("discard.global.L2 [%0], 128;" ::"l"(address) : "memory");
 }
 
-// Registers a thread of this warpgroup may use; the sum over the warpgroups stays what the launch gave.
+// These set how many registers each thread of this warpgroup may use; the sum over the warpgroups stays what the launch
+// gave.
 
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {

@@ -5,8 +5,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// Which slot of a ring comes next, and the parity of its barrier's phase. Producers wait for the opposite parity, so
-/// that their first waits pass.
+/// The slot of a ring that comes next, and the parity of its barrier's phase. Producers wait for the opposite parity,
+/// so that their first waits pass.
 template <int kSlots>
 struct RingPosition {
   int slot = 0;

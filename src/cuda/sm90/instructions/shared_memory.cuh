@@ -8,10 +8,10 @@
 
 namespace flashmask::cuda::sm90 {
 
-constexpr int kSharedMemory = 227 << 10;  // that a block may have
+constexpr int kSharedMemory = 227 << 10;  // bytes that a block may have
 
-/// The block's shared memory, for all its threads to call first: runs init_barriers(), and prefetches the tensor maps
-/// that are not null.
+/// Returns the block's shared memory; all its threads call this first. Runs init_barriers(), and prefetches the tensor
+/// maps that are not null.
 template <class Memory>
 __device__ __forceinline__ Memory& begin_sharing(std::initializer_list<const CUtensorMap*> maps) {
   static_assert(sizeof(Memory) <= kSharedMemory);

@@ -4,13 +4,13 @@
 #include "cuda/common/arithmetic.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 
-/// From accumulators to rows of 16-bit numbers in global memory, through shared memory that a group has to itself.
+/// Stores accumulators as rows of 16-bit numbers in global memory, through shared memory that a group has to itself.
 namespace flashmask::cuda::sm90 {
 
-constexpr int kWarpRows = 16;  // of a warpgroup's 64
+constexpr int kWarpRows = 16;  // per warp, of a warpgroup's 64
 
-/// Stores a warpgroup's 64 rows of results, each times its factor, from row `first` of a head on; each warp does its
-/// own kWarpRows. They go through shared memory in wgmma's swizzle: `panels` is where the group's rows begin in the
+/// Stores a warpgroup's 64 rows of results, each times its factor, from row `first` of a head on; each warp stores its
+/// own kWarpRows. The rows go through shared memory in wgmma's swizzle: `panels` is where the group's rows begin in the
 /// first panel of 64 columns, and panels lie `panel_bytes` apart. Lane 0 of each warp commits one group of stores. The
 /// map's boxes have kWarpRows rows.
 template <class T, int kCount>

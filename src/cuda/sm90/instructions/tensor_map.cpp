@@ -12,7 +12,7 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-/// The driver's function, looked up at run time: the library loads where there is no driver.
+/// Looks up the driver's function at run time, so that the library also loads where there is no driver.
 auto encode_function() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult answer{};
@@ -29,7 +29,7 @@ auto encode_function() {
 CUtensorMap make_tensor_map(const char* name, const TensorView& tensor, int rows) {
   static const auto encode = encode_function();
   check_rows(name, tensor);
-  // Nothing is ever copied from an empty tensor, which may lie nowhere.
+  // Nothing is ever copied from an empty tensor, whose data may be null.
   if (tensor.data == nullptr) return {};
   const auto size = [&](std::size_t axis) {
     return static_cast<cuuint64_t>(std::max<std::int64_t>(tensor.shape[axis], 1));

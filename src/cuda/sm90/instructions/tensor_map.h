@@ -7,8 +7,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// What the copy engine needs to know of a tensor (batch, sequence, heads, dim) of 16-bit numbers to copy boxes of
-/// (1, rows, 1, 64), with 128-byte swizzle. What lies past an end of the tensor reads as 0. Checks the rows first.
+/// Returns what the copy engine needs to copy boxes of (1, rows, 1, 64), with 128-byte swizzle, from or to a tensor
+/// (batch, sequence, heads, dim) of 16-bit numbers. Elements past an end of the tensor read as 0. Checks the rows of
+/// the tensor first.
 CUtensorMap make_tensor_map(const char* name, const TensorView& tensor, int rows);
 
 }  // namespace flashmask::cuda::sm90

@@ -4,11 +4,11 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/wgmma.h"
 
-/// Products of tiles that consumers share, of 64 rows by a warpgroup.
+/// Products of tiles that consumers share; a warpgroup computes 64 rows.
 namespace flashmask::cuda::sm90 {
 
-/// s = a bᵀ, over kDim columns of both. `a`: where the group's rows begin; panels of a tile lie kPanelOfA and kPanelOfB
-/// bytes apart.
+/// s = a bᵀ, over kDim columns of both. `a_address`: where the group's rows of a begin; panels of a and b lie kPanelOfA
+/// and kPanelOfB bytes apart.
 template <class T, int kDim, int kPanelOfA, int kPanelOfB, int kColumns>
 __device__ __forceinline__ void multiply_tiles(float (&s)[kColumns], std::uint32_t a_address,
                                                const std::uint8_t* b_tile) {

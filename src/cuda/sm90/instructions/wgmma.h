@@ -6,17 +6,17 @@
 
 #include <cstdint>
 
-/// Warpgroup matrix products of sm_90a: d (64 × N, float32, in registers) += a (64 × 16) · b (16 × N). Four warps call
-/// together. Warp w, lane l holds rows 16 w + l / 4 and + 8: d[4 j], d[4 j + 1] are columns 8 j + 2 (l % 4) and + 1 of
-/// the first row, d[4 j + 2], d[4 j + 3] those of the second.
+/// Warpgroup matrix products of sm_90a: d (64 × N, float32, in registers) += a (64 × 16) · b (16 × N). All four warps
+/// call them together. Warp w, lane l holds rows 16 w + l / 4 and + 8: d[4 j], d[4 j + 1] are columns 8 j + 2 (l % 4)
+/// and + 1 of the first row, d[4 j + 2], d[4 j + 3] the same columns of the second.
 namespace flashmask::cuda::sm90 {
 
-/// Before the first product of a batch and after ordinary writes to its registers.
+/// Called before the first product of a batch and after ordinary writes to its registers.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// Waits until at most `kPending` committed groups run.
+/// Waits until at most `kPending` committed groups are still running.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -29,10 +29,10 @@ __device__ __forceinline__ void pin(float (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
-/// What a tile in shared memory looks like to wgmma: panels of 64 elements (128 bytes) a row, 128-byte swizzle,
-/// 1024-byte aligned. `stride` between groups of eight rows is 1024 bytes; `leading`, between panels, matters only
-/// where rows are k. The two words are kept apart because a step through a tile changes only the low one, by an
-/// addition; it is in a uniform register where the compiler can see that the address is the same for all lanes.
+/// Describes a tile in shared memory to wgmma: panels with rows of 64 elements (128 bytes), 128-byte swizzle, 1024-byte
+/// aligned. `stride` between groups of eight rows is 1024 bytes; `leading`, between panels, matters only where rows are
+/// k. The two words are kept apart because a step through a tile only adds to the low one, which is in a uniform
+/// register where the compiler can see that the address is the same for all lanes.
 class TileDescriptor {
  public:
   __device__ __forceinline__ TileDescriptor(std::uint32_t address, std::uint32_t leading_bytes)
@@ -41,7 +41,7 @@ class TileDescriptor {
     asm volatile("" : "+r"(low_));
   }
 
-  /// The descriptor of what lies `bytes` further on.
+  /// Returns the descriptor of the data `bytes` further on.
   __device__ __forceinline__ std::uint64_t at(std::uint32_t bytes) const {
     constexpr std::uint32_t kSwizzle128 = 1U << 30, kStride = 1024 >> 4;
     std::uint64_t descriptor;
@@ -53,8 +53,8 @@ class TileDescriptor {
   std::uint32_t low_;
 };
 
-/// products<T, N>::ss(d, a, b): a and b in shared memory, rows of 16 contiguous k; with kTransposed, b has contiguous
-/// columns. products<T, N>::rs(d, a, b): a in registers, the packed accumulators of an earlier product, b in shared
+/// Products<T, N>::ss(d, a, b): a and b in shared memory, rows of 16 contiguous k; with kTransposed, b has contiguous
+/// columns. Products<T, N>::rs(d, a, b): a in registers, the packed accumulators of an earlier product, b in shared
 /// memory with contiguous columns.
 template <class T, int kColumns>
 struct Products;
@@ -78,7 +78,7 @@ struct Products;
   "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118," \
   "%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-// `registers`: the numbers of d; p0 … p5: the operands after them.
+// `registers`: the operand numbers of d; p0 … p5: the operands after them.
 #define FLASHMASK_PRODUCTS(T, type, columns, registers, p0, p1, p2, p3, p4, p5, ...)                                 \
   template <>                                                                                                        \
   struct Products<T, columns> {                                                                                      \

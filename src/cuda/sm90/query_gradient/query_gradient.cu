@@ -10,7 +10,7 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-/// Registers: what ptxas needs for no spills, builders included.
+/// The numbers of registers are what ptxas needs to avoid spills, builders included.
 template <class T, MaskForm kForm, int kHeadDim>
 struct ShapeOf;
 template <class T, MaskForm kForm>

@@ -11,12 +11,12 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// The tile of the kernel for heads of up to `head_dim`: 64, 128, 192 or 256.
+/// Returns the kernel's tile for heads of up to `head_dim` dims: 64, 128, 192 or 256.
 TileShape query_gradient_tile(int head_dim);
 
-/// Gradients of q alone, whole rows of tiles at a time, each in one order of additions: the second pass of a
-/// deterministic backward. `tiles`: the plan's, of query_gradient_tile(), by rows. The statistics of rows are in the
-/// workspace; `next_item` is 0.
+/// Launches the second pass of a deterministic backward: gradients of q alone, whole rows of tiles at a time, each in
+/// one order of additions. `map`: the map of query_gradient_tile() in the plan, by rows. The statistics of rows must be
+/// in the workspace; `next_item` must point to 0.
 template <MaskForm kForm>
 void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, const DeviceMap& map,
                            const TileChoice& choice, const BackwardWorkspace& workspace, int head_dim,

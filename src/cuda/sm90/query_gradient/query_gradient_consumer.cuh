@@ -7,8 +7,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// A warpgroup of the gradient of q: computes the probabilities p again from the scores, their gradients from grad_o
-/// vᵀ, and sums grad_s k over the tiles.
+/// A warpgroup of the gradient of q: recomputes the probabilities p from the scores, computes their gradients from
+/// grad_o vᵀ, and sums grad_s k over the tiles.
 template <class Shape>
 class QueryGradientConsumer : RowConsumer<Shape> {
   using Base = RowConsumer<Shape>;
@@ -91,7 +91,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     finish_tile(grad_s, s, grad_p, dropped);
   }
 
-  /// The products of a tile are issued behind grad_s k of the last tile.
+  /// Issues the products of a tile after grad_s k of the tile before.
   template <bool kMasked>
   __device__ __forceinline__ void next_tile(float (&grad_q)[kGradients], std::uint32_t (&grad_s)[kSteps][4]) {
     float s[kScores], grad_p[kScores];
@@ -119,7 +119,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     finish_tile(grad_s, s, grad_p, dropped);
   }
 
-  /// Waits for grad_s k of the last tile, since which kPending products were issued.
+  /// Waits for grad_s k of the tile before; kPending products have been issued since.
   template <int kPending>
   __device__ __forceinline__ void finish_sum(float (&grad_q)[kGradients], std::uint64_t* keys_empty) {
     wgmma_wait<kPending>();
@@ -127,11 +127,12 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     release(keys_empty);
   }
 
-  /// grad_s = p ∘ (grad_p − dot), packed, once grad_p is there.
+  /// Waits for grad_p, then packs grad_s = p ∘ (grad_p − dot).
   __device__ __forceinline__ void finish_tile(std::uint32_t (&grad_s)[kSteps][4], float (&p)[kScores],
                                               float (&grad_p)[kScores], const Dropped& dropped) {
     pin(p);
-    // The barrier is long passed. The branch keeps the compiler from moving the exponentials behind the product's wait.
+    // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
+    // product.
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     wgmma_wait<0>();
     pin(grad_p);
@@ -172,7 +173,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
   }
 
   const QueryGradientArguments& arguments_;
-  float lse_log2_[2], dot_[2];  // of the thread's rows
+  float lse_log2_[2], dot_[2];  // the statistics of the thread's two rows
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -4,7 +4,7 @@
 #include "cuda/sm90/query_gradient/query_gradient_consumer.cuh"
 #include "cuda/sm90/rows/row_kernel.cuh"
 
-/// The second pass of a deterministic backward: gradients of q alone, whole rows at a time, each in one order of
+/// The second pass of a deterministic backward: gradients of q alone, one row tile at a time, each in one order of
 /// additions.
 namespace flashmask::cuda::sm90 {
 

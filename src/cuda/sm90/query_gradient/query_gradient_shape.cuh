@@ -17,7 +17,7 @@ struct QueryGradientArguments : RowArguments {
 };
 
 /// Stages: buffers of Q with the output's gradient, of K and of V. kSharesRegisters: grad_p reuses the registers of the
-/// last tile's grad_s, so that its product is issued only when that of grad_s is done.
+/// previous tile's grad_s, so its product is issued only when the product that reads grad_s is done.
 template <class T, MaskForm kForm_, int kHeadDim_, int kColumns_, int kQueryStages_, int kKeyStages_, int kValueStages_,
           int kProducerRegisters_, int kConsumerRegisters_, bool kSharesRegisters_>
 struct QueryGradientShape {

@@ -5,8 +5,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One or two warps: bits of masked tiles in the order of accumulators. Two take every other tile each. A slot always
-/// belongs to the same warp, so that none can run ahead of a slot by more than one phase of its barrier.
+/// One or two warps that make the bits of masked tiles in accumulator layout; two warps take every other tile each. A
+/// slot always belongs to the same warp, so that none can run ahead of a slot by more than one phase of its barrier.
 template <class Shape>
 class BitBuilder {
   static_assert(Shape::kBitSlots % Shape::kBuilderWarps == 0);

@@ -8,8 +8,9 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// What warpgroups that compute row tiles have in common: 64 rows of each, of which a thread holds parts of two and
-/// quads of threads hold whole ones; products of tiles, bits of partial tiles, and rows of results.
+/// Base of the warpgroups that compute row tiles. A warpgroup has 64 rows of each row tile; a thread holds parts of two
+/// of them, and a quad of threads holds whole ones. Provides products of tiles, bits of partial tiles, row numbers and
+/// dropout decisions.
 template <class Shape>
 class RowConsumer {
  protected:
@@ -24,9 +25,9 @@ class RowConsumer {
         row_(group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) {}
 
   static __device__ __forceinline__ int lane() { return lane_index(); }
-  /// Of those that compute.
+  /// Returns the warp's number among those that compute.
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x / 32) - 4; }
-  /// The warp's.
+  /// Returns the warp's first row.
   static __device__ __forceinline__ int first_row(const RowTile& tile) {
     return tile.row_tile * Shape::kRows + warp() * 16;
   }
@@ -36,7 +37,7 @@ class RowConsumer {
     if (lane() == 0) barrier_arrive(barrier);
   }
 
-  /// s = a bᵀ, for the group's rows of a tile of the query side and a tile of the key side.
+  /// s = rows columnsᵀ, for the group's rows of a tile of the query side and for a tile of the key side.
   template <int kDim>
   __device__ __forceinline__ void multiply_by_keys(float (&s)[kScores], const std::uint8_t* rows,
                                                    const std::uint8_t* columns) {
@@ -44,15 +45,15 @@ class RowConsumer {
         s, shared_address(rows) + group_ * 64 * kPanel * 2, columns);
   }
 
-  /// d += p b, for packed scores and a tile of the key side.
+  /// d += p columns, for packed scores and a tile of the key side.
   template <int kDim>
   __device__ __forceinline__ void multiply_scores(float (&d)[kDim / 2], const std::uint32_t (&p)[kSteps][4],
                                                   const std::uint8_t* columns) {
     multiply_packed<T, Shape::kColumns * kPanel * 2>(d, p, columns);
   }
 
-  /// Mask bits of the thread's two rows of a partial tile. True where the shape skips hidden tiles and none of the
-  /// group's rows sees anything of this one.
+  /// Reads the mask bits of the thread's two rows of a partial tile. Returns true where the shape skips hidden tiles
+  /// and none of the group's rows sees anything of this one.
   __device__ __forceinline__ bool take_bits(std::uint32_t (&masked)[2]) {
     barrier_wait(&shared_.bits_full[bits_.slot], bits_.phase);
     const FragmentBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
@@ -66,7 +67,7 @@ class RowConsumer {
     return hidden;
   }
 
-  /// With dropout registers are short, and the row tile that the warp is at waits in shared memory.
+  /// With dropout, stores the row tile that the warp is at in shared memory, because registers are short.
   __device__ __forceinline__ void begin_tile(const RowTile& tile, const DropoutArguments& dropout) {
     if constexpr (!Shape::kDropout) return;
     if (lane() == 0) shared_.row_tiles[warp()] = tile;
@@ -81,9 +82,9 @@ class RowConsumer {
     return shared_.row_tiles[warp()];
   }
 
-  /// Which of the thread's scores dropout takes away, of the tile in the current buffer of K. To be called while
-  /// products run. The barrier is long passed: its branches keep the compiler from moving draws in between the
-  /// products' instructions, where they would hold up the other groups' products, and behind the products' wait.
+  /// Finds which of the thread's scores dropout drops in the tile in the current buffer of K. Called while products
+  /// run. The waits at the barrier pass at once: their branches keep the compiler from moving the draws in between the
+  /// products' instructions, where they would hold up the other groups' products, or past the wait for the products.
   __device__ __forceinline__ void find_dropped(Dropped& dropped, const DropoutArguments& dropout) const {
     if constexpr (!Shape::kDropout) return;
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
@@ -98,7 +99,7 @@ class RowConsumer {
 
   RowMemory<Shape>& shared_;
   int group_;
-  int row_;  // of the row tile; the thread's second row is 8 further on
+  int row_;  // the thread's first row in the row tile; its second is 8 further on
   RingPosition<kWorkSlots> work_;
   RingPosition<Shape::kBitSlots> bits_;
   RingPosition<Shape::kQueryStages> queries_;

@@ -6,8 +6,8 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// The body of a kernel over row tiles. Four warps feed the others: one copies tiles into shared memory, one takes row
-/// tiles from a counter, and one or two make bits of the mask of partial tiles. Warpgroups of 64 rows each compute.
+/// Runs the body of a kernel over row tiles. Four warps feed the others: one copies tiles into shared memory, one takes
+/// row tiles from a counter, and one or two make the mask bits of partial tiles. Warpgroups of 64 rows each compute.
 template <class Consumer, class Shape, class Arguments>
 __device__ __forceinline__ void run_roles(const Arguments& arguments, const RowTensors& tensors) {
   auto& shared = begin_sharing<RowMemory<Shape>>({tensors.q, tensors.k, tensors.v, tensors.grad_o});

@@ -13,16 +13,18 @@
 #include "cuda/sm90/instructions/shared_memory.cuh"
 
 /// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's
-/// Shape says its tiles, its rings and its warps.
+/// Shape defines its tiles, its rings and its warps.
 namespace flashmask::cuda::sm90 {
 
 constexpr int kWorkSlots = 2;
-// The row tile after one of more than kManyTiles tiles is taken only when kTilesAhead of these are left to be copied.
+// After a row tile of more than kManyTiles tiles, the next one is taken only when kTilesAhead tiles are left to copy.
 constexpr int kManyTiles = 8, kTilesAhead = 4;
-// A row tile of so few tiles on average finds its keys in the L2 cache in whatever order heads are taken.
+// With this many tiles or fewer on average, row tiles find their keys in the L2 cache in whatever order heads are
+// taken.
 constexpr int kFewTiles = 4;
 
-/// What the copy engine reads and, as `result`, stores. The forward has no grad_o, the gradient of q no `result`.
+/// Tensors that the copy engine reads, and `result`, which it stores. The forward has no grad_o, the gradient of q no
+/// `result`.
 struct RowTensors {
   const CUtensorMap *q, *k, *v, *grad_o, *result;
 };
@@ -36,11 +38,11 @@ struct Work {
   __device__ __forceinline__ bool exists() const { return tile.batch >= 0; }
 };
 
-/// Whether what dropout draws from waits in shared memory, where wide heads leave no registers for it.
+/// Whether the seed of dropout is kept in shared memory, where wide heads leave no registers for it.
 template <class Shape>
 inline constexpr bool kStoresSeed = Shape::kHeadDim > 192 && Shape::kDropout;
 
-/// q: Q of a row tile, and behind it the gradient of O for kernels that read it.
+/// q: Q of a row tile, followed by the gradient of O for kernels that read it.
 template <class Shape>
 struct RowMemory {
   alignas(1024) std::uint8_t q[Shape::kQueryStages][Shape::kQueryBytes];
@@ -53,12 +55,12 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
-  int column_tiles[Shape::kDropout ? Shape::kKeyStages : 0];       // which tile lies in a buffer of K
-  RowTile row_tiles[Shape::kDropout ? Shape::kConsumerWarps : 0];  // of each warp: where it is
+  int column_tiles[Shape::kDropout ? Shape::kKeyStages : 0];       // the key tile in each buffer of K
+  RowTile row_tiles[Shape::kDropout ? Shape::kConsumerWarps : 0];  // the row tile that each warp is at
   StoredDropoutSeed seeds[kStoresSeed<Shape> ? Shape::kConsumerWarps : 0];
 };
 
-/// A ring whose slots one thread fills and `readers` warps empty.
+/// Initializes a ring whose slots one thread fills and `readers` warps empty.
 template <int kSlots>
 __device__ __forceinline__ void init_ring(std::uint64_t (&full)[kSlots], std::uint64_t (&empty)[kSlots], int readers) {
   for (int i = 0; i < kSlots; ++i) {
@@ -77,7 +79,7 @@ __device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
   barrier_init_fence();
 }
 
-/// The next row tile that the scheduler published, or none; it stays in its slot until release_work().
+/// Waits for the next row tile that the scheduler published, or none; it stays in its slot until release_work().
 template <class Shape>
 __device__ __forceinline__ Work await_work(RowMemory<Shape>& shared, const RingPosition<kWorkSlots>& position) {
   barrier_wait(&shared.work_full[position.slot], position.phase);

@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp: takes row tiles from the counter, ahead of the others, and publishes how many tiles each has.
+/// One warp that takes row tiles from the counter, ahead of the others, and publishes how many tiles each has.
 template <class Shape>
 class Scheduler {
  public:
@@ -29,15 +29,16 @@ class Scheduler {
   }
 
  private:
-  /// Where they have, all heads of a batch entry run side by side, as their rows lie in memory.
+  /// Returns whether row tiles have few tiles on average. If so, all heads of a batch entry run side by side, as their
+  /// rows lie in memory.
   __device__ __forceinline__ bool has_few_tiles() const {
     const TileChoice& choice = arguments_.choice;
     const std::uint32_t* const visited = choice.small ? choice.visited_small : choice.visited;
     return visited != nullptr && *visited <= kFewTiles * arguments_.map.all_outer_tiles();
   }
 
-  /// Takes an item only when there is room to publish it, and after a row tile of many tiles only near its end: else
-  /// this block would hold a row tile that another could begin.
+  /// Takes an item only when there is room to publish it, and after a row tile of many tiles only near its end;
+  /// otherwise this block would hold a row tile that another block could begin.
   __device__ __forceinline__ int next_item() {
     int item = 0;
     barrier_wait(&shared_.work_empty[work_.slot], work_.phase ^ 1);
@@ -46,7 +47,7 @@ class Scheduler {
     return __shfl_sync(~0U, item, 0);
   }
 
-  /// The slot is free: it is the first one, or next_item() has waited for it.
+  /// Publishes work in the next slot. The slot is free: it is the first one, or next_item() has waited for it.
   __device__ __forceinline__ void publish(const Work& work) {
     if (lane_ == 0) {
       shared_.work[work_.slot] = work;
@@ -57,7 +58,7 @@ class Scheduler {
     work_.advance();
   }
 
-  /// Into the L2 cache, for shapes whose one buffer of Q is still in use.
+  /// Prefetches the rows into the L2 cache, for shapes whose only buffer of Q is still in use.
   __device__ __forceinline__ void prefetch_queries(const RowTile& tile) {
     const int row = tile.row_tile * Shape::kRows;
     prefetch_rows<Shape::kHeadDim>(tensors_.q, row, tile.head, tile.batch);
@@ -73,7 +74,7 @@ class Scheduler {
   RingPosition<kWorkSlots> work_, published_;
 };
 
-/// One warp: keeps the rings of Q, K and V filled.
+/// One warp that keeps the rings of Q, K and V filled.
 template <class Shape>
 class Producer {
  public:
@@ -106,8 +107,8 @@ class Producer {
     queries_.advance();
   }
 
-  /// In the order in which products read them: the forward's are one tile of K ahead of V. A single buffer of Q is
-  /// filled after the first tile of K, since it becomes free later than that one's.
+  /// Copies tiles in the order in which products read them: the forward is one tile of K ahead of V. A single buffer of
+  /// Q is filled after the first tile of K, because it becomes free later than that tile's buffer.
   __device__ __forceinline__ void copy_tiles(const Work& work) {
     const RowTile& tile = work.tile;
     const int kv_head = tile.head / arguments_.head_ratio;
