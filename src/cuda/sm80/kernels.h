@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The rows of the kernel table for GPUs since sm_80, best first.
+/// Returns the entries of the kernel table for GPUs since sm_80, best first.
 KernelRows kernels();
 
 }  // namespace flashmask::cuda::sm80

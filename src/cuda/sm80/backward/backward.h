@@ -5,11 +5,12 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The backward's rows of the kernel table, smallest head dim first; of each those for much shared memory first, and
-/// those by sums before those that are deterministic.
+/// Returns the backward's entries of the kernel table, smallest head dim first; for each head dim, those that need much
+/// shared memory come first, and those that add up the gradient of q come before the deterministic ones.
 KernelRows backward_kernels();
 
-// Of one head dim, appended: a file each, because a module of PTX is compiled whole when its first kernel runs.
+// Each function appends the entries of one head dim. Each has its own file because a PTX module is compiled as a whole
+// when its first kernel runs.
 void add_backward_64(KernelRows& rows);
 void add_backward_96(KernelRows& rows);
 void add_backward_128(KernelRows& rows);

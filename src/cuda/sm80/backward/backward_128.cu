@@ -3,7 +3,7 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// From times of documents of many lengths (docs/journal/short-rows-mma-sync.md).
+/// Measured with documents of many lengths (docs/journal/short-rows-mma-sync.md).
 constexpr WhenSmall kWhenShort{.area = 0.85F, .per_row = 0.32F};
 
 void add_backward_128(KernelRows& rows) {

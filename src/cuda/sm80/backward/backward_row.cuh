@@ -18,8 +18,8 @@
 #include "cuda/sm80/backward/shapes.cuh"
 #include "plan/plan_choice.h"
 
-/// Rows of the kernel table: a launch over key tiles that also adds up the gradient of q and one that closes the sums,
-/// or one without sums and one over row tiles, which is deterministic.
+/// Entries of the kernel table: either a launch over key tiles that also sums the gradient of q and one that closes the
+/// sums, or one without sums and one over row tiles, which is deterministic.
 namespace flashmask::cuda::sm80 {
 
 inline void check_tensor_rows(const BackwardTensors& tensors) {
@@ -33,7 +33,8 @@ inline void check_tensor_rows(const BackwardTensors& tensors) {
   check_rows("backward: grad_v", tensors.grad_v);
 }
 
-/// Key heads whose queries, their sums and gradients of the output may take 6/10 of the L2 cache run side by side.
+/// Returns how many key heads run side by side: as many as keep their queries, query sums and output gradients within
+/// 6/10 of the L2 cache.
 inline int column_heads_in_section(const Problem& problem) {
   const std::int64_t of_row = problem.head_dim * (2 + 4) + problem.value_dim * 2;
   const std::int64_t bytes = problem.query_heads / problem.kv_heads * problem.query_length * of_row;
@@ -73,7 +74,7 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .dropout = dropout_arguments(problem, execution)};
 }
 
-/// As many blocks as registers allow find room in shared memory.
+/// Asks for as much shared memory as there is, so that as many blocks fit as registers allow.
 template <class Kernel>
 void prefer_shared_memory(Kernel kernel) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
@@ -118,7 +119,8 @@ void launch_closing(const Problem& problem, const BackwardTensors& tensors, cons
   check(cudaGetLastError(), "backward: closing rows");
 }
 
-/// Gradients of k and v, and that of q where it comes from sums. Roomy: where the device has the shared memory for it.
+/// Computes the gradients of k and v, and that of q where it comes from sums. Roomy: the shape for devices with enough
+/// shared memory for it.
 template <class Shape, class Roomy>
 void pass_over_keys(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                     const KernelExecution& execution, const TileChoice& choice = {}) {
@@ -154,7 +156,7 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
                                      static_cast<cudaStream_t>(execution.stream), arguments);
 }
 
-/// Instead of the shape of a second pass, where the first one makes sums.
+/// Stands in for the shape of a second pass, where the first one makes sums.
 struct NoRows {};
 
 /// Roomy…: shapes for devices with enough shared memory for them. They have the same tiles, and the same order of sums.
@@ -213,7 +215,7 @@ class BackwardRow : public KernelRow<BackwardKernel> {
   }
 };
 
-/// Takes small tiles where rows are short.
+/// An entry that takes small tiles where rows are short.
 template <class Columns, class RoomyColumns, class Short>
 class ChoosingBackwardRow final : public BackwardRow<Columns, RoomyColumns, NoRows, NoRows> {
   using Base = BackwardRow<Columns, RoomyColumns, NoRows, NoRows>;
@@ -245,7 +247,7 @@ class ChoosingBackwardRow final : public BackwardRow<Columns, RoomyColumns, NoRo
   TwoTiles tiles_;
 };
 
-/// A kernel reads masks of both forms, and is a row of the table for each.
+/// A shape with one form of masks: a kernel reads both forms, and has an entry of the kernel table for each.
 template <class Shape, MaskForm kForm_>
 struct ColumnsOfForm {
   using Element = typename Shape::Element;
@@ -279,7 +281,7 @@ void add_rows(KernelRows& rows, const Architecture& architecture) {
   add_rows_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::bits>(rows, architecture);
 }
 
-/// The row that chooses, and that of short rows alone, to be asked for by name.
+/// Adds the entry that chooses between both tiles, and that of short rows alone, to be requested by name.
 template <class Columns, class RoomyColumns, class Short, MaskForm kForm>
 void add_choosing_rows_of(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
   rows.push_back(std::make_unique<ChoosingBackwardRow<Columns, RoomyColumns, Short>>(
@@ -289,7 +291,7 @@ void add_choosing_rows_of(KernelRows& rows, const Architecture& architecture, co
       architecture, backward_info<Short, kForm>(architecture, tile_name<Short>()), sizeof(ColumnMemory<Short>)));
 }
 
-/// Ahead of those without a choice: the first that serves is taken.
+/// Adds the entries that choose; they come before those without a choice, since the first that serves is taken.
 template <class T, int kHeadDim>
 void add_choosing_rows(KernelRows& rows, const WhenSmall& when) {
   using Columns = LargeColumns<T, kHeadDim>;

@@ -12,12 +12,12 @@ struct ClosingArguments {
   const float* query_sums;
   OutputRows grad_q;
   int query_length, query_heads, head_dim;
-  int parts;  // of the rows of a head, in the workspace
+  int parts;  // parts of kPartRows rows per head, in the workspace
   float scale;
-  TileChoice choice;  // that of the launch that made the sums
+  TileChoice choice;  // the choice of the launch that made the sums
 };
 
-/// A block scales the sums of a part of the rows and stores them as the gradient of q.
+/// Scales the sums of one part of the rows and stores them as the gradient of q; each block takes one part.
 template <class Shape>
 __device__ __forceinline__ void close_rows(const ClosingArguments& arguments, int part) {
   using T = typename Shape::Element;

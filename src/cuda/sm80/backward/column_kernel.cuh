@@ -13,8 +13,8 @@ namespace flashmask::cuda::sm80 {
 
 /// A block takes a tile of keys of one key head through the rows of all its query heads: gradients of k and v stay in
 /// registers, and no two blocks add to the same ones. Scores are transposed: packed probabilities and gradients of
-/// scores are register operands of the products for the gradients of v and k. Through shared memory go those that warps
-/// share, and gradients of scores for the gradient of q.
+/// scores are register operands of the products for the gradients of v and k. Those that warps share go through shared
+/// memory, as do gradients of scores for the gradient of q.
 template <class Shape>
 class ColumnBlock {
   using T = typename Shape::Element;
@@ -23,10 +23,10 @@ class ColumnBlock {
   using ScoreTile = typename Shape::ScoreTile;
   static constexpr int kUnits = Shape::kUnits, kEights = Shape::kScoreRows / 8, kScoreSteps = Shape::kScoreRows / 16,
                        kDimSteps = Shape::kHeadDim / 16, kOwnPanels = Shape::kOwnDims / 16;
-  // Half of the warps take the delayed product before, half behind the others of a part, so that a scheduler's two
-  // warps do not all wait for the same at once.
+  // Half of the warps compute the delayed product before the other products of a part, half after them, so that the two
+  // warps of a scheduler do not both wait for the same thing at once.
   static constexpr bool kAlternates = Shape::kDelayed && Shape::kSharers > 1;
-  // Whether rows are asked for between products, where registers suffice for their addresses.
+  // Whether copies of rows are issued between products, where registers suffice for their addresses.
   static constexpr bool kSpreads = Shape::kStages == 2 && Shape::kHeadDim < 256;
   using Scores = float[kUnits][kEights][4];
   using Packed = std::uint32_t[kScoreSteps][kUnits][4];
@@ -41,7 +41,7 @@ class ColumnBlock {
     begin_keys();
     Gradients grad_k = {}, grad_v = {};
     if (shared_.steps[0].exists()) attend(grad_k, grad_v);
-    await_copies<0>();  // of a key tile that visits nothing, too
+    await_copies<0>();  // also where the key tile visits nothing
     if (arguments_.float32_gradients)
       store<float>(grad_k, grad_v);
     else
@@ -52,12 +52,12 @@ class ColumnBlock {
   static __device__ __forceinline__ int warp() { return static_cast<int>(thread_index()) / 32; }
   static __device__ __forceinline__ int group() { return warp() / Shape::kSharers; }
   static __device__ __forceinline__ int sharer() { return warp() % Shape::kSharers; }
-  /// The first of the warp's keys and of its rows, counted from the tiles'; its first panel of dims.
+  /// Return the warp's first key in the tile, its first row in a part, and its first panel of dims.
   static __device__ __forceinline__ int own_key() { return group() * Shape::kOwnKeys; }
   static __device__ __forceinline__ int own_row() { return sharer() * Shape::kOwnRows; }
   static __device__ __forceinline__ int own_panel() { return sharer() * kOwnPanels; }
 
-  /// Publishes what the key tile is and visits first, while its keys and values are on their way.
+  /// Publishes the key tile and its first steps while its keys and values are being copied.
   __device__ __forceinline__ void begin_keys() {
     const ColumnItem item(arguments_);
     shared_.steps.template begin<Shape::kWarps>(lists_of(item), [&] {
@@ -75,7 +75,7 @@ class ColumnBlock {
   __device__ __forceinline__ int query_head(const TileStep& step) const {
     return kv_head() * arguments_.head_ratio + step.head();
   }
-  /// Of the mask, as TileList finds it.
+  /// Returns the mask's list for the step's head, as TileList finds it.
   __device__ __forceinline__ int list_of(const TileStep& step) const {
     const TileMapView& map = arguments_.map;
     return (map.batch == 1 ? 0 : batch()) * map.heads + query_head(step) / map.head_ratio;
@@ -88,7 +88,7 @@ class ColumnBlock {
 
   __device__ __forceinline__ void extend(int begun) { shared_.steps.extend(lists_of(shared_.item), begun); }
 
-  /// Part i of those of all steps.
+  /// Returns the step that part i belongs to; parts are counted over all steps.
   __device__ __forceinline__ TileStep part(int i) const { return shared_.steps[i / Shape::kParts]; }
 
   __device__ __forceinline__ void attend(Gradients& grad_k, Gradients& grad_v) {
@@ -102,7 +102,7 @@ class ColumnBlock {
       if constexpr (Shape::kDropout) extend((i + 1) / Shape::kParts);
       await_copies<0>();
       __syncthreads();
-      // Here it is faster, and takes registers that dropout needs.
+      // Extending here is faster, but takes registers that dropout needs.
       if (!Shape::kDropout && warp() == 0) extend((i + 1) / Shape::kParts);
       const TileStep now = part(i), next = part(i + 1);
       if (next.exists()) {
@@ -152,7 +152,7 @@ class ColumnBlock {
     __syncthreads();
   }
 
-  /// The first of the rows of part i, counted from the tile's.
+  /// Returns the first row of part i, counted from the tile's.
   static __device__ __forceinline__ int part_row(int i) { return i % Shape::kParts * Shape::kPartRows; }
   __device__ __forceinline__ const std::uint8_t* queries(int i) const { return shared_.rows[i % Shape::kStages][0]; }
   __device__ __forceinline__ const std::uint8_t* output_gradients(int i) const {
@@ -163,7 +163,7 @@ class ColumnBlock {
   }
 
   using Copies = typename RowTile::template Copies<Shape::kThreads, Rows>;
-  /// Of no step: zeros, which nobody reads.
+  /// Returns the copies of the rows of part i of a step. Past the last step: zeros, never read.
   __device__ __forceinline__ Copies copies_of(const TensorRows& tensor, const std::uint8_t* to, const TileStep& step,
                                               int i) const {
     return Copies(shared_address(to), tensor.of(batch(), query_head(step)), first_row(step, i), thread_index());
@@ -172,7 +172,7 @@ class ColumnBlock {
     return step.exists() ? step.tile * Shape::kRows + part_row(i) : -1;
   }
 
-  /// All that part i of this step needs.
+  /// Issues all copies that part i of this step needs.
   __device__ __forceinline__ void copy_rows(const TileStep& step, int i) {
     copies_of(arguments_.q, queries(i), step, i).template ask_rest<0, 1>();
     copies_of(arguments_.grad_o, output_gradients(i), step, i).template ask_rest<0, 1>();
@@ -193,7 +193,8 @@ class ColumnBlock {
       copy_16(shared_address(shared_.dot[stage] + piece), from.statistics.dot + at, true);
   }
 
-  /// Part i: all but, where it is delayed, the gradient of q. Between products it asks for the rows of the next part.
+  /// Computes part i, except the gradient of q where it is delayed. Issues the copies of the next part's rows between
+  /// products.
   __device__ __forceinline__ void visit(Gradients& grad_k, Gradients& grad_v, const Values& values, const TileStep& now,
                                         const TileStep& next, int i) {
     const int stage = i % Shape::kStages;
@@ -247,14 +248,14 @@ class ColumnBlock {
     if constexpr (!Shape::kDelayed) add_to_queries(now, i);
   }
 
-  /// Of probabilities that dropout keeps.
+  /// Returns the scale of the probabilities that dropout keeps.
   __device__ __forceinline__ float kept_scale() const {
     if constexpr (Shape::kDropout) return arguments_.dropout.scale;
     return 1;
   }
 
-  /// s = keys rowsᵀ, of the warp's keys and kScoreRows rows: scores from k and q, or their gradients from v and that of
-  /// o, transposed.
+  /// Computes s = keys rowsᵀ for the warp's keys and kScoreRows rows: transposed scores from k and q, or gradients of
+  /// probabilities from v and the gradient of o.
   template <class Between>
   __device__ __forceinline__ void multiply_keys(Scores& s, const std::uint8_t* keys, const std::uint8_t* rows, int row,
                                                 const Between& between) {
@@ -288,13 +289,13 @@ class ColumnBlock {
     }
   }
 
-  /// d += scores rows, of the warp's keys and dims: packed scores of its own rows.
+  /// Computes d += scores rows for the warp's keys and dims, with the packed scores of its own rows.
   __device__ __forceinline__ void multiply_rows(Gradients& d, const Packed& scores, const std::uint8_t* rows, int row) {
     const std::uint32_t b = shared_address(rows) + RowTile::lane_rows() + RowTile::step(row, own_panel());
 #pragma unroll
     for (int step = 0; step < kScoreSteps; ++step) multiply_dims(d, scores[step], b + RowTile::step(16 * step, 0));
   }
-  /// The same of the rows of the other sharers.
+  /// Computes d += scores rows for the rows of the other sharers, whose scores lie in shared memory.
   __device__ __forceinline__ void multiply_shared(Gradients& d, const std::uint8_t* scores, const std::uint8_t* rows) {
 #pragma unroll 1
     for (int other = 1; other < Shape::kSharers; ++other) {
@@ -324,7 +325,7 @@ class ColumnBlock {
     }
   }
 
-  /// The gradient of q of part i: the warp's share of gradients of scores times k, added to the sums.
+  /// Adds the warp's share of the gradient of q of part i, gradients of scores times k, to the sums.
   __device__ __forceinline__ void add_to_queries(const TileStep& step, int i) {
     if (arguments_.query_sums == nullptr) return;
     using Sums = QuerySums<Shape>;
@@ -359,7 +360,7 @@ class ColumnBlock {
     }
   }
 
-  /// [key][row].
+  /// Stores scores as [key][row].
   static __device__ __forceinline__ void store_scores(std::uint8_t* tile, const Packed& packed, int row) {
     store_units<ScoreTile>(tile, packed, own_key(), row);
   }

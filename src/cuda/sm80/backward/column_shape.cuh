@@ -13,11 +13,11 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// What a launch over key tiles is about.
+/// The arguments of a launch over key tiles.
 struct ColumnArguments {
   TensorRows q, k, v, grad_o;
   OutputRows grad_k, grad_v;
-  bool float32_gradients;  // what these are, whatever the dtype of the others
+  bool float32_gradients;  // whether they are float32, whatever the dtype of the others
   BackwardStatistics statistics;
   float* query_sums;  // null: the gradient of q is left to another launch
   int key_length, query_heads, kv_heads, head_dim, value_dim;
@@ -33,20 +33,20 @@ struct ColumnArguments {
 /// How a block divides its work among its warps.
 struct ColumnForm {
   int units;             ///< a warp takes 16 · units keys
-  int groups;            ///< so many times that are the key tile
+  int groups;            ///< groups of warps: the key tile has 16 · units · groups keys
   int sharers = 1;       ///< warps that take the same keys: each computes scores of its share of the rows, and sums
                          ///< its share of the dims of the gradients of k and v
-  int rows = 64;         ///< that are computed between two barriers
-  int score_rows = 32;   ///< of those of a warp, so many at once
+  int rows = 64;         ///< rows of a part, which are computed between two barriers
+  int score_rows = 32;   ///< how many of a warp's rows are computed at once
   int stages = 2;        ///< buffers of q and the gradient of o
-  int blocks = 1;        ///< that share a multiprocessor
-  bool delayed = false;  ///< the gradient of q of rows is computed a step later, which takes a second buffer of
+  int blocks = 1;        ///< blocks per multiprocessor
+  bool delayed = false;  ///< the gradient of q is computed one part later, which takes a second buffer of
                          ///< gradients of scores and saves a barrier
   bool holds_values = false;  ///< v stays in registers
-  bool short_rows = false;    ///< has no kernel with dropout
+  bool short_rows = false;    ///< for short rows; has no kernel with dropout
 };
 
-/// Of::kForm is a ColumnForm. Tiles of the map have kRows rows, each visited in kParts parts.
+/// The shape of the form Of::kForm. Tiles of the map have kRows rows; each tile is visited in kParts parts.
 template <class T, int kHeadDim_, class Of>
 struct ColumnShape {
   using Element = T;
@@ -96,9 +96,9 @@ struct ColumnMemory {
   static constexpr int kStages = Shape::kStages, kScoreStages = Shape::kDelayed ? 2 : 1;
   alignas(128) std::uint8_t k[Shape::KeyTile::kBytes];
   [[no_unique_address]] OptionalTile<!Shape::kHoldsValues, typename Shape::KeyTile> v;
-  alignas(128) std::uint8_t rows[kStages][2][Shape::RowTile::kBytes];  // q and the gradient of o; in the beginning v,
-                                                                       // where registers are to hold it
-  alignas(128) std::uint8_t grad_s[kScoreStages][Shape::ScoreTile::kBytes];  // transposed, as p
+  alignas(128) std::uint8_t rows[kStages][2][Shape::RowTile::kBytes];  // q and the gradient of o; at first v, where
+                                                                       // registers are to hold it
+  alignas(128) std::uint8_t grad_s[kScoreStages][Shape::ScoreTile::kBytes];  // transposed, like p
   [[no_unique_address]] OptionalTile<(Shape::kSharers > 1), typename Shape::ScoreTile> p;
   alignas(16) float lse_log2[kStages][Shape::kPartRows];
   alignas(16) float dot[kStages][Shape::kPartRows];

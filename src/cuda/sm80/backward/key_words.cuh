@@ -6,11 +6,11 @@
 #include "cuda/common/intervals.cuh"
 #include "cuda/plan/words.cuh"
 
-/// Which of a warp's transposed scores are masked: FragmentWords with keys for rows and rows for columns. Words of a
-/// key are made by one lane of its quad, the others take their bytes of it.
+/// Finds which of a warp's transposed scores are masked: FragmentWords with keys for rows and rows for columns. One
+/// lane of a quad makes the words of a key, and the others take their bytes from it.
 namespace flashmask::cuda::sm80 {
 
-/// Of 32 rows from first_row on, those that a key's two ranges mask, in the order of fragments.
+/// Returns the rows that a key's two ranges mask, of the 32 from first_row on, in fragment order.
 __device__ __forceinline__ std::uint32_t masked_rows(const std::int32_t (&ends)[4], int first_row) {
   std::uint32_t rows = 0;
 #pragma unroll
@@ -21,19 +21,19 @@ __device__ __forceinline__ std::uint32_t masked_rows(const std::int32_t (&ends)[
   return fragment_order(rows);
 }
 
-/// A lane makes words of one key of the warp's, 32 rows each, and shares them.
+/// The words of one of the warp's keys, 32 rows each, which a lane makes and shares.
 template <int kUnits, int kRows>
 struct KeyWords {
   using Words = FragmentWords<kUnits, kRows>;
   static constexpr int kWords = Words::kWords;
 
   static __device__ __forceinline__ int lane_key() { return lane_index() % 4 % kEights * 8 + lane_index() / 4; }
-  /// The first row of the lane's word i, counted as `first_row` is, from which on the warp has kRows rows.
+  /// Returns the first row of the lane's word i, counted like `first_row`, the first of the warp's kRows rows.
   static __device__ __forceinline__ int lane_row(int first_row, int i) {
     const int own = kRows < 32 * Words::kGroups ? 0 : lane_index() % 4 / kEights * 32;
     return first_row / 32 * 32 + own + 32 * Words::kGroups * i;
   }
-  /// Words are in the order of fragments.
+  /// Exchanges the lanes' words, which are in fragment order.
   static __device__ __forceinline__ Words share(const std::uint32_t (&own)[kWords], int first_row) {
     Words masked;
 #pragma unroll
@@ -43,17 +43,18 @@ struct KeyWords {
   }
 
  private:
-  static constexpr int kEights = 2 * kUnits;  // of keys; a word's other bytes are of 32 rows further on
+  static constexpr int kEights = 2 * kUnits;  // eights of keys; a word's other bytes are for 32 rows further on
 };
 
-/// What a lane needs to find the words of its key: its intervals or, of cells, words themselves. Asked for ahead of the
-/// product that they are used behind.
+/// The data for a lane to find its key's words: the key's intervals or, with cells, the words themselves. They are
+/// requested before the product after which they are used.
 template <int kUnits, int kRows>
 class KeyMask {
   using Words = KeyWords<kUnits, kRows>;
 
  public:
-  /// For the warp's keys from first_key on, and rows that begin at `row` of the cells with number cell_row.
+  /// Requests the data for the warp's keys from first_key on, and for the rows from `row` on in the cells of row
+  /// cell_row.
   __device__ __forceinline__ void ask(const MaskView& mask, int list, int first_key, int cell_row, int row) {
     const int key = first_key + Words::lane_key();
     if (mask.intervals[0] != nullptr) {
@@ -67,7 +68,7 @@ class KeyMask {
     }
   }
 
-  /// Of the same rows.
+  /// Returns the mask words for the rows given to ask().
   __device__ __forceinline__ typename Words::Words masked_scores(const MaskView& mask, int cell_row, int row) const {
     std::uint32_t words[Words::kWords];
 #pragma unroll

@@ -23,8 +23,8 @@ struct QueryGradientArguments : RowArguments {
   DropoutArguments dropout;  // for kernels with dropout
 };
 
-/// kUnits: a warp takes 16 · kUnits rows. kSharers warps take the same rows, and 64 / kSharers columns of each tile, 32
-/// at once. Stages: buffers of k and v.
+/// kUnits: a warp takes 16 · kUnits rows. kSharers warps take the same rows, and each 64 / kSharers columns of a tile,
+/// 32 at once. kStages: buffers of k and v.
 template <class T, int kHeadDim_, int kUnits_, int kSharers_, int kStages_, int kBlocks_>
 struct QueryGradientShape {
   using Element = T;
@@ -46,7 +46,7 @@ struct QueryGradientMemory {
   };
   alignas(128) std::uint8_t q[Shape::RowTile::kBytes];
   alignas(128) std::uint8_t grad_o[Shape::RowTile::kBytes];
-  alignas(128) std::uint8_t k[Shape::kStages][Shape::KeyTile::kBytes];  // in the end, with v, sums of sharers
+  alignas(128) std::uint8_t k[Shape::kStages][Shape::KeyTile::kBytes];  // at the end, with v, sums of sharers
   alignas(128) std::uint8_t v[Shape::kStages][Shape::KeyTile::kBytes];
   alignas(16) float lse_log2[Shape::kRows];
   alignas(16) float dot[Shape::kRows];
@@ -55,9 +55,9 @@ struct QueryGradientMemory {
   TileSteps steps;
 };
 
-/// The gradient of q alone, whole rows of tiles at a time, each in one order of additions. A block takes a tile of rows
-/// of one head through the keys that it sees: p again from the scores, their gradients from grad_o vᵀ, and the sum of
-/// grad_s k in registers.
+/// The gradient of q alone: each row tile is summed as a whole, in a fixed order of additions. A block takes a row tile
+/// of one head through the keys that it sees: it recomputes p from the scores, computes gradients of p from grad_o vᵀ,
+/// and sums grad_s k in registers.
 template <class Shape>
 class QueryGradientBlock {
   using T = typename Shape::Element;
@@ -99,7 +99,7 @@ class QueryGradientBlock {
     return static_cast<std::int64_t>(batch()) * arguments_.query_heads + head();
   }
 
-  /// In the order of Sections, but the last rows first: with causal masks they take longest.
+  /// Returns the block's item in the order of Sections, but the last rows first: with causal masks they take longest.
   __device__ __forceinline__ typename QueryGradientMemory<Shape>::Item item() const {
     const Sections sections{arguments_.batch * arguments_.query_heads, arguments_.section_heads,
                             arguments_.map.outer_tiles};
@@ -152,7 +152,7 @@ class QueryGradientBlock {
   }
 
   using Copies = typename KeyTile::template Copies<Shape::kThreads, Rows>;
-  /// Of no step: zeros, which nobody reads.
+  /// Returns the copies of the keys or values of a step's tile. Past the last step: zeros, never read.
   __device__ __forceinline__ Copies copies_of(const TensorRows& tensor, const std::uint8_t* to,
                                               const TileStep& step) const {
     return Copies(shared_address(to), tensor.of(batch(), kv_head()), first_key(step), thread_index());
@@ -161,7 +161,7 @@ class QueryGradientBlock {
     return step.exists() ? step.tile * Shape::kColumns : -1;
   }
 
-  /// All that step i needs.
+  /// Issues all copies that step i needs.
   __device__ __forceinline__ void copy_step(const TileStep& step, int i) {
     copies_of(arguments_.k, keys(i), step).template ask_rest<0, 1>();
     copies_of(arguments_.v, values(i), step).template ask_rest<0, 1>();
@@ -177,7 +177,7 @@ class QueryGradientBlock {
                                first_key(step), thread_index());
   }
 
-  /// Step i. Between products it asks for the next tile.
+  /// Computes step i, and issues the copies of the next tile between products.
   __device__ __forceinline__ void visit(Gradients& grad_q, const TileStep& now, const TileStep& next, int i) {
     constexpr int kTimes = Shape::kOwnColumns / Shape::kScoreColumns;
 #pragma unroll
@@ -218,7 +218,8 @@ class QueryGradientBlock {
     hide(s, masked);
   }
 
-  /// s = rows keysᵀ, of the warp's rows: scores from q and k, or their gradients from that of o and v.
+  /// Computes s = rows keysᵀ for the warp's rows: scores from q and k, or gradients of probabilities from the gradient
+  /// of o and v.
   template <class Between>
   __device__ __forceinline__ void multiply_by_keys(Scores& s, const std::uint8_t* rows, const std::uint8_t* keys,
                                                    int column, const Between& between) {
@@ -243,7 +244,7 @@ class QueryGradientBlock {
     }
   }
 
-  /// d += scores keys, of kScoreColumns keys.
+  /// Computes d += scores keys for kScoreColumns keys.
   __device__ __forceinline__ void multiply_keys(Gradients& d, const Packed& scores, const std::uint8_t* keys,
                                                 int column) {
     const std::uint32_t b = shared_address(keys) + KeyTile::lane_rows() + KeyTile::step(column, 0);
@@ -262,7 +263,8 @@ class QueryGradientBlock {
     }
   }
 
-  /// Two sharers: each gives the other half of the dims of its sums, and adds what it gets to its own half.
+  /// Joins the sums of two sharers: each hands over the half of the dims that the other stores, and adds what it
+  /// receives to its own half.
   __device__ __forceinline__ void join(Gradients& grad_q) {
     static_assert(Shape::kSharers == 2);
     constexpr int kHalf = kPanels, kNumbers = kUnits * kHalf * 4;
@@ -298,7 +300,7 @@ class QueryGradientBlock {
       }
   }
 
-  /// The warp's share of the dims.
+  /// Stores the warp's share of the dims.
   __device__ __forceinline__ void store(const Gradients& grad_q) const {
     constexpr int kNumbers = 4 * 2 * kPanels / Shape::kSharers;
     const QueryGradientArguments& to = arguments_;

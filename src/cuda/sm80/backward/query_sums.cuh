@@ -7,8 +7,8 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// Sums for the gradient of q in global memory: [part of the rows of all heads][warp][as the warp's accumulators lie].
-/// The closing launch reads them in the same order.
+/// Sums for the gradient of q in global memory: [part of the rows of all heads][warp][in accumulator layout]. The
+/// closing launch reads them in the same order.
 template <class Shape>
 struct QuerySums {
   static constexpr int kUnits = Shape::kSumRows / 16, kEights = Shape::kSumDims / 8;
@@ -17,13 +17,13 @@ struct QuerySums {
   static __device__ __forceinline__ int first_row() { return warp() / Shape::kSumAcross * Shape::kSumRows; }
   static __device__ __forceinline__ int first_dim() { return warp() % Shape::kSumAcross * Shape::kSumDims; }
 
-  /// Where the first of the lane's four numbers of an accumulator of 16 × 8 lies.
+  /// Returns where the first of the lane's four numbers of a 16 × 8 accumulator lies.
   static __device__ __forceinline__ std::int64_t place(std::int64_t part, int unit, int eight) {
     return part * Shape::kPartSums + warp() * (Shape::kSumRows * Shape::kSumDims) + (unit * kEights + eight) * 128 +
            lane_index() * 4;
   }
 
-  /// Of the warp's eights of dims those from first_eight on.
+  /// Adds d to the sums, for kCount of the warp's eights of dims from first_eight on.
   template <int kCount>
   static __device__ __forceinline__ void add(float* sums, std::int64_t part, int first_eight,
                                              const float (&d)[kUnits][kCount][4]) {

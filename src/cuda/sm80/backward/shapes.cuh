@@ -4,12 +4,12 @@
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/query_gradient_kernel.cuh"
 
-/// The shapes of the kernels, by head dim: for blocks of up to 163 KB of shared memory and for those of up to 99 KB.
+/// The shapes of the kernels, by head dim: for blocks of up to 163 KB of shared memory and, compact, of up to 99 KB.
 namespace flashmask::cuda::sm80 {
 
 template <int kHeadDim>
 struct LargeForm;
-/// For what has the shared memory, one barrier less a step: the same tile and the same order of sums.
+/// For devices with enough shared memory: fewer barriers of the whole block, the same tile and the same order of sums.
 template <int kHeadDim>
 struct RoomyForm : LargeForm<kHeadDim> {};
 template <int kHeadDim>
@@ -50,7 +50,7 @@ template <>
 struct RoomyForm<256> {
   static constexpr ColumnForm kForm{.units = 2, .groups = 2, .sharers = 4, .score_rows = 16, .delayed = true};
 };
-/// For short rows: of 64 keys, two blocks where 182 KB are for them.
+/// For short rows: tiles of 64 keys, two blocks per multiprocessor where 182 KB are free for them.
 template <>
 struct ShortForm<128> {
   static constexpr ColumnForm kForm{
@@ -74,7 +74,8 @@ using ShortColumns = ColumnShape<T, kHeadDim, ShortForm<kHeadDim>>;
 template <class T, int kHeadDim>
 using SmallColumns = ColumnShape<T, kHeadDim, SmallForm<kHeadDim>>;
 
-/// Of 16 rows a warp where registers hold no more. One buffer of k and v where there is no room for two.
+/// Shapes for the gradient of q alone: 16 rows per warp where registers hold no more, one buffer of k and v where there
+/// is no room for two.
 template <class T, int kHeadDim, int kStages>
 using RowsOf =
     QueryGradientShape<T, kHeadDim, kHeadDim <= 128 ? 2 : 1, kHeadDim == 64 ? 1 : 2, kStages, kHeadDim == 64 ? 2 : 1>;

@@ -4,7 +4,7 @@
 #include "cuda/sm80/backward/backward_row.cuh"
 #include "cuda/sm80/backward/wide_gradient_kernel.cuh"
 
-/// Rows of the kernel table for wide heads: a launch a gradient, all of them deterministic.
+/// Entries of the kernel table for wide heads: one launch per gradient, all of them deterministic.
 namespace flashmask::cuda::sm80 {
 
 template <class Shape>

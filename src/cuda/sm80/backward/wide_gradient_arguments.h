@@ -11,26 +11,27 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// What a launch sums. Gradients of keys and values are by keys: keys are the outer side of tiles, scores transposed.
+/// The gradient that a launch sums. For those of keys and values, keys are the outer side of tiles and scores are
+/// transposed.
 enum class GradientOf { queries, keys, values };
 
 struct WideGradientArguments {
   TensorRows q, k, v, grad_o;
   OutputRows gradient;
-  bool float32_gradient;  // what it is, whatever the dtype of the others
-  float factor;           // of its sums
+  bool float32_gradient;  // whether it is float32, whatever the dtype of the others
+  float factor;           // scales the sums
   BackwardStatistics statistics;
-  int query_heads, outer_heads;  // of a batch entry
-  int outer_length, outer_dims;  // of the gradient
+  int query_heads, outer_heads;  // per batch entry
+  int outer_length, outer_dims;  // the gradient's rows and dims
   int head_ratio;                // query heads that share a key head
   float scale_log2;
-  Sections outer;   // tiles of heads
-  TileMapView map;  // by the side that is the outer one
+  Sections outer;   // outer tiles of all heads
+  TileMapView map;  // by rows or by columns, whichever is the outer side
   MaskView mask;
   DropoutArguments dropout;
 };
 
-/// side_by_side: heads of a section.
+/// Makes the arguments of a launch. side_by_side: heads per section.
 inline WideGradientArguments wide_gradient_arguments(GradientOf of, const Problem& problem,
                                                      const BackwardTensors& tensors, const BackwardStatistics& rows,
                                                      const TileMapView& map, const MaskView& mask, int side_by_side,

@@ -20,13 +20,13 @@ struct WideGradientShape : WideShape<T, true> {
   static constexpr bool kByKeys = kOf != GradientOf::queries;
   static constexpr int kRows = kByKeys ? Base::kInner : Base::kOuter, kColumns = kByKeys ? Base::kOuter : Base::kInner;
   static constexpr MapSide kSide = kByKeys ? MapSide::columns : MapSide::rows;
-  static constexpr int kStatistics = kByKeys ? Base::kInner : Base::kOuter;  // rows whose statistics a block has
+  static constexpr int kStatistics = kByKeys ? Base::kInner : Base::kOuter;  // rows whose statistics a block holds
 };
 
 template <class Shape>
 struct WideGradientMemory {
   struct Item {
-    int batch, head, tile;  // of the outer side
+    int batch, head, tile;  // head and tile of the outer side
   };
   WideRing<Shape> ring;
   alignas(16) float lse_log2[Shape::kStatistics];
@@ -36,8 +36,8 @@ struct WideGradientMemory {
   TileSteps steps;
 };
 
-/// One of the three gradients, for wide heads: each launch computes the scores anew, and sums what one block has
-/// registers for, in one order.
+/// One of the three gradients, for wide heads: each launch recomputes the scores, and sums what one block has registers
+/// for, in a fixed order.
 template <class Shape>
 class WideGradientBlock {
   using T = typename Shape::Element;
@@ -72,7 +72,7 @@ class WideGradientBlock {
   }
 
  private:
-  /// By rows the last ones first: with causal masks they take longest.
+  /// Returns the block's item. The last row tiles come first: with causal masks they take longest.
   __device__ __forceinline__ typename WideGradientMemory<Shape>::Item item() const {
     const Sections& outer = arguments_.outer;
     const SectionTile tile = outer.tile(static_cast<int>(blockIdx.x));
@@ -91,13 +91,14 @@ class WideGradientBlock {
   static __device__ __forceinline__ int first_inner(const TileStep& step) {
     return step.exists() ? step.tile * Shape::kInner : -1;
   }
-  /// Of the mask, as TileList finds it.
+  /// Returns the mask's list for the step's head, as TileList finds it.
   __device__ __forceinline__ int list_of(const TileStep& step) const {
     const TileMapView& map = arguments_.map;
     return (map.batch == 1 ? 0 : batch()) * map.heads + query_head(step) / map.head_ratio;
   }
 
-  /// What full tiles make of keys past the last stays in rows of sums that nobody stores.
+  /// Full tiles need no mask where keys are the outer side: what they compute for keys past the last stays in rows of
+  /// sums that are never stored.
   __device__ __forceinline__ TileLists lists_of(const typename WideGradientMemory<Shape>::Item& item) const {
     return {arguments_.map, item.batch, first_query_head(item.head), kByKeys ? arguments_.head_ratio : 1,
             item.tile,      false};
@@ -116,9 +117,9 @@ class WideGradientBlock {
     }
   }
 
-  // What passes by.
+  // Streamed chunks.
 
-  /// The tensors of either side: sums are of `inner` alone.
+  /// Return the tensors of a product's inner and outer side; the product `sums` has the inner one alone.
   template <Product kProduct>
   __device__ __forceinline__ const TensorRows& inner() const {
     const WideGradientArguments& from = arguments_;
@@ -132,7 +133,8 @@ class WideGradientBlock {
     return kByKeys ? arguments_.v : arguments_.grad_o;
   }
 
-  /// Of no step: zeros, which nobody reads.
+  /// Issues the copies of a chunk of the outer side, unless the product is `sums`, and returns those of the inner side.
+  /// Past the last step: zeros, never read.
   template <Product kProduct>
   __device__ __forceinline__ Copies copies_of(int chunk, const TileStep& step, std::uint32_t slot) const {
     const int row_head = query_head(step), key_head = row_head / arguments_.head_ratio;
@@ -141,7 +143,7 @@ class WideGradientBlock {
     return Copies(slot, chunk, inner<kProduct>().of(batch(), kByKeys ? row_head : key_head), first_inner(step));
   }
 
-  /// What a tile needs beside the chunks of its products.
+  /// Issues the copies of what a tile needs besides the chunks of its products.
   __device__ __forceinline__ void copy_for_tile(const TileStep& step) {
     if constexpr (kByKeys) {
       if (step.exists()) copy_statistics(step, first_inner(step));
@@ -206,7 +208,8 @@ class WideGradientBlock {
     });
   }
 
-  /// s += outer innerᵀ, chunk after chunk; then comes the product kNext. begin(): once the first chunk is there.
+  /// Computes s += outer innerᵀ chunk by chunk, and issues the first copies of product kNext with the last chunk. Calls
+  /// begin() once the first chunk is there.
   template <Product kProduct, Product kNext, class Begin>
   __device__ __forceinline__ void multiply(Scores& s, const bool& sees, const TileStep& now, const Begin& begin) {
     const int count = Products::chunks(inner<kProduct>().dim);
@@ -225,7 +228,7 @@ class WideGradientBlock {
           });
   }
 
-  /// Where the warp's rows are, of tiles by keys.
+  /// Return the warp's row of cells and its first row in that, where keys are the outer side.
   static __device__ __forceinline__ int cell_row(const TileStep& now) {
     return now.tile * (Shape::kInner / kCellSize) + Products::own_inner() / kCellSize;
   }

@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The lists that a block walks: of an outer tile, for each of some query heads.
+/// The lists that a block walks: one outer tile's, one for each of `heads` query heads.
 struct TileLists {
   TileMapView map;
   int batch, first_head, heads, outer_tile;
@@ -14,24 +14,24 @@ struct TileLists {
 
 /// A tile that a block visits.
 struct TileStep {
-  int tile;  // the inner one; -1: there is no further step
+  int tile;  // the inner tile; -1: there are no more steps
   int marks;
 
   __device__ __forceinline__ TileStep(int inner, int head, bool masked)
       : tile(inner), marks(2 * head + (masked ? 1 : 0)) {}
   __device__ __forceinline__ bool exists() const { return tile >= 0; }
-  /// Counted from the lists' first.
+  /// Returns the query head, counted from the lists' first.
   __device__ __forceinline__ int head() const { return marks >> 1; }
-  /// Whether some scores may be masked.
+  /// Returns whether some scores may be masked.
   __device__ __forceinline__ bool masked() const { return (marks & 1) != 0; }
 };
 
-/// The steps of a block, head after head: of each, partial tiles and then full ones, in ascending order. They lie in
-/// shared memory. All warps read the first ones, one of them the others, some tiles ahead.
+/// The steps of a block, head after head: a head's partial tiles and then its full ones, each in ascending order. They
+/// lie in shared memory. All warps read the first ones from the map; one warp reads the others, some tiles ahead.
 class TileSteps {
   static constexpr int kSlots = 64, kAhead = 2, kMostWarps = 8;
 
-  /// At 32 words of a head's tiles of one kind (TileList).
+  /// A position in the map: 32 words of one head's tiles of one kind (TileList).
   struct Look {
     int head, kind, word;
   };
@@ -42,8 +42,9 @@ class TileSteps {
     return {found.x, found.y >> 1, (found.y & 1) != 0};
   }
 
-  /// By all kWarps of a block, before extend(0) and a barrier: steps that they find in one look of each, all of a short
-  /// list. meanwhile(): what can be done while the map is on its way.
+  /// Writes the steps that the kWarps warps of a block find in one look each, if there is room for them; of a short
+  /// list these are all steps. All warps call it, before extend(0) and a barrier. meanwhile() does what can be done
+  /// while the map is being read.
   template <int kWarps, class Meanwhile>
   __device__ __forceinline__ void begin(const TileLists& lists, const Meanwhile& meanwhile) {
     static_assert(kWarps <= kMostWarps);
@@ -77,12 +78,12 @@ class TileSteps {
     __syncwarp();
   }
 
-  /// When the block has begun the first `begun` steps: the first warp writes the next kAhead at least. The last two of
-  /// those begun are still there.
+  /// Makes the first warp write at least kAhead more steps when the block has begun the first `begun`. The last two of
+  /// those begun remain readable.
   __device__ __forceinline__ void extend(const TileLists& lists, int begun) {
     if (wants(begun)) read_on(lists, begun);
   }
-  /// The same by a call, so that a loop has little code; a call costs what is short of registers two of them.
+  /// Out-of-line extend(): keeps a loop's code short, but costs two registers in kernels that are short of them.
   __device__ __forceinline__ void extend_by_call(int begun) {
     if (wants(begun)) call_read_on(begun);
   }
@@ -122,7 +123,7 @@ class TileSteps {
   static __device__ __forceinline__ bool masked(const TileLists& lists, const Look& look) {
     return lists.all_masked || lists.map.visit_all || look.kind == 0;
   }
-  /// The first of the next kind.
+  /// Returns the first look at the next kind, or at the next head.
   static __device__ __forceinline__ Look behind(const TileLists& lists, const Look& look) {
     if (look.kind + 1 < kinds(lists)) return {look.head, look.kind + 1, 0};
     return {look.head + 1, 0, 0};
@@ -135,7 +136,7 @@ class TileSteps {
     return look;
   }
 
-  /// Of the lane's word.
+  /// Returns the tiles in the lane's word.
   static __device__ __forceinline__ std::uint32_t tiles_of(const TileLists& lists, const Look& look, int lane) {
     if (look.word + lane >= lists.map.words) return 0;
     const TileList list(lists.map, lists.batch, lists.first_head + look.head, lists.outer_tile);
@@ -144,7 +145,7 @@ class TileSteps {
 
   __device__ __forceinline__ void write(int step, TileStep what) { steps_[step % kSlots] = {what.tile, what.marks}; }
 
-  /// The warp has written so many, and looks there next.
+  /// Records that `written` steps are written and that `next` is the next look.
   __device__ __forceinline__ void end_at(const TileLists& lists, const Look& next, int written) {
     if (lane_index() != 0) return;
     const bool ended = next.head >= lists.heads;
@@ -154,12 +155,12 @@ class TileSteps {
     known_ = ended ? 1 << 30 : written;
   }
 
-  TileLists lists_;  // for a call, whose arguments take registers
+  TileLists lists_;  // for call_read_on(), since arguments would take registers
   int2 steps_[kSlots];
   int found_[kMostWarps];
-  Look next_;  // at the map
+  Look next_;  // the next look at the map
   int written_;
-  int known_;  // as written_, and no end once all are
+  int known_;  // as written_, but 1 << 30 once all steps are written
 };
 
 }  // namespace flashmask::cuda::sm80

@@ -4,11 +4,12 @@
 #include "cuda/common/arithmetic.cuh"
 #include "cuda/common/dropout.cuh"
 
-/// What becomes of a warp's scores between its products, as float[units of 16][eights][4]: units are of rows and eights
-/// of columns or, transposed, units of keys and eights of rows.
+/// Operations on a warp's scores between its products, as float[units of 16][eights][4]: units of rows and eights of
+/// columns or, transposed, units of keys and eights of rows.
 namespace flashmask::cuda::sm80 {
 
-/// Of each unit, accumulators of one product are, packed, the operand of the next: 16 of the inner side a step.
+/// Packs the accumulators of one product, unit by unit, as the operand of the next, which takes 16 of the inner side
+/// per step.
 template <class T, int kUnits, int kSteps, int kEights>
 __device__ __forceinline__ void pack_units(std::uint32_t (&packed)[kSteps][kUnits][4],
                                            const float (&s)[kUnits][kEights][4]) {
@@ -24,7 +25,7 @@ __device__ __forceinline__ void pack_units(std::uint32_t (&packed)[kSteps][kUnit
       }
 }
 
-/// Scores packed like that: those that dropout takes away become 0.
+/// Sets to 0 the scores that dropout takes away, in scores packed by pack_units().
 template <int kUnits, int kSteps, class Words>
 __device__ __forceinline__ void drop_units(std::uint32_t (&packed)[kSteps][kUnits][4], const Words& dropped) {
 #pragma unroll
@@ -33,7 +34,7 @@ __device__ __forceinline__ void drop_units(std::uint32_t (&packed)[kSteps][kUnit
     for (int unit = 0; unit < kUnits; ++unit) drop(packed[step][unit], dropped, unit, step);
 }
 
-/// A number for each of the lane's rows, of the warp's from `rows` on.
+/// One number for each of the lane's rows. `rows`: the numbers from the warp's first row on.
 template <int kUnits, int kEights>
 struct OfRows {
   float numbers[kUnits][2];
@@ -47,7 +48,7 @@ struct OfRows {
   __device__ __forceinline__ float at(int unit, int, int i) const { return numbers[unit][i / 2]; }
 };
 
-/// The same for transposed scores.
+/// OfRows for transposed scores.
 template <int kUnits, int kEights>
 struct OfTransposedRows {
   float2 numbers[kEights];
@@ -62,7 +63,7 @@ struct OfTransposedRows {
   }
 };
 
-/// body(unit, eight, number of the accumulator, number of its row)
+/// Calls body(unit, eight, i, its row's number) for each of the lane's scores; i is the index in the accumulator.
 template <template <int, int> class Rows, int kUnits, int kEights, class Body>
 __device__ __forceinline__ void for_each_score(const float* of_rows, const Body& body) {
   const Rows<kUnits, kEights> rows(of_rows);
@@ -74,7 +75,7 @@ __device__ __forceinline__ void for_each_score(const float* of_rows, const Body&
       for (int i = 0; i < 4; ++i) body(unit, eight, i, rows.at(unit, eight, i));
 }
 
-/// Scores become probabilities. Rows that see nothing have lse = +∞ here, and probabilities of 0.
+/// Turns scores into probabilities. Rows that see nothing have lse = +∞ here, and probabilities of 0.
 template <template <int, int> class Rows, int kUnits, int kEights>
 __device__ __forceinline__ void exponentiate(float (&s)[kUnits][kEights][4], float scale_log2, const float* lse_log2) {
   for_each_score<Rows, kUnits, kEights>(lse_log2, [&](int unit, int eight, int i, float lse) {
@@ -82,7 +83,7 @@ __device__ __forceinline__ void exponentiate(float (&s)[kUnits][kEights][4], flo
   });
 }
 
-/// Gradients of probabilities, which are multiplied by `factor`, become those of scores.
+/// Turns gradients of probabilities, times `factor`, into gradients of scores.
 template <template <int, int> class Rows, int kUnits, int kEights>
 __device__ __forceinline__ void differentiate(float (&grad)[kUnits][kEights][4], const float (&p)[kUnits][kEights][4],
                                               const float* dots, float factor) {

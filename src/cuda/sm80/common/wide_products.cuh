@@ -7,7 +7,7 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// Those dims of a head's rows that begin with chunk `chunk`.
+/// Returns a head's rows without the dims before chunk `chunk`.
 template <class Shape>
 __device__ __forceinline__ Rows rows_of_chunk(Rows rows, int chunk) {
   rows.first += chunk * Shape::kChunkDims;
@@ -15,14 +15,14 @@ __device__ __forceinline__ Rows rows_of_chunk(Rows rows, int chunk) {
   return rows;
 }
 
-/// Copies of one chunk: of a tile of the inner side, between products, and of the outer one, where it passes by, ahead
-/// of them.
+/// The copies of one chunk: those of the inner side are issued between products; those of the outer side, where it is
+/// streamed, before the products.
 template <class Shape>
 class ChunkCopies {
   using Inner = typename Shape::InnerTile::template Copies<Shape::kThreads, Rows>;
 
  public:
-  static constexpr int kParts = Shape::kChunkDims / 16;  // as many as products have steps
+  static constexpr int kParts = Shape::kChunkDims / 16;  // one per step of a product
   static_assert(kParts == Shape::kInner / 16);
 
   __device__ __forceinline__ ChunkCopies(std::uint32_t slot, int chunk, const Rows& inner, int first)
@@ -40,7 +40,8 @@ class ChunkCopies {
   Inner inner_;
 };
 
-/// What a warp does with chunks, whatever scores become of: it waits for them, meets the other warps, and multiplies.
+/// A warp's work on chunks, whatever its scores are used for: it waits for them, synchronizes with the other warps, and
+/// multiplies.
 template <class Shape>
 class WideProducts {
   using T = typename Shape::Element;
@@ -62,20 +63,21 @@ class WideProducts {
   static __device__ __forceinline__ int warp() { return static_cast<int>(thread_index()) / 32; }
   static __device__ __forceinline__ int group() { return warp() / Shape::kSharers; }
   static __device__ __forceinline__ int sharer() { return warp() % Shape::kSharers; }
-  /// The warp's first of either side of a tile.
+  /// Return the warp's first index on the outer and on the inner side of a tile.
   static __device__ __forceinline__ int own_outer() { return group() * Shape::kOwnOuter; }
   static __device__ __forceinline__ int own_inner() { return sharer() * Shape::kOwnInner; }
-  /// Its first dim of a chunk.
+  /// Returns the warp's first dim of a chunk.
   static __device__ __forceinline__ int own_dim(int chunk) {
     return chunk * Shape::kChunkDims + sharer() * Shape::kOwnDims;
   }
   static __device__ __forceinline__ int chunks(int dims) { return (dims + Shape::kChunkDims - 1) / Shape::kChunkDims; }
 
-  /// The slot of the first chunk of all, which is asked for before any other.
+  /// Returns the slot of the very first chunk, whose copies are issued before any others.
   __device__ __forceinline__ std::uint32_t first_slot() const { return slot(0); }
 
-  /// Waits for the next chunk and for all warps to have left the one before. next(slot): the copies of the chunk behind
-  /// it, into the slot that this one before was in. product(slot, copies) multiplies, and asks for them meanwhile.
+  /// Waits for the next chunk, and until all warps have finished with the one before. next(slot) returns the copies of
+  /// the chunk after it, into the slot that the one before was in. product(slot, copies) multiplies, and issues these
+  /// copies meanwhile.
   template <class Next, class Product>
   __device__ __forceinline__ void take(const Next& next, const Product& product) {
     await_copies<0>();
@@ -86,7 +88,7 @@ class WideProducts {
     read_ = Ring::kSlotBytes - read_;
   }
 
-  /// s += outer innerᵀ over the dims of a chunk. `outer`: where its chunk lies.
+  /// Computes s += outer innerᵀ over the dims of a chunk. `outer`, `inner`: where their chunks lie.
   static __device__ __forceinline__ void add_scores(Scores& s, std::uint32_t outer, std::uint32_t inner,
                                                     ChunkCopies<Shape>& copies) {
     const std::uint32_t a = outer + OuterTile::lane_rows() + OuterTile::step(own_outer(), 0);
@@ -110,12 +112,13 @@ class WideProducts {
     }
   }
 
-  /// Of the warp's own scores: for its sharers, who see them behind the next barrier. seen: whether any is not 0.
+  /// Stores the warp's own weights for its sharers, who may read them after the next barrier. seen: whether any is
+  /// nonzero.
   __device__ __forceinline__ void store_weights(const Packed& packed, bool seen) const {
     store_units<WeightTile>(ring_.weights, packed, own_outer(), own_inner());
     if (lane_index() == 0) ring_.seen[warp()] = seen;
   }
-  /// Of all sharers; false where they are all zeros.
+  /// Loads the weights of all sharers; returns false where they are all zeros.
   __device__ __forceinline__ bool load_weights(Weights& weights) const {
     const std::uint32_t a = shared_address(ring_.weights) + WeightTile::lane_rows() + WeightTile::step(own_outer(), 0);
 #pragma unroll
@@ -129,7 +132,8 @@ class WideProducts {
     return any;
   }
 
-  /// sums += weights inner, of the warp's dims of the first `count` chunks. next(chunk, slot): as take() has it.
+  /// Computes sums += weights inner for the warp's dims of the first `count` chunks. next(chunk, slot): take()'s
+  /// next(slot) for that chunk.
   template <class Next>
   __device__ __forceinline__ void add_products(Sums& sums, int count, const Next& next) {
     Weights weights;
@@ -148,7 +152,7 @@ class WideProducts {
     }
   }
 
-  /// The warp's sums, in rows of the outer side: times `factors`, those of each unit and half.
+  /// Stores the warp's sums in rows of the outer side, times `factors`: one per unit and half.
   template <class Out>
   static __device__ __forceinline__ void store(const Sums& sums, const float (&factors)[kUnits][2], Out* out,
                                                std::int64_t stride, int first, int rows, int dims) {

@@ -5,10 +5,12 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The forward's rows of the kernel table, smallest head dim first, and of each those for much shared memory first.
+/// Returns the forward's entries of the kernel table, smallest head dim first; for each head dim, those that need much
+/// shared memory come first.
 KernelRows forward_kernels();
 
-// Of one head dim, appended: a file each, because a module of PTX is compiled whole when its first kernel runs.
+// Each function appends the entries of one head dim. Each has its own file because a PTX module is compiled as a whole
+// when its first kernel runs.
 void add_forward_64(KernelRows& rows);
 void add_forward_96(KernelRows& rows);
 void add_forward_128(KernelRows& rows);

@@ -16,7 +16,7 @@ template <class T>
 using Small = ForwardShape<T, 128, 128, 1, Queries::registers, 3>;
 static_assert(sizeof(ForwardMemory<Small<__half>>) <= kSmallSharedBytes);
 
-/// From times of documents of many lengths (docs/journal/short-rows-mma-sync.md).
+/// Measured with documents of many lengths (docs/journal/short-rows-mma-sync.md).
 constexpr WhenSmall kWhenShort{.area = 0.76F, .per_row = 0.85F};
 
 }  // namespace

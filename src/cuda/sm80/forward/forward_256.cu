@@ -4,7 +4,7 @@
 namespace flashmask::cuda::sm80 {
 namespace {
 
-/// Registers hold 10 of the 16 panels of Q: with all of them too few are left.
+/// Registers hold 10 of the 16 panels of Q: holding all 16 would leave too few registers.
 template <class T>
 using Large = ForwardShape<T, 256, 256, 1, Queries::staged, 3, 128, 10>;
 template <class T>

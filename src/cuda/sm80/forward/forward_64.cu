@@ -10,7 +10,7 @@ template <class T>
 using Short = ForwardShape<T, 64, 64, 1, Queries::registers, 3, 64>;
 static_assert(2 * sizeof(ForwardMemory<Shape<__half>>) <= kSmallSharedBytes);
 
-/// From times of documents of many lengths (docs/journal/short-rows-mma-sync.md).
+/// Measured with documents of many lengths (docs/journal/short-rows-mma-sync.md).
 constexpr WhenSmall kWhenShort{.area = 0.87F, .per_row = 1.2F};
 
 }  // namespace

@@ -10,9 +10,9 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// What a warp of the forward does: it keeps 16 or 32 rows of a row tile, and K and V of the tiles that the row tile
-/// visits pass through a ring that all warps fill, K V K V …. A step waits for one of them, meets the other warps at a
-/// barrier, asks for what comes kSlots − 1 steps later, and multiplies.
+/// The work of one warp of the forward. It keeps 16 or 32 rows of a row tile; K and V of the tiles that the row tile
+/// visits pass through a ring that all warps fill, K V K V …. A step waits for one of them, synchronizes with the other
+/// warps, issues the copies of what is needed kSlots − 1 steps later, and multiplies.
 template <class Shape>
 class ForwardWarp {
   using T = typename Shape::Element;
@@ -24,9 +24,9 @@ class ForwardWarp {
   static constexpr int kUnits = Shape::kUnits, kEights = Shape::kColumns / 8, kSteps = Shape::kColumns / 16,
                        kPanels = Shape::kHeadDim / 16, kOutputs = Shape::kValueDim / 8;
   static constexpr int kHeld = Shape::kHeld;
-  static constexpr bool kStoresSeed = Shape::kDropout && Shape::kHeadDim == 256;  // registers do not hold it
-  /// Exponentials between products with V, not ahead of the barrier before them. With two buffers the copies that are
-  /// asked for behind that barrier would come late.
+  static constexpr bool kStoresSeed = Shape::kDropout && Shape::kHeadDim == 256;  // registers cannot hold it
+  /// Whether exponentials are computed between products with V, not before the barrier ahead of them. With two buffers,
+  /// the copies that are issued after that barrier would arrive late.
   static constexpr bool kExponentiatesLate = Shape::kSlots == 3;
   static constexpr std::uint32_t kRingBytes = Shape::kSlots * Shape::kSlotBytes;
 
@@ -45,12 +45,12 @@ class ForwardWarp {
     Outputs o;
     clear(o);
     if (shared_.steps[0].exists()) attend(o);
-    await_copies<0>();  // of a row tile that visits nothing, too
+    await_copies<0>();  // also where the row tile visits nothing
     finish_rows(o);
   }
 
  private:
-  /// Publishes what the row tile is and visits first, while its queries are on their way.
+  /// Publishes the row tile and its first steps while its queries are being copied.
   __device__ __forceinline__ void begin_rows(int item) {
     const RowTile tile(item, arguments_, arguments_.section_heads);
     shared_.steps.template begin<Shape::kWarps>(lists_of(tile), [&] {
@@ -72,7 +72,7 @@ class ForwardWarp {
 
   __device__ __forceinline__ void publish(const RowTile& tile) {
     if constexpr (kStoresSeed) {
-      const DropoutSeed seed(arguments_.dropout, tile.batch, tile.head);  // by all: warps shuffle
+      const DropoutSeed seed(arguments_.dropout, tile.batch, tile.head);  // by all threads, since warps shuffle
       if (thread_index() == 0) shared_.seed.store(seed, arguments_.dropout.place, tile.row_tile * Shape::kRows);
     }
     if (thread_index() != 0) return;
@@ -84,7 +84,7 @@ class ForwardWarp {
     shared_.values = arguments_.v.of(tile.batch, kv_head);
   }
 
-  /// Past the last where a block takes one alone.
+  /// Returns the block's next item; past the last where a block takes only one.
   __device__ __forceinline__ int next_item() const {
     if (arguments_.next_item == nullptr) return arguments_.items;
     return static_cast<int>(gridDim.x) + atomicAdd(arguments_.next_item, 1);
@@ -140,20 +140,21 @@ class ForwardWarp {
     return shared_address(shared_.ring) + number * Shape::kSlotBytes;
   }
 
-  /// The buffer that the last step read, which all warps have left: of two the other one.
+  /// Returns the buffer that the last step read and that all warps have finished with; with two buffers, the one that
+  /// this step does not read.
   template <Of kStep>
   __device__ __forceinline__ std::uint32_t left_slot() const {
     if constexpr (Shape::kSlots == 2) return slot(kStep == Of::keys ? 1 : 0);
     return shared_address(shared_.ring) + (read_ == 0 ? kRingBytes : read_) - Shape::kSlotBytes;
   }
 
-  /// Waits for what a step reads, and for all warps to have left what the last one read.
+  /// Waits for what a step reads, and until all warps have finished with what the last one read.
   __device__ __forceinline__ void begin_step() const {
     await_copies<Shape::kSlots - 2>();
     __syncthreads();
   }
-  /// Begin a step of tile `i`, and say which copies it is to ask for: of what comes kSlots − 1 steps later, into the
-  /// buffer that the last step read.
+  /// Each starts a step of tile `i` and returns the copies that the step must issue: of what is needed kSlots − 1 steps
+  /// later, into the buffer that the last step read.
   template <bool kMasked>
   __device__ __forceinline__ auto next_of_keys_step(int i) {
     const TileStep step = shared_.steps[Shape::kSlots == 3 ? i + 1 : i];
@@ -167,8 +168,8 @@ class ForwardWarp {
   template <bool kMasked>
   __device__ __forceinline__ auto next_of_values_step(int i) {
     const TileStep step = shared_.steps[i + 1];
-    // Of two buffers here, since a branch keeps the exponentials ahead of the barrier, where copies do not wait for
-    // them.
+    // With two buffers extend() is called here: its branch keeps the exponentials before the barrier, where copies do
+    // not wait for them.
     if constexpr (Shape::kSlots == 2) extend(i + 1);
     begin_step();
     if constexpr (Shape::kSlots == 3)
@@ -177,7 +178,7 @@ class ForwardWarp {
       return ask_keys<kMasked>(left_slot<Of::values>(), step, i + 1);
   }
 
-  /// The buffer that a step reads.
+  /// Returns the buffer that a step reads, and advances to the next.
   template <Of kStep>
   __device__ __forceinline__ std::uint32_t advance() {
     if constexpr (Shape::kSlots == 2) return slot(kStep == Of::keys ? 0 : 1);
@@ -186,7 +187,8 @@ class ForwardWarp {
     return shared_address(shared_.ring) + read;
   }
 
-  /// Of tile `i`, with its mask; kMayBeMasked: whether it may have one. Of none: zeros, which nobody reads.
+  /// Issues the copies of the mask of tile `i`, if it has one, and returns those of its keys. kMayBeMasked: whether it
+  /// may have a mask. Past the last tile: zeros, never read.
   template <bool kMayBeMasked>
   __device__ __forceinline__ auto ask_keys(std::uint32_t to, const TileStep& step, int i) {
     if (kMayBeMasked && step.masked())
@@ -222,7 +224,7 @@ class ForwardWarp {
 
   // A tile.
 
-  /// Tile `i`; returns what comes behind it.
+  /// Computes tile `i`; returns the step after it.
   template <bool kMasked>
   __device__ __forceinline__ TileStep visit(Outputs& o, int i) {
     auto next = next_of_keys_step<kMasked>(i);
@@ -232,7 +234,7 @@ class ForwardWarp {
     clear_scores(s);
     add_scores<0, 1>(s, keys, next);
     if constexpr (kMasked) {
-      // Behind the first products, which run meanwhile.
+      // After the first products, which run meanwhile.
       find_words(masked, i);
       if (masked.hide_all()) return pass(next, i);
     }
@@ -258,7 +260,8 @@ class ForwardWarp {
     return shared_.steps[i + 1];
   }
 
-  /// A warp that sees nothing of a tile only comes to the barrier, and asks for its part of what the others need.
+  /// Passes over a tile of which the warp sees nothing: only joins the barrier, and issues the warp's part of the
+  /// copies that the others need.
   template <class Copies>
   __device__ __forceinline__ TileStep pass(Copies& next, int i) {
     next.template ask_rest<1, kPanels>();
@@ -286,7 +289,7 @@ class ForwardWarp {
       for (int i = 0; i < 4 * kEights; ++i) s[unit][i / 4][i % 4] = 0;
   }
 
-  /// s += q kᵀ over panels kFirst … kEnd − 1, asking for parts of another tile between products.
+  /// Computes s += q kᵀ over panels kFirst … kEnd − 1, issuing parts of the copies of another tile between products.
   template <int kFirst, int kEnd, class Copies>
   __device__ __forceinline__ void add_scores(Scores& s, std::uint32_t keys, Copies& next) {
     const std::uint32_t rows = own_queries(), columns = keys + KeyTile::lane_columns();
@@ -313,7 +316,8 @@ class ForwardWarp {
     }
   }
 
-  /// o += p v, likewise. finish(step) is called ahead of a step's products: what p of its 16 columns still lacks.
+  /// Computes o += p v, issuing copies in the same way. finish(step) is called before a step's products, to complete p
+  /// for its 16 columns.
   template <class Copies, class Finish>
   __device__ __forceinline__ void multiply_values(Outputs& o, const Packed& p, std::uint32_t values, Copies& next,
                                                   const Finish& finish) {
@@ -352,7 +356,8 @@ class ForwardWarp {
     if (__any_sync(~0U, grew)) softmax_.raise(found, o, arguments_.scale_log2);
   }
 
-  /// The probabilities of a step's 16 columns: accumulators of one product are, packed, the operand of the next.
+  /// Computes the probabilities of a step's 16 columns and packs them: packed accumulators of one product are the
+  /// operand of the next.
   __device__ __forceinline__ void weigh(Packed& p, Scores& s, int step) {
     softmax_.template exponentiate<2>(s, 2 * step, arguments_.scale_log2);
 #pragma unroll
@@ -372,7 +377,7 @@ class ForwardWarp {
       find_dropped(dropped, arguments_.dropout, shared_.tile.batch, shared_.tile.head, first_row, first_column);
   }
 
-  /// They keep their share of the sums.
+  /// Drops probabilities, which still count in the row sums.
   static __device__ __forceinline__ void drop_scores(Packed& p, const Dropped& dropped, int step) {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) drop(p[unit][step], dropped, unit, step);
@@ -402,19 +407,19 @@ class ForwardWarp {
   }
 
   static __device__ __forceinline__ unsigned warp() { return thread_index() / 32; }
-  /// The warp's first row of the tile.
+  /// Returns the warp's first row in the tile.
   static __device__ __forceinline__ int warp_row() { return static_cast<int>(warp()) * Shape::kWarpRows; }
   __device__ __forceinline__ int first_row_of_tile() const { return shared_.tile.row_tile * Shape::kRows; }
 
   Memory& shared_;
   const ForwardArguments& arguments_;
-  std::uint32_t read_;  // the buffer that the next step reads, from the ring's first
+  std::uint32_t read_;  // where in the ring the buffer that the next step reads begins
   std::uint32_t q_[kUnits][kHeld < kPanels ? kHeld + 1 : kHeld][4];  // held panels, then one that is not
   RowSoftmax<kUnits> softmax_;
 };
 
-/// A block takes one item; of short rows, where a launch has a counter of them, until there are none left: many blocks
-/// that only learn that the other launch has the work would take long.
+/// A block takes one item. With tiles for short rows, where a launch has a counter of items, it takes items until none
+/// are left: many blocks that only learn that the other launch has the work would take long.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     forward_kernel(const __grid_constant__ ForwardArguments arguments) {
@@ -425,7 +430,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     if constexpr (!Shape::kShort) return;
     item = shared.next_item;
     if (item >= arguments.items) return;
-    __syncthreads();  // all warps have left the memory of the last item
+    __syncthreads();  // all warps have finished with the memory of the last item
   }
 }
 

@@ -16,13 +16,13 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// A kernel reads masks of both forms, and is a row of the table for each.
+/// A shape with one form of masks: a kernel reads both forms, and has an entry of the kernel table for each.
 template <class Shape, MaskForm kForm_>
 struct OfForm : Shape {
   static constexpr MaskForm kForm = kForm_;
 };
 
-/// The kernels of a shape. kDrops: one with dropout, too.
+/// The kernels of a shape. kDrops: also one with dropout.
 template <class Shape_, bool kDrops = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
@@ -36,7 +36,8 @@ struct ForwardCode {
   }
 };
 
-/// With a shape of the same tiles, without dropout, for devices whose multiprocessors have room for its blocks.
+/// ForwardCode with a second shape, of the same tiles and without dropout, for devices whose multiprocessors have room
+/// for its blocks.
 template <class Shape_, class RoomyShape>
 struct ForwardCodeWithRoomy : ForwardCode<Shape_> {
   using Roomy = ForwardCode<RoomyShape, false>;
@@ -54,7 +55,7 @@ inline void check_forward_rows(const ForwardTensors& tensors) {
   check_rows("forward: o", tensors.o);
 }
 
-/// next_item: nullptr, or a counter for blocks that take several items.
+/// Launches a kernel of `Code`. next_item: nullptr, or a counter for blocks that take several items.
 template <class Code>
 void launch_forward(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                     const DeviceMap& map, int* next_item = nullptr, const TileChoice& choice = {}) {
@@ -94,7 +95,7 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
   }
 };
 
-/// Takes small tiles where rows are short.
+/// An entry that takes small tiles where rows are short.
 template <class Code, class SmallCode>
 class ChoosingForwardRow final : public KernelRow<ForwardKernel> {
   using Shape = typename Code::Shape;
@@ -106,7 +107,7 @@ class ChoosingForwardRow final : public KernelRow<ForwardKernel> {
         tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<Small>, kTile<Shape>, when,
                shared_of_blocks(sizeof(typename SmallCode::Memory), Small::kBlocks)) {}
 
-  /// A counter of the small row tiles that blocks have taken.
+  /// Returns the size of a counter of the small row tiles that blocks have taken.
   std::size_t workspace_bytes(const Problem&, int) const override { return sizeof(int); }
   std::vector<MapRequest> maps() const override { return tiles_.maps(); }
   std::optional<SmallTiles> small_tiles() const override { return tiles_.small_tiles(); }
@@ -155,7 +156,7 @@ void add_rows(KernelRows& rows, const Architecture& architecture) {
   add_rows_of<ForwardCode<Shape>>(rows, architecture);
 }
 
-/// A row that chooses, then each kernel alone, to be asked for by name.
+/// Adds an entry that chooses between both kernels, then one for each kernel alone, to be requested by name.
 template <class Code, class SmallCode, MaskForm kForm>
 void add_choosing_rows_of(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
   using Shape = typename Code::Shape;

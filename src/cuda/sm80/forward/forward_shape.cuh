@@ -10,14 +10,14 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// Where Q of a row tile is while keys pass by. shared: in a buffer of its own. registers: read from such a buffer
-/// once. staged: the same from the ring, which it leaves before keys come, where there is no room for a buffer. What
-/// registers do not hold of it lies behind the ring, and stays there.
+/// Where Q of a row tile is while keys are streamed. shared: in a buffer of its own. registers: in registers, read from
+/// such a buffer once. staged: in registers, read from the ring before keys arrive there, where there is no room for a
+/// buffer; what registers do not hold of Q lies after the ring, and stays there.
 enum class Queries { shared, registers, staged };
 
-/// Tiles of kRows × 64. kUnits: of 16 rows a warp; kSlots: buffers of the ring of K and V; kHeld: panels of Q, of 16
-/// dims, in registers. Shapes of 64 rows are for short rows: more blocks, which wait for each other less. They have no
-/// kernel with dropout.
+/// The shape of tiles of kRows × 64. kUnits: units of 16 rows per warp; kSlots: buffers of the ring of K and V; kHeld:
+/// panels of Q, of 16 dims, in registers. Shapes of 64 rows are for short rows: they give more blocks, which wait for
+/// each other less. They have no kernel with dropout.
 template <class T, int kHeadDim_, int kValueDim_, int kUnits_, Queries kQueries_, int kSlots_, int kRows_ = 128,
           int kHeld_ = kQueries_ == Queries::shared ? 0 : kHeadDim_ / 16>
 struct ForwardShape {
@@ -27,7 +27,7 @@ struct ForwardShape {
                        kThreads = 32 * kWarps,
                        kBlocks = kRows == 64   ? (kHeadDim == 64 ? 4 : 3)
                                  : kUnits == 2 ? 2
-                                               : 1;  // on a multiprocessor
+                                               : 1;  // blocks per multiprocessor
   static constexpr Queries kQueries = kQueries_;
   static constexpr int kHeld = kHeld_;
   static constexpr bool kDropout = false, kShort = kRows == 64;
@@ -44,12 +44,12 @@ struct ForwardShape {
 template <class Shape>
 struct ForwardMemory {
   alignas(128) std::uint8_t ring[Shape::kSlots * Shape::kSlotBytes];
-  alignas(128) std::uint8_t queries[Shape::kQueryBytes + 16];  // where they are staged, those not held
+  alignas(128) std::uint8_t queries[Shape::kQueryBytes + 16];  // where they are staged, the panels not held
   SharedMask<Shape::kRows, Shape::kColumns> masks[2];
   TileSteps steps;
   RowTile tile;
-  int list;       // of the mask
-  int next_item;  // which the block takes behind this one, where it takes several
+  int list;       // which list of the mask
+  int next_item;  // the item that the block takes after this one, where it takes several
   Rows keys, values;
   StoredDropoutSeed seed;  // where kernels with dropout have no registers for it
 };

@@ -7,9 +7,9 @@
 
 namespace flashmask::cuda::sm80 {
 
-constexpr float kRescaleThreshold = 8;  // by which power of two the running maximum may lag behind
+constexpr float kRescaleThreshold = 8;  // the running maximum may lag behind by this power of two
 
-/// A row's factor of its outputs, and its lse in powers of two, from what the running softmax has of it.
+/// A row's factor for its outputs and its lse in base 2, from its running maximum and sum.
 struct FinishedRow {
   float factor, lse_log2;
 
@@ -18,7 +18,7 @@ struct FinishedRow {
 
   __device__ __forceinline__ float lse() const { return lse_log2 * 0.693147180559945F; }
 
-  /// `row`: of the sequence.
+  /// Adds the row's sink. `row`: the row's number in the sequence.
   template <class T>
   __device__ __forceinline__ void add_sink_of(const ForwardArguments& arguments, const RowTile& tile, int row) {
     constexpr float kLog2E = 1.44269504088896F;
@@ -27,8 +27,8 @@ struct FinishedRow {
   }
 };
 
-/// The running softmax of a warp's rows: a lane has rows lane / 4 and 8 further on of each unit of 16. scale_log2 comes
-/// by reference: read where it is used, it takes no register.
+/// The running softmax of a warp's rows: of each unit of 16, a lane has rows lane / 4 and lane / 4 + 8. scale_log2 is
+/// passed by reference: read where it is used, it takes no register.
 template <int kUnits>
 class RowSoftmax {
  public:
@@ -45,7 +45,7 @@ class RowSoftmax {
     }
   }
 
-  /// Of the warp's scores.
+  /// Returns a row's maximum over the warp's scores.
   template <int kEights>
   static __device__ __forceinline__ float maximum_of(const float (&s)[kEights][4], int row) {
     float maximum = largest(s, row);
@@ -53,8 +53,8 @@ class RowSoftmax {
     return fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
   }
 
-  /// Whether a row's running maximum lags behind the one found by more than the threshold. One that lags behind only
-  /// changes rounding: numerator and denominator share it.
+  /// Returns whether a row's running maximum lags behind `found` by more than the threshold. A smaller lag only changes
+  /// rounding: numerator and denominator share it.
   __device__ __forceinline__ bool lags_behind(float found, int unit, int row, const float& scale_log2) const {
     return (found - maximum_[unit][row]) * scale_log2 > kRescaleThreshold;
   }
@@ -78,7 +78,7 @@ class RowSoftmax {
     }
   }
 
-  /// kCount eights of scores, from `first` on, become probabilities, of which the lane adds up its own.
+  /// Turns kCount eights of scores, from `first` on, into probabilities, and adds them to the lane's sums.
   template <int kCount, int kEights>
   __device__ __forceinline__ void exponentiate(float (&s)[kUnits][kEights][4], int first, const float& scale_log2) {
 #pragma unroll
@@ -96,7 +96,7 @@ class RowSoftmax {
     }
   }
 
-  /// The running maximum, and the sum of the warp's scores.
+  /// Return a row's running maximum, and the sum of its probabilities over the warp's columns.
   __device__ __forceinline__ float maximum(int unit, int row) const { return maximum_[unit][row]; }
   __device__ __forceinline__ float sum(int unit, int row) const {
     float sum = sum_[unit][row];
@@ -105,7 +105,7 @@ class RowSoftmax {
   }
 
  private:
-  /// Two chains a row: each operation of one alone would wait for the one before.
+  /// Uses two chains per row: in a single one each operation would wait for the one before.
   template <int kEights>
   static __device__ __forceinline__ float largest(const float (&s)[kEights][4], int row) {
     float chains[2] = {s[0][2 * row], s[0][2 * row + 1]};

@@ -11,7 +11,7 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// A block keeps 64 rows, with all of their queries; keys and values of 128 at once pass by.
+/// A block keeps 64 rows, with all dims of their queries; keys and values are streamed in tiles of 128.
 template <class T>
 struct WideForwardShape : WideShape<T, false> {
   using Base = WideShape<T, false>;
@@ -24,12 +24,12 @@ struct WideForwardMemory {
   WideRing<Shape> ring;
   alignas(128) std::uint8_t queries[Shape::kChunks][Shape::OuterTile::kBytes];
   SharedMask<Shape::kRows, Shape::kColumns> mask;
-  float of_sharers[Shape::kSharers][Shape::kRows];  // maxima of a tile, in the end sums
+  float of_sharers[Shape::kSharers][Shape::kRows];  // maxima of a tile, at the end sums
   RowTile tile;
   TileSteps steps;
 };
 
-/// The forward of wide heads. Sharers agree on the maxima of a tile before they take powers.
+/// The forward for wide heads. Sharers agree on the maxima of a tile before they compute exponentials.
 template <class Shape>
 class WideForwardBlock {
   using T = typename Shape::Element;
@@ -87,7 +87,7 @@ class WideForwardBlock {
           shared_address(shared_.queries[chunk]), rows_of_chunk<Shape>(queries, chunk), first_row(), thread_index());
   }
 
-  /// Of keys or values of a step's tile. Of no step: zeros, which nobody reads.
+  /// Returns the copies of a chunk of the keys or values of a step's tile. Past the last step: zeros, never read.
   __device__ __forceinline__ Copies copies_of(const TensorRows& tensor, int chunk, const TileStep& step,
                                               std::uint32_t slot) const {
     return Copies(slot, chunk, tensor.of(batch(), kv_head()), step.exists() ? step.tile * Shape::kColumns : -1);
@@ -144,7 +144,7 @@ class WideForwardBlock {
       words_from_cells(masked, shared_.mask, Products::own_outer(), Products::own_inner());
   }
 
-  /// They keep their share of the sums.
+  /// Drops probabilities, which still count in the row sums.
   __device__ __forceinline__ void drop_scores(typename Products::Packed& p, int tile) const {
     DroppedWords<kUnits, Shape::kOwnInner> dropped;
     find_dropped(dropped, arguments_.dropout, batch(), head(), first_row() + Products::own_outer(),
@@ -152,7 +152,7 @@ class WideForwardBlock {
     drop_units(p, dropped);
   }
 
-  /// Of the lane's rows, those of the block from which on it has them: body(unit, half, row).
+  /// Calls body(unit, half, row) for each of the lane's rows; `row` is counted from the block's first.
   template <class Body>
   static __device__ __forceinline__ void for_each_row(const Body& body) {
 #pragma unroll
@@ -162,7 +162,7 @@ class WideForwardBlock {
         body(unit, half, Products::own_outer() + 16 * unit + 8 * half + lane_index() / 4);
   }
 
-  /// Numbers of the warp's rows, for its sharers to read.
+  /// Shares one number for each of the warp's rows with its sharers, and waits for theirs.
   __device__ __forceinline__ void share(const OfRows& own) {
     for_each_row([&](int unit, int half, int row) {
       if (lane_index() % 4 == 0) shared_.of_sharers[Products::sharer()][row] = own[unit][half];
@@ -170,7 +170,7 @@ class WideForwardBlock {
     sync_threads(1 + Products::group(), 32 * Shape::kSharers);
   }
 
-  /// All sharers come to the same, since they look at the same numbers.
+  /// Raises the running maxima. All sharers come to the same maxima, since they compare the same numbers.
   __device__ __forceinline__ void raise_maxima(const Scores& s, Sums& o) {
     OfRows found;
     for_each_row([&](int unit, int half, int) { found[unit][half] = Softmax::maximum_of(s[unit], half); });

@@ -7,8 +7,8 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// Asks for the mask of a tile, by kThreads threads: this is number `thread`. What lies past the last column is masked
-/// in every row. Behind the wait and a barrier, words_from_intervals() or words_from_cells() read it.
+/// Issues the copies of a tile's mask, by kThreads threads of which this is number `thread`. Columns past the last are
+/// masked in every row. After the wait and a barrier, words_from_intervals() or words_from_cells() read the mask.
 template <int kThreads, int kRows, int kColumns>
 __device__ __forceinline__ void copy_mask(SharedMask<kRows, kColumns>& out, const MaskView& mask, int list,
                                           int first_row, int first_column, unsigned thread) {

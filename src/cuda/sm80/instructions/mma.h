@@ -12,19 +12,21 @@
 /// emulator (tests/emulator) has the same functions for a CPU, so kernels name no instruction themselves.
 ///
 /// Fragments of a warp, lane l = 4 g + q:
-///   a          16 × 16: word 0 has row g, columns 2 q and 2 q + 1; word 1 row g + 8; words 2 and 3 the same 8 columns
-///   on b          16 × 8:  word 0 has column g, rows 2 q and 2 q + 1; word 1 the same 8 rows on d          16 × 8:
-///   numbers 0 and 1 are row g, columns 2 q and 2 q + 1; 2 and 3 row g + 8
+///
+///   a  16 × 16  word 0: row g, columns 2 q and 2 q + 1; word 1: row g + 8, the same columns;
+///               words 2 and 3: the same rows, 8 columns further on
+///   b  16 × 8   word 0: column g, rows 2 q and 2 q + 1; word 1: column g, 8 rows further on
+///   d  16 × 8   numbers 0 and 1: row g, columns 2 q and 2 q + 1; numbers 2 and 3: row g + 8, the same columns
 namespace flashmask::cuda::sm80 {
 
-/// The block's shared memory.
+/// Returns the block's shared memory.
 template <class Memory>
 __device__ __forceinline__ Memory& shared_memory() {
   extern __shared__ uint4 memory_of_block[];
   return *reinterpret_cast<Memory*>(memory_of_block);
 }
 
-/// d += a b, sums in float32.
+/// Computes d += a b with sums in float32.
 template <class T>
 __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                          std::uint32_t b1);
@@ -47,7 +49,7 @@ __device__ __forceinline__ void multiply<__half>(float (&d)[4], const std::uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// d = a b where it is the `first` product of a sum, which then need not begin with zeros.
+/// Computes d = a b where it is the `first` product of a sum, which then need not start from zeros; else d += a b.
 template <class T>
 __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
                                          bool first);
@@ -72,8 +74,8 @@ __device__ __forceinline__ void multiply<__half>(float (&d)[4], const std::uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0F));
 }
 
-/// Four 8 × 8 matrices of 16-bit numbers. `address`: where row l % 8 of matrix l / 8 begins, a multiple of 16. Of each,
-/// lane 4 g + q receives row g, columns 2 q and 2 q + 1.
+/// Loads four 8 × 8 matrices of 16-bit numbers. `address`: where row l % 8 of matrix l / 8 begins, a multiple of 16.
+/// Lane 4 g + q receives row g, columns 2 q and 2 q + 1 of each matrix.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&words)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -81,7 +83,7 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&words)[4], std::ui
                : "memory");
 }
 
-/// The same, each transposed: lane 4 g + q receives column g, rows 2 q and 2 q + 1.
+/// Loads four matrices and transposes each: lane 4 g + q receives column g, rows 2 q and 2 q + 1.
 __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&words)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -89,39 +91,39 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&words)[
                : "memory");
 }
 
-// Copies from global to shared memory that a thread asks for and waits for later, in groups. Others see what they
-// brought behind a barrier that follows the wait.
+// Asynchronous copies from global to shared memory: a thread issues them and waits for them later, in groups. Other
+// threads see the data after a barrier that follows the wait.
 
-/// 16 bytes, aligned to 16; zeros where `exists` is false, when the source is not read.
+/// Copies 16 bytes, aligned to 16; writes zeros where `exists` is false, when the source is not read.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 
-/// 4 bytes, aligned to 4.
+/// Copies 4 bytes, aligned to 4.
 __device__ __forceinline__ void copy_4(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-/// Ends a group, which may be empty.
+/// Closes a group of copies, which may be empty.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Waits until all of the thread's groups but the last kPending are there.
+/// Waits until all but the last kPending of the thread's groups have arrived.
 template <int kPending>
 __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// A barrier of some of the block's warps, `threads` in all; barrier 0 is that of __syncthreads().
+/// Synchronizes some of the block's warps, `threads` threads in all; barrier 0 is that of __syncthreads().
 __device__ __forceinline__ void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/// Adds to a number in global memory. Additions of several threads have no fixed order.
+/// Adds x to a number in global memory. Additions by several threads have no fixed order.
 __device__ __forceinline__ void add_to_global(float* address, float x) {
   asm volatile("red.global.add.f32 [%0], %1;" ::"l"(address), "f"(x) : "memory");
 }
 
-/// Adds to four, aligned to 16 bytes: in one instruction from sm_90 on.
+/// Adds to four numbers, aligned to 16 bytes: in one instruction from sm_90 on.
 __device__ __forceinline__ void add_to_global(float* address, float a, float b, float c, float d) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a), "f"(b), "f"(c), "f"(d)

@@ -12,10 +12,10 @@
 /// Tiles of 16-bit numbers in shared memory, as products read them.
 namespace flashmask::cuda::sm80 {
 
-/// kRows × kDim, in panels of 16 columns. A panel's row is 32 bytes, two chunks of 16, which trade places in rows
-/// 4 … 7 of every eight: eight rows of a column of chunks lie on all banks. Panels lie 32 bytes (64, where their number
-/// is no multiple of 4) further apart than they are long, so that 128 bytes of a row do too. An address of a lane is
-/// found once; steps along rows and columns are constants.
+/// A tile of kRows × kDim, in panels of 16 columns. A panel's row is 32 bytes, two chunks of 16, which are swapped in
+/// rows 4 … 7 of every eight, so that eight rows of a column of chunks cover all banks. Panels lie 32 bytes (64, where
+/// their number is no multiple of 4) further apart than they are long, so that 128 bytes of a row cover all banks too.
+/// A lane's address is computed once; steps along rows and columns are constants.
 ///
 ///        panel 0            panel 1
 /// row 0  c0 c1              c0 c1
@@ -26,8 +26,8 @@ namespace flashmask::cuda::sm80 {
 ///     7  c1 c0              c1 c0
 ///     8  c0 c1              …
 ///
-/// Panels lie 32 or 64 bytes further apart than they must, so that copies of a row fall on different banks; where a
-/// tile is seldom or never copied, kApart = false saves that.
+/// The gap between panels puts copies of a row on different banks; where a tile is seldom or never copied,
+/// kApart = false saves it.
 template <int kRows_, int kDim_, bool kApart = true>
 struct SharedTile {
   static constexpr int kRows = kRows_, kDim = kDim_, kPanels = kDim / 16, kRowBytes = 32,
@@ -37,45 +37,46 @@ struct SharedTile {
                        kPanelBytes = kRows * kRowBytes + kGapBytes, kBytes = kPanels * kPanelBytes;
   static_assert(kRows % 8 == 0 && kDim % 16 == 0);
 
-  /// Of a chunk of 8 numbers in a panel, from the panel's beginning.
+  /// Returns the offset in bytes of a chunk of 8 numbers from the beginning of its panel.
   static __device__ __forceinline__ std::uint32_t chunk(int row, int chunk) {
     return static_cast<std::uint32_t>(row * kRowBytes + (chunk ^ row / 4 % 2) * 16);
   }
-  /// From a lane's address to the same of another panel, or of a row further on by a multiple of 8.
+  /// Returns the offset from a lane's address to its counterpart in another panel or in a row a multiple of 8 further
+  /// on.
   static __device__ __forceinline__ constexpr std::uint32_t step(int row, int panel) {
     return static_cast<std::uint32_t>(panel * kPanelBytes + row * kRowBytes);
   }
 
-  /// Where the lane reads 16 × 16 numbers with load_matrices() or, transposed, load_matrices_transposed(). By rows the
-  /// four words are a fragment a of these rows. Transposed, with rows the inner side of the product, words 0 and 1 are
-  /// a fragment b of the first 8 columns, words 2 and 3 of the next 8.
+  /// Returns where the lane reads 16 × 16 numbers with load_matrices() or, transposed, load_matrices_transposed().
+  /// Untransposed, the four words are fragment a of these rows. Transposed, where the product sums over rows, words 0
+  /// and 1 are fragment b of the first 8 columns, words 2 and 3 of the next 8.
   static __device__ __forceinline__ std::uint32_t lane_rows() {
     const unsigned lane = lane_index();
     return chunk(lane % 16, lane / 16);
   }
-  /// Where the lane reads 16 × 16 numbers with load_matrices() as fragments b, with columns the inner side: words 0 and
-  /// 1 are that of the first 8 rows, words 2 and 3 of the next 8. Transposed, with rows outside and columns inside
-  /// changed over, the four words are a fragment a of 16 columns.
+  /// Returns where the lane reads 16 × 16 numbers with load_matrices() as fragments b of a product that sums over
+  /// columns: words 0 and 1 are fragment b of the first 8 rows, words 2 and 3 of the next 8. Transposed, where the
+  /// product sums over rows, the four words are fragment a of 16 columns.
   static __device__ __forceinline__ std::uint32_t lane_columns() {
     const unsigned lane = lane_index();
     return chunk(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
 
-  /// Copies of a tile of the rows from `first` on, by kThreads threads: this is number `thread`. What lies past the
-  /// last row or the last dim becomes 0, as does all where `first` is negative. Neighbouring threads copy neighbouring
-  /// 16 bytes of a row, up to 256. `from` is read at each copy: where it lies in shared memory it takes no registers,
-  /// and which copies exist is found out once, since a read of its dims would queue behind those of products. From:
-  /// Rows where it does not.
+  /// The copies that fill a tile with the rows from `first` on, by kThreads threads of which this is number `thread`.
+  /// Numbers past the last row or the last dim become 0, and all do where `first` is negative. Neighbouring threads
+  /// copy neighbouring 16 bytes of a row, up to 256. `from` is read at each copy: in shared memory it takes no
+  /// registers, and which copies exist is determined once, since a read of its dims would queue behind those of
+  /// products. From: Rows where `from` is not in shared memory.
   template <int kThreads, class From = const Rows&>
   class Copies {
     static constexpr int kAcross = kPanels % 8 == 0 ? 8 : kPanels % 4 == 0 ? 4 : kPanels % 2 == 0 ? 2 : 1;
     static constexpr int kDown = kThreads / 2 / kAcross;  // rows at once
-    static constexpr int kGroups = kPanels / kAcross;     // of columns, one after the other
+    static constexpr int kGroups = kPanels / kAcross;     // groups of columns, one after the other
     static constexpr bool kMarks = std::is_reference_v<From> && kGroups > 1;
     static_assert(kDown % 8 == 0 && kRows % kDown == 0);
 
    public:
-    static constexpr int kCount = kRows / kDown * kGroups;  // of a thread
+    static constexpr int kCount = kRows / kDown * kGroups;  // copies per thread
     static_assert(kCount < 32);
 
     __device__ __forceinline__ Copies(std::uint32_t tile, const Rows& from, int first, unsigned thread) : from_(from) {
@@ -88,21 +89,21 @@ struct SharedTile {
       if constexpr (kMarks) exists_ = marks();
     }
 
-    /// To be called with 0, 1, … kCount − 1.
+    /// Issues copy i; to be called with 0, 1, … kCount − 1 in this order.
     __device__ __forceinline__ void ask(int i) {
       const int row = i / kGroups * kDown, group = i % kGroups, column = group * kAcross * 16;
       copy_16(to_ + step(row, group * kAcross), source_ + column, exists(i, row, column));
       if (group + 1 == kGroups && i + 1 < kCount) source_ += kDown * from_.stride;
     }
 
-    /// Those of part `part` of kParts.
+    /// Issues the copies of part `part` of kParts.
     template <int kParts>
     __device__ __forceinline__ void ask_part(int part) {
 #pragma unroll
       for (int i = part * kCount / kParts; i < (part + 1) * kCount / kParts; ++i) ask(i);
     }
 
-    /// Those of part kPart of kParts and all behind it.
+    /// Issues the copies of part kPart of kParts and of all later parts.
     template <int kPart, int kParts>
     __device__ __forceinline__ void ask_rest() {
 #pragma unroll
@@ -110,7 +111,7 @@ struct SharedTile {
     }
 
    private:
-    /// A bit for each copy that exists.
+    /// Returns one bit per copy: whether it exists.
     __device__ __forceinline__ std::uint32_t marks() const {
       constexpr std::uint32_t kAll = (1U << kCount) - 1, kOfGroup = kAll / ((1U << kGroups) - 1);
       std::uint32_t columns = 0;
@@ -132,7 +133,7 @@ struct SharedTile {
     int rows_, column_;
   };
 
-  /// All of them at once.
+  /// Issues all copies of a tile at once.
   template <int kThreads>
   static __device__ __forceinline__ void copy(std::uint32_t tile, Rows from, int first, unsigned thread) {
     Copies<kThreads, Rows>(tile, from, first, thread).template ask_rest<0, 1>();

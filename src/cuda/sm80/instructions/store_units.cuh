@@ -5,8 +5,8 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// Stores a warp's packed scores, as pack_units() has them, in a tile of shared memory from `row` and `column` on, 32
-/// bits a time: load_matrices() then reads what packed accumulators are, fragments a.
+/// Stores a warp's packed scores, in the layout of pack_units(), in a tile of shared memory from `row` and `column` on,
+/// 32 bits at a time. load_matrices() then reads them back as they were packed: fragments a.
 template <class Tile, int kSteps, int kUnits>
 __device__ __forceinline__ void store_units(std::uint8_t* tile, const std::uint32_t (&packed)[kSteps][kUnits][4],
                                             int row, int column) {

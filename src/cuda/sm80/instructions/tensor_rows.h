@@ -13,7 +13,7 @@ namespace flashmask::cuda::sm80 {
 struct Rows {
   const std::uint16_t* first;
   std::int64_t stride;  // in elements
-  int rows, dim;        // how many there are of either
+  int rows, dim;        // how many there are of each
 };
 
 /// A tensor [batch, rows, heads, dim] of 16-bit numbers; strides in elements.
