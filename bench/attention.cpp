@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Speed of the CPU kernels against the peak of the core, measured in the same run. One benchmark a row of
-/// docs/benchmarks.md; times are of one thread unless the name says otherwise.
+/// Speed of the CPU kernels relative to the peak of the core, measured in the same run. One benchmark per row of
+/// docs/benchmarks.md; times are for one thread unless the name says otherwise.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -31,7 +31,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// A problem with its tensors, ready to run either way. Values are uniform in ±1.7: a standard deviation near 1.
+/// A problem with its tensors, ready to run in either direction. Values are uniform in ±1.7: a standard deviation near
+/// 1.
 class Attention {
  public:
   Attention(const Mask& mask, const Problem& problem, const PlanOptions& options = {})
@@ -236,7 +237,7 @@ void proportion(benchmark::State& state, const std::function<Mask(std::int64_t)>
 struct Cost {
   std::string name;
   MaskOfLength mask, other_mask;
-  bool bits = false;  ///< the second plan reads bits, in the tiles that `visit` says
+  bool bits = false;  ///< the second plan reads bits, in the tiles that `visit` selects
   Visit visit = Visit::active;
   double dropout = 0;
 };
@@ -352,7 +353,7 @@ Mask dense_alpaca_mask(std::int64_t n) {
   return from_dense(documents.shape(), expand(documents));
 }
 
-/// What is paid for reading a mask in every tile, for dropout, and for giving documents as a dense matrix.
+/// Adds benchmarks of the cost of reading a mask in every tile, of dropout, and of giving documents as a dense matrix.
 void add_costs() {
   const std::vector<Cost> costs = {{"bits_in_every_tile", full_mask, full_mask, true, Visit::all},
                                    {"dropout", full_mask, full_mask, false, Visit::active, 0.1},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs beside the computing, in eager mode.
+"""Overhead of a call beyond the computation, in eager mode.
 
-Attention of 1 x 16 x 1 x 8 float32 on one thread of the CPU, or of 1 x 16 x 1 x 64 bfloat16 on a GPU, whose kernels are
-done sooner than the host comes with the next.
+Attention of 1 x 16 x 1 x 8 float32 on one thread of the CPU, or of 1 x 16 x 1 x 64 bfloat16 on a GPU, whose kernels
+finish before the host launches the next.
 
 python bench/call_overhead.py [--device cuda]
 """
@@ -22,7 +22,7 @@ REPEATS = {"cpu": 25, "cuda": 9}
 
 
 def microseconds(device: str, call: Callable[[], object]) -> str:
-    """Median and minimum of means over many calls; what no kernel serves is a dash."""
+    """Median and minimum of means over many calls; a dash if no kernel serves the call."""
     times = []
     try:
         call()

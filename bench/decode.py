@@ -18,12 +18,12 @@ from torch.nn.functional import scaled_dot_product_attention
 import flashmask
 
 HEADS, KV_HEADS, DIM = 32, 8, 128
-BYTES = 3 << 30  # of keys and values that are read by turns
-BYTES_A_MICROSECOND = 4.3e6  # that an H200 reads
+BYTES = 3 << 30  # bytes of keys and values that are read in turn
+BYTES_A_MICROSECOND = 4.3e6  # bytes that an H200 reads per microsecond
 
 
 def tree_of(nodes: int) -> list[int]:
-    """A root, ten children, and then ever fewer children of the first nodes of each level, as drafters order them."""
+    """Parents of a tree: a root with ten children, then fewer and fewer children per node, as drafters order them."""
     parents = [-1]
     children = [10, 8, 6, 5, 4, 3, 3, 2, 2, 2]
     node = 0
@@ -39,7 +39,8 @@ SHAPES = ((1, 4096), (1, 32768), (1, 131072), (8, 4096), (8, 32768))
 
 
 def graph_microseconds(layers: list[Callable[[], object]]) -> tuple[float, float]:
-    """Of a layer behind the first, and what the first takes beside: the mask and its plan, which all share."""
+    """Microseconds of a layer after the first, and what the first takes in addition: the mask and plan that all
+    share."""
     one, all_layers = (_graph_microseconds(some) for some in (layers[:1], layers))
     each = (all_layers - one) / (len(layers) - 1)
     return each, one - each
@@ -67,7 +68,7 @@ def _graph_microseconds(layers: list[Callable[[], object]]) -> float:
 
 
 def host_microseconds(layer: Callable[[], object]) -> float:
-    """Of a call whose mask and plan are there."""
+    """Host microseconds of a call whose mask and plan already exist."""
     times = []
     for _ in range(5):
         torch.cuda.synchronize()
@@ -80,7 +81,7 @@ def host_microseconds(layer: Callable[[], object]) -> float:
 
 
 def measured(q: torch.Tensor, caches: list[tuple[torch.Tensor, torch.Tensor]], attend: Callable[..., object]) -> str:
-    """Microseconds on the GPU, of the first layer beside, and on the host."""
+    """Text with microseconds of a layer on the GPU, of the first layer in addition, and on the host."""
     layers = [lambda k=k, v=v: attend(q, k, v) for k, v in caches]
     try:
         each, first = graph_microseconds(layers)

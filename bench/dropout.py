@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dropout costs on a GPU, and beside FlashAttention-2 (PyTorch's scaled_dot_product_attention) with dropout.
+"""Cost of dropout on a GPU, beside FlashAttention-2 (PyTorch's scaled_dot_product_attention) with dropout.
 
-32,768 tokens as 4 sequences of 8,192, hidden size 4,096, bfloat16. Contestants take turns, each launched ten times
-back to back; the numbers are medians of milliseconds. --kernel takes the beginning of kernels' names, such as sm80 on
+32,768 tokens as 4 sequences of 8,192, hidden size 4,096, bfloat16. Contestants take turns, each launched ten times back
+to back; the numbers are median milliseconds. --kernel is the beginning of the names of kernels to use, such as sm80 on
 a Hopper GPU.
 
 python bench/dropout.py

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: bench/partitions.py COMMAND > docs/several_gpus_simulated.md
 
-What `flashmask partition` says of packs at 2 to 1,024 ranks, as tables. COMMAND is the command `flashmask` of a build,
-such as build/ci/cli/flashmask. Packs are drawn with fixed seeds: the tables are the same on every machine.
+Prints what `flashmask partition` reports for packs on 2 to 1,024 ranks, as tables. COMMAND is the `flashmask` command
+of a build, such as build/ci/cli/flashmask. Packs are drawn with fixed seeds: the tables are the same on every machine.
 """
 
 import json
@@ -19,7 +19,7 @@ DIVISIONS = ("contiguous", "zigzag", "balanced")
 
 
 def drawn(tokens, length):
-    """Lengths that length() draws, the last one cut, which add up to the tokens."""
+    """Lengths drawn by length() that add up to `tokens`; the last one is cut."""
     lengths = []
     while tokens > 0:
         lengths.append(max(1, min(length(), tokens)))
@@ -50,7 +50,7 @@ def documents(lengths):
 
 
 def shared_questions(tokens, seed):
-    """Questions of 512 to 8,192 tokens with eight answers of 256 to 4,096, as many as there is room for."""
+    """Questions of 512 to 8,192 tokens with eight answers of 256 to 4,096, as many as fit."""
     draw = random.Random(seed)
     groups, left = [], tokens
     while True:
@@ -116,7 +116,7 @@ def balance_table(command, tokens, title, ranks, packs):
 
 
 def heads_inside(tokens, nodes, gpus):
-    """Milliseconds on NVLink, forward and backward, of tokens becoming heads and back inside a node."""
+    """Milliseconds on NVLink, forward and backward, for turning tokens into heads and back inside a node."""
     moved = 4 * (QUERY_HEADS + KV_HEADS) * HEAD_DIM * (tokens // nodes) * (gpus - 1) / gpus**2
     return 2 * moved / NVLINK * 1e-6
 
@@ -128,7 +128,7 @@ def line(name, nodes, gpus, scheme, attention, slow, fast, ideal):
 
 
 def heads_by_rows(command, name, mask, tokens, nodes, gpus=8):
-    """Heads inside a node, rows between nodes: a device has a share of the heads and its node's rows."""
+    """Prints heads inside a node and rows between nodes: a device has a share of the heads and its node's rows."""
     heads = ("--query-heads", QUERY_HEADS // gpus, "--kv-heads", KV_HEADS // gpus, "--bandwidth", NETWORK)
     one = told(command, mask, nodes, *heads, "--division", "balanced")["balanced"]
     times = [1e3 * one[f"{what}_seconds"] for what in ("attention", "wire", "ideal")]

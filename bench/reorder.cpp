@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Reordering of scrambled masks of 16,384 tokens: the order alone on a graph (what bench/reorder_scipy.py times with
-/// scipy), all of reorder(), and forward + backward with and without, 4 heads of 64. One thread.
+/// Reordering of scrambled masks of 16,384 tokens: the order alone on a graph (which bench/reorder_scipy.py times with
+/// scipy), all of reorder(), and forward + backward with and without reordering, 4 heads of 64. One thread.
 #include "flashmask/reorder.h"
 
 #include <benchmark/benchmark.h>
@@ -28,7 +28,7 @@ constexpr std::int64_t kTokens = 16384;
 
 using Pairs = std::vector<VisiblePair>;
 
-/// |i − j| ≤ 16.
+/// A band: |i − j| ≤ 16.
 Pairs band() {
   Pairs pairs;
   for (std::int64_t i = 0; i < kTokens; ++i) {
@@ -53,7 +53,8 @@ Pairs grid() {
   return pairs;
 }
 
-/// The symmetric random mask of Binary Block Masking: i and j see each other with max(½·exp(−0.3·|i−j|), 0.0002).
+/// The symmetric random mask of Binary Block Masking: i and j see each other with probability max(½·exp(−0.3·|i−j|),
+/// 0.0002).
 Pairs random_symmetric() {
   std::mt19937_64 random(3);
   std::uniform_real_distribution<double> uniform;
@@ -78,7 +79,7 @@ Pairs documents() {
   return pairs;
 }
 
-/// Made when a benchmark runs.
+/// Makes the pairs when a benchmark runs.
 using MakePairs = std::function<Pairs()>;
 
 Pairs scrambled(Pairs pairs) {
@@ -129,7 +130,7 @@ double forward_and_backward(const Plan& planned, const check::AttentionTensors& 
   });
 }
 
-/// Best times of interleaved runs.
+/// Reports the best times of interleaved runs.
 void attention(benchmark::State& state, const MakePairs& pairs) {
   const Mask mask = from_pairs(kTokens, kTokens, pairs());
   Problem problem;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scipy's reverse_cuthill_mckee takes and reaches on the graphs of bench/reorder.cpp: needs numpy and scipy."""
+"""Time and result of scipy's reverse_cuthill_mckee on the graphs of bench/reorder.cpp; needs numpy and scipy."""
 
 import time
 

@@ -64,7 +64,7 @@ def both_ways(way, leaves, grad, tree):
 
 
 def milliseconds(call, seconds=1.5):
-    """Median of calls back to back."""
+    """Median milliseconds of calls back to back."""
     for _ in range(3):
         call()
     times = []
@@ -79,7 +79,7 @@ def milliseconds(call, seconds=1.5):
 
 
 def peak(call):
-    """Bytes that are held at most beside what was there before, results included."""
+    """Peak of the bytes held in addition to those held before, results included."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

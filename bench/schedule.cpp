@@ -32,7 +32,7 @@ std::vector<std::string> split(const std::string& line) {
   return cells;
 }
 
-/// Whole documents (prompt and answer) in file order, as many as fit in front of each other.
+/// Lengths of whole documents (prompt and answer) in file order, as many as fit.
 std::vector<std::int64_t> alpaca_documents(std::int64_t tokens) {
   std::ifstream file(FLASHMASK_DATA_DIR "/alpaca_lengths.csv");
   if (!file) throw std::runtime_error("cannot read " FLASHMASK_DATA_DIR "/alpaca_lengths.csv");
@@ -53,7 +53,7 @@ std::vector<std::int64_t> alpaca_documents(std::int64_t tokens) {
   return documents;
 }
 
-/// From the middle on, each row drops one key that was there, at random.
+/// From the middle row on, each row drops one random key that is still kept.
 Mask random_eviction(std::int64_t tokens) {
   std::mt19937 random(12);
   std::vector<std::int64_t> alive(static_cast<std::size_t>(tokens / 2));
@@ -98,7 +98,7 @@ void million_sliding_window(benchmark::State& state) {
   build_schedule(state, masks::sliding_window(kMillion, kMillion, 1024));
 }
 
-/// From the builder's numbers to mask and schedule. Blocks of 80 tokens cut cells of 64.
+/// Times the steps from the builder's numbers to mask and schedule. Blocks of 80 tokens cut cells of 64.
 void big_bird(benchmark::State& state) {
   set_thread_count(1);
   const auto build = [&] { return masks::big_bird(65'536, {.block = state.range(0)}); };
@@ -112,7 +112,7 @@ void big_bird(benchmark::State& state) {
   set_thread_count(0);
 }
 
-/// From booleans in memory to mask and schedule, beside one pass of memchr over them in the same run.
+/// Times the steps from booleans in memory to mask and schedule, beside one pass of memchr over them in the same run.
 void dense(benchmark::State& state, const std::vector<std::uint8_t>& scores, std::int64_t tokens) {
   std::vector<double> ratios;
   const auto seconds_of = [](const auto& body) {
@@ -142,7 +142,7 @@ void dense_causal_document(benchmark::State& state) {
   set_thread_count(0);
 }
 
-/// The worst there is: every cell partial.
+/// The worst case: every cell is partial.
 void dense_coin(benchmark::State& state) {
   std::mt19937_64 random(1);
   std::vector<std::uint8_t> scores(static_cast<std::size_t>(kDense * kDense));

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before there is a group: its functions hold the one of their import for ever
+import torch.distributed.nn.functional  # before a group exists: its functions keep the group of import time for ever
 from spread.clock import Clock, fetched_bytes, peak_bytes
 from spread.contestants import DIM, Problem, Way, alone, distance, entered, peers, problem_of, results, sharded
 from spread.contestants import without_wire as kernels_of
@@ -39,7 +39,7 @@ FLOPS_OF_A_PAIR = 14 * DIM
 
 
 def check(name: str, way: Way, expected: list[torch.Tensor]) -> float:
-    """How far results are from those of one device; the run ends where that is more than rounding."""
+    """Distance of the results from one device's; raises if it is more than rounding."""
     found = torch.tensor(distance(way, expected), device=way.grad.device)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     if not float(found) <= BOUND[way.grad.dtype]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention sinks cost on a GPU, in gpt-oss's window layers, and beside FlexAttention, which rescales by lse.
+"""Cost of attention sinks on a GPU, in gpt-oss's window layers, beside FlexAttention, which rescales by lse.
 
 131,072 tokens, 64 query heads of 64 over 8, a window of 128 keys, bfloat16. Contestants take turns, each launched ten
-times back to back; the numbers are medians of milliseconds.
+times back to back; the numbers are median milliseconds.
 
 python bench/sinks.py
 """
@@ -22,7 +22,8 @@ WAYS = ("forward", "backward", "both")
 
 
 def rescaled_flex() -> Callable[..., Tensor]:
-    """As Transformers computes gpt-oss with it, compiled as a whole; (batch, heads, tokens, dim)."""
+    """FlexAttention as Transformers uses it for gpt-oss, compiled as a whole; tensors are (batch, heads, tokens,
+    dim)."""
     blocks = create_block_mask(
         lambda b, h, i, j: (j <= i) & (i - j < WINDOW), None, None, TOKENS, TOKENS, device="cuda", _compile=True
     )

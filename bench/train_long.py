@@ -10,10 +10,10 @@
 A row is a task, a model, a length and a contestant. Models are Llamas of Transformers with random weights, in bfloat16:
 "8b" and "1b" have the sizes of Llama 3.1 8B and Llama 3.2 1B, and -x4 has four of the layers. SFT learns all weights;
 LoRA, DPO and RM (reward models) learn PEFT's LoRA beside frozen ones. Samples are those of the FlashMask paper
-(flashmask.data.synthetic): one of each of ten bins of sparsity, weighted, or above 64K the middle one; in tables whose
-name ends in -alpaca, documents have the lengths of Alpaca's. All layers run through
-flashmask.training.long_context, whatever computes attention in them. A row says before it starts what memory it will
-take, and does not start where that is not there. Results gather in a JSON file from call to call.
+(flashmask.data.synthetic): one from each of ten bins of sparsity, weighted, or above 64K the middle one; in tables
+whose name ends in -alpaca, documents have the lengths of Alpaca's. All layers run through
+flashmask.training.long_context, whichever contestant computes attention in them. A row first says what memory it will
+take, and does not start if that is not free. Results gather in a JSON file from call to call.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ATTENTION = "timed"
 
 
 def chosen(rows: list[Row], patterns: list[str]) -> list[Row]:
-    """In the order of the patterns, each of which must fit a row."""
+    """Rows in the order of the patterns, each of which must match at least one."""
     found: list[Row] = []
     for pattern in patterns:
         fitting = [row for row in rows if fnmatch(row.name, pattern)]
@@ -78,7 +78,7 @@ def chosen(rows: list[Row], patterns: list[str]) -> list[Row]:
 
 
 class TimedAttention:
-    """What Transformers' models call: the contestant over the batch that is in the model."""
+    """The attention that Transformers' models call: the contestant, made ready for the current batch."""
 
     def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
         self.clock, self.say = clock, say
@@ -86,10 +86,10 @@ class TimedAttention:
         self.begun: set[int] = set()
         """Layers whose forward ran in this step; they may run again for the backward."""
         AttentionInterface.register(ATTENTION, self)
-        AttentionMaskInterface.register(ATTENTION, lambda *_, **__: None)  # contestants have their own
+        AttentionMaskInterface.register(ATTENTION, lambda *_, **__: None)  # contestants make their own masks
 
     def __call__(self, module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        """q [1, heads, N, head dim], k and v [1, kv heads, N, head dim] to o [1, N, heads, head dim]."""
+        """Maps q [1, heads, N, head dim], k and v [1, kv heads, N, head dim] to o [1, N, heads, head dim]."""
         if self.attend is None:
             raise RuntimeError("the model runs before a batch was made ready")
         layer = f"layer {module.layer_idx + 1} of {module.config.num_hidden_layers}"
@@ -103,7 +103,7 @@ class TimedAttention:
 
 
 class Progress:
-    """In records a line for each layer, at most one layer before the device is there."""
+    """Prints a line for each layer of a record, at most one layer before the device gets there."""
 
     def __init__(self, row: Row, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -126,7 +126,7 @@ class Progress:
 
 
 class Prepared(NamedTuple):
-    """A mask, and attention under it in one layer, alone and called once."""
+    """The cost of a mask, and of attention under it in one layer, alone and called once."""
 
     mask_seconds: float
     mask_bytes: int
@@ -163,7 +163,7 @@ class Session:
         return make_model(row.size, row.layers, row.task, ATTENTION, device, self.dtype)
 
     def _need(self) -> Need:
-        """Of the model as it would be, on no device."""
+        """The memory that the row needs, computed from the model on the meta device."""
         row, extra = self.row, self.contestant.extra(self.row.size, self.tokens)
         if self.ranks is not None:
             extra += self.ranks.fetched(row.size, row.tokens, self.dtype.itemsize)
@@ -185,11 +185,11 @@ class Session:
         return function() if self.ranks is None else self.ranks.agreed(function)
 
     def samples(self) -> list[tuple[Sample, int]]:
-        """With how many of 240 each stands for."""
+        """Samples, each with how many of 240 it stands for."""
         return SAMPLES[self.row.lengths](self.row.task, self.row.tokens, self.row.samples)
 
     def lock_host_memory(self) -> None:
-        """All that the row will keep on the host, before it starts: locking takes seconds, and may be refused."""
+        """Locks all host memory that the row will use before it starts: locking takes seconds, and may be refused."""
         memory, begun = self.context.host_memory, time.monotonic()
         size = self.tokens * self.row.size.hidden * self.dtype.itemsize
         held = self._on_all_ranks(lambda: [memory.take(size) for _ in range(self.need.offload)])
@@ -204,7 +204,7 @@ class Session:
         return batch if self.ranks is None else self.ranks.spread(batch, self.row.size)
 
     def ready(self, batch: Batch, q: Tensor | None = None, k: Tensor | None = None) -> Attend:
-        """Makes the contestant's mask ready for steps over the batch; q and k say of what tensors."""
+        """Makes the contestant's mask ready for steps over the batch, whose tensors are like q and k."""
         if q is None or k is None:
             q, k, _ = self._heads(batch)
         self.attention.attend = self.contestant.prepare(batch, q, k)
@@ -217,7 +217,7 @@ class Session:
         return [torch.randn(shape, device=self.device, dtype=self.dtype, requires_grad=True) for shape in shapes]
 
     def prepare(self, batch: Batch) -> Prepared:
-        """ready(), and attention alone, as often as it takes to tell the one from the other."""
+        """Times ready() with a first call, then attention alone, to tell the one from the other."""
         self.attention.attend = None
         q, k, v = self._heads(batch)
         held, moments = self._allocated(), [self._seconds()]
@@ -233,7 +233,7 @@ class Session:
         return Prepared(max(0.0, first - forward), mask_bytes, forward, backward)
 
     def step(self, batch: Batch) -> tuple[float, float, float]:
-        """Seconds, the loss, and the norm of the gradient."""
+        """Runs a step; returns its seconds, the loss, and the norm of the gradient."""
         self.clock.restart()
         self.attention.begun.clear()
         begun = self._seconds()
@@ -255,7 +255,7 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.attention.attend = None  # which holds the mask, and is held by Transformers
+        self.attention.attend = None  # it holds the mask, and Transformers holds self.attention
         self.context.close()
 
 
@@ -264,7 +264,7 @@ RATES = {"sft": 2e-5, "lora": 2e-4, "dpo": 5e-5, "rm": 5e-5}
 
 
 def time_copies(context: LongContext, clock: Clock) -> None:
-    """Has the clock see copies of inputs to the host and back, on their own stream."""
+    """Makes the clock time copies of inputs to the host and back, on their own stream."""
     own = context._copies._copying
 
     @contextlib.contextmanager
@@ -276,7 +276,7 @@ def time_copies(context: LongContext, clock: Clock) -> None:
 
 
 def measure(row: Row, options: argparse.Namespace, run: dict[str, Any]) -> RowResult:
-    """One step that warms up, then steps of each sample."""
+    """Measures a row: one step that warms up, then steps over each sample."""
     with Session(row, options) as session:
         samples = session.samples()
         session.lock_host_memory()
@@ -291,7 +291,7 @@ def measure(row: Row, options: argparse.Namespace, run: dict[str, Any]) -> RowRe
 
 
 def warm_up(session: Session) -> None:
-    """A step of the row, or of 8K tokens where the row's own takes long: compiles, and loads what libraries load."""
+    """Runs a step of the row, or of 8K tokens where the row's own takes long: it compiles code and loads libraries."""
     row = session.row
     tokens = min(row.tokens, 8 * K) if row.is_long else row.tokens
     batch = session.batch(SAMPLES[row.lengths](row.task, tokens, 1)[0][0])
@@ -300,8 +300,8 @@ def warm_up(session: Session) -> None:
 
 
 def measure_sample(session: Session, sample: Sample, weight: int) -> Measured:
-    """The fastest of its steps: what comes between only makes a step longer. Its loss is that of the first. Of several
-    ranks the time of the first one, and the FLOP of each."""
+    """Measures a sample by its fastest step, since disturbances only make a step longer; the loss is the first step's.
+    Over several ranks: the time of the first rank, and the FLOP per rank."""
     row, contestant = session.row, session.contestant
     batch = session.batch(sample)
     prepared = session.prepare(batch)
@@ -335,8 +335,8 @@ def measure_sample(session: Session, sample: Sample, weight: int) -> Measured:
 
 
 def converge(row: Row, options: argparse.Namespace, run: dict[str, Any]) -> RowResult:
-    """The loss of every step, over samples and texts that can be learned; this library's by algorithms that repeat to
-    the bit."""
+    """Records the loss of every step, over samples and texts that can be learned; this library runs algorithms that
+    repeat to the bit."""
     torch.use_deterministic_algorithms(CONTESTANTS[row.contestant].repeats_bits)
     try:
         with Session(row, options) as session:
@@ -362,7 +362,7 @@ def restart_peaks(device: torch.device) -> None:
 
 
 def peaks(session: Session) -> tuple[int, int]:
-    """Of the card, and of the host's whole process."""
+    """Peak bytes on the card, and of the whole process on the host."""
     card = torch.cuda.max_memory_allocated() if session.device.type == "cuda" else 0
     return card, host_peak()
 
@@ -398,7 +398,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def expected_seconds(row: Row) -> float:
-    """Roughly, of a row on an H200: for --minutes."""
+    """Rough seconds that a row takes on an H200, for --minutes."""
     contestant = CONTESTANTS[row.contestant]
     sample, _ = SAMPLES[row.lengths](row.task, row.tokens, 1)[0]
     pairs = row.tokens**2 if contestant.everywhere else sample.visible_pairs
@@ -409,7 +409,7 @@ def expected_seconds(row: Row) -> float:
 
 
 def measure_all(rows: list[Row], options: argparse.Namespace, results: Results) -> bool:
-    """Whether all went well. Says which rows there was no time for."""
+    """Measures rows and returns whether all went well. Names the rows for which there was no time."""
     run, deadline, passed = facts(options), time.monotonic() + 60 * options.minutes, True
     for place, row in enumerate(rows):
         if place and time.monotonic() + expected_seconds(row) > deadline:
@@ -470,7 +470,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
 
 
 def is_startable(row: Row) -> bool:
-    """Whether as many ranks were started as it takes; else says how."""
+    """Whether as many ranks were started as the row needs; if not, says how to start them."""
     if row.ranks != started():
         say(
             f"{row.name}: takes {row.ranks} {'rank' if row.ranks == 1 else 'ranks'}, {started()} started; expected "
@@ -481,7 +481,7 @@ def is_startable(row: Row) -> bool:
 
 @contextlib.contextmanager
 def joined_ranks(options: argparse.Namespace, rows: list[Row]) -> Iterator[None]:
-    """Each process of torchrun with a device of its own."""
+    """Joins the processes that torchrun started, each with a device of its own."""
     if not rows or started() == 1:
         yield
         return
@@ -496,13 +496,13 @@ def joined_ranks(options: argparse.Namespace, rows: list[Row]) -> Iterator[None]
 
 
 def asked(row: Row, options: argparse.Namespace) -> Row:
-    """A row with the samples and steps that were asked for."""
+    """The row with the samples and steps that were asked for."""
     return replace(row, samples=options.samples or row.samples, steps=options.steps or row.steps)
 
 
 def main(given: list[str] | None = None) -> int:
     options = arguments(given)
-    # Memory of long rows comes in large pieces of many sizes, which would not fit between each other.
+    # Long rows allocate large pieces of many sizes, which would leave gaps that no other piece fits.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     rows = tiny_rows() if options.tiny else all_rows()
     if options.list:
@@ -518,12 +518,12 @@ def main(given: list[str] | None = None) -> int:
     for row in () if options.again else [each for each in wanted if each.name in results.rows]:
         say(f"{row.name}: {options.out} has it; --again measures it anew")
         wanted.remove(row)
-    if any(row.converges for row in wanted):  # before the first product, or products on a GPU would not repeat
+    if any(row.converges for row in wanted):  # before the first product, or GPU products would not repeat
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         with joined_ranks(options, wanted):
             passed = measure_all(wanted, options, results) and passed
-    except KeyboardInterrupt:  # the row's session has given its memory back
+    except KeyboardInterrupt:  # the row's session has released its memory
         say(f"Interrupted; rows that were done are in {options.out}")
         return 130
     if not is_first():

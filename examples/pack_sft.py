@@ -12,7 +12,7 @@ LENGTH = 128
 
 
 def examples(count: int) -> list[dict[str, list[int]]]:
-    """Prompts of 4 to 20 tokens; the completion says the prompt backwards."""
+    """Prompts of 4 to 20 tokens; the completion is the prompt backwards."""
     draw = torch.Generator().manual_seed(0)
     prompts = [
         torch.randint(3, 40, (int(torch.randint(4, 21, (), generator=draw)),), generator=draw) for _ in range(count)

@@ -38,7 +38,7 @@ def batch_of(tokens: int, step: int, device: str) -> dict[str, torch.Tensor]:
 
 
 def train(mesh: DeviceMesh, options: argparse.Namespace) -> list[float]:
-    """The losses; all ranks of the mesh work on one sequence, and share the weights as FSDP does."""
+    """Trains and returns the losses; all ranks of the mesh work on one sequence, and shard the weights by FSDP."""
     torch.manual_seed(0)
     config = LlamaConfig(**CONFIG, **HEADS, max_position_embeddings=options.tokens, attn_implementation="flashmask")
     model = LlamaForCausalLM(config).to(options.device, torch.float32 if options.device == "cpu" else torch.bfloat16)

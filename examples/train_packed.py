@@ -46,17 +46,17 @@ from flashmask.data import Packed, answer_log_probs, pack
 
 LENGTHS = Path(__file__).parents[1] / "data" / "alpaca_lengths.csv"
 VOCABULARY, LANGUAGES = 64, 4
-BETA = 0.1  # of DPO
-BOUND = 8  # times the noise, and the rounding of a loss
-LIMIT = 0.02  # of the first loss: two runs that are further apart have nothing to do with each other
+BETA = 0.1  # DPO's beta
+BOUND = 8  # times the noise plus the rounding of a loss
+LIMIT = 0.02  # relative to the first loss: runs that are further apart have nothing to do with each other
 ZERO = 1e-8  # stands for equal losses in the picture, since zero has no logarithm
-FEW = 10  # steps that are looked at together, since one alone may be anything by chance
+FEW = 10  # steps that are considered together, since one alone may be anything by chance
 
 Batch = dict[str, Tensor]
 
 
 class Preset(NamedTuple):
-    """A model, and what it is fed: `examples` a step, in sequences of `length` tokens."""
+    """A model and its batches: `examples` per step, in sequences of `length` tokens."""
 
     model: dict[str, int]
     length: int
@@ -68,7 +68,7 @@ class Preset(NamedTuple):
 SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
 LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
 PRESETS = {
-    "small": Preset(SMALL | {"num_hidden_layers": 2}, 512, 5, 1e-3, threads=1),  # too small to share
+    "small": Preset(SMALL | {"num_hidden_layers": 2}, 512, 5, 1e-3, threads=1),  # too small for several threads
     "llama-8b-layer": Preset(LLAMA_8B | {"num_hidden_layers": 1}, 8192, 64, 2e-5),
 }
 
@@ -77,14 +77,15 @@ PRESETS = {
 
 
 def examples(preset: Preset, preferences: bool, seed: int) -> Iterator[dict[str, list[int]]]:
-    """Of Alpaca's lengths in file order. Prompts and answers are in two languages, answers to reject in two others."""
+    """Examples with Alpaca's lengths in file order. Prompts and answers are in two languages, answers to reject in two
+    others."""
     with LENGTHS.open() as file:
         lengths = [(int(row["gpt2_prompt"]), int(row["gpt2_out"])) for row in csv.DictReader(file)]
     draw = np.random.default_rng(seed)
     words = draw.permutation(VOCABULARY).reshape(LANGUAGES, -1)
 
     def text(size: int, language: int) -> list[int]:
-        """A language says its words in turn, and one time in ten goes on with any of them."""
+        """Words of a language in turn; one time in ten, any of them comes next."""
         count = words.shape[1]
         turns = np.where(draw.random(size) < 0.9, 1, draw.integers(count, size=size))
         said: list[int] = words[language, (draw.integers(count) + turns.cumsum()) % count].tolist()
@@ -106,7 +107,7 @@ def examples(preset: Preset, preferences: bool, seed: int) -> Iterator[dict[str,
 def collate(chosen: list[dict[str, list[int]]], length: int) -> Packed:
     """A packed batch, and in "visible" its mask with a boolean for every pair of tokens [B, 1, length, length]."""
     batch = pack(chosen, length=length)
-    # Padding sees itself here: SDPA has no result for a row that sees nothing. Nobody else sees it.
+    # Padding sees itself here: SDPA has no result for a row that sees nothing. Nothing else sees it.
     batch["visible"] = torch.as_tensor(batch.mask.to_dense()) | torch.eye(length, dtype=torch.bool)
     return batch
 
@@ -145,7 +146,7 @@ class Way(NamedTuple):
     reverse: bool = False
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
-        """float32 [B, length, vocabulary], or [B, length, 1] of a reward model."""
+        """float32 [B, length, vocabulary], or [B, length, 1] for a reward model."""
         ids, positions = batch["input_ids"], batch["position_ids"]
         if not self.dense:
             mask = {"startend_row_indices": batch["startend_row_indices"]}
@@ -173,7 +174,7 @@ DRAWN = {"SDPA dense": ("#e8893b", 4.5, "-"), "every tile": ("#30363d", 2, "-"),
 
 @dataclass
 class Run:
-    """A model in training. DPO compares it with what it was `before`."""
+    """A model in training. DPO compares it with `before`, its copy from before training."""
 
     way: Way
     model: nn.Module
@@ -231,11 +232,11 @@ def step(run: Run, task: str, batch: Batch, dtype: torch.dtype) -> None:
 
 
 def train(task: str, options: argparse.Namespace) -> dict[str, Run]:
-    """A run of every way to attend, over the same batches."""
+    """Trains a model for every way to attend, over the same batches."""
     preset, dtype = PRESETS[options.preset], getattr(torch, options.dtype)
     torch.manual_seed(options.seed)
     model = make_model(task, preset).to(options.device)
-    preferences = task in ("dpo", "reward")  # which are learned in smaller steps
+    preferences = task in ("dpo", "reward")  # preferences are learned in smaller steps
     learning_rate = preset.learning_rate * (0.1 if preferences else 1)
     runs = {name: start(way, model, task, learning_rate) for name, way in WAYS.items()}
     data = islice(examples(preset, preferences, options.seed), options.steps * preset.examples)
@@ -255,7 +256,7 @@ def train(task: str, options: argparse.Namespace) -> dict[str, Run]:
 
 @dataclass
 class Comparison:
-    """The losses of each way [steps], how far flashmask is from SDPA and may be, and what of it does not hold."""
+    """The losses of each way [steps], flashmask's distance from SDPA and its bound, and the checks that failed."""
 
     losses: dict[str, list[float]]
     milliseconds: dict[str, float]
@@ -304,7 +305,7 @@ def report(task: str, found: Comparison) -> None:
 
 
 def draw(compared: dict[str, Comparison], path: Path, title: str) -> None:
-    """Losses of three ways, and under them how far SDPA is away and may be."""
+    """Draws the losses of three ways, and under them the distance from SDPA and its bound."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * len(compared), 5.6), layout="constrained")
@@ -366,7 +367,7 @@ def check_kernels(options: argparse.Namespace) -> None:
         q = torch.ones(1, 8, heads, head_dim, dtype=dtype, device=options.device, requires_grad=True)
         k = q[:, :, : sizes["num_key_value_heads"]]
         flashmask.attention(q, k, k, flashmask.masks.causal(8, 8)).sum().backward()
-    except (AssertionError, RuntimeError, ValueError) as error:  # of torch without CUDA, of flashmask without a kernel
+    except (AssertionError, RuntimeError, ValueError) as error:  # torch without CUDA, or flashmask without a kernel
         sys.exit(f"This build cannot train in {options.dtype} on {options.device}: {error}")
 
 

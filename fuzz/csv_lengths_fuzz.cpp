@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a CSV of lengths: read in full, or refused with a message.
+// Any bytes as a CSV of lengths are read in full, or refused with a message.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as an .npy file of a mask, dense or packed: every score as the bytes say it, or refused with a message.
+// Any bytes as an .npy file of a mask, dense or packed, give the scores that the bytes say, or are refused with a
+// message.
 
 #include <algorithm>
 #include <cstddef>

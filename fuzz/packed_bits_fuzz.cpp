@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as the packed bits of a small mask: import, both lowered forms, complement, schedule. What comes out is
-// held against the bits, score by score.
+// Any bytes as the packed bits of a small mask: import, both lowered forms, complement, schedule. The results are
+// compared with the bits, score by score.
 
 #include <algorithm>
 #include <cstddef>
@@ -25,7 +25,7 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Four bytes say the size, around the edges of cells; the bits follow, and zeros after their end.
+/// Four bytes give the size, around the edges of cells; the bits follow, and zeros after the end of the bytes.
 struct Case {
   explicit Case(std::span<const std::uint8_t> bytes) {
     const auto byte = [&](std::size_t i) { return i < bytes.size() ? bytes[i] : std::uint8_t{0}; };
@@ -86,7 +86,7 @@ void run(const Case& given) {
   for_each(given.shape, [&](auto... score) { check(complement.visible(score...) != given.visible(score...)); });
 }
 
-/// A byte too few is refused.
+/// Checks that one byte too few is refused.
 void cut(const Case& given) {
   try {
     flashmask::from_packed(given.shape, std::span(given.bits).first(given.bits.size() - 1));

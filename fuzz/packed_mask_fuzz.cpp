@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a packed mask. What is not refused packs to the same bytes again and is a mask that can be looked at:
-// both lowered forms, the dense scores, a schedule.
+// Any bytes as a packed mask. A mask that is not refused packs to the same bytes again, and its lowered forms, dense
+// scores and schedule can be made.
 
 #include <algorithm>
 #include <cstddef>
@@ -28,7 +28,7 @@ void check_bytes(const Mask& mask, std::span<const std::byte> bytes) {
   check(std::ranges::equal(again, bytes));
 }
 
-/// A few bytes can say a mask of many scores; those are left alone.
+/// Whether a mask is small enough to look at: a few bytes can describe one of many scores.
 bool is_small(const flashmask::MaskShape& shape) {
   std::int64_t scores = 1;
   for (const std::int64_t size : {shape.batch, shape.heads, shape.rows, shape.columns}) {

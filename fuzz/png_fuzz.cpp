@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a picture of a mask, as they are and with their checksums put right, so that what lies behind those is
-// reached: read, and the same after writing it again, or refused with a message.
+// Any bytes as a picture of a mask, as they are and with corrected checksums, so that the code behind the checksum test
+// is reached. They are read, with the same mask after writing it again, or refused with a message.
 
 #include <png.h>
 #include <zlib.h>
@@ -34,9 +34,9 @@ std::uint64_t number_at(std::span<const std::byte> file, std::size_t offset) {
   return value;
 }
 
-/// A few bytes may stand for a picture that takes minutes.
+/// Whether a picture is small enough: a few bytes may describe one that takes minutes.
 bool small(std::span<const std::byte> file) {
-  constexpr std::size_t kWidth = 16, kHeight = 20;  // in the file
+  constexpr std::size_t kWidth = 16, kHeight = 20;  // offsets in the file
   return number_at(file, kWidth) * number_at(file, kHeight) <= 1 << 18;
 }
 
@@ -55,7 +55,7 @@ std::vector<std::byte> encode(const Mask& mask) {
   return file;
 }
 
-/// The chunks of a file with the checksums that they should have.
+/// The file with the correct checksum in every chunk.
 std::vector<std::byte> with_checksums(std::span<const std::byte> file) {
   constexpr std::size_t kSignature = 8, kFrame = 12, kChecksum = 4;
   std::vector<std::byte> mended(file.begin(), file.end());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives every file of the folders on the command line to a fuzz target once: the ordinary build's stand-in for
+// Gives every file in the folders on the command line to a fuzz target once: the ordinary build's stand-in for
 // libFuzzer, so that seeds and past crashes are tests everywhere.
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as startend_row_indices of a small mask: import, lower, export and import again, schedule. What comes out
-// is held against the format's own definition, score by score.
+// Any bytes as startend_row_indices of a small mask: import, lower, export and import again, schedule. The results are
+// compared with the format's own definition, score by score.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,7 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Reads the fuzzer's bytes front to back; zeros follow their end.
+/// Reads the fuzzer's bytes from front to back; zeros follow their end.
 class Bytes {
  public:
   Bytes(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
@@ -68,7 +68,7 @@ Case take_case(Bytes bytes) {
 
 bool in(std::int64_t row, std::int64_t begin, std::int64_t end) { return begin <= row && row < end; }
 
-/// The table of flashmask/startend_row_indices.h.
+/// Visibility by the table in flashmask/startend_row_indices.h.
 bool visible(const Case& given, std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) {
   const MaskShape& shape = given.shape;
   if (given.causal && row < column + shape.rows - shape.columns) return false;

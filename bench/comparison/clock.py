@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long work on a GPU takes: of one cold launch, and over and over, when the GPU's power is the limit."""
+"""Times of work on a GPU: one cold launch, and launches back to back, when the GPU's power is the limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPIN_CYCLES = 2_000_000
 
 
 def _record(launch: Launch) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    """Before and after what a launch has the GPU do, once it has spun."""
+    """Events before and after the work of a launch, which is queued behind a spin."""
     torch.cuda._sleep(SPIN_CYCLES)
     return _between(launch)
 
@@ -44,7 +44,7 @@ def _elapsed(launch: Launch) -> float:
 
 
 def burst(launches: dict[str, Launch]) -> dict[str, float]:
-    """Milliseconds of one launch after a rest; the median of several, taken in turns."""
+    """Median milliseconds of one launch after a rest; contestants take turns."""
     times: dict[str, list[float]] = {name: [] for name in launches}
     for turn in range(COLD_LAUNCHES):
         for name, launch in launches.items():
@@ -57,12 +57,12 @@ def burst(launches: dict[str, Launch]) -> dict[str, float]:
 
 
 def sustained(launches: dict[str, Launch]) -> dict[str, float]:
-    """Milliseconds of a launch in an unbroken row of them, after one that warms up; the median."""
+    """Median milliseconds of a launch in an unbroken series, after launches that warm up."""
     return {name: statistics.median(_row_of(launch)) for name, launch in launches.items()}
 
 
 def in_turns(launches: Mapping[str, Launch], launched: int = 10, seconds: float = 5) -> dict[str, float]:
-    """Milliseconds of a launch, where contestants take turns of so many launches each; the median."""
+    """Median milliseconds of a launch; contestants take turns of `launched` launches each."""
     for launch in launches.values():
         for _ in range(3):
             launch()
@@ -78,7 +78,7 @@ def in_turns(launches: Mapping[str, Launch], launched: int = 10, seconds: float 
 
 
 def one_way(way: str, attend: Callable[[], Tensor], leaves: Sequence[Tensor], grad: Tensor) -> Launch:
-    """What runs attention "forward", "backward" or "both"."""
+    """Returns a launch that runs attention "forward", "backward" or "both"."""
     if way == "forward":
         return attend
     if way == "both":
@@ -104,7 +104,7 @@ def _row_of(launch: Launch) -> list[float]:
 
 
 def on_the_host(work: Callable[[], object], rounds: int = 5) -> float:
-    """Milliseconds from the call until the GPU is done with it; the median."""
+    """Median milliseconds from the call until the GPU has finished the work."""
     times = []
     for _ in range(rounds):
         torch.cuda.synchronize()
@@ -116,8 +116,8 @@ def on_the_host(work: Callable[[], object], rounds: int = 5) -> float:
 
 
 def on_the_gpu(work: Callable[[], object], rounds: int = 5) -> float | None:
-    """Milliseconds of what the host has the GPU do; the median. None where the host is slower than the spin: the GPU
-    would have waited."""
+    """Median milliseconds of the work that the host queues on the GPU. None if the host is slower than the spin, since
+    the GPU would have waited."""
     times = []
     for _ in range(rounds):
         torch.cuda.synchronize()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What computes attention: this library and its peers. Each says how it makes a mask ready and how it runs."""
+"""Contestants that compute attention: this library and its peers, each with how it prepares a mask and how it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Contestant:
-    """`prepare` makes the mask ready for tensors like q and k, and gives the attention over them."""
+    """`prepare` makes the mask ready for tensors like q and k, and returns the attention under it."""
 
     label: str
     prepare: Prepare
@@ -45,7 +45,7 @@ def problem_of(q: Tensor, k: Tensor) -> Any:
 
 
 def of_intervals(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -> Attention:
-    """From row indices on the GPU. The first call makes a plan of its own: this one says what a plan takes."""
+    """Attends from row indices on the GPU. The plan made here shows what a plan costs; the first call makes another."""
     from flashmask._abi.header import Options
     from flashmask._plans.device_plan import plan_of_rows
 
@@ -65,7 +65,7 @@ def of_intervals(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = Fal
 
 
 def of_mask(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -> Attention:
-    """From the mask on the host."""
+    """Attends from the mask on the host."""
     plan = flashmask.plan(case.mask, q, k, deterministic=deterministic)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def of_mask(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -
 
 
 def of_bits(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
-    """From booleans on the GPU. As above, the first call makes a plan of its own."""
+    """Attends from booleans on the GPU. As in of_intervals(), the first call makes another plan."""
     from flashmask._abi.header import Options
     from flashmask._plans.device_plan import plan_of_booleans
     from flashmask.operators import forward
@@ -91,7 +91,7 @@ def of_bits(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
 
 
 _flex = torch.compile(flex_attention, dynamic=False)
-# Sorting by a kernel of its own would take Triton a minute to compile.
+# A separate sorting kernel would take Triton a minute to compile.
 _block_mask = torch.compile(create_block_mask, dynamic=False, options={"triton.persistent_reductions": False})
 
 
@@ -142,7 +142,8 @@ def imported(module: str, install: str) -> Any:
 
 
 def of_documents(case: MaskCase, q: Tensor, attend: Callable[[list[Tensor], Tensor, int], Tensor]) -> Attention:
-    """By a function of documents one behind another: q, k and v, where documents end, and the longest one's length."""
+    """Attends with `attend`, which takes packed documents: flat q, k and v, where documents end, and the longest
+    length."""
     if not case.documents:
         raise Absent("has no masks but full, causal and documents")
     batch, rows = q.shape[:2]
@@ -153,7 +154,8 @@ def of_documents(case: MaskCase, q: Tensor, attend: Callable[[list[Tensor], Tens
 
 
 def varlen(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
-    """FlashAttention-2 as PyTorch brings it, by its operator: the public function's arguments change with versions."""
+    """FlashAttention-2 as PyTorch ships it, through its operator: the public function's arguments change with
+    versions."""
 
     def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
         return _output(
@@ -173,7 +175,7 @@ def flash4(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
 
 
 def by_flash(package: Any, case: MaskCase, q: Tensor) -> Attention:
-    """FlashAttention-3 and 4 name what they take alike."""
+    """Runs FlashAttention-3 or 4, which name their arguments alike."""
     if case.plain:
         return lambda q, k, v: _output(package.flash_attn_func(q, k, v, causal=case.plain == "causal"))
 
@@ -204,7 +206,7 @@ def flash3_of_xformers(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
 
 
 def cudnn_flex(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
-    """NVIDIA's FlexAttention over ranges of keys a row, which are there before, as row indices are for ours."""
+    """NVIDIA's FlexAttention over ranges of keys per row, which are made beforehand, as row indices are for ours."""
     package = imported("cudnn.flex_attention", "pip install 'nvidia-cudnn-frontend[cutedsl]>=1.32'")
     if case.rows is None or case.mask.shape.batch * case.mask.shape.heads > 1:
         raise Absent("has no masks but a few ranges of keys a row, the same for all heads and sequences")
@@ -223,7 +225,7 @@ def flashmask3(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
 
 
 def _output(given: Any) -> Tensor:
-    """The first of what a function gives, where it gives several."""
+    """The first of a function's results, if it returns several."""
     o: Tensor = given[0] if isinstance(given, tuple) else given
     return o
 

@@ -37,7 +37,7 @@ Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass
 class Contestant:
-    """`prepare` gives the attention over (B, S, H, D) tensors, and the bytes of its mask."""
+    """`prepare` returns the attention over (B, S, H, D) tensors, and the bytes of its mask."""
 
     name: str
     prepare: Callable[[], tuple[Attention, int]]
@@ -54,7 +54,7 @@ class Times:
 
 @dataclass
 class Row:
-    """What one contestant took, as medians in milliseconds, and how many times longer than FlashMask that is."""
+    """One contestant's median times in milliseconds, and how many times FlashMask's they are."""
 
     workload: str
     contestant: str
@@ -78,12 +78,12 @@ class Workload:
 
 
 def by_heads_first(run: Attention) -> Attention:
-    """`run` takes and gives (B, H, S, D)."""
+    """Adapts `run`, which takes and returns (B, H, S, D)."""
     return lambda q, k, v: run(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
 
 
 def ours(build: Callable[[], flashmask.Mask]) -> Callable[[], tuple[Attention, int]]:
-    """The plan is made at the first call, outside of what is timed, and kept by the mask."""
+    """The mask makes the plan at the first call, outside the timed part, and keeps it."""
 
     def prepare() -> tuple[Attention, int]:
         mask = build()

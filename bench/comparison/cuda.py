@@ -3,13 +3,13 @@
 
 Rows of tables on the GPU, bfloat16, 131,072 tokens, hidden 4,096 (papers: as the papers have them): FlashMask beside
 FlexAttention, SDPA's cuDNN and FlashAttention backends and SDPA with a dense mask, and beside flash_attn_interface and
-flash_mask where they are installed. FLASHMASK_KERNEL=sm80 in the environment has FlashMask take its kernels of
-mma.sync, DISABLE_MMA_V3=1 FlexAttention. Results are compared before anything is timed. Two regimes: burst, one launch
-after 40 ms of rest, the median of five, or of three that take more than 20 ms; sustained, launches back to back for
-200 ms after 50 ms that warm up. TFLOP/s count visible pairs.
+flash_mask where they are installed. In the environment, FLASHMASK_KERNEL=sm80 makes FlashMask use its mma.sync kernels,
+and DISABLE_MMA_V3=1 does the same for FlexAttention. Results are compared before anything is timed. Two regimes: burst,
+one launch after 40 ms of rest, the median of five, or of three that take more than 20 ms; sustained, launches back to
+back for 200 ms after 50 ms of warm-up. TFLOP/s count visible pairs.
 
-A call takes the rows that are not in the JSON file yet, until its minutes are over, and prints the tables of all that
-are there. FlexAttention is compiled before, by several processes, for all rows.
+A call measures the rows that the JSON file does not have yet, until its minutes are over, and prints the tables of all
+rows in the file. FlexAttention is compiled first, for all rows, by several processes.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ def tasks_of(options: argparse.Namespace, results: Results) -> list[Task]:
 
 
 def compile_all(tasks: Iterable[Task], workers: int) -> None:
-    """In processes of their own, so that many compile at once; the code is found in the cache on the disk."""
+    """Compiles in separate processes, many at once; the code is then found in the cache on disk."""
     with_flex = [task for task in tasks if "flex" in task.workload.contestants]
     running = []
     start = time.monotonic()
-    # Each compiles by itself, without processes of its own.
+    # Each process compiles by itself, without processes of its own.
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     for direction in dict.fromkeys(task.direction for task in with_flex):
         ids = [task.workload.id for task in with_flex if task.direction == direction]
@@ -112,7 +112,7 @@ def compile_here(tasks: list[Task]) -> None:
 
 
 def device_answers() -> bool:
-    """Not after a kernel's illegal access."""
+    """Whether the device still works, which it does not after a kernel's illegal access."""
     import torch
 
     try:
@@ -123,13 +123,13 @@ def device_answers() -> bool:
 
 
 def command_here() -> str:
-    """With what the environment asks of kernels, ours and Triton's."""
+    """The command, with the environment variables that choose kernels, ours and Triton's."""
     asked = [f"{name}={os.environ[name]}" for name in ("FLASHMASK_KERNEL", "DISABLE_MMA_V3") if name in os.environ]
     return " ".join([*asked, "python bench/compare.py", shlex.join(sys.argv[1:])])
 
 
 def measure_all(tasks: list[Task], options: argparse.Namespace, results: Results, deadline: float) -> bool:
-    """Whether all went well. Says which rows there was no time for."""
+    """Measures the tasks and returns whether all went well. Names the rows for which there was no time."""
     from comparison.gpu import Disagreement, measure, run_facts
 
     run: dict[str, Any] = run_facts(command_here())
@@ -171,7 +171,7 @@ def set_up_torch() -> None:
     if not torch.cuda.is_available():
         sys.exit("compare.py --device cuda: torch finds no GPU here; leave --device out to compare on the CPU")
     torch._dynamo.config.recompile_limit = 64
-    torch._functorch.config.donated_buffer = False  # gradients are asked for again and again
+    torch._functorch.config.donated_buffer = False  # the backward runs again and again
 
 
 def main(given: list[str]) -> None:

@@ -30,19 +30,19 @@ MEMORY_LENGTHS = [1024 << n for n in range(11)]
 
 
 def random_lengths(draw: random.Random) -> list[int]:
-    """As many documents as a number whose logarithm is uniform, of any lengths from eight tokens on."""
+    """Random lengths of more than eight tokens each, for a log-uniform number of documents."""
     count = round(math.exp(draw.uniform(0, math.log(MOST_DOCUMENTS))))
     return [8 + length for length in cut(TOKENS - 8 * count, count, draw)]
 
 
 def sparsity(mask: flashmask.Mask) -> float:
-    """Share of the blocks of 128 × 128 that nobody sees."""
+    """Share of the 128 × 128 blocks in which nothing is visible."""
     explanation = mask.explain((128, 128))
     return explanation.skipped_tiles / explanation.tiles
 
 
 def latency(kind: str, direction: str) -> list[dict[str, float]]:
-    """Sustained milliseconds over sparsity, of many random documents."""
+    """Sustained milliseconds over sparsity, for SAMPLES random sets of documents."""
     torch.compiler.reset()
     draw = random.Random(SEED)
     tensors = Tensors(row("curves", kind, TOKENS, ()), direction == "backward")
@@ -50,7 +50,7 @@ def latency(kind: str, direction: str) -> list[dict[str, float]]:
     points = []
     for _ in range(SAMPLES):
         case = CURVES[kind](random_lengths(draw), DEVICE)
-        # FlexAttention is compiled for the first one's tensors, which take the others' values.
+        # FlexAttention is compiled for the first case's tensors, into which the values of the others are copied.
         for held, given in zip(first.tensors, case.tensors, strict=True):
             held.copy_(given)
         points.append(
@@ -71,7 +71,7 @@ def times(case: MaskCase, tensors: Tensors, direction: str) -> dict[str, float]:
 
 
 def memory() -> list[dict[str, float]]:
-    """Bytes of the mask of eight causal documents: ours with its plan, FlexAttention's four lists of blocks."""
+    """Bytes of the mask of eight causal documents: ours with its plan, and FlexAttention's four lists of blocks."""
     points: list[dict[str, float]] = []
     for tokens in MEMORY_LENGTHS:
         case = causal_documents([tokens // 8] * 8, DEVICE)
@@ -81,7 +81,7 @@ def memory() -> list[dict[str, float]]:
 
 
 def plan_bytes(case: MaskCase, q: Tensor) -> int:
-    assert case.rows is not None  # lie there before
+    assert case.rows is not None  # makes the row indices before memory is counted
     before = torch.cuda.memory_allocated()
     run = of_intervals(case, q, q)  # noqa: F841  holds a copy of the row indices and the plan
     return torch.cuda.memory_allocated() - before

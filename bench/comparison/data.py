@@ -12,7 +12,7 @@ DATA = Path(__file__).parent.parent.parent / "data"
 
 
 class Documents(NamedTuple):
-    """Lengths that fill a sequence, of the prefix of each document too, and whether a document is dropped."""
+    """Document lengths that fill a sequence, with each document's prefix length and whether it is dropped."""
 
     lengths: list[int]
     prefixes: list[int]
@@ -25,7 +25,7 @@ def rows_of(file: str) -> list[dict[str, str]]:
 
 
 def sample(tokens: int) -> Documents:
-    """The middle one of the published samples of that many tokens."""
+    """The middle one of the published samples with `tokens` tokens."""
     for row in rows_of("document_samples.csv"):
         if int(row["tokens"]) == tokens and row["sample"] == "3":
             lengths, prefixes, dropped = (list(map(int, row[x].split())) for x in ("lengths", "prefixes", "dropped"))

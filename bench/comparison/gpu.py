@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows measured on the GPU: contestants over the same numbers, in one process, in turns."""
+"""Rows measured on the GPU: contestants take turns over the same numbers in one process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Tensors:
 
 @dataclass
 class Entrant:
-    """A contestant that takes part: what is timed, and what is known of its mask."""
+    """A contestant that takes part: its launch, how it prepares its mask, and what the mask costs."""
 
     launch: clock.Launch
     prepare: Callable[[], Attention]
@@ -77,7 +77,7 @@ def launch_of(run: Attention, inputs: list[Tensor], grad_o: Tensor, direction: s
 
 
 def enter(contestant: Contestant, case: MaskCase, tensors: Tensors, direction: str) -> tuple[Entrant, list[Tensor]]:
-    """With the results, sequence before heads."""
+    """Prepares a contestant; also returns its results, as (batch, tokens, heads, head dim)."""
     inputs, grad_o = tensors.inputs(contestant.heads_first)
     contestant.prepare(case, *inputs[:2])  # compiles
     before = torch.cuda.memory_allocated()
@@ -143,7 +143,7 @@ def measure(workload: Workload, direction: str, run: dict[str, Any]) -> RowResul
         result.measured[name] = Measured(
             cold[name], warm[name], entrant.prepare_ms, entrant.mask_bytes, entrant.extra_bytes
         )
-    first = next(iter(entrants))  # whose time on the GPU the report shows
+    first = next(iter(entrants))  # the report shows its preparation time on the GPU
     result.measured[first].prepare_gpu_ms = clock.on_the_gpu(entrants[first].prepare)
     return result
 
@@ -158,7 +158,7 @@ def describe(workload: Workload, case: MaskCase, direction: str, run: dict[str, 
 
 
 def tile_of(workload: Workload, case: MaskCase, direction: str) -> tuple[int, int]:
-    """Of the kernel that a plan takes."""
+    """The tile shape of the kernel that a plan picks."""
     w = workload
     q, k = (
         torch.empty(w.batch, w.tokens, n, w.head_dim, device=DEVICE, dtype=torch.bfloat16)
@@ -171,7 +171,7 @@ def tile_of(workload: Workload, case: MaskCase, direction: str) -> tuple[int, in
 
 
 def compile_row(workload: Workload, direction: str) -> None:
-    """Leaves FlexAttention's code for the row where the next process finds it."""
+    """Compiles FlexAttention for the row, so that the next process finds the code in the cache."""
     torch.compiler.reset()
     w, case = workload, MASKS[workload.mask](setting_of(workload))
     q, k, v, grad_o = (
@@ -185,7 +185,7 @@ def compile_row(workload: Workload, direction: str) -> None:
 
 
 def directions_here() -> list[str]:
-    """Those for which the library has a kernel that runs here."""
+    """The directions for which the library has a kernel that runs here."""
     from flashmask._info import kernels
 
     found = {kernel["direction"] for kernel in kernels() if kernel["device"] == "cuda" and kernel["runs"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks in the ways that contestants take them: a flashmask.Mask, and a mask_mod of FlexAttention."""
+"""Masks in the forms that contestants take: a flashmask.Mask, and a mask_mod for FlexAttention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = 1024
 
 @dataclass(frozen=True)
 class Setting:
-    """What a mask is built for. `parameter` means something to some masks."""
+    """What a mask is built for. Only some masks use `parameter`."""
 
     tokens: int
     batch: int
@@ -43,10 +43,10 @@ class Setting:
 
 @dataclass
 class MaskCase:
-    """One mask. `plain`: "full" or "causal", where it is; `documents`: lengths of documents, where it is those,
-    `causal` or both ways.
+    """One mask. `plain`: "full" or "causal", if it is one of these; `documents`: their lengths, if it is a document
+    mask, `causal` or both ways.
 
-    `tensors`: those that the mask_mod reads, where others may be written into them.
+    `tensors`: those that the mask_mod reads, if other values may be written into them.
     """
 
     mask: flashmask.Mask
@@ -59,7 +59,7 @@ class MaskCase:
 
     @cached_property
     def rows(self) -> flashmask.RowIndices | None:
-        """The mask as intervals on the device, where intervals alone say it."""
+        """The mask as row indices on the device; None if intervals cannot express it."""
         try:
             values, causal = self.mask.to_startend_row_indices()
         except NotImplementedError:
@@ -82,7 +82,7 @@ class MaskCase:
         return torch.cat([pad(block, (0, 0, 0, most - block.shape[0]), value=columns) for block in blocks], 1)
 
     def visible_rows(self, first: int) -> Tensor:
-        """Booleans of ROWS rows from `first` on, with all columns."""
+        """Booleans of ROWS rows, beginning at `first`, with all columns."""
         shape = self.mask.shape
         row = torch.arange(first, min(first + ROWS, shape.rows), device=self.device)[:, None]
         column = torch.arange(shape.columns, device=self.device)[None]
@@ -96,8 +96,8 @@ class MaskCase:
 
 
 def ends_of_rows(visible: Tensor, columns: int) -> Tensor:
-    """int32 [n, rows] of booleans [rows, columns]: where visibility changes, from visible before the first column to
-    hidden behind the last, filled up with `columns`."""
+    """Turns booleans [rows, columns] into int32 [n, rows]: where visibility changes, starting from visible before the
+    first column and ending hidden behind the last, filled up with `columns`."""
     framed = pad(visible, (1, 1))
     framed[:, 0] = True
     changes = framed[:, 1:] != framed[:, :-1]
@@ -110,7 +110,7 @@ def ends_of_rows(visible: Tensor, columns: int) -> Tensor:
 
 
 def spread(values: Sequence[int], lengths: Sequence[int], device: str) -> Tensor:
-    """Of each document its value, for each of its tokens."""
+    """Repeats each document's value for each of its tokens, as int32 on the device."""
     return torch.repeat_interleave(torch.tensor(values), torch.tensor(lengths)).to(device, torch.int32)
 
 
@@ -127,7 +127,7 @@ def causal(at: Setting) -> MaskCase:
 
 
 def sliding_window(at: Setting) -> MaskCase:
-    """The sixteenth part of the tokens before self."""
+    """A row sees itself and as many tokens before it as a sixteenth of the sequence."""
     left = at.tokens // 16
     mask = masks.sliding_window(at.tokens, at.tokens, left + 1)
     return MaskCase(mask, lambda b, h, q, k: (q >= k) & (q - k <= left), at.device)
@@ -205,7 +205,7 @@ def qk_sparse(at: Setting) -> MaskCase:
 
 
 def evictions(tokens: int, heads: int, seed: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """[heads, tokens]: from the middle on, each row drops one of the keys that are left."""
+    """[heads, tokens]: the row that evicts each key; from the middle on, each row drops one of the remaining keys."""
     draw = np.random.default_rng(seed)
     half = tokens // 2
     evicted_at = np.full((heads, tokens), tokens)
@@ -220,7 +220,7 @@ def evictions(tokens: int, heads: int, seed: int) -> np.ndarray[tuple[int, int],
 
 
 def random_eviction(at: Setting) -> MaskCase:
-    """A mask of its own for each head of each sequence."""
+    """A separate mask for each head of each sequence."""
     rows = evictions(at.tokens, at.batch * at.heads, SEED).reshape(at.batch, at.heads, at.tokens)
     evicted_at = torch.from_numpy(rows).to(at.device, torch.int32)
     stacked = [masks.random_eviction(at.tokens, one) for one in rows]
@@ -229,7 +229,7 @@ def random_eviction(at: Setting) -> MaskCase:
 
 
 def windowed(at: Setting) -> MaskCase:
-    """Longformer's, with the four neighbours on either side that Binary Block Masking was measured with."""
+    """Longformer's window, with the four neighbours on either side that Binary Block Masking was measured with."""
     mask = masks.window(at.tokens, at.tokens, NEIGHBOURS, NEIGHBOURS)
     return MaskCase(mask, lambda b, h, q, k: (q - k).abs() <= NEIGHBOURS, at.device)
 
@@ -241,7 +241,7 @@ def dilated(at: Setting) -> MaskCase:
 
 
 def global_tokens(at: Setting) -> MaskCase:
-    """The first two tokens, and as many drawn at random as the logarithm of the length less two."""
+    """Global tokens: the first two, and log2(tokens) - 2 drawn at random; the others see a window."""
     drawn = random.Random(SEED).sample(range(2, at.tokens), at.tokens.bit_length() - 3)
     is_global = torch.zeros(at.tokens, dtype=torch.bool)
     is_global[[0, 1, *drawn]] = True
@@ -260,7 +260,7 @@ def medusa(at: Setting) -> MaskCase:
 
 
 def medusa_parent(at: Setting) -> MaskCase:
-    """The same tree, where a node sees itself and its parent alone, as Binary Block Masking's code draws it."""
+    """The tree of medusa() in which a node sees only itself and its parent, as in Binary Block Masking's code."""
     parents = masks.medusa_parents([3] * at.parameter)
     parent, self = padded(parents, at), padded(np.arange(parents.size), at)
     mask = masks.medusa_tree([3] * at.parameter, at.tokens, sight="parent")
@@ -268,12 +268,13 @@ def medusa_parent(at: Setting) -> MaskCase:
 
 
 def padded(values: np.ndarray[tuple[int], np.dtype[np.int64]], at: Setting) -> Tensor:
-    """On the device, one value a token; -1 for padding."""
+    """Values on the device, one per token; -1 for padding."""
     return torch.from_numpy(np.pad(values, (0, at.tokens - values.size), constant_values=-1)).to(at.device, torch.int32)
 
 
 def butterfly(at: Setting) -> MaskCase:
-    """One score in `parameter`: of a row's blocks its own and three others, or one where they would be too small."""
+    """Keeps one score in `parameter`: a row's own block and three others, or one other where blocks would be too
+    small."""
     side = at.tokens // at.parameter // 4
     strides = 3 if side >= BLOCK else 1
     side = max(side, at.tokens // at.parameter // (strides + 1))
@@ -289,7 +290,8 @@ def butterfly(at: Setting) -> MaskCase:
 
 
 def kept_blocks(at: Setting) -> MaskCase:
-    """One block in `parameter` of those of 128 tokens, drawn at random; the same number in each row of blocks."""
+    """Keeps one block of 128 × 128 scores in `parameter`, drawn at random, with the same number in each row of
+    blocks."""
     side = at.tokens // BLOCK
     draw = np.random.default_rng(SEED)
     keep = draw.random((side, side)).argsort(axis=1) < side // at.parameter

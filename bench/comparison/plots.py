@@ -16,7 +16,7 @@ COLOURS = {"ours": "#1f5fa8", "flex": "#d97a1a", "cudnn": "#4f9e53", "dense": "#
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """One picture of the twelve masks, one of all latency curves of a direction, one of the memory."""
+    """Draws one picture of the twelve masks, one of the latency curves per direction, and one of memory."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     trained = {tokens: of_twelve(results, tokens, BOTH) for tokens in LENGTHS}
@@ -33,14 +33,14 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def teraflops(rows: Sequence[RowResult], contestant: str) -> float | None:
-    """Of all rows together, sustained."""
+    """TFLOP/s of all rows together, sustained."""
     if any(contestant not in row.measured for row in rows):
         return None
     return sum(row.flops for row in rows) / total(rows, contestant, "sustained") * 1e-9
 
 
 def draw_masks(trained: dict[int, dict[str, list[RowResult]]], path: Path) -> Path:
-    """Bars of TFLOP/s, a panel a length."""
+    """Draws bars of TFLOP/s, one panel per length."""
     from matplotlib import pyplot
 
     figure, every = pyplot.subplots(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markdown tables of what was measured."""
+"""Markdown tables of the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def size(count: float) -> str:
 
 
 def both(result: RowResult, first: str, text: str = "ms") -> str:
-    """Of the first contestant: milliseconds, TFLOP/s or per cent of a matrix product, in both regimes."""
+    """The first contestant's milliseconds, TFLOP/s or per cent of a matrix product, in both regimes."""
     rates = result.run["matmul_tflops"]
     cells = {
         "ms": [f"{result.milliseconds(first, regime):.3f}" for regime in REGIMES],
@@ -122,7 +122,7 @@ def total(parts: Sequence[RowResult], contestant: str, regime: str) -> float:
 
 
 def of_twelve(results: Results, tokens: int, directions: Sequence[str]) -> dict[str, list[RowResult]]:
-    """By mask, those of the twelve that were measured in all of the directions."""
+    """Results by mask, for those of the twelve masks that were measured in all of the directions."""
     keys = {mask: [f"twelve/{mask}/{short(tokens)} {direction}" for direction in directions] for mask in TWELVE}
     return {
         mask: [results.rows[key] for key in own]
@@ -132,7 +132,7 @@ def of_twelve(results: Results, tokens: int, directions: Sequence[str]) -> dict[
 
 
 def means(results: Results) -> Iterator[str]:
-    """Over the twelve masks, against FlexAttention."""
+    """Yields means over the twelve masks, relative to FlexAttention."""
     lines = []
     for directions in (("forward",), ("backward",), BOTH):
         for tokens in LENGTHS:
@@ -163,13 +163,13 @@ FITTED = ("documents", "blocks")
 
 
 def fit_text(rows: list[RowResult]) -> Iterator[str]:
-    """A linear fit of milliseconds over active tiles, and what is left without any."""
+    """Yields a linear fit of milliseconds over active tiles, and its intercept: the time without any."""
     if len(rows) < 3:
         return
     tiles = np.array([row.active_tiles for row in rows], float)
     for regime in REGIMES:
         taken = np.array([row.milliseconds("ours", regime) for row in rows])
-        # Relative deviations count, so that short rows weigh as much as long ones.
+        # Fits relative deviations, so that short rows weigh as much as long ones.
         design = np.stack([tiles, np.ones_like(tiles)], axis=1) / taken[:, None]
         slope, intercept = np.linalg.lstsq(design, np.ones_like(taken), rcond=None)[0]
         off = np.abs((slope * tiles + intercept) / taken - 1).max()

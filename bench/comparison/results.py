@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured, in a JSON file that grows from call to call."""
+"""Measurements in a JSON file that grows from call to call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Measured:
-    """One contestant: milliseconds in both regimes, and what its mask takes."""
+    """One contestant: milliseconds in both regimes, and the cost of its mask."""
 
     burst_ms: float
     sustained_ms: float
@@ -51,13 +51,13 @@ class RowResult:
         return taken.burst_ms if regime == "burst" else taken.sustained_ms
 
     def ratio(self, contestant: str, regime: str) -> float:
-        """How many times longer a contestant takes than the first."""
+        """A contestant's time over that of the first."""
         first = next(iter(self.measured))
         return self.milliseconds(contestant, regime) / self.milliseconds(first, regime)
 
 
 class Results:
-    """Of a file, which is there after each row, whole or not at all."""
+    """The results in a file, which is rewritten after each row, whole or not at all."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

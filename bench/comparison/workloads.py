@@ -23,7 +23,7 @@ PAPER_LENGTHS = {4096: 7, 16384: 8}
 
 @dataclass(frozen=True)
 class Workload:
-    """One row. The first of the contestants is what the others are compared with."""
+    """One row. The other contestants are compared with the first."""
 
     table: str
     name: str
@@ -70,7 +70,8 @@ def row(
 
 
 def of_papers() -> Iterator[Workload]:
-    """Binary Block Masking's masks on its 4 × 32 heads of 64, and block-sparse FlashAttention's on as many of 128."""
+    """Binary Block Masking's masks on its 4 × 32 heads of 64, and block-sparse FlashAttention's on 4 × 32 heads of
+    128."""
     for tokens, levels in reversed(PAPER_LENGTHS.items()):
         for mask in (
             "alpaca_short",
@@ -81,7 +82,7 @@ def of_papers() -> Iterator[Workload]:
             "dilated",
             "global_tokens",
         ):
-            tree = mask.startswith("medusa")  # whose padding sees nothing, which SDPA has no answer for
+            tree = mask.startswith("medusa")  # padding sees nothing, for which SDPA has no result
             yield row(
                 "papers",
                 mask,
@@ -105,7 +106,7 @@ def peers_of(mask: str, tokens: int) -> tuple[str, ...]:
 
 
 def all_workloads() -> list[Workload]:
-    """In the order in which a call takes them, until its minutes are over."""
+    """All workloads, in the order in which a call measures them until its minutes are over."""
     square = ("ours", "cudnn", *PEERS)
     packed = ("ours", "flex", "dense", "varlen", *PEERS)
     rows = [row("twelve", mask, tokens, peers_of(mask, tokens)) for tokens in LENGTHS for mask in TWELVE]
@@ -138,7 +139,8 @@ def all_workloads() -> list[Workload]:
 
 
 def chosen(patterns: list[str]) -> list[Workload]:
-    """Those of which the name or the table fits a pattern with wildcards. Throws ValueError where one fits nothing."""
+    """The workloads whose name or table fits a pattern with wildcards. Throws ValueError for a pattern that fits
+    none."""
     found = all_workloads()
     for pattern in patterns:
         if not any(fits(workload, pattern) for workload in found):
@@ -152,5 +154,5 @@ def fits(workload: Workload, pattern: str) -> bool:
 
 
 def among(workload: Workload, names: Sequence[str]) -> Workload:
-    """With those contestants alone that have one of these names; none: all."""
+    """The workload with only the contestants of these names; without names, with all of them."""
     return replace(workload, contestants=tuple(c for c in workload.contestants if c in names or not names))

@@ -14,7 +14,7 @@ from spread.contestants import Problem, Way, results
 
 
 class Times(NamedTuple):
-    """Milliseconds, medians."""
+    """Median milliseconds."""
 
     forward: float
     backward: float
@@ -34,13 +34,13 @@ class Clock:
         return time.perf_counter()
 
     def both(self, way: Way) -> Times:
-        """Of the slowest rank."""
+        """Times of the slowest rank."""
         slowest = torch.tensor(self._rows(way, True), dtype=torch.float64, device=self.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         return Times(*slowest.median(0).values.tolist())
 
     def on_one(self, way: Way) -> Times:
-        """Of rank 0 alone, while the others wait: so that processes of one machine do not slow it down."""
+        """Times of rank 0 alone while the others wait, so that processes on one machine do not slow it down."""
         rows = self._rows(way, False) if dist.get_rank() == 0 else [[0.0, 0.0]]
         medians = torch.tensor(rows, dtype=torch.float64, device=self.device).median(0).values
         dist.all_reduce(medians, dist.ReduceOp.MAX)
@@ -64,7 +64,7 @@ class Clock:
         return self.now()
 
     def host(self, way: Way, rounds: int = 50) -> float:
-        """Microseconds that a forward keeps the host, without waiting for the device."""
+        """Microseconds for which a forward occupies the host, without waiting for the device."""
         times = []
         for _ in range(rounds):
             self.now()
@@ -75,7 +75,7 @@ class Clock:
         return statistics.median(times)
 
     def of_shard(self, mask: flashmask.Mask, options: dict[str, int], rounds: int = 5) -> float:
-        """Milliseconds from a mask to a sharding."""
+        """Median milliseconds from a mask to a sharding."""
         times = []
         for _ in range(rounds):
             dist.barrier()
@@ -86,7 +86,7 @@ class Clock:
 
 
 def peak_bytes(way: Way) -> int:
-    """What a forward and a backward take at most beyond what is there before, on the rank that takes most; on GPUs."""
+    """Peak bytes of a forward and a backward in addition to those held before, on the rank with most; GPUs only."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -98,7 +98,7 @@ def peak_bytes(way: Way) -> int:
 
 
 def fetched_bytes(problem: Problem, way: Way) -> int:
-    """What memory holds of fetched keys, values and their partial gradients, of the busiest rank.
+    """Bytes of fetched keys, values and their partial gradients that the busiest rank holds.
 
     (1 / ranks + fetched) · tokens · 12 · key heads · head dim: two tensors of 16 bits and two of float32.
     """

@@ -35,9 +35,10 @@ class Problem(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A rank's leaves and the gradient of its o, and what is called with them.
+    """A rank's leaves, the gradient of its o, and the function to call with the leaves.
 
-    `positions` are those of its tokens. `plain` makes o and gradients (1, tokens, heads, DIM), as the problem has them.
+    `positions` are the positions of its tokens. `plain` turns o and gradients into (1, tokens, heads, DIM), the
+    problem's layout.
     """
 
     leaves: Leaves
@@ -63,7 +64,7 @@ def results(way: Way) -> Leaves:
 
 
 def distance(way: Way, expected: Leaves) -> float:
-    """The largest of its results from those of one device, over their norm; NaN where one of them is."""
+    """The largest distance of a result from one device's, over the norm of the latter; NaN if a result has NaN."""
     found = []
     for mine, whole in zip(results(way), expected, strict=True):
         of_one = whole.index_select(1, way.positions.to(whole.device)).double()
@@ -91,7 +92,7 @@ def sharded(problem: Problem, **options: Any) -> Way:
 
 
 def without_wire(problem: Problem, way: Way) -> Way:
-    """A rank's kernels under the scheme "rows", with keys and values that were fetched before."""
+    """A rank's kernels under the scheme "rows", with keys and values fetched beforehand."""
     local = way.sharding._locals["mask"]
     with torch.no_grad():
         fetched = local.columns.fetch(way.sharding._group, way.leaves[1:])
@@ -103,7 +104,7 @@ def without_wire(problem: Problem, way: Way) -> Way:
 
 
 def all_keys(problem: Problem, partition: str) -> Way:
-    """The same kernels and exchanges as ours."""
+    """Our kernels and exchanges, with all keys on every rank."""
     way = sharded(problem, scheme="rows", partition=partition)
     sharding, local = way.sharding, way.sharding._locals["mask"]
     everything = [(0, sharding.tokens)]
@@ -129,7 +130,7 @@ def flex_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
 def flex(
     mask: flashmask.Mask, positions: Tensor, heads: tuple[int, int], device: torch.device
 ) -> Callable[..., Tensor]:
-    """FlexAttention of the rows at these positions over all keys; a mask of two ranges a column."""
+    """FlexAttention of the rows at these positions over all keys; the mask has two ranges per column."""
     values, causal = mask.to_startend_row_indices()
     given = torch.from_numpy(values.astype(np.int64))[0, 0].to(device)
     begins, ends = masked_ranges(given, causal, mask.shape.rows)
@@ -150,7 +151,8 @@ def flex(
 
 
 def attend_under(visible: Any, rows: int, columns: int, device: torch.device, grouped: bool) -> Callable[..., Tensor]:
-    """Of (1, heads, tokens, DIM). On a CPU FlexAttention has no backward: the same mask as booleans stands for it."""
+    """Attention over (1, heads, tokens, DIM). On a CPU FlexAttention has no backward: SDPA with the mask as booleans
+    stands in for it."""
     if device.type == "cpu":
         from torch.nn.attention.flex_attention import create_mask
         from torch.nn.functional import scaled_dot_product_attention
@@ -163,7 +165,7 @@ def attend_under(visible: Any, rows: int, columns: int, device: torch.device, gr
 
 
 def masked_ranges(values: Tensor, causal: bool, rows: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Where the two ranges of masked rows of each column begin, and where they end, of row indices [columns, n]."""
+    """Begins and ends of the two ranges of masked rows of each column, from row indices [columns, n]."""
     none, last = torch.zeros_like(values[:, 0]), torch.full_like(values[:, 0], rows)
     count = values.shape[1]
     if causal:
@@ -174,15 +176,15 @@ def masked_ranges(values: Tensor, causal: bool, rows: int) -> tuple[tuple[Tensor
 
 
 def flex_all_keys(problem: Problem) -> Way:
-    """Keys and values gathered before, zig-zag rows, as PyTorch's own sharded form of FlexAttention has it."""
+    """FlexAttention over gathered keys and values and zig-zag rows, as in PyTorch's own sharded FlexAttention."""
     way = sharded(problem, scheme="rows", partition="zigzag")
     attend = flex(problem.mask, way.positions, problem.heads, problem.grad.device)
-    # The gradient of unshard() is the sum over all ranks, those of keys and values.
+    # The backward of unshard() sums the gradients of keys and values over all ranks.
     return way._replace(attend=lambda q, k, v: attend(q, way.sharding.unshard(k), way.sharding.unshard(v)))
 
 
 def flex_by_heads(problem: Problem) -> Way:
-    """Tokens become heads and back, with FlexAttention between."""
+    """Turns tokens into heads and back, with FlexAttention between."""
     way = sharded(problem, scheme="heads")
     sharding = way.sharding
     where = sharding._tensors["mask"], sharding._name, sharding.ranks
@@ -202,7 +204,8 @@ def flex_by_heads(problem: Problem) -> Way:
 
 @contextmanager
 def torch_context_parallel(problem: Problem, rotation: str = "allgather") -> Iterator[Way]:
-    """PyTorch's own, causal or full, with cuDNN; key heads are repeated, since its rings know no groups of heads."""
+    """PyTorch's own context parallelism, causal or full, with cuDNN; key heads are repeated, since its rings do not
+    support grouped heads."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import set_rotate_method
@@ -229,7 +232,7 @@ def torch_context_parallel(problem: Problem, rotation: str = "allgather") -> Ite
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     cut = {"buffers": [*buffers, positions], "buffer_seq_dims": [2, 2, 2, 2, 0]}
-    with context_parallel(mesh, **cut, no_restore_buffers={*buffers, positions}):  # which lasts for the backward
+    with context_parallel(mesh, **cut, no_restore_buffers={*buffers, positions}):  # stays entered for the backward
         yield Way([each.requires_grad_() for each in buffers[:3]], buffers[3], attend, positions, plain)
 
 
@@ -242,7 +245,7 @@ def entered(way: Way) -> Iterator[Way]:
 
 
 def peers(name: str, problem: Problem, scheme: str) -> dict[str, Callable[[], Any]]:
-    """Other ways to spread a problem than ours under its scheme, by name; each is entered for as long as it is used."""
+    """Ways to spread a problem other than ours under its scheme, by name; each is entered while it is used."""
     other = "heads" if scheme == "rows" else "rows"
     even = problem.heads[1] % dist.get_world_size() == 0
     found: dict[str, Callable[[], Any]] = {}
@@ -255,7 +258,7 @@ def peers(name: str, problem: Problem, scheme: str) -> dict[str, Callable[[], An
         found["all keys, FlexAttention"] = lambda: entered(flex_all_keys(problem))
         if even:
             found["by heads, FlexAttention"] = lambda: entered(flex_by_heads(problem))
-    if name in ("causal", "full") and problem.grad.is_cuda:  # its rings have kernels of GPUs alone
+    if name in ("causal", "full") and problem.grad.is_cuda:  # its rings have GPU kernels only
         for rotation in ("allgather", "alltoall"):
             found[f"torch context_parallel, {rotation}"] = lambda rotation=rotation: torch_context_parallel(
                 problem, rotation

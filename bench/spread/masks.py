@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of a sequence by name, random ones of a seed."""
+"""Masks of a sequence, by name; random ones are drawn with a seed."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from flashmask import masks
 
 
 def draw_until(tokens: int, draw: Callable[[], list[int]]) -> list[list[int]]:
-    """Parts of random lengths until the next does not fit into `tokens`."""
+    """Draws parts of random lengths until the next does not fit into `tokens`."""
     found: list[list[int]] = []
     left = tokens
     while True:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row of numbers as a line, and what several rows say together."""
+"""Formats a row of numbers as a line, and summarises several rows."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def speed_up(row: Row, name: str) -> float:
 
 
 def wire_share(row: Row) -> float:
-    """Of the time of a forward and a backward, what exchanges and copies add to the kernels."""
+    """Share of the time of a forward and a backward that exchanges and copies add to the kernels."""
     return 1 - sum(row["kernels"]) / sum(row["ours"])
 
 
@@ -45,7 +45,7 @@ def said(row: Row) -> str:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Means over packs, and the rate of the longest sequence against that of 128K."""
+    """Means over packs, and the rates of sequences beyond 128K relative to that of 128K."""
     groups: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
     for row in rows:
         if "one" in row:

@@ -17,7 +17,7 @@ from flashmask.distributed import Sharding
 
 @dataclass(frozen=True)
 class Batch:
-    """One sequence, and what is asked of it."""
+    """One packed sequence, and the predictions that are asked for."""
 
     sample: Sample
     documents: tuple[int, ...]
@@ -45,13 +45,13 @@ class Batch:
 
     @property
     def of_all_ranks(self) -> int:
-        """Tokens."""
+        """Tokens on all ranks."""
         return self.tokens if self.sharding is None else self.sharding.tokens
 
 
 def batch_of(task: str, sample: Sample, examples: list[dict[str, Any]], *, repeat: bool, device: torch.device) -> Batch:
-    """Of examples with the lengths of a sample. With `repeat` a question lies before each of its answers, as kernels
-    without masks need it; else the answers share it."""
+    """Makes a batch of examples with the lengths of a sample. With `repeat`, a copy of the question precedes each of
+    its answers, as kernels without masks need it; otherwise the answers share it."""
     if repeat:
         examples = list(chain.from_iterable(map(apart, examples)))
         length = sample.repeated_tokens
@@ -82,12 +82,12 @@ def batch_of(task: str, sample: Sample, examples: list[dict[str, Any]], *, repea
 
 
 def parts(example: dict[str, Any]) -> list[Any]:
-    """The question and the answers."""
+    """The question and the answers of an example."""
     answers = example["answer_ids"] if "answer_ids" in example else [example["completion_ids"]]
     return [example["prompt_ids"], *answers]
 
 
 def apart(example: dict[str, Any]) -> list[dict[str, Any]]:
-    """An example for each answer."""
+    """Splits an example into one for each answer."""
     question, *answers = parts(example)
     return [{"prompt_ids": question, "completion_ids": answer} for answer in answers]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the time of a step goes into."""
+"""Where the time of a step goes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class _Mark(torch.autograd.Function):
-    """Hands tensors on, and calls back when their gradients come by."""
+    """Passes tensors on, and calls `passed` when their gradients arrive."""
 
     @staticmethod
     def forward(ctx: Any, passed: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -27,7 +27,7 @@ class _Mark(torch.autograd.Function):
 
 
 class Clock:
-    """Seconds by part, and how often each was there: of the current stream on a GPU, else of the host."""
+    """Seconds by part, and how often each part ran: on the current stream of a GPU, else on the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -56,8 +56,8 @@ class Clock:
     def both_ways(
         self, part: str, function: Callable[..., Tensor], *tensors: Tensor, behind: Callable[[], None] = lambda: None
     ) -> Tensor:
-        """function(*tensors), with its time as "<part> forward", and its backward's as "<part> backward", behind which
-        something may be said."""
+        """Returns function(*tensors), timed as "<part> forward", and times its backward as "<part> backward", after
+        which `behind` is called."""
         backward = f"{part} backward"
 
         def end() -> None:
@@ -71,7 +71,7 @@ class Clock:
         return out
 
     def seconds(self) -> dict[str, float]:
-        """Of what ended since the last time, by part."""
+        """Seconds by part, for all that ended since restart()."""
         if self._cuda:
             torch.cuda.synchronize()
         found: dict[str, float] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What computes attention in the models that train: this library, and what people use today."""
+"""Contestants that compute attention in the models that train: this library, and what people use today."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Contestant:
-    """`prepare(batch, q, k)` makes the mask of a batch ready for tensors like q and k, and gives attention under it."""
+    """`prepare(batch, q, k)` makes the mask of a batch ready for tensors like q and k, and returns attention under
+    it."""
 
     label: str
     prepare: Callable[[Batch, Tensor, Tensor], Attend]
@@ -44,7 +45,7 @@ class Contestant:
     """FLOP/s that it reaches on an H200 on the pairs that it computes, roughly."""
 
     def pairs(self, batch: Batch) -> int:
-        """That are computed: whole tiles at the edges of the mask are not counted."""
+        """Pairs that are computed, without the masked pairs in partial tiles at the edges of the mask."""
         if self.everywhere:
             return batch.tokens**2
         if self.repeats:
@@ -53,7 +54,7 @@ class Contestant:
 
 
 def skipping(batch: Batch, q: Tensor, k: Tensor) -> Attend:
-    """From row indices on the device, which lie there before the first layer; over ranks from the rank's own."""
+    """Attends from row indices that are on the device before the first layer; over ranks, from the rank's own."""
     if batch.sharding is not None:
         return partial(_over_ranks, batch.sharding)
     rows = flashmask.RowIndices(batch.startend_row_indices.clone(), causal=True)
@@ -72,7 +73,7 @@ def _over_ranks(sharding: flashmask.distributed.Sharding, q: Tensor, k: Tensor, 
 
 
 def every_tile(batch: Batch, q: Tensor, k: Tensor) -> Attend:
-    """The same, to the bit, without skipping what nobody sees: what attention under a dense mask has to do."""
+    """FlashMask without skipping, with the same bits: the work that attention under a dense mask has to do."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     plan = flashmask.plan(batch.sample.mask(), q, k, visit="all", deterministic=deterministic)
     return lambda q, k, v: flashmask.attention(q, k, v, plan=plan)
@@ -88,7 +89,8 @@ def visible_pairs(batch: Batch) -> Tensor:
 
 
 def dense(batch: Batch, q: Tensor, k: Tensor) -> Attend:
-    """As Transformers calls it: kernels that take a mask do not take fewer key heads."""
+    """SDPA as Transformers calls it, with key heads repeated: its kernels that take a mask do not take fewer key
+    heads."""
     visible, group = visible_pairs(batch)[None, None], q.shape[2] // k.shape[2]
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -99,7 +101,7 @@ def dense(batch: Batch, q: Tensor, k: Tensor) -> Attend:
 
 
 def eager(batch: Batch, q: Tensor, k: Tensor) -> Attend:
-    """The products and the softmax written out, as Transformers has them."""
+    """The products and the softmax written out, as in Transformers."""
     added = torch.zeros_like(visible_pairs(batch), dtype=q.dtype).masked_fill_(
         ~visible_pairs(batch), torch.finfo(q.dtype).min
     )
@@ -117,7 +119,7 @@ def eager(batch: Batch, q: Tensor, k: Tensor) -> Attend:
 def _compiled() -> tuple[Any, Any]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    # Sorting by a kernel of its own would take Triton a minute to compile.
+    # A separate sorting kernel would take Triton a minute to compile.
     options = {"triton.persistent_reductions": False}
     return (
         torch.compile(flex_attention, dynamic=False),
@@ -127,7 +129,8 @@ def _compiled() -> tuple[Any, Any]:
 
 @cache
 def _ends_of(tokens: int, device: torch.device) -> tuple[Tensor, Callable[..., Tensor]]:
-    """Where keys end [tokens], to be written to, and the mask over them: FlexAttention compiles anew for another."""
+    """A buffer [tokens] for the rows where keys end, and the mask that reads it: for another mask function
+    FlexAttention would compile again."""
     ends = torch.zeros(tokens, dtype=torch.int32, device=device)
 
     def visible(b: Tensor, h: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -137,7 +140,7 @@ def _ends_of(tokens: int, device: torch.device) -> tuple[Tensor, Callable[..., T
 
 
 def flex(batch: Batch, q: Tensor, k: Tensor) -> Attend:
-    """Compiled once a length."""
+    """FlexAttention, compiled once per length."""
     if q.device.type != "cuda":
         raise Absent("FlexAttention has no backward on a CPU")
     attention, make_mask = _compiled()
@@ -154,8 +157,8 @@ def flex(batch: Batch, q: Tensor, k: Tensor) -> Attend:
 
 
 def of_documents(batch: Batch, q: Tensor, attend: Callable[[list[Tensor], Tensor, int], Tensor]) -> Attend:
-    """By a function of documents that lie side by side: q, k and v [N, heads, head dim], where documents end, and the
-    length of the longest. Padding sees itself."""
+    """Attends with `attend`, which takes packed documents: q, k and v [N, heads, head dim], where documents end, and
+    the length of the longest. Padding is a document of its own."""
     padding = [batch.tokens - sum(batch.documents)] if batch.tokens > sum(batch.documents) else []
     lengths = torch.tensor([*batch.documents, *padding])
     ends = pad(lengths.cumsum(0), (1, 0)).to(q.device, torch.int32)
@@ -176,7 +179,7 @@ def varlen(batch: Batch, q: Tensor, k: Tensor) -> Attend:
 
 
 def newer_varlen(module: str, install: str, batch: Batch, q: Tensor, k: Tensor) -> Attend:
-    """FlashAttention-3 or 4, by a module that is installed for it."""
+    """FlashAttention-3 or 4, from the module that provides it."""
     package = _flash_attention(module, install, q.device)
 
     def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
@@ -208,44 +211,46 @@ def _varlen_attention(device: torch.device) -> Any:
 
 
 def _names_groups(attention: Any) -> bool:
-    """Whether this torch wants to be told that key heads are fewer; older ones see it."""
+    """Whether this torch must be told that there are fewer key heads; older versions detect it."""
     import inspect
 
     return "enable_gqa" in inspect.signature(attention).parameters
 
 
 def dense_bytes(shape: Shape, tokens: int) -> int:
-    """Booleans, what SDPA makes of them in the dtype of q, and keys and values of every query head."""
+    """Bytes of the booleans, of what SDPA makes of them in the dtype of q, and of keys and values for every query
+    head."""
     return 3 * tokens**2 + 6 * 2 * tokens * shape.heads * shape.head_dim
 
 
 def eager_bytes(shape: Shape, tokens: int) -> int:
-    """Scores, probabilities in float32 and in the dtype of q, and their gradients."""
+    """Bytes of scores, probabilities in float32 and in the dtype of q, and their gradients."""
     return 14 * tokens**2 * shape.heads + 6 * 2 * tokens * shape.heads * shape.head_dim
 
 
 def every_tile_bytes(shape: Shape, tokens: int) -> int:
-    """Two bits a tile, both directions."""
+    """Bytes of the mask, and of two bits per tile for both directions."""
     return 80 * tokens + tokens**2 // 16384
 
 
 def varlen_bytes(shape: Shape, tokens: int) -> int:
-    """Gradients of keys and values of every query head, which are summed for those that share them."""
+    """Bytes of the gradients of keys and values for every query head, which are then summed over heads that share
+    them."""
     return 2 * 2 * tokens * shape.heads * shape.head_dim
 
 
 def newer_varlen_bytes(shape: Shape, tokens: int) -> int:
-    """Sums in float32 for the gradients of q, k and v."""
+    """Bytes of float32 sums for the gradients of q, k and v."""
     return 4 * tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
 
 
 def transposed_bytes(shape: Shape, tokens: int) -> int:
-    """Heads before tokens: o, its gradient and that of q once more."""
+    """Bytes of second copies, heads before tokens, of o, its gradient and that of q."""
     return 3 * 2 * tokens * shape.heads * shape.head_dim + 16 * (tokens // 128) ** 2
 
 
 def newer_flash(number: int, module: str, install: str) -> Contestant:
-    """FlashAttention of that number over documents, from that module."""
+    """FlashAttention-`number` over documents, from `module`."""
     return Contestant(
         f"FlashAttention-{number}, varlen",
         partial(newer_varlen, module, install),

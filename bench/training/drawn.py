@@ -25,7 +25,8 @@ def sparsest_samples(task: str, tokens: int, bins: int) -> list[tuple[Sample, in
 
 
 def alpaca_samples(task: str, tokens: int, bins: int) -> list[tuple[Sample, int]]:
-    """Real lengths in file order: a prompt with its answer, and for DPO and RM with those of the prompts behind it."""
+    """Real lengths in file order: a prompt with its answer, and for DPO and RM also the answers of the prompts after
+    it."""
     with ALPACA.open() as file:
         lengths = [(int(row["gpt2_prompt"]), int(row["gpt2_out"])) for row in csv.DictReader(file)]
     answers, documents, used = TASKS[task].answers, [], 0

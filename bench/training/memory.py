@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row takes of the card's and the host's memory, known before it starts."""
+"""The card's and the host's memory that a row takes, known before it starts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SPARE = 2 * GIB
 
 
 class TooLarge(Exception):
-    """What a row needs and is not there, in a sentence."""
+    """Says, in a sentence, what memory a row needs and how much is free."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes on the card and page-locked on the host, and where inputs of layers are kept for that."""
+    """Bytes on the card and page-locked on the host, and where the inputs of layers are kept."""
 
     card: int
     host: int
@@ -39,7 +39,7 @@ class Need:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of long_context()."""
+        """Options of long_context()."""
         return {"keep": self.keep, "offload": self.offload, "hold_attention": self.hold}
 
     def __str__(self) -> str:
@@ -53,9 +53,9 @@ class Need:
 def least(model: Any, tokens: int, extra: int, card: int, host: int, *, hold: bool, ranks: int = 1) -> Need:
     """Where to keep inputs of layers, so that a sequence of `tokens` tokens fits into `card` and `host` free bytes.
 
-    On the card as long as they fit, else on the host, with `hold` beside the results of attention; where that does not
-    fit, without these; and where the host is full too, inputs of every second layer only. `extra`: what the contestant
-    takes. The model may lie on "meta"; `ranks` share its weights. Raises TooLarge.
+    Inputs are kept on the card as long as they fit, else on the host; with `hold`, so are the results of attention,
+    unless they do not fit; and where the host is full too, only the inputs of every second layer are kept. `extra`:
+    bytes that the contestant takes. The model may be on "meta"; `ranks` share its weights. Raises TooLarge.
     """
     tried = None
     for tried in choices(model, tokens, extra, hold, ranks):
@@ -65,7 +65,7 @@ def least(model: Any, tokens: int, extra: int, card: int, host: int, *, hold: bo
 
 
 def choices(model: Any, tokens: int, extra: int, hold: bool, ranks: int = 1) -> Iterator[Need]:
-    """Faster ones first."""
+    """Ways to keep inputs, with the memory that they need; faster ones first."""
     weights = sum(each.numel() * each.element_size() for each in model.parameters())
     learning = sum(each.numel() for each in model.parameters() if each.requires_grad)
     held = (weights + OPTIMIZER * learning) // ranks + extra
@@ -89,6 +89,7 @@ def host_peak() -> int:
 
 
 def restart_host_peak() -> None:
-    """Where the system does not let a process do that, the peak is that of its whole life."""
+    """Restarts the peak of host_peak(). Where the system does not allow that, the peak is that of the process's whole
+    life."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

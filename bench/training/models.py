@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Transformers with random weights, and what moves them."""
+"""Transformers models with random weights, and their optimizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 
 def make_model(shape: Shape, layers: int, task: str, attention: str, device: torch.device, dtype: torch.dtype) -> Any:
-    """A Llama; for all but SFT its weights are frozen, and PEFT's LoRA learns beside them."""
+    """A Llama; for all tasks but SFT its weights are frozen, and PEFT's LoRA learns beside them."""
     config = LlamaConfig(
         hidden_size=shape.hidden,
         intermediate_size=shape.mlp,
@@ -46,7 +46,7 @@ def make_model(shape: Shape, layers: int, task: str, attention: str, device: tor
 
 
 def with_adapters(model: nn.Module) -> Any:
-    """In the dtype of the weights: float32, PEFT's default, would take every input to float32 and back."""
+    """Adds LoRA in the dtype of the weights: float32, PEFT's default, would convert every input to float32 and back."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=PROJECTIONS)
@@ -57,7 +57,8 @@ def with_adapters(model: nn.Module) -> Any:
 
 
 def fuse_with_liger(model: Any) -> None:
-    """Its norms, rotation and gates; the loss is flashmask.training's, which asks Liger-kernel by itself."""
+    """Replaces norms, rotary embedding and gates by Liger-kernel's; the loss is flashmask.training's, which uses
+    Liger-kernel by itself."""
     from liger_kernel.transformers import apply_liger_kernel_to_llama
 
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -73,7 +74,7 @@ class Optimizer:
         self._adam = torch.optim.AdamW(self._copies, lr=rate, weight_decay=0.0, fused=True)
 
     def gradient_norm(self) -> float:
-        """Over all ranks, where FSDP shares the weights out over several."""
+        """The norm of the gradient, over all ranks where FSDP shards the weights."""
         found = nn.utils.get_total_norm([each.grad for each in self._held if each.grad is not None])
         return float(found.full_tensor() if isinstance(found, DTensor) else found)
 
@@ -88,7 +89,7 @@ class Optimizer:
                 copy.grad = None
 
     def checksum(self) -> int:
-        """Of all bits that were learned: other bits have another with near certainty."""
+        """A checksum of all learned bits: different bits have a different one with near certainty."""
         found = 0
         for held in self._held:
             for part in held.detach().view(torch.uint8).flatten().split(1 << 26):

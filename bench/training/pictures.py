@@ -27,7 +27,8 @@ COLOURS = {
 
 
 def pictures(results: Results, folder: Path) -> list[Path]:
-    """Throughput and memory over length by task, attention over sparsity, losses: of what the file has."""
+    """Draws throughput and memory over length by task, attention over sparsity, and losses, as far as the file has
+    them."""
     folder.mkdir(parents=True, exist_ok=True)
     found = dict(sorted(results.tables().items(), key=task_of))
     compared = {name: table for name, table in found.items() if is_compared(name)}
@@ -44,7 +45,7 @@ def pictures(results: Results, folder: Path) -> list[Path]:
 
 
 def task_of(named: tuple[str, Table]) -> int:
-    """Its place among the tasks."""
+    """The position of a table's task among the tasks."""
     row = next(iter(next(iter(named[1].values())).values())).row
     return list(TITLES).index(row["task"])
 
@@ -63,7 +64,7 @@ def card(row: RowResult) -> float:
 
 
 def panels(tables: dict[str, Table], unit: str):
-    """A figure with a panel a table, titled; tasks in the order of the paper."""
+    """A figure with one titled panel per table; tasks in the order of the paper."""
     from matplotlib.figure import Figure
 
     columns = min(2, len(tables))
@@ -88,7 +89,7 @@ def panels(tables: dict[str, Table], unit: str):
 
 
 def legend(figure, axes) -> None:
-    """Of what any panel has, below them."""
+    """Draws one legend for all panels, below them."""
     found = {}
     for each in axes:
         found |= {label: handle for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
@@ -97,7 +98,8 @@ def legend(figure, axes) -> None:
 
 
 def over_length(tables: dict[str, Table], path: Path, unit: str, value, ratios: bool = False) -> Path:
-    """The paper's Figures 2 and 7; with `ratios`, FlashMask's points say how many times SDPA's they are."""
+    """The paper's Figures 2 and 7; with `ratios`, FlashMask's points are labelled with how many times SDPA's they
+    are."""
     figure, axes = panels(tables, unit)
     for each, table in zip(axes, tables.values(), strict=True):
         for contestant, colour in COLOURS.items():
@@ -122,7 +124,7 @@ def over_length(tables: dict[str, Table], path: Path, unit: str, value, ratios: 
 
 
 def of_line(contestant: str) -> dict[str, Any]:
-    """FlashMask's lies thin on others, so that equal ones are all seen."""
+    """Line style: FlashMask's line is thin and on top, so that equal lines are all seen."""
     width, size, order = (1.5, 3.5, 3) if contestant == "flashmask" else (2.4, 5, 2)
     return {"linewidth": width, "markersize": size, "zorder": order, "label": CONTESTANTS[contestant].label}
 
@@ -141,7 +143,7 @@ def several(table: Table) -> list[int]:
 
 
 def over_sparsity(tables: dict[str, Table], path: Path) -> Path:
-    """FLOP/s of attention on visible pairs, a dot a sample of the longest sequence that has several."""
+    """FLOP/s of attention on visible pairs, one dot per sample of the longest sequence that has several."""
     tables = {name: table for name, table in tables.items() if several(table)} or tables
     figure, axes = panels(tables, "attention, TFLOP/s on visible pairs")
     for each, table in zip(axes, tables.values(), strict=True):
@@ -158,7 +160,7 @@ def over_sparsity(tables: dict[str, Table], path: Path) -> Path:
 
 
 def rate_at_sparsity(sample: Measured) -> tuple[float, float]:
-    """Share of pairs that nobody sees, and TFLOP/s on the others."""
+    """Share of pairs that are masked, and TFLOP/s on the others."""
     taken = sample.parts["attention forward"] + sample.parts["attention backward"]
     return sample.sparsity, sample.attention_flops / taken / 1e12
 
@@ -166,7 +168,7 @@ def rate_at_sparsity(sample: Measured) -> tuple[float, float]:
 def losses(tables: dict[str, Table], path: Path) -> Path:
     """The paper's Figure 3."""
     figure, axes = panels(tables, "loss")
-    widths = {"dense": 5.0, "every-tile": 2.5, "flashmask": 1.0}  # equal curves lie on each other, and all are seen
+    widths = {"dense": 5.0, "every-tile": 2.5, "flashmask": 1.0}  # equal curves overlap, and all are seen
     for each, table in zip(axes, tables.values(), strict=True):
         for row in table.values():
             for contestant, width in widths.items():

@@ -26,7 +26,7 @@ HEAD_GROUPS = 4
 
 
 def started() -> int:
-    """How many ranks torchrun started; 1 where nobody did."""
+    """The number of ranks that torchrun started; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -52,7 +52,7 @@ class Ranks:
         )
 
     def spread(self, batch: Batch, shape: Shape) -> Batch:
-        """What this rank holds of a batch each of whose rows predicts one word at most."""
+        """This rank's part of a batch in which each row predicts one word at most."""
         sharding = self.sharding(batch.sample, shape)
         words = torch.full_like(batch.input_ids, -1)
         words[0, batch.predictors] = batch.words
@@ -68,20 +68,21 @@ class Ranks:
         )
 
     def share(self, decoder: Any, keep: int) -> None:
-        """The weights of a decoder; layers that run again together are gathered together."""
+        """Shards the weights of a decoder; layers that are recomputed together are gathered together."""
         layers = list(decoder.layers)
         for first in range(0, len(layers), keep):
             fully_shard(layers[first : first + keep], mesh=self._mesh)
         fully_shard(decoder, mesh=self._mesh)
 
     def fetched(self, shape: Shape, tokens: int, itemsize: int) -> int:
-        """Bytes at most, of keys and values of the whole sequence and of their gradients in float32, a part of the
-        heads."""
+        """An upper bound on the bytes of one group of heads' keys and values of the whole sequence, and of their
+        float32 gradients."""
         heads = shape.kv_heads // math.gcd(HEAD_GROUPS, shape.kv_heads)
         return 2 * tokens * heads * shape.head_dim * (itemsize + 4)
 
     def agreed(self, function: Callable[[], Found]) -> Found:
-        """What it gives, once it gave something on all ranks; a lack of memory on any of them ends all."""
+        """The result of function(), once it succeeded on all ranks; raises TooLarge on all where one of them lacks
+        memory."""
         said = ""
         try:
             found = function()

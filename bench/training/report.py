@@ -42,7 +42,7 @@ def label(contestant: str, task: str) -> str:
 
 
 def tables(results: Results) -> str:
-    """All of it in Markdown."""
+    """All tables in Markdown."""
     lines = list(dict.fromkeys(run_text(row) for row in results.rows.values()))
     found = results.tables()
     for name, table in found.items():
@@ -93,7 +93,7 @@ def cells(result: RowResult, ours: RowResult | None) -> Iterator[str]:
 
 
 def by_layers(name: str, table: Table, whole: Table) -> Iterator[str]:
-    """What all layers would take by the time of a few, and what FlashMask's took."""
+    """Yields the time of all layers as scaled from a few, beside what FlashMask's run of all layers took."""
     rows = [result for row in table.values() for result in row.values() if result.measured]
     if (
         not rows
@@ -128,8 +128,8 @@ def scaled_seconds(result: RowResult, layers: int) -> float:
 
 
 def disagreements(results: Results) -> Iterator[str]:
-    """Contestants that have another loss or gradient than FlashMask on the same samples, beyond rounding, and every
-    tile where it has other bits."""
+    """Contestants whose loss or gradient differs from FlashMask's on the same samples by more than rounding, and "every
+    tile" where its bits differ."""
     for table in results.tables().values():
         for row in table.values():
             if "flashmask" in row:
@@ -148,12 +148,12 @@ def differences(ours: RowResult, other: RowResult) -> Iterator[str]:
     for wanted, given in zip(ours.measured, other.measured, strict=True):
         for name, furthest in allowed.items():
             found, expected = getattr(given, name), getattr(wanted, name)
-            if not abs(found - expected) <= furthest * abs(expected):  # NaN is no number near another
+            if not abs(found - expected) <= furthest * abs(expected):  # true for NaN too
                 yield f"{other.name}: {name} is {found:.6g}, FlashMask's {expected:.6g}"
 
 
 def converged(name: str, table: Table) -> Iterator[str]:
-    """Whether skipping changed a bit, and how far dense attention is away."""
+    """Yields whether skipping changed a bit, and how far dense attention is from FlashMask."""
     yield f"\n### {name}\n"
     yield "| contestant | first loss | last loss | furthest from FlashMask's | what was learned |"
     yield "|---|---|---|---|---|"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured, in a JSON file that grows from call to call."""
+"""Measurements in a JSON file that grows from call to call."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RowResult:
     absent: str = ""
 
     def mean(self, of: Callable[[Measured], float]) -> float:
-        """A step's, over all samples by their weight."""
+        """The mean of a step's value over all samples, by their weight."""
         return sum(each.weight * of(each) for each in self.measured) / sum(each.weight for each in self.measured)
 
     @property
@@ -66,7 +66,7 @@ class RowResult:
 
     @property
     def tokens_per_second(self) -> float:
-        """Padding counts, and a question once whatever a contestant does."""
+        """Tokens per second; padding counts, and a question counts once even where a contestant repeats it."""
         return float(self.row["tokens"]) / self.seconds
 
     def part(self, name: str) -> float:
@@ -80,7 +80,7 @@ class RowResult:
 
     @property
     def beside_alone(self) -> float:
-        """Time of attention in the step, of what it takes alone."""
+        """Time of attention in the step over its time alone."""
         taken = self.part("attention forward") + self.part("attention backward")
         return taken / self.mean(lambda each: each.alone)
 
@@ -88,7 +88,7 @@ class RowResult:
         return self.mean(lambda each: getattr(each, flops)) / self.seconds
 
     def line(self) -> str:
-        """For whoever watches."""
+        """A line for the terminal."""
         if self.absent:
             return f"{self.name}: not measured: {self.absent}"
         if self.losses:
@@ -108,7 +108,7 @@ class RowResult:
 
 @dataclass
 class Results:
-    """By the rows' names."""
+    """Results by the rows' names, and their file."""
 
     path: Path
     rows: dict[str, RowResult] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Results:
         return found
 
     def add(self, result: RowResult) -> None:
-        """Writes the file anew, whole or not at all. A reason for absence replaces no numbers."""
+        """Adds a result and rewrites the file, whole or not at all. A reason for absence replaces no numbers."""
         held = self.rows.get(result.name)
         if result.absent and held is not None and not held.absent:
             return

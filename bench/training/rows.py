@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be measured, by name."""
+"""The rows that can be measured, by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ K = 1024
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured: a task with a model, a length and a contestant."""
+    """One measurement: a task with a model, a length and a contestant."""
 
     table: str
     task: str
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def is_long(self) -> bool:
-        """Whether a step takes so long that none of them is for warming up."""
+        """Whether a step takes so long that the row has no step of its own length to warm up."""
         most = 64 * K if CONTESTANTS[self.contestant].everywhere else 128 * K
         return self.is_record or self.tokens > most
 
@@ -107,7 +107,7 @@ def all_rows() -> list[Row]:
 
 
 def tiny_rows() -> list[Row]:
-    """All that rows do, in seconds on a CPU."""
+    """Rows that use all that rows can do, in seconds on a CPU."""
     rows = []
     for task in TASKS:
         for name in CONTESTANTS:

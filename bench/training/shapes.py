@@ -27,22 +27,23 @@ class Shape:
 
     @property
     def projections(self) -> tuple[tuple[int, int], ...]:
-        """(in, out) of the seven of a layer: q, k, v, o, gate, up, down."""
+        """(in, out) of a layer's seven projections: q, k, v, o, gate, up, down."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         of_attention = ((self.hidden, queries), (self.hidden, keys), (self.hidden, keys), (queries, self.hidden))
         return (*of_attention, (self.hidden, self.mlp), (self.hidden, self.mlp), (self.mlp, self.hidden))
 
     def parameters(self, layers: int) -> int:
-        """Of the layers, the embedding and the head; norms are left out."""
+        """Parameters of the layers, the embedding and the head; norms are left out."""
         embeddings = self.hidden * self.vocabulary * (1 if self.tied else 2)
         return layers * sum(a * b for a, b in self.projections) + embeddings
 
     def adapters(self, layers: int) -> int:
-        """Of LoRA."""
+        """Parameters of LoRA."""
         return layers * RANK * sum(a + b for a, b in self.projections)
 
     def attention_flops(self, pairs: int) -> float:
-        """Of one layer forward over so many (query, key) pairs: two products. The backward's five take 2.5 times it."""
+        """FLOP of one layer's forward over `pairs` (query, key) pairs: two products. The backward's five take 2.5 times
+        as many."""
         return 4.0 * pairs * self.heads * self.head_dim
 
 
@@ -79,8 +80,8 @@ HEAD = {"sft": Passes(1, 2, 0), "lora": Passes(1, 1, 0), "dpo": Passes(2, 1, 1),
 
 
 def model_flops(shape: Shape, layers: int, task: str, sample: Sample) -> float:
-    """Of the products that a step needs, nothing computed twice: attention on pairs that see each other, the head for
-    words of answers, and no padding."""
+    """FLOP of the products that a step needs, nothing computed twice: attention on pairs that see each other, the head
+    for words of answers, and no padding."""
     tokens = sample.tokens - sample.padding
     forwards = WEIGHTS[task].forward
     linear = tokens * _linear(shape, layers, task, WEIGHTS[task].needed, ADAPTERS.needed)
@@ -89,14 +90,15 @@ def model_flops(shape: Shape, layers: int, task: str, sample: Sample) -> float:
 
 
 def hardware_flops(shape: Shape, layers: int, task: str, sample: Sample, tokens: int, attention: float) -> float:
-    """Of the products that a step over `tokens` tokens computed, recomputation included; `attention` of them there."""
+    """FLOP of the products that a step over `tokens` tokens computed, recomputation included; `attention` of these are
+    attention's."""
     linear = tokens * _linear(shape, layers, task, WEIGHTS[task].all, ADAPTERS.all)
     head = 2.0 * asked_words(sample) * shape.hidden * shape.vocabulary * HEAD[task].all
     return linear + head + attention
 
 
 def _linear(shape: Shape, layers: int, task: str, weights: int, adapters: int) -> float:
-    """Of one token."""
+    """FLOP of the layers per token."""
     of_weights = 2.0 * layers * sum(a * b for a, b in shape.projections) * weights
     return of_weights + (2.0 * shape.adapters(layers) * adapters if FROZEN[task] else 0.0)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four tasks: what a model says of a batch, and its loss."""
+"""The four tasks: a model's outputs for a batch, and its loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BETA = 0.1
 
 
 class Learner:
-    """A model with what it learns in: all weights (SFT), or PEFT's LoRA (all else)."""
+    """A model that learns in all weights (SFT), or in PEFT's LoRA (all other tasks)."""
 
     def __init__(self, model: Any, task: str, clock: Clock) -> None:
         self.model, self.task, self.clock = model, task, clock
@@ -39,7 +39,7 @@ class Learner:
         return found
 
     def _next_word(self, batch: Batch) -> Tensor:
-        """Cross-entropy of the answers' words, a mean over those of all ranks."""
+        """Cross-entropy of the answers' words, the mean over the words of all ranks."""
         rows, of_ranks = self.hidden(batch, batch.predictors), batch.sharding
         reduction = "mean" if of_ranks is None else "sum"
         found = self.clock.both_ways(
@@ -55,13 +55,13 @@ class Learner:
         return -logsigmoid(BETA * (chosen - rejected)).mean()
 
     def _log_probs(self, batch: Batch) -> Tensor:
-        """Of each answer."""
+        """The log-probability of each answer."""
         rows = self.hidden(batch, batch.predictors)
         found = self.clock.both_ways("loss", lambda rows: linear_log_probs(rows, self._head, batch.words), rows)
         return found.new_zeros(len(batch.ends)).index_add(0, batch.answer_of, found)
 
     def _ranking(self, batch: Batch) -> Tensor:
-        """Every answer above those behind it (Bradley and Terry 1952), by a score at its last token."""
+        """Ranks every answer above those behind it (Bradley and Terry 1952), by a score at its last token."""
         count = TASKS[self.task].answers
         scores = self.base.score(self.hidden(batch, batch.ends)).float().view(-1, count)
         better, worse = torch.triu_indices(count, count, 1, device=scores.device)

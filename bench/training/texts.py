@@ -15,8 +15,8 @@ SLIP = 0.1
 
 
 def text_examples(sample: Sample, vocabulary: int, seed: int) -> list[dict[str, Any]]:
-    """A sample's lengths with a language that says its words in turn, with slips; an answer slips oftener than the one
-    before it, so that the first is the best."""
+    """Examples with a sample's lengths, in a language that goes through its words in turn, with slips; each answer
+    slips more often than the one before it, so that the first is the best."""
     draw = np.random.default_rng([seed, 5])
     count = min(WORDS, vocabulary - 1)
 

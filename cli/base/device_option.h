@@ -9,11 +9,11 @@
 
 namespace flashmask::cli {
 
-/// --device cpu, cuda or cuda:N. Nothing was given: nothing. A device that the machine lacks is refused.
+/// Adds --device: cpu, cuda or cuda:N. Without it `device` stays empty. Refuses a device that the machine lacks.
 void add_device_option(Subcommand& sub, std::optional<Device>& device, const std::string& usual,
                        const std::string& group = "Options");
 
-/// What a device is called in a report: its name and, of a CPU, the threads.
+/// Names a device for a report: its name and, for a CPU, the number of threads.
 std::string description_of(Device device);
 
 }  // namespace flashmask::cli

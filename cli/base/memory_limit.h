@@ -5,7 +5,7 @@
 
 namespace flashmask::cli {
 
-/// Bytes that this process may use: what the machine has, or less where a control group says so.
+/// Bytes that this process may use: the machine's memory, or less where its control group has a lower limit.
 double memory_limit();
 
 /// Throws Status::out_of_memory when `what` needs more: the system would otherwise kill the process half-way.

@@ -6,10 +6,11 @@
 
 namespace flashmask::cli {
 
-/// The candidate that is fewest edits (insert, drop, change a letter) away; empty when none is near.
+/// The candidate with the fewest edits (insert, drop, change a letter); one that starts with `given` counts as one
+/// edit. Empty when none is near.
 std::string nearest_name(const std::string& given, const std::vector<std::string>& candidates);
 
-/// Parts between separators: "a,,b" has three, one of them empty.
+/// The parts between separators: "a,,b" has three, one of them empty.
 std::vector<std::string> split(const std::string& text, char separator);
 
 /// "a, b, c".

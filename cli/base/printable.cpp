@@ -30,7 +30,7 @@ std::size_t character_size(std::string_view text) {
     if ((next & 0xC0) != 0x80) return 0;
     code = code << 6 | (next & 0x3FU);
   }
-  // Smaller codes are control characters, or written in more bytes than they take.
+  // Smaller codes are control characters, or are written in more bytes than they need.
   constexpr std::array<unsigned, 3> kLeast = {0xA0, 0x800, 0x10000};
   return code >= kLeast[size - 2] ? size : 0;
 }

@@ -6,14 +6,14 @@
 
 namespace flashmask::cli {
 
-/// Text from a file as a message can show it: at most 40 bytes of it, and every byte that is not printable UTF-8 as
-/// \xNN, so that the file cannot send codes to the terminal.
+/// Text from a file, safe to print: at most 40 bytes of it, with every byte that is not printable UTF-8 as \xNN, so
+/// that the file cannot send codes to the terminal.
 std::string printable(const std::string& text);
 
 /// The printable text in quotation marks.
 std::string quoted(const std::string& text);
 
-/// The first twelve, quoted, with commas between: "a", "b" and 7 more.
+/// The first twelve texts, quoted and separated by commas, then how many follow: "a", "b" and 7 more.
 std::string quoted_list(const std::vector<std::string>& texts);
 
 }  // namespace flashmask::cli

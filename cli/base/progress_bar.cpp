@@ -58,7 +58,7 @@ void ProgressBar::redraw_until_stopped() {
 }
 
 double ProgressBar::fraction(Clock::time_point now) const {
-  constexpr double kNotYet = 0.99;  // of the current steps, however long they take
+  constexpr double kNotYet = 0.99;  // largest fraction shown of the current steps, however long they take
   const double elapsed = std::chrono::duration<double>(now - began_).count();
   const double current = expected_seconds_ > 0 ? std::min(kNotYet, elapsed / expected_seconds_) : 0;
   return (static_cast<double>(done_) + current * static_cast<double>(steps_)) / static_cast<double>(total_);

@@ -12,8 +12,8 @@
 
 namespace flashmask::cli {
 
-/// A bar on standard error for work that takes longer than a second; silent when that is no terminal. A thread of its
-/// own redraws it, so that it moves while one long call runs. It leaves no trace when it is destroyed.
+/// A bar on standard error for work that takes longer than a second; silent when standard error is not a terminal. Its
+/// own thread redraws it, so that it moves while one long call runs. Its destructor erases it.
 class ProgressBar {
  public:
   ProgressBar(Console& console, std::int64_t total);
@@ -21,7 +21,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// Names the next `steps`. When they are expected to take a known time, the bar moves on by itself meanwhile.
+  /// Starts the next `steps` steps, named `label`. Given their expected time, the bar moves on its own meanwhile.
   void begin(std::string label, std::int64_t steps = 1, double expected_seconds = 0);
 
  private:
@@ -42,7 +42,7 @@ class ProgressBar {
   std::int64_t done_ = 0, steps_ = 0;
   double expected_seconds_ = 0;
   Clock::time_point began_ = started_;
-  std::thread drawer_;  ///< last: it uses what is above
+  std::thread drawer_;  ///< last: it uses the members above
 };
 
 }  // namespace flashmask::cli

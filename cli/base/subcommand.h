@@ -11,20 +11,20 @@ class App;
 class Option;
 }  // namespace CLI
 
-/// CLI11 as the command uses it. Its header costs every file that includes it five to ten seconds of compile time, so
-/// that only subcommand.cpp and commands/command.cpp do.
+/// The part of CLI11 that the command uses. CLI11's header adds five to ten seconds of compile time to every file that
+/// includes it, so only subcommand.cpp and commands/command.cpp do.
 namespace flashmask::cli {
 
-/// One option: which values it takes, and where help shows it.
+/// One option: the values that it takes, and where help shows it.
 class Option {
  public:
   explicit Option(CLI::Option& option) : option_(&option) {}
 
   Option& group(const std::string& name);
   Option& range(std::int64_t least, std::int64_t most);
-  Option& at_least(std::int64_t least);  ///< and at most what 32 bits hold
+  Option& at_least(std::int64_t least);  ///< and at most the largest int32
   Option& one_of(const std::vector<std::string>& choices);
-  Option& ends_in(const std::string& ending);  ///< in letters of either case
+  Option& ends_in(const std::string& ending);  ///< in upper or lower case
   Option& show_default();
   Option& needs(const Option& other);
   Option& excludes(const Option& other);
@@ -35,31 +35,31 @@ class Option {
   CLI::Option* option_;
 };
 
-/// A subcommand and its options. Copies are the same subcommand.
+/// A subcommand and its options. Copies refer to the same subcommand.
 class Subcommand {
  public:
   Subcommand(CLI::App& command, const std::string& name, const std::string& what);
 
-  /// `names` is "--name" or a word, for a value without a name; both with a comma between. Value: std::string, an
-  /// integer, double, or std::optional of std::string or of an integer. Text is not empty.
+  /// `names` is "--name", or a word for a positional value, or both separated by a comma. Value is std::string, an
+  /// integer, double, or std::optional of std::string or of an integer. Text must not be empty.
   template <class Value>
   Option option(const std::string& names, Value& value, const std::string& help);
 
-  /// Texts separated by commas, none of them empty; of `choices`, where there are any.
+  /// Texts separated by commas, none of them empty; each must be one of `choices`, if any are given.
   Option list(const std::string& names, std::vector<std::string>& values, const std::string& help,
               const std::vector<std::string>& choices = {});
 
-  /// An option whose text `parse` reads. What it throws is the command's message.
+  /// An option whose text is read by `parse`. What `parse` throws is the command's error message.
   Option parsed_option(const std::string& names, std::function<void(const std::string&)> parse,
                        const std::string& help);
 
-  /// "!--name" switches off.
+  /// A flag; the form "!--name" clears `value`.
   Option flag(const std::string& names, bool& value, const std::string& help);
 
   bool has(const std::string& name) const;
-  Option get(const std::string& name) const;  ///< one that it has
+  Option get(const std::string& name) const;  ///< the option must exist
   std::vector<Option> options() const;
-  /// Names of the options of a group that the user gave.
+  /// Names of the options in a group that the user gave.
   std::vector<std::string> given_in(const std::string& group) const;
 
   void footer(const std::string& text);  ///< below the options in help

@@ -13,10 +13,10 @@ class Table {
 
   explicit Table(std::vector<Align> columns) : align_(std::move(columns)) {}
 
-  /// A line with fewer cells than columns is filled up with empty ones.
+  /// Adds a line. One with fewer cells than columns is filled up with empty cells.
   void add(std::vector<std::string> cells) { lines_.push_back(std::move(cells)); }
 
-  /// Two spaces between columns, none at the end of a line.
+  /// The table as text: two spaces between columns, none at the end of a line.
   std::string text() const;
 
  private:
@@ -26,7 +26,7 @@ class Table {
   std::vector<std::vector<std::string>> lines_;
 };
 
-/// Columns a UTF-8 text takes on a terminal, one a code point.
+/// Columns that a UTF-8 text takes on a terminal, one per code point.
 std::size_t display_width(const std::string& text);
 
 }  // namespace flashmask::cli

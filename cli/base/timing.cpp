@@ -8,7 +8,7 @@
 namespace flashmask::cli {
 namespace {
 
-/// The first call of short work warms up.
+/// For short work, the first call is a warm-up.
 std::vector<double> times_of(const std::function<void()>& work, const Repeats& repeats) {
   constexpr std::size_t kLeast = 4;
   std::vector<double> times = {seconds_of(work)};

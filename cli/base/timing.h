@@ -8,17 +8,17 @@ namespace flashmask::cli {
 /// Wall-clock seconds of one call.
 double seconds_of(const std::function<void()>& work);
 
-/// How often a time is taken.
+/// How often work is repeated for one time.
 struct Repeats {
-  double enough_seconds = 0.25;  ///< at least three calls, and more until they took this long together
-  double long_seconds = 2;       ///< work that alone takes longer is called `long_runs` times
+  double enough_seconds = 0.25;  ///< at least three calls, and more until they took this long in total
+  double long_seconds = 2;       ///< work whose single call takes longer is called `long_runs` times
   int long_runs = 1;
 };
 
-/// Median over calls after one that warms up.
+/// The median over calls, after one call that warms up.
 double median_seconds(const std::function<void()>& work, const Repeats& repeats = {});
 
-/// The least of the calls: what is left when other programs disturb some of them.
+/// The fastest call: the least disturbed by other programs.
 double fastest_seconds(const std::function<void()>& work, const Repeats& repeats = {});
 
 }  // namespace flashmask::cli

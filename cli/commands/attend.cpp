@@ -46,7 +46,7 @@ void run_backward(check::PlacedPlan& placed, const check::PlacedTensors& tensors
   placed.backward(gradients, execution);
 }
 
-/// Both directions may share one schedule. On a GPU, the mask is in it.
+/// Both directions may share one schedule. On a GPU, the plan's bytes include the mask.
 std::size_t schedule_bytes(const check::PlacedPlan& placed) {
   if (placed.device_bytes() > 0) return placed.device_bytes();
   const Plan& planned = placed.plan();
@@ -55,11 +55,11 @@ std::size_t schedule_bytes(const check::PlacedPlan& placed) {
   return rows.memory_bytes() + (&rows == &columns ? 0 : columns.memory_bytes());
 }
 
-/// What is attended over: packed documents, or a mask that was given; inside the block map, if there is one.
+/// The mask to attend under: packed documents, or a mask that was given; within the block map, if there is one.
 struct Subject {
   std::optional<Workload> workload;
   Mask mask;
-  double seconds = 0;  ///< that making the mask of the documents took
+  double seconds = 0;  ///< spent building the mask of the documents
 };
 
 Subject pack_documents(const AttendOptions& options) {
@@ -93,7 +93,7 @@ Subject read_subject(const AttendOptions& options) {
   return {std::nullopt, masks.front().mask, 0};
 }
 
-/// A mask as query heads see it.
+/// The scores of a mask, for query heads.
 VisibleScore scores_of(const Mask& mask, const Problem& problem) {
   const MaskShape& shape = mask.shape();
   const bool shared = shape.batch == 1;
@@ -103,7 +103,7 @@ VisibleScore scores_of(const Mask& mask, const Problem& problem) {
   };
 }
 
-/// The masks of packed sequences are built anew, each by itself.
+/// Builds the mask of every packed sequence again, separately.
 VisibleScore scores_of(const Workload& workload) {
   std::vector<Mask> masks;
   for (std::int64_t sequence = 0; sequence < workload.sequences(); ++sequence) masks.push_back(workload.mask(sequence));
@@ -112,7 +112,7 @@ VisibleScore scores_of(const Workload& workload) {
   };
 }
 
-/// The scores of packed documents, or of a mask, inside the block map.
+/// The scores of packed documents or of a mask, within the block map.
 VisibleScore scores_of(const AttendOptions& options, const Subject& subject, const Problem& problem) {
   VisibleScore scores = subject.workload ? scores_of(*subject.workload) : scores_of(subject.mask, problem);
   const std::optional<BlockMap> map = read_map(options.input, problem.query_length, problem.key_length);
@@ -125,14 +125,14 @@ VisibleScore scores_of(const AttendOptions& options, const Subject& subject, con
   };
 }
 
-/// The mask in the order of tokens that the plan took. A plan on a GPU keeps none on the host.
+/// The mask in the token order that the plan uses. A plan on a GPU keeps no mask on the host.
 Mask seen_by_kernels(const Plan& planned, const Mask& mask) {
   if (planned.problem().device.type == DeviceType::cpu) return {planned.mask(), mask.description()};
   const Reordering* reordering = planned.reordering();
   return reordering == nullptr ? mask : Mask(reordering->mask.lowered(), mask.description());
 }
 
-/// What of the report the plan knows.
+/// Fills in the part of the report that the plan knows.
 AttendReport describe(const AttendOptions& options, const Subject& subject, const check::PlacedPlan& placed,
                       const Mask& mask) {
   const Plan& planned = placed.plan();
@@ -149,16 +149,16 @@ AttendReport describe(const AttendOptions& options, const Subject& subject, cons
   return report;
 }
 
-/// How much longer the dense runs will take, roughly: the scores they compute over those of the active tiles.
+/// Roughly how many times longer the dense runs take: all scores over those of the active tiles.
 double dense_factor(const Explanation& mask) { return 1 / std::max(mask.waste * mask.density, 1e-6); }
 
-/// On a GPU, of one cold launch; else the median of several, or of one that takes long anyway.
+/// Seconds of one cold launch on a GPU; on a CPU the median of several calls, or one call that takes long anyway.
 double seconds_on(Device device, bool takes_long, const std::function<void()>& work) {
   if (device.type == DeviceType::cuda) return time_on_device(work).burst;
   return takes_long ? seconds_of(work) : median_seconds(work);
 }
 
-/// The dense runs take long: they are measured once, after the others have warmed everything up.
+/// Dense runs take long: they are measured once, after the other runs have warmed everything up.
 Times time_dense(const AttendReport& report, const Mask& mask, const check::PlacedTensors& tensors,
                  const Execution& execution, ProgressBar& progress) {
   const Device device = report.problem.device;
@@ -171,7 +171,7 @@ Times time_dense(const AttendReport& report, const Mask& mask, const check::Plac
   return times;
 }
 
-/// How long a plan takes to make; on a GPU, one after the first, which waits for the driver.
+/// Seconds to make a plan; on a GPU, the second one, since the first waits for the driver.
 double time_plan(const Mask& mask, const Problem& problem, const PlanOptions& options,
                  std::optional<check::PlacedPlan>& placed) {
   const auto make = [&] { placed.emplace(mask, problem, options); };
@@ -188,7 +188,7 @@ Problem problem_of(const AttendOptions& options, const Subject& subject) {
   return problem;
 }
 
-/// Draws what the plan's kernels see, once everything has run.
+/// Runs, times and checks attention, then draws the mask as the plan's kernels see it.
 AttendReport measure(const AttendOptions& options, const Subject& subject, const Mask& mask, OutputFile* png,
                      Console& console) {
   const Problem problem = problem_of(options, subject);

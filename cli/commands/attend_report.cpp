@@ -77,7 +77,7 @@ void add_description(const AttendReport& r, Table& table) {
   table.add({"schedule time", seconds(r.schedule_seconds) + ", once for all layers"});
 }
 
-/// Ours and, when it was run, the dense mask's.
+/// Times of this mask and, when it was run, of the dense mask.
 std::string times_text(const AttendReport& r) {
   using enum Table::Align;
   Table table({left, right, right, right});

@@ -22,13 +22,13 @@ struct Times {
 
 /// Everything `attend` found out.
 struct AttendReport {
-  std::optional<Workload> workload;  ///< nothing: the mask was given
+  std::optional<Workload> workload;  ///< empty: the mask was given
   Problem problem;
   std::optional<DropoutState> dropout;
   std::string device;
   std::string forward_kernel, backward_kernel;
-  Explanation mask;             ///< tiles of the forward; schedule_bytes are those of both directions
-  double schedule_seconds = 0;  ///< the documents' mask, lowering, reordering, both schedules
+  Explanation mask;             ///< tiles of the forward; schedule_bytes covers both directions
+  double schedule_seconds = 0;  ///< building the documents' mask, lowering, reordering, both schedules
   std::optional<ReorderReport> reordering;
   Times times;
   std::optional<Times> dense;  ///< the same kernels reading the mask in every tile
@@ -39,7 +39,7 @@ struct AttendReport {
   std::optional<double> speed_up() const;
 };
 
-/// A table for people.
+/// The report as tables for people.
 std::string to_text(const AttendReport& report);
 
 std::string to_json_text(const AttendReport& report);

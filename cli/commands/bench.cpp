@@ -48,11 +48,11 @@ struct Timing {
   std::string kernel, mask, direction;
   double seconds = 0;
   double gflops = 0;                        ///< on visible pairs, per second
-  std::optional<double> sustained_seconds;  ///< on a GPU, where `seconds` are those of one cold launch
+  std::optional<double> sustained_seconds;  ///< on a GPU, where `seconds` is one cold launch
   std::optional<ReorderReport> reordering;
 };
 
-/// Two products of head_dim and value_dim a visible pair; the backward counts 2.5 times as much.
+/// Two products, over head_dim and over value_dim, per visible pair; the backward counts 2.5 times as much.
 double flops(const Problem& problem, const Mask& mask, Direction direction) {
   const MaskShape& shape = mask.shape();
   const std::int64_t heads = problem.batch / shape.batch * (problem.query_heads / shape.heads);
@@ -61,7 +61,7 @@ double flops(const Problem& problem, const Mask& mask, Direction direction) {
   return direction == Direction::forward ? forward : 2.5 * forward;
 }
 
-/// The form of a mask, and, where tokens are reordered, of what becomes of it: one that both have.
+/// The form to time a mask in: its own or, with reordering, one that both it and the reordered mask fit.
 MaskForm form_of(const Mask& mask, bool reordered) {
   const MaskForm form = mask.lowered().form();
   return reordered && form == MaskForm::intervals ? reorder(mask).mask.lowered().form() : form;
@@ -73,7 +73,7 @@ struct Run {
   const NamedMask* mask;
 };
 
-/// Every kernel on the masks of the form that it reads.
+/// Pairs every kernel with the masks of the form that it reads.
 std::vector<Run> runs_of(const BenchOptions& options, const Problem& problem, const std::vector<NamedMask>& masks) {
   std::vector<Run> runs;
   std::vector<MaskForm> forms;
@@ -153,7 +153,7 @@ std::vector<NamedMask> masks_of(const BenchOptions& options) {
   return masks;
 }
 
-/// That every mask may have as many batch entries as the one that has most.
+/// The first mask's shape with the largest batch of all masks.
 MaskShape common_shape(const std::vector<NamedMask>& masks) {
   MaskShape shape = masks.front().mask.shape();
   for (const NamedMask& one : masks) shape.batch = std::max(shape.batch, one.mask.shape().batch);
@@ -190,7 +190,7 @@ std::string text_of(const BenchOptions& options, const std::vector<Timing>& timi
   return table.text();
 }
 
-/// Of a GPU: both regimes.
+/// The table for a GPU, with both regimes.
 std::string device_text_of(const BenchOptions& options, const std::vector<Timing>& timings) {
   using enum Table::Align;
   Table table({left, left, right, right, right, right, left});

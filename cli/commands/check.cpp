@@ -72,8 +72,8 @@ std::vector<check::KernelVerdict> verdicts_of(const check::CheckRequest& request
   });
 }
 
-/// The reference computes every score, forward and backward, a few at a time: memory is that of its tensors, and of
-/// dropout, which it is told score by score.
+/// The reference computes every score, forward and backward, a few at a time. It needs memory for its tensors, and for
+/// dropout, whose factors it gets for every score.
 void check_size(const CheckOptions& options, const MaskShape& shape) {
   const auto number = [](std::int64_t n) { return static_cast<double>(n); };
   const double scores = number(shape.batch) * number(shape.heads) * number(shape.rows) * number(shape.columns);
@@ -82,7 +82,7 @@ void check_size(const CheckOptions& options, const MaskShape& shape) {
   check_memory(tensors + bytes_a_score * scores, "checking every score", "run flashmask attend, which checks samples");
 }
 
-/// The mask of a file, inside its blocks; nothing: that of the corpus.
+/// The mask of a file, within its blocks; empty: use the corpus.
 std::optional<check::GivenMask> read_given(const CheckOptions& options) {
   const bool named = !options.mask.empty() && !is_mask_file(options.mask);
   if (named && (options.input.png || options.input.block_map)) {

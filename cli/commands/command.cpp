@@ -29,7 +29,7 @@ std::vector<std::string> subcommand_names(const CLI::App& app) {
   return names;
 }
 
-/// Whether the first argument is meant as a subcommand and is none.
+/// Whether there are no arguments, or the first should be a subcommand but is not.
 bool misnamed(const CLI::App& app, const std::vector<std::string>& arguments) {
   if (arguments.empty()) return true;
   const std::vector<std::string> names = subcommand_names(app);
@@ -45,7 +45,7 @@ int refuse_subcommand(const CLI::App& app, const std::vector<std::string>& argum
   return refuse(console, "no subcommand \"" + arguments.front() + "\"" + hint + "; " + expected);
 }
 
-/// Help and version are exceptions to CLI11, and no errors.
+/// CLI11 throws for --help and --version too; these are not errors.
 int finish_parse(const CLI::App& app, const CLI::ParseError& error, Console& console) {
   if (error.get_exit_code() == 0) return app.exit(error, console.out, console.err);
   const auto asked = app.get_subcommands();
@@ -53,14 +53,14 @@ int finish_parse(const CLI::App& app, const CLI::ParseError& error, Console& con
   return refuse(console, std::string(error.what()) + "; see " + command + " --help");
 }
 
-/// Output that did not arrive is no success: a full disk shows when the last of it is written.
+/// Fails if the output did not arrive: a full disk shows only when the last of it is written.
 int finish_output(Console& console, int status) {
   if (console.out.flush()) return status;
   return refuse(console, "standard output could not be written to its end: is the disk full, or was it closed?");
 }
 
 void parse(CLI::App& app, std::vector<std::string> arguments) {
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants a vector
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes a vector in reverse order
   app.parse(std::move(arguments));
 }
 

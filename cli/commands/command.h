@@ -8,8 +8,8 @@
 
 namespace flashmask::cli {
 
-/// The command `flashmask` with these arguments, the name of the program left out. Returns the exit status: 0, 1 when
-/// a check found an error, 2 when the request could not be carried out or `console.out` not be written, with one
+/// Runs the command `flashmask` with these arguments (without the program's name). Returns the exit status: 0; 1 when a
+/// check found an error; 2 when the request could not be carried out or `console.out` could not be written, with one
 /// message on `console.err`.
 int run(std::vector<std::string> arguments, Console& console);
 

@@ -22,7 +22,7 @@ struct DropoutOptions {
 /// Adds --dropout and --dropout-offset.
 void add_dropout_options(Subcommand& sub, DropoutOptions& options);
 
-/// What a run needs to be repeated: "0.1, seed 1, offset 0".
+/// What is needed to repeat a run: "0.1, seed 1, offset 0".
 std::string to_text(double probability, const DropoutState& state);
 nlohmann::ordered_json to_json(double probability, const DropoutState& state);
 

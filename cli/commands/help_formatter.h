@@ -6,15 +6,15 @@
 
 namespace flashmask::cli {
 
-/// Help whose option lines hold the name, what kind of value it takes and the default; ranges and choices are in the
-/// description, and in the message when they are missed.
+/// Help whose option lines show the name, the kind of value and the default; ranges and choices are in the description,
+/// and in the error message.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(28); }
 
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     std::string name = CLI::Formatter::make_option_name(option, is_positional);
-    // CLI11 marks a flag that switches off.
+    // Removes CLI11's mark on a flag that switches something off.
     for (std::size_t mark = name.find("{false}"); mark != std::string::npos; mark = name.find("{false}")) {
       name.erase(mark, 7);
     }

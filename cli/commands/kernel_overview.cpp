@@ -15,13 +15,13 @@ using Group = std::vector<KernelOnMachine>;
 
 bool runs(const KernelOnMachine& kernel) { return kernel.why_not.empty(); }
 
-/// The largest ones: "64", or "192v128" where values have another one.
+/// A kernel's largest head dims: "64", or "192v128" where values have another one.
 std::string head_dims_of(const KernelInfo& kernel) {
   const std::string head = std::to_string(kernel.head_dim);
   return kernel.value_dim == kernel.head_dim ? head : head + "v" + std::to_string(kernel.value_dim);
 }
 
-/// Of the kernels of `arch` that run, or of all where none does.
+/// Head dims of the kernels of `arch` that run, or of all of them if none does.
 std::string head_dims_text(const Group& group, const std::string& arch, bool running) {
   std::vector<std::string> dims;
   for (const KernelOnMachine& kernel : group) {
@@ -32,8 +32,8 @@ std::string head_dims_text(const Group& group, const std::string& arch, bool run
   return join(dims);
 }
 
-/// Those that have a line, best first, as the table has them: on a GPU all that run, of which each has head dims of its
-/// own; on a CPU the best one; the first where none runs.
+/// The architectures that get a line, best first, in the order of the kernel table: on a GPU all that run, since each
+/// has its own head dims; on a CPU the best one; the first where none runs.
 std::vector<std::string> families_of(const Group& group) {
   std::vector<std::string> running;
   for (const KernelOnMachine& kernel : group) {

@@ -8,14 +8,14 @@
 
 namespace flashmask::cli {
 
-/// A row of the kernel table as it is on a machine.
+/// An entry of the kernel table, with whether it runs on a machine.
 struct KernelOnMachine {
   KernelInfo info;
   std::string why_not;  ///< empty: it runs
 };
 
-/// Of each device, direction and dtype the kernels that run, with their head dims: on a CPU the best ones, on a GPU a
-/// line a family; or the reason why none does.
+/// The kernels that run for each device, direction and dtype, with their head dims: on a CPU the best ones, on a GPU
+/// one line per architecture; or the reason why none runs.
 std::string kernel_overview(const std::vector<KernelOnMachine>& kernels);
 
 }  // namespace flashmask::cli

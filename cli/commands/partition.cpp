@@ -21,7 +21,7 @@ namespace flashmask::cli {
 namespace {
 
 constexpr std::int64_t kPictureCells = 1280;
-/// Beyond, counting the pairs of each rank takes longer than all the rest.
+/// With more ranks, counting the pairs of each takes longer than all the rest.
 constexpr std::int32_t kMostCountedRanks = 64;
 const std::vector<std::string> kDivisions = {"balanced", "contiguous", "zigzag"};
 
@@ -37,7 +37,7 @@ struct PartitionCommand {
   bool json = false, picture = true;
 };
 
-/// "8", or "4x8": nodes and ranks of each.
+/// "8", or "4x8": nodes x ranks per node.
 std::vector<std::int32_t> sizes_of(const std::string& text) {
   std::vector<std::int32_t> sizes;
   if (text.empty()) throw Error(Status::invalid_argument, "partition: give --ranks, such as 8, or 4x8: nodes x ranks");
@@ -66,7 +66,7 @@ Mask load(const PartitionCommand& command) {
   return in_form(in_blocks(masks.front().mask, command.input), command.input);
 }
 
-/// The largest of a number of each rank beside the mean.
+/// The largest of one number per rank, compared with the mean.
 struct Spread {
   std::int64_t most = 0, sum = 0, ranks = 0;
 
@@ -80,7 +80,7 @@ struct Spread {
   }
 };
 
-/// One way to share out, and what comes of it.
+/// A division, and its results.
 struct Result {
   std::string division;
   Partition partition;
@@ -88,8 +88,8 @@ struct Result {
   PredictedTime time;
   Spread tokens, work, columns;
   std::optional<Spread> pairs;
-  std::int64_t moved = 0;          ///< columns of the rank that sends or receives most
-  std::int64_t between_nodes = 0;  ///< the same of columns of other nodes
+  std::int64_t moved = 0;          ///< columns sent or received by the busiest rank
+  std::int64_t between_nodes = 0;  ///< the same, but only between nodes
 };
 
 std::optional<Spread> pairs_of(const Partition& partition, const Mask& mask, const std::vector<Need>& all) {
@@ -100,7 +100,7 @@ std::optional<Spread> pairs_of(const Partition& partition, const Mask& mask, con
   return pairs;
 }
 
-/// What the busiest rank sends to or receives from other units of `size` ranks.
+/// Columns that the busiest rank sends to, or receives from, other groups of `size` ranks.
 std::int64_t most_moved(const std::vector<Need>& all, std::int32_t ranks, std::int32_t size) {
   std::vector<std::int64_t> sent(static_cast<std::size_t>(ranks)), received(static_cast<std::size_t>(ranks));
   for (const auto& [rank, owner, columns] : all) {
@@ -129,7 +129,7 @@ Result result_of(const std::string& division, const Mask& mask, const std::vecto
   return result;
 }
 
-/// The one that was asked for, or all to compare.
+/// The division that was asked for, or all of them to compare.
 std::vector<Result> results_of(const PartitionCommand& command, const Mask& mask,
                                const std::vector<std::int32_t>& sizes) {
   std::vector<Result> results;
@@ -142,12 +142,12 @@ std::vector<Result> results_of(const PartitionCommand& command, const Mask& mask
   return results;
 }
 
-/// Of k and v in a forward.
+/// Bytes of k and v in these columns, which a forward moves.
 double forward_bytes(const PartitionOptions& options, std::int64_t columns) {
   return 2.0 * static_cast<double>(columns * options.kv_heads * options.head_dim * options.element_bytes);
 }
 
-/// Of forward and backward between nodes, in seconds.
+/// Seconds on the wire between nodes, forward and backward.
 double slow_wire(const PartitionCommand& command, const Result& result) {
   const PartitionOptions& o = command.options;
   const auto column = static_cast<double>(o.kv_heads * o.head_dim * (4 * o.element_bytes + 8));

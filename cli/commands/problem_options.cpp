@@ -9,7 +9,7 @@
 namespace flashmask::cli {
 namespace {
 
-/// q, k, v, o, their gradients and lse, in double because the product may pass 2^63.
+/// Bytes of q, k, v, o, their gradients and lse; a double because the product may exceed 2^63.
 double tensor_bytes(const Problem& p) {
   const auto number = [](std::int64_t n) { return static_cast<double>(n); };
   const double queries = number(p.batch) * number(p.query_length) * number(p.query_heads);

@@ -11,7 +11,7 @@
 
 namespace flashmask::cli {
 
-/// The options of a subcommand that runs attention on tensors of its own.
+/// The options of a subcommand that runs attention on its own tensors.
 struct ProblemOptions {
   std::optional<std::int64_t> batch, seqlen;
   std::int64_t usual_seqlen = 4096;
@@ -24,11 +24,11 @@ struct ProblemOptions {
   std::uint64_t seed = 1;
 };
 
-/// --seqlen says its usual value, which must be set before.
+/// Adds the options. Help for --seqlen shows `usual_seqlen`, which must be set before.
 void add_problem_options(Subcommand& sub, ProblemOptions& options);
 
-/// The problem they describe over a mask: its rows, its columns, and its batch where --batch says none. Checked, and
-/// the thread count set. Throws Status::invalid_argument.
+/// The problem that the options describe for a mask: rows and columns of the mask, and its batch unless --batch is
+/// given. Validates the problem and sets the thread count. Throws Status::invalid_argument, or Status::out_of_memory.
 Problem apply(const ProblemOptions& options, const MaskShape& mask);
 
 /// Throws Status::invalid_argument where --seqlen contradicts the rows of a mask.

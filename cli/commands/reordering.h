@@ -8,11 +8,11 @@
 
 namespace flashmask::cli {
 
-/// What --reorder found out.
+/// The result of --reorder.
 struct ReorderReport {
   bool taken = false;
   TileShape tile;
-  std::int64_t tiles_before = 0, tiles_after = 0;  ///< active ones
+  std::int64_t tiles_before = 0, tiles_after = 0;  ///< active tiles
   std::string why;
 };
 

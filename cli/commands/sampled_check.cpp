@@ -11,29 +11,29 @@
 namespace flashmask::cli {
 namespace {
 
-constexpr std::int64_t kPlaces = 2;             ///< (sequence, kv head) pairs that are looked at
-constexpr std::int64_t kRows = 32;              ///< of each
-constexpr std::int64_t kColumnCandidates = 64;  ///< of each
-constexpr std::int64_t kColumns = 12;           ///< of each, at most
-constexpr std::int64_t kRowBudget = 1500;       ///< rows that the columns of a place may need in all
+constexpr std::int64_t kPlaces = 2;             ///< (sequence, kv head) pairs that are sampled
+constexpr std::int64_t kRows = 32;              ///< rows sampled at each place
+constexpr std::int64_t kColumnCandidates = 64;  ///< columns tried at each place
+constexpr std::int64_t kColumns = 12;           ///< columns sampled at each place, at most
+constexpr std::int64_t kRowBudget = 1500;       ///< rows computed for all sampled columns of a place
 
 /// A query row of one head.
 struct QueryRow {
-  std::int64_t query = 0, head = 0;  ///< `head` counts among those of its group
+  std::int64_t query = 0, head = 0;  ///< `head` counts within its group
 };
 
-/// One row as a problem of its own, its mask said score by score.
+/// One row as a problem of its own, with its mask given score by score.
 struct RowProblem {
   Problem problem;
   Mask mask;
-  std::vector<double> dropout;  ///< what each probability is multiplied by; empty: nothing
-  reference::Inputs inputs;     ///< `dropout` left out
+  std::vector<double> dropout;  ///< factor of each probability; empty: no dropout
+  reference::Inputs inputs;     ///< without `dropout`
   std::span<const double> grad_o;
 
   reference::Inputs all_inputs() const { return {inputs.q, inputs.k, inputs.v, dropout}; }
 };
 
-/// The problem whose results are looked at, and what its scores meet.
+/// The problem whose results are checked, with its mask, dropout and tensors.
 struct Whole {
   const Problem& problem;
   const VisibleScore& visible;
@@ -78,7 +78,7 @@ class HeadGroup {
             {grad_o(row), static_cast<std::size_t>(one.value_dim)}};
   }
 
-  /// First element, in the whole tensor, of a row of this group.
+  /// Offset of a row of this group in the whole tensor.
   std::int64_t query_offset(const check::HostTensor& tensor, QueryRow row) const {
     return batch_ * tensor.stride(0) + row.query * tensor.stride(1) + (first_head() + row.head) * tensor.stride(2);
   }
@@ -107,7 +107,7 @@ class HeadGroup {
     return static_cast<std::size_t>((row.query * problem_.query_heads + row.head) * dim);
   }
 
-  /// [tokens, heads, dim] of `heads` neighbouring heads.
+  /// [tokens, heads, dim]: a copy of `heads` neighbouring heads.
   std::vector<double> gather(const check::HostTensor& tensor, std::int64_t first, std::int64_t heads) const {
     std::vector<double> values;
     values.reserve(static_cast<std::size_t>(tensor.shape(1) * heads * tensor.shape(3)));
@@ -128,7 +128,7 @@ void add_scaled(std::vector<double>& sum, double factor, const double* x) {
   for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += factor * x[c];
 }
 
-/// Collects the comparisons of all places.
+/// Collects the comparisons of all sampled places.
 class Sampler {
  public:
   Sampler(const check::AttentionTensors& results, DType dtype)
@@ -168,12 +168,12 @@ class Sampler {
   }
 
  private:
-  /// Of one query row, exactly and naively.
+  /// The results for one query row, computed exactly and naively.
   struct Results {
     reference::Row exact;
     std::vector<double> grad_scores;
     check::naive::Row naive;
-    std::vector<double> dropout;  ///< what each probability is multiplied by; empty: nothing
+    std::vector<double> dropout;  ///< factor of each probability; empty: no dropout
 
     double dropped(std::int64_t column) const { return dropout.empty() ? 1 : dropout[index(column)]; }
     std::size_t naive_index(std::int64_t column) const {
@@ -182,7 +182,7 @@ class Sampler {
     }
   };
 
-  /// A gradient vector that gathers contributions, exactly and naively.
+  /// A gradient vector that sums contributions, exactly and naively.
   struct Gradient {
     explicit Gradient(std::int64_t dim) : exact(index(dim)), naive(index(dim)) {}
 
@@ -242,7 +242,7 @@ std::vector<QueryRow> rows_that_see(const HeadGroup& group, std::int64_t column)
   return rows;
 }
 
-/// The last row and random ones: the last is padding more often than others.
+/// Samples the last row, which is padding more often than others, and random rows.
 void sample_rows(const HeadGroup& group, check::RandomNumbers& random, Sampler& sampler) {
   const Problem& p = group.problem();
   sampler.add_row(group, {p.query_length - 1, 0});

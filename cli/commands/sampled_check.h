@@ -11,7 +11,7 @@
 
 namespace flashmask::cli {
 
-/// The largest errors over the rows and columns that were looked at.
+/// The largest errors over the sampled rows and columns.
 struct SampledErrors {
   std::int64_t rows = 0, columns = 0;
   check::Comparison o, lse, grad_q, grad_k, grad_v;
@@ -26,8 +26,8 @@ using VisibleScore =
     std::function<bool(std::int64_t batch, std::int64_t query_head, std::int64_t row, std::int64_t column)>;
 
 /// Compares results, forward and backward, with flashmask::reference at random rows (o, lse, dq) and columns (dk, dv).
-/// The reference is told its mask score by score, so that no form that the kernels read has a part in it. A column
-/// costs as much as the rows that see it: columns that too many see are passed over. `dropout` is that of the runs.
+/// The reference gets its mask score by score, so that it shares no form with the kernels. A column costs as much as
+/// the rows that see it; columns that too many rows see are skipped. `dropout` must be that of the runs.
 SampledErrors check_samples(const VisibleScore& visible, const Problem& problem, const DropoutState& dropout,
                             const check::AttentionTensors& results, std::uint64_t seed);
 

@@ -44,7 +44,7 @@ std::string family_list() {
   return "Families (all take --tokens):\n" + table.text();
 }
 
-/// A tile that shows: a picture of a single tile says nothing about skipping.
+/// A tile small enough to show something: a picture of a single tile says nothing about skipping.
 std::int32_t usual_tile(const MaskShape& shape) {
   const std::int64_t longer = std::max(shape.rows, shape.columns);
   return longer <= 64 ? 4 : longer <= 512 ? 16 : 64;
@@ -66,7 +66,7 @@ void check_shown(const ShowOptions& options, const MaskShape& shape) {
   check_index("--head", options.head, shape.heads, "heads");
 }
 
-/// Options that say what a family looks like say nothing about a mask that is there already.
+/// Refuses options of mask families where the mask is already given.
 void check_given(const ShowOptions& options, const std::string& source, const std::vector<std::string>& allowed) {
   for (const std::string& option : options.given) {
     if (std::find(allowed.begin(), allowed.end(), option) != allowed.end()) continue;
@@ -79,7 +79,7 @@ bool takes(const std::string& family, const std::string& option) {
   return std::find(options.begin(), options.end(), option) != options.end();
 }
 
-/// --block and --seed also belong to --block-map and --dropout: a family that does not take them is not asked.
+/// Drops --block and --seed if the family does not take them and they belong to --block-map and --dropout.
 Mask build_family(const ShowOptions& options) {
   MaskArguments arguments = options.mask;
   if (options.input.block_map && !takes(options.name, "block")) arguments.block.reset();
@@ -87,7 +87,7 @@ Mask build_family(const ShowOptions& options) {
   return build_mask(options.name, arguments);
 }
 
-/// The block map alone.
+/// A mask made from the block map alone.
 Mask map_alone(const ShowOptions& options) {
   check_given(options, "a block map", {"--block", "--tokens", "--columns", "--seed"});
   const std::optional<std::int64_t>& rows = options.mask.tokens;
@@ -123,7 +123,7 @@ Mask load(ShowOptions& options) {
 
 std::uint64_t seed_of(const ShowOptions& options) { return static_cast<std::uint64_t>(options.mask.seed.value_or(1)); }
 
-/// The scores that survive dropout, where every mask head serves one query head.
+/// The scores that survive dropout, if every mask head serves one query head.
 Mask surviving(const ShowOptions& options, const Mask& mask) {
   const MaskShape& shape = mask.shape();
   Problem problem;
@@ -140,7 +140,7 @@ Mask surviving(const ShowOptions& options, const Mask& mask) {
   return {kept.lowered(), mask.description() + " after dropout", kept.misfit()};
 }
 
-/// As wide as a terminal shows without wrapping, in a square that fits a screen.
+/// Cells that a terminal shows per line without wrapping, limited to a square that fits a screen.
 std::int64_t most_cells(const Console& console) { return std::clamp(console.width, 8, console.colour ? 96 : 64); }
 
 void show_in_terminal(const ShowOptions& options, const Mask& mask, Console& console) {
@@ -170,7 +170,7 @@ nlohmann::ordered_json json_of(const Explanation& e) {
           {"dense_bytes", e.dense_bytes}};
 }
 
-/// Opened before anything is printed, so that a path that cannot be written is the only message.
+/// Opened before anything is printed, so that for a path that cannot be written the error is the only output.
 struct PictureFiles {
   explicit PictureFiles(const ShowOptions& options) {
     if (!options.png.empty()) png.emplace(options.png);
@@ -187,11 +187,11 @@ struct PictureFiles {
   std::optional<OutputFile> png, svg;
 };
 
-/// What is printed below the picture, or instead of it.
+/// The facts printed below the picture, or instead of it.
 struct Facts {
   Explanation mask;
   std::optional<ReorderReport> reordering;
-  std::optional<std::int64_t> dropped;  ///< visible scores
+  std::optional<std::int64_t> dropped;  ///< visible scores that dropout drops
 
   std::string text(const ShowOptions& options) const {
     std::string text = to_string(mask);

@@ -4,8 +4,8 @@
 #include "cli/base/console.h"
 #include "cli/base/subcommand.h"
 
-/// Each adds one subcommand to `command`. When it is the one that was asked for, it runs, writes to the console and
-/// leaves its exit status in `status`: 0, or 1 when what it checked is wrong.
+/// Each function adds one subcommand to `command`. The one that the user asked for runs, writes to the console and
+/// leaves its exit status in `status`: 0, or 1 when its check fails.
 namespace flashmask::cli {
 
 void add_info(CLI::App& command, Console& console, int& status);

@@ -81,7 +81,7 @@ class LengthReader {
   std::string name_;
   LengthTable table_;
   std::vector<std::string> header_;
-  std::vector<std::size_t> positions_;  ///< of the requested columns in a record
+  std::vector<std::size_t> positions_;  ///< positions of the requested columns in a record
 };
 
 std::string_view without_byte_order_mark(std::string_view text) {

@@ -9,7 +9,7 @@
 
 namespace flashmask::cli {
 
-/// The requested columns of a CSV of token counts, one row a record.
+/// The requested columns of a CSV of token counts, one row per record.
 struct LengthTable {
   std::vector<std::string> columns;
   std::vector<std::int64_t> values;  ///< [rows, columns]
@@ -20,11 +20,11 @@ struct LengthTable {
   }
 };
 
-/// Reads `columns` of an RFC 4180 text whose first record names the columns; other columns may hold anything.
-/// A length is a whole number, 0 to 2147483647. Throws Status::invalid_argument with `name` and the line number.
+/// Reads `columns` from an RFC 4180 text whose first record names the columns; other columns may hold anything. A
+/// length is a whole number, 0 to 2147483647. Throws Status::invalid_argument with `name` and the line number.
 LengthTable parse_lengths(std::string_view text, const std::vector<std::string>& columns, std::string_view name);
 
-/// The same from a file; Status::io when it cannot be read.
+/// Reads the columns from a file; throws Status::io when it cannot be read.
 LengthTable read_lengths(const std::string& path, const std::vector<std::string>& columns);
 
 }  // namespace flashmask::cli

@@ -10,7 +10,7 @@
 namespace flashmask::cli {
 namespace {
 
-/// libcsv calls back from C, where no exception may pass: the callbacks only collect.
+/// libcsv calls back from C, where no exception may pass, so the callbacks only collect.
 struct Collected {
   std::vector<std::string> fields;
   bool complete = false;
@@ -42,7 +42,7 @@ class Parser {
   csv_parser parser_{};
 };
 
-/// The physical line at the front of `text`, its LF, CRLF or CR included.
+/// The physical line at the front of `text`, including its LF, CRLF or CR.
 std::string_view first_line(std::string_view text) {
   const std::size_t end = text.find_first_of("\r\n");
   if (end == std::string_view::npos) return text;
@@ -52,7 +52,7 @@ std::string_view first_line(std::string_view text) {
 
 bool blank(std::string_view line) { return line.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
-/// A record ends with a line, so that feeding the parser line by line yields at most one at a time.
+/// Feeds the parser line by line; a record ends with a line, so each line yields at most one.
 class RecordReader {
  public:
   RecordReader(std::string_view name, const std::function<void(const CsvRecord&)>& visit)

@@ -10,7 +10,7 @@
 namespace flashmask::cli {
 
 struct CsvRecord {
-  std::int64_t line = 0;  ///< where it begins, from 1
+  std::int64_t line = 0;  ///< where the record begins, counted from 1
   std::vector<std::string> fields;
 };
 

@@ -8,7 +8,7 @@
 
 namespace flashmask::cli {
 
-/// Bytes of a file, left uninitialised until they are read; aligned for any number.
+/// Bytes of a file, uninitialised until they are read; aligned for any number.
 class FileBytes {
  public:
   explicit FileBytes(std::size_t size) : size_(size), bytes_(std::make_unique_for_overwrite<Array>(size)) {}
@@ -23,10 +23,10 @@ class FileBytes {
   std::unique_ptr<Array> bytes_;
 };
 
-/// A file that is read, not mapped: one that shrinks meanwhile is an error with a message, not a bus error.
+/// A file that is read, not mapped: if it shrinks meanwhile, that is an error with a message, not a bus error.
 class InputFile {
  public:
-  /// Throws Status::io when there is no plain file, or none that may be read.
+  /// Throws Status::io when it is not a plain file, or cannot be read.
   explicit InputFile(std::string path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -35,7 +35,8 @@ class InputFile {
   const std::string& path() const { return path_; }
   std::size_t size() const { return size_; }
 
-  /// Throws Status::io when they are not there, Status::out_of_memory when they are too many.
+  /// Reads `count` bytes from `begin`. Throws Status::io when they are not there, Status::out_of_memory when they are
+  /// too many.
   FileBytes read(std::size_t begin, std::size_t count) const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
   throw Error(Status::invalid_argument, name + ": " + what);
 }
 
-/// Runs `make`, which knows nothing of files, and puts the file's name before what it refuses.
+/// Runs `make`, which knows nothing of files, and adds the file's name to its errors.
 template <class Make>
 auto in_file(const std::string& name, const std::string& hint, const Make& make) {
   try {
@@ -30,7 +30,7 @@ Mask described(const Mask& mask, const std::string& name) {
   return {mask.lowered(), std::filesystem::path(name).filename().string(), mask.misfit()};
 }
 
-/// Of the array's elements: leading dimensions that it does not have are 1.
+/// The shape of the array; leading dimensions that it lacks are 1.
 MaskShape shape_of(const NpyArray& array) {
   const std::size_t rank = array.shape.size();
   return {rank < 4 ? 1 : array.dim(3), rank < 3 ? 1 : array.dim(2), array.dim(1), array.dim(0)};
@@ -58,7 +58,7 @@ Mask mask_from_bits(const NpyArray& array, std::span<const std::byte> data, std:
   return in_file(name, "", [&] { return from_packed(shape, bits); });
 }
 
-/// The header first: what it refuses is never read.
+/// Reads the header first; the data of a file that it rejects is never read.
 struct NpyFile {
   explicit NpyFile(const std::string& path)
       : file(path),
@@ -73,7 +73,7 @@ struct NpyFile {
   NpyArray array;
 };
 
-/// One byte an element; what is neither 0 nor 1 stays so.
+/// One byte per element: 0, 1, or 2 for any other value.
 template <class Element>
 std::vector<std::uint8_t> narrowed(std::span<const std::byte> data) {
   constexpr std::uint8_t kNeither = 2;
@@ -94,7 +94,7 @@ std::vector<std::uint8_t> narrowed(DenseType type, std::span<const std::byte> da
   return narrowed<std::uint8_t>(data);
 }
 
-/// So many scores along a side; in whole blocks where nobody says how many.
+/// The number of scores along a side: `scores` if given, else whole blocks.
 std::int64_t scores_of(std::int64_t blocks, std::int64_t block, std::optional<std::int64_t> scores,
                        const std::string& side, const std::string& name) {
   if (!scores) {

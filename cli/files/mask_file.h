@@ -11,25 +11,24 @@
 #include "flashmask/block_map.h"
 #include "flashmask/mask.h"
 
-/// Masks and block maps from files. Whatever is wrong with a file is one flashmask::Error that begins with its name.
+/// Masks and block maps from files. Any fault of a file is one flashmask::Error that begins with the file's name.
 namespace flashmask::cli {
 
-/// A dense mask, 1 = visible: (rows, columns), (heads, rows, columns) or (batch, heads, rows, columns). With
-/// `packed_columns`, so many columns a row as bits, as numpy.packbits(axis=-1, bitorder="little") packs them.
+/// Reads a dense mask, 1 = visible: (rows, columns), (heads, rows, columns) or (batch, heads, rows, columns). With
+/// `packed_columns`, each row holds that many columns as bits, packed by numpy.packbits(axis=-1, bitorder="little").
 Mask read_mask_npy(const std::string& path, std::optional<std::int64_t> packed_columns);
 
-/// The same from the bytes of the array, aligned to its elements.
+/// Makes the mask from the bytes of the array, which are aligned to its elements.
 Mask mask_from_npy(const NpyArray& array, std::span<const std::byte> data, std::optional<std::int64_t> packed_columns,
                    const std::string& name);
 
-/// A picture with a pixel a score, row 0 on top: black is masked, white visible, and nothing else is there.
+/// Reads a picture with one pixel per score, row 0 on top: black is masked, white is visible, other colours are errors.
 Mask read_mask_png(const std::string& path);
 
-/// The same from the file's bytes.
+/// Makes the mask from the bytes of the PNG file.
 Mask mask_from_png(std::span<const std::byte> file, const std::string& name);
 
-/// A map over blocks, 1 = keep, in the shapes of a dense mask. Without `rows` or `columns`, the scores are whole
-/// blocks.
+/// Reads a block map, 1 = keep, in the shapes of a dense mask. Without `rows` or `columns`, that side is whole blocks.
 BlockMap read_block_map(const std::string& path, std::int64_t block, std::optional<std::int64_t> rows,
                         std::optional<std::int64_t> columns);
 

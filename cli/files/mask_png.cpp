@@ -21,7 +21,7 @@ constexpr std::uint8_t kBlack = 0, kWhite = 255;
   throw Error(Status::invalid_argument, name + ": " + what);
 }
 
-/// libpng's simplified interface keeps errors and memory inside this; it must be freed whatever happens.
+/// libpng's simplified interface keeps its errors and memory in here; it must be freed in any case.
 struct PngImage {
   PngImage() { image.version = PNG_IMAGE_VERSION; }
   ~PngImage() { png_image_free(&image); }
@@ -31,14 +31,15 @@ struct PngImage {
   png_image image{};
 };
 
-/// Four bytes, the highest first.
+/// Reads four bytes, the highest first.
 std::size_t big_endian(std::span<const std::byte> bytes) {
   std::size_t value = 0;
   for (const std::byte byte : bytes.first(4)) value = value << 8 | std::to_integer<std::size_t>(byte);
   return value;
 }
 
-/// libpng stops where the pixels are complete. A chunk is its length, a type, that many bytes and a checksum of both.
+/// Checks the whole file, since libpng stops where the pixels are complete. A chunk is its length, a type, that many
+/// bytes and a checksum of type and bytes.
 void check_chunks(std::span<const std::byte> file, const std::string& name) {
   constexpr std::size_t kSignature = 8, kLength = 4, kType = 4, kChecksum = 4;
   constexpr std::size_t kEnd = 0x49454E44;  // "IEND"
@@ -64,7 +65,7 @@ std::string hexadecimal(std::uint8_t value) {
   return {kDigits[value / 16], kDigits[value % 16]};
 }
 
-/// One or four bytes a pixel, as the file's colours need it.
+/// The decoded picture: one byte per pixel if the file is grey, else four.
 class Pixels {
  public:
   Pixels(std::span<const std::byte> file, const std::string& name) : name_(name) {
@@ -90,7 +91,8 @@ class Pixels {
   std::size_t width() const { return width_; }
   std::size_t height() const { return height_; }
 
-  /// One byte a pixel, 0 black and 1 white, in place of the pixels. Throws at the first of another colour.
+  /// Turns the pixels into scores, one byte each: 0 for black, 1 for white. Throws at the first pixel of another
+  /// colour.
   std::vector<std::uint8_t> take_scores() {
     const std::size_t pixels = width_ * height_;
     for (std::size_t i = 0; i < pixels; ++i) bytes_[i] = score(i);

@@ -20,7 +20,7 @@ namespace {
   refuse(name, "malformed .npy header; write the file with numpy.save");
 }
 
-/// What numpy.save writes about an array: a Python dictionary of three literals.
+/// The Python dictionary of three literals with which numpy.save describes an array.
 struct Header {
   std::optional<std::string> descr;
   std::optional<bool> fortran_order;
@@ -29,7 +29,7 @@ struct Header {
   bool complete() const { return descr && fortran_order && shape; }
 };
 
-/// Reads the dictionary front to back; its keys come in any order, each once.
+/// Reads the dictionary from front to back; its keys may come in any order, each once.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const std::string& name) : rest_(text), name_(name) {}
@@ -126,7 +126,7 @@ class HeaderParser {
   const std::string& name_;
 };
 
-/// The dictionary's text, and where the array begins after it.
+/// The dictionary's text, and the offset of the array after it.
 struct HeaderText {
   std::string_view text;
   std::size_t end = 0;
@@ -171,7 +171,7 @@ constexpr std::array<ElementType, 9> kElementTypes{{{"b1", DenseType::i8, 1},
                                                     {"i8", DenseType::i64, 8},
                                                     {"u8", DenseType::i64, 8}}};
 
-/// What to do about a dtype that holds no booleans.
+/// Advice for a dtype that holds no booleans.
 std::string remedy(const std::string& descr) {
   const std::string_view kind = std::string_view(descr).substr(0, 2);
   if (kind == "|O") return "; it holds Python objects: save array.astype(bool)";
@@ -192,7 +192,7 @@ const ElementType& element_type_of(const std::string& descr, const std::string& 
   refuse(name, "dtype '" + printable(descr) + "'; expected bool, or integers that are 0 or 1" + remedy(descr));
 }
 
-/// Throws unless the array ends where the file does. No product of dimensions grows past the file.
+/// Throws unless the array ends where the file does. No intermediate product exceeds the size of the file.
 std::size_t array_bytes(const std::vector<std::int64_t>& shape, std::int64_t element_bytes, std::size_t present,
                         const std::string& name, const std::string& descr) {
   const std::string array = descr + " " + shape_text(shape);

@@ -6,13 +6,13 @@
 
 namespace flashmask::cli {
 
-/// A file that appears whole or not at all. Construction already proves that it can be written, so that a long run
+/// A file that appears whole or not at all. The constructor already proves that it can be written, so that a long run
 /// does not end in an error; commit() puts the contents in place by renaming.
 class OutputFile {
  public:
   /// Throws Status::io when a file cannot be created there.
   explicit OutputFile(std::string path);
-  /// Removes what was not committed.
+  /// Removes the temporary file if it was not committed.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;

@@ -7,7 +7,7 @@
 
 #include "cli/masks/mask_arguments.h"
 
-/// What the mask families share: the options of a person as values, with the defaults of those not given.
+/// Shared by the mask families: the user's options as values, with defaults for those not given.
 namespace flashmask::cli {
 
 using Numbers = std::vector<std::int64_t>;

@@ -17,7 +17,7 @@ namespace {
 
 std::int64_t window_of(const MaskArguments& given) { return given.window.value_or(default_window(tokens_of(given))); }
 
-/// Numbers of tokens. They are added up where --tokens is not given: each is checked before.
+/// Numbers of tokens, each checked because they are added up where --tokens is not given.
 Numbers parse_lengths(const std::string& text, const std::string& option, char separator = ',') {
   constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
   Numbers lengths = parse_numbers(text, option, separator);
@@ -71,7 +71,7 @@ Mask build_sliding_window(const MaskArguments& given) {
 }
 
 Mask build_window(const MaskArguments& given) {
-  const bool silent = !given.left && !given.right;  // one side given: the other has no limit
+  const bool silent = !given.left && !given.right;  // if only one side is given, the other has no limit
   const std::int64_t usual = default_window(tokens_of(given)) - 1;
   return masks::window(tokens_of(given), columns_of(given), silent ? usual : given.left, silent ? usual : given.right);
 }
@@ -240,7 +240,7 @@ void check_options(const MaskFamily& family, const MaskArguments& given) {
   }
 }
 
-/// A lowered mask takes 16 bytes a column and head, and is copied once or twice on its way.
+/// A lowered mask takes 16 bytes per column and head, and is copied once or twice while it is built.
 void check_size(const MaskArguments& given) {
   const auto columns = static_cast<double>(std::max(tokens_of(given), columns_of(given)));
   check_memory(64 * columns * static_cast<double>(given.heads.value_or(1)), "holding the mask", "give fewer --tokens");

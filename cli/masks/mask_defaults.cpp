@@ -10,7 +10,7 @@
 namespace flashmask::cli {
 namespace {
 
-/// Cuts the tokens into parts of so many sixteenths; the last part takes what rounding leaves.
+/// Cuts the tokens into parts, given in sixteenths; the last part takes what rounding leaves.
 std::vector<std::int64_t> cut(std::int64_t tokens, const std::vector<std::int64_t>& sixteenths) {
   std::vector<std::int64_t> parts;
   std::int64_t left = tokens;

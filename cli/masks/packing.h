@@ -8,11 +8,11 @@
 namespace flashmask::cli {
 
 enum class Packing : std::uint8_t {
-  order,     ///< documents in the order given; a sequence is closed at the first one that does not fit
-  best_fit,  ///< longest first, each into the fullest sequence that still holds it
+  order,     ///< documents in the given order; a sequence ends at the first one that does not fit
+  best_fit,  ///< longest first, each into the fullest sequence with room for it
 };
 
-/// Documents, as indices into the lengths, that share one sequence; padding follows them.
+/// Documents that share one sequence, as indices into the lengths; padding follows them.
 struct PackedSequence {
   std::vector<std::size_t> documents;
   std::int64_t tokens = 0;
@@ -20,11 +20,11 @@ struct PackedSequence {
 
 struct Packed {
   std::vector<PackedSequence> sequences;
-  std::int64_t too_long = 0;  ///< documents met that are longer than a sequence, and therefore left out
+  std::int64_t too_long = 0;  ///< documents met that are longer than a sequence and therefore left out
 };
 
-/// Fills at most `sequences` sequences of `seqlen` tokens. Documents are kept whole; what finds no room is left out.
-/// At least one sequence is returned.
+/// Fills at most `sequences` sequences of `seqlen` tokens. Documents are kept whole; those that do not fit are left
+/// out. Returns at least one sequence.
 Packed pack(std::span<const std::int64_t> lengths, std::int64_t seqlen, std::int64_t sequences, Packing packing);
 
 }  // namespace flashmask::cli

@@ -11,19 +11,19 @@
 namespace flashmask::cli {
 namespace {
 
-/// For masks whose partial cells cover much of the scores: one bit each, held twice while they are put together.
+/// Checks memory for masks whose partial cells cover much of the scores: one bit per score, held twice during building.
 void check_bits(const MaskArguments& given) {
   const auto rows = static_cast<double>(tokens_of(given));
   const auto columns = static_cast<double>(columns_of(given));
   check_memory(rows * columns / 4 * static_cast<double>(heads_of(given)), "building the mask", "give fewer --tokens");
 }
 
-/// For sizes that do not come from --tokens and --columns, which are checked for all families.
+/// Checks sizes that do not come from --tokens and --columns, which are checked for all families.
 void check_tokens(std::int64_t tokens, const std::string& remedy) {
   check_memory(64 * static_cast<double>(tokens), "holding the mask", remedy);
 }
 
-/// The tokens of a grid, counted no further than any mask reaches.
+/// The number of tokens of a grid, capped where no mask can reach.
 std::int64_t product(const Numbers& grid) {
   constexpr std::int64_t most = std::int64_t{1} << 31;
   std::int64_t tokens = 1;

@@ -7,7 +7,7 @@
 
 namespace flashmask::cli {
 
-/// The families whose masks take bits.
+/// The families whose masks need bits.
 const std::vector<MaskFamily>& sparse_families();
 
 }  // namespace flashmask::cli

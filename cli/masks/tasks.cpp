@@ -11,7 +11,7 @@
 namespace flashmask::cli {
 namespace {
 
-/// How many outputs a task can use: in one row, and gathered from consecutive rows that have one output each.
+/// How many outputs a task can use: in one row, and joined from consecutive rows that have one output each.
 struct AnswerCounts {
   std::size_t fewest, most;
   std::int64_t rows_joined, rows_needed;

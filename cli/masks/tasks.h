@@ -12,7 +12,7 @@
 
 namespace flashmask::cli {
 
-/// What is trained, which fixes the mask of a packed sequence.
+/// What is trained; it determines the mask of a packed sequence.
 enum class Task : std::uint8_t {
   sft,       ///< causal documents of prompt and output
   dpo,       ///< a prompt shared by two answers
@@ -29,13 +29,14 @@ struct Document {
   std::int64_t tokens() const;
 };
 
-/// The documents of a task, and the trailing rows that are too few to make one.
+/// The documents of a task, and the number of trailing rows that are too few to make one.
 struct Documents {
   std::vector<Document> documents;
   std::int64_t rows_left_over = 0;
 };
 
-/// Column 0 of the table is the prompt, the others are outputs. Throws when the task cannot use that many outputs.
+/// Makes documents from a table whose column 0 is the prompt and whose others are outputs. Throws when the task cannot
+/// use that many outputs.
 Documents documents_of(Task task, const LengthTable& table);
 
 /// The mask of one packed sequence.
@@ -43,7 +44,7 @@ Mask mask_of(Task task, std::span<const Document> documents, const PackedSequenc
 
 std::string to_string(Task task);
 
-/// Throws Status::invalid_argument on a name that is none.
+/// Throws Status::invalid_argument for an unknown name.
 Task parse_task(const std::string& name);
 
 inline const std::vector<std::string> kTaskNames = {"sft", "dpo", "rm", "document", "prefix"};

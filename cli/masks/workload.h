@@ -14,7 +14,7 @@ namespace flashmask::cli {
 
 struct WorkloadRequest {
   std::string csv;                   ///< empty: the shipped lengths
-  std::string prompt;                ///< column; empty: that of the shipped lengths
+  std::string prompt;                ///< column; empty: the prompt column of the shipped lengths
   std::vector<std::string> outputs;  ///< columns
   Task task = Task::sft;
   Packing packing = Packing::order;
@@ -22,7 +22,7 @@ struct WorkloadRequest {
   std::int64_t sequences = 1;
 };
 
-/// Real lengths, packed. There may be fewer sequences than requested when the documents run out.
+/// Real lengths, packed. There are fewer sequences than requested when the documents run out.
 struct Workload {
   std::string csv;
   Task task = Task::sft;
@@ -36,13 +36,13 @@ struct Workload {
   std::int64_t padding() const;
   std::int64_t sequences() const { return std::ssize(packed.sequences); }
 
-  /// Of one sequence.
+  /// The mask of one sequence.
   Mask mask(std::int64_t sequence) const;
-  /// Of all, as one batch.
+  /// The masks of all sequences, as one batch.
   Mask mask() const;
 };
 
-/// Reads and packs. Throws when the file, its columns or its lengths do not serve the task.
+/// Reads and packs the lengths. Throws when the file, its columns or its lengths do not fit the task.
 Workload load_workload(const WorkloadRequest& request);
 
 }  // namespace flashmask::cli

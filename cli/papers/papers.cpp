@@ -36,7 +36,7 @@ Results time_all(const std::vector<PapersCase>& cases, const PapersRun& how, Con
   return results;
 }
 
-/// How times were taken, and on what.
+/// Says how times were taken, and on what device.
 std::string footer(const PapersPlace& place) {
   if (place.on_gpu())
     return "times: launches back to back, the median\ndevice: " + description_of(place.device) +

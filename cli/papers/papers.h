@@ -19,8 +19,8 @@ struct PapersOptions {
   std::string plot = {};
 };
 
-/// Adds --papers and what belongs to it. It goes with --device, --kernel, --threads, --seed and --json alone, so that
-/// those, and what it does not go with, are added before.
+/// Adds --papers and its options. --papers excludes every option added before it except --device, --kernel, --threads,
+/// --seed, --json and --help, so call this last.
 void add_papers_options(Subcommand& sub, PapersOptions& options);
 
 /// How a run of the published evaluations is done.

@@ -13,12 +13,12 @@
 namespace flashmask::cli {
 namespace {
 
-/// Most of the time goes to runs that compute or read every score.
+/// Most of the time goes into runs that compute or read every score.
 constexpr Repeats kRepeats{.enough_seconds = 0.2, .long_seconds = 0.4};
-/// Every ratio is held against the unmasked runs.
+/// Every ratio is relative to the unmasked runs.
 constexpr Repeats kBaselineRepeats{.enough_seconds = 0.1, .long_seconds = 0.4, .long_runs = 2};
 
-/// At the tiles of the forward, which a plan on a GPU counts there and does not tell.
+/// Counts at the tile shape of the forward; a GPU plan counts on the device and does not report its counts.
 TileCounts tiles_of(const Mask& mask, const Plan& plan) {
   if (plan.problem().device.type == DeviceType::cpu) return plan.schedule(Direction::forward).counts();
   return schedule(mask.lowered(), plan.kernel(Direction::forward).tile).counts();

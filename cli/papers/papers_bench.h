@@ -25,9 +25,9 @@ struct BothDirections {
   double total() const { return forward + backward; }
 };
 
-/// The same mask with tokens in another order.
+/// Results of the same mask with its tokens reordered.
 struct ReorderedResult {
-  double prepare_seconds = 0;  ///< with the search for the order
+  double prepare_seconds = 0;  ///< including the search for the order
   std::int64_t active_tiles = 0;
   BothDirections seconds;
 };
@@ -35,10 +35,10 @@ struct ReorderedResult {
 /// Where cases are timed, and by which kernels.
 struct PapersPlace {
   Device device = {};
-  std::string kernel = {};  ///< what names begin with; any
+  std::string kernel = {};  ///< how kernel names must begin; empty: any
 
   bool on_gpu() const { return device.type != DeviceType::cpu; }
-  // Of the tensors. A GPU has the sizes that Binary Block Masking was measured at, one core a share of them.
+  // Tensor sizes: on a GPU those that Binary Block Masking was measured at, on a CPU a share of them.
   std::int64_t batch() const { return on_gpu() ? 4 : 1; }
   std::int64_t heads() const { return on_gpu() ? 32 : 4; }
   DType dtype() const { return on_gpu() ? DType::bf16 : DType::f32; }
@@ -49,21 +49,21 @@ struct PapersResult {
   PapersPlace place = {};
   MaskForm form = MaskForm::intervals;
   double density = 0;
-  TileCounts tiles = {};           ///< of the forward
-  double mask_seconds = 0;         ///< from numbers to a mask
+  TileCounts tiles = {};           ///< tiles of the forward
+  double mask_seconds = 0;         ///< building the mask from its numbers
   double plan_seconds = 0;         ///< schedules of both directions
   BothDirections unmasked = {};    ///< every score computed, causal where that was the paper's baseline
   BothDirections every_tile = {};  ///< the mask read in every tile; not timed for block maps
   BothDirections ours = {};
-  std::optional<ReorderedResult> reordered = {};  ///< nothing where reordering declined
-  std::string reordering = {};                    ///< why
-  double copies_seconds = 0;                      ///< three copies of q, k, v, o; of block maps only
+  std::optional<ReorderedResult> reordered = {};  ///< empty where reordering was not taken
+  std::string reordering = {};                    ///< why it was taken, or not
+  double copies_seconds = 0;                      ///< three copies of q, k, v, o; for block maps only
 
   double speedup() const { return unmasked.total() / ours.total(); }
 };
 
-/// Times cases: the fastest of calls on a CPU, sustained launches on a GPU. Tensors, the CPU's workspace (as a training
-/// loop has it) and unmasked runs are kept for the cases that share them.
+/// Times cases: the fastest call on a CPU, sustained launches on a GPU. Tensors, the CPU's workspace (kept as a
+/// training loop would) and unmasked runs are shared by the cases that need the same.
 class PapersBench {
  public:
   PapersBench(std::uint64_t seed, PapersPlace place) : seed_(seed), place_(std::move(place)) {}

@@ -30,12 +30,12 @@ constexpr AtLengths kDilated = {2.93, 4.93, 8.31, 12.7, 16.8};
 constexpr AtLengths kGlobal = {1.18, 1.71, 2.72, 3.86, 7.11};
 constexpr AtLengths kRandom = {1.35, 1.59, 1.67, 1.83, 2.13};
 constexpr AtLengths kRandomReordered = {3.57, 5.93, 9.13, 13.5, 10.7};
-/// The same for its self-and-parent trees: by levels, and by candidates.
+/// Speed-ups for its self-and-parent trees: by levels, and by candidates.
 constexpr std::array<double, 5> kTreeLevels = {0.98, 1.40, 3.86, 4.76, 9.38};
 constexpr std::array<double, 8> kTreeCandidates = {0.96, 1.50, 2.05, 3.23, 5.15, 7.40, 6.80, 8.92};
 
 using Cases = std::vector<PapersCase>;
-/// One mask at every length; builder(tokens) gives what builds it.
+/// Adds one mask at every length; builder(tokens) returns the function that builds it.
 void add_lengths(Cases& cases, const PapersCase& common,
                  const std::function<std::function<Mask()>(std::int64_t)>& builder, const AtLengths* plain = nullptr,
                  const AtLengths* reordered = nullptr) {
@@ -49,8 +49,8 @@ void add_lengths(Cases& cases, const PapersCase& common,
   }
 }
 
-/// What builds the mask of the documents in file order up to the first that does not fit, padding after them. The file
-/// is read by the first call.
+/// Returns a builder of the mask of the documents in file order up to the first that does not fit, padding after them.
+/// The first call reads the file.
 std::function<Mask()> packed_alpaca(Task task, std::int64_t tokens) {
   const WorkloadRequest request{
       .csv = "", .prompt = "bert_in", .outputs = {"bert_out"}, .task = task, .seqlen = tokens, .sequences = 1};
@@ -92,7 +92,7 @@ Cases medusa() {
       cases.push_back(medusa_case(sight, 4 + k, 3));
       if (published) cases.back().published.plain = kTreeLevels[k];
     }
-    for (std::size_t k = 1; k < kTreeCandidates.size(); ++k) {  // the first is the first above
+    for (std::size_t k = 1; k < kTreeCandidates.size(); ++k) {  // the first is already among the levels above
       cases.push_back(medusa_case(sight, 4, 3 + static_cast<std::int64_t>(k)));
       cases.back().in_plot = false;
       if (published) cases.back().published.plain = kTreeCandidates[k];
@@ -101,7 +101,7 @@ Cases medusa() {
   return cases;
 }
 
-/// A builder of add_lengths from a function of the tokens.
+/// Makes a builder for add_lengths() from a function of the tokens.
 template <class Build>
 auto of_tokens(Build build) {
   return [build](std::int64_t tokens) { return [build, tokens] { return build(tokens); }; };
@@ -127,7 +127,8 @@ Cases reordering() {
   return cases;
 }
 
-/// 1 / share blocks of a row hold four, or two where blocks would become smaller than the kernels' tiles.
+/// Keeps 1 / inverse_share of the blocks: four per row of blocks, or two of twice the size where blocks would be
+/// smaller than `least_block`.
 BlockMap butterfly(std::int64_t tokens, std::int64_t inverse_share, std::int64_t least_block) {
   const MaskShape shape{.batch = 1, .heads = 1, .rows = tokens, .columns = tokens};
   const std::int64_t block = tokens / inverse_share / 4;

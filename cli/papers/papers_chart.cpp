@@ -34,7 +34,7 @@ constexpr std::int64_t kLeft = 96;
 constexpr std::int64_t kTop = 80;
 constexpr std::int64_t kBottom = 80;
 constexpr std::int64_t kGap = 16;
-constexpr std::int64_t kLabelStep = 22;  ///< from one name to the next, at least
+constexpr std::int64_t kLabelStep = 22;  ///< least distance from one name to the next
 
 double fraction(double value, double least, double most) {
   return least == most ? 0.5 : std::log(value / least) / std::log(most / least);
@@ -123,14 +123,14 @@ void SpeedupChart::draw_line(Canvas& canvas, const SpeedupLine& line) const {
   }
 }
 
-/// Where each name is written: beside the end of its line, or lower where another name is there.
+/// Where each name is written: beside the end of its line, or lower if another name is there.
 std::vector<std::int64_t> SpeedupChart::label_tops() const {
   std::vector<std::int64_t> tops;
   for (const SpeedupLine& line : lines_) {
     const std::int64_t wanted = place(line.samples.back()).y - kTextHeight / 2;
     tops.push_back(tops.empty() ? wanted : std::max(wanted, tops.back() + kLabelStep));
   }
-  // Those that were pushed out of the plot push back.
+  // Names that were pushed out of the plot push the others back up.
   std::int64_t lowest = kTop + kPlotHeight;
   for (std::size_t i = tops.size(); i-- > 0;) {
     tops[i] = std::min(tops[i], lowest);

@@ -9,18 +9,19 @@
 
 namespace flashmask::cli {
 
-/// How many times faster a mask runs than the unmasked scores, over the tokens.
+/// One line of the chart: how many times faster than the unmasked run a mask is, over the number of tokens.
 struct SpeedupLine {
   struct Sample {
     std::int64_t tokens = 0;
     double speedup = 0;
   };
   std::string name;
-  bool reordered = false;       ///< the mask of that name with tokens in another order
+  bool reordered = false;       ///< the mask of that name with its tokens reordered
   std::vector<Sample> samples;  ///< tokens ascend
 };
 
-/// A chart of such lines, both axes logarithmic, each line named at its right end. Lines of one name have one colour.
+/// A chart of such lines, both axes logarithmic, each line named at its right end. Lines with the same name share a
+/// colour.
 class SpeedupChart {
  public:
   /// There is at least one sample; tokens and speedups are positive.

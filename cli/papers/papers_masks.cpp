@@ -14,7 +14,7 @@
 namespace flashmask::cli {
 namespace {
 
-/// Its numbers are fixed by the language, those of the standard's distributions are not.
+/// The C++ standard fixes the numbers of this engine, but not those of its distributions.
 using Random = std::mt19937_64;
 
 double uniform(Random& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
@@ -23,7 +23,7 @@ std::int64_t below(Random& random, std::int64_t limit) {
   return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(limit));
 }
 
-/// Of a power of two, its logarithm.
+/// The binary logarithm of a power of two.
 std::int64_t doublings(std::int64_t tokens) {
   return static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(tokens))) - 1;
 }
@@ -38,7 +38,7 @@ std::vector<std::int64_t> random_order(std::int64_t count) {
   return order;
 }
 
-/// An undirected graph under other names.
+/// An undirected graph with its tokens renamed at random.
 Mask scrambled(std::int64_t tokens, std::vector<VisiblePair> edges, const std::string& description) {
   const std::vector<std::int64_t> names = random_order(tokens);
   for (VisiblePair& edge : edges) {
@@ -81,7 +81,7 @@ Mask scrambled_grid(std::int64_t tokens) {
 
 Mask symmetric_random(std::int64_t tokens) {
   constexpr double kFar = 0.0002;
-  constexpr std::int64_t kNear = 26;  // the last distance whose probability is larger
+  constexpr std::int64_t kNear = 26;  // the last distance whose probability exceeds kFar
   Random random(1);
   std::vector<VisiblePair> edges;
   const double log_unseen = std::log1p(-kFar);
@@ -89,7 +89,7 @@ Mask symmetric_random(std::int64_t tokens) {
     for (std::int64_t j = i + 1; j <= std::min(i + kNear, tokens - 1); ++j) {
       if (uniform(random) < 0.5 * std::exp(-0.3 * static_cast<double>(j - i))) edges.push_back({i, j});
     }
-    // The distance from one seen token to the next, drawn at once: a coin that falls so every 1 / kFar throws.
+    // Draws the distance to the next seen token at once: a geometric distribution with success probability kFar.
     for (std::int64_t j = i + kNear; j < tokens;) {
       const double throws = std::floor(std::log1p(-uniform(random)) / log_unseen);
       j += 1 + static_cast<std::int64_t>(std::min(throws, static_cast<double>(tokens)));

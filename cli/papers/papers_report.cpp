@@ -32,7 +32,7 @@ std::string tiles_text(std::int64_t active, const TileCounts& all) {
 
 std::string size_text(const PapersCase& one) { return one.size.empty() ? "" : " (" + one.size + ")"; }
 
-/// Lines are masks; those that reordering served have a second one.
+/// One line per mask, and a second for those that were reordered.
 std::string masks_table(const std::vector<PapersResult>& results) {
   Table table({left, right, right, left, right, right, right, right, right, right, right});
   table.add({"mask", "tokens", "visible", "form", "tiles (forward)", "prepare",
@@ -51,7 +51,7 @@ std::string masks_table(const std::vector<PapersResult>& results) {
   return table.text();
 }
 
-/// What a direction may take: 1.1 · kept share · dense time + three copies of q, k, v, o.
+/// The time that a direction may take: 1.1 · kept share · dense time + three copies of q, k, v, o.
 double allowed(const PapersResult& r, double BothDirections::*direction) {
   return 1.1 * r.asked.kept_blocks * r.unmasked.*direction + r.copies_seconds;
 }

@@ -10,7 +10,7 @@
 
 namespace flashmask::cli {
 
-/// How many heads are timed, and in how many batch entries: "4 x 32 heads".
+/// The heads that are timed, and the batch entries: "4 x 32 heads".
 std::string heads_text(const PapersPlace& place);
 
 /// One table, with a heading.
@@ -18,7 +18,7 @@ std::string papers_table(const std::vector<PapersResult>& results);
 
 nlohmann::ordered_json papers_json(const std::vector<PapersResult>& results);
 
-/// A line for each mask that is drawn over its lengths, and one for it reordered.
+/// A line for each mask that is plotted over its lengths, and one for its reordered version.
 std::vector<SpeedupLine> speedup_lines(const std::vector<PapersResult>& results);
 
 }  // namespace flashmask::cli

@@ -21,7 +21,7 @@ inline Rgb mix(Rgb a, Rgb b, float amount) {
   return {blend(a.red, b.red), blend(a.green, b.green), blend(a.blue, b.blue)};
 }
 
-/// In pixels, y downwards.
+/// In pixels; y points down.
 struct Rectangle {
   std::int64_t x = 0, y = 0, width = 0, height = 0;
 };
@@ -32,23 +32,23 @@ struct Point {
 
 enum class TextDirection : std::uint8_t { right, down };
 
-/// What a picture is drawn on, whatever the file format.
+/// A surface to draw a picture on, whatever the file format.
 class Canvas {
  public:
   virtual ~Canvas() = default;
 
   virtual void fill(const Rectangle& where, Rgb colour) = 0;
 
-  /// A straight line kLineWidth thick with round ends.
+  /// Draws a straight line kLineWidth thick with round ends.
   virtual void line(Point from, Point to, Rgb colour) = 0;
 
-  /// One line of text whose letters are kTextHeight high; (x, y) is where its box begins.
+  /// Writes one line of text in a box kTextHeight high, whose top left corner is (x, y).
   virtual void write(std::int64_t x, std::int64_t y, const std::string& text, Rgb colour,
                      TextDirection direction = TextDirection::right) = 0;
 };
 
 inline constexpr std::int64_t kLineWidth = 3;
-inline constexpr std::int64_t kTextHeight = 18;      ///< of the box of a line
+inline constexpr std::int64_t kTextHeight = 18;      ///< height of the box of a line of text
 inline constexpr std::int64_t kCharacterWidth = 12;  ///< text is monospaced
 
 }  // namespace flashmask::cli

@@ -6,7 +6,8 @@ namespace {
 
 constexpr std::int64_t kSwatch = 18;
 
-/// Calls body(entry, x, line) for each entry where it lies, counted from the legend's corner.
+/// Calls body(entry, x, line) for each entry at its place, relative to the legend's corner; returns the number of
+/// lines.
 template <class Body>
 std::int64_t for_each_place(std::span<const LegendEntry> legend, std::int64_t width, const Body& body) {
   std::int64_t x = 0, line = 0;

@@ -13,19 +13,19 @@ inline constexpr Rgb kInk{31, 41, 55};
 inline constexpr Rgb kFaintInk{107, 114, 128};
 
 inline constexpr std::int64_t kMargin = 32;
-inline constexpr std::int64_t kLine = 30;  ///< from one line of text to the next
+inline constexpr std::int64_t kLine = 30;  ///< distance from one line of text to the next
 
-/// As much of a text as fits a width, three dots at its end when it is cut.
+/// As much of a text as fits a width; three dots end a text that is cut.
 std::string fitted(const std::string& text, std::int64_t width);
 
-/// A grid of square cells, whose neighbours of one colour are filled as one.
+/// A grid of square cells; neighbours of one colour are filled as one rectangle.
 struct CellGrid {
-  Point at;                    ///< its corner
+  Point at;                    ///< its top left corner
   std::int64_t rows, columns;  ///< cells
   std::int64_t pixels;         ///< a cell's side
 };
 
-/// colour_at(row, column) over `ground`.
+/// Draws each cell in colour_at(row, column), over `ground`.
 template <class ColourAt>
 void draw_cells(Canvas& canvas, const CellGrid& grid, Rgb ground, const ColourAt& colour_at) {
   canvas.fill({grid.at.x, grid.at.y, grid.columns * grid.pixels, grid.rows * grid.pixels}, ground);
@@ -41,16 +41,16 @@ void draw_cells(Canvas& canvas, const CellGrid& grid, Rgb ground, const ColourAt
   }
 }
 
-/// What a colour of a picture means.
+/// An entry of a legend: what a colour means.
 struct LegendEntry {
   Rgb colour;
   std::string text;
 };
 
-/// Lines of text that a legend takes in a width.
+/// The number of text lines that a legend of this width takes.
 std::int64_t legend_lines(std::span<const LegendEntry> legend, std::int64_t width);
 
-/// From (x, y) on, in lines no wider than `width`.
+/// Draws the legend from `at`, in lines no wider than `width`.
 void draw_legend(Canvas& canvas, std::span<const LegendEntry> legend, Point at, std::int64_t width);
 
 }  // namespace flashmask::cli

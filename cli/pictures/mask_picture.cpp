@@ -13,7 +13,7 @@
 namespace flashmask::cli {
 namespace {
 
-constexpr std::int64_t kPanelSide = 1024;  ///< aimed at
+constexpr std::int64_t kPanelSide = 1024;  ///< pixels, the target size
 constexpr std::int64_t kMostCells = 1280;  ///< along a side
 constexpr std::int64_t kLargestCell = 28;  ///< pixels
 constexpr std::int64_t kZoomedScores = 512;
@@ -110,7 +110,7 @@ void MaskPicture::draw_panel(Canvas& canvas, const Panel& panel, std::int64_t le
   draw_lines(canvas, panel, {left, top, panel.width(), panel.height()});
 }
 
-/// Between scores, where they are large enough, and between tiles.
+/// Draws lines between scores, where cells are large enough, and between tiles.
 void MaskPicture::draw_lines(Canvas& canvas, const Panel& panel, const Rectangle& where) {
   const MaskRaster& raster = panel.raster;
   draw_grid(canvas, where, {panel.pixels, panel.pixels, 1});
@@ -120,7 +120,7 @@ void MaskPicture::draw_lines(Canvas& canvas, const Panel& panel, const Rectangle
              panel.pixels >= kNarrowest ? 3 : 1});
 }
 
-/// Shows on the first panel what the second enlarges.
+/// Outlines on the first panel the part that the second enlarges.
 void MaskPicture::draw_zoomed_part(Canvas& canvas, std::int64_t left, std::int64_t top) const {
   if (panels_.size() < 2) return;
   const Panel& whole = panels_[0];
@@ -136,7 +136,7 @@ std::int64_t MaskPicture::panels_height() const {
 }
 
 std::int64_t MaskPicture::width() const {
-  constexpr std::int64_t kLegendWidth = 640;  // the legend in two lines
+  constexpr std::int64_t kLegendWidth = 640;  // room for the legend in two lines
   std::int64_t total = kMargin + kLine;
   for (const Panel& panel : panels_) total += panel.width() + kMargin;
   return std::max(total, kLegendWidth);

@@ -12,8 +12,8 @@
 
 namespace flashmask::cli {
 
-/// A picture of one head of a mask: scores dark on light, in the colour of their tile's kind, with a legend. A mask
-/// that is too large for a pixel a score gets a second panel, its first scores enlarged.
+/// A picture of one head of a mask: scores dark on light, in the colour of their tile's kind, with a legend. A mask too
+/// large for one pixel per score gets a second panel that enlarges its first scores.
 class MaskPicture {
  public:
   MaskPicture(const Mask& mask, TileShape tile, std::int64_t batch, std::int64_t head);

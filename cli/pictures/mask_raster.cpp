@@ -10,7 +10,7 @@
 namespace flashmask::cli {
 namespace {
 
-/// Visible scores of every cell.
+/// Counts the visible scores of every cell.
 class CellCounts {
  public:
   explicit CellCounts(const MaskRaster& raster)
@@ -38,7 +38,7 @@ class CellCounts {
   std::vector<std::int64_t> counts_;
 };
 
-/// Visible scores of one column of cells, gathered a range of rows at a time in constant time.
+/// Counts the visible scores in one column of cells; adding a range of rows takes constant time.
 class ColumnCounts {
  public:
   explicit ColumnCounts(const MaskRaster& raster)
@@ -72,11 +72,11 @@ class ColumnCounts {
   }
 
   std::int64_t rows_, cell_;
-  std::vector<std::int64_t> counts_;  ///< from cells that a range ends in
-  std::vector<std::int64_t> whole_;   ///< differences, from cells that it covers
+  std::vector<std::int64_t> counts_;  ///< from cells in which a range begins or ends
+  std::vector<std::int64_t> whole_;   ///< differences, from cells that a range covers
 };
 
-/// The rows that a column's two masked ranges leave; some may be empty.
+/// The visible rows that a column's two masked ranges leave; some intervals may be empty.
 std::array<Interval, 3> visible_rows(const IntervalMask& mask, std::size_t index) {
   const Interval first = mask.first(index), second = mask.second(index);
   const auto rows = static_cast<std::int32_t>(mask.shape().rows);
@@ -85,7 +85,7 @@ std::array<Interval, 3> visible_rows(const IntervalMask& mask, std::size_t index
   return {{{0, first.begin}, {first.end, second.begin}, {second.end, rows}}};
 }
 
-/// Rows that the block map keeps in the blocks of a column; all of them without a map.
+/// Rows that the block map keeps in the column of blocks; all rows without a map.
 class KeptRows {
  public:
   KeptRows(const LoweredMask& mask, const RasterRequest& request)
@@ -136,13 +136,13 @@ void count_intervals(const LoweredMask& mask, const RasterRequest& request, cons
   }
 }
 
-/// Adds the cells of a BitMask to those of a raster, which are larger or smaller: both are powers of two.
+/// Adds the cells of a BitMask to those of a raster, which may be larger or smaller: both sizes are powers of two.
 class BitCounter {
  public:
   BitCounter(const MaskRaster& raster, CellCounts& cells)
       : raster_(raster), cells_(cells), step_(std::min<std::int64_t>(raster.cell, BitMask::kCell)) {}
 
-  /// Rows [row, row + 64) × columns [begin, end), all visible.
+  /// Adds rows [row, row + 64) × columns [begin, end), all visible.
   void add_full(std::int64_t row, std::int64_t begin, std::int64_t end) {
     const std::int64_t last_row = std::min(row + BitMask::kCell, raster_.rows);
     const std::int64_t last_column = std::min(end, raster_.columns);
@@ -193,7 +193,7 @@ void count_bits(const BitMask& mask, const RasterRequest& request, const MaskRas
   }
 }
 
-/// Cells smaller than a tile take the kind of the tile.
+/// Gives cells no larger than a tile the kind of their tile.
 void fill_tile_kinds(const TileSchedule& schedule, const RasterRequest& request, MaskRaster& raster) {
   std::fill(raster.kinds.begin(), raster.kinds.end(), TileKind::skip);
   for (std::int64_t row = 0; row < raster.cell_rows(); ++row) {

@@ -15,8 +15,8 @@ struct MaskRaster {
   std::int64_t rows = 0, columns = 0;
   std::int64_t cell = 1;
   TileShape tile;
-  std::vector<float> visible;   ///< [cell rows, cell columns], the fraction of the cell's scores that is visible
-  std::vector<TileKind> kinds;  ///< the same shape: the tile that holds the cell; for a larger cell, its own kind
+  std::vector<float> visible;   ///< [cell rows, cell columns]: the visible fraction of each cell's scores
+  std::vector<TileKind> kinds;  ///< same shape: the kind of the tile that holds the cell, or a larger cell's own
 
   std::int64_t cell_rows() const { return (rows + cell - 1) / cell; }
   std::int64_t cell_columns() const { return (columns + cell - 1) / cell; }
@@ -27,11 +27,11 @@ struct MaskRaster {
 
 struct RasterRequest {
   std::int64_t batch = 0, head = 0;
-  std::int64_t rows = 0, columns = 0;  ///< how much of the mask, from its first row and column
+  std::int64_t rows = 0, columns = 0;  ///< the part drawn, from the mask's first row and column
   std::int64_t most_cells = 1;         ///< along the longer side; cells are the smallest power of two that allows it
 };
 
-/// Takes time linear in what the mask holds (columns, or bits and runs) and the cells.
+/// Rasterises a mask. Takes time linear in the number of cells and the mask's contents (columns, or bits and runs).
 MaskRaster rasterise(const LoweredMask& mask, const TileSchedule& schedule, const RasterRequest& request);
 
 }  // namespace flashmask::cli

@@ -14,13 +14,13 @@
 namespace flashmask::cli {
 namespace {
 
-constexpr std::int64_t kSide = 1024;   ///< pixels, aimed at
+constexpr std::int64_t kSide = 1024;   ///< pixels, the target size
 constexpr std::int64_t kHolders = 14;  ///< thickness of the bars that say who holds what
-/// Of the scores: room for a line of text on the left, and for four on top.
+/// Corner of the scores: room for a line of text on the left, and for four on top.
 constexpr std::int64_t kLeft = kMargin + kLine + kHolders;
 constexpr std::int64_t kTop = kMargin + 4 * kLine + kHolders;
 
-/// Eight that people tell apart; ranks beyond begin again.
+/// Eight colours that people tell apart; further ranks start over.
 constexpr std::array<Rgb, 8> kRankColours{{{29, 78, 137},
                                            {201, 88, 16},
                                            {34, 125, 81},
@@ -34,7 +34,7 @@ constexpr std::string_view kRankLetters = "0123456789abcdefghijklmnopqrstuvwxyzA
 Rgb colour_of(std::int32_t rank) { return kRankColours[static_cast<std::size_t>(rank) % kRankColours.size()]; }
 char letter_of(std::int32_t rank) { return kRankLetters[static_cast<std::size_t>(rank) % kRankLetters.size()]; }
 
-/// A colour may be that of several ranks.
+/// The legend; one colour may stand for several ranks.
 std::vector<LegendEntry> legend_of(std::int32_t ranks) {
   constexpr auto colours = static_cast<std::int32_t>(kRankColours.size());
   std::vector<LegendEntry> legend;
@@ -48,7 +48,7 @@ std::vector<LegendEntry> legend_of(std::int32_t ranks) {
   return legend;
 }
 
-/// [cells]: who holds the token in the middle of each.
+/// [cell rows]: the rank that holds the token in the middle of each cell.
 std::vector<std::int32_t> holders(const Partition& partition, const MaskRaster& raster) {
   std::vector<std::int32_t> ranks;
   auto run = partition.runs().begin();
@@ -82,7 +82,7 @@ PartitionPicture::PartitionPicture(const Mask& mask, const Partition& partition,
 
 Rgb PartitionPicture::colour(std::int64_t row, std::int64_t column) const {
   const float visible = raster_.visible[raster_.index(row, column)];
-  // What little a cell shows is seen as well.
+  // Even a cell with few visible scores stays distinct.
   return visible == 0 ? kSkipColour
                       : mix(kSkipColour, colour_of(ranks_[static_cast<std::size_t>(row)]), 0.35F + 0.65F * visible);
 }
@@ -96,7 +96,7 @@ std::int64_t PartitionPicture::height() const {
   return kTop + side() + kMargin + legend_lines(legend_, width() - 2 * kMargin) * kLine + kMargin / 2;
 }
 
-/// Along the rows on the left, along the columns on top.
+/// Draws the rank of the rows on the left, and of the columns on top.
 void PartitionPicture::draw_holders(Canvas& canvas) const {
   for (std::int64_t i = 0; i < std::ssize(ranks_); ++i) {
     const Rgb colour = colour_of(ranks_[static_cast<std::size_t>(i)]);

@@ -11,16 +11,16 @@
 namespace flashmask::cli {
 
 /// A picture of one head of a mask whose rows are shared out over ranks: visible scores in the colour of the rank that
-/// computes them, along the left and the top the ranks that hold the rows and the columns, and a legend.
+/// computes them; bars on the left and on top for the ranks that hold rows and columns; a legend.
 class PartitionPicture {
  public:
   PartitionPicture(const Mask& mask, const Partition& partition, std::int64_t most_cells);
 
   std::string png() const;
   std::string svg() const;
-  /// A character a cell: that of the rank where some is visible, else '.'. Ranks past the letters begin again.
+  /// One character per cell: the rank's if some score is visible, else '.'. Ranks past the letters start over.
   std::string plain() const;
-  /// Half a character a cell, in 256-colour ANSI.
+  /// Half a character per cell, in 256-colour ANSI.
   std::string coloured() const;
 
  private:
@@ -34,7 +34,7 @@ class PartitionPicture {
   std::string title_, told_, why_;
   std::vector<LegendEntry> legend_;
   MaskRaster raster_;
-  std::vector<std::int32_t> ranks_;  ///< [cell rows]: who holds the middle of each
+  std::vector<std::int32_t> ranks_;  ///< [cell rows]: the rank that holds the middle of each
   std::int64_t pixels_;              ///< a cell's side
 };
 

@@ -12,8 +12,8 @@ struct GlyphPixel {
   int x = 0, y = 0;
 };
 
-/// The dark pixels of a character of a small font, enough to label a picture without a font file. Capitals are
-/// written small; a character that the font lacks is an empty box.
+/// The dark pixels of a character in a small built-in font, for labels without a font file. Capitals appear as small
+/// letters; a character that the font lacks is an empty box.
 const std::vector<GlyphPixel>& glyph(char character);
 
 }  // namespace flashmask::cli

@@ -58,7 +58,7 @@ void PngCanvas::write(std::int64_t x, std::int64_t y, const std::string& text, R
   for (const char c : text) {
     for (const GlyphPixel& pixel : glyph(c)) {
       const std::int64_t along = pen + pixel.x * kScale, down = pixel.y * kScale;
-      // Text that runs downwards is turned clockwise: its letters' tops point right.
+      // Text that runs downwards is turned clockwise: the tops of its letters point right.
       const Rectangle dot = direction == TextDirection::right
                                 ? Rectangle{x + along, y + down, kScale, kScale}
                                 : Rectangle{x + kTextHeight - kScale - down, y + along, kScale, kScale};

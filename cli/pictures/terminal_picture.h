@@ -9,17 +9,18 @@
 
 namespace flashmask::cli {
 
-/// One character a cell, row 0 on top: '#' all visible, '+' some, '.' none.
+/// One character per cell, row 0 on top: '#' all visible, '+' some, '.' none.
 std::string plain_picture(const MaskRaster& raster);
 
-/// Half a character a cell, in the colours of the PNG (256-colour ANSI): scores dark on the tint of their tile's kind.
+/// Half a character per cell, in the colours of the PNG (256-colour ANSI): scores dark on the tint of their tile's
+/// kind.
 std::string coloured_picture(const MaskRaster& raster);
 
-/// The same in colours of its own: colour_at(row, column) of each cell.
+/// The same picture, with each cell in colour_at(row, column).
 std::string coloured_picture(const MaskRaster& raster,
                              const std::function<Rgb(std::int64_t row, std::int64_t column)>& colour_at);
 
-/// What the colours mean, in colour.
+/// A legend of the colours, in colour.
 std::string coloured_legend();
 
 }  // namespace flashmask::cli
