@@ -13,9 +13,10 @@
 
 namespace flashmask::cpu {
 
-/// Gradients of one column tile (FlashMask, algorithm 2): keys and values stay, query row tiles pass by. A line is a
-/// query, a lane a key. dK and dV are local; dQ is added to in ascending order of column tiles (GradQueryTurns).
-/// Five products a tile; the exponential happens in the registers of the first, dS in those of the second.
+/// Computes the gradients of one column tile (FlashMask, algorithm 2): keys and values stay, query row tiles pass by.
+/// Lines are queries, lanes are keys. dK and dV are local; dQ is added to in ascending order of column tiles
+/// (GradQueryTurns). There are five products per tile; the exponential is computed in the registers of the first, dS in
+/// those of the second.
 template <class Isa, class In>
 class BackwardKernel {
  public:
@@ -28,8 +29,8 @@ class BackwardKernel {
 
   static std::int64_t padded_head_dim(int head_dim) { return round_up_lanes<Isa>(head_dim); }
 
-  /// Row statistics; rows that exist only to fill the last tile get those of a row that sees nothing. Where lse is NaN
-  /// it alone carries the NaN: one in Δ would go on to keys that the row does not see.
+  /// Computes row statistics; rows that exist only to fill the last tile get those of a row that sees nothing. Where
+  /// lse is NaN, it alone carries the NaN: a NaN in Δ would reach keys that the row does not see.
   static void prepare(const PrepareTask& task) {
     [[maybe_unused]] typename Isa::FlushDenormals mode;
     const std::int64_t row0 = task.row_tile * kQueries;
@@ -70,16 +71,17 @@ class BackwardKernel {
   static constexpr int kQueries = kBackwardRows;
   static constexpr int kKeys = kBackwardColumns;
   using QueryBlocks = RowBlocks<Isa, kQueries>;
-  using KeyBlocks = RowBlocks<Isa, kWordBits>;  ///< of one half
-  /// The mask of a tile comes in halves of 64 keys, a word a query.
+  using KeyBlocks = RowBlocks<Isa, kWordBits>;  ///< blocks of one half
+  /// The mask of a tile comes in halves of 64 keys, one word per query.
   static constexpr int kHalves = kKeys / kWordBits;
   static constexpr int kHalfPanels = kWordBits / kPanel<Isa>;
-  /// Cache lines of each next operand to ask for a register tile.
+  /// Cache lines of each next operand to prefetch per register tile.
   static constexpr int kPrefetchLines = 32;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  /// Strides of P and dS, a cache line more than the keys, so that rows do not share a cache set: as units of
-  /// reductions over queries [query / step][key], and along a row of keys [query][key / step].
+  /// Strides of P and dS, a cache line longer than the keys, so that rows do not share a cache set. The first is for
+  /// units of reductions over queries, [query / step][key]; the second is for units along a row of keys,
+  /// [query][key / step].
   static constexpr std::int64_t kScoreStride = kKeys + 16;
   static constexpr std::int64_t kRowStride = kKeys / Isa::step + 16;
 
@@ -165,7 +167,7 @@ class BackwardKernel {
         DropoutWords<Isa>::row_words(draw, tile.row0 + r, tile.column0 + half * kWordBits, kept_[half].word + r);
   }
 
-  /// Fetches what the next visit, or the next task, reads first.
+  /// Starts to prefetch what the next visit, or the next task, reads first.
   FLASHMASK_INLINE void prefetch_next(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                                       bool last) {
     if (last) {
@@ -197,12 +199,12 @@ class BackwardKernel {
       if (queries_of_block(i).begin < queries_of_block(i).end) sums_[i] = Sum::go_on;
   }
 
-  /// The queries that see anything of a block of keys, blocks counted through both halves.
+  /// Returns the queries that see anything of a block of keys; blocks are counted through both halves.
   FLASHMASK_INLINE typename TileExtent<Isa, kQueries>::Range queries_of_block(int block) const {
     return extent_[block / KeyBlocks::count].needed[block % KeyBlocks::count];
   }
 
-  /// From the first to the last key that a block of queries sees.
+  /// Returns the keys from the first to the last that a block of queries sees.
   FLASHMASK_INLINE typename TileExtent<Isa, kQueries>::Range keys_of_block(int block) const {
     typename TileExtent<Isa, kQueries>::Range keys{kKeys, 0};
     for (int half = 0; half < kHalves; ++half) {
@@ -220,7 +222,7 @@ class BackwardKernel {
       begin = extent_[half].lines.begin < begin ? extent_[half].lines.begin : begin;
       end = extent_[half].lines.end > end ? extent_[half].lines.end : end;
     }
-    // Whole register tiles: a NaN that lay in a row that sees nothing would survive its product with P = 0.
+    // Loads whole register tiles: a NaN left behind in a row that sees nothing would survive its product with P = 0.
     begin -= begin % QueryBlocks::size;
     end = (end + QueryBlocks::size - 1) / QueryBlocks::size * QueryBlocks::size;
     end = end < kQueries ? end : kQueries;
@@ -234,8 +236,9 @@ class BackwardKernel {
     }
   }
 
-  /// P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each after the other. With
-  /// dropout, P keeps its dropped elements in dS = P ∘ (D ∘ dO vᵀ − Δ) only, D being 0 or the scale of what is kept.
+  /// Computes P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each in turn. With
+  /// dropout, P keeps its dropped elements only within dS = P ∘ (D ∘ dO vᵀ − Δ), where D is 0 or the scale of what is
+  /// kept.
   template <bool Masked, bool Dropout>
   FLASHMASK_INLINE void grad_score(const BackwardHead& head, const TileBounds& tile, int half) {
     for (int panel = 0; panel < kHalfPanels; ++panel) {
@@ -311,7 +314,7 @@ class BackwardKernel {
     });
   }
 
-  /// dS once more, for the reduction along its rows, where that needs another layout.
+  /// Stores dS a second time, for the reduction along its rows, where that needs another layout.
   template <int Rows>
   FLASHMASK_INLINE void store_register_tile_rows(int panel, int q0, const Accumulators<Isa, Rows, Isa::vectors>& x) {
     if constexpr (Isa::step != 1) {
@@ -324,8 +327,8 @@ class BackwardKernel {
     }
   }
 
-  /// Whether the products that follow sum over a register tile that holds nothing visible: those for keys sum from the
-  /// first to the last query that sees any of a block of keys, that for queries from the first to the last key.
+  /// Whether later products sum over a register tile that holds nothing visible: dV and dK sum from the first to the
+  /// last query that sees any of a block of keys, dQ from the first to the last key that a block of queries sees.
   FLASHMASK_INLINE bool is_summed(int block, int half, int panel) const {
     const int lane = panel * kPanel<Isa>, key = half * kWordBits + lane;
     const auto keys = keys_of_block(block);
@@ -367,7 +370,7 @@ class BackwardKernel {
     }
   }
 
-  /// dQ[query] += dS k, in this column tile's turn; the last one to add scales and stores the gradient.
+  /// Adds dQ[query] += dS k in this column tile's turn; the last one to add scales and stores the gradient.
   FLASHMASK_INLINE void add_grad_query(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                                        const TileBounds& tile) {
     if (head.grad_q_sum == nullptr) return;

@@ -7,8 +7,8 @@
 
 namespace flashmask::cpu {
 
-/// Operations a second (a multiply and an add are two) of Isa::dot on registers alone: the most that a kernel can reach
-/// on this core at its clock of the moment. Takes well under a millisecond.
+/// Measures the operations per second (a multiply and an add are two) of Isa::dot on registers alone: the most that a
+/// kernel can reach on this core at its current clock. Takes well under a millisecond.
 template <class Isa>
 double dot_rate() {
   constexpr int kChains = 12;

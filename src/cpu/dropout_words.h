@@ -9,11 +9,11 @@
 
 namespace flashmask::cpu {
 
-/// Which scores of a tile survive dropout, drawn as dropout.h says. `Isa::Counters` are Philox counters in 64-bit
-/// lanes, of which the low halves count: what a product leaves in the high halves, the next one does not read.
+/// Draws which scores of a tile survive dropout, as dropout.h specifies. `Isa::Counters` are Philox counters in 64-bit
+/// lanes. Only the low halves count: the next product does not read what the last one leaves in the high halves.
 template <class Isa>
 struct DropoutWords {
-  /// word[r] bit c: the probability of row row0 + r, column column0 + c is kept. Both are multiples of 64.
+  /// word[r] bit c: the probability of row row0 + r, column column0 + c is kept. row0 and column0 are multiples of 64.
   static void row_words(const DropoutDraw& draw, std::int64_t row0, std::int64_t column0, std::uint64_t* word) {
     std::uint32_t counters[kCountersPerRow];
     find_eights(draw.column_eights, column0, counters);
@@ -27,7 +27,7 @@ struct DropoutWords {
     }
   }
 
-  /// word[c] bit r.
+  /// The same decisions by columns: word[c] bit r.
   static void column_words(const DropoutDraw& draw, std::int64_t row0, std::int64_t column0, std::uint64_t* word) {
     row_words(draw, row0, column0, word);
     transpose_cell(word);
@@ -39,7 +39,7 @@ struct DropoutWords {
   static constexpr int kColumnsPerCounter = 8;
   static constexpr int kCountersPerRow = kWordBits / kColumnsPerCounter;
 
-  /// What 64 rows, or columns, from `first` on are by eights where decisions are drawn.
+  /// Finds, for 64 rows or columns from `first` on, the number of each eight by which decisions are drawn.
   static FLASHMASK_INLINE void find_eights(const std::int32_t* eights, std::int64_t first, std::uint32_t* found) {
     for (std::int64_t i = 0; i < kWordBits / 8; ++i)
       found[i] = static_cast<std::uint32_t>(eights == nullptr ? first / 8 + i : eights[first / 8 + i]);

@@ -16,9 +16,9 @@
 
 namespace flashmask::cpu {
 
-/// Online softmax over one row tile (FlashMask, algorithm 1), scores held transposed: a line is a key, a lane a query.
-/// So the statistics of 64 queries are four vectors, the maximum and the sum need no reduction across lanes, keys and
-/// values are read as they lie in memory, and the mask of a key column is one word.
+/// Computes online softmax over one row tile (FlashMask, algorithm 1) with scores held transposed: lines are keys,
+/// lanes are queries. So the statistics of 64 queries are four AVX-512 vectors, the maximum and the sum need no
+/// reduction across lanes, keys and values are read as they lie in memory, and the mask of a key column is one word.
 template <class Isa, class In>
 class ForwardKernel {
  public:
@@ -49,15 +49,16 @@ class ForwardKernel {
   using Vec = typename Isa::Vec;
   static constexpr int kTile = kForwardRows;
   using Blocks = RowBlocks<Isa, kTile>;
-  /// Cache lines of each next operand to ask for a register tile of scores.
+  /// Cache lines of each next operand to prefetch per register tile of scores.
   static constexpr int kPrefetchLines = 48;
   static constexpr int kPanels = kTile / kPanel<Isa>;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kLn2 = 0.69314718055994530942f;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
   static constexpr float kLowest = std::numeric_limits<float>::lowest();
-  /// A row's reference maximum follows its true maximum only when that is 2^8 larger: probabilities stay below 2^8,
-  /// far from overflow, and the output is rescaled once or twice instead of at every tile.
+  /// A row's reference maximum follows its true maximum only once that exceeds it by more than 8, in log2:
+  /// probabilities stay within 2^8, far from overflow, and the output is rescaled once or twice instead of at every
+  /// tile.
   static constexpr float kRescaleThreshold = 8.0f;
 
   FLASHMASK_INLINE ForwardKernel(const HeadSizes& sizes, std::byte* memory)
@@ -92,7 +93,7 @@ class ForwardKernel {
     fill_zero<Isa>(output_, value_stride_ * kTile);
   }
 
-  /// Fetches what the next task reads first. Within a row tile the processor fetches ahead by itself, but short
+  /// Starts to prefetch what the next task reads first. Within a row tile the processor prefetches by itself, but short
   /// documents consist mostly of first tiles.
   FLASHMASK_INLINE void prefetch_next(const ForwardTask& task) {
     const FirstRead& next = task.next;
@@ -142,7 +143,7 @@ class ForwardKernel {
     accumulate();
   }
 
-  /// scores_[key][query] = scale · log2(e) · k · qᵀ, −∞ where masked; tile_maximum_[query].
+  /// Computes scores_[key][query] = scale · log2(e) · k · qᵀ, −∞ where masked, and tile_maximum_[query].
   template <bool Masked>
   FLASHMASK_INLINE void score(const ForwardTask& task, const TileBounds& tile) {
     const Broadcast<Unit> keys = key_operand(task, tile);
@@ -179,7 +180,8 @@ class ForwardKernel {
     });
   }
 
-  /// The keys of a tile as they lie in memory, or a copy where they are of another type or end inside the tile.
+  /// Returns the keys of a tile as they lie in memory, or a copy where they are of another type, are not made of
+  /// aligned whole units, or end inside the tile.
   FLASHMASK_INLINE Broadcast<Unit> key_operand(const ForwardTask& task, const TileBounds& tile) {
     const In* keys = row_of<In>(task.k, tile.column0);
     if (tile.columns == kTile) {
@@ -195,7 +197,7 @@ class ForwardKernel {
     return {keys_, key_stride_, 1};
   }
 
-  /// Moves the reference maximum of the queries that have outgrown it, and what was summed under the old one.
+  /// Raises the reference maximum of the queries that have outgrown it, and rescales what was summed under the old one.
   FLASHMASK_INLINE void follow_maximum() {
     std::uint64_t moved = 0;
     for (int q = 0; q < kTile; q += Isa::lanes) {
@@ -219,15 +221,15 @@ class ForwardKernel {
     }
   }
 
-  /// Scores → probabilities in place, as units of a reduction over keys: [key / step][query]; sum_[query]. Dropped ones
-  /// count in the sum, but not in the product that follows.
+  /// Turns scores into probabilities in place, as units of a reduction over keys, [key / step][query], and adds them to
+  /// sum_[query]. Dropped ones count in the sum, but not in the product that follows.
   template <bool Dropout>
   FLASHMASK_INLINE void exponentiate() {
     for (int panel = 0; panel < kPanels; ++panel) {
       Vec reference[Isa::vectors], even[Isa::vectors], odd[Isa::vectors];
       for (int v = 0; v < Isa::vectors; ++v) {
         const int q = panel * kPanel<Isa> + v * Isa::lanes;
-        // −∞ would turn a masked score into NaN: −∞ − −∞.
+        // A reference of −∞ would turn a masked score into NaN: −∞ − −∞.
         reference[v] = Isa::max(Isa::load(maximum_ + q), Isa::broadcast(kLowest));
         even[v] = Isa::load(sum_ + q);
         odd[v] = Isa::broadcast(0.0f);
@@ -257,7 +259,7 @@ class ForwardKernel {
     }
   }
 
-  /// output_[query] += P v
+  /// Adds output_[query] += P v.
   FLASHMASK_INLINE void accumulate() {
     for (std::int64_t column = 0; column < value_columns_; column += kPanel<Isa>) {
       for (int block = 0; block < Blocks::count; ++block) {
@@ -281,13 +283,13 @@ class ForwardKernel {
     }
   }
 
-  /// A sink is one score more, without a value: maximum_ and tile_maximum_, the sums with it, are those of both, and
-  /// rescale_ is what the sums of values take from it.
+  /// Adds a sink as one more score without a value: maximum_ becomes the maximum with it, tile_maximum_ holds the sum
+  /// with it, and rescale_ the factor that the sums of values need.
   FLASHMASK_INLINE void add_sinks(const float* sinks) {
     for (int q = 0; q < kTile; q += Isa::lanes) {
       const Vec sink = Isa::mul(Isa::load(sinks + q), Isa::broadcast(kLog2E));
       const Vec old = Isa::load(maximum_ + q), sum = Isa::load(sum_ + q);
-      // In this order a NaN leaves the maximum alone, and comes with the sum.
+      // This order of operands keeps a NaN out of the maximum; the sum carries it.
       const Vec top = Isa::max(Isa::max(sink, old), Isa::broadcast(kLowest));
       const Vec rescale = Isa::exp2(Isa::sub(old, top));
       Isa::store(maximum_ + q, top);
@@ -309,7 +311,7 @@ class ForwardKernel {
     }
   }
 
-  /// Probabilities overwrite scores: a unit never lies behind the scores it is made of.
+  /// Returns the probabilities, which overwrite the scores: no unit is stored past the scores it is made of.
   FLASHMASK_INLINE Unit* probabilities() { return reinterpret_cast<Unit*>(scores_); }
 
   const std::int64_t units_, value_stride_, value_columns_, key_stride_;

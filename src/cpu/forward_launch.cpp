@@ -32,7 +32,8 @@ class Forward final : public ForwardKernel {
       const HeadTile ascending = order[task];
       return HeadTile{ascending.batch, ascending.head, row_tiles - 1 - ascending.tile};
     };
-    // Column tiles to fetch ahead: after the next row tile of the same head, all but its first have just been read.
+    // Column tiles to prefetch: if the next row tile is of the same head, all of its column tiles but the first have
+    // just been read.
     const std::int64_t most = order.tile_by_tile() ? 3 : 1;
     for_each_task(execution.executor, execution.workers, order.tasks(), [&](std::int64_t task, int worker) {
       const std::int64_t next = task + execution.workers;

@@ -21,7 +21,7 @@ std::string known_names() {
   return names;
 }
 
-/// What FLASHMASK_ISA says; empty: nothing.
+/// Returns the value of FLASHMASK_ISA; empty if it is not set.
 std::string named_set() {
   const char* name = std::getenv("FLASHMASK_ISA");
   return name == nullptr ? "" : name;

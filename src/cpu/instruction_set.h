@@ -17,7 +17,7 @@ struct KernelCode {
   BackwardCode backward;
 };
 
-/// What reads the partial tiles of each lowered form.
+/// The code that reads the partial tiles of each lowered form.
 struct Predicates {
   PredicateCode intervals;
   PredicateCode bits;
@@ -31,20 +31,21 @@ struct InstructionSet {
   std::span<const KernelCode> kernels;
   Predicates predicates;
   std::string (*why_not)();         ///< empty when the machine can run them
-  std::string (*why_only_named)();  ///< why plans take them only where they are named; empty: wherever they run
-  double (*dot_rate)();             ///< peak of its products in operations a second, measured when called
+  std::string (*why_only_named)();  ///< why plans take them only when named; empty: wherever they run
+  double (*dot_rate)();             ///< measures the peak of its products, in operations per second
 };
 
-/// Best first; the last is scalar and runs anywhere.
+/// Returns all instruction sets, best first; the last is scalar and runs anywhere.
 std::span<const InstructionSet> instruction_sets();
 
-/// Why this machine cannot run a set, or FLASHMASK_ISA, which names the highest, excludes it; empty when it can.
+/// Returns why this machine cannot run a set, or that FLASHMASK_ISA, which names the highest, excludes it; empty if
+/// neither.
 std::string refusal_of(const InstructionSet& set);
 
-/// Why plans take a set only where it is named; empty where FLASHMASK_ISA names it, or nothing speaks against it.
+/// Returns why plans take a set only when named; empty if FLASHMASK_ISA names it or plans take it unasked.
 std::string reservation_of(const InstructionSet& set);
 
-/// The levels above scalar that this processor family can have; an empty list elsewhere (x86/ or no_x86/, by CMake).
+/// Returns the levels above scalar that this processor family can have; none elsewhere (x86/ or no_x86/, by CMake).
 std::span<const InstructionSet> family_instruction_sets();
 
 }  // namespace flashmask::cpu

@@ -9,7 +9,7 @@
 
 namespace flashmask::cpu {
 
-/// The table entry of one dtype. Included by the one file of each instruction set.
+/// Returns the kernels of one dtype. Included by the one source file of each instruction set.
 template <class Isa, class In>
 constexpr KernelCode kernel_code(DType dtype) {
   using Forward = ForwardKernel<Isa, In>;
@@ -19,7 +19,7 @@ constexpr KernelCode kernel_code(DType dtype) {
           {Backward::scratch_bytes, Backward::padded_head_dim, Backward::prepare, Backward::run}};
 }
 
-/// The predicates in the order of MaskForm.
+/// Returns the predicates in the order of MaskForm.
 template <class Isa>
 constexpr Predicates predicates_of() {
   return {predicate_code<IntervalsPredicate, Isa>(), predicate_code<BitsPredicate, Isa>()};

@@ -7,24 +7,24 @@
 #include "flashmask/tile.h"
 #include "mask/cell_words.h"
 
-/// What a CPU kernel is handed: plain pointers and sizes for one row tile or one column tile of one head. Kernel files
-/// are compiled for instruction sets the machine may lack, so nothing here may instantiate a library template.
+/// The arguments of a CPU kernel: plain pointers and sizes for one row tile or one column tile of one head. Kernel
+/// files are compiled for instruction sets the machine may lack, so nothing here may instantiate a library template.
 namespace flashmask::cpu {
 
 /// A word holds the mask of 64 neighbouring scores.
 inline constexpr int kWordBits = kCellSize;
 
 /// Tiles of the forward: one word holds the mask of a key column of a tile. Larger tiles gain nothing, and short
-/// documents lose by them.
+/// documents are slower with them.
 inline constexpr int kForwardRows = kWordBits;
 inline constexpr int kForwardColumns = kWordBits;
 
-/// Tiles of the backward: its products sum over queries and over keys, and a longer sum spreads the cost of adding it
-/// to memory. Partial tiles are trimmed, so that short documents do not lose by it.
+/// Tiles of the backward: its products sum over queries and over keys, and longer sums amortise the cost of adding them
+/// to memory. Partial tiles are trimmed, so that short documents are not slower.
 inline constexpr int kBackwardRows = 2 * kWordBits;
 inline constexpr int kBackwardColumns = 2 * kWordBits;
 
-/// Which blocks of a BlockMap one mask head keeps; without `keep`, all.
+/// The blocks of a BlockMap that one mask head keeps; all of them if `keep` is null.
 struct HeadBlocks {
   const std::uint8_t* keep;  ///< [block rows, block columns]
   std::int64_t block_columns;
@@ -35,7 +35,7 @@ struct HeadBlocks {
   }
 };
 
-/// The cells of a BitMask; the first offset is that of one mask head's first row of cells.
+/// The cells of a BitMask; the first offset belongs to one mask head's first row of cells.
 struct HeadCells {
   const std::int64_t* offsets;
   const Run* runs;
@@ -43,7 +43,7 @@ struct HeadCells {
   const std::uint64_t* words;
 };
 
-/// What decides the scores of one mask head's partial tiles: the form that the plan's predicate reads.
+/// The mask that decides the scores of one mask head's partial tiles, in the form that the plan's predicate reads.
 struct PartialTiles {
   IntervalColumns intervals;
   HeadBlocks blocks;  ///< beside the intervals
@@ -65,15 +65,15 @@ struct PredicateCode {
   ReadWords row_words;
 };
 
-/// What one query head's dropout depends on; see dropout.h.
+/// The inputs of one query head's dropout decisions; see dropout.h.
 struct DropoutDraw {
   std::uint32_t key0, key1;  ///< the seed
-  std::uint32_t head;        ///< batch · query heads + query head
+  std::uint32_t head;        ///< batch · query heads + query head, as DropoutTables::head() counts them
   std::uint32_t offset;
   const std::int32_t* row_eights;     ///< of a packed DropoutPlace; null: rows have their own numbers
-  const std::int32_t* column_eights;  ///< likewise
-  std::uint32_t threshold;            ///< 16-bit numbers from here on are kept; 0: no dropout
-  float scale;                        ///< of what is kept
+  const std::int32_t* column_eights;  ///< the same for columns
+  std::uint32_t threshold;            ///< the least 16-bit number that is kept; 0: no dropout
+  float scale;                        ///< of the probabilities that are kept
 };
 
 struct RunList {
@@ -89,7 +89,7 @@ struct Rows {
 struct MutableRows {
   void* data;
   std::int64_t stride;
-  bool past_caches = false;  ///< whole rows are written where they will not be read soon
+  bool past_caches = false;  ///< rows of whole cache lines bypass the caches, as they are not read soon
 };
 
 struct HeadSizes {
@@ -100,7 +100,7 @@ struct HeadSizes {
   float scale;
 };
 
-/// What a forward task reads before anything else; q.data is null where it reads nothing.
+/// The operands that a forward task reads before anything else; q.data is null if it reads nothing.
 struct FirstRead {
   Rows q, k, v;
   std::int64_t row_tile;
@@ -124,8 +124,8 @@ struct ForwardTask {
   std::byte* scratch;
 };
 
-/// What the backward needs of each query row, made by the prepare step: log2-domain lse (+inf where the row sees
-/// nothing, so that its probabilities are 0) and Δ = rowsum(dO ∘ O) − dlse.
+/// Row statistics that the backward needs, made by the prepare step: log2-domain lse (+inf where the row sees nothing,
+/// so that its probabilities are 0) and Δ = rowsum(dO ∘ O) − dlse.
 struct LseAndDelta {
   float* lse2;
   float* delta;
@@ -144,7 +144,7 @@ struct PrepareTask {
 };
 
 /// Column tiles add to a row tile's dQ in ascending order, whichever threads run them: that makes the sum the same for
-/// any number of threads without a copy of dQ for each. `turn` counts the column tiles that have added so far.
+/// any number of threads without one copy of dQ per thread. `added` counts the column tiles that have added so far.
 struct GradQueryTurns;
 
 /// One query head of the group that shares a key head.
@@ -152,7 +152,7 @@ struct BackwardHead {
   Rows q, grad_o;
   LseAndDelta statistics;
   MutableRows grad_q;
-  float* grad_q_sum;  ///< float32 [row tiles][kBackwardRows][padded head dim]; null: nobody reads the gradient of q
+  float* grad_q_sum;  ///< float32 [row tiles][kBackwardRows][padded head dim]; null: the gradient of q is not wanted
   GradQueryTurns* turns;
   RunList runs;  ///< row tiles of this column tile
   PartialTiles mask;
@@ -164,10 +164,10 @@ struct BackwardTask {
   HeadSizes sizes;
   Rows k, v;
   MutableRows grad_k, grad_v;
-  bool key_gradients;      ///< whether somebody reads grad_k and grad_v
+  bool key_gradients;      ///< whether grad_k and grad_v are wanted
   bool float32_gradients;  ///< grad_k and grad_v are float32, whatever the dtype of the others
   std::int64_t column_tile;
-  Rows next_k, next_v;  ///< of this worker's next task, a guess for prefetching
+  Rows next_k, next_v;  ///< a guess at this worker's next task, for prefetching
   std::int64_t next_column_tile;
   const BackwardHead* heads;
   int head_count;
@@ -177,15 +177,15 @@ struct BackwardTask {
   std::byte* scratch;
 };
 
-/// Waits until every earlier column tile has added to the row tile; says whether this one is the first and the last.
 struct Turn {
   bool first;
   bool last;
 };
+/// Waits until every earlier column tile has added to the row tile; returns whether this one is the first or the last.
 Turn await_turn(GradQueryTurns& turns, std::int64_t row_tile, std::int64_t column_tile);
 void pass_turn(GradQueryTurns& turns, std::int64_t row_tile);
 
-/// The code of one kernel row.
+/// The code of one entry of the kernel table.
 struct ForwardCode {
   std::size_t (*scratch_bytes)(int head_dim, int value_dim);
   void (*run)(const ForwardTask& task);

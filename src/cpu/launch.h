@@ -38,13 +38,13 @@ struct HeadTile {
   std::int64_t batch, head, tile;
 };
 
-/// In which order a call computes the tiles of all its heads. Usually head after head, so that keys and values of a
-/// head stay in the caches for its next tile. Where rows are short, and the heads of a token lie side by side in
+/// The order in which a call computes the tiles of all its heads. Usually head after head, so that a head's keys and
+/// values stay in the caches for its next tile. Where rows are short, and the heads of a token lie side by side in
 /// memory, tile after tile: such a call waits for memory, which is faster in long pieces. Short means that all heads
-/// together read few keys for one tile, and no more tiles than one head has.
+/// together read few keys per row tile, and visit no more tiles than one head has.
 class TaskOrder {
  public:
-  /// Of `heads` heads that lie as those of `tensor` do, `tiles` tiles each.
+  /// Orders `tiles` tiles of each of `heads` heads, which lie in memory as the heads of `tensor` do.
   TaskOrder(const TileSchedule& schedule, const TensorView& tensor, std::int64_t heads, std::int64_t tiles)
       : heads_(heads), tiles_(tiles), tasks_(tensor.shape[0] * heads * tiles) {
     constexpr std::int64_t kLittle = 8192;  ///< keys, measured
@@ -70,15 +70,16 @@ class TaskOrder {
   bool tile_by_tile_;
 };
 
-/// One head of a (batch, sequence, heads, dim) tensor, and of a (batch, heads, sequence) one.
+/// Returns one head of a (batch, sequence, heads, dim) tensor; head_line() returns one of a (batch, heads, sequence)
+/// tensor.
 template <class RowsType>
 RowsType head_rows(const TensorView& tensor, std::int64_t batch, std::int64_t head) {
   const auto element = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
   const std::int64_t offset = batch * tensor.strides[0] + head * tensor.strides[2];
   return {static_cast<std::byte*>(tensor.data) + offset * element, tensor.strides[1]};
 }
-/// Rows that a call writes: past the caches where the call's tensors are larger than these. A line that is written into
-/// a cache is read from memory first, and pushes out what is still to be read.
+/// Returns rows that a call writes, which bypass the caches where the call's tensors are larger than these: a line that
+/// is written into a cache is read from memory first, and evicts what is still to be read.
 inline MutableRows written_rows(const Problem& problem, Direction direction, const TensorView& tensor,
                                 std::int64_t batch, std::int64_t head) {
   constexpr std::size_t kCache = std::size_t{32} << 20;

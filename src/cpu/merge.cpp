@@ -33,7 +33,7 @@ float& lse_at(const TensorView& tensor, const Place& at) {
            at.row * tensor.strides[2]);
 }
 
-/// Calls make_body()(place) for every row and head, shared out over the executor; a task makes one body.
+/// Calls make_body()(place) for every row and head, shared out over the executor; each task makes one body.
 template <class MakeBody>
 void for_each_place(const MergeExtent& extent, Executor& executor, const MakeBody& make_body) {
   const std::int64_t blocks = (extent.rows + kRowsPerTask - 1) / kRowsPerTask;
@@ -45,11 +45,11 @@ void for_each_place(const MergeExtent& extent, Executor& executor, const MakeBod
   });
 }
 
-/// The weight of a part in what was merged to `lse`.
+/// Returns the weight of a part in the result whose lse is `lse`.
 float weight(float part, float lse) { return part == -HUGE_VALF ? 0.0F : std::exp(part - lse); }
 
-/// Writes value(widen) to `dim` elements, a vector at a time; widen(p) reads the elements of another row, at p, that
-/// are in the same place.
+/// Writes value(widen) to `dim` elements, a vector at a time; widen(p) reads the elements of another row, which begins
+/// at p, that are at the same offset.
 template <class Element, class Value>
 void write_row(Element* out, std::int64_t dim, const Value& value) {
   std::int64_t i = 0;
@@ -60,7 +60,7 @@ void write_row(Element* out, std::int64_t dim, const Value& value) {
     Scalar::narrow_tail(out + i, value([&](const Element* p) { return Scalar::widen_tail(p + i, rest); }), rest);
 }
 
-/// factor · x, where 0 · x is 0 and x is not read.
+/// Writes factor · x; if the factor is 0, writes 0 and does not read x.
 template <class Element>
 void write_scaled(float factor, const Element* x, Element* out, std::int64_t dim) {
   const Scalar::Vec scale = Scalar::broadcast(factor);
@@ -77,7 +77,7 @@ float dot(const Element* x, const Element* y, std::int64_t dim) {
   return Scalar::sum(Scalar::fma(Scalar::widen_tail(x + i, rest), Scalar::widen_tail(y + i, rest), sum));
 }
 
-/// Merges one row of one head after another.
+/// Merges one row of one head per call.
 template <class Element>
 class RowMerge {
  public:
@@ -103,8 +103,8 @@ class RowMerge {
     const Element* values;
   };
 
-  /// sum · e^shift is Σ e^lseᵢ: 0 where all are −inf, NaN where one is NaN. lse itself would be rounded too coarsely to
-  /// find weights from it: to 3e-5 where it is 500.
+  /// sum · e^shift is Σ e^lseᵢ: 0 if all are −inf, NaN if one is NaN. Weights are not found from lse itself, which is
+  /// rounded too coarsely: to 3e-5 where it is 500.
   struct Total {
     float shift, sum;
 
@@ -122,7 +122,7 @@ class RowMerge {
 
   const MergeTensors& tensors_;
   std::int64_t dim_;
-  std::vector<Row> counting_;  // the parts whose weight is not 0, kept for its memory
+  std::vector<Row> counting_;  // the parts whose weight is not 0; a member, to reuse its memory
 };
 
 template <class Element>

@@ -9,7 +9,7 @@
 namespace flashmask::cpu {
 
 /// Reads a partial tile of an IntervalMask. A predicate gives the mask of 64 × 64 scores as words, by columns or by
-/// rows; kernels know no more of a mask than that.
+/// rows; that is all that kernels know of a mask.
 template <class Isa>
 struct IntervalsPredicate {
   /// word[c] bit r: row r sees column c. Rows and columns past the bounds are masked.
@@ -50,7 +50,7 @@ struct BitsPredicate {
     const std::uint64_t* words = nullptr;  ///< of a partial cell
   };
 
-  /// The run, in a row of cells, that holds a column of cells: by bisection.
+  /// Finds a cell in a row of cells, by bisection of the row's runs.
   static FLASHMASK_INLINE Cell find(const HeadCells& cells, std::int64_t cell_row, std::int64_t cell_column) {
     const std::int64_t end = cells.offsets[cell_row + 1];
     std::int64_t low = cells.offsets[cell_row];

@@ -7,8 +7,8 @@
 
 namespace flashmask::cpu {
 
-/// Rows that will be read soon, fetched into the cache a few lines at a time between register tiles: asked for all at
-/// once they would queue up before the loads of the tile at hand.
+/// Prefetches rows that will be read soon, a few cache lines at a time between register tiles: requested all at once,
+/// they would queue up before the loads of the current tile.
 class Prefetch {
  public:
   /// Forgets what is left and begins with `count` rows of `width` bytes, `stride` bytes apart; none if count <= 0.

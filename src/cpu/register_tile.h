@@ -60,7 +60,7 @@ struct RowBlocks {
   static constexpr int begin(int block) { return block * size; }
   static constexpr int end(int block) { return block + 1 == count ? Lines : (block + 1) * size; }
 
-  /// body(Count<rows of the block>)
+  /// Calls body(Count<rows of the block>).
   template <class Body>
   static FLASHMASK_INLINE void with_rows(int block, Body&& body) {
     if (block + 1 < count) {
@@ -71,14 +71,15 @@ struct RowBlocks {
   }
 };
 
-/// Columns in panels of Isa::vectors vectors; the last panel of a head dim may be one vector.
+/// Columns of a panel, which has Isa::vectors vectors; the last panel of a head dim may have one vector.
 template <class Isa>
 inline constexpr int kPanel = Isa::lanes* Isa::vectors;
 
-/// Whether a product is added to what is in memory, or is the first to come there.
+/// Whether a product starts a sum in memory or is added to it.
 enum class Sum : bool { start, go_on };
 
-/// sum[row][column] += a · b for the rows of one block and all columns up to `columns`, a multiple of the lanes.
+/// Adds a · b to sum[row][column] for the rows of one block and the panel that begins at `column`; `columns`, a
+/// multiple of the lanes, is where the last panel ends.
 template <class Isa, int Lines>
 FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int block, Broadcast<typename Isa::Unit> a,
                                        Panel<typename Isa::Unit> b, std::int64_t units, std::int64_t column,

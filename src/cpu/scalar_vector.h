@@ -10,8 +10,8 @@
 
 namespace flashmask::cpu {
 
-/// The vocabulary of the kernels in portable C++: four lanes a vector, so that any compiler can use what it has.
-/// Every instruction set offers the same names; what a name means is said here.
+/// The vector operations of the kernels in portable C++: four lanes per vector, so that any compiler can use what it
+/// has. Every instruction set offers the same names; what a name means is documented here.
 struct Scalar {
   /// One Philox counter; see dropout_words.h.
   struct Counters {
@@ -39,7 +39,7 @@ struct Scalar {
   static constexpr int row_block = 4;  ///< rows of a register tile
   static constexpr int vectors = 2;    ///< vectors of a register tile
 
-  /// The compilers' own vectors: what the processor lacks they make of what it has.
+  /// The compiler's own vectors: it emulates what the processor lacks.
   using Vec = float __attribute__((vector_size(16)));
   using Int = std::int32_t __attribute__((vector_size(16)));
 
@@ -76,7 +76,8 @@ struct Scalar {
     return static_cast<std::uint64_t>(bits[0] | bits[1] | bits[2] | bits[3]);
   }
 
-  /// 2^x to 2 units in the last place; exactly 0 for −inf, never a clamp from below that leaves something.
+  /// 2^x to 2 units in the last place (to 2.9e-6 in Avx512Bf16); exactly 0 for −inf: a lower clamp must leave nothing
+  /// over.
   static FLASHMASK_INLINE Vec exp2(Vec x) {
     const Vec low = broadcast(-127.0f), high = broadcast(128.0f);
     Vec clamped = x < low ? low : (x > high ? high : x);
@@ -156,18 +157,19 @@ struct Scalar {
   static FLASHMASK_INLINE void narrow_tail(Out* p, Vec x, int count) {
     for (int i = 0; i < count; ++i) narrow_one(p + i, x[i]);
   }
-  /// narrow() past the caches, where the instruction set can; the vector fills whole lines with its neighbours.
+  /// narrow() that bypasses the caches, where the instruction set can; neighbouring vectors must fill whole cache
+  /// lines.
   template <class Out>
   static FLASHMASK_INLINE void narrow_past_caches(Out* p, Vec x) {
     narrow(p, x);
   }
-  /// What was written past the caches comes before what is written next.
+  /// Orders earlier writes that bypassed the caches before later writes.
   static FLASHMASK_INLINE void fence() {}
 
-  /// Hides from the compiler what a value is.
+  /// Hides a value from the compiler.
   static FLASHMASK_INLINE void make_opaque(Vec& x) { asm volatile("" : "+m"(x)); }
 
-  /// lanes × lanes units, dst[c][r] = src[r][c].
+  /// Transposes lanes × lanes units: dst[c][r] = src[r][c].
   static FLASHMASK_INLINE void transpose(const Unit* src, std::int64_t src_stride, Unit* dst, std::int64_t dst_stride) {
     for (int r = 0; r < lanes; ++r)
       for (int c = 0; c < lanes; ++c) dst[c * dst_stride + r] = src[r * src_stride + c];

@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736F;
 
-/// Of a row's sink, in elements.
+/// Returns the offset of a row's sink, in elements.
 std::int64_t offset_of(const TensorView& sinks, std::int64_t batch, std::int64_t head, std::int64_t row) {
   if (sinks.rank == 1) return head * sinks.strides[0];
   return batch * sinks.strides[0] + head * sinks.strides[1] + row * sinks.strides[2];

@@ -6,22 +6,24 @@
 #include "cpu/kernel_tasks.h"
 #include "plan/kernel.h"
 
-/// Sinks, (query heads) or (batch, query heads, rows), float32 or of 16 bits.
+/// Sinks are (query heads) or (batch, query heads, rows), in float32 or a 16-bit dtype.
 namespace flashmask::cpu {
 
-/// Those of the rows of a row tile, from `row0` on, in float32; 0 past the last.
+/// Reads the sinks of a row tile's rows, from `row0` on, as float32; where each row has its own, those past the last
+/// row are 0.
 void read_sinks(const TensorView& sinks, std::int64_t batch, std::int64_t head, std::int64_t row0,
                 float (&of_rows)[kForwardRows]);
 
-/// What a backward has found of every row: `first` are those of the first head, and a head has `padded_rows`.
+/// Statistics of every row as the backward has found them: `first` points to the first head's; each head has
+/// `padded_rows` rows.
 struct RowStatistics {
   const Problem& problem;
   LseAndDelta first;
   std::int64_t padded_rows;
 };
 
-/// The gradient of a sink is −Σ e^(sink − lse) · Δ over its rows, the same bits for any number of threads.
-/// `sums` [batch, query heads]: memory for it.
+/// Writes the gradient of each sink, −Σ e^(sink − lse) · Δ over its rows; bit-identical for any number of threads.
+/// `sums` [batch, query heads] is scratch memory.
 void differentiate_sinks(const TensorView& sinks, const TensorView& grad_sinks, const RowStatistics& rows, double* sums,
                          const KernelExecution& execution);
 

@@ -8,15 +8,15 @@
 
 namespace flashmask::cpu {
 
-/// One word a line that says which scores of a tile are visible.
+/// One word per line that says which scores of a tile are visible.
 template <int Lines>
 struct VisibleLines {
   std::uint64_t word[Lines];
 };
 
-/// Where a score tile holds anything visible, and over which ranges the products that follow must sum. A line is a row
-/// of scores as the kernel holds them (a key in the forward, a query in the backward), with 64 vector lanes across.
-/// Short documents gain most by this: their tiles are mostly empty.
+/// Where a tile of scores holds anything visible, and over which lines and lanes the products that follow must sum. A
+/// line is a row of scores as the kernel holds them (a key in the forward, a query in the backward), with 64 vector
+/// lanes across. Short documents gain most from it: their tiles are mostly empty.
 template <class Isa, int Lines>
 struct TileExtent {
   using Blocks = RowBlocks<Isa, Lines>;
@@ -32,7 +32,7 @@ struct TileExtent {
   Range needed[LaneBlocks::count];   ///< lines that a block of lanes needs
   Range lines;                       ///< lines that any lane needs
 
-  /// As if every score were visible.
+  /// Sets the extent as if every score were visible.
   FLASHMASK_INLINE void set_whole() {
     for (std::uint64_t& lanes : any) lanes = ~0ULL;
     for (Range& range : needed) range = {0, Lines};
@@ -49,19 +49,19 @@ struct TileExtent {
       needed[b] = lines_of(bits, low_bits(LaneBlocks::end(b)) & ~low_bits(LaneBlocks::begin(b)));
   }
 
-  /// Does the register tile at (block of lines, panel of lanes) hold a visible score?
+  /// Whether the register tile at (block of lines, panel of lanes) holds a visible score.
   FLASHMASK_INLINE bool active(int block, int panel) const {
     return (any[block] >> (panel * kPanel<Isa>)&low_bits(kPanel<Isa>)) != 0;
   }
 
-  /// Lanes that a block of lines needs.
+  /// Returns the lanes that a block of lines needs.
   FLASHMASK_INLINE Range lanes(int block) const {
     if (any[block] == 0) return {kWordBits, 0};
     return {__builtin_ctzll(any[block]) / Isa::step * Isa::step, kWordBits - __builtin_clzll(any[block])};
   }
 
  private:
-  /// From the first to the last line that sees any of the wanted lanes.
+  /// Returns the lines from the first to the last that sees any of the wanted lanes.
   FLASHMASK_INLINE Range lines_of(const VisibleLines<Lines>& bits, std::uint64_t wanted) const {
     Range range{Lines, 0};
     for (int b = 0; b < Blocks::count; ++b) {

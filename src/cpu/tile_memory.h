@@ -57,8 +57,8 @@ FLASHMASK_INLINE T* row_of(const MutableRows& rows, std::int64_t row) {
   return static_cast<T*>(rows.data) + row * rows.stride;
 }
 
-/// Rows [begin, end) of a tile, a unit per step elements, for reductions along the row and, when step is 1, over
-/// rows as well. Rows from `present` on and columns from `width` on are zero.
+/// Loads rows [begin, end) of a tile, one unit per `step` elements, for reductions along the row and, if step is 1,
+/// over rows as well. Rows from `present` on and columns from `width` on are zero.
 template <class Isa, class In>
 FLASHMASK_INLINE void load_rows(typename Isa::Unit* dst, std::int64_t dst_stride, const Rows& src, std::int64_t row0,
                                 int begin, int end, int present, int width) {
@@ -79,7 +79,7 @@ FLASHMASK_INLINE void load_rows(typename Isa::Unit* dst, std::int64_t dst_stride
   }
 }
 
-/// Rows [begin, end) of a tile for reductions over rows: [row / step][column]. `begin` is a multiple of step.
+/// Loads rows [begin, end) of a tile for reductions over rows: [row / step][column]. `begin` is a multiple of step.
 template <class Isa, class In>
 FLASHMASK_INLINE void load_row_units(typename Isa::Unit* dst, std::int64_t dst_stride, const Rows& src,
                                      std::int64_t row0, int begin, int end, int present, int width) {
@@ -96,8 +96,8 @@ FLASHMASK_INLINE void load_row_units(typename Isa::Unit* dst, std::int64_t dst_s
   }
 }
 
-/// `rows` rows of units → panels [rows / panel][unit][panel], the columns of a product whose reduction runs along the
-/// rows.
+/// Transposes `rows` rows of units into panels [rows / panel][unit][panel]: the columns of a product whose reduction
+/// runs along the rows.
 template <class Isa>
 FLASHMASK_INLINE void transpose_to_panels(const typename Isa::Unit* src, std::int64_t src_stride,
                                           typename Isa::Unit* dst, int rows, std::int64_t units) {
@@ -109,7 +109,8 @@ FLASHMASK_INLINE void transpose_to_panels(const typename Isa::Unit* src, std::in
   }
 }
 
-/// `rows` rows of a tensor → panels; `spare` holds a copy of them where they are of another type or not whole vectors.
+/// Loads `rows` rows of a tensor into panels; `spare` holds a copy of them where they are of another type, not whole
+/// vectors, or too few.
 template <class Isa, class In>
 FLASHMASK_INLINE void load_transposed(typename Isa::Unit* dst, typename Isa::Unit* spare, std::int64_t spare_stride,
                                       const Rows& src, std::int64_t row0, int rows, int present, int width) {
@@ -123,7 +124,7 @@ FLASHMASK_INLINE void load_transposed(typename Isa::Unit* dst, typename Isa::Uni
   transpose_to_panels<Isa>(spare, spare_stride, dst, rows, units_of<Isa>(width));
 }
 
-/// A row of float32 times `factor`, rounded to the tensor's dtype.
+/// Stores a row of float32 times `factor`, rounded to the tensor's dtype.
 template <class Isa, class Out>
 FLASHMASK_INLINE void store_row_scaled(const MutableRows& rows, std::int64_t row, const float* src, float factor,
                                        int width) {

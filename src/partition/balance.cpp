@@ -12,12 +12,13 @@ namespace {
 
 using Tiles = std::vector<std::size_t>;
 
-/// The order in which a rank's tiles are looked through: the cheapest first.
+/// Orders a rank's tiles by work, the cheapest first.
 auto by_work(std::span<const std::int64_t> work) {
   return [work](std::size_t tile) { return std::pair(work[tile], tile); };
 }
 
-/// [ranks]: the tiles of each that may change hands. The last one may be ragged and stays where it is.
+/// [ranks]: the tiles of each rank that may change hands, cheapest first. The last tile may be ragged and stays where
+/// it is.
 std::vector<Tiles> tiles_of(const TileOwners& owners, std::span<const std::int64_t> work, std::int32_t ranks) {
   std::vector<Tiles> tiles(static_cast<std::size_t>(ranks));
   for (std::size_t i = 0; i + 1 < owners.size(); ++i) tiles[static_cast<std::size_t>(owners[i])].push_back(i);
@@ -25,7 +26,7 @@ std::vector<Tiles> tiles_of(const TileOwners& owners, std::span<const std::int64
   return tiles;
 }
 
-/// Replaces a tile by another.
+/// Replaces tile `old` by `other` and keeps `tiles` in order.
 void exchange(Tiles& tiles, std::size_t old, std::size_t other, std::span<const std::int64_t> work) {
   const auto place = [&](std::size_t tile) {
     return std::ranges::lower_bound(tiles, by_work(work)(tile), {}, by_work(work));
@@ -34,7 +35,8 @@ void exchange(Tiles& tiles, std::size_t old, std::size_t other, std::span<const 
   tiles.insert(place(other), other);
 }
 
-/// The pair whose works differ by next to `difference`: one of `dear`, one of `cheap`, both ascending.
+/// Returns one tile of `dear` and one of `cheap`, both in ascending order of work, whose difference in work is nearest
+/// to `difference`.
 std::pair<std::size_t, std::size_t> nearest_pair(std::span<const std::size_t> dear, std::span<const std::size_t> cheap,
                                                  std::span<const std::int64_t> work, std::int64_t difference) {
   std::pair<std::size_t, std::size_t> best{dear[0], cheap[0]};
@@ -91,7 +93,7 @@ void enlarge_last_owner(TileOwners& owners, std::int32_t ranks) {
   for (const std::int32_t owner : owners) ++counts[static_cast<std::size_t>(owner)];
   const auto most = static_cast<std::int32_t>(std::ranges::max_element(counts) - counts.begin());
   if (counts[static_cast<std::size_t>(owners.back())] == counts[static_cast<std::size_t>(most)]) return;
-  // The last of its tiles is likeliest to lie beside the other's.
+  // The last tile of rank `most` is the likeliest to lie beside tiles of the new owner.
   *std::find(owners.rbegin(), owners.rend(), most) = owners.back();
 }
 

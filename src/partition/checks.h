@@ -10,7 +10,7 @@ void check_mask_of(const char* function, const Partition& partition, const Mask&
 
 void check_rank(const char* function, const Partition& partition, std::int32_t rank);
 
-/// Throws where a number that a price is made of is less than 1.
+/// Throws if a number that prices depend on is out of range.
 void check_options(const PartitionOptions& options);
 
 }  // namespace flashmask

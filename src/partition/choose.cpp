@@ -17,7 +17,7 @@
 namespace flashmask {
 namespace {
 
-/// How many ranks there are on all levels.
+/// Returns the number of ranks over all levels; throws if there are none.
 std::int32_t product(std::span<const std::int32_t> sizes) {
   std::int64_t ranks = sizes.empty() ? 0 : 1;
   for (const std::int32_t size : sizes) {
@@ -29,7 +29,7 @@ std::int32_t product(std::span<const std::int32_t> sizes) {
   return static_cast<std::int32_t>(ranks);
 }
 
-/// Throws unless all masks have one number of rows and columns; returns it.
+/// Returns the number of rows, and columns, of every mask; throws if they differ.
 std::int64_t common_tokens(std::span<const WeightedMask> masks) {
   if (masks.empty()) refuse("partition: there is no mask; give one at least");
   const std::int64_t tokens = masks.front().mask->shape().rows;
@@ -46,7 +46,7 @@ std::int64_t common_tokens(std::span<const WeightedMask> masks) {
   return tokens;
 }
 
-/// All candidates for the balanced partition, and the cheapest of them so far.
+/// Tries the candidates for the balanced partition and keeps the best one so far.
 class Choice {
  public:
   Choice(const LayerWork& layers, std::int64_t tokens, std::span<const std::int32_t> sizes, std::int32_t ranks,
@@ -72,7 +72,7 @@ class Choice {
     }
   }
 
-  /// Moves the cuts of all candidates to places that nothing crosses.
+  /// Tries the candidates once more with their cuts moved to free ones.
   void consider_free_cuts(std::span<const WeightedMask> masks, Executor& executor) {
     if (best_ && best_->time == best_->attention) return;
     if (longest_uncut() > tokens_ / ranks_ + most_tokens_over(tokens_, ranks_, tile_)) return;
@@ -139,7 +139,7 @@ class Choice {
     keep_better({std::move(partition), is_even(work, measures().rows), attention(work), attention(work)});
   }
 
-  /// [ranks]: each takes its share of the work of a row tile that is cut.
+  /// [ranks]: the work of each rank; ranks share the work of a row tile that is cut in proportion to its tokens.
   std::vector<std::int64_t> work_between_cuts(const Partition& partition) const {
     std::vector<std::int64_t> before(measures().rows.size() + 1);
     std::inclusive_scan(measures().rows.begin(), measures().rows.end(), before.begin() + 1);
@@ -154,7 +154,8 @@ class Choice {
     return work;
   }
 
-  /// The most tokens at a stretch without a free cut, at least: none lies in a tile that others meet across.
+  /// Returns a lower bound on the longest stretch of tokens without a free cut: no cut is free inside a tile that other
+  /// column tiles meet rows across.
   std::int64_t longest_uncut() const {
     std::int64_t longest = 0, tiles = 0;
     for (const std::int64_t passing : measures().passing) {
@@ -168,7 +169,7 @@ class Choice {
     return prices_.attention(std::ranges::max(work), measures().heads);
   }
 
-  /// Even work comes first, then time; of equals the first stays.
+  /// Prefers even work, then less time; on a tie the earlier candidate stays.
   void keep_better(Candidate candidate) {
     const auto worth = [](const Candidate& one) { return std::pair(!one.even, one.time); };
     if (!best_ || worth(candidate) < worth(*best_)) best_ = std::move(candidate);
@@ -178,7 +179,7 @@ class Choice {
   std::int64_t tokens_;
   std::span<const std::int32_t> sizes_;
   std::int32_t ranks_;
-  std::int32_t node_;  ///< ranks of a node; 0: there are no nodes
+  std::int32_t node_;  ///< ranks per node; 0: there are no nodes
   std::int32_t tile_;
   Prices prices_;
   std::vector<Partition> tried_;

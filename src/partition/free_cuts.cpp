@@ -12,12 +12,12 @@
 namespace flashmask {
 namespace {
 
-/// Counts what crosses each cut of a sequence.
+/// Counts the columns, or rows, that cross each cut of a sequence.
 class CutCounter {
  public:
   explicit CutCounter(std::int64_t tokens) : change_(static_cast<std::size_t>(tokens) + 1) {}
 
-  /// A token sees, or is seen by, tokens from `first` to `last`.
+  /// Counts a token that sees, or is seen by, tokens from `first` to `last`.
   void add(std::int64_t token, std::int64_t first, std::int64_t last) {
     ++change_[static_cast<std::size_t>(std::min(token, first))];
     --change_[static_cast<std::size_t>(std::max(token, last))];
@@ -25,7 +25,7 @@ class CutCounter {
 
   std::vector<std::int64_t> uncrossed() const {
     std::vector<std::int64_t> cuts;
-    // Before token i cross those that began before it and end at it or later.
+    // A token crosses the cut before token i if its stretch starts before i and ends at or after i.
     std::int64_t crossing = 0;
     for (std::size_t i = 0; i < change_.size(); ++i) {
       if (crossing == 0) cuts.push_back(static_cast<std::int64_t>(i));
@@ -53,7 +53,7 @@ void count_intervals(const IntervalMask& mask, CutCounter& counter) {
   }
 }
 
-/// The first and the last visible column of 64 rows.
+/// The first and the last visible column of each of 64 rows.
 struct CellRowBounds {
   std::array<std::int64_t, kCellSize> first, last;
 
@@ -96,7 +96,7 @@ void count_bits(const BitMask& mask, CutCounter& counter) {
   }
 }
 
-/// The free cuts on either side of a token.
+/// Returns the nearest free cut at or before a token and the nearest at or after it.
 std::array<std::int64_t, 2> nearest(std::span<const std::int64_t> cuts, std::int64_t token) {
   const auto above = std::ranges::lower_bound(cuts, token);
   return {*above == token ? token : *(above - 1), *above};

@@ -9,7 +9,7 @@
 namespace flashmask {
 namespace {
 
-/// Of a partition whose cuts are not at tiles: the tiles of a rank are those of its local mask.
+/// Returns the loads under a partition whose cuts are not at tiles: a rank's tiles are those of its local mask.
 std::vector<RankLoad> loads_of_slices(const Partition& partition, const Mask& mask, Executor& executor) {
   std::vector<RankLoad> loads(static_cast<std::size_t>(partition.ranks()));
   const std::vector<Need> all = needs(partition, mask, executor);

@@ -27,7 +27,7 @@ LayerWork::LayerWork(std::span<const WeightedMask> masks, std::int32_t tile, Exe
     std::inclusive_scan(counts->begin(), counts->end(), counts->begin());
 }
 
-/// As differences from cut to cut, and from tile to tile.
+/// Adds changes from cut to cut and from tile to tile; the constructor sums them up.
 void LayerWork::add_crossing(const Layer& layer) {
   for (std::int64_t column = 0; column < layer.work.tiles(); ++column) {
     const auto [first_row, last_row] = layer.work.viewing_rows(column);
@@ -40,7 +40,8 @@ void LayerWork::add_crossing(const Layer& layer) {
     measures_.passing[first + 1] += layer.weight;
     measures_.passing[last] -= layer.weight;
     if (first_row >= column || last_row <= column) continue;
-    // Rows on both sides of a tile, of columns in it: a cut between these may divide them.
+    // The column tile does not count at itself: a cut inside it may leave each of its columns with rows on one side
+    // only.
     measures_.passing[static_cast<std::size_t>(column)] -= layer.weight;
     measures_.passing[static_cast<std::size_t>(column) + 1] += layer.weight;
   }

@@ -11,7 +11,7 @@
 namespace flashmask {
 namespace {
 
-/// Needs of each rank, which come in ascending order of columns.
+/// Collects the needs of each rank; columns are added in ascending order.
 class NeedLists {
  public:
   explicit NeedLists(std::int32_t ranks) : lists_(static_cast<std::size_t>(ranks)) {}
@@ -40,13 +40,13 @@ class NeedLists {
 
 bool is_plain(const LoweredMask& mask) { return mask.form() == MaskForm::intervals && mask.blocks() == nullptr; }
 
-/// Active tiles of all columns of tiles.
+/// Returns the active tiles of every column of tiles.
 RunLists columns_of(const LoweredMask& mask, TileShape tile, Executor& executor) {
   if (is_plain(mask)) return column_runs(mask.intervals(), tile, executor);
   return schedule(mask, tile, Visit::active, executor).columns();
 }
 
-/// Who sees which columns of a mask, told in tiles of which each has the rows of one rank.
+/// Finds which ranks see which columns of a mask, from tiles whose rows belong to one rank each.
 class ColumnViewers {
  public:
   ColumnViewers(const Mask& mask, TileShape tile, Executor& executor)
@@ -54,7 +54,7 @@ class ColumnViewers {
         tiles_((mask.shape().columns + width_ - 1) / width_),
         columns_(columns_of(mask.lowered(), tile, executor)) {}
 
-  /// Adds the ranks that see any of these columns, which are whole tiles, in any batch entry or head.
+  /// Adds the ranks that see any of `columns`, which are whole tiles, in any batch entry or head.
   void add(const Span& columns, const RankSets& holders, RankSet& viewers) const {
     for (std::int64_t tile = columns.begin / width_; tile * width_ < columns.end; ++tile)
       holders.add_viewers(columns_, tile, tiles_, viewers);
@@ -76,12 +76,12 @@ void for_each_piece(const Partition& partition, const Body& body) {
   }
 }
 
-/// Whether a piece is not all of its tile.
+/// Whether a piece is only a part of its tile.
 bool is_part(const Partition& partition, const Span& piece) {
   return piece.begin % partition.tile() != 0 || (piece.end % partition.tile() != 0 && piece.end != partition.tokens());
 }
 
-/// The columns of tiles that a cut divides.
+/// Returns the pieces of the column tiles that a cut divides.
 std::vector<Span> divided_columns(const Partition& partition) {
   std::vector<Span> columns;
   for_each_piece(partition, [&](std::int32_t, const Span& piece) {
@@ -94,8 +94,8 @@ std::vector<Span> divided_columns(const Partition& partition) {
 
 std::vector<Need> needs(const Partition& partition, const Mask& mask, Executor& executor) {
   check_mask_of("needs", partition, mask);
-  // Rows are told apart where ranks change. So are columns, which takes long if every column is told by itself: for
-  // intervals only those of tiles that a cut divides are, in a mask of their own.
+  // Rows are distinguished down to where ranks change. Doing so for every column would take long: for intervals only
+  // the columns of tiles that a cut divides are, in a mask of their own.
   const std::int32_t grain = partition.grain();
   const bool plain = is_plain(mask.lowered());
   const std::vector<Span> divided = plain ? divided_columns(partition) : std::vector<Span>();
@@ -108,7 +108,7 @@ std::vector<Need> needs(const Partition& partition, const Mask& mask, Executor& 
   const RankSets holders(partition, grain);
   NeedLists lists(partition.ranks());
   RankSet viewers = holders.none();
-  std::int64_t place = 0;  // of a part among all parts
+  std::int64_t place = 0;  // where this part begins among all parts
   for_each_piece(partition, [&](std::int32_t owner, const Span& piece) {
     std::ranges::fill(viewers, 0);
     if (parts && is_part(partition, piece)) {

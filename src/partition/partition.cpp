@@ -22,7 +22,7 @@ void check_run(const RankRun& run, std::int64_t tokens, std::int32_t ranks) {
            " tokens; give 0 <= begin <= end <= " + grouped(tokens));
 }
 
-/// Of runs in ascending order.
+/// Throws unless the runs, which are in ascending order, hold each token once.
 void check_each_once(const std::vector<RankRun>& runs, std::int64_t tokens) {
   std::int64_t end = 0;
   for (const RankRun& run : runs) {
@@ -36,7 +36,7 @@ void check_each_once(const std::vector<RankRun>& runs, std::int64_t tokens) {
   if (end < tokens) refuse("partition: no rank holds token " + grouped(end) + "; give each token to one rank");
 }
 
-/// Ascending, without empty runs, neighbours of one rank joined.
+/// Returns the runs in ascending order, without empty ones.
 std::vector<RankRun> in_order(std::vector<RankRun> runs) {
   std::erase_if(runs, [](const RankRun& run) { return run.tokens.begin == run.tokens.end; });
   std::ranges::sort(runs, {}, [](const RankRun& run) { return run.tokens.begin; });

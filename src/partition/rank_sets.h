@@ -11,19 +11,19 @@
 
 namespace flashmask {
 
-/// A set of ranks: a bit each.
+/// A set of ranks, one bit per rank.
 using RankSet = std::vector<std::uint64_t>;
 
-/// Which ranks hold rows of a stretch of tokens, in constant time: sets are kept for every 2^k runs of a partition, and
-/// two of them cover any number.
+/// Finds which ranks hold rows of a stretch of tokens, in constant time: sets are stored for every 2^k consecutive runs
+/// of a partition, and two of them cover any stretch.
 class RankSets {
  public:
-  /// Rows are counted in `unit` tokens, which divides where each run begins.
+  /// Rows are counted in units of `unit` tokens; every run begins at a multiple of it.
   RankSets(const Partition& partition, std::int64_t unit);
 
   RankSet none() const { return RankSet(words_); }
 
-  /// Adds the ranks that hold rows [begin, end), not empty.
+  /// Adds the ranks that hold rows [begin, end), which is not empty.
   void add(std::int64_t begin, std::int64_t end, RankSet& ranks) const {
     const std::int64_t first = run_of_[static_cast<std::size_t>(begin)];
     const std::int64_t last = run_of_[static_cast<std::size_t>(end - 1)];
@@ -33,8 +33,8 @@ class RankSets {
     for (std::size_t i = 0; i < words_; ++i) ranks[i] |= a[i] | b[i];
   }
 
-  /// Adds the ranks that see any of a column tile, in any batch entry or head. `columns`: the row tiles, of a unit
-  /// each, that see each of `tiles` column tiles, in (batch, head, tile) order.
+  /// Adds the ranks that see any column of a tile, in any batch entry or head. `columns` lists the row tiles, of one
+  /// unit each, that see each of `tiles` column tiles, in (batch, head, tile) order.
   void add_viewers(const RunLists& columns, std::int64_t tile, std::int64_t tiles, RankSet& ranks) const;
 
  private:
@@ -48,7 +48,7 @@ class RankSets {
   std::vector<std::uint64_t> sets_;   ///< [levels, runs, words]: ranks of runs i … i + 2^level − 1
 };
 
-/// Calls body(rank) for each in a set, ascending.
+/// Calls body(rank) for each rank of a set, in ascending order.
 template <class Body>
 void for_each_rank(const RankSet& ranks, const Body& body) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {

@@ -15,7 +15,7 @@ std::vector<std::int64_t> even_shares(std::int64_t tiles, std::int32_t ranks, bo
 
 TileOwners contiguous_owners(std::int64_t tiles, std::int32_t ranks) {
   TileOwners owners;
-  // The last tile may be ragged: its rank has one more where not all have the same.
+  // The last tile may be ragged, so its rank is one of those with an extra tile, if there are any.
   const auto shares = even_shares(tiles, ranks);
   for (std::int32_t rank = 0; rank < ranks; ++rank)
     owners.insert(owners.end(), static_cast<std::size_t>(shares[static_cast<std::size_t>(rank)]), rank);

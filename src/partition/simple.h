@@ -11,16 +11,17 @@ namespace flashmask {
 /// [tiles]: the rank that holds each tile.
 using TileOwners = std::vector<std::int32_t>;
 
-/// How many tiles each rank holds where `tiles` are shared out evenly. Ranks with one more come last, or first.
+/// Returns how many tiles each rank holds if `tiles` are shared out evenly. The last rank, or the first if
+/// `larger_first`, is among those with an extra tile.
 std::vector<std::int64_t> even_shares(std::int64_t tiles, std::int32_t ranks, bool larger_first = false);
 
-/// One run a rank.
+/// Gives each rank one run.
 TileOwners contiguous_owners(std::int64_t tiles, std::int32_t ranks);
 
-/// Two runs a rank, one from either end: under a causal mask the first is cheap where the second is dear.
+/// Gives each rank two runs, one from either end: under a causal mask the first is cheap where the second is expensive.
 TileOwners zigzag_owners(std::int64_t tiles, std::int32_t ranks);
 
-/// The partition that cuts at tiles; the last one ends with the tokens.
+/// Makes the partition that cuts at tiles; the last tile ends with the tokens.
 Partition of_owners(const TileOwners& owners, std::int64_t tokens, std::int32_t ranks, std::int32_t tile,
                     std::string why);
 

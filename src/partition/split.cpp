@@ -15,18 +15,18 @@ namespace flashmask {
 namespace {
 
 constexpr std::int64_t kMillion = 1'000'000;
-/// Places that a pair of windows is tried at before it is moved in smaller steps.
+/// The most starts at which each window of a pair is tried, before the best pair is moved in smaller steps.
 constexpr std::int64_t kMostStarts = 192;
 
 using Tiles = std::vector<std::int32_t>;
 
-/// How good a cut is: the smaller the better, the first number first.
+/// How good a cut is: smaller is better, and earlier terms matter first.
 struct Score {
   std::array<std::int64_t, 3> terms;
   auto operator<=>(const Score&) const = default;
 };
 
-/// One or two windows of a sequence that is closed to a ring; the second of them may be empty.
+/// One or two windows of a sequence closed into a ring; the second may be empty.
 struct Windows {
   std::array<std::int64_t, 2> start{};
   std::array<std::int64_t, 2> length{};
@@ -67,20 +67,20 @@ class Ring {
     return score(rows, columns, crossing);
   }
 
-  /// Of windows with so much in them. Column work matters less than row work: it is no time of its own but where
-  /// gradients of keys are computed by their owner.
+  /// Scores windows by their row work, their column work and what crosses their cuts. Column work matters less than row
+  /// work: it takes time only where gradients of keys are computed by their owner.
   Score score(std::int64_t rows, std::int64_t columns, std::int64_t crossing) const {
     const std::int64_t error = std::max(std::abs(rows - kMillion), std::abs(columns - kMillion) / 2);
     if (aim_.work_price != 0) return {{error * aim_.work_price + crossing * aim_.column_price, crossing, error}};
     return {{std::max<std::int64_t>(0, error - aim_.tolerance), crossing, error}};
   }
 
-  /// Windows with more row work too much or too little are no better.
+  /// Returns the error in row work beyond which windows are not better than `best`.
   std::int64_t largest_error(const Score& best) const {
     return aim_.work_price == 0 ? best.terms[0] + aim_.tolerance : best.terms[0] / aim_.work_price;
   }
 
-  /// Whether no window that so much crosses is better.
+  /// Whether windows that `crossing` column tiles cross cannot be better than `best`.
   bool rules_out(const Score& best, std::int64_t crossing) const {
     return aim_.work_price == 0 ? best.terms[0] == 0 && crossing > best.terms[1]
                                 : crossing * aim_.column_price > best.terms[0];
@@ -94,7 +94,7 @@ class Ring {
   }
 
  private:
-  /// Sums in millionths of `target`, without products of more than 63 bits.
+  /// Converts sums to millionths of `target`, without products of more than 63 bits.
   static void to_shares(std::span<std::int64_t> sums, std::int64_t target) {
     const int shift = std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(sums.back()))) - 42);
     const std::int64_t divisor = std::max<std::int64_t>(1, target >> shift);
@@ -107,9 +107,9 @@ class Ring {
 
   Tiles tiles_;
   SplitAim aim_;
-  /// [2 n + 1]: sums of what lies before, twice around; in millionths of what the first part is to have.
+  /// [2 n + 1]: prefix sums, twice around the ring, in millionths of what the first part should have.
   std::vector<std::int64_t> rows_, columns_;
-  std::vector<std::int64_t> crossing_;  ///< [2 n]: what crosses a cut before each tile, twice around
+  std::vector<std::int64_t> crossing_;  ///< [2 n]: what crosses a cut before each tile, twice around the ring
 };
 
 Windows best_window(const Ring& ring, std::int64_t length) {
@@ -123,20 +123,20 @@ Windows best_window(const Ring& ring, std::int64_t length) {
   return best;
 }
 
-/// Whether windows of a ring have a tile in common.
+/// Whether the windows of a ring have a tile in common.
 bool overlap(const Ring& ring, const Windows& windows) {
   const std::int64_t n = ring.size();
   const std::int64_t from_first = ((windows.start[1] - windows.start[0]) % n + n) % n;
   return from_first < windows.length[0] || (n - from_first) % n < windows.length[1];
 }
 
-/// Of one window of a pair, wherever it starts.
+/// A start of one window of a pair, with what the window then contains and what crosses its cuts.
 struct WindowStart {
   std::int64_t start, rows, columns, crossing;
 };
 
-/// Of every `step` neighbours the one that is cheapest to cut: what crosses differs much from tile to tile, work
-/// little.
+/// Returns, of every `step` neighbouring starts, the one that is cheapest to cut: crossing varies much from tile to
+/// tile, work little.
 std::vector<WindowStart> window_starts(const Ring& ring, std::int64_t length, std::int64_t step) {
   std::vector<WindowStart> starts;
   for (std::int64_t start = 0; start < ring.size(); ++start) {
@@ -148,7 +148,7 @@ std::vector<WindowStart> window_starts(const Ring& ring, std::int64_t length, st
   return starts;
 }
 
-/// Moves either window by smaller and smaller steps for as long as that is better.
+/// Moves both windows by smaller and smaller steps wherever that is better.
 Windows refined(const Ring& ring, Windows best, std::int64_t step) {
   const auto moved = [&](std::int64_t start, std::int64_t by) { return (start + by + ring.size()) % ring.size(); };
   for (step /= 2; step > 0; step /= 2) {
@@ -166,13 +166,14 @@ Windows refined(const Ring& ring, Windows best, std::int64_t step) {
   return best;
 }
 
-/// Those of starts in ascending order of row work that have so much of it.
+/// Returns the starts with `least` to `most` row work; `starts` are in ascending order of it.
 std::span<const WindowStart> with_rows(const std::vector<WindowStart>& starts, std::int64_t least, std::int64_t most) {
   const auto begin = std::ranges::lower_bound(starts, least, {}, &WindowStart::rows);
   return {begin, std::ranges::upper_bound(begin, starts.end(), most, {}, &WindowStart::rows)};
 }
 
-/// The best pair of windows of half the length each; of equals the first in the order of starts.
+/// Returns the best pair of windows of half the length each, or `otherwise` if no pair is better; on a tie between
+/// pairs the smaller starts win.
 Windows best_pair(const Ring& ring, std::int64_t length, const Windows& otherwise) {
   const std::int64_t step = (ring.size() + kMostStarts - 1) / kMostStarts;
   const std::array<std::int64_t, 2> lengths{length / 2, length - length / 2};
@@ -197,7 +198,7 @@ Windows best_pair(const Ring& ring, std::int64_t length, const Windows& otherwis
   return best.length[1] == 0 ? best : refined(ring, best, step);
 }
 
-/// Tiles inside the windows and outside, both in their order.
+/// Returns the tiles inside the windows and those outside, both in order.
 std::pair<Tiles, Tiles> separated(const Ring& ring, const Windows& windows) {
   std::vector<bool> inside(static_cast<std::size_t>(ring.size()));
   for (std::size_t i = 0; i < 2; ++i) {
@@ -209,7 +210,7 @@ std::pair<Tiles, Tiles> separated(const Ring& ring, const Windows& windows) {
   return parts;
 }
 
-/// Ranks [begin, end), to whom a part of the sequence is dealt; a level's units are separated before what is in them.
+/// Deals a sequence out to ranks by repeated bisection; the units of a level are separated before the ranks in them.
 class Splitter {
  public:
   Splitter(const TileMeasures& measures, std::span<const std::int32_t> sizes, const SplitAim& aim)
@@ -225,7 +226,7 @@ class Splitter {
   }
 
  private:
-  /// `units` units of `size` ranks each, from rank `first` on; `level` of the sizes.
+  /// Deals `tiles` to `units` units of `size` ranks each, from rank `first` on; `level` is an index into the sizes.
   void deal(const Tiles& tiles, std::int64_t first, std::int64_t units, std::int64_t size, std::size_t level) {
     if (tiles.empty()) return;
     if (units == 1 && size == 1) {
@@ -239,7 +240,7 @@ class Splitter {
     deal(right, first + half * size, units - half, size, level);
   }
 
-  /// Tiles of ranks [begin, middle) and of [middle, end).
+  /// Returns the tiles of ranks [begin, middle) and those of [middle, end).
   std::pair<Tiles, Tiles> halves(const Tiles& tiles, std::int64_t begin, std::int64_t middle, std::int64_t end) const {
     const std::int64_t all = std::ssize(owners_);
     const std::int64_t length = all * middle / ranks_ - all * begin / ranks_;

@@ -8,7 +8,7 @@
 namespace flashmask {
 namespace {
 
-/// [tiles], from lists in (batch, head, tile) order.
+/// [tiles]: the active tiles of each row, or column, of tiles, summed over lists in (batch, head, tile) order.
 std::vector<std::int64_t> visits(const RunLists& lists, std::int64_t tiles) {
   std::vector<std::int64_t> visits(static_cast<std::size_t>(tiles));
   for (std::int64_t i = 0; i + 1 < std::ssize(lists.offsets); ++i) {

@@ -37,7 +37,7 @@ std::byte* align(void* memory) {
   return reinterpret_cast<std::byte*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
 }
 
-/// Calls on a GPU share nothing out on the host.
+/// Returns the executor of a call; calls on a GPU run no tasks on the host.
 Executor& executor_of(const Plan& plan, const Execution& execution) {
   if (plan.problem().device.type != DeviceType::cpu) return serial_executor();
   return execution.executor != nullptr ? *execution.executor : default_executor();
@@ -91,7 +91,7 @@ class CallResources {
   std::byte* workspace_ = nullptr;
 };
 
-/// `sinks`: of the call; absent where it has none.
+/// `sinks` is absent where the call has none.
 void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks) {
   if (!sinks.present()) return;
   const std::string call = to_string(kernel.info().direction);
@@ -135,7 +135,7 @@ void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelE
   gatherer.scatter(gathered, tensors);
 }
 
-/// Gradients over no rows at all.
+/// Clears grad_sinks where there are no rows to add to it.
 void clear_sinks(const TensorView& grad_sinks) {
   if (!grad_sinks.present() || grad_sinks.rank == 3 || grad_sinks.shape[0] == 0) return;
   if (grad_sinks.device.type != DeviceType::cpu)

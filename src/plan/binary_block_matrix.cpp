@@ -17,7 +17,7 @@ void check_index(const std::string& argument, std::int64_t value, std::int64_t s
   }
 }
 
-/// The first full tiles without a gap; empty where there are none.
+/// Returns the first full tiles without a gap; empty if there are none.
 Run first_full(std::span<const Run> runs) {
   const auto is_full = [](const Run& run) { return run.kind == TileKind::full; };
   auto run = std::find_if(runs.begin(), runs.end(), is_full);

@@ -39,11 +39,11 @@ void check_problem(const Problem& problem) {
            "the problem is on " + to_string(problem.device) + "; expected a CUDA device, as a place on one was given");
 }
 
-/// What kernels have to know of a mask, to be chosen.
+/// The properties of a mask that decide which kernels serve it.
 struct Facts {
   MaskShape shape;
   MaskForm form;
-  std::int64_t block = 0;  // of a block map beside intervals; 0: none
+  std::int64_t block = 0;  // block size of a block map beside intervals; 0: none
 };
 
 Facts facts_of(const HostMask& host) {
@@ -58,7 +58,7 @@ Facts facts_of(const AllCells& mask) {
   return {mask.shape, MaskForm::bits};
 }
 
-/// The kernels of both directions. Without a backward the forward still serves.
+/// The kernels of both directions. Without a backward kernel the plan still serves the forward.
 struct Selection {
   PlanAccess::Choice forward, backward;
 
@@ -81,7 +81,7 @@ struct Selection {
     if (backward.kernel == nullptr) backward.refusal = no_kernel(request(Direction::backward));
   }
 
-  /// What both ask for.
+  /// Returns the maps that both kernels ask for.
   std::vector<MapRequest> maps() const {
     std::vector<MapRequest> all = forward.kernel->maps();
     if (backward.kernel != nullptr) std::ranges::copy(backward.kernel->maps(), std::back_inserter(all));
@@ -104,14 +104,14 @@ Plan make_plan(const Source& mask, const Problem& problem, const PlanPlace& plac
                                make_device_plan(&mask, maps, problem.device, place), reordering);
 }
 
-/// Kernels that visit every tile know of no block map.
+/// Lowers a mask; one with a block map becomes bits if every tile is visited, as such kernels read no block map.
 LoweredMask lowered(const Mask& mask, const PlanOptions& options) {
   const bool blocks = mask.lowered().blocks() != nullptr && options.visit == Visit::all;
   if (!options.form.has_value() && !blocks) return lower(mask);
   return lower(mask, blocks ? MaskForm::bits : *options.form);
 }
 
-/// In the order that takes the forward's kernel the least work.
+/// Reorders tokens so that the forward kernel has the least work.
 Reordering reordered(const Mask& mask, const Problem& problem, const PlanOptions& options) {
   const Selection kernels(facts_of(HostMask{lowered(mask, options)}), problem, options);
   return reorder(mask, kernels.forward.kernel->info().tile);
@@ -147,7 +147,7 @@ void check_row_indices(const DeviceRowIndices& rows, const PlanOptions& options)
   check_blocks(rows, options);
 }
 
-/// Of a mask that lies on the device as bits.
+/// Checks a mask on the device that kernels read as bits.
 void check_bits(const char* name, const void* data, const MaskShape& shape, const PlanOptions& options) {
   check_order(options);
   for (const std::int64_t size : {shape.batch, shape.heads, shape.rows, shape.columns})

@@ -23,8 +23,8 @@ std::int64_t packed_size(const Problem& problem) {
   throw Error(Status::invalid_argument, "pack: the dropout place has " + what);
 }
 
-/// Tokens of which those from a multiple of this on are to follow one another: a multiple of the rows and columns of
-/// all tiles of kernels for the problem.
+/// Returns the length of the aligned groups of tokens that must be consecutive in the larger problem: a multiple of the
+/// rows and columns of every kernel's tiles for the problem.
 std::int64_t unbroken_tokens(const Problem& problem) {
   if (problem.device.type == DeviceType::cpu) return 8;
   const std::int64_t dim = std::max(problem.head_dim, problem.value_dim);

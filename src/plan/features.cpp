@@ -13,7 +13,7 @@ std::string to_string(Feature feature) {
 }
 
 Features required(const Problem& problem) {
-  // Names every field, so that a new one does not compile before somebody has said here what kernels need for it.
+  // Names every field, so that a new one does not compile until it is decided here what kernels need for it.
   const auto& [batch, query_length, key_length, query_heads, kv_heads, head_dim, value_dim, dtype, device, scale,
                dropout] = problem;
   Features needed;

@@ -22,7 +22,7 @@ std::size_t bytes_of(const TensorView& tensor) {
   return aligned(static_cast<std::size_t>(elements) * size_in_bytes(tensor.dtype));
 }
 
-/// Calls copy(batch entry, place in the new order, token) for all tokens, shared out over the executor. `order`
+/// Calls copy(batch entry, place in the new order, token) for all tokens, shared out over the executor. `order` is
 /// [batch of the mask, tokens].
 template <class Copy>
 void for_each_token(const TokenRows& rows, std::span<const std::int64_t> order, Executor& executor, const Copy& copy) {
@@ -90,7 +90,7 @@ TensorView TokenGatherer::place(const TensorView& tensor) {
   TensorView placed = tensor;
   placed.data = memory_;
   memory_ += bytes_of(tensor);
-  // Head after head, whatever the caller's layout: a tile's rows lie together.
+  // Head after head, whatever the caller's layout, so that a tile's rows lie together.
   const auto& shape = tensor.shape;
   placed.strides = tensor.rank == 3
                        ? std::array<std::int64_t, 4>{shape[1] * shape[2], shape[2], 1, 0}

@@ -10,11 +10,11 @@
 
 namespace flashmask {
 
-/// Bytes of the tensors of a call, gathered.
+/// Returns the bytes that the gathered tensors of a call take.
 std::size_t gathered_bytes(const Problem& problem, Direction direction);
 
-/// Which order a tensor's tokens have in a plan that reorders: that of rows (q, o, lse and their gradients) or of
-/// columns (k, v and theirs).
+/// Which order the tokens of a tensor have in a plan that reorders: that of rows (q, o, lse and their gradients) or
+/// that of columns (k, v and theirs).
 enum class TokenSide : std::uint8_t { rows, columns };
 
 /// Copies the tokens of a tensor between the caller's order and a plan's.
@@ -29,19 +29,19 @@ class TokenMover {
   virtual void scatter(const TensorView& from, const TensorView& to, TokenSide side) const = 0;
 };
 
-/// In the memory of the host, shared out over the executor.
+/// Returns a mover for host memory, which shares the work out over the executor.
 std::unique_ptr<const TokenMover> host_mover(const Reordering& reordering, Executor& executor);
-/// In the memory of a plan's device, on a stream.
+/// Returns a mover for the memory of a plan's device, which works on a stream.
 std::unique_ptr<const TokenMover> device_mover(const Plan& plan, void* stream);
 
-/// Takes the tensors of a call from the caller's order of tokens to that of a plan's mask, and back. One permutation a
-/// batch entry of the mask.
+/// Takes the tensors of a call from the caller's order of tokens to that of a plan's mask, and back. There is one
+/// permutation per batch entry of the mask.
 class TokenGatherer {
  public:
-  /// `memory` is that of gathered_bytes(), aligned like a workspace.
+  /// `memory` has gathered_bytes() bytes and is aligned like a workspace.
   TokenGatherer(const TokenMover& mover, std::byte* memory) : mover_(mover), memory_(memory) {}
 
-  /// Inputs copied, outputs without values yet.
+  /// Returns the tensors in the plan's order: inputs copied, outputs uninitialised.
   ForwardTensors gather(const ForwardTensors& tensors);
   BackwardTensors gather(const BackwardTensors& tensors);
 
@@ -50,9 +50,9 @@ class TokenGatherer {
   void scatter(const BackwardTensors& gathered, const BackwardTensors& tensors) const;
 
  private:
-  /// A tensor of the same shape in the memory, without values.
+  /// Returns an uninitialised tensor of the same shape in the memory.
   TensorView place(const TensorView& tensor);
-  /// Absent for an absent one.
+  /// Returns a gathered copy; absent if the tensor is absent.
   TensorView gather(const TensorView& tensor, TokenSide side);
 
   const TokenMover& mover_;

@@ -17,25 +17,25 @@
 
 namespace flashmask {
 
-/// What a kernel runs on: the caller's executor and enough workspace for `workers` of its threads.
+/// The resources of a kernel's run: the caller's executor and enough workspace for `workers` of its threads.
 struct KernelExecution {
   Executor& executor;
   int workers;
   std::byte* workspace;
   DropoutState dropout;
   DropoutTables dropout_place = {};
-  void* stream = nullptr;                            ///< of a GPU
-  const std::uint64_t* dropout_on_device = nullptr;  ///< of a GPU, in place of `dropout` where it is given
+  void* stream = nullptr;                            ///< on a GPU only
+  const std::uint64_t* dropout_on_device = nullptr;  ///< on a GPU only; if given, replaces `dropout`
 };
 
-/// When a kernel that has small tiles beside its own takes them: where it visits fewer of them than `limit` times its
-/// own and `per_row` for each row tile of `rows`. The device compares the same numbers.
+/// When a kernel that has small tiles beside its own uses them: if it visits fewer of them than `limit` times its own
+/// plus `per_row` for each row tile of shape `rows`. The device compares the same numbers.
 struct SmallTiles {
   TileShape own, small;
   float limit;
   float per_row;
   TileShape rows;
-  std::size_t most_bytes;       ///< of a map of small tiles, beyond which there is none
+  std::size_t most_bytes;       ///< size of a map of small tiles beyond which none is made
   bool by_columns_too = false;  ///< there is a map by columns as well
 
   float allowance(const MaskShape& mask) const {
@@ -43,7 +43,7 @@ struct SmallTiles {
   }
 };
 
-/// One row of the kernel table.
+/// One entry of the kernel table.
 class Kernel {
  public:
   explicit Kernel(KernelInfo info) : info_(std::move(info)) {}
@@ -51,20 +51,20 @@ class Kernel {
 
   const KernelInfo& info() const { return info_; }
 
-  /// Why the machine cannot run it, or FLASHMASK_ISA excludes it; empty when it can.
+  /// Returns why the machine cannot run it, or that FLASHMASK_ISA excludes it; empty if neither.
   virtual std::string refusal() const = 0;
-  /// Why plans take it only where it is named, by its name or by FLASHMASK_ISA; empty where nothing speaks against it.
+  /// Returns why plans take it only when named, by its name or by FLASHMASK_ISA; empty if plans take it unasked.
   virtual std::string reservation() const { return ""; }
-  /// Why it cannot run on one device of its kind; empty where it can, or where the machine has no such device.
+  /// Returns why it cannot run on one device of its kind; empty if it can, or if the machine has no such device.
   virtual std::string refusal(Device) const { return ""; }
-  /// Why it cannot serve a problem, beside what KernelInfo says of it; empty when it can.
+  /// Returns why it cannot serve a problem, beyond what KernelInfo says; empty if it can.
   virtual std::string refusal(const Problem&) const { return ""; }
-  /// Peak of the instructions its products are made of, in operations a second, measured when called.
+  /// Measures the peak rate of the instructions that its products consist of, in operations per second.
   virtual double measure_peak() const = 0;
   virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
-  /// Nothing: its tiles have one size.
+  /// Returns nullopt if its tiles have one size.
   virtual std::optional<SmallTiles> small_tiles() const { return {}; }
-  /// The maps of tiles that a kernel of a GPU reads; others walk the schedule in tiles of info().
+  /// Returns the maps of tiles that a GPU kernel reads; CPU kernels walk the schedule in tiles of info().
   virtual std::vector<MapRequest> maps() const { return {}; }
 
  private:
@@ -83,7 +83,7 @@ class BackwardKernel : public Kernel {
   virtual void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const = 0;
 };
 
-/// The rows of one device, best first.
+/// The entries of one kind of device, best first.
 using KernelRows = std::vector<std::unique_ptr<const Kernel>>;
 KernelRows cpu_kernels();
 KernelRows cuda_kernels();

@@ -38,7 +38,7 @@ class MergeCheck {
   MergeExtent extent_{};
 };
 
-/// Of MergeTensors or MergeGradients: the parts and what they merge to.
+/// Checks the parts of MergeTensors or MergeGradients and what they merge to.
 template <class Tensors>
 MergeCheck check_merged(const char* call, const Tensors& tensors) {
   if (tensors.parts.empty())

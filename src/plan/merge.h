@@ -7,7 +7,7 @@
 
 namespace flashmask {
 
-/// Of the tensors of a merge, which have been checked: (batch, rows, heads, dim).
+/// The sizes of a merge's tensors, which have been checked: (batch, rows, heads, dim).
 struct MergeExtent {
   std::int64_t batch, rows, heads, dim;
 };

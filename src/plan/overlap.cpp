@@ -19,7 +19,7 @@ struct Range {
 /// The distances between elements of one or two tensors: sums of a multiple of each axis' stride.
 class Distances {
  public:
-  /// Adds multiples of `stride`, from `low` to `high`; false where multiples of it are among them already.
+  /// Adds the multiples of `stride` from `low` to `high`; returns false if there are multiples of it already.
   bool add(std::int64_t stride, std::int64_t low, std::int64_t high) {
     if (stride < 0) return add(-stride, -high, -low);
     range_.least += stride * low;
@@ -32,7 +32,7 @@ class Distances {
     return same == end;
   }
 
-  /// Whether `distance` is among them; where `only_moved`, other than by multiples of 0 alone.
+  /// Whether `distance` is among them; if `only_moved`, the sum whose multiples are all 0 does not count.
   bool reach(std::int64_t distance, bool only_moved) {
     std::sort(axes_.begin(), axes_.begin() + count_, [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
     int steps = 1000;
@@ -43,8 +43,8 @@ class Distances {
   struct Axis {
     std::int64_t stride, low = 0, high = 0;
   };
-  /// With the axes from `from` on, which reach what lies in `range`. The multiples of the largest stride that leave the
-  /// others something they can reach are few where axes nest, as they do in memory.
+  /// Tries to reach `distance` with the axes from `from` on, whose sums lie in `range`. Where axes nest, as they do in
+  /// memory, few multiples of the largest stride leave a rest that the other axes can reach.
   bool reach(int from, std::int64_t distance, Range range, bool moved, int& steps) const {
     if (from == count_) return distance == 0 && moved;
     const Axis& axis = axes_[static_cast<std::size_t>(from)];
@@ -57,12 +57,12 @@ class Distances {
     return false;
   }
 
-  std::array<Axis, 9> axes_;  ///< four of each tensor, and the bytes of elements
+  std::array<Axis, 9> axes_;  ///< four per tensor, and one for the bytes of an element
   int count_ = 0;
   Range range_;
 };
 
-/// Calls body(size, stride) for each axis along which elements lie apart.
+/// Calls body(size, stride) for each axis along which elements have different addresses.
 template <class Body>
 void for_each_axis(const TensorView& tensor, const Body& body) {
   for (std::size_t axis = 0; axis < static_cast<std::size_t>(tensor.rank); ++axis)
@@ -79,7 +79,7 @@ std::int64_t address(const TensorView& tensor) {
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(tensor.data));
 }
 
-/// From the first byte to the last.
+/// Returns the addresses of the first and the last byte.
 Range bytes_of(const TensorView& tensor) {
   const auto width = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
   Range bytes{address(tensor), address(tensor) + width - 1};

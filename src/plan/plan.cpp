@@ -73,7 +73,7 @@ std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
   const Choice& choice = this->choice(direction);
   if (problem_.query_heads == 0) return 0;
   const std::size_t gathered = PlanAccess::reorders(*this) ? gathered_bytes(problem_, direction) : 0;
-  // The caller's memory may start anywhere; kernels start on a cache line.
+  // The caller's memory may start anywhere; what kernels get is aligned.
   return gathered + choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
 }
 

@@ -12,29 +12,29 @@
 
 namespace flashmask {
 
-/// Kernels on a GPU discard whole lines of its cache there, of 128 bytes.
+/// Workspaces are aligned, as GPU kernels discard whole cache lines of 128 bytes in them.
 inline constexpr std::size_t kWorkspaceAlignment = 256;
 
-/// What a plan holds for one direction.
+/// A plan's choice for one direction.
 struct Plan::Choice {
-  const Kernel* kernel;                          ///< nullptr: none serves
-  std::shared_ptr<const TileSchedule> schedule;  ///< nullptr: on the device
+  const Kernel* kernel;                          ///< nullptr: no kernel serves
+  std::shared_ptr<const TileSchedule> schedule;  ///< nullptr: it is on the device
   std::string refusal = {};                      ///< why no kernel serves
   TileSize tiles = TileSize::automatic;
-  bool query_gradient = true;  ///< whether somebody reads it; of the backward
+  bool query_gradient = true;  ///< whether grad_q is wanted; backward only
   bool key_gradients = true;
 };
 
-/// Throws where a mask of this shape is not one of the problem's.
+/// Throws if a mask of this shape does not fit the problem.
 void check_mask(const MaskShape& mask, const Problem& problem);
 
-/// Throws where small tiles are asked for and the kernel has none.
+/// Throws if small tiles are asked for and the kernel has none.
 void check_tiles(const Kernel& kernel, TileSize tiles);
 
-/// What kernels have to have for a plan's options.
+/// Returns the features that a plan's options require of its kernels.
 Features needed_by(const PlanOptions& options);
 
-/// Reaches the kernels of a plan, which its public face does not show.
+/// Gives access to what a plan's public interface does not show, such as its kernels.
 struct PlanAccess {
   using Choice = Plan::Choice;
 
@@ -47,9 +47,9 @@ struct PlanAccess {
   static bool wants_query_gradient(const Plan& plan) { return plan.choice(Direction::backward).query_gradient; }
   static bool wants_key_gradients(const Plan& plan) { return plan.choice(Direction::backward).key_gradients; }
   static TileSize tiles(const Plan& plan, Direction direction) { return plan.choice(direction).tiles; }
-  /// Tokens are not where the caller has them.
+  /// Whether tokens are in another order than the caller's.
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
-  /// Of a plan for a GPU.
+  /// Returns the part on the device; only for plans for a GPU.
   static const DevicePlan& device(const Plan& plan) { return *plan.device_; }
   static Plan on_device(const Problem& problem, Visit visit, Choice forward, Choice backward, const DevicePlan& made,
                         std::shared_ptr<const Reordering> reordering);

@@ -55,21 +55,22 @@ std::string block_refusal(const Kernel& kernel, std::int64_t block) {
   return "";
 }
 
-/// What names have to begin with: "avx2" concerns both directions, "avx2.forward.f32" only the forward.
+/// Returns what kernel names must begin with: "avx2" concerns both directions, "avx2.forward.f32" only the forward.
 std::string prefix_of(const KernelRequest& request) {
   const std::string prefix = request.wanted.empty() ? environment("FLASHMASK_KERNEL") : request.wanted;
   const Direction other = request.direction == Direction::forward ? Direction::backward : Direction::forward;
   return prefix.find("." + to_string(other)) == std::string::npos ? prefix : "";
 }
 
-/// `prefix`: what names have to begin with. One that holds the whole name of an instruction set asks for it.
+/// `prefix` is what names must begin with. A prefix that begins with the whole name of an instruction set asks for it.
 std::string machine_refusal(const Kernel& kernel, const std::string& prefix) {
   const std::string reason = kernel.refusal();
   const bool named = (prefix + ".").starts_with(kernel.info().arch + ".");
   return reason.empty() && !named ? kernel.reservation() : reason;
 }
 
-/// What a row is for comes first, then what it has, then the machine, and last what only the row knows.
+/// Returns the first reason: what an entry is for, then its sizes and features, then the machine, and last what only
+/// the entry knows.
 std::string refusal(const Kernel& kernel, const KernelRequest& request) {
   const KernelInfo& info = kernel.info();
   std::string reason = form_refusal(info, request.problem, request.form);
@@ -92,8 +93,8 @@ std::string candidates_text(const KernelRequest& request, const std::string& pre
   return text.empty() ? "\n  no kernel of this build has such a name; `flashmask info` lists them" : text;
 }
 
-/// In a sentence, where a device runs no row of its kind at all: that of the last, which needs least. Only of GPUs may
-/// a build have no row.
+/// Returns a sentence if a device can run no entry of its kind, with the reason of the last one, which needs least.
+/// Only for GPUs can a build have no entries.
 std::string why_none_runs_on(Device device) {
   std::string reason = "it has no CUDA; build it where nvcc, CUDA's compiler, is on the PATH";
   for (const auto& kernel : kernel_table()) {
@@ -104,7 +105,7 @@ std::string why_none_runs_on(Device device) {
   return reason.empty() ? "" : "no kernel of this build runs on " + to_string(device) + ": " + reason;
 }
 
-/// In a sentence, where there are kernels for such devices and none computes the dtype.
+/// Returns a sentence if there are kernels for such devices and none computes the dtype.
 std::string why_none_computes(const Problem& problem) {
   std::vector<DType> computed;
   for (const auto& kernel : kernel_table()) {

@@ -51,7 +51,7 @@ struct NamedTensor {
   }
 };
 
-/// Outputs have memory of their own: whether a kernel has read what it writes over differs from kernel to kernel.
+/// Throws unless each output has memory of its own: kernels differ in what they have read before they write over it.
 void check_outputs(const TensorCheck& check, std::initializer_list<NamedTensor> outputs,
                    std::initializer_list<NamedTensor> inputs) {
   for (const NamedTensor& output : outputs) {

@@ -16,10 +16,10 @@ class TensorCheck {
 
   TensorCheck(const char* call, Device device) : call_(call), device_(device) {}
 
-  /// Throws Status::invalid_argument, naming the tensor, unless it has what is expected and memory that can be used.
+  /// Throws Status::invalid_argument, naming the tensor, unless it is as expected and its memory can be used.
   void operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const;
 
-  /// Throws Status::invalid_argument: the call, the tensor and what is wrong with it.
+  /// Throws Status::invalid_argument with the call, the tensor and what is wrong with it.
   [[noreturn]] void fail(const char* name, const std::string& what) const;
 
  private:
@@ -30,11 +30,11 @@ class TensorCheck {
   Device device_;
 };
 
-/// Throw Status::invalid_argument, naming the first tensor that does not fit the problem.
+/// Throws Status::invalid_argument, naming the first tensor that does not fit the problem.
 void check_tensors(const Problem& problem, const ForwardTensors& tensors);
 void check_tensors(const Problem& problem, const BackwardTensors& tensors);
 
-/// Whether a call wants the sums of grad_k and grad_v as they are, beside tensors of 16 bits.
+/// Whether a call wants the sums of grad_k and grad_v in float32, beside 16-bit tensors.
 bool has_float32_key_gradients(const Problem& problem, const BackwardTensors& tensors);
 
 }  // namespace flashmask

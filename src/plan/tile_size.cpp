@@ -12,7 +12,8 @@ namespace {
 
 std::int64_t lists(const MaskShape& shape) { return shape.batch * shape.heads; }
 
-/// Of a map that is kept flat (cuda/plan/tile_map.h): two bits a tile, in words of 32 along a list.
+/// Returns the bytes of a flat map (cuda/plan/tile_map.h) for one batch entry and head: two bits per tile, in words of
+/// 32 tiles along a list.
 std::int64_t map_bytes(std::int64_t outer, std::int64_t inner) {
   return outer * ((inner + 31) / 32) * 2 * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
@@ -32,7 +33,7 @@ TileSize size_for(const LoweredMask& mask, const SmallTiles& when, Executor& exe
     return static_cast<float>(schedule(mask, tile, Visit::active, executor).counts().active());
   };
   const float of_own = when.limit == 0 ? 0 : visited(when.own);
-  // In one rounding, as the device does it.
+  // With a single rounding, as on the device.
   return visited(when.small) < std::fma(when.limit, of_own, when.allowance(mask.shape())) ? TileSize::small
                                                                                           : TileSize::large;
 }

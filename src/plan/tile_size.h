@@ -6,7 +6,7 @@
 
 namespace flashmask {
 
-/// What a kernel takes under a mask: told from schedules on the host as the device tells it from its maps.
+/// Returns the tile size that a kernel uses under a mask, found from schedules as the device finds it from its maps.
 TileSize size_for(const LoweredMask& mask, const SmallTiles& when, Executor& executor);
 
 }  // namespace flashmask

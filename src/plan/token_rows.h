@@ -8,13 +8,13 @@
 
 namespace flashmask {
 
-/// A tensor as what a token has of it: `width` bytes a head.
+/// A tensor as a grid of tokens and heads, with `width` bytes per token and head.
 struct TokenRows {
   std::byte* data;
   std::int64_t batch, tokens, heads, width;
   std::int64_t batch_stride, token_stride, head_stride;  ///< in bytes
 
-  /// (batch, token, head, value), or (batch, head, token) of lse.
+  /// Takes a (batch, token, head, value) tensor, or lse as (batch, head, token).
   explicit TokenRows(const TensorView& tensor) : data(static_cast<std::byte*>(tensor.data)) {
     const auto element = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
     const std::size_t token_axis = tensor.rank == 3 ? 2 : 1;

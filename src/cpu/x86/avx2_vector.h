@@ -46,7 +46,7 @@ struct Avx2 {
     }
 
    private:
-    /// Low halves side by side.
+    /// Joins the low halves side by side.
     static FLASHMASK_INLINE Vec joined(Vec low, Vec high) {
       return _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xaa);
     }

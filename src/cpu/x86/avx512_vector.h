@@ -18,7 +18,7 @@ struct Avx512 {
     using Vec = __m512i;
 
     static FLASHMASK_INLINE Vec broadcast(std::uint32_t x) { return _mm512_set1_epi64(x); }
-    /// In the order in which at_least() gives their bits: even lanes first.
+    /// Loads the first four counters into the even lanes, as at_least() gives the bits of even lanes first.
     static FLASHMASK_INLINE Vec load(const std::uint32_t* x) {
       const Vec in_order = _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
       return _mm512_permutexvar_epi64(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), in_order);
@@ -37,7 +37,7 @@ struct Avx512 {
     }
 
    private:
-    /// Low halves side by side.
+    /// Joins the low halves side by side.
     static FLASHMASK_INLINE Vec joined(Vec low, Vec high) {
       return _mm512_mask_blend_epi32(0xaaaa, low, _mm512_slli_epi64(high, 32));
     }

@@ -10,7 +10,7 @@
 namespace flashmask::cpu {
 
 /// AVX-512 with bfloat16 dot products: a unit is a pair of neighbouring bfloat16, and one instruction does two
-/// multiply-adds a lane. Everything outside the products is Avx512.
+/// multiply-adds per lane. Everything outside the products and exp2() is Avx512.
 struct Avx512Bf16 : Avx512 {
   using Unit = std::uint32_t;
   static constexpr int step = 2;
@@ -36,12 +36,12 @@ struct Avx512Bf16 : Avx512 {
     const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(x1, x0));
     _mm512_storeu_si512(p, _mm512_permutexvar_epi16(interleaved(), both));
   }
-  /// One row of 16 as 8 units, for a reduction along the row.
+  /// Stores one row of 16 as 8 units, for a reduction along the row.
   static FLASHMASK_INLINE void store_row(Unit* p, Vec x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
   }
 
-  /// 32 columns of two rows → 32 units; `count` of the columns exist.
+  /// Loads 32 columns of two rows as 32 units; `count` of the columns exist.
   static FLASHMASK_INLINE void load_row_pair(Unit* dst, const Bf16* row0, const Bf16* row1, int count) {
     const __mmask32 present = static_cast<__mmask32>(count >= 32 ? ~0u : (1u << count) - 1);
     const __m512i a = row0 ? _mm512_maskz_loadu_epi16(present, row0) : _mm512_setzero_si512();
@@ -51,7 +51,7 @@ struct Avx512Bf16 : Avx512 {
     _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(a, from_low, b));
     _mm512_storeu_si512(dst + 16, _mm512_permutex2var_epi16(a, _mm512_add_epi16(from_low, high_half), b));
   }
-  /// 32 columns of a row → 16 units; `count` of the columns exist.
+  /// Loads 32 columns of a row as 16 units; `count` of the columns exist.
   static FLASHMASK_INLINE void load_row(Unit* dst, const Bf16* row, int count) {
     const __mmask32 present = static_cast<__mmask32>(count >= 32 ? ~0u : (1u << count) - 1);
     _mm512_storeu_si512(dst, _mm512_maskz_loadu_epi16(present, row));
