@@ -18,7 +18,6 @@
 #include "cli/commands/subcommands.h"
 #include "cli/masks/mask_arguments.h"
 #include "cli/masks/mask_input.h"
-#include "cli/papers/papers.h"
 #include "flashmask/attention.h"
 #include "flashmask/error.h"
 #include "flashmask/explain.h"
@@ -38,7 +37,6 @@ struct BenchOptions {
   std::string kernel;
   std::string direction;
   bool json = false;
-  PapersOptions papers;
 };
 
 const std::vector<std::string> kUsualMasks = {"full", "causal", "sliding_window", "causal_document", "shared_question"};
@@ -236,10 +234,6 @@ std::string dropout_line(const BenchOptions& options) {
 }
 
 void bench(const BenchOptions& options, Console& console) {
-  if (options.papers.asked) {
-    const PapersPlace place{options.problem.device.value_or(Device{}), options.kernel};
-    return run_papers(options.papers, {options.problem.threads, options.problem.seed, options.json, place}, console);
-  }
   const std::vector<NamedMask> masks = masks_of(options);
   Problem problem = apply(options.problem, common_shape(masks));
   problem.dropout = options.dropout.probability;
@@ -265,7 +259,6 @@ void add_bench(CLI::App& command, Console& console, int&) {
   sub.option("--kernel", options->kernel, "Only kernels whose name begins so");
   sub.option("--direction", options->direction, "forward or backward [both]").one_of({"forward", "backward"});
   sub.flag("--json", options->json, "Print JSON");
-  add_papers_options(sub, options->papers);
   sub.on_run([options, &console] { bench(*options, console); });
 }
 

@@ -39,15 +39,11 @@ class Canvas {
 
   virtual void fill(const Rectangle& where, Rgb colour) = 0;
 
-  /// Draws a straight line kLineWidth thick with round ends.
-  virtual void line(Point from, Point to, Rgb colour) = 0;
-
   /// Writes one line of text in a box kTextHeight high, whose top left corner is (x, y).
   virtual void write(std::int64_t x, std::int64_t y, const std::string& text, Rgb colour,
                      TextDirection direction = TextDirection::right) = 0;
 };
 
-inline constexpr std::int64_t kLineWidth = 3;
 inline constexpr std::int64_t kTextHeight = 18;      ///< height of the box of a line of text
 inline constexpr std::int64_t kCharacterWidth = 12;  ///< text is monospaced
 

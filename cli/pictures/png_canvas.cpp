@@ -4,7 +4,6 @@
 #include <png.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "cli/pictures/pixel_font.h"
 #include "flashmask/error.h"
@@ -14,15 +13,6 @@ namespace {
 
 [[noreturn]] void refuse(const png_image& image) {
   throw Error(Status::internal, std::string("the picture cannot be encoded as PNG: ") + image.message);
-}
-
-/// Distance of a pixel from a segment.
-float distance(Point pixel, Point from, Point to) {
-  const auto dx = static_cast<float>(to.x - from.x), dy = static_cast<float>(to.y - from.y);
-  const auto px = static_cast<float>(pixel.x - from.x), py = static_cast<float>(pixel.y - from.y);
-  const float length2 = dx * dx + dy * dy;
-  const float along = length2 == 0 ? 0 : std::clamp((px * dx + py * dy) / length2, 0.0F, 1.0F);
-  return std::hypot(px - along * dx, py - along * dy);
 }
 
 }  // namespace
@@ -37,18 +27,6 @@ void PngCanvas::fill(const Rectangle& where, Rgb colour) {
   for (std::int64_t y = std::max<std::int64_t>(where.y, 0); y < bottom; ++y) {
     const auto row = pixels_.begin() + static_cast<std::ptrdiff_t>(y * width_);
     std::fill(row + left, row + right, colour);
-  }
-}
-
-void PngCanvas::line(Point from, Point to, Rgb colour) {
-  const std::int64_t right = std::min(std::max(from.x, to.x) + kLineWidth, width_ - 1);
-  const std::int64_t bottom = std::min(std::max(from.y, to.y) + kLineWidth, height_ - 1);
-  for (std::int64_t y = std::max<std::int64_t>(std::min(from.y, to.y) - kLineWidth, 0); y <= bottom; ++y) {
-    for (std::int64_t x = std::max<std::int64_t>(std::min(from.x, to.x) - kLineWidth, 0); x <= right; ++x) {
-      const float inside = 0.5F * static_cast<float>(kLineWidth + 1) - distance({x, y}, from, to);
-      Rgb& pixel = pixels_[static_cast<std::size_t>(y * width_ + x)];
-      pixel = mix(pixel, colour, std::clamp(inside, 0.0F, 1.0F));
-    }
   }
 }
 

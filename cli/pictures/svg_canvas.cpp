@@ -38,12 +38,6 @@ void SvgCanvas::fill(const Rectangle& where, Rgb colour) {
            attribute("height", where.height) + colour_attribute("fill", colour) + "/>\n";
 }
 
-void SvgCanvas::line(Point from, Point to, Rgb colour) {
-  text_ += "<line" + attribute("x1", from.x) + attribute("y1", from.y) + attribute("x2", to.x) + attribute("y2", to.y) +
-           colour_attribute("stroke", colour) + attribute("stroke-width", kLineWidth) +
-           " stroke-linecap=\"round\" shape-rendering=\"auto\"/>\n";
-}
-
 void SvgCanvas::write(std::int64_t x, std::int64_t y, const std::string& text, Rgb colour, TextDirection direction) {
   constexpr std::int64_t kBaseline = 14;  // below the top of the box
   const std::string place = direction == TextDirection::right

@@ -13,7 +13,6 @@ class SvgCanvas : public Canvas {
   SvgCanvas(std::int64_t width, std::int64_t height);
 
   void fill(const Rectangle& where, Rgb colour) override;
-  void line(Point from, Point to, Rgb colour) override;
   void write(std::int64_t x, std::int64_t y, const std::string& text, Rgb colour, TextDirection direction) override;
 
   /// The finished file.
