@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "address_sanitizer.h"
 #include "flashmask/attention.h"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
 #include "flashmask/kernels.h"
 #include "kit/host_tensor.h"
+#include "memory_sanitizers.h"
 #include "plan/refusal.h"
 
 namespace flashmask {
@@ -317,7 +317,7 @@ TEST(Workspace, OfAnExecutorThatBoastsIsThatOfItsTasks) {
 }
 
 TEST(Workspace, ForWhichThereIsNoMemoryIsAnErrorWithItsBytes) {
-  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
+  if (kSanitizerAllocates) GTEST_SKIP() << "a sanitizer ends a program that asks for so much";
   Problem p = small_problem();
   p.batch = std::int64_t{1} << 34;  // in tensors that are addresses alone: memory for the sums is asked for first
   const Plan planned = plan(masks::full(20, 30), p);
