@@ -15,7 +15,7 @@ namespace {
 
 using masks::Span;
 
-/// Documents of very different lengths, some of them empty, that fill seven eighths of the tokens: the rest is padding.
+/// Documents of very different lengths, some empty, that fill seven eighths of the tokens; the rest is padding.
 std::vector<std::int64_t> documents(std::int64_t tokens) {
   std::vector<std::int64_t> lengths;
   std::int64_t left = tokens - tokens / 8;
@@ -26,7 +26,7 @@ std::vector<std::int64_t> documents(std::int64_t tokens) {
   return lengths;
 }
 
-/// As documents(), without padding.
+/// Lengths from documents(), and a last document in place of the padding.
 std::vector<std::int64_t> whole(std::int64_t tokens) {
   std::vector<std::int64_t> lengths = documents(tokens);
   lengths.push_back(tokens / 8);
@@ -51,7 +51,7 @@ std::vector<std::int64_t> shares(std::int64_t total, const std::vector<std::int6
 std::vector<std::int64_t> query_lengths(const Size& n) { return shares(n.rows, {3, 0, 1, 5, 2}); }
 std::vector<std::int64_t> key_lengths(const Size& n) { return shares(n.columns, {1, 2, 4, 0, 3}); }
 
-/// A third of each document.
+/// Prefixes of a third of each document.
 std::vector<std::int64_t> prefixes(std::int64_t tokens) {
   std::vector<std::int64_t> lengths = documents(tokens);
   for (std::int64_t& length : lengths) length /= 3;
@@ -93,7 +93,7 @@ std::int64_t draw_below(std::mt19937_64& random, std::int64_t bound) {
   return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
 }
 
-/// Each head drops a key at random now and then, and keeps some for ever.
+/// Each head evicts its keys at random rows, and keeps some to the end.
 Mask eviction(const Size& n) {
   std::mt19937_64 random(12);
   std::vector<std::int64_t> rows;
@@ -117,14 +117,14 @@ Mask hashed(const Size& n) {
   return masks::hash_sparse_sorted(sorted(n.rows, 1), sorted(n.columns, 2));
 }
 
-/// The two factors of the tokens that are nearest to each other, the smaller first.
+/// The two factors of the number of tokens that are closest to each other, the smaller first.
 std::pair<std::int64_t, std::int64_t> factors(std::int64_t tokens) {
   std::int64_t smaller = 1;
   for (std::int64_t k = 2; k * k <= tokens; ++k) smaller = tokens % k == 0 ? k : smaller;
   return {smaller, tokens / smaller};
 }
 
-/// One axis of a grid: a third of it seen, every second token where it is long.
+/// One axis of a grid: a token sees a third of it, every second token where it is long.
 masks::NeighbourhoodAxis axis(std::int64_t length) {
   return {length, std::max<std::int64_t>(1, length / 3), length > 20 ? 2 : 1};
 }
@@ -137,7 +137,7 @@ Mask volume(const Size& n) {
                                  axis(factors(rest).second));
 }
 
-/// Each token in a bucket, at random.
+/// A random bucket for each token.
 std::vector<std::int64_t> buckets(std::int64_t tokens, std::int64_t heads, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::int64_t> all(static_cast<std::size_t>(heads * tokens));
@@ -149,7 +149,7 @@ Mask unsorted_buckets(const Size& n) {
   return masks::scfa_hash_sparse(buckets(n.rows, n.heads, 1), buckets(n.columns, n.heads, 2), n.heads);
 }
 
-/// Four of five queries and keys are kept.
+/// Keeps four of five queries and keys.
 Mask kept_tokens(const Size& n) {
   const auto queries = buckets(n.rows, n.heads, 3);
   const auto keys = buckets(n.columns, n.heads, 4);
@@ -157,14 +157,14 @@ Mask kept_tokens(const Size& n) {
                                std::vector<std::uint8_t>(keys.begin(), keys.end()), n.heads);
 }
 
-/// Every seventh row of a causal mask is dropped.
+/// Drops every seventh row of a causal mask.
 Mask dropped_rows(const Size& n) {
   std::vector<std::int64_t> rows;
   for (std::int64_t i = 3; i < n.rows; i += 7) rows.push_back(i);
   return masks::drop_queries(masks::causal(n.rows, n.columns), rows);
 }
 
-/// Every node hangs from a random one of the eight before it; a few roots; the last nodes are missing.
+/// The parent of every node is a random one of the eight before it; a few are roots; the last rows have no node.
 Mask random_tree(const Size& n) {
   std::mt19937_64 random(7);
   std::vector<std::int64_t> parents;
@@ -174,7 +174,7 @@ Mask random_tree(const Size& n) {
   return masks::tree_in_order(parents, n.rows);
 }
 
-/// Three candidates a head, as many heads as the rows hold.
+/// Three candidates per MEDUSA head, with as many heads as fit the rows.
 Mask medusa(const Size& n, masks::TreeSight sight) {
   std::vector<std::int64_t> heads;
   std::int64_t level = 3;
@@ -185,7 +185,7 @@ Mask medusa(const Size& n, masks::TreeSight sight) {
   return masks::medusa_tree(heads, n.rows, 0, sight);
 }
 
-/// Every node has two edges to random ones.
+/// Every node has two edges to random nodes.
 Mask random_graph(const Size& n) {
   std::mt19937_64 random(6);
   std::vector<VisiblePair> edges;
@@ -193,7 +193,7 @@ Mask random_graph(const Size& n) {
   return masks::graph(n.rows, edges, {.symmetric = true, .self_loops = true});
 }
 
-/// Row indices without any order: misordered, overlapping, negative and beyond the rows.
+/// Random row indices: misordered, overlapping, negative and beyond the rows.
 Mask random_indices(const Size& n, int vectors, bool causal, std::int64_t heads) {
   std::mt19937_64 random(static_cast<std::uint64_t>(4 + vectors));
   std::vector<std::int32_t> values(static_cast<std::size_t>(heads * n.columns * vectors));
@@ -202,7 +202,7 @@ Mask random_indices(const Size& n, int vectors, bool causal, std::int64_t heads)
                                    causal);
 }
 
-/// Every column hides the rows [begin, end).
+/// Masks the rows [begin, end) in every column.
 Mask hidden_rows(const Size& n, std::int64_t begin, std::int64_t end) {
   std::vector<std::int32_t> values;
   for (std::int64_t j = 0; j < n.columns; ++j) {
@@ -211,18 +211,18 @@ Mask hidden_rows(const Size& n, std::int64_t begin, std::int64_t end) {
   return from_startend_row_indices(values, {.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns}, 4, false);
 }
 
-/// Every head has a window of its own.
+/// Gives every head a window of its own.
 Mask head_windows(const Size& n) {
   std::vector<Mask> heads;
   for (std::int64_t h = 1; h <= n.heads; ++h) heads.push_back(masks::sliding_window(n.rows, n.columns, 7 * h));
   return stack_heads(heads);
 }
 
-/// Blocks of one head, or of each.
+/// Shapes of block maps with one mask head, or with all.
 MaskShape one_head(const Size& n) { return {.batch = 1, .heads = 1, .rows = n.rows, .columns = n.columns}; }
 MaskShape each_head(const Size& n) { return {.batch = 1, .heads = n.heads, .rows = n.rows, .columns = n.columns}; }
 
-/// Half of the blocks of every row, by scores that repeat.
+/// Keeps half of the blocks of every row, by scores that repeat.
 BlockMap best_blocks(const Size& n, std::int64_t block) {
   const std::int64_t columns = (n.columns + block - 1) / block;
   std::vector<float> scores(static_cast<std::size_t>(n.heads * ((n.rows + block - 1) / block) * columns));
@@ -236,7 +236,7 @@ using N = const Size&;
 
 std::vector<Entry> make_entries() {
   using enum Fits;
-  using namespace masks;  // one line a mask
+  using namespace masks;  // one line per mask
   return {
       {"full", any_size, [](N n) { return full(n.rows, n.columns); }},
       {"causal", any_size, [](N n) { return causal(n.rows, n.columns); }},

@@ -8,13 +8,13 @@
 
 #include "flashmask/mask.h"
 
-/// Every kind of mask at awkward sizes: what the tests, the benchmarks and `flashmask check` run over.
+/// Every kind of mask at awkward sizes, for the tests, the benchmarks and `flashmask check`.
 namespace flashmask::corpus {
 
 struct Size {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  std::int64_t heads = 1;  ///< mask heads of the entries that differ from head to head; the others have one
+  std::int64_t heads = 1;  ///< mask heads of entries that differ between heads; the others have one
 };
 
 enum class Fits : std::uint8_t {
@@ -31,8 +31,8 @@ struct Entry {
   bool accepts(const Size& size) const;
 };
 
-/// Adding a mask is one line in corpus.cpp. Entries are deterministic: what a builder needs (documents, spans, a
-/// window) is derived from the size.
+/// All entries; one line in corpus.cpp adds a mask. Entries are deterministic: what a builder needs (documents, spans,
+/// a window) is derived from the size.
 const std::vector<Entry>& entries();
 
 /// Sizes around tile edges, single rows and columns, Sq ≠ Sk both ways. Mask heads are 1.

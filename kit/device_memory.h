@@ -8,8 +8,8 @@
 
 #include "kit/host_tensor.h"
 
-/// What the tests and the command ask of a GPU themselves. In a build without CUDA there are no devices, and the rest
-/// throws.
+/// The GPU calls that the tests and the command make themselves. In a build without CUDA there are no devices, and
+/// everything else throws.
 namespace flashmask::check {
 
 struct DeviceFacts {
@@ -22,15 +22,15 @@ struct DeviceFacts {
 /// The CUDA devices of this machine, by index.
 std::vector<DeviceFacts> cuda_devices();
 
-/// Makes a CUDA device current for what follows. Throws Status::invalid_argument where the machine has none of its
+/// Makes a CUDA device current for later calls. Throws Status::invalid_argument where the machine has no device of that
 /// index.
 void use_device(Device device);
 
 /// Waits for all work of the current device.
 void synchronize_device();
 
-/// Memory of the current device, filled with 0xff: NaN in every dtype, −1 in integers. Streams need not wait for that,
-/// nor for upload(): both return once they are done.
+/// Memory of the current device, filled with 0xff: NaN in every dtype, −1 in integers. Streams need not wait for the
+/// constructor or upload(): both return only when they are done.
 class DeviceMemory {
  public:
   explicit DeviceMemory(std::size_t bytes);
@@ -43,9 +43,9 @@ class DeviceMemory {
 
   void upload(const void* from);
   void download(void* to) const;
-  /// From memory of the same size on the same device, in the default stream.
+  /// Copies from memory of the same size on the same device, in the default stream.
   void copy(const DeviceMemory& from);
-  /// Fills it again, in the default stream.
+  /// Fills the memory with 0xff again, in the default stream.
   void clear();
 
  private:
@@ -59,7 +59,7 @@ class DeviceEvent {
   DeviceEvent();
 
   void record();
-  /// Waits for both.
+  /// Waits for both events.
   double seconds_since(const DeviceEvent& earlier) const;
 
  private:
@@ -80,7 +80,7 @@ class DeviceTensor {
     view.device = device_;
     return view;
   }
-  /// Into the host tensor that it is a copy of.
+  /// Copies the values back into the host tensor.
   void download() const { memory_.download(host_.data); }
 
  private:

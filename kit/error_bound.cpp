@@ -9,14 +9,14 @@
 namespace flashmask::check {
 namespace {
 
-/// A NaN, or an infinity that the other is not, is infinitely wrong.
+/// |a − b|; infinite where either is NaN or only one is an infinity.
 double difference(double a, double b) {
   if (a == b) return 0;
   const double size = std::abs(a - b);
   return std::isnan(size) ? std::numeric_limits<double>::infinity() : size;
 }
 
-/// What the dtype loses near `value` when 0.3 is added and taken away.
+/// The error of the dtype near `value` when 0.3 is added and subtracted again.
 double rounding_near(DType dtype, double value) {
   const float raised = round_to(dtype, static_cast<float>(value) + 0.3F);
   return difference(round_to(dtype, raised - 0.3F), value);

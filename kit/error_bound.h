@@ -8,7 +8,7 @@
 
 namespace flashmask::check {
 
-/// A largest error and what is allowed (docs/masks.md, the reference error bound).
+/// A largest error and the error that is allowed (docs/masks.md, the reference error bound).
 struct Comparison {
   double error = 0;
   double bound = 0;
@@ -16,7 +16,7 @@ struct Comparison {
   double ratio() const { return bound > 0 ? error / bound : error; }
 };
 
-/// Collects, value by value, the largest error of an output and the bound that the dtype earns it.
+/// Collects, value by value, the largest error of an output and the bound that its dtype allows.
 class ErrorBound {
  public:
   explicit ErrorBound(DType dtype) : dtype_(dtype) {}
@@ -31,10 +31,10 @@ class ErrorBound {
   double error_ = 0, naive_error_ = 0, rounding_ = 0, largest_ = 0;
 };
 
-/// lse has a bound of its own, value by value: returned is the error that comes nearest to its bound.
+/// Compares one value of lse with its bound; each value has its own.
 Comparison compare_lse(DType dtype, double lse, double reference);
 
-/// The one whose error is the larger part of its bound.
+/// Returns the comparison whose error is the larger part of its bound.
 inline const Comparison& worse(const Comparison& a, const Comparison& b) { return a.ratio() >= b.ratio() ? a : b; }
 
 }  // namespace flashmask::check

@@ -15,10 +15,10 @@
 
 namespace flashmask::check {
 
-/// A tensor without gaps in host memory, which begins on a cache line as frameworks' tensors do.
+/// A contiguous tensor in host memory that begins on a cache line, as frameworks' tensors do.
 class HostTensor {
  public:
-  /// Filled with NaN, so that what a kernel forgets to write is noticed.
+  /// Fills the tensor with NaN, so that what a kernel forgets to write is noticed.
   HostTensor(DType dtype, const std::vector<std::int64_t>& shape);
   HostTensor(HostTensor&&) = default;
   HostTensor& operator=(HostTensor&&) = default;
@@ -46,11 +46,11 @@ class HostTensor {
 
   std::int64_t size_ = 1;
   std::size_t bytes_ = 0;
-  std::unique_ptr<std::byte, FreeAligned> memory_;  ///< [bytes_] and none after: a sanitizer notices the next
+  std::unique_ptr<std::byte, FreeAligned> memory_;  ///< exactly [bytes_], so that a sanitizer notices overruns
   TensorView view_;
 };
 
-/// Which sinks a call is given: none, float32 ones or those of the problem's dtype, of heads or of rows.
+/// Which sinks a call is given: none; one per head in float32, or in the problem's dtype (narrow); or one per row.
 enum class Sinks : std::uint8_t { none, of_heads, narrow_of_heads, of_rows };
 
 /// The tensors of one problem, forward and backward, with random normal inputs.
@@ -60,7 +60,7 @@ struct AttentionTensors {
   ForwardTensors forward() const;
   BackwardTensors backward() const;
 
-  /// Forgets what earlier runs left in o, lse and the gradients of inputs.
+  /// Overwrites with NaN what earlier runs left in o, lse and the gradients of inputs.
   void clear_outputs();
 
   HostTensor q, k, v, o, lse, grad_o, grad_lse, grad_q, grad_k, grad_v;

@@ -18,7 +18,7 @@
 namespace flashmask::check {
 namespace {
 
-/// Everything of a problem but its lengths. Masks take these in turn, so that each meets several.
+/// Everything about a problem except its lengths. Masks take these in turn, so that each meets several.
 struct Heads {
   std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
   bool grad_lse;
@@ -34,7 +34,7 @@ constexpr std::array<Heads, 9> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
                                        {1, 5, 1, 1, 1, 3, false, 0, Sinks::narrow_of_heads},
                                        {2, 6, 2, 6, 96, 72, true, 0, Sinks::of_heads},
                                        {2, 3, 3, 3, 40, 64, false, 0, Sinks::narrow_of_heads}}};
-/// For a mask that was given: it fixes batch and key heads; query_heads is how many share a key head.
+/// For a given mask, which fixes the batch and the key heads; query_heads is how many query heads share a key head.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
 /// One mask of the corpus, one size, one set of heads.
@@ -127,7 +127,7 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
                   (request.device ? " and is for " + to_string(*request.device) : "") + "; see flashmask info");
 }
 
-/// Inputs in one dtype, what is right, and what a naive computation makes of it.
+/// Inputs in one dtype, the right results, and those of a naive computation.
 class Expected {
  public:
   Expected(const Case& one, const Problem& problem, const DropoutState& state)
@@ -201,8 +201,8 @@ class Expected {
   naive::Results naive_;
 };
 
-/// No plan where the kernel reads intervals and the mask, as given or as reordered, does not fit them, or where no
-/// kernel of the other direction has dropout.
+/// Makes a plan; nullptr where the kernel cannot run the problem, where it reads intervals and the mask, as given or as
+/// reordered, does not fit them, or where no kernel of the other direction has dropout.
 std::unique_ptr<PlacedPlan> plan_case(const CheckRequest& request, const KernelInfo& kernel, const Mask& mask,
                                       Problem problem) {
   problem.device = request.device.value_or(Device{kernel.device, 0});
@@ -227,7 +227,7 @@ void check_kernel(const KernelInfo& kernel, const Case& one, PlacedPlan& placed,
   });
 }
 
-/// A backward is checked behind its forward.
+/// Whether the plan's kernels support the sinks. A backward is checked after its forward, so both must.
 bool takes(const PlacedPlan& placed, Direction checked, Sinks sinks) {
   const auto has = [&](Direction direction) { return placed.plan().kernel(direction).features.has(Feature::sinks); };
   return sinks == Sinks::none || (has(checked) && has(Direction::forward));

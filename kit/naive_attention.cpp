@@ -48,7 +48,7 @@ float dot(const double* a, const double* b, std::int64_t count) {
   return sum;
 }
 
-/// Half of the distance of neighbouring numbers, to their size.
+/// Half the distance between neighbouring numbers, relative to their size.
 float unit_roundoff(DType dtype) {
   switch (dtype) {
     case DType::bf16:
@@ -60,7 +60,7 @@ float unit_roundoff(DType dtype) {
   }
 }
 
-/// Which of the sinks of a call is that of the row.
+/// Index of the row's sink among the sinks of a call.
 std::size_t sink_of(const Place& at, const reference::Inputs& in) {
   const bool of_heads = std::ssize(in.sinks) == at.p.query_heads;
   return of_heads ? static_cast<std::size_t>(at.head) : at.of_lse();
@@ -74,7 +74,7 @@ void softmax(DType dtype, std::vector<float>& scores) {
   for (float& score : scores) score = round_to(dtype, score / sum);
 }
 
-/// Scores become probabilities; a sink is one score more, of which nothing is left but its probability.
+/// Turns scores into probabilities; a sink is one more score, of which only the probability is kept, in row.sink.
 void softmax(const Place& at, const reference::Inputs& in, Row& row) {
   if (!in.sinks.empty()) row.p.push_back(static_cast<float>(in.sinks[sink_of(at, in)]));
   softmax(at.p.dtype, row.p);

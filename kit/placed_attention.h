@@ -13,7 +13,7 @@
 
 namespace flashmask::check {
 
-/// The tensors of a problem where its device is: the host's own, or copies of them on a GPU.
+/// The tensors of a problem on its device: the host's own, or copies of them on a GPU.
 class PlacedTensors {
  public:
   PlacedTensors(const AttentionTensors& host, Device device);
@@ -21,7 +21,7 @@ class PlacedTensors {
   ForwardTensors forward() const { return forward_; }
   BackwardTensors backward() const { return backward_; }
 
-  /// Brings the results of calls that are done into the host's tensors.
+  /// Copies the results of finished calls into the host's tensors.
   void fetch() const;
 
  private:
@@ -34,13 +34,13 @@ class PlacedTensors {
   BackwardTensors backward_;
 };
 
-/// A plan where its problem's device is, with the memory that it and its calls take on a GPU.
+/// A plan on its problem's device, with the memory that it and its calls take on a GPU.
 class PlacedPlan {
  public:
   PlacedPlan(const Mask& mask, const Problem& problem, const PlanOptions& options = {});
 
   const Plan& plan() const { return *plan_; }
-  /// What it takes on a GPU; 0 on the host.
+  /// Bytes that the plan takes on a GPU; 0 on the host.
   std::size_t device_bytes() const { return memory_ ? memory_->bytes() : 0; }
 
   // On a GPU these return before the work is done.

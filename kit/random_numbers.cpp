@@ -22,7 +22,7 @@ double RandomNumbers::uniform() {
 }
 
 float RandomNumbers::normal() {
-  // Box and Muller's transform.
+  // The Box-Muller transform.
   const double radius = std::sqrt(-2 * std::log(uniform()));
   return static_cast<float>(radius * std::cos(2 * std::numbers::pi * uniform()));
 }

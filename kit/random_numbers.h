@@ -5,18 +5,18 @@
 
 namespace flashmask::check {
 
-/// SplitMix64 (Steele, Lea, Flood 2014). Unlike the distributions of <random>, the numbers of a seed are the same with
-/// every standard library.
+/// SplitMix64 (Steele, Lea, Flood 2014). Unlike the distributions of <random>, a seed gives the same numbers with every
+/// standard library.
 class RandomNumbers {
  public:
   explicit RandomNumbers(std::uint64_t seed) : state_(seed) {}
 
   std::uint64_t next();
 
-  /// 0 … limit − 1; 0 for a limit below 1.
+  /// A number from 0 to limit − 1; 0 for a limit below 1.
   std::int64_t below(std::int64_t limit);
 
-  /// Standard normal.
+  /// A standard normal number.
   float normal();
 
  private:

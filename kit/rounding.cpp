@@ -9,7 +9,7 @@ namespace flashmask::check {
 
 std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (std::isnan(value)) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);  // stays a NaN when cut
+  if (std::isnan(value)) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);  // stays a NaN when truncated
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
@@ -19,7 +19,7 @@ std::uint16_t to_f16(float value) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000U : 0U);
   const float size = std::abs(value);
   if (std::isnan(value)) return sign | 0x7E00U;
-  if (size >= 65520.0F) return sign | 0x7C00U;  // halfway to the number after the largest: infinity
+  if (size >= 65520.0F) return sign | 0x7C00U;  // halfway from the largest number to the next: infinity
   const int exponent = std::max(size == 0 ? -14 : std::ilogb(size), -14);
   const float unit = std::ldexp(1.0F, exponent - 10);
   const auto steps = static_cast<std::uint32_t>(std::nearbyint(size / unit));

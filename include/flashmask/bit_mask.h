@@ -12,9 +12,9 @@
 
 namespace flashmask {
 
-/// The exact lowered form of any mask at all (Binary Block Masking, section 3): cells of 64 × 64 scores. Cells that
-/// nobody sees are absent, cells that everybody sees are runs, and a partial cell takes one bit a score: 64 words, one
-/// a row, bit c for its column c, 0 past the mask's end. At most rows · columns / 8 bytes, when every cell is partial.
+/// The exact lowered form of any mask at all (Binary Block Masking, section 3): cells of 64 × 64 scores. Skipped cells
+/// are absent, full cells are runs, and a partial cell takes one bit per score: 64 words, one per row, bit c for its
+/// column c, 0 past the mask's end. At most rows · columns / 8 bytes, when every cell is partial.
 class FLASHMASK_API BitMask {
  public:
   static constexpr std::int32_t kCell = 64;
@@ -28,15 +28,16 @@ class FLASHMASK_API BitMask {
   std::int64_t cell_columns() const { return (shape_.columns + kCell - 1) / kCell; }
   std::int64_t partial_cells() const { return static_cast<std::int64_t>(words_.size()) / kCell; }
 
-  /// The run lists, one a row of cells.
+  /// The run lists, one per row of cells.
   const RunLists& cells() const { return cells_; }
-  /// Position of a row of cells among them. Like words() and visible() it is read in loops and checks nothing:
+  /// Index in cells() of a row of cells. Like words() and visible() it is called in loops and checks nothing:
   /// undefined outside the mask.
   std::int64_t list(std::int64_t batch, std::int64_t head, std::int64_t cell_row) const {
     return (batch * shape_.heads + head) * cell_rows() + cell_row;
   }
 
-  /// The 64 words of the first cell of a partial run, `run` counted through all lists; those of its next cells follow.
+  /// The 64 words of the first cell of a partial run; the words of its next cells follow. `run` counts through all
+  /// lists.
   const std::uint64_t* words(std::int64_t run) const {
     return words_.data() + first_cells_[static_cast<std::size_t>(run)] * kCell;
   }

@@ -12,8 +12,8 @@
 
 namespace flashmask {
 
-/// Blocks of scores that are kept or left out as a whole (block-sparse FlashAttention, algorithm 5). ANDed onto any
-/// mask, or alone.
+/// Blocks of scores that are kept or left out as a whole (block-sparse FlashAttention, algorithm 5). Used alone or
+/// ANDed onto any mask.
 class FLASHMASK_API BlockMap {
  public:
   /// keep [batch, heads, ⌈rows / block⌉, ⌈columns / block⌉], 1 = keep, 0 = leave out. `shape` counts scores; `block` is
@@ -43,10 +43,10 @@ class FLASHMASK_API BlockMap {
   std::vector<std::uint8_t> keep_;
 };
 
-/// The blocks alone.
+/// Returns the mask that shows exactly the kept blocks.
 FLASHMASK_API Mask from_block_map(const BlockMap& map);
 
-/// What the mask shows inside the kept blocks. Batch and heads of 1 are broadcast; rows and columns agree.
+/// Returns what the mask shows inside the kept blocks. Batch and heads of 1 are broadcast; rows and columns must agree.
 FLASHMASK_API Mask operator&(const Mask& mask, const BlockMap& map);
 
 }  // namespace flashmask

@@ -11,9 +11,9 @@
 #include "flashmask/mask.h"
 #include "flashmask/span.h"
 
-/// Builders take the numbers a person has (lengths, windows, parents) and give a Mask. Lengths are in tokens. Where
-/// there are several numbers they are given as a vector, a span or in braces: causal_document({600, 300}, 1024).
-/// `tokens` is the sequence length; what lies past the documents is padding: nobody sees it and it sees nothing.
+/// Builders take the numbers a user has (lengths, windows, parents) and return a Mask. Lengths are in tokens. Lists of
+/// numbers are given as a vector, a span or in braces: causal_document({600, 300}, 1024).
+/// `tokens` is the sequence length; tokens past the documents are padding: they see nothing and no row sees them.
 /// Every builder throws Status::invalid_argument on numbers that contradict each other. Families are numbered as in
 /// docs/masks.md.
 namespace flashmask::masks {
@@ -29,7 +29,8 @@ FLASHMASK_API Mask causal(std::int64_t rows, std::int64_t columns);
 /// 2: causal, each row sees its last `window` columns, itself included. `window` >= 1.
 FLASHMASK_API Mask sliding_window(std::int64_t rows, std::int64_t columns, std::int64_t window);
 
-/// `left` and `right` columns on either side of self (bottom-right aligned); nothing = no limit on that side.
+/// Each row sees itself, `left` columns before it and `right` after it (bottom-right aligned); nullopt: no limit on
+/// that side.
 FLASHMASK_API Mask window(std::int64_t rows, std::int64_t columns, std::optional<std::int64_t> left,
                           std::optional<std::int64_t> right);
 
@@ -62,7 +63,7 @@ FLASHMASK_API Mask global_sliding_window(std::int64_t tokens, std::int64_t globa
 /// 7: causal documents, the last of which sees all before it.
 FLASHMASK_API Mask causal_blockwise(Lengths documents, std::int64_t tokens);
 
-/// 8: each document sees its prefix both ways and the rest causally. One prefix a document, at most its length.
+/// 8: each document sees its prefix both ways and the rest causally. One prefix per document, at most its length.
 FLASHMASK_API Mask prefix_lm_document(Lengths documents, Lengths prefixes, std::int64_t tokens);
 
 /// 9: one sequence whose first `prefix` tokens are visible to all.
@@ -70,19 +71,19 @@ FLASHMASK_API Mask prefix_lm_causal(std::int64_t tokens, std::int64_t prefix);
 
 using flashmask::Span;
 
-/// 10: causal, without the scores inside dropped segments: their tokens see what lies before the segment only, and
-/// later tokens see them. Segments are disjoint, in any order.
+/// 10: causal, without the scores inside dropped segments: a segment's tokens see only what lies before the segment,
+/// and later tokens see them. Segments are disjoint, in any order.
 FLASHMASK_API Mask qk_sparse_segments(std::int64_t tokens, Elements<Span> dropped);
 
 /// 11: queries and keys sorted by bucket, then position; a row sees the keys of its bucket at positions not after its
-/// own. Each list holds (bucket, position) in that order.
+/// own. Each list is sorted by (bucket, position).
 struct HashedToken {
   std::int64_t bucket = 0;
   std::int64_t position = 0;
 };
 FLASHMASK_API Mask hash_sparse_sorted(Elements<HashedToken> queries, Elements<HashedToken> keys);
 
-/// 12: causal; column j is dropped from row evicted_at[head][column] on (`tokens` = never).
+/// 12: causal; column j is masked from row evicted_at[head][j] on (`tokens`: never). evicted_at is [heads, tokens].
 FLASHMASK_API Mask random_eviction(std::int64_t tokens, Elements<std::int64_t> evicted_at, std::int64_t heads);
 
 /// A forest: node k has lengths[k] tokens and the parent parents[k] (−1: a root); it sees its ancestors and itself,
@@ -115,22 +116,22 @@ FLASHMASK_API Mask dilated_window(std::int64_t rows, std::int64_t columns, std::
 FLASHMASK_API Mask global_tokens(std::int64_t tokens, Elements<std::int64_t> positions, std::int64_t left,
                                  std::int64_t right);
 
-/// What a block of tokens sees in BigBird.
+/// The pattern of BigBird: what a block of tokens sees.
 struct BigBird {
-  std::int64_t block = 64;         ///< tokens of a block
+  std::int64_t block = 64;         ///< tokens per block
   std::int64_t window_blocks = 1;  ///< blocks on either side of its own
   std::int64_t global_blocks = 2;  ///< the first blocks, which see and are seen by all
-  std::int64_t random_blocks = 3;  ///< others, drawn without repetition; fewer where fewer are left
+  std::int64_t random_blocks = 3;  ///< others, drawn without repetition; fewer where fewer remain
   std::int64_t heads = 1;          ///< mask heads, each with random blocks of its own
   std::uint64_t seed = 0;          ///< the same blocks on every platform
 };
 FLASHMASK_API Mask big_bird(std::int64_t tokens, const BigBird& pattern = {});
 
-/// One axis of a grid of tokens. A token sees `kernel` tokens along it, `dilation` apart; those of its residue modulo
-/// the dilation that are nearest, so that at a border the window moves inside and stays whole.
+/// One axis of a grid of tokens. Along it a token sees the `kernel` nearest tokens of its own residue modulo
+/// `dilation`; at a border the window shifts inwards and keeps its size.
 struct NeighbourhoodAxis {
   std::int64_t length = 0;
-  std::int64_t kernel = 1;  ///< kernel · dilation <= length; an even one reaches further to the left
+  std::int64_t kernel = 1;  ///< kernel · dilation <= length; an even kernel reaches further to the left
   std::int64_t dilation = 1;
 };
 
@@ -140,52 +141,53 @@ FLASHMASK_API Mask neighbourhood_2d(const NeighbourhoodAxis& height, const Neigh
 FLASHMASK_API Mask neighbourhood_3d(const NeighbourhoodAxis& depth, const NeighbourhoodAxis& height,
                                     const NeighbourhoodAxis& width);
 
-/// Sparse Transformer, strided: causal, the last `stride` columns before self and every stride-th before those. The
-/// two factors in one mask.
+/// Sparse Transformer, strided: causal; a row sees itself, the `stride` columns before it and every stride-th column
+/// before those. The two factors in one mask.
 FLASHMASK_API Mask strided_factorised(std::int64_t tokens, std::int64_t stride);
 
-/// Sparse Transformer, fixed: causal, the columns of the row's own block of `stride` and the last `summary` columns of
-/// every block. The two factors in one mask.
+/// Sparse Transformer, fixed: causal; a row sees the columns of its own block of `stride` and the last `summary`
+/// columns of every block. The two factors in one mask.
 FLASHMASK_API Mask fixed_factorised(std::int64_t tokens, std::int64_t stride, std::int64_t summary);
 
 /// SCFA's hash-sparse attention in the original order of the tokens: a row sees the keys of its bucket at positions not
-/// after its own (bottom-right aligned). The buckets of [heads, rows] and [heads, columns].
+/// after its own (bottom-right aligned). The buckets are [heads, rows] and [heads, columns].
 FLASHMASK_API Mask scfa_hash_sparse(Elements<std::int64_t> query_buckets, Elements<std::int64_t> key_buckets,
                                     std::int64_t heads);
 
 /// SCFA's QK-sparse attention in the original order of the tokens: causal among what is kept (bottom-right aligned). A
-/// dropped query sees nothing, a dropped key is seen by nobody. [heads, rows] and [heads, columns], nonzero = kept.
+/// dropped query sees nothing, and no query sees a dropped key. kept_queries is [heads, rows], kept_keys [heads,
+/// columns]; nonzero = kept.
 FLASHMASK_API Mask scfa_qk_sparse(Elements<std::uint8_t> kept_queries, Elements<std::uint8_t> kept_keys,
                                   std::int64_t heads);
 
-/// The mask without the given rows, which then see nothing.
+/// Drops the given rows from the mask: they then see nothing.
 FLASHMASK_API Mask drop_queries(const Mask& mask, Elements<std::int64_t> rows);
 
-/// What a node of a speculation tree sees beside itself.
+/// What a node of a speculation tree sees besides itself.
 enum class TreeSight : std::uint8_t {
   ancestors,
-  parent,  ///< only; what the mask generator published with Binary Block Masking draws
+  parent,  ///< the parent only, as in the mask generator published with Binary Block Masking
 };
 
-/// A forest of one token a node in the order of the array, which lists parents first: parents[k] is an earlier node or
-/// −1 for a root. All nodes see the `prefix` columns before them (the cache); the rest of `tokens` is padding. `tokens`
-/// rows and prefix + tokens columns.
+/// A forest of one token per node in the order of the array, which lists parents first: parents[k] is an earlier node
+/// or −1 for a root. All nodes see the `prefix` columns before them (the cache); the rest of `tokens` is padding.
+/// The mask has `tokens` rows and prefix + tokens columns.
 FLASHMASK_API Mask tree_in_order(Elements<std::int64_t> parents, std::int64_t tokens, std::int64_t prefix = 0,
                                  TreeSight sight = TreeSight::ancestors);
 
-/// The tree of MEDUSA, breadth first: candidates[k] children for each node of level k − 1, candidates[0] roots. Its
-/// ∑ₖ∏ᵢ candidates[i] parents, for tree_in_order.
+/// MEDUSA's tree, breadth first: candidates[0] roots, and candidates[k] children for each node of level k − 1.
+/// medusa_parents() returns its ∑ₖ∏ᵢ candidates[i] parents, for tree_in_order().
 FLASHMASK_API std::vector<std::int64_t> medusa_parents(Elements<std::int64_t> candidates);
 FLASHMASK_API Mask medusa_tree(Elements<std::int64_t> candidates, std::int64_t tokens, std::int64_t prefix = 0,
                                TreeSight sight = TreeSight::ancestors);
 
-/// What the edges of a graph say.
+/// How the edges of a graph are read.
 struct GraphEdges {
-  bool symmetric = false;   ///< an edge is seen from both its ends, not from its row only
+  bool symmetric = false;   ///< an edge (u, v) also lets row v see column u
   bool self_loops = false;  ///< every node sees itself
 };
 
-/// Attention over a graph: row u sees column v for each edge (u, v), in any order; repeated edges are one.
+/// Attention over a graph: row u sees column v for each edge (u, v), in any order; repeated edges count once.
 FLASHMASK_API Mask graph(std::int64_t nodes, Elements<VisiblePair> edges, const GraphEdges& meaning = {});
 
 }  // namespace flashmask::masks

@@ -10,20 +10,20 @@
 /// The whole C ABI (C11). Every function that can fail returns a status and writes its result through the last
 /// pointer; on failure nothing is written there and flashmask_last_error() says what was given, what was expected and
 /// what to do. No C++ exception crosses these functions. Masks and plans are immutable: any number of threads may use
-/// one at once. Arrays are copied before a call returns.
+/// one at the same time. Arrays are copied before a call returns.
 ///
 /// Structs begin with their size, so that programs and libraries of different versions work together:
 ///
 ///     flashmask_problem problem = FLASHMASK_INIT(flashmask_problem);  // its size, and zeros
 ///     flashmask_problem problem = {.struct_size = sizeof(problem), .batch = 2, …};
 ///
-/// New fields come at the end, and 0 in them means what calls did before. To the library a struct that is shorter than
-/// its own ends with zeros; a longer one it takes while the bytes that it does not know are 0; and of a result it
-/// writes no more than the caller has. The elements of an array have one size. Five structs have none and stay as they
-/// are, because they lie inside others or in long arrays: flashmask_tensor, flashmask_mask_shape, flashmask_span,
-/// flashmask_hashed_token and flashmask_visible_pair.
+/// New fields come at the end, and 0 in them keeps the earlier behaviour. The library reads a struct that is shorter
+/// than its own as if zeros followed, accepts a longer one as long as the bytes it does not know are 0, and writes no
+/// more of a result than the caller's struct holds. All elements of an array must have the same size. Five structs have
+/// no size field and never change, because they lie inside others or in long arrays: flashmask_tensor,
+/// flashmask_mask_shape, flashmask_span, flashmask_hashed_token and flashmask_visible_pair.
 
-/// A struct that says its size and is zero otherwise: an initialiser in C, a value in C++.
+/// A struct with its size set and zeros elsewhere: an initialiser in C, a value in C++.
 #ifdef __cplusplus
 template <typename Struct>
 inline Struct flashmask_init() {
@@ -53,20 +53,20 @@ typedef enum flashmask_status {
 /// Message of the last call that failed on this thread; "" when none has. Valid until the next failure on this thread.
 FLASHMASK_API const char* flashmask_last_error(void);
 
-/// Version of the library that runs, such as "0.1.0"; FLASHMASK_VERSION_MAJOR and its kin are those of the header.
+/// Version of the loaded library, such as "0.1.0"; FLASHMASK_VERSION_MAJOR, _MINOR and _PATCH are the header's.
 FLASHMASK_API const char* flashmask_version(void);
 
-/// How the structs lie in this library, for callers that do not compile this header: a line each with its name and
-/// size, then name:offset:size of every field, such as "flashmask_span 16 begin:0:8 end:8:8". The text lives as long as
-/// the process.
+/// Layout of the structs in this library, for callers that do not compile this header: one line per struct with its
+/// name and size, then name:offset:size of every field, such as "flashmask_span 16 begin:0:8 end:8:8". The text lives
+/// as long as the process.
 FLASHMASK_API flashmask_status flashmask_struct_layouts(const char** text);
 
-/// Threads of the library's own pool from the next call on; 0 restores the automatic choice.
+/// Sets how many threads the library's own pool uses from the next call on; 0 restores the automatic choice.
 FLASHMASK_API flashmask_status flashmask_set_thread_count(int threads);
 
 /* ---- Masks -------------------------------------------------------------------------------------------------- */
 
-/// Which query row sees which key column.
+/// A mask: which query row sees which key column.
 typedef struct flashmask_mask flashmask_mask;
 
 typedef struct flashmask_mask_shape {
@@ -116,7 +116,7 @@ FLASHMASK_API flashmask_status flashmask_mask_global_sliding_window(int64_t toke
                                                                     int64_t right, flashmask_mask** mask);
 FLASHMASK_API flashmask_status flashmask_mask_causal_blockwise(const int64_t* documents, int64_t count, int64_t tokens,
                                                                flashmask_mask** mask);
-/// One prefix a document.
+/// documents, prefixes [count]: one prefix per document.
 FLASHMASK_API flashmask_status flashmask_mask_prefix_lm_document(const int64_t* documents, const int64_t* prefixes,
                                                                  int64_t count, int64_t tokens, flashmask_mask** mask);
 FLASHMASK_API flashmask_status flashmask_mask_prefix_lm_causal(int64_t tokens, int64_t prefix, flashmask_mask** mask);
@@ -158,10 +158,10 @@ FLASHMASK_API flashmask_status flashmask_mask_dilated_window(int64_t rows, int64
 FLASHMASK_API flashmask_status flashmask_mask_global_tokens(int64_t tokens, const int64_t* positions, int64_t count,
                                                             int64_t left, int64_t right, flashmask_mask** mask);
 
-/// What a block of tokens sees.
+/// The pattern of BigBird: what a block of tokens sees.
 typedef struct flashmask_big_bird {
   uint64_t struct_size;
-  int64_t block;          ///< tokens of a block
+  int64_t block;          ///< tokens per block
   int64_t window_blocks;  ///< on either side of its own
   int64_t global_blocks;  ///< the first ones, which see and are seen by all
   int64_t random_blocks;
@@ -193,20 +193,20 @@ FLASHMASK_API flashmask_status flashmask_mask_scfa_hash_sparse(const int64_t* qu
 FLASHMASK_API flashmask_status flashmask_mask_scfa_qk_sparse(const uint8_t* kept_queries, const uint8_t* kept_keys,
                                                              int64_t rows, int64_t columns, int64_t heads,
                                                              flashmask_mask** mask);
-/// What `mask` shows but for the given rows, which see nothing. The mask stays the caller's.
+/// `mask` with the given rows dropped: they see nothing. The mask stays the caller's.
 FLASHMASK_API flashmask_status flashmask_mask_drop_queries(const flashmask_mask* mask, const int64_t* rows,
                                                            int64_t count, flashmask_mask** result);
-/// The mask between some of its rows, disjoint and ascending, and some of its columns, disjoint and in any order.
+/// The mask restricted to some of its rows, disjoint and ascending, and some of its columns, disjoint and in any order.
 FLASHMASK_API flashmask_status flashmask_mask_slice(const flashmask_mask* mask, const flashmask_span* rows,
                                                     int64_t row_spans, const flashmask_span* columns,
                                                     int64_t column_spans, flashmask_mask** result);
 
 enum flashmask_tree_sight { FLASHMASK_TREE_ANCESTORS = 0, FLASHMASK_TREE_PARENT = 1 };
 
-/// parents [count], an earlier node or −1 each.
+/// parents [count]: each an earlier node or −1.
 FLASHMASK_API flashmask_status flashmask_mask_tree_in_order(const int64_t* parents, int64_t count, int64_t tokens,
                                                             int64_t prefix, int32_t sight, flashmask_mask** mask);
-/// candidates [count], one a head.
+/// candidates [count], one per MEDUSA head.
 FLASHMASK_API flashmask_status flashmask_mask_medusa_tree(const int64_t* candidates, int64_t count, int64_t tokens,
                                                           int64_t prefix, int32_t sight, flashmask_mask** mask);
 
@@ -242,7 +242,7 @@ FLASHMASK_API flashmask_status flashmask_mask_from_strided(const flashmask_mask_
 FLASHMASK_API flashmask_status flashmask_mask_from_packed(const flashmask_mask_shape* shape, const uint8_t* bits,
                                                           flashmask_mask** mask);
 
-/// Nonzero = visible. Called once a score by the library's threads, several at a time: it must be pure.
+/// Nonzero = visible. Called once per score, by several of the library's threads at a time: it must be pure.
 typedef int (*flashmask_predicate)(void* context, int64_t batch, int64_t head, int64_t row, int64_t column);
 FLASHMASK_API flashmask_status flashmask_mask_from_predicate(const flashmask_mask_shape* shape,
                                                              flashmask_predicate predicate, void* context,
@@ -276,12 +276,12 @@ FLASHMASK_API flashmask_status flashmask_mask_to_startend_row_indices(const flas
                                                                       int64_t capacity,
                                                                       flashmask_startend_row_indices* encoding);
 
-/// A score is visible where both (either) masks see it. The masks stay the caller's.
+/// A score is visible where both masks show it (and), or either does (or). The masks stay the caller's.
 FLASHMASK_API flashmask_status flashmask_mask_and(const flashmask_mask* a, const flashmask_mask* b,
                                                   flashmask_mask** mask);
 FLASHMASK_API flashmask_status flashmask_mask_or(const flashmask_mask* a, const flashmask_mask* b,
                                                  flashmask_mask** mask);
-/// A score is visible where the mask does not see it.
+/// A score is visible where the mask hides it.
 FLASHMASK_API flashmask_status flashmask_mask_not(const flashmask_mask* mask, flashmask_mask** complement);
 
 /// Blocks of scores that are kept or left out as a whole; described in flashmask/block_map.h.
@@ -307,12 +307,12 @@ FLASHMASK_API flashmask_status flashmask_block_map_at_least(const flashmask_mask
 /// Destroying NULL is legal.
 FLASHMASK_API void flashmask_block_map_destroy(flashmask_block_map* map);
 
-/// The blocks alone, or what a mask shows inside them. Map and mask stay the caller's.
+/// A mask that shows the kept blocks, or what a mask shows inside them. Map and mask stay the caller's.
 FLASHMASK_API flashmask_status flashmask_mask_from_block_map(const flashmask_block_map* map, flashmask_mask** mask);
 FLASHMASK_API flashmask_status flashmask_mask_and_block_map(const flashmask_mask* mask, const flashmask_block_map* map,
                                                             flashmask_mask** result);
 
-/// One mask a batch entry, or one a head.
+/// One mask per batch entry, or per head.
 FLASHMASK_API flashmask_status flashmask_mask_stack_batch(const flashmask_mask* const* masks, int64_t count,
                                                           flashmask_mask** mask);
 FLASHMASK_API flashmask_status flashmask_mask_stack_heads(const flashmask_mask* const* masks, int64_t count,
@@ -325,7 +325,7 @@ FLASHMASK_API flashmask_status flashmask_mask_get_shape(const flashmask_mask* ma
 
 enum flashmask_mask_form { FLASHMASK_INTERVALS = 0, FLASHMASK_BITS = 1 };
 
-/// The lowered form, and why it is that form: `why` lives as long as the mask. Either may be NULL.
+/// The lowered form, and why it is that form: `why` lives as long as the mask. Either pointer may be NULL.
 FLASHMASK_API flashmask_status flashmask_mask_get_form(const flashmask_mask* mask, int32_t* form, const char** why);
 
 /// What a mask is and what it costs, summed over batch entries and mask heads.
@@ -345,7 +345,7 @@ typedef struct flashmask_explanation {
   double waste;    ///< scores in active tiles ÷ visible pairs
   uint64_t mask_bytes;
   uint64_t schedule_bytes;
-  uint64_t dense_bytes;  ///< of the boolean matrix that the mask replaces
+  uint64_t dense_bytes;  ///< size of the boolean matrix that the mask replaces
 } flashmask_explanation;
 
 FLASHMASK_API flashmask_status flashmask_mask_explain(const flashmask_mask* mask, int32_t tile_rows,
@@ -355,7 +355,7 @@ typedef struct flashmask_draw_options {
   uint64_t struct_size;
   int64_t batch;
   int64_t head;
-  int64_t width;   ///< characters at most; 0: 64
+  int64_t width;   ///< at most this many characters across and down; 0: 64
   int64_t colour;  ///< ANSI colours when nonzero
 } flashmask_draw_options;
 
@@ -364,12 +364,12 @@ typedef struct flashmask_draw_options {
 FLASHMASK_API flashmask_status flashmask_mask_draw(const flashmask_mask* mask, const flashmask_draw_options* options,
                                                    char* buffer, size_t capacity, size_t* size);
 
-/// The mask as bytes, to save or to send: flashmask/packed_mask.h. `size` receives how many; call with buffer = NULL,
-/// capacity = 0 to learn it.
+/// Writes the mask as bytes, to save or to send: flashmask/packed_mask.h. `size` receives their number; call with
+/// buffer = NULL, capacity = 0 to learn it.
 FLASHMASK_API flashmask_status flashmask_mask_pack(const flashmask_mask* mask, void* buffer, int64_t capacity,
                                                    int64_t* size);
-/// The mask that was packed. The bytes may come from anywhere and lie at any address; unless they say one mask and
-/// nothing else they are refused.
+/// Restores a packed mask. The bytes may come from anywhere and lie at any address; they are refused unless they hold
+/// one mask and nothing else.
 FLASHMASK_API flashmask_status flashmask_mask_unpack(const void* bytes, int64_t size, flashmask_mask** mask);
 
 /* ---- Reordering --------------------------------------------------------------------------------------------- */
@@ -379,10 +379,10 @@ typedef struct flashmask_reordering flashmask_reordering;
 
 typedef struct flashmask_reordering_view {
   uint64_t struct_size;
-  int64_t gained;  ///< 0: everything is as it was
+  int64_t gained;  ///< 0: the order is unchanged
   int32_t tile_rows;
   int32_t tile_columns;
-  int64_t tiles_before;  ///< active ones
+  int64_t tiles_before;  ///< active tiles
   int64_t tiles_after;
   const int64_t* rows;     ///< [batch, rows] of the mask: row i is row rows[i] of the original
   const int64_t* columns;  ///< [batch, columns]
@@ -404,7 +404,7 @@ FLASHMASK_API void flashmask_reordering_destroy(flashmask_reordering* reordering
 FLASHMASK_API flashmask_status flashmask_mask_permute(const flashmask_mask* mask, const int64_t* rows,
                                                       const int64_t* columns, flashmask_mask** permuted);
 
-/// The order alone, of a graph in compressed sparse rows: offsets [nodes + 1], column_indices [count], order [nodes].
+/// The order alone, for a graph in compressed sparse rows: offsets [nodes + 1], column_indices [count], order [nodes].
 FLASHMASK_API flashmask_status flashmask_reverse_cuthill_mckee(int64_t nodes, const int64_t* offsets,
                                                                const int64_t* column_indices, int64_t count,
                                                                int64_t* order);
@@ -416,7 +416,7 @@ typedef struct flashmask_partition flashmask_partition;
 
 enum flashmask_division { FLASHMASK_BALANCED = 0, FLASHMASK_CONTIGUOUS = 1, FLASHMASK_ZIGZAG = 2 };
 
-/// How tokens are shared out, and what tiles and columns cost. Numbers of 0 are the defaults of
+/// How tokens are shared out, and what tiles and columns cost. Numbers that are 0 mean the defaults of
 /// flashmask::PartitionOptions.
 typedef struct flashmask_partition_options {
   uint64_t struct_size;
@@ -444,25 +444,25 @@ typedef struct flashmask_partition_view {
   const char* why;
 } flashmask_partition_view;
 
-/// For `count` masks of one sequence, mask i in weights[i] layers (NULL: one each), over sizes[0] × … × sizes[levels −
-/// 1] ranks. `options` NULL: all zero.
+/// Partitions a sequence that has `count` masks, mask i in weights[i] layers (NULL: one each), over sizes[0] × … ×
+/// sizes[levels − 1] ranks. `options` NULL: all zero.
 FLASHMASK_API flashmask_status flashmask_partition_create(const flashmask_mask* const* masks, const int64_t* weights,
                                                           int64_t count, const int64_t* sizes, int64_t levels,
                                                           const flashmask_partition_options* options,
                                                           flashmask_partition** partition);
-/// From runs [run_count, 3] in any order: begin, end, rank. A tile of 0 is one of 128.
+/// Makes a partition from runs [run_count, 3] in any order: begin, end, rank. `tile` = 0 means 128.
 FLASHMASK_API flashmask_status flashmask_partition_from_runs(int64_t tokens, int64_t ranks, int64_t tile,
                                                              const int64_t* runs, int64_t run_count,
                                                              flashmask_partition** partition);
 /// Arrays and text live as long as the handle.
 FLASHMASK_API flashmask_status flashmask_partition_get(const flashmask_partition* partition,
                                                        flashmask_partition_view* view);
-/// `loads` [ranks, 6]: tokens, tiles, row tiles, column tiles, columns received, columns sent; those of
+/// `loads` [ranks, 6]: tokens, tiles, row tiles, column tiles, columns received, columns sent, as in
 /// flashmask::RankLoad.
 FLASHMASK_API flashmask_status flashmask_partition_loads(const flashmask_partition* partition,
                                                          const flashmask_mask* mask, int64_t* loads);
-/// `nanoseconds` [3] of a call, forward and backward: attention of the busiest rank, wire, and attention if it were
-/// shared out evenly. The division and the tile of `options` are not looked at.
+/// `nanoseconds` [3] of one call, forward and backward: attention on the busiest rank, communication, and attention if
+/// it were shared out evenly. The division and the tile of `options` are not used.
 FLASHMASK_API flashmask_status flashmask_partition_predict(const flashmask_partition* partition,
                                                            const flashmask_mask* mask,
                                                            const flashmask_partition_options* options,
@@ -470,12 +470,12 @@ FLASHMASK_API flashmask_status flashmask_partition_predict(const flashmask_parti
 /// Destroying NULL is legal.
 FLASHMASK_API void flashmask_partition_destroy(flashmask_partition* partition);
 
-/// Which columns of others each rank must fetch.
+/// Which columns each rank must fetch from others.
 typedef struct flashmask_needs flashmask_needs;
 
 FLASHMASK_API flashmask_status flashmask_partition_needs(const flashmask_partition* partition,
                                                          const flashmask_mask* mask, flashmask_needs** needs);
-/// `values` [count, 4], by rank and then by column: rank, owner, begin, end. They live as long as the handle.
+/// `values` [count, 4]: rank, owner, begin, end, sorted by rank and then by column. They live as long as the handle.
 FLASHMASK_API flashmask_status flashmask_needs_get(const flashmask_needs* needs, const int64_t** values,
                                                    int64_t* count);
 /// Destroying NULL is legal.
@@ -486,9 +486,9 @@ FLASHMASK_API void flashmask_needs_destroy(flashmask_needs* needs);
 enum flashmask_dtype { FLASHMASK_F32 = 0, FLASHMASK_BF16 = 1, FLASHMASK_F16 = 2 };
 enum flashmask_device_type { FLASHMASK_CPU = 0, FLASHMASK_CUDA = 1 };
 enum flashmask_direction { FLASHMASK_FORWARD = 0, FLASHMASK_BACKWARD = 1 };
-/// The lowered form that a plan takes; BEST: intervals where they are exact, else bits.
+/// The lowered form that a plan uses; BEST: intervals where they are exact, else bits.
 enum flashmask_form_choice { FLASHMASK_FORM_BEST = 0, FLASHMASK_FORM_INTERVALS = 1, FLASHMASK_FORM_BITS = 2 };
-/// Which tiles a kernel takes that has small ones beside its own; AUTOMATIC: those that take less time under the mask.
+/// Which tiles a kernel uses if it has small ones beside its own; AUTOMATIC: whichever take less time under the mask.
 enum flashmask_tile_size { FLASHMASK_TILES_AUTOMATIC = 0, FLASHMASK_TILES_LARGE = 1, FLASHMASK_TILES_SMALL = 2 };
 enum flashmask_visit { FLASHMASK_VISIT_ACTIVE = 0, FLASHMASK_VISIT_ALL = 1 };
 
@@ -503,7 +503,7 @@ typedef struct flashmask_tensor {
   int64_t strides[4];
 } flashmask_tensor;
 
-/// Everything about an attention call but the data; the layout of each tensor is in flashmask/problem.h.
+/// Everything about an attention call except the data; the layout of each tensor is in flashmask/problem.h.
 typedef struct flashmask_problem {
   uint64_t struct_size;
   int64_t batch;
@@ -530,7 +530,7 @@ typedef struct flashmask_executor {
   void (*run)(void* context, int count, void (*body)(void* body_context, int index), void* body_context);
 } flashmask_executor;
 
-/// Everything decided before data arrives: the lowered mask, one schedule a direction, the kernels.
+/// Everything decided before data arrives: the lowered mask, one schedule per direction, the kernels.
 typedef struct flashmask_plan flashmask_plan;
 
 typedef struct flashmask_plan_options {
@@ -539,19 +539,19 @@ typedef struct flashmask_plan_options {
   const flashmask_executor* executor;  ///< NULL: the library's own pool
   int32_t visit;                       ///< a flashmask_visit
   int32_t form;                        ///< a flashmask_form_choice
-  int32_t reorder;                     ///< nonzero: in another order of tokens where that saves work; not with dropout
-  int32_t deterministic;               ///< nonzero: kernels that give the same bits on every run; all of the CPU do
-  int32_t forward_tiles;               ///< a flashmask_tile_size; of slices of a mask that of the whole, for its bits
-  int32_t backward_tiles;              ///< the same
-  int32_t skip_query_gradient;         ///< nonzero: nobody reads grad_q, which holds anything after the backward
-  int32_t skip_key_gradients;          ///< nonzero: the same of grad_k and grad_v
+  int32_t reorder;                     ///< nonzero: reorders tokens where that saves work; not with dropout
+  int32_t deterministic;               ///< nonzero: kernels that give the same bits on every run; all CPU kernels do
+  int32_t forward_tiles;               ///< a flashmask_tile_size; for a slice, that of the whole mask: same bits
+  int32_t backward_tiles;              ///< a flashmask_tile_size, as for forward_tiles
+  int32_t skip_query_gradient;         ///< nonzero: grad_q is never read, and may hold anything afterwards
+  int32_t skip_key_gradients;          ///< nonzero: the same for grad_k and grad_v
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.
 FLASHMASK_API flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
                                                      const flashmask_plan_options* options, flashmask_plan** plan);
 
-/// Where a plan for a GPU is made: flashmask/device_plan.h. Nothing waits for the device.
+/// Where a plan for a GPU is made: flashmask/device_plan.h. No call waits for the device.
 typedef struct flashmask_plan_place {
   uint64_t struct_size;
   void* stream;  ///< a cudaStream_t of the problem's device; NULL: its default stream
@@ -559,11 +559,11 @@ typedef struct flashmask_plan_place {
   size_t bytes;  ///< of `memory`; at least what flashmask_plan_bytes() says
 } flashmask_plan_place;
 
-/// The plan of a problem on a GPU, and the bytes that it needs there; `options` as for flashmask_plan_create(). Calls
-/// on another stream than that of the place wait for that one first.
+/// Bytes that flashmask_plan_create_at() needs on a GPU to plan a problem there; `options` as for
+/// flashmask_plan_create(). Calls on a stream other than the place's first wait for the place's stream.
 FLASHMASK_API flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmask_problem* problem,
                                                     const flashmask_plan_options* options, size_t* bytes);
-/// The tiles that such a plan would take, told on the host, as options of plans of the mask's slices: `forward` and
+/// Finds on the host which tiles such a plan would use, as options for plans of the mask's slices: `forward` and
 /// `backward` receive a flashmask_tile_size, AUTOMATIC where the kernel has one size.
 FLASHMASK_API flashmask_status flashmask_plan_tile_sizes(const flashmask_mask* mask, const flashmask_problem* problem,
                                                          const flashmask_plan_options* options, int32_t* forward,
@@ -578,25 +578,25 @@ enum flashmask_device_mask_kind {
   FLASHMASK_DEVICE_PACKED = 2
 };
 
-/// A mask in the memory of a GPU, which is read once, on the stream of the plan, and may go afterwards.
+/// A mask in the memory of a GPU. It is read once, on the stream of the plan, and may be freed afterwards.
 typedef struct flashmask_device_mask {
   uint64_t struct_size;
   int32_t kind;     ///< a flashmask_device_mask_kind
-  int32_t vectors;  ///< of row indices
-  int64_t causal;   ///< of row indices
+  int32_t vectors;  ///< row indices only
+  int64_t causal;   ///< row indices only
   flashmask_mask_shape shape;
-  /// Row indices: int32 [batch, heads, columns, vectors]. Dense: [batch, heads, rows, columns], a byte each, nonzero =
-  /// visible. Packed: [batch, heads, rows, ceil(columns / 8)], bit c % 8 of byte c / 8 for column c.
+  /// Row indices: int32 [batch, heads, columns, vectors]. Dense: [batch, heads, rows, columns], one byte each, nonzero
+  /// = visible. Packed: [batch, heads, rows, ceil(columns / 8)], bit c % 8 of byte c / 8 for column c.
   const void* data;
-  int64_t strides[4];  ///< of a dense mask, in bytes
-  /// Beside row indices: [keep_batch, keep_heads, ceil(rows / 128), ceil(columns / 128)], nonzero = the block is kept;
-  /// each of the first two is 1 or as in `shape`. NULL: all are kept.
+  int64_t strides[4];  ///< dense masks only, in bytes
+  /// Row indices only: [keep_batch, keep_heads, ceil(rows / 128), ceil(columns / 128)], nonzero = the block is kept;
+  /// keep_batch and keep_heads are each 1 or as in `shape`. NULL: all blocks are kept.
   const int32_t* keep_blocks;
   int64_t keep_batch;
   int64_t keep_heads;
 } flashmask_device_mask;
 
-/// The same for a mask that lies on the device of the problem.
+/// flashmask_plan_bytes() and flashmask_plan_create_at() for a mask in the memory of the problem's device.
 FLASHMASK_API flashmask_status flashmask_device_mask_plan_bytes(const flashmask_device_mask* mask,
                                                                 const flashmask_problem* problem,
                                                                 const flashmask_plan_options* options, size_t* bytes);
@@ -606,7 +606,7 @@ FLASHMASK_API flashmask_status flashmask_device_mask_plan_create(const flashmask
                                                                  const flashmask_plan_place* place,
                                                                  flashmask_plan** plan);
 
-/// Which capture of a CUDA graph a stream of a device is in: a number that the process uses once; 0 for none.
+/// Which CUDA graph capture a stream of a device is in: a number that the process uses only once; 0 for none.
 FLASHMASK_API flashmask_status flashmask_stream_capture(int32_t device_index, void* stream, uint64_t* capture);
 
 /// Destroying NULL is legal. The mask of a plan may be destroyed before it.
@@ -615,45 +615,45 @@ FLASHMASK_API void flashmask_plan_destroy(flashmask_plan* plan);
 /// `name` lives as long as the plan.
 FLASHMASK_API flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direction, const char** name);
 
-/// What became of the option `reorder`; all zero where it was not asked for. Arrays and text live as long as the plan.
+/// The outcome of the option `reorder`; all zero where it was not requested. Arrays and text live as long as the plan.
 FLASHMASK_API flashmask_status flashmask_plan_reordering(const flashmask_plan* plan, flashmask_reordering_view* view);
 
 /// Bytes of workspace that a call needs when `workers` threads run it.
 FLASHMASK_API flashmask_status flashmask_plan_workspace(const flashmask_plan* plan, int32_t direction, int workers,
                                                         size_t* bytes);
 
-/// Which probabilities of a problem with dropout survive, [batch, query_heads, query_length, key_length], 1 = kept;
-/// `capacity` counts bytes and must hold them all. See flashmask/dropout.h.
+/// Writes which probabilities of a problem with dropout survive, [batch, query_heads, query_length, key_length], 1 =
+/// kept. `capacity` counts bytes and must hold them all. See flashmask/dropout.h.
 FLASHMASK_API flashmask_status flashmask_dropout_expand(const flashmask_problem* problem, uint64_t seed,
                                                         uint64_t offset, uint8_t* kept, int64_t capacity);
 
-/// Where the heads, rows and columns of `problem` lie in a larger one, of which it is a part and whose decisions it
-/// takes: its first query head is number `first_head` of `heads` (0: those of the problem), and eight of its rows
-/// are number row_eights[i], [ceil(query_length / 8)]; NULL: the same; columns likewise. On a GPU the numbers of a
-/// kernel's tile have to follow one another, which is checked. Written is what the field
-/// dropout_place of a call takes, `size` numbers; call with packed = NULL, capacity = 0 to learn how many. See
-/// flashmask/dropout.h.
+/// Packs the place of `problem` in a larger problem of which it is a part and whose dropout decisions it takes: its
+/// first query head is head `first_head` of the larger problem's `heads` (0: the problem's own), and its i-th eight
+/// rows are the larger problem's eight rows number row_eights[i], [ceil(query_length / 8)]; NULL: the same rows;
+/// columns in the same way. On a GPU the numbers within a kernel's tile must be consecutive, which is checked. `packed`
+/// receives what the field dropout_place of a call takes, `size` numbers; call with packed = NULL, capacity = 0 to
+/// learn how many. See flashmask/dropout.h.
 FLASHMASK_API flashmask_status flashmask_dropout_place_pack(const flashmask_problem* problem, int64_t first_head,
                                                             int64_t heads, const int32_t* row_eights,
                                                             const int32_t* column_eights, int32_t* packed,
                                                             int64_t capacity, int64_t* size);
 
-/// Where a call runs and the memory it may use. All but the size zero: the library's own pool and memory.
+/// Where a call runs and the memory it may use. All zero but the size: the library's own pool and memory.
 typedef struct flashmask_execution {
   uint64_t struct_size;
   const flashmask_executor* executor;
-  void* workspace;                    ///< NULL: allocated for the call; on a GPU it is always the caller's, and there
+  void* workspace;                    ///< NULL: allocated for the call; on a GPU always the caller's, in GPU memory
   size_t workspace_bytes;             ///< of `workspace`
   void* stream;                       ///< the CUDA stream of a call on that device; must be NULL on the CPU
-  uint64_t dropout_seed;              ///< of a problem with dropout; the backward takes that of its forward
+  uint64_t dropout_seed;              ///< for a problem with dropout; the backward takes its forward's seed
   uint64_t dropout_offset;            ///< below 2^32
-  const uint64_t* dropout_on_device;  ///< of a call on a GPU, in place of both: where they lie there; else NULL
+  const uint64_t* dropout_on_device;  ///< for a call on a GPU, instead of both: points to them there; else NULL
   const int32_t* dropout_place;       ///< [dropout_place_size], a packed place on the plan's device; NULL: none
   int64_t dropout_place_size;
 } flashmask_execution;
 
-/// Outputs have memory of their own, for each element; inputs may overlap. What nobody sees must be finite too, padding
-/// among it: a NaN or an infinity there reaches rows that share its tile. See flashmask/attention.h.
+/// Each element of an output has memory of its own; inputs may overlap. Rows, keys and values that no score shows, such
+/// as padding, must be finite too: a NaN or infinity there reaches rows that share its tile. See flashmask/attention.h.
 typedef struct flashmask_forward_tensors {
   uint64_t struct_size;
   flashmask_tensor q, k, v;  ///< in
@@ -661,27 +661,27 @@ typedef struct flashmask_forward_tensors {
   flashmask_tensor sinks;    ///< in, (query_heads) or (batch, query_heads, query_length); may be absent
 } flashmask_forward_tensors;
 
-/// As for flashmask_forward_tensors.
+/// The rules of flashmask_forward_tensors hold here too.
 typedef struct flashmask_backward_tensors {
   uint64_t struct_size;
   flashmask_tensor q, k, v, o, lse, grad_o;  ///< in
   flashmask_tensor grad_lse;                 ///< in, shape and dtype of lse; may be absent
-  flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written. grad_k and grad_v: or both float32
+  flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written. grad_k and grad_v may both be float32
   flashmask_tensor sinks, grad_sinks;        ///< in and out, where the gradient of the sinks is wanted; may be absent
 } flashmask_backward_tensors;
 
-/// o = softmax(scale · q kᵀ under the mask) v, with e^sink added to the sum that it is divided by where sinks are
-/// given: flashmask/attention.h. `execution` NULL: all of it zero. On a GPU a call returns before the work is done.
+/// Computes o = softmax(scale · q kᵀ under the mask) v, with e^sink added to the sum that o is divided by where sinks
+/// are given: flashmask/attention.h. `execution` NULL: all of it zero. On a GPU a call returns before the work is done.
 FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_forward_tensors* tensors,
                                                  const flashmask_execution* execution);
 
-/// Gradients of q, k, v, and of the sinks. `execution` NULL: all of it zero.
+/// Computes the gradients of q, k, v, and of the sinks. `execution` NULL: all of it zero.
 FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_backward_tensors* tensors,
                                                   const flashmask_execution* execution);
 
 /* ---- Kernels ------------------------------------------------------------------------------------------------ */
 
-/// What a call may ask of a kernel beside its sizes, dtype and form of mask; flashmask/features.h describes them.
+/// What a call may ask of a kernel besides its sizes, dtype and form of mask; flashmask/features.h describes them.
 typedef enum flashmask_feature {
   FLASHMASK_FEATURE_DROPOUT,
   FLASHMASK_FEATURE_DETERMINISTIC,
@@ -690,7 +690,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS,
 } flashmask_feature;
 
-/// One row of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
+/// An entry of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
 typedef struct flashmask_kernel_info {
   uint64_t struct_size;
   const char* name;
@@ -698,22 +698,23 @@ typedef struct flashmask_kernel_info {
   int32_t direction;
   int32_t dtype;
   int32_t device_type;
-  int32_t form;  ///< of the masks that it reads: a flashmask_mask_form
+  int32_t form;  ///< form of the masks that it reads: a flashmask_mask_form
   int32_t tile_rows;
   int32_t tile_columns;
   const char* why_not;               ///< why plans on this machine do not take it; "" when they do
-  int32_t head_dim;                  ///< it takes heads of up to these dims
-  int32_t value_dim;                 ///< and values of up to these
-  uint64_t features;                 ///< bit i: it has the flashmask_feature i
-  int32_t compute_capability_major;  ///< the least of a GPU; 0 of a CPU's kernels
+  int32_t head_dim;                  ///< the largest head_dim that it takes
+  int32_t value_dim;                 ///< the largest value_dim that it takes
+  uint64_t features;                 ///< bit i: it has flashmask_feature i
+  int32_t compute_capability_major;  ///< the lowest that it runs on; 0 for CPU kernels
   int32_t compute_capability_minor;
 } flashmask_kernel_info;
 
-/// Kernels of this build; flashmask_kernel_get() takes 0 to below that, best first for each direction, dtype and form.
+/// Number of kernels in this build; flashmask_kernel_get() takes an index below it, best kernels first for each
+/// direction, dtype and form.
 FLASHMASK_API flashmask_status flashmask_kernel_count(int64_t* count);
 FLASHMASK_API flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info);
 
-/// Instruction sets that plans on the machine choose from, best first, such as "avx512 avx2 scalar"; the text lives as
+/// Instruction sets that plans on this machine choose from, best first, such as "avx512 avx2 scalar"; the text lives as
 /// long as the process.
 FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);
 
@@ -721,9 +722,9 @@ FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);
 typedef struct flashmask_merge_tensors {
   uint64_t struct_size;
   flashmask_tensor o1, lse1, o2, lse2;  ///< in
-  flashmask_tensor o, lse;              ///< out; may be those of a part
+  flashmask_tensor o, lse;              ///< out; may be a part's own tensors
   const flashmask_tensor* more;         ///< in: o3, lse3, o4, lse4 and so on
-  int64_t more_count;                   ///< parts beside the first two
+  int64_t more_count;                   ///< parts besides the first two
 } flashmask_merge_tensors;
 
 typedef struct flashmask_merge_gradients {
@@ -732,11 +733,11 @@ typedef struct flashmask_merge_gradients {
   flashmask_tensor grad_lse;                                ///< in, shape and dtype of lse; may be absent
   flashmask_tensor grad_o1, grad_lse1, grad_o2, grad_lse2;  ///< out; every element is written
   const flashmask_tensor* more;  ///< o3, lse3 (in), grad_o3, grad_lse3 (out), o4, lse4 and so on
-  int64_t more_count;            ///< parts beside the first two
+  int64_t more_count;            ///< parts besides the first two
 } flashmask_merge_gradients;
 
-/// Attention over the keys of all parts, and its gradients, on a CPU or a GPU. Of `execution` the executor and the
-/// stream are looked at; NULL: the library's own pool, the default stream.
+/// Computes attention over the keys of all parts, and its gradients, on a CPU or a GPU. Only the executor and the
+/// stream of `execution` are used; NULL: the library's own pool, the default stream.
 FLASHMASK_API flashmask_status flashmask_merge(const flashmask_merge_tensors* tensors,
                                                const flashmask_execution* execution);
 FLASHMASK_API flashmask_status flashmask_merge_backward(const flashmask_merge_gradients* tensors,
@@ -744,14 +745,14 @@ FLASHMASK_API flashmask_status flashmask_merge_backward(const flashmask_merge_gr
 
 /* ---- Reference ---------------------------------------------------------------------------------------------- */
 
-/// Dense attention in double precision, what every kernel is held against: slow, and right. Arrays have no gaps and the
-/// layouts of flashmask/problem.h; the problem's dtype and device are not looked at.
+/// Dense attention in double precision, which every kernel is checked against: slow, but right. Arrays are contiguous,
+/// in the layouts of flashmask/problem.h; the problem's dtype and device are ignored.
 typedef struct flashmask_reference_inputs {
   uint64_t struct_size;
   const double* q;
   const double* k;
   const double* v;
-  uint64_t dropout_seed;         ///< of a problem with dropout; the backward takes that of its forward
+  uint64_t dropout_seed;         ///< for a problem with dropout; the backward takes its forward's seed
   uint64_t dropout_offset;       ///< below 2^32
   const double* sinks;           ///< [sink_count]; NULL: none
   int64_t sink_count;            ///< query_heads, or batch · query_heads · query_length
@@ -769,7 +770,7 @@ FLASHMASK_API flashmask_status flashmask_reference_backward(const flashmask_mask
                                                             const flashmask_reference_inputs* inputs,
                                                             const double* grad_o, const double* grad_lse,
                                                             double* grad_q, double* grad_k, double* grad_v);
-/// That of the sinks, as many as were given.
+/// Gradients of the sinks, as many as were given.
 FLASHMASK_API flashmask_status flashmask_reference_backward_sinks(const flashmask_mask* mask,
                                                                   const flashmask_problem* problem,
                                                                   const flashmask_reference_inputs* inputs,

@@ -11,7 +11,7 @@
 #include "flashmask/problem.h"
 
 /// Plans for a GPU: made there, on the caller's stream and in the caller's memory, without waiting for the device.
-/// Calls on other streams wait for that stream first.
+/// Calls on other streams first wait for that stream.
 namespace flashmask {
 
 /// Where a plan is made.
@@ -19,17 +19,17 @@ struct PlanPlace {
   void* stream = nullptr;  ///< a cudaStream_t of the problem's device; nullptr: its default stream
   void* memory =
       nullptr;  ///< on that device, aligned to 256 bytes; the caller keeps it until the plan's last call is done
-  std::size_t bytes = 0;  ///< of the memory; at least plan_bytes()
+  std::size_t bytes = 0;  ///< size of the memory; at least plan_bytes()
 };
 
-// Masks in the memory of a GPU. What they point to is read once, on the stream, and may go afterwards.
+// Masks in the memory of a GPU. What they point to is read once, on the stream, and may be freed afterwards.
 
 /// Blocks of 128 × 128 scores that are kept or left out as a whole; see block_map.h.
 struct DeviceBlockMap {
   static constexpr int kBlock = 128;
-  /// [batch, heads, ⌈rows / 128⌉, ⌈columns / 128⌉], nonzero = keep; nullptr: all are kept.
+  /// [batch, heads, ⌈rows / 128⌉, ⌈columns / 128⌉], nonzero = keep; nullptr: all blocks are kept.
   const std::int32_t* keep = nullptr;
-  std::int64_t batch = 1;  ///< 1 or that of the mask, as heads
+  std::int64_t batch = 1;  ///< 1 or the mask's batch; `heads` likewise
   std::int64_t heads = 1;
 };
 
@@ -39,10 +39,10 @@ struct DeviceRowIndices {
   MaskShape shape;
   int vectors = 1;
   bool causal = true;
-  DeviceBlockMap blocks = {};  ///< ANDed onto them
+  DeviceBlockMap blocks = {};  ///< ANDed onto the row indices
 };
 
-/// Dense booleans [batch, heads, rows, columns], a byte each, nonzero = visible.
+/// Dense booleans [batch, heads, rows, columns], one byte each, nonzero = visible.
 struct DeviceDenseMask {
   const std::uint8_t* data = nullptr;
   MaskShape shape;
@@ -55,8 +55,9 @@ struct DevicePackedMask {
   MaskShape shape;
 };
 
-/// Bytes on the device that a plan of such a mask needs: with intervals alone, of a mask, or of what lies there. Bits
-/// that lie there take a quarter of a byte a score. Throws where no kernel of the device serves the problem.
+/// Returns the bytes that a plan needs on the device: for any mask of this shape that is lowered to intervals alone,
+/// for a mask on the host, or for one in the device's memory. A dense or packed mask there takes a quarter of a byte
+/// per score. Throws where no kernel of the device serves the problem.
 FLASHMASK_API std::size_t plan_bytes(const MaskShape& intervals, const Problem& problem,
                                      const PlanOptions& options = {});
 FLASHMASK_API std::size_t plan_bytes(const Mask& mask, const Problem& problem, const PlanOptions& options = {});
@@ -69,9 +70,9 @@ FLASHMASK_API std::size_t plan_bytes(const DeviceDenseMask& mask, const Problem&
 FLASHMASK_API std::size_t plan_bytes(const DevicePackedMask& mask, const Problem& problem,
                                      const PlanOptions& options = {});
 
-/// backward() throws where no backward kernel of the device serves the problem. Dropout is refused with
-/// Status::unsupported. With PlanOptions::reorder, plan_bytes() and plan() each look for the order on the host: give
-/// them what reorder() found, to look once. Tensors are gathered and scattered on the device.
+/// Makes a plan on the device. backward() throws where no backward kernel of the device serves the problem. With
+/// PlanOptions::reorder, plan_bytes() and plan() each search for the order on the host; pass them the result of
+/// reorder() to search once. Tensors are then gathered and scattered on the device.
 FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});
 FLASHMASK_API Plan plan(const Reordering& reordering, const Problem& problem, const PlanPlace& place,
@@ -83,7 +84,7 @@ FLASHMASK_API Plan plan(const DeviceDenseMask& mask, const Problem& problem, con
 FLASHMASK_API Plan plan(const DevicePackedMask& mask, const Problem& problem, const PlanPlace& place,
                         const PlanOptions& options = {});
 
-/// What the kernels of a plan take where PlanOptions leaves it to them.
+/// The tile sizes that a plan's kernels use where PlanOptions leaves the choice to them.
 struct TileSizes {
   TileSize forward = TileSize::automatic;
   TileSize backward = TileSize::automatic;
@@ -91,13 +92,13 @@ struct TileSizes {
   friend bool operator==(const TileSizes&, const TileSizes&) = default;
 };
 
-/// The tiles that plan() would take under a mask, told on the host; automatic where the kernel has one size, as those
-/// of a CPU have, or none serves. For PlanOptions of the plans of its slices.
+/// Finds on the host which tiles plan() would use under a mask; automatic where the kernel has one size, as CPU kernels
+/// have, or no kernel serves. For the PlanOptions of plans of the mask's slices.
 FLASHMASK_API TileSizes tile_sizes(const Mask& mask, const Problem& problem, const PlanOptions& options = {},
                                    Executor& executor = default_executor());
 
-/// Which capture of a CUDA graph a stream is in: a number that the process uses once; 0 for none. What a plan made in
-/// one reads and writes belongs to that graph.
+/// Returns which CUDA graph capture a stream is in: a number that the process uses only once; 0 for none. The memory
+/// that a plan made during a capture reads and writes belongs to that graph.
 FLASHMASK_API std::uint64_t stream_capture(Device device, void* stream);
 
 }  // namespace flashmask

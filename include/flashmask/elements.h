@@ -10,8 +10,8 @@
 
 namespace flashmask {
 
-/// The elements that a call reads: a vector, an array, a span, or written in braces as an argument, such as
-/// causal_document({600, 300}, 1024). It points to them as a span does, so it is for arguments, not for keeping.
+/// An argument for the elements that a call reads: a vector, an array, a span, or a list in braces, such as
+/// causal_document({600, 300}, 1024). It only points to them, as a span does: never store it.
 template <class T>
 class Elements : public std::span<const T> {
  public:

@@ -19,9 +19,9 @@ enum class Status : int {
   internal = 5,
 };
 
-/// The one exception of the library. `what()` says what was given, what was expected and what to do. Memory that grows
-/// with the sizes of a call is asked for by name: where there is none, Status::out_of_memory says how many bytes. Where
-/// not even the little beside it is there, std::bad_alloc leaves as from any code of the standard library.
+/// The only exception type of the library. `what()` says what was given, what was expected and what to do. Where memory
+/// that grows with the sizes of a call cannot be allocated, Status::out_of_memory says how many bytes were wanted.
+/// Where even a small allocation fails, std::bad_alloc is thrown, as by any code of the standard library.
 class FLASHMASK_API Error : public std::runtime_error {
  public:
   Error(Status status, const std::string& message) : std::runtime_error(message), status_(status) {}

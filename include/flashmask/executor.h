@@ -22,8 +22,8 @@ class FLASHMASK_API Executor {
 };
 
 /// The library's own pool. It starts on first use with as many threads as the process may use (CPU affinity and
-/// cgroup quota), or FLASHMASK_THREADS; fewer where so many cannot be started. Calls from inside a body or from a
-/// second thread run on the caller alone.
+/// cgroup quota), or FLASHMASK_THREADS; fewer where that many cannot be started. Calls from inside a body, or from a
+/// second thread while the pool is busy, run on the calling thread alone.
 FLASHMASK_API Executor& default_executor();
 
 /// Sets how many threads the default executor uses from the next call on; 0 restores the automatic choice.

@@ -26,14 +26,14 @@ struct Explanation {
   std::int64_t empty_rows = 0;
   std::vector<std::int64_t> first_empty_rows;  ///< at most eight, of batch entry 0 and mask head 0
   std::size_t mask_bytes = 0;
-  std::int64_t partial_cells = 0;  ///< of a mask of bits: cells of 64 × 64 that hold their bits, 512 bytes each
+  std::int64_t partial_cells = 0;  ///< in a mask of bits: cells of 64 × 64 scores that store their bits, 512 bytes each
   std::size_t schedule_bytes = 0;
-  std::size_t dense_bytes = 0;  ///< one byte a score: the boolean matrix the mask replaces
+  std::size_t dense_bytes = 0;  ///< one byte per score: the boolean matrix the mask replaces
 };
 
 FLASHMASK_API Explanation explain(const Mask& mask, TileShape tile = {});
 
-/// A small table for people.
+/// Formats the explanation as a small table for people to read.
 FLASHMASK_API std::string to_string(const Explanation& explanation);
 
 }  // namespace flashmask

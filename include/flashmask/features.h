@@ -10,17 +10,17 @@
 
 namespace flashmask {
 
-/// What a call may ask of a kernel beside its sizes, its dtype and the form of its mask.
+/// What a call may ask of a kernel besides its sizes, its dtype and the form of its mask.
 enum class Feature : std::uint8_t {
-  dropout,                ///< of attention probabilities
+  dropout,                ///< dropout of attention probabilities
   deterministic,          ///< the same bits on every run
-  block_map,              ///< beside intervals, with blocks that are whole tiles
+  block_map,              ///< a block map beside intervals, whose blocks are whole tiles
   sinks,                  ///< logits that take probability and have no value
-  float32_key_gradients,  ///< gradients of k and v in float32 beside tensors of 16 bits; of the backward
+  float32_key_gradients,  ///< backward only: float32 gradients of k and v for 16-bit tensors
 };
 inline constexpr int kFeatureCount = 5;
 
-/// A set of them: what a kernel has, or what a call needs.
+/// A set of features: what a kernel has, or what a call needs.
 class Features {
  public:
   constexpr Features() = default;
@@ -44,10 +44,10 @@ class Features {
   std::uint32_t bits_ = 0;
 };
 
-/// Such as "dropout"; a number that no feature has: "feature 31".
+/// Returns a name such as "dropout"; for a number that no feature has, "feature 31".
 FLASHMASK_API std::string to_string(Feature feature);
 
-/// What a problem needs of the kernels that serve it.
+/// Returns the features that a problem needs of its kernels.
 FLASHMASK_API Features required(const Problem& problem);
 
 }  // namespace flashmask

@@ -20,7 +20,7 @@ struct Interval {
   friend bool operator==(const Interval&, const Interval&) = default;
 };
 
-/// The exact lowered form of a mask that needs at most two masked row ranges a column (FlashMask, section 4.1):
+/// The exact lowered form of a mask that needs at most two masked row ranges per column (FlashMask, section 4.1):
 /// memory is linear in the sequence. Causality is one of the two ranges.
 ///
 /// Normal form, kept by every constructor: ranges are clipped to [0, rows), the first lies above the second with at
@@ -33,7 +33,7 @@ class FLASHMASK_API IntervalMask {
   const MaskShape& shape() const { return shape_; }
 
   /// Position of a column in the four arrays: [batch, heads, columns], columns innermost. Like first(), second() and
-  /// visible() it is read in loops and checks nothing: undefined outside the mask.
+  /// visible() it is called in loops and checks nothing: undefined outside the mask.
   std::size_t index(std::int64_t batch, std::int64_t head, std::int64_t column) const {
     return static_cast<std::size_t>((batch * shape_.heads + head) * shape_.columns + column);
   }

@@ -15,7 +15,7 @@
 
 namespace flashmask {
 
-/// Of a CUDA device, such as 9.0.
+/// The compute capability of a CUDA device, such as 9.0.
 struct ComputeCapability {
   int major = 0;
   int minor = 0;
@@ -23,7 +23,7 @@ struct ComputeCapability {
   friend auto operator<=>(const ComputeCapability&, const ComputeCapability&) = default;
 };
 
-/// One row of the kernel table: what it computes, and what it can. `name` is for people and follows the grammar
+/// An entry of the kernel table: what it computes, and what it can do. `name` is for people and follows the grammar
 /// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>[+<small tiles>].<predicate>[.deterministic].
 struct KernelInfo {
   std::string name;
@@ -33,28 +33,28 @@ struct KernelInfo {
   DeviceType device = DeviceType::cpu;
   TileShape tile;
   MaskForm predicate = MaskForm::intervals;
-  std::int64_t head_dim = 0;          ///< it takes heads of up to these dims
-  std::int64_t value_dim = 0;         ///< and values of up to these
-  Features features;                  ///< what it has of what calls may ask for
-  ComputeCapability capability = {};  ///< the least that a GPU needs, of sm90 the only one; 0.0 of a CPU's kernels
+  std::int64_t head_dim = 0;          ///< the largest head_dim that it takes
+  std::int64_t value_dim = 0;         ///< the largest value_dim that it takes
+  Features features;                  ///< the features that it has
+  ComputeCapability capability = {};  ///< the lowest that it runs on, for sm90 the only one; 0.0 for CPU kernels
 };
 
-/// Every kernel of this build, best first for each direction, dtype and predicate.
+/// Returns every kernel of this build, best first for each direction, dtype and predicate.
 FLASHMASK_API std::vector<KernelInfo> kernels();
 
-/// Why plans on this machine do not take a kernel: it cannot run, the override variables exclude it, or it is slower
-/// here than others and no override names it. Empty when they do.
+/// Says why plans on this machine do not take a kernel: it cannot run, the override variables exclude it, or it is
+/// slower here than others and no override names it. Empty when they do.
 FLASHMASK_API std::string why_not(const KernelInfo& kernel);
 
-/// Why a kernel is refused for a problem on this machine; empty when it can run it.
+/// Says why a kernel is refused for a problem on this machine; empty when it can run it.
 FLASHMASK_API std::string why_not(const KernelInfo& kernel, const Problem& problem, MaskForm form);
 
-/// The most that a kernel could reach on one core: the rate of its multiply-add (or dot product) on registers alone, in
-/// operations a second, measured when called. Throws Status::unsupported where the kernel cannot run.
+/// Measures the most that a kernel could reach on one core: the rate of its multiply-add (or dot product) on registers
+/// alone, in operations per second. Throws Status::unsupported where the kernel cannot run, and for GPU kernels.
 FLASHMASK_API double measure_peak(const KernelInfo& kernel);
 
-/// Instruction sets that plans on this machine choose from, best first, such as {"avx512bf16", "avx512", "avx2",
-/// "scalar"}.
+/// Returns the instruction sets that plans on this machine choose from, best first, such as {"avx512bf16", "avx512",
+/// "avx2", "scalar"}.
 FLASHMASK_API std::vector<std::string> instruction_sets();
 
 }  // namespace flashmask

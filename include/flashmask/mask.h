@@ -19,17 +19,17 @@ namespace flashmask {
 
 class BlockMap;
 
-/// Which exact form a mask was lowered to; also the predicate of a kernel that reads partial tiles of that form.
+/// The exact form that a mask was lowered to; also the predicate of a kernel that reads partial tiles of that form.
 enum class MaskForm : std::uint8_t {
-  intervals,  ///< at most two masked row ranges a column
-  bits,       ///< one bit a score, in partial cells only
+  intervals,  ///< at most two masked row ranges per column
+  bits,       ///< one bit per score, in partial cells only
 };
 
-/// The exact form that schedules and kernels read, and why it is that form. One that was moved from has no form: assign
+/// The exact form that schedules and kernels read, and why it is that form. A moved-from one has no form: only assign
 /// to it or destroy it.
 class FLASHMASK_API LoweredMask {
  public:
-  /// `blocks`, if any, is ANDed onto the intervals; its blocks are whole tiles of every kernel.
+  /// `blocks`, if given, is ANDed onto the intervals; its blocks are whole tiles of every kernel.
   LoweredMask(std::shared_ptr<const IntervalMask> intervals, std::string why,
               std::shared_ptr<const BlockMap> blocks = nullptr);
   LoweredMask(std::shared_ptr<const BitMask> bits, std::string why);
@@ -41,7 +41,7 @@ class FLASHMASK_API LoweredMask {
   /// Throws Status::invalid_argument where the form is bits.
   const IntervalMask& intervals() const;
   const std::shared_ptr<const IntervalMask>& shared_intervals() const { return intervals_; }
-  /// nullptr: none.
+  /// nullptr: no block map.
   const BlockMap* blocks() const { return blocks_.get(); }
   /// Throws Status::invalid_argument where the form is intervals.
   const BitMask& bits() const;
@@ -67,15 +67,15 @@ struct Misfit {
   std::int64_t ranges = 0;
 };
 
-/// What the user describes: which query row sees which key column. A cheap, immutable, device-free value, held in its
-/// exact form from the start. One that was moved from may be assigned to or destroyed, nothing else.
+/// A mask as the user describes it: which query row sees which key column. A cheap, immutable, device-free value, held
+/// in its exact form from the start. A moved-from mask may only be assigned to or destroyed.
 class FLASHMASK_API Mask {
  public:
   /// `description` is one line for people, such as "causal_document(3 documents)".
   Mask(IntervalMask intervals, std::string description);
-  /// Takes the interval form where every column fits it.
+  /// Switches to the interval form where every column fits it.
   Mask(BitMask bits, std::string description);
-  /// Of a form that was made already; `misfit` says why it is not intervals.
+  /// From a form that was made already; `misfit` says why it is not intervals.
   Mask(LoweredMask lowered, std::string description, std::optional<Misfit> misfit = {});
 
   const MaskShape& shape() const { return lowered_.shape(); }
@@ -86,10 +86,11 @@ class FLASHMASK_API Mask {
   /// Throws Status::invalid_argument outside shape().
   bool visible(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const;
 
-  /// A score is visible where both (either) masks see it. Batch and heads of 1 are broadcast; rows and columns agree.
+  /// A score is visible where both masks (&), or either (|), show it. Batch and heads of 1 are broadcast; rows and
+  /// columns must agree.
   friend FLASHMASK_API Mask operator&(const Mask& a, const Mask& b);
   friend FLASHMASK_API Mask operator|(const Mask& a, const Mask& b);
-  /// A score is visible where the mask does not see it.
+  /// A score is visible where the mask hides it.
   friend FLASHMASK_API Mask operator~(const Mask& mask);
 
  private:
@@ -98,23 +99,23 @@ class FLASHMASK_API Mask {
   std::string description_;
 };
 
-/// Nothing when the mask fits two masked ranges a column.
+/// Returns the first misfit; nullopt where at most two masked ranges per column suffice.
 FLASHMASK_API std::optional<Misfit> find_misfit(const Mask& mask);
 
-/// Intervals where they are exact, bits otherwise.
+/// Returns intervals where they are exact, else bits.
 FLASHMASK_API LoweredMask lower(const Mask& mask);
 
-/// The form asked for. Throws Status::unsupported, naming the first column that does not fit, where intervals are asked
-/// for and two a column do not suffice.
+/// Returns the requested form. Throws Status::unsupported, naming the first column that does not fit, where intervals
+/// are requested and two per column do not suffice.
 FLASHMASK_API LoweredMask lower(const Mask& mask, MaskForm form, Executor& executor = default_executor());
 
-/// Dense booleans [batch, heads, rows, columns], 1 = visible.
+/// Returns dense booleans [batch, heads, rows, columns], 1 = visible.
 FLASHMASK_API std::vector<std::uint8_t> expand(const Mask& mask);
 
-/// Element of a dense mask that the caller holds.
+/// Element type of a dense mask that the caller holds.
 enum class DenseType : std::uint8_t {
   boolean,  ///< one byte, nonzero = visible
-  i8,       ///< signed or unsigned; 0 or 1, as the wider ones
+  i8,       ///< signed or unsigned; 0 or 1, like the wider types
   i16,
   i32,
   i64,
@@ -129,42 +130,42 @@ struct DenseScores {
   std::array<std::int64_t, 4> strides{};
 };
 
-/// Bits are built in parallel, in one pass over the scores. Throws Status::invalid_argument at the first integer that
+/// Builds the bits in parallel, in one pass over the scores. Throws Status::invalid_argument at the first integer that
 /// is neither 0 nor 1.
 FLASHMASK_API Mask from_dense(const DenseScores& scores, Executor& executor = default_executor());
 
-/// From dense booleans [batch, heads, rows, columns] without gaps, nonzero = visible.
+/// Makes a mask from contiguous dense booleans [batch, heads, rows, columns], nonzero = visible.
 FLASHMASK_API Mask from_dense(const MaskShape& shape, std::span<const std::uint8_t> visible,
                               Executor& executor = default_executor());
 
-/// From bits [batch, heads, rows, ⌈columns / 8⌉], bit c % 8 of byte c / 8 for column c: what
-/// numpy.packbits(axis=-1, bitorder="little") gives. Bits past the last column are not looked at.
+/// Makes a mask from bits [batch, heads, rows, ⌈columns / 8⌉], bit c % 8 of byte c / 8 for column c: what
+/// numpy.packbits(axis=-1, bitorder="little") gives. Bits past the last column are ignored.
 FLASHMASK_API Mask from_packed(const MaskShape& shape, std::span<const std::uint8_t> bits,
                                Executor& executor = default_executor());
 
-/// From a predicate (batch, head, row, column) → visible: a pure function, called once a score by the executor's
-/// workers, 64 rows at a time. An exception that it throws arrives here.
+/// Makes a mask from a predicate (batch, head, row, column) → visible: a pure function, called once per score by the
+/// executor's workers, each of which takes 64 rows at a time. An exception that it throws is rethrown to the caller.
 using MaskPredicate = std::function<bool(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>;
 FLASHMASK_API Mask from_predicate(const MaskShape& shape, const MaskPredicate& predicate,
                                   Executor& executor = default_executor());
 
-/// A row and a column that sees it.
+/// A row and a column that it sees.
 struct VisiblePair {
   std::int64_t row = 0;
   std::int64_t column = 0;
 };
 
-/// From the visible scores of one mask head, in any order; repeated pairs are one. Throws Status::invalid_argument at
-/// the first pair that lies outside.
+/// Makes a mask from the visible scores of one mask head, in any order; repeated pairs count once. Throws
+/// Status::invalid_argument at the first pair that lies outside.
 FLASHMASK_API Mask from_pairs(std::int64_t rows, std::int64_t columns, std::span<const VisiblePair> pairs,
                               Executor& executor = default_executor());
 
-/// From compressed sparse rows: row i sees columns[offsets[i]] … columns[offsets[i + 1]). Throws
+/// Makes a mask from compressed sparse rows: row i sees columns[offsets[i]] … columns[offsets[i + 1]). Throws
 /// Status::invalid_argument at the first offset or column that is out of range.
 FLASHMASK_API Mask from_csr(std::int64_t rows, std::int64_t columns, std::span<const std::int64_t> offsets,
                             std::span<const std::int64_t> column_indices, Executor& executor = default_executor());
 
-/// One mask a batch entry, or one a head; all of the same rows and columns (and heads, batch).
+/// Stacks one mask per batch entry, or per head; all have the same rows and columns (and the same heads, or batch).
 FLASHMASK_API Mask stack_batch(std::span<const Mask> masks);
 FLASHMASK_API Mask stack_heads(std::span<const Mask> masks);
 

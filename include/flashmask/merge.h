@@ -15,18 +15,18 @@ struct MergePart {
   TensorView o, lse;
 };
 
-/// Results of attention of the same queries over disjoint keys, at least one, of one shape, dtype and device.
+/// Attention of the same queries over disjoint keys: at least one part, all of one shape, dtype and device.
 struct MergeTensors {
   std::vector<MergePart> parts;  ///< in
-  TensorView o, lse;             ///< out; may be those of a part
+  TensorView o, lse;             ///< out; may be a part's own tensors
 };
 
-/// Attention over the keys of all parts: lse = log Σ exp(lseᵢ), o = Σ exp(lseᵢ − lse) oᵢ, in float32 and in the order
-/// of the parts, so that bits repeat. A part counts for nothing where its lse is −inf, whatever its o holds there;
-/// where all are, o = 0 and lse = −inf. Sinks are given to the call of one part, any: they are in its lse, and in the
-/// merged result once. On a GPU parts are read on the stream and the call returns before the work is
-/// done; there at most 32 that do not lie evenly spaced in memory. Of `execution` the executor and the stream are
-/// looked at.
+/// Computes attention over the keys of all parts: lse = log Σ exp(lseᵢ), o = Σ exp(lseᵢ − lse) oᵢ, in float32 and in
+/// the order of the parts, so that results are bit-identical on every run. A part counts for nothing where its lse is
+/// −inf, whatever its o holds there; where all are −inf, o = 0 and lse = −inf. Give sinks to the attention call of
+/// exactly one part, no matter which: its lse includes them, and the merged result counts them once. On a GPU the parts
+/// are read on the stream and the call returns before the work is done; the parts must form at most 32 groups that are
+/// evenly spaced in memory. Only the executor and the stream of `execution` are used.
 FLASHMASK_API void merge(const MergeTensors& tensors, const Execution& execution = {});
 
 /// A part and where its gradients go.
@@ -41,7 +41,7 @@ struct MergeGradients {
   TensorView grad_lse = {};   ///< in, shape and dtype of lse; may be absent
 };
 
-/// The gradients of what was merged: with w = exp(lseᵢ − lse), those of part i are w grad_o and
+/// Computes the gradients of the parts: with w = exp(lseᵢ − lse), the gradient of oᵢ is w grad_o and that of lseᵢ is
 /// w (grad_o · (oᵢ − o) + grad_lse). Empty rows get 0.
 FLASHMASK_API void merge_backward(const MergeGradients& tensors, const Execution& execution = {});
 

@@ -10,7 +10,7 @@
 
 namespace flashmask {
 
-/// Of a call; kernels may take less.
+/// The largest head_dim and value_dim of a call; a kernel's limit may be lower.
 inline constexpr std::int64_t kMaxHeadDim = 512;
 
 enum class Direction : std::uint8_t { forward, backward };
@@ -29,7 +29,7 @@ struct Problem {
   std::int64_t value_dim = 0;  ///< 1 … kMaxHeadDim
   DType dtype = DType::f32;
   Device device = {};
-  std::optional<float> scale = {};  ///< nothing: 1 / sqrt(head_dim)
+  std::optional<float> scale = {};  ///< nullopt: 1 / sqrt(head_dim)
   /// Probability with which each attention probability is dropped, 0 to 0.99999; see dropout.h. 0: no dropout.
   double dropout = 0;
 

@@ -9,14 +9,14 @@
 #include "flashmask/mask.h"
 #include "flashmask/problem.h"
 
-/// Dense attention in double precision: the specification every kernel is held against. Tensors are contiguous in
-/// the layout of Problem; dtype, device and dropout are not looked at.
+/// Dense attention in double precision: the specification that every kernel is checked against. Tensors are contiguous
+/// in the layout of Problem; its dtype, device and dropout are ignored.
 namespace flashmask::reference {
 
 struct Inputs {
   std::span<const double> q, k, v;
-  /// [batch, query_heads, query_length, key_length]: what dropout multiplies each probability by, 0 or the scale of
-  /// what is kept; empty: no dropout.
+  /// [batch, query_heads, query_length, key_length]: the factor that dropout gives each probability, 0 or the scale of
+  /// kept ones; empty: no dropout.
   std::span<const double> dropout = {};
   /// [query_heads], or [batch, query_heads, query_length]: logits that take probability and have no value; empty: none.
   std::span<const double> sinks = {};
@@ -37,7 +37,7 @@ FLASHMASK_API Outputs forward(const Problem& problem, const Mask& mask, const In
 FLASHMASK_API Gradients backward(const Problem& problem, const Mask& mask, const Inputs& inputs,
                                  std::span<const double> grad_o, std::span<const double> grad_lse);
 
-/// One query row: probabilities over the columns (0 where masked), output and lse.
+/// The result of one query row: probabilities over the columns (0 where masked), output and lse.
 struct Row {
   std::vector<double> p, o;
   double lse = 0;
@@ -45,7 +45,7 @@ struct Row {
 FLASHMASK_API Row row(const Problem& problem, const Mask& mask, const Inputs& inputs, std::int64_t batch,
                       std::int64_t head, std::int64_t query);
 
-/// dL/dscore of one query row (before the scale), over the columns: P ∘ (dP − Δ + dlse).
+/// Returns dL/dscore of one query row (before the scale), over the columns: P ∘ (dP − Δ + dlse).
 FLASHMASK_API std::vector<double> grad_scores(const Problem& problem, const Inputs& inputs, const Row& row,
                                               std::int64_t batch, std::int64_t head, std::int64_t query,
                                               std::span<const double> grad_o, std::span<const double> grad_lse);

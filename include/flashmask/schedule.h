@@ -26,7 +26,7 @@ struct TileCounts {
 /// Which tiles a plan visits.
 enum class Visit : std::uint8_t {
   active,  ///< full and partial tiles
-  all,     ///< every tile, as if partial: the dense-mask path, bitwise equal in outputs and gradients
+  all,     ///< every tile, as if partial, as under a dense mask; outputs and gradients are bit-identical
 };
 
 /// The tiles a kernel walks: per row of tiles for the forward and, transposed, per column of tiles for the backward.
@@ -51,7 +51,7 @@ class FLASHMASK_API TileSchedule {
   const RunLists& rows() const { return rows_; }
   const RunLists& columns() const { return columns_; }
 
-  /// Over all mask heads and batch entries.
+  /// Counts the tiles of all mask heads and batch entries.
   TileCounts counts() const;
   std::size_t memory_bytes() const;
 
@@ -63,7 +63,7 @@ class FLASHMASK_API TileSchedule {
   RunLists rows_, columns_;
 };
 
-/// The definition of a tile's kind, score by score; the tile ends where the mask ends.
+/// Finds a tile's kind by definition, score by score; the tile ends where the mask ends.
 FLASHMASK_API TileKind classify(const LoweredMask& mask, std::int64_t batch, std::int64_t head, TileShape tile,
                                 std::int64_t row_tile, std::int64_t column_tile);
 

@@ -9,12 +9,13 @@
 
 namespace flashmask {
 
-/// The mask between some of the query rows and some of the key columns, such as those that one of several GPUs holds;
-/// batch and heads stay. Rows are disjoint and ascending, columns are disjoint and lie in the order given.
+/// Restricts a mask to some of its query rows and some of its key columns, such as those that one of several GPUs
+/// holds; batch and heads stay. Row spans are disjoint and ascending; column spans are disjoint and stay in the order
+/// given.
 ///
-/// A mask of intervals stays one: of the rows that are left, a masked range holds consecutive ones. Bits stay bits, and
-/// a block map stays beside its intervals where the spans hold whole blocks; else both become bits. Causality is
-/// that of the tokens in the whole mask, not of their new places.
+/// A mask of intervals stays one, since a masked range covers consecutive rows among those that are left. A block map
+/// stays beside its intervals where the spans hold whole blocks. Any other slice has bits, or intervals where every
+/// column fits them. Causality follows the tokens' positions in the whole mask, not their new ones.
 ///
 /// Throws Status::invalid_argument, naming the first span that is out of range, out of order or overlaps another.
 FLASHMASK_API Mask slice(const Mask& mask, std::span<const Span> rows, std::span<const Span> columns,

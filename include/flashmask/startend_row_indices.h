@@ -29,7 +29,7 @@ struct StartEndRowIndices {
 FLASHMASK_API Mask from_startend_row_indices(std::span<const std::int32_t> values, const MaskShape& shape, int vectors,
                                              bool causal);
 
-/// The shortest encoding of a mask that fits: causal n = 1, causal n = 2, n = 2, n = 4, in that order.
+/// Returns the first of these encodings that fits the mask: causal n = 1, causal n = 2, n = 2, n = 4.
 FLASHMASK_API StartEndRowIndices to_startend_row_indices(const IntervalMask& mask);
 
 }  // namespace flashmask

@@ -23,7 +23,7 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// A strided view of memory the caller owns. Strides are in elements; the last one is 1.
+/// A strided view of memory that the caller owns. Strides are in elements; the last one is 1.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -35,7 +35,7 @@ struct TensorView {
   bool present() const { return rank != 0; }
 };
 
-/// Row-major view of `shape`, for tensors without gaps.
+/// Returns a row-major view of `shape`, for contiguous tensors.
 FLASHMASK_API TensorView contiguous(void* data, DType dtype, std::initializer_list<std::int64_t> shape);
 
 FLASHMASK_API std::size_t size_in_bytes(DType dtype);

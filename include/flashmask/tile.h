@@ -20,7 +20,7 @@ struct TileShape {
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
 
-/// What a tile needs: skip, no score is visible; full, every score is; partial, the rest.
+/// The kind of a tile: skip, no score is visible; full, every score is; partial, any other tile.
 enum class TileKind : std::uint8_t { skip, full, partial };
 
 /// Consecutive tiles [begin, end) of one kind; skipped tiles are in no run.

@@ -14,7 +14,7 @@ void expect_success(cudaError_t answer, const std::string& call) {
   throw Error(status, call + ": " + cudaGetErrorString(answer));
 }
 
-/// 0 where there is no driver; the runtime keeps that error for whoever asks next.
+/// Returns 0 where there is no driver, and clears the error, which the runtime would report to the next caller.
 int device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
