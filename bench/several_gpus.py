@@ -33,9 +33,9 @@ from spread.report import Row, said, summary
 import flashmask
 
 BOUND = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-"""Of the distance of results from those of one device, whatever kernel and order of sums a contestant has."""
+"""The largest distance of results from those of one device, whatever kernel and order of sums a contestant has."""
 FLOPS_OF_A_PAIR = 14 * DIM
-"""Of a query head: two products forward and five backward."""
+"""FLOP for a visible pair in one query head: two products forward and five backward."""
 
 
 def check(name: str, way: Way, expected: list[torch.Tensor]) -> float:

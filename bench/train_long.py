@@ -144,7 +144,7 @@ class Session:
         self.clock = Clock(self.device)
         self.attention = TimedAttention(self.clock, Progress(row, self.device))
         self.tokens = self._most_tokens()
-        """That one device holds, at most."""
+        """The most tokens that one device holds."""
         self.need = self._on_all_ranks(self._need)
         say(f"{row.name}: takes about {self.need}")
         torch.manual_seed(0)
@@ -260,7 +260,7 @@ class Session:
 
 
 RATES = {"sft": 2e-5, "lora": 2e-4, "dpo": 5e-5, "rm": 5e-5}
-"""Of AdamW."""
+"""AdamW's learning rates."""
 
 
 def time_copies(context: LongContext, clock: Clock) -> None:

@@ -24,9 +24,9 @@ from comparison.workloads import Workload
 
 DEVICE = "cuda"
 MEAN_ERROR = 3e-2
-"""Of a result against that of the first contestant, relative, in the norm of all elements."""
+"""The largest relative error of a result against the first contestant's, in the norm of all elements."""
 LARGEST_ERROR = 6e-2
-"""Of one element, relative to the largest."""
+"""The largest error of one element, relative to the largest element."""
 
 
 class Disagreement(Exception):

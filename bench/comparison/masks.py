@@ -27,12 +27,12 @@ GLOBALS = 16
 BLOCK = 128
 NEIGHBOURS = 4
 ROWS = 1024
-"""That are looked at together where all pairs would not fit."""
+"""Rows that are evaluated at once, since all pairs would not fit."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a mask is built for. Only some masks use `parameter`."""
+    """The sizes and the device that a mask is built for. Only some masks use `parameter`."""
 
     tokens: int
     batch: int

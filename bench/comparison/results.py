@@ -18,9 +18,9 @@ class Measured:
     prepare_ms: float
     mask_bytes: int
     extra_bytes: int
-    """The most that the call took beside its inputs and outputs."""
+    """The most memory that the call took besides its inputs and outputs."""
     prepare_gpu_ms: float | None = None
-    """Of preparing, what the GPU takes; None where it waited for the host, and in files of before."""
+    """The GPU's part of preparing, in milliseconds; None where it waited for the host, and in older files."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class RowResult:
     id: str
     direction: str
     flops: float
-    """On visible pairs."""
+    """FLOP on visible pairs."""
     active_tiles: int
-    """Of the first contestant, over all heads."""
+    """Active tiles of the first contestant, over all heads."""
     row_tiles: int
     run: dict[str, Any]
     """The machine, versions and what a matrix product reached in the same call."""

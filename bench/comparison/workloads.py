@@ -18,7 +18,8 @@ REPEATABLE = ("repeatable",)
 DENSITIES = [32768 >> n for n in range(9)]
 SHARES = [1, 2, 4, 8, 16, 32, 64]
 PAPER_LENGTHS = {4096: 7, 16384: 8}
-"""Of the evaluation of Binary Block Masking, with the levels of the tree of three candidates a level that fits."""
+"""Lengths that Binary Block Masking was evaluated at, with the levels of the largest tree that fits: three candidates
+per level."""
 
 
 @dataclass(frozen=True)

@@ -63,4 +63,4 @@ MASKS = {
     "random eviction": eviction,
 }
 RANDOM = ("long-tail documents", "shared questions")
-"""Those of which several packs are drawn."""
+"""Masks of which several packs are drawn."""

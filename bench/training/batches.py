@@ -37,7 +37,8 @@ class Batch:
     startend_row_indices: Tensor
     """int32 [1, 1, tokens, 1], read causally."""
     sharding: Sharding | None = None
-    """Of a row over several ranks; the tokens and rows above are those that this rank holds, but for the last."""
+    """The sharding of a row over several ranks. input_ids, position_ids, predictors and words are then those that this
+    rank holds; the other fields are still those of the whole sequence."""
 
     @property
     def tokens(self) -> int:

@@ -19,7 +19,7 @@ from training.batches import Batch
 from training.shapes import Shape
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of q [1, N, heads, head dim], k and v [1, N, kv heads, head dim]: o like q."""
+"""Attention: takes q [1, N, heads, head dim], k and v [1, N, kv heads, head dim]; returns o, shaped like q."""
 
 
 class Absent(Exception):
@@ -229,7 +229,7 @@ def eager_bytes(shape: Shape, tokens: int) -> int:
 
 
 def every_tile_bytes(shape: Shape, tokens: int) -> int:
-    """Bytes of the mask, and of two bits per tile for both directions."""
+    """Bytes of the mask, and one byte per tile of 128 x 128 scores."""
     return 80 * tokens + tokens**2 // 16384
 
 

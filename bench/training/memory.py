@@ -15,9 +15,9 @@ GIB = 2**30
 CHUNK = 8192
 """Tokens that everything but attention takes at once."""
 OPTIMIZER = 12
-"""Bytes a weight that learns: a copy in float32 and two moments."""
+"""Bytes per weight that learns: a copy in float32 and two moments."""
 SPARE = 2 * GIB
-"""Of the card, for what lies between allocations and for libraries, and of the host, for the program itself."""
+"""Bytes left free: on the card for gaps between allocations and for libraries, on the host for the program itself."""
 
 
 class TooLarge(Exception):
@@ -31,7 +31,7 @@ class Need:
     card: int
     host: int
     keep: int
-    """Of how many layers one keeps its input."""
+    """One layer in so many keeps its input."""
     offload: int
     """How many of these inputs wait on the host."""
     hold: bool = False

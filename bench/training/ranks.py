@@ -22,7 +22,7 @@ from training.shapes import Shape
 
 Found = TypeVar("Found")
 HEAD_GROUPS = 4
-"""At most: keys that are fetched, and their gradients, are there for one of so many parts of the heads at a time."""
+"""The most groups of heads; fetched keys and their gradients are in memory for one group at a time."""
 
 
 def started() -> int:

@@ -15,9 +15,9 @@ from training.shapes import SHAPES
 PEAK = 989e12
 """bfloat16 FLOP/s that NVIDIA states of an H100 or H200."""
 FURTHEST = {"loss": 0.02, "gradient_norm": 0.05}
-"""Two contestants may be from each other, relative, in bfloat16 after a step that warmed up."""
+"""How far two contestants may be apart, relative, in bfloat16 after a step that warmed up."""
 FURTHEST_OF_DPO = FURTHEST | {"loss": 0.05}
-"""Its loss compares sums of log-probabilities over answers of thousands of tokens, and with them the sums' rounding."""
+"""DPO's loss compares sums of log-probabilities over answers of thousands of tokens, and so their rounding too."""
 COLUMNS = (
     "tokens",
     "contestant",

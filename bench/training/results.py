@@ -30,7 +30,7 @@ class Measured:
     model_flops: float
     hardware_flops: float
     attention_flops: float
-    """Of visible pairs in all calls of attention, recomputation included."""
+    """FLOP on visible pairs in all calls of attention, recomputation included."""
     alone: float
     """Seconds that all of these calls take by one that runs alone, with random numbers."""
     mask_seconds: float
@@ -47,9 +47,9 @@ class RowResult:
     """Date, device, versions and command."""
     measured: list[Measured] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    """Of every step, in rows of convergence."""
+    """Losses of all steps, in rows of convergence."""
     checksum: int = 0
-    """Of all that was learned in a row of convergence: equal for equal bits."""
+    """Checksum of all learned weights in a row of convergence: equal for equal bits."""
     peak_card: int = 0
     peak_host: int = 0
     predicted_card: int = 0

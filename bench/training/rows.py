@@ -26,7 +26,7 @@ class Row:
     samples: int = 1
     """Bins of sparsity that a sample is taken of; 1: the middle sample of all."""
     steps: int = 1
-    """Of each sample, after one that warms up; of a row of convergence, in all."""
+    """Steps for each sample, after one that warms up; for a row of convergence, steps in all."""
     lengths: str = "synthetic"
     """Where the lengths of documents come from."""
     ranks: int = 1
@@ -61,7 +61,7 @@ def short(tokens: int) -> str:
 
 VARLEN = ("varlen", "varlen3", "varlen4")
 LONGEST = {"every-tile": 64 * K, **dict.fromkeys(VARLEN, 256 * K), "flex": 128 * K, "dense": 128 * K, "eager": 8 * K}
-"""Sequences that are longer do not fit, or take minutes a step."""
+"""Sequences that are longer do not fit, or take minutes per step."""
 
 
 def compared(task: str, shape: str, layers: int, lengths: Iterable[int], longest: dict[str, int]) -> Iterator[Row]:

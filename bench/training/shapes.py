@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flashmask.data.synthetic import Sample
 
 RANK = 16
-"""Of LoRA, on all seven projections of a layer."""
+"""LoRA's rank, on all seven projections of a layer."""
 
 
 @dataclass(frozen=True)

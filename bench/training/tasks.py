@@ -15,7 +15,7 @@ from training.batches import Batch
 from training.clock import Clock
 
 BETA = 0.1
-"""Of DPO."""
+"""DPO's beta."""
 
 
 class Learner:

@@ -29,7 +29,7 @@ _EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 2 where the request could not be carried out."""
+    """Returns the exit status: 0, or 2 where the request could not be carried out."""
     options = _parser().parse_args(arguments)
     try:
         print(options.run(options))
@@ -93,7 +93,7 @@ def _build(family: str, values: Sequence[str]) -> Mask:
 
 
 def _literal(text: str) -> Any:
-    """A Python literal; what is none is a word."""
+    """Evaluates a Python literal; any other text stays a string."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):

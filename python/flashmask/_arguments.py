@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what callers pass: integers, arrays of integers and pairs, each refused by the argument's name."""
+"""Checks and converts what callers pass: integers, arrays of integers and pairs; errors name the argument."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IntArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 AnyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 Kind = TypeVar("Kind", "torch.Tensor", AnyArray)
-"""Torch tensors, or NumPy arrays: whoever gives one gets the same back."""
+"""Torch tensors or NumPy arrays: functions return the kind that they are given."""
 
 _LISTED = (list, tuple, range)
 
@@ -34,7 +34,7 @@ class SparseRows(Protocol):
 
 
 def described(value: object) -> str:
-    """The type of a value, with dtype and shape where it has them."""
+    """Describes a value in a message: its type, then dtype and shape where it has them, else its repr."""
     name = type(value).__name__
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{name} of {value.dtype} {list(value.shape)}"
@@ -48,7 +48,7 @@ def is_tensor(value: object) -> bool:
 
 
 def check_dense(name: str, tensor: Any) -> None:
-    """Refuses a torch tensor whose numbers do not lie at strides: nested and sparse ones."""
+    """Refuses torch tensors that are not strided: nested and sparse ones."""
     import torch
 
     if tensor.is_nested:
@@ -61,19 +61,19 @@ def check_dense(name: str, tensor: Any) -> None:
 
 
 def sink_dtypes(float32: str, of_q: str) -> str:
-    """The dtypes that sinks may have, float32 and that of q, as messages name them: one where they are the same."""
+    """Names the dtypes that sinks may have, float32 and the dtype of q; once where they are the same."""
     return " or ".join(dict.fromkeys((float32, of_q)))
 
 
 def is_autocast(device: str) -> bool:
-    """Whether torch, which is imported, casts tensors on such devices; for "meta" torch itself raises an error."""
+    """Whether torch, which is imported, autocasts on a device type; False for "meta", where torch would raise."""
     import torch
 
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def integer(name: str, value: object, *, minimum: int = -(2**63), maximum: int = 2**63 - 1) -> int:
-    """An int in a range, of 64 bits by default; bool, float and str are refused."""
+    """Returns an int within a range, by default that of 64 bits; bool, float and str are refused."""
     # torch.compile traces lengths as integers that it cannot look into.
     number = value if isinstance(value, int) and not isinstance(value, bool) else _index(name, value)
     if number < minimum:
@@ -94,19 +94,19 @@ def _index(name: str, value: object) -> int:
 
 
 def length(name: str, value: object) -> int:
-    """A number of tokens."""
+    """Returns a number of tokens."""
     return integer(name, value, minimum=0)
 
 
 def boolean(name: str, value: object) -> bool:
-    """A bool; 0 and 1 are not taken for one."""
+    """Returns a bool; 0 and 1 are refused."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} is {described(value)}; expected True or False")
     return bool(value)
 
 
 def choice(name: str, value: object, choices: Sequence[str]) -> int:
-    """Position of a word among those that are allowed."""
+    """Returns the position of a word among the allowed ones."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {described(value)}; expected one of {', '.join(map(repr, choices))}")
     if value not in choices:
@@ -115,7 +115,7 @@ def choice(name: str, value: object, choices: Sequence[str]) -> int:
 
 
 def array(name: str, value: object) -> AnyArray:
-    """A NumPy view of an array, a CPU tensor or nested lists of numbers."""
+    """Returns a NumPy view of an array or CPU tensor, or an array made of nested lists of numbers."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach") and hasattr(value, "device"):
@@ -158,14 +158,14 @@ def _holds_bool(values: Any) -> bool:
 
 
 def items(name: str, values: object, expected: str) -> list[Any]:
-    """What an iterable holds."""
+    """Returns the items of an iterable as a list."""
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
         raise TypeError(f"{name} is {described(values)}; expected {expected}")
     return list(values)
 
 
 def integers(name: str, value: object, *, ndim: int | tuple[int, ...] = 1) -> IntArray:
-    """Contiguous int64 [...] of `ndim` dimensions; other dtypes than integers are refused."""
+    """Returns contiguous int64 [...] of `ndim` dimensions; dtypes other than integers are refused."""
     numbers = array(name, value)
     ranks = (ndim,) if isinstance(ndim, int) else ndim
     if numbers.dtype.kind not in "iu":
@@ -179,7 +179,7 @@ def integers(name: str, value: object, *, ndim: int | tuple[int, ...] = 1) -> In
 
 
 def lengths(name: str, value: object) -> IntArray:
-    """Numbers of tokens, int64 [count]."""
+    """Returns numbers of tokens, int64 [count]."""
     numbers = integers(name, value)
     if numbers.size and numbers.min() < 0:
         first = int(np.argmax(numbers < 0))
@@ -188,7 +188,7 @@ def lengths(name: str, value: object) -> IntArray:
 
 
 def pairs(name: str, value: object) -> IntArray:
-    """Pairs of integers, int64 [count, 2]."""
+    """Returns pairs of integers, int64 [count, 2]."""
     if not isinstance(value, (np.ndarray, list, tuple)) and not hasattr(value, "detach"):
         value = items(name, value, "pairs of integers")
     if isinstance(value, _LISTED) and len(value) == 0:
@@ -200,10 +200,10 @@ def pairs(name: str, value: object) -> IntArray:
 
 
 def pointer(numbers: AnyArray, kind: Any = ctypes.c_int64) -> Any:
-    """The C pointer to a contiguous array, which must outlive the call."""
+    """Returns the C pointer to a contiguous array, which must outlive the call."""
     return numbers.ctypes.data_as(ctypes.POINTER(kind))
 
 
 def structs(rows: IntArray, kind: Any) -> Any:
-    """Rows of integers [count, fields] as a C array of structs of 64-bit integers."""
+    """Copies rows of integers [count, fields] into a C array of structs of 64-bit integers."""
     return (kind * len(rows)).from_buffer_copy(np.ascontiguousarray(rows).tobytes()) if len(rows) else (kind * 0)()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention() of NumPy arrays and others that say DLPack, on the CPU and without torch."""
+"""attention() for NumPy arrays and others that support DLPack, on the CPU and without torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def attention_of_arrays(
     q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, scale: float, heads_first: bool, sinks: Any
 ) -> tuple[Array, Array]:
-    """o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim)."""
+    """Returns o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim)."""
     arrays = [_array(name, values) for name, values in (("q", q), ("k", k), ("v", v))]
     dtypes = [dtype_name(name, array) for name, array in zip("qkv", arrays, strict=True)]
     if len(set(dtypes)) > 1:
@@ -38,7 +38,7 @@ def attention_of_arrays(
 
 
 def _array(name: str, values: Any) -> Array:
-    """A NumPy view of an array; values that have no DLPack type, such as bfloat16, come through __array__."""
+    """Returns a NumPy view of an array; values that DLPack cannot pass, such as bfloat16, go through __array__."""
     if isinstance(values, np.ndarray):
         return values
     if not hasattr(values, "__dlpack__"):
@@ -58,7 +58,7 @@ def _array(name: str, values: Any) -> Array:
 
 
 def _sinks(sinks: Array, problem: Problem) -> Array:
-    """Without gaps, [query heads] or [batch, query heads, rows], float32 or the problem's dtype."""
+    """Returns the sinks without gaps, [query heads] or [batch, query heads, rows], float32 or the problem's dtype."""
     if sinks.ndim == 4 and sinks.shape[3] == 1:
         sinks = sinks[..., 0]
     heads, of_rows = problem.query_heads, (problem.batch, problem.query_heads, problem.query_length)
@@ -110,7 +110,7 @@ def _run(plan: AnyPlan, arrays: list[Array], problem: Problem, sinks: Array | No
 
 
 def _ready(array: Array, contiguous: bool) -> Array:
-    """The array, or an aligned copy with strides that kernels take."""
+    """Returns the array, or an aligned copy with strides that kernels accept."""
     usable = array.flags.aligned and array.strides[3] == array.itemsize
     gaps = contiguous and not array.flags.c_contiguous
     whole = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MASK = "pass mask=flashmask.masks.causal(query length, key length)"
 _DROPOUT = "flashmask.flashmask_attention(dropout=...) and flashmask.varlen_attention(dropout_p=...) drop probabilities"
-# What functions beside this one call what people may ask for here, and how they get it.
+# Arguments of similar functions elsewhere, and what to pass to this one instead.
 _ELSEWHERE = {
     "causal": _MASK,
     "is_causal": _MASK,
@@ -67,38 +67,37 @@ def attention(
     sinks: Any = None,
     **unknown: Any,
 ) -> Any:
-    """softmax(scale · q kᵀ under the mask) v, differentiable once in q, k, v and sinks, through o and
-    lse.
+    """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
 
     Args:
-        q: (batch, query length, query heads, head dim), a torch tensor: on the CPU of dtype float32, bfloat16, float16,
-            or float64, which the dense reference computes; on a GPU bfloat16 or float16. Or a NumPy array, or another
-            that says DLPack, on the CPU.
+        q: (batch, query length, query heads, head dim). A torch tensor: float32, bfloat16, float16 or float64 (which
+            the dense reference computes) on the CPU, bfloat16 or float16 on a GPU. Or, on the CPU, a NumPy array or
+            another array that supports DLPack.
         k: (batch, key length, kv heads, head dim), where query heads is a multiple of kv heads.
-        v: (batch, key length, kv heads, value dim); head dims are at most 512, and
-            beyond 256 a GPU needs the shared memory of an A100, H100 or B200.
+        v: (batch, key length, kv heads, value dim). Head dims are at most 512; beyond 256 a GPU needs the shared memory
+            of an A100, H100 or B200.
         mask: None: every query sees every key. A Mask of flashmask.masks; RowIndices; or booleans, True = visible,
-            [rows, columns] or with heads, or batch and heads, before, which are read anew in every call: a Mask from
-            masks.from_dense is read once, and the host waits for booleans on a GPU. A row that sees nothing gets o = 0,
-            lse = -inf, or that of its sink, and no gradient. What a row does not see must be finite all the same: 0
-            times NaN is NaN where they share a tile.
+            [rows, columns], optionally with heads, or batch and heads, in front. Booleans are read anew in every call,
+            and the host waits for those on a GPU; masks.from_dense reads them once into a Mask. A row that sees nothing
+            gets o = 0, lse = -inf (with a sink, the lse of the sink alone) and no gradient. What a row does
+        not see must be finite all the same: 0 times NaN is NaN where they share a tile.
         scale: factor on the scores; None: 1 / sqrt(head dim).
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
-        deterministic: bitwise the same gradients in every run, as torch.use_deterministic_algorithms asks for. On the
-            CPU they always are, and o and lse are everywhere.
-        plan: of flashmask.plan(), instead of a mask; it must have been made for these shapes.
+        deterministic: make gradients bitwise the same in every run, as torch.use_deterministic_algorithms asks for.
+            Gradients on the CPU always are, and so are o and lse on every device.
+        plan: from flashmask.plan(), instead of a mask; it must have been made for these shapes.
         sinks: logits that take probability from the keys and have no value, as gpt-oss learns them: exp(sink) is added
-            to the sum that every row is divided by. [query heads], or [batch, query heads, query length] or the same
-            with a last dimension of 1, of dtype float32 or that of q. Differentiable.
+            to the sum that every row is divided by. [query heads], or [batch, query heads, query length] with or
+            without a last dimension of 1, float32 or the dtype of q. Differentiable.
 
     Returns:
-        o (batch, query length, query heads, value dim), or in the layout "bhsd", of the dtype of q; with `return_lse`
-        also lse (batch, query heads, query length), the natural logarithm of the sum of exponentials of the scaled
-        scores that a row sees, and of its sink, float32, or float64 where q is.
+        o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
+        `return_lse` also lse (batch, query heads, query length): the natural logarithm of the sum of exponentials of
+        the scaled scores that a row sees, and of its sink; float32, or float64 where q is.
 
     Raises:
-        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+        ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
     if unknown:

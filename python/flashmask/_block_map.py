@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 class BlockMap:
     """Blocks of scores that are kept or left out as a whole, alone (`to_mask`) or ANDed onto a mask (`mask & map`).
 
-    The mask of block-sparse attention: Dao et al. 2022 (FlashAttention), algorithm 5. flashmask.block_maps builds them.
+    The mask of block-sparse attention: Dao et al. 2022 (FlashAttention), algorithm 5. Built by flashmask.block_maps.
     """
 
     @breaks_graph
     def __init__(self, shape: Shape, block: int, keep: Blocks) -> None:
-        """Of `keep`, booleans or 0 and 1 [ceil(rows / block), ceil(columns / block)], or with heads, batch before.
+        """Keeps the blocks where `keep`, booleans or 0 and 1 [ceil(rows / block), ceil(columns / block)], is set.
 
-        `shape` counts scores: (rows, columns) or (batch, heads, rows, columns). `block` is a multiple of 16.
+        `keep` may have heads, or batch and heads, in front. `shape` counts scores: (rows, columns) or (batch, heads,
+        rows, columns). `block` is a multiple of 16.
         """
         extent, side = score_shape(shape), block_side(block)
         kept = of_blocks("keep", keep, extent, side, "biu")
@@ -40,14 +41,14 @@ class BlockMap:
         self._make("create", extent, side, (kept.astype(np.uint8),))
 
     def _make(self, builder: str, shape: MaskShape, block: int, details: tuple[Any, ...]) -> None:
-        """Through flashmask_block_map_<builder>; arrays among the details go as pointers."""
+        """Calls flashmask_block_map_<builder>; arrays among the details are passed as pointers."""
         arguments = [_as_pointer(value) if isinstance(value, np.ndarray) else value for value in details]
         self._handle = create(f"block_map_{builder}", shape.struct(), block, *arguments)
         self._recipe = (builder, shape, block, details)
 
     @classmethod
     def _built(cls, *recipe: Any) -> BlockMap:
-        """By a builder of flashmask.block_maps, from arguments that were checked."""
+        """Makes the block map of a builder of flashmask.block_maps, whose arguments were checked."""
         block_map = cls.__new__(cls)
         block_map._make(*recipe)
         return block_map
@@ -86,7 +87,7 @@ class BlockMap:
 
     @breaks_graph
     def to_mask(self) -> Mask:
-        """The blocks alone."""
+        """Returns the kept blocks as a mask."""
         return Mask(create("mask_from_block_map", self._handle))
 
     @breaks_graph
@@ -107,7 +108,7 @@ def _as_pointer(values: AnyArray) -> Any:
 
 
 def score_shape(shape: object) -> MaskShape:
-    """(1, 1, rows, columns) of (rows, columns), or all four."""
+    """Returns (batch, heads, rows, columns); batch and heads are 1 where only (rows, columns) are given."""
     if not isinstance(shape, (tuple, list)) or len(shape) not in (2, 4):
         raise TypeError(f"shape is {described(shape)}; expected (rows, columns) or (batch, heads, rows, columns)")
     sizes = [length(f"shape[{axis}]", size) for axis, size in enumerate(shape)]
@@ -115,7 +116,7 @@ def score_shape(shape: object) -> MaskShape:
 
 
 def block_side(block: object) -> int:
-    """Side of a block, a multiple of 16."""
+    """Returns the side of a block, a multiple of 16."""
     side = integer("block", block, minimum=16)
     if side % 16:
         raise ValueError(f"block is {side}; expected a multiple of 16")
@@ -123,7 +124,7 @@ def block_side(block: object) -> int:
 
 
 def of_blocks(name: str, values: object, shape: MaskShape, block: int, kinds: str) -> AnyArray:
-    """One value a block, contiguous [batch, heads, block rows, block columns]."""
+    """Returns one value per block, contiguous [batch, heads, block rows, block columns]."""
     given = np.asarray(values) if isinstance(values, (list, tuple)) else array(name, values)
     if given.size and given.dtype.kind not in kinds:
         expected = "numbers" if "f" in kinds else "booleans, or 0 and 1"

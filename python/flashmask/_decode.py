@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""decode_attention(): few queries a request against many keys."""
+"""decode_attention(): few queries per request against many keys."""
 
 from __future__ import annotations
 
@@ -77,29 +77,29 @@ def decode_attention(
     layout: Layout = "bshd",
     return_lse: bool = False,
 ) -> Any:
-    """attention() of a request's last tokens to its cache: decoding, and verifying drafted tokens.
+    """Computes attention of each request's last tokens to its cache: decoding, and verifying drafted tokens.
 
     Keys are split into parts that are computed side by side and merged (Flash-Decoding, Dao et al. 2023); query heads
-    that share a key head become rows of one tile. The result is that of attention() under the same mask, but for the
+    that share a key head become rows of one tile. The result is that of attention() under the same mask, except for the
     order of sums.
 
     Args:
-        q: (batch, rows, query heads, head dim), 1 to 256 rows: the new tokens of each request. A torch tensor, of what
-            attention() takes.
+        q: (batch, rows, query heads, head dim), 1 to 256 rows: the new tokens of each request. A torch tensor as
+            attention() takes it.
         k: (batch, key length, kv heads, head dim): the cache, in which the new tokens' keys come last.
         v: (batch, key length, kv heads, value dim).
-        lengths: how many keys each request has, the new tokens included: int32 or int64 [batch] on the device of q,
-            which the host does not read, or a sequence of ints; 0 to key length, which is checked on the CPU. Keys
-            behind them are seen by nobody, whatever finite numbers they hold, and a request of length 0 sees nothing.
-            None: all keys.
-        tree: None: the new tokens are causal, row i is token lengths - rows + i. Else the rows are nodes of a tree or
-            forest, of which each sees the tokens before them all, its ancestors and itself: parents [rows] on the host,
-            of earlier rows or -1, as masks.medusa_parents() gives them; or the Mask of masks.medusa_tree() or
-            masks.tree_in_order() without a prefix.
-        splits: into how many parts keys are split; None: as many as keep the device busy.
+        lengths: how many keys each request has, including the new tokens: int32 or int64 [batch] on the device of q,
+            which the host does not read, or a sequence of ints; 0 to key length, which is checked on the CPU. Keys past
+            a request's length are never seen, whatever finite numbers they hold, and a request of length 0 sees
+            nothing. None: all keys.
+        tree: None: the new tokens are causal, row i is token lengths - rows + i. Otherwise the rows are nodes of a tree
+            or forest; each sees all tokens before the nodes, its ancestors and itself. Either parents [rows] on the
+            host, each an earlier row or -1, as masks.medusa_parents() returns them; or the Mask of masks.medusa_tree()
+            or masks.tree_in_order() without a prefix.
+        splits: how many parts the keys are split into; None: as many as keep the device busy.
         scale: factor on the scores; None: 1 / sqrt(head dim).
-        sinks: logits of the query heads that take probability and have no value, [query heads], float32 or the dtype of
-            q; the lse of a row that sees nothing is that of its sink.
+        sinks: one logit per query head that takes probability and has no value, [query heads], float32 or the dtype of
+            q; a row that sees nothing has the lse of its sink alone.
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
 
@@ -108,7 +108,7 @@ def decode_attention(
         returns. A row that sees nothing has o = 0 and lse = -inf. Differentiable in q, k, v and sinks.
 
     Raises:
-        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+        ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
     for name, each in (("q", q), ("k", k), ("v", v)):

@@ -12,27 +12,27 @@ from flashmask._mask import Mask
 
 
 class DraftTree(NamedTuple):
-    """Where nodes lie depth first, where each node's descendants are neighbours behind it."""
+    """Positions of nodes in depth-first order, where each node's descendants directly follow it."""
 
     position: tuple[int, ...]
-    """Of each node."""
+    """Position of each node."""
     end: tuple[int, ...]
-    """Behind the last descendant of each node."""
+    """One past the position of each node's last descendant."""
 
     @property
     def is_in_order(self) -> bool:
-        """Whether the nodes came depth first."""
+        """Whether the nodes were given in depth-first order."""
         return self.position == tuple(range(len(self.position)))
 
 
 def draft_tree(tree: Any, nodes: int) -> DraftTree:
-    """From parents [nodes], or a Mask [nodes, nodes] in which each node sees its ancestors and itself."""
+    """Makes a tree from parents [nodes], or a Mask [nodes, nodes] in which each node sees its ancestors and itself."""
     import torch
 
     if isinstance(tree, Mask):
         return _known(_parents_of_mask(tree, nodes))
     if isinstance(tree, (list, tuple)) and all(type(parent) is int for parent in tree):
-        parents = tuple(tree)  # which torch.compile can trace
+        parents = tuple(tree)  # torch.compile can trace this
     elif is_tensor(tree) and tree.device.type != "cpu":
         raise TypeError(f"tree is {described(tree)} on {tree.device}; its order is found on the CPU: pass tree.cpu()")
     else:
@@ -54,7 +54,7 @@ def _laid_out(parents: tuple[int, ...]) -> DraftTree:
         if parent >= 0:
             sizes[parent] += sizes[node]
     position = []
-    free = [0] * (len(parents) + 1)  # where a node's next child goes; that of all roots is the last
+    free = [0] * (len(parents) + 1)  # where each node's next child goes; the last entry is for the roots
     for node, parent in enumerate(parents):
         position.append(free[parent])
         free[parent] += sizes[node]

@@ -15,30 +15,30 @@ FORMS = ("intervals", "bits")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a mask is and what it costs. Sums run over batch entries and mask heads."""
+    """A mask's form and its costs. Counts are summed over batch entries and mask heads."""
 
     form: str
     """The lowered form, "intervals" or "bits"."""
     why: str
-    """Why that form."""
+    """Reason for that form."""
     tile_rows: int
     tile_columns: int
     visible_pairs: int
     density: float
-    """Visible pairs / all pairs."""
+    """Ratio of visible pairs to all pairs."""
     skipped_tiles: int
     partial_tiles: int
     full_tiles: int
     waste: float
-    """Scores in active tiles / visible pairs."""
+    """Ratio of scores in active tiles to visible pairs."""
     empty_rows: int
     """Rows that see nothing."""
     first_empty_rows: tuple[int, ...]
-    """At most eight, of batch entry 0 and mask head 0."""
+    """The first empty rows of batch entry 0 and mask head 0, at most eight."""
     mask_bytes: int
     schedule_bytes: int
     dense_bytes: int
-    """Of the boolean matrix that the mask replaces."""
+    """Bytes of the boolean matrix that the mask replaces."""
 
     @property
     def active_tiles(self) -> int:
@@ -77,12 +77,12 @@ class Explanation:
 
 
 def percent(share: float) -> str:
-    """A share of 1 with three digits that count."""
+    """Formats a share of 1 as a percentage with about three significant digits."""
     return f"{100 * share:.3g} %" if share < 0.1 else f"{100 * share:.1f} %"
 
 
 def human_bytes(count: int) -> str:
-    """A number of bytes with a unit."""
+    """Formats a number of bytes with a unit."""
     if count < 1024:
         return f"{count} bytes"
     value = float(count)
@@ -95,7 +95,7 @@ def human_bytes(count: int) -> str:
 
 
 def tile_shape(tile: object) -> tuple[int, int]:
-    """(rows, columns) of a tile, both at least 1 and of 32 bits."""
+    """Returns (rows, columns) of a tile, each from 1 to 2^31 - 1."""
     if not isinstance(tile, (tuple, list)) or len(tile) != 2:
         raise TypeError(f"tile is {described(tile)}; expected (rows, columns), such as (128, 128)")
     rows, columns = (integer(f"tile[{axis}]", size, minimum=1, maximum=2**31 - 1) for axis, size in enumerate(tile))
@@ -103,7 +103,7 @@ def tile_shape(tile: object) -> tuple[int, int]:
 
 
 def explain(handle: int, why: str, tile: object) -> Explanation:
-    """Of the mask that a C handle holds."""
+    """Explains the mask that a C handle holds."""
     rows, columns = tile_shape(tile)
     given = s.Explanation()
     call("mask_explain", handle, rows, columns, ctypes.byref(given))

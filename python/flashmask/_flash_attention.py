@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flash_attn_func() and flash_attn_varlen_func(): FlashAttention's functions, as programs call them by name."""
+"""flash_attn_func() and flash_attn_varlen_func(): FlashAttention's functions under the names that programs call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flashmask._varlen import varlen_attention
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What FlashAttention's functions take beside what these serve, and the value that asks for nothing.
+# Arguments of FlashAttention's functions that are not supported here: their meaning, and the value that turns them off.
 _REFUSED = {
     "softcap": ("a cap on the scores", 0.0),
     "alibi_slopes": ("a bias on the scores", None),
@@ -39,11 +39,11 @@ def flash_attn_func(
 ) -> Any:
     """FlashAttention's function of this name: full, causal or window attention of every batch entry.
 
-    q (batch, query length, query heads, head dim), k and v with (batch, key length, kv heads, ...); what the other
-    arguments mean is said of varlen_attention, of its `sinks` for s_aux. The last query is aligned with the last key.
+    q is (batch, query length, query heads, head dim), k and v are (batch, key length, kv heads, ...).
+    varlen_attention() describes the other arguments; s_aux is its `sinks`. The last query is aligned with the last key.
 
     Returns o (batch, query length, query heads, value dim), or with `return_attn_probs` (o, lse, None), lse (batch,
-    query heads, query length). Raises ValueError for softcap and alibi_slopes, which nobody here computes.
+    query heads, query length). Raises ValueError for softcap and alibi_slopes, which are not supported.
     """
     _refuse(softcap=softcap, alibi_slopes=alibi_slopes)
     boolean("causal", causal)
@@ -84,7 +84,7 @@ def flash_attn_varlen_func(
 ) -> Any:
     """FlashAttention's function of this name: varlen_attention(), with its arguments in FlashAttention's order.
 
-    s_aux is its `sinks`. Raises ValueError for softcap, alibi_slopes and block_table, which nobody here computes.
+    s_aux is varlen_attention()'s `sinks`. Raises ValueError for softcap, alibi_slopes and block_table: not supported.
     """
     _refuse(softcap=softcap, alibi_slopes=alibi_slopes, block_table=block_table)
     return varlen_attention(

@@ -13,11 +13,11 @@ Result = TypeVar("Result")
 
 
 def breaks_graph(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, called by torch.compile between two graphs as eager mode calls it, and never traced."""
+    """Wraps a function so that torch.compile calls it between two graphs as eager mode does, and never traces it."""
 
     @wraps(function)
     def call(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
-        # Not is_compiling(): frames that have no graph run as they are, and the compiler looks at what they call.
+        # is_compiling() would not do: frames without a graph run as they are, and the compiler traces what they call.
         if "torch._dynamo" in sys.modules:
             from flashmask._torch.between_graphs import between_graphs
 

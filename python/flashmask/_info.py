@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this build and this machine can do."""
+"""Reports what this build can do on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEVICES = ("cpu", "cuda")
 
 
 def info() -> dict[str, Any]:
-    """Versions, instruction sets and the kernel table with the reason why a kernel cannot run; ready for JSON."""
+    """Returns versions, instruction sets and the kernel table, with why a kernel cannot run; ready for JSON."""
     sets = ctypes.c_char_p()
     call("instruction_sets", ctypes.byref(sets))
     table = kernels()
@@ -36,7 +36,7 @@ def info() -> dict[str, Any]:
 
 
 def kernels() -> list[dict[str, Any]]:
-    """The kernel table, best first for each direction, dtype and form."""
+    """Returns the kernel table, best first for each direction, dtype and form."""
     count = ctypes.c_int64()
     call("kernel_count", ctypes.byref(count))
     return [_kernel(index) for index in range(count.value)]
@@ -65,7 +65,7 @@ def _kernel(index: int) -> dict[str, Any]:
 
 
 def _installed(name: str) -> str | None:
-    """Version of a package, without importing it."""
+    """Returns the version of a package without importing it."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -73,7 +73,7 @@ def _installed(name: str) -> str | None:
 
 
 def as_text(facts: dict[str, Any], every_kernel: bool = False) -> str:
-    """Tables for people: the kernels in one line a device, direction and dtype, or each by its name."""
+    """Formats info() as tables, with one line of kernels per device, direction and dtype, or every kernel by name."""
     lines = [f"{name.replace('_', ' '):<18}{_cell(value)}" for name, value in facts.items() if name != "kernels"]
     if every_kernel:
         for form in FORMS:
@@ -94,9 +94,9 @@ def _by_name(form: str, table: list[dict[str, Any]]) -> list[str]:
 
 
 def _overview(table: list[dict[str, Any]]) -> list[str]:
-    """For each device, direction and dtype the kernels that run, best first, or the reason why none does.
+    """Lists for each device, direction and dtype the kernels that run, best first, or the reason why none does.
 
-    On a CPU the best ones alone, on a GPU a line a family: each has head dims of its own.
+    On a CPU only the best family, on a GPU one line per family: each has its own head dims.
     """
     lines = [("device", "direction", "dtype", "kernels", "head dims up to", "runs here")]
     for key in itertools.product(_DEVICES, _DIRECTIONS, _DTYPES):
@@ -115,7 +115,7 @@ def _overview(table: list[dict[str, Any]]) -> list[str]:
 
 
 def _head_dims(kernel: dict[str, Any]) -> str:
-    """The largest ones: "64", or "192v128" where values have another one."""
+    """Formats the largest head dims that a kernel takes: "64", or "192v128" where values have another one."""
     head, value = kernel["head_dim"], kernel["value_dim"]
     return str(head) if head == value else f"{head}v{value}"
 

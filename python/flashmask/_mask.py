@@ -36,7 +36,7 @@ class MaskShape(NamedTuple):
     columns: int
 
     def struct(self) -> s.MaskShape:
-        """The same for the C ABI."""
+        """Returns the shape as the struct of the C ABI."""
         return s.MaskShape(*self)
 
 
@@ -46,8 +46,8 @@ _unpacking = threading.Lock()
 class Mask:
     """An immutable mask: which of `rows` queries sees which of `columns` keys, per batch entry and mask head.
 
-    The builders in flashmask.masks make masks. `&`, `|` and `~` combine them; two masks are equal when they have one
-    shape and show the same scores.
+    The builders in flashmask.masks make masks. `&`, `|` and `~` combine them; two masks are equal when they have the
+    same shape and the same visible scores.
     """
 
     _native: int | None
@@ -58,7 +58,7 @@ class Mask:
         self._native = handle
         self._id = mask_id or os.urandom(16)
         self._tensor = None
-        if "torch" in sys.modules:  # torch.compile can read an attribute, not call the library
+        if "torch" in sys.modules:  # torch.compile can read an attribute but not call the library
             self._make_tensor()
 
     def __del__(self, destroy: Any = library.flashmask_mask_destroy) -> None:
@@ -68,7 +68,7 @@ class Mask:
 
     @classmethod
     def _from_tensor(cls, tensor: Any) -> Mask:
-        """The mask of which `tensor` is the leaf, which the library unpacks when it is first asked about it."""
+        """Makes the mask whose pytree leaf is `tensor`; the library unpacks it when it is first asked about it."""
         mask = cls.__new__(cls)
         mask._native = None
         mask._tensor = tensor
@@ -76,7 +76,7 @@ class Mask:
 
     @property
     def _handle(self) -> int:
-        """Of the C ABI; lives as long as the mask."""
+        """The handle of the C ABI; lives as long as the mask."""
         if self._native is None:
             with _unpacking:
                 if self._native is None:
@@ -87,7 +87,7 @@ class Mask:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The mask as operators take it: uint8 [n] on the CPU, an id and options, then the packed mask."""
+        """The mask as operators take it: uint8 [n] on the CPU, a header with id and options, then the packed mask."""
         if self._tensor is None:
             self._make_tensor()
         assert self._tensor is not None
@@ -102,7 +102,7 @@ class Mask:
         self._tensor = torch.from_numpy(self._packed(Options()))
 
     def _packed(self, options: Options) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """Header and bytes [HEADER_BYTES + n] of the mask, as operators take them."""
+        """Returns the header and the packed mask [HEADER_BYTES + n], as operators take them."""
         handle = self._handle
         size = ctypes.c_int64()
         call("mask_pack", handle, None, 0, ctypes.byref(size))
@@ -113,7 +113,7 @@ class Mask:
 
     @staticmethod
     def _unpack(packed: np.ndarray[Any, np.dtype[np.uint8]]) -> Mask:
-        """The mask in what _packed() gave, whatever process gave it; with its id, since it is the same mask."""
+        """Unpacks what _packed() returned, in whatever process; keeps the id, since it is the same mask."""
         mask_id, _ = read_header(packed[:HEADER_BYTES].tobytes())
         return Mask(_unpacked_handle(packed), mask_id)
 
@@ -126,7 +126,7 @@ class Mask:
     def __deepcopy__(self, memo: dict[int, Any]) -> Mask:
         return self
 
-    # ---- what it says ----
+    # ---- inspection ----
 
     @property
     def shape(self) -> MaskShape:
@@ -137,7 +137,7 @@ class Mask:
 
     @property
     def form(self) -> str:
-        """The exact lowered form: "intervals", at most two masked ranges of rows a column, or "bits"."""
+        """The exact lowered form: "intervals", at most two masked ranges of rows per column, or "bits"."""
         form = ctypes.c_int32()
         call("mask_get_form", self._handle, ctypes.byref(form), None)
         return FORMS[form.value]
@@ -151,7 +151,7 @@ class Mask:
 
     @breaks_graph
     def to_dense(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Booleans [batch, heads, rows, columns], True = visible."""
+        """Returns booleans [batch, heads, rows, columns], True = visible."""
         shape = self.shape
         visible = np.empty(shape, np.uint8)
         call("mask_expand", self._handle, pointer(visible, ctypes.c_uint8), visible.size)
@@ -159,10 +159,10 @@ class Mask:
 
     @breaks_graph
     def to_startend_row_indices(self) -> tuple[np.ndarray[Any, np.dtype[np.int32]], bool]:
-        """The shortest row indices that say the mask, int32 [batch, heads, columns, n], and their `causal`.
+        """Returns the shortest row indices that express the mask, int32 [batch, heads, columns, n], and their `causal`.
 
-        NotImplementedError, naming the first column that does not fit, for a mask of bits, and for one that a block
-        map was ANDed onto.
+        Raises NotImplementedError, naming the first column that does not fit, for a bit mask, and for a mask that a
+        block map was ANDed onto.
         """
         encoding = s.StartendRowIndices()
         call("mask_to_startend_row_indices", self._handle, None, 0, ctypes.byref(encoding))
@@ -179,15 +179,15 @@ class Mask:
 
     @breaks_graph
     def explain(self, tile: tuple[int, int] = (128, 128)) -> Explanation:
-        """What the mask is and what it costs, in tiles of `tile` (rows, columns)."""
+        """Explains what the mask is and what it costs, in tiles of `tile` (rows, columns)."""
         return explain(self._handle, self.why, tile)
 
     @breaks_graph
     def draw(self, batch: int = 0, head: int = 0, width: int = 64, colour: bool = False) -> str:
-        """The mask of one batch entry and head in characters, at most `width` wide, row 0 on top.
+        """Draws the mask of one batch entry and head in characters, at most `width` wide, row 0 on top.
 
-        Small masks: "#" visible, "." masked, a character a score. Larger ones: a character a block of scores, "#" all
-        visible, "+" some, "." none. `colour`: with ANSI colours.
+        Small masks have one character per score: "#" visible, "." masked. Larger ones have one per block of scores: "#"
+        all visible, "+" some, "." none. `colour`: with ANSI colours.
         """
         options = s.DrawOptions(
             length("batch", batch),
@@ -212,11 +212,12 @@ class Mask:
         title: str | None = None,
         ax: Axes | None = None,
     ) -> Figure:
-        """A picture of one batch entry and head by matplotlib, saved to `path` (.png, .svg, .pdf) where one is given.
+        """Plots one batch entry and head with matplotlib, and saves it to `path` (.png, .svg, .pdf) if one is given.
 
-        Full, partial and skipped tiles of `tile` (rows, columns) have colours of their own; None: 128 x 128, or an
+        Full, partial and skipped tiles of `tile` (rows, columns) each have their own colour; None: 128 x 128, or an
         eighth of a smaller mask. Masks of more than 2,048 tokens are painted block by block. `ax`: axes to paint into
-        instead of a new figure. Returns the figure. ImportError without matplotlib: pip install 'flashmask[plot]'.
+        instead of a new figure. Returns the figure. Raises ImportError without matplotlib: pip install
+        'flashmask[plot]'.
         """
         from flashmask._plot import plot
 
@@ -224,7 +225,7 @@ class Mask:
 
     @breaks_graph
     def __str__(self) -> str:
-        """A line or two on the mask and a drawing of its first batch entry and head, at most 64 wide."""
+        """Returns a line or two on the mask and a drawing of its first batch entry and head, at most 64 wide."""
         shape = self.shape
         told = self.explain()
         head = " x ".join(map(str, shape))
@@ -280,9 +281,10 @@ class Mask:
 
     @breaks_graph
     def permute(self, rows: Integers, columns: Integers) -> Mask:
-        """The mask whose row i, column j is row rows[i], column columns[j] of this one.
+        """Returns the mask whose row i, column j is row rows[i], column columns[j] of this one.
 
-        Permutations [rows] and [columns], or one a batch entry of the mask, [batch, rows] and [batch, columns].
+        The permutations are [rows] and [columns], or one per batch entry of the mask, [batch, rows] and [batch,
+        columns].
         """
         from flashmask._reordering import permute
 
@@ -290,7 +292,7 @@ class Mask:
 
     @breaks_graph
     def reorder(self, tile: tuple[int, int] = (128, 128)) -> Reordering:
-        """The mask in an order of tokens that takes less work at tiles of `tile` (rows, columns), where there is one.
+        """Reorders the tokens so that the mask takes less work in tiles of `tile` (rows, columns), where possible.
 
         Reverse Cuthill-McKee on the symmetrised mask, and on the bipartite graph of rows and columns. Sharma and
         Geiping 2024 (Binary Block Masking), section 3.2.
@@ -301,10 +303,10 @@ class Mask:
 
     @breaks_graph
     def slice(self, rows: Pairs, columns: Pairs) -> Mask:
-        """The mask between some of its rows and columns, such as those that one of several GPUs holds.
+        """Returns the mask of some of its rows and columns, such as those that one of several GPUs holds.
 
         `rows` and `columns` [count, 2] are half-open (begin, end): rows disjoint and ascending, columns disjoint in any
-        order. Batch and heads stay. Causality is that of the tokens in the whole mask, not of their new places.
+        order. Batch and heads stay. Causality follows the tokens' places in the whole mask, not their new ones.
         """
         given_rows, given_columns = pairs("rows", rows), pairs("columns", columns)
         return Mask(
@@ -320,7 +322,7 @@ class Mask:
 
     @breaks_graph
     def drop_queries(self, rows: Integers) -> Mask:
-        """The mask without the given `rows` [count], which then see nothing."""
+        """Returns the mask without the given `rows` [count], which then see nothing."""
         dropped = integers("rows", rows)
         return Mask(create("mask_drop_queries", self._handle, pointer(dropped), dropped.size))
 

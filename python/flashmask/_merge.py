@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""merge(): attention over several sets of keys from attention over each."""
+"""merge(): joins attention over several sets of keys."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def merge(o1: Kind, lse1: Kind, o2: Kind, lse2: Kind, *more: Kind) -> tuple[Kind
     """Joins attention of the same queries over disjoint keys, as if it had been computed over all of them.
 
     Ring attention, chunked prefill and caches split keys that way: Milakov and Gimelshein 2018, section 3.1. Sums are
-    in float32 (float64 of float64) and in the order of the arguments, so that bits repeat. Sinks are given to
-    the call of one part, any: they are in its lse, and in the result once.
+    in float32 (float64 for float64) and in the order of the arguments, so that results repeat bit for bit. Give sinks
+    to the call of one part, whichever: they are in its lse, and so in the result once.
 
     Args:
-        o1, o2: (batch, query length, heads, value dim), or (total, heads, value dim) of varlen_attention(): torch
+        o1, o2: (batch, query length, heads, value dim), or (total, heads, value dim) from varlen_attention(): torch
             tensors on one device, or NumPy arrays.
         lse1, lse2: (batch, heads, query length), or (heads, total): what attention returned with each, float32, or
-            float64 beside an o of float64.
-        more: o3, lse3, o4, lse4 and so on. On a GPU at most 32 parts whose tensors are not views of one at even
-            distances.
+            float64 where o is.
+        more: o3, lse3, o4, lse4 and so on. On a GPU at most 32 parts, unless the parts are evenly spaced views of one
+            tensor.
 
     Returns:
-        o, of the shape and dtype of o1, and lse, of those of lse1. Torch tensors are differentiable once in all
-        arguments. A part whose lse is -inf counts for nothing there; a row that saw nothing in any part has o = 0,
-        lse = -inf and passes no gradient on.
+        o, with the shape and dtype of o1, and lse, with those of lse1. Torch tensors are differentiable once in all
+        arguments. Where the lse of a part is -inf, the part counts for nothing; a row that saw nothing in any part has
+        o = 0, lse = -inf and passes no gradient on.
 
     Raises:
-        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+        ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
     """
     arguments: tuple[Any, ...] = (o1, lse1, o2, lse2, *more)
     if len(more) % 2:
@@ -97,7 +97,7 @@ def _merge_arrays(o: Sequence[Array], lse: Sequence[Array]) -> tuple[Array, Arra
     if code == F64:
         return merge_in_double(o, lse)
     merged = np.empty(o[0].shape, o[0].dtype), np.empty(lse[0].shape, np.float32)
-    kept: list[Array] = []  # copies have to live until they were read
+    kept: list[Array] = []  # copies must live until they have been read
 
     def placed(array: Array, code: int) -> Placed:
         kept.append(_ready(array))
@@ -110,7 +110,7 @@ def _merge_arrays(o: Sequence[Array], lse: Sequence[Array]) -> tuple[Array, Arra
 
 
 def _ready(array: Array) -> Array:
-    """The array, or a copy with strides that the library takes."""
+    """Returns the array, or a copy with strides that the library accepts."""
     whole = all(stride % array.itemsize == 0 for stride in array.strides)
     usable = array.flags.aligned and whole and array.strides[-1] == array.itemsize
     return array if usable else np.array(array, order="C")

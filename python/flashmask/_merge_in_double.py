@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""merge() of float64 arrays, which the compiled library does not have."""
+"""merge() for float64 arrays, which the compiled library does not have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def merge_in_double(o: Sequence[Array], lse: Sequence[Array]) -> tuple[Array, Array]:
-    """o (batch, rows, heads, dim) and lse (batch, heads, rows) of all parts."""
+    """Merges o (batch, rows, heads, dim) and lse (batch, heads, rows) of all parts."""
     with np.errstate(divide="ignore", invalid="ignore"):
         largest = np.max(lse, axis=0)
         shift = np.where(np.isinf(largest), 0.0, largest)
@@ -27,7 +27,7 @@ def merge_in_double(o: Sequence[Array], lse: Sequence[Array]) -> tuple[Array, Ar
 def merge_backward_in_double(
     o: Sequence[Array], lse: Sequence[Array], merged: tuple[Array, Array], grad_o: Array, grad_lse: Array | None
 ) -> tuple[list[Array], list[Array]]:
-    """The gradients of o and lse of all parts."""
+    """Returns the gradients of o and lse of all parts."""
     grads_o, grads_lse = [], []
     for values, each in zip(o, lse, strict=True):
         weights = _weight(each, merged[1])
@@ -43,5 +43,5 @@ def _weight(part: Array, lse: Array) -> Array:
 
 
 def _beside_o(weights: Array) -> Array:
-    """(batch, heads, rows) as (batch, rows, heads, 1)."""
+    """Reshapes (batch, heads, rows) to (batch, rows, heads, 1)."""
     return weights.swapaxes(1, 2)[..., None]

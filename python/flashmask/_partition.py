@@ -24,45 +24,45 @@ DIVISIONS = ("balanced", "contiguous", "zigzag")
 
 
 class Prices(NamedTuple):
-    """What a tile and a column cost, in whole numbers, so that all ranks come to the same partition."""
+    """Prices of a tile and a column, in whole numbers, so that all ranks come to the same partition."""
 
     query_heads: int = 32
     kv_heads: int = 8
     head_dim: int = 128
     element_bytes: int = 2
-    """Of a number in k and v."""
+    """Bytes of one number in k and v."""
     flops_per_ns: int = 600_000
-    """Of one rank: 600 TFLOP/s."""
+    """Speed of one rank: 600 TFLOP/s."""
     bytes_per_ns: int = 260
-    """That one rank sends, and receives: GB/s."""
+    """Rate at which one rank sends, and receives: 260 GB/s."""
     exchange_ns: int = 80_000
-    """Of an exchange, however little it carries."""
+    """Cost of an exchange, however little it carries."""
     node_bytes_per_ns: int = 45
-    """That one rank sends to, and receives from, other nodes, where there are two levels."""
+    """Rate at which one rank sends to, and receives from, other nodes, where ranks are on several nodes."""
 
 
 class PredictedTime(NamedTuple):
-    """Of an attention call, forward and backward, in nanoseconds."""
+    """Predicted time of an attention call, forward and backward, in nanoseconds."""
 
     attention: int
-    """Of the busiest rank."""
+    """Time that attention takes on the busiest rank."""
     wire: int
-    """Of the rank that sends or receives most."""
+    """Time that the rank that sends or receives most spends on it."""
     ideal: int
-    """Of one device, shared out evenly and without wire."""
+    """Time of attention if it were shared out evenly and without communication."""
 
 
 class Partition:
-    """Which rank holds which tokens: the query rows and the key columns of these numbers. Immutable."""
+    """Which rank holds which tokens, as query rows and as key columns. Immutable."""
 
     tokens: int
     ranks: int
     tile: int
-    """Rows, and columns, of the tiles that work and traffic are counted in."""
+    """Side of the square tiles in which work and traffic are counted."""
     aligned: bool
-    """Whether all runs begin at multiples of the tile; attention then gives the bits of one device."""
+    """Whether all runs begin at multiples of the tile; results are then bit-identical to those of one device."""
     runs: IntArray
-    """[count, 3], ascending: begin, end, rank."""
+    """Runs of all ranks, [count, 3], ascending: begin, end, rank."""
     why: str
 
     def __init__(self, handle: int) -> None:
@@ -81,7 +81,7 @@ class Partition:
 
     @classmethod
     def from_runs(cls, tokens: int, ranks: int, runs: Integers, tile: int = 128) -> Partition:
-        """From `runs` [count, 3] in any order, (begin, end, rank), which hold each of `tokens` tokens once."""
+        """Makes a partition from `runs` [count, 3], (begin, end, rank) in any order, that hold every token once."""
         given = integers("runs", runs, ndim=2)
         if given.shape[1] != 3:
             raise ValueError(f"runs has shape {list(given.shape)}; expected [count, 3]: begin, end, rank")
@@ -97,19 +97,19 @@ class Partition:
         )
 
     def spans(self, rank: int) -> IntArray:
-        """What a rank holds, [count, 2], ascending, as Mask.slice takes it."""
+        """Returns the spans of tokens that a rank holds, [count, 2], ascending, as Mask.slice takes them."""
         return self.runs[self.runs[:, 2] == self._rank(rank), :2]
 
     def length(self, rank: int) -> int:
-        """How many tokens a rank holds."""
+        """Returns how many tokens a rank holds."""
         begin, end = self.spans(rank).T
         return int((end - begin).sum())
 
     def needs(self, mask: Mask) -> IntArray:
-        """Columns of others that each rank must fetch, [count, 4], by rank and then by column: rank, owner, begin, end.
+        """Returns the columns that ranks must fetch, [count, 4] of rank, owner, begin, end, by rank and then by column.
 
-        The sequence is cut at multiples of the tile and at the ends of runs; a piece is fetched whole, if any score of
-        it is visible in any batch entry or head of the mask. Neighbouring pieces of one owner are one need.
+        The sequence is cut at multiples of the tile and at the ends of runs; a piece is fetched whole if any of its
+        scores is visible in any batch entry or head of the mask. Neighbouring pieces of one owner are one need.
         """
         handle = create("partition_needs", self._handle, mask._handle)
         try:
@@ -120,9 +120,9 @@ class Partition:
             library.flashmask_needs_destroy(handle)
 
     def local_columns(self, needs: IntArray, rank: int) -> IntArray:
-        """The columns that a rank attends to, its own and those it fetches, [count, 2], ascending, as Mask.slice takes.
+        """Returns the columns that a rank attends to, own and fetched, [count, 2], ascending, for Mask.slice.
 
-        `needs` are those of all ranks, in their order.
+        `needs` are those of all ranks, as needs() orders them.
         """
         begin, end = np.searchsorted(needs[:, 0], [self._rank(rank), rank + 1])
         fetched = needs[begin:end, 2:]
@@ -134,17 +134,18 @@ class Partition:
         return np.stack([spans[np.append(True, apart), 0], spans[np.append(apart, True), 1]], axis=1)
 
     def loads(self, mask: Mask) -> IntArray:
-        """What each rank has to do under a mask, [ranks, 6].
+        """Counts what each rank has to do under a mask, [ranks, 6].
 
-        Tokens; tiles that its rows visit; row tiles; tiles that its columns are visited in; columns received; columns
-        sent, each counted as often as it is sent. Tiles are those of all batch entries and heads of the mask.
+        The columns are: tokens; tiles that the rank's rows visit; row tiles; tiles that visit its columns; columns
+        received; columns sent, counted once each time they are sent. Tiles are summed over the mask's batch entries and
+        heads.
         """
         loads = np.empty((self.ranks, 6), np.int64)
         call("partition_loads", self._handle, mask._handle, pointer(loads))
         return loads
 
     def predict(self, mask: Mask, prices: Prices | None = None) -> PredictedTime:
-        """How long an attention call takes under a mask."""
+        """Predicts how long an attention call takes under a mask."""
         nanoseconds = np.empty(3, np.int64)
         options = _options("balanced", False, self.tile, prices)
         call("partition_predict", self._handle, mask._handle, ctypes.byref(options), pointer(nanoseconds))
@@ -179,12 +180,12 @@ def partition(
     tile: int = 128,
     prices: Prices | None = None,
 ) -> Partition:
-    """Shares the tokens of a sequence out over ranks: tokens and work alike, at little traffic.
+    """Shares out the tokens of a sequence over ranks: balances tokens and work, with little traffic.
 
-    `mask`: one mask, or pairs (mask, layers that have it). `ranks`: how many, or [nodes, ranks of a node]; then rank
-    node * (ranks of a node) + number in it. `division`: "balanced", where the mask decides; "contiguous", one run a
-    rank; "zigzag", two, one from either end. `aligned`: cuts at tiles only, for the bits of one device; else also
-    between tokens that nothing crosses. The same on every machine.
+    `mask`: one mask, or pairs (mask, number of layers that have it). `ranks`: how many, or [nodes, ranks per node];
+    then rank = node * (ranks per node) + number in the node. `division`: "balanced": the mask decides; "contiguous":
+    one run per rank; "zigzag": two runs per rank, one from either end. `aligned`: cut only at tile boundaries, for the
+    bits of one device; otherwise also at free cuts, which no column crosses. The result is the same on every machine.
     """
     weighted = _weighted(mask)
     handles = (ctypes.c_void_p * len(weighted))(*(one._handle for one, _ in weighted))
@@ -206,7 +207,7 @@ def partition(
 
 
 def _weighted(mask: Any) -> list[tuple[Mask, int]]:
-    """Masks, each with how many layers have it."""
+    """Returns masks, each with the number of layers that have it."""
     if isinstance(mask, Mask):
         return [(mask, 1)]
     expected = "a Mask, or pairs of a mask and its layers"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flashmask._mask import Mask
 
 FULL, PARTIAL, HIDDEN, SKIPPED = "#1f6f8b", "#e8893b", "#fbe3cb", "#eef0f2"
-"""Colours: of a full tile, of the visible and of the other scores of a partial one, of a skipped tile."""
+"""Colours of a full tile, of the visible and the masked scores of a partial tile, and of a skipped tile."""
 LINE, TEXT = "#ffffff", "#30363d"
 
 _LARGEST_OF_SCORES = 2048
@@ -33,9 +33,9 @@ class _Picture(NamedTuple):
 
     colours: AnyArray
     cell: tuple[int, int]
-    """Scores (rows, columns) of one colour."""
+    """Scores (rows, columns) that share one colour."""
     tile: tuple[int, int]
-    """Of which the colours tell the kind."""
+    """Shape (rows, columns) of the tiles whose kind the colours show."""
     of_scores: bool
     active: int
     """Tiles that hold visible scores."""
@@ -76,7 +76,7 @@ def plot(
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    """Makes axes in a figure of a size, and RGB of a colour; neither touches pyplot's state."""
+    """Returns functions that make axes in a figure of a size, and RGB from a colour; neither touches pyplot's state."""
     try:
         from matplotlib.colors import to_rgb
         from matplotlib.figure import Figure
@@ -93,14 +93,14 @@ def _matplotlib() -> tuple[Any, Any]:
 
 
 def _kinds(mask: Mask, batch: int, head: int, width: int) -> AnyArray:
-    """What draw() shows, uint8 [rows, columns]: 2 all visible, 1 some, 0 none."""
+    """Returns what draw() shows, uint8 [rows, columns]: 2 all visible, 1 some, 0 none."""
     lines = mask.draw(batch, head, width).encode().split()
     symbols = np.frombuffer(b"".join(lines), np.uint8).reshape(len(lines), -1)
     return np.where(symbols == ord("#"), 2, np.where(symbols == ord("+"), 1, 0)).astype(np.uint8)
 
 
 def _picture(mask: Mask, batch: int, head: int, tile: tuple[int, int] | None, rgb: Any) -> _Picture:
-    """Score by score where that fits the picture; else block by block, never as rows * columns booleans."""
+    """Colours single scores where they fit the picture, else blocks, without rows * columns booleans."""
     _, _, rows, columns = mask.shape
     longest = max(rows, columns)
     if longest > _LARGEST_OF_SCORES:
@@ -122,13 +122,13 @@ def _picture(mask: Mask, batch: int, head: int, tile: tuple[int, int] | None, rg
 
 
 def _palette(rgb: Any, *colours: str) -> AnyArray:
-    """uint8 [colours, 3]."""
+    """Returns colours as uint8 [colours, 3]."""
     palette: AnyArray = np.rint(np.array([rgb(colour) for colour in colours]) * 255).astype(np.uint8)
     return palette
 
 
 def _tile_kinds(seen: AnyArray, tile: tuple[int, int]) -> AnyArray:
-    """2 full, 1 partial, 0 skipped [row tiles, column tiles] of booleans [rows, columns]."""
+    """Classifies the tiles of booleans [rows, columns]: 2 full, 1 partial, 0 skipped, [row tiles, column tiles]."""
     starts = [np.arange(0, size, side) for size, side in zip(seen.shape, tile, strict=True)]
     any_seen = np.logical_or.reduceat(np.logical_or.reduceat(seen, starts[0], axis=0), starts[1], axis=1)
     all_seen = np.logical_and.reduceat(np.logical_and.reduceat(seen, starts[0], axis=0), starts[1], axis=1)
@@ -136,7 +136,7 @@ def _tile_kinds(seen: AnyArray, tile: tuple[int, int]) -> AnyArray:
 
 
 def _figure_size(rows: int, columns: int) -> tuple[float, float]:
-    """Inches; a narrow mask keeps a side that can be read, and there is room for title and legend."""
+    """Returns inches; a narrow mask keeps a readable side, and there is room for title and legend."""
     longest = max(rows, columns)
     width, height = (max(_LONGEST_SIDE * size / longest, _LONGEST_SIDE / 4) for size in (columns, rows))
     return max(width, 4.5) + 0.6, height + 1.1

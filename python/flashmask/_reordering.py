@@ -24,19 +24,19 @@ class Reordering:
     """
 
     mask: Mask
-    """In the new order."""
+    """The mask in the new order."""
     rows: IntArray
-    """[batch, rows] of the mask: row i of `mask` is row rows[b, i] of the original. Gather q, o, lse by it."""
+    """Permutation [batch, rows]: row i of `mask` is row rows[b, i] of the original. Gather q, o, lse by it."""
     columns: IntArray
-    """[batch, columns]. Gather k and v by it."""
+    """Permutation [batch, columns] of the columns. Gather k and v by it."""
     gained: bool
-    """False: `mask` is as the original and the permutations change nothing."""
+    """Whether work was saved; if not, `mask` equals the original and the permutations change nothing."""
     tile: tuple[int, int]
     tiles_before: int
-    """Active tiles."""
+    """Active tiles of the original mask."""
     tiles_after: int
     why: str
-    """Which order was taken, or why none."""
+    """The order that was chosen, or why none was."""
 
     def __str__(self) -> str:
         return (
@@ -80,7 +80,7 @@ def permute(mask: Mask, rows: object, columns: object) -> Mask:
 
 
 def _order(name: str, given: object, shape: MaskShape) -> IntArray:
-    """A permutation a batch entry, [batch, tokens]; one for all may come without the batch."""
+    """Returns one permutation per batch entry, [batch, tokens]; one for all may be given without the batch."""
     order = integers(name, given, ndim=(1, 2))
     tokens = getattr(shape, name)
     if order.shape not in ((tokens,), (shape.batch, tokens)):
@@ -90,10 +90,11 @@ def _order(name: str, given: object, shape: MaskShape) -> IntArray:
 
 @breaks_graph
 def reverse_cuthill_mckee(matrix: SparseRows) -> IntArray:
-    """The nodes of a graph in the order of Cuthill and McKee (1969), reversed; int64 [nodes].
+    """Returns the nodes of a graph in the order of Cuthill and McKee (1969), reversed; int64 [nodes].
 
-    `matrix` are compressed sparse rows with edges in both directions, as flashmask.masks.from_csr takes them. Breadth
-    first, a node's neighbours by ascending degree, from an end of its component (George and Liu 1979).
+    `matrix` holds compressed sparse rows with edges in both directions, as flashmask.masks.from_csr takes them. The
+    order is breadth first, with a node's neighbours by ascending degree, from an end of each component (George and Liu
+    1979).
     """
     if not all(hasattr(matrix, name) for name in ("indptr", "indices")):
         raise TypeError(f"matrix is {described(matrix)}; expected compressed sparse rows with indptr and indices")

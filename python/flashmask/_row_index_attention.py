@@ -104,7 +104,7 @@ def flashmask_attention(
     block_mask: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> Any:
-    """Attention under row indices: for each key, which query rows do not see it.
+    """Computes attention under row indices, which say for each key which query rows do not see it.
 
     The format is that of Wang et al. 2024 (FlashMask), section 4.1; names, order, defaults and results are those of
     the function that users of the papers' kernels call. Tensors are torch tensors as flashmask.attention() takes them:
@@ -119,26 +119,26 @@ def flashmask_attention(
             [0, UTE), or n = 4: [LTS, LTE) and [UTS, UTE). None: all that `causal` allows.
         dropout: probability with which an attention probability is dropped, in [0, 1).
         causal: row i sees key j only when j <= i + key length - query length.
-        window_size: keys before and after its own that a row sees, or (before, after); None or -1: no limit on that
-            side. Excludes `startend_row_indices`. With `causal` none after it are seen.
+        window_size: how many keys before and after its own a row sees, or (before, after); None or -1: no limit on that
+            side. Excludes `startend_row_indices`. With `causal` no keys after its own are seen.
         return_softmax_lse: also return lse (batch, query heads, query length), float32.
         return_seed_offset: also return the seed and offset of the dropout, int64 [2]; zeros where nothing is dropped.
         fixed_seed_offset: int64 [2] that repeats the dropout of an earlier call; None: drawn from torch's generator,
             which torch.manual_seed() sets.
-        rng_name: accepted, and without a meaning in PyTorch, whose generator has no name.
+        rng_name: accepted and ignored: PyTorch's generator has no name.
         training: False: no dropout.
-        name: accepted, and without a meaning in PyTorch.
+        name: accepted and ignored.
         softmax_scale: factor on the scores; None: 1 / sqrt(head dim).
         block_mask: int32 [batch or 1, mask heads, ceil(query length / 128), ceil(key length / 128)], 1: the block of
-            128 x 128 scores is kept, 0: it is left out. Taken together with the row indices, or alone.
+        128 x 128 scores is kept, 0: it is left out. Used together with the row indices, or alone.
         sinks: logits that take probability and have no value, as flashmask.attention() takes them.
 
     Returns:
-        The output (batch, query length, query heads, value dim), or a tuple of it, lse and seed_offset, in this order,
-        as far as they were asked for.
+        The output (batch, query length, query heads, value dim), or a tuple of the output and those of lse and
+        seed_offset that were asked for, in this order.
 
     Raises:
-        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+        ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
     """
     boolean("causal", causal)
     scale = check_scale("softmax_scale", softmax_scale)
@@ -162,7 +162,7 @@ def flashmask_attention(
 
 
 def check_tensors(query: Any, key: Any, value: Any, names: tuple[str, str, str] = ("query", "key", "value")) -> None:
-    """Raises where these cannot be attended over, by the names that the caller gave them."""
+    """Refuses tensors that attention cannot take; messages use the caller's names for them."""
     for name, tensor in zip(names, (query, key, value), strict=True):
         if not is_tensor(tensor):
             raise TypeError(
@@ -171,7 +171,7 @@ def check_tensors(query: Any, key: Any, value: Any, names: tuple[str, str, str] 
         check_dense(name, tensor)
     import torch
 
-    if torch.compiler.is_compiling():  # sizes would be guarded on; the operator looks at them
+    if torch.compiler.is_compiling():  # checks here would guard on sizes; the operator checks them
         return
     if not query.dtype == key.dtype == value.dtype and not is_autocast(query.device.type):
         raise TypeError(
@@ -203,14 +203,14 @@ def _check_block_mask(block_mask: Any) -> None:
 
 
 def window_rows(window_size: object, query: Tensor, key: Tensor, causal: bool) -> Tensor | None:
-    """Row indices [1, 1, key length, 1 or 2] of a window, bottom-right aligned; None when it has no limit."""
+    """Returns row indices [1, 1, key length, 1 or 2] of a bottom-right aligned window; None if it has no limit."""
     import torch
 
     left, right = window_sides(window_size)
     if left is None and (causal or right is None):
         return None
     rows, columns = query.shape[1], key.shape[1]
-    diagonal = torch.arange(columns, device=query.device) + (rows - columns)  # the row whose last key this is
+    diagonal = torch.arange(columns, device=query.device) + (rows - columns)  # the row that is aligned with each key
     unlimited = torch.zeros_like(diagonal)
     starts = unlimited + rows if left is None else (diagonal + left + 1).clamp(0, rows)
     if causal:
@@ -222,7 +222,7 @@ def window_rows(window_size: object, query: Tensor, key: Tensor, causal: bool) -
 
 
 def window_sides(window_size: object) -> tuple[int | None, int | None]:
-    """Keys before and after its own that a row sees; None: no limit."""
+    """Returns how many keys before and after its own a row sees; None: no limit."""
     if isinstance(window_size, (tuple, list)):
         if len(window_size) != 2:
             raise ValueError(f"window_size has {len(window_size)} values; expected one, or (before, after)")

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class RowIndices:
     """A mask as `startend_row_indices`, int32 [batch, heads, columns, n], on the device where it is used.
 
-    flashmask.masks.from_cu_seqlens and its kin make them without a host synchronisation, inside torch.compile too. The
-    format is that of flashmask.masks.from_startend_row_indices; values outside [0, rows] are legal and are clipped.
-    `rows` is the query length, None: as many as columns.
+    flashmask.masks.from_cu_seqlens and similar builders make them without a host synchronisation, even inside
+    torch.compile. The format is that of flashmask.masks.from_startend_row_indices; values outside [0, rows] are legal
+    and are clipped. `rows` is the query length, None: as many as columns.
     """
 
     startend_row_indices: torch.Tensor
@@ -41,7 +41,7 @@ class RowIndices:
 
     @classmethod
     def _unchecked(cls, values: Any, causal: bool, rows: int | None) -> RowIndices:
-        """Of whatever torch puts in place of the tensor while it transforms a pytree."""
+        """Wraps, unchecked, whatever torch puts in place of the tensor while it transforms a pytree."""
         indices = cls.__new__(cls)
         object.__setattr__(indices, "startend_row_indices", values)
         object.__setattr__(indices, "causal", causal)
@@ -50,22 +50,22 @@ class RowIndices:
 
     @breaks_graph
     def to_mask(self) -> Mask:
-        """The same as a Mask on the host; waits for the device where the tensor is not on the CPU."""
+        """Converts the row indices to a Mask on the host; waits for the device if the tensor is not on the CPU."""
         from flashmask.masks import from_startend_row_indices
 
         values = self.startend_row_indices.detach().cpu()
         return from_startend_row_indices(values, causal=self.causal, rows=self.rows)
 
     def to_dense(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Mask.to_dense() of to_mask()."""
+        """Returns Mask.to_dense() of to_mask()."""
         return self.to_mask().to_dense()
 
     def explain(self, tile: tuple[int, int] = (128, 128)) -> Explanation:
-        """Mask.explain() of to_mask()."""
+        """Returns Mask.explain() of to_mask()."""
         return self.to_mask().explain(tile)
 
     def plot(self, path: str | PathLike[str] | None = None, **options: Any) -> Figure:
-        """Mask.plot() of to_mask(), with its options."""
+        """Returns Mask.plot() of to_mask(), with its options."""
         return self.to_mask().plot(path, **options)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class RowIndices:
 
 
 def _register_pytrees() -> None:
-    """Where torch was imported after this package; not while torch.compile traces."""
+    """Registers pytrees if torch was imported after this package; not while torch.compile traces."""
     import torch
 
     if not torch.compiler.is_compiling():
@@ -88,7 +88,7 @@ def _register_pytrees() -> None:
 
 
 def one_name_of(startend_row_indices: Any, attn_mask_startend_row_indices: Any) -> Any:
-    """Row indices that came under one of two names; ValueError where both came."""
+    """Returns row indices passed under one of two names; raises ValueError if both are given."""
     if attn_mask_startend_row_indices is None:
         return startend_row_indices
     if startend_row_indices is not None:
@@ -99,7 +99,7 @@ def one_name_of(startend_row_indices: Any, attn_mask_startend_row_indices: Any) 
 
 
 def check_row_indices(name: str, values: Any, causal: object) -> None:
-    """Refuses what is not int32 [batch, heads, columns, n] with an n that `causal` allows; looks at no value."""
+    """Refuses all but int32 [batch, heads, columns, n] with an n that `causal` allows; reads no values."""
     boolean("causal", causal)
     if not (hasattr(values, "dtype") and hasattr(values, "shape")):
         raise TypeError(f"{name} is {described(values)}; expected an int32 tensor [batch, heads, columns, n]")

@@ -108,26 +108,26 @@ def varlen_attention(
     return_lse: bool = False,
     sinks: Tensor | None = None,
 ) -> Any:
-    """Attention of each sequence to itself alone: flash_attn_varlen_func's arguments, the kernels of attention().
+    """Computes attention within each sequence, with flash_attn_varlen_func's arguments and attention()'s kernels.
 
-    Sequence i has the queries [cu_seqlens_q[i], cu_seqlens_q[i + 1]) and the keys [cu_seqlens_k[i],
-    cu_seqlens_k[i + 1]). Row indices are made of them by tensor operations, on their device. Tensors are finite, also
-    past the last sequence: NaN does not stay in its sequence where others share a tile with it.
+    Sequence i has the queries [cu_seqlens_q[i], cu_seqlens_q[i + 1]) and the keys [cu_seqlens_k[i], cu_seqlens_k[i +
+    1]). Row indices are made from them by tensor operations, on their device. Tensors must be finite, even past the
+    last sequence: a NaN reaches other sequences that share a tile with it.
 
     Args:
         q: (total queries, query heads, head dim), a torch tensor as attention() takes it.
         k: (total keys, kv heads, head dim).
         v: (total keys, kv heads, value dim).
-        cu_seqlens_q: int32 or int64 [sequences + 1], from 0 upwards. Queries past the last see nothing. Values are
-            checked on the CPU; on a GPU nobody checks them, and wrong ones give wrong results.
-        cu_seqlens_k: int32 or int64 [sequences + 1], likewise. Keys past the last are seen by nobody.
-        max_seqlen_q, max_seqlen_k: accepted, and not needed.
+        cu_seqlens_q: int32 or int64 [sequences + 1], ascending from 0. Queries past the last sequence see nothing.
+            Values on the CPU are checked; values on a GPU are not, and wrong ones give wrong results.
+        cu_seqlens_k: int32 or int64 [sequences + 1], ascending from 0. Keys past the last sequence are never seen.
+        max_seqlen_q, max_seqlen_k: accepted and ignored.
         dropout_p: probability with which an attention probability is dropped, in [0, 1), seeded from torch's generator.
         softmax_scale: factor on the scores; None: 1 / sqrt(head dim).
         causal: each sequence is causal, its last query aligned with its last key.
-        window_size: keys before and after its aligned one that a query sees, itself not counted; -1: no limit.
-        deterministic: bitwise the same gradients in every run, as for attention().
-        return_attn_probs: also return lse and None, in place of probabilities, which are never computed.
+        window_size: how many keys before and after its aligned key a query sees; -1: no limit.
+        deterministic: make gradients bitwise the same in every run, as for attention().
+        return_attn_probs: also return lse, and None in place of the probabilities, which are never computed.
         return_lse: also return lse, (query heads, total queries) float32.
         sinks: logits that take probability and have no value, [query heads] or [query heads, total queries], as
             flashmask.attention() takes them.
@@ -136,7 +136,7 @@ def varlen_attention(
         o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
 
     Raises:
-        ValueError, TypeError: an argument is not as said, or they do not fit each other.
+        ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
     """
     _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
     boolean("causal", causal)
@@ -165,7 +165,7 @@ def varlen_attention(
 def _row_indices(
     cu_q: Tensor, cu_k: Tensor, *, keys: int, causal: bool, window_size: tuple[int | None, int | None]
 ) -> Tensor:
-    """int32 [1, 1, keys, 2]: the rows of a key's own sequence that its window and causality leave visible."""
+    """Returns int32 [1, 1, keys, 2]: which rows of a key's own sequence its window and causality leave visible."""
     import torch
 
     from flashmask._torch.packing import document_of
@@ -173,18 +173,18 @@ def _row_indices(
     left, right = window_size
     right = 0 if causal else right
     key = torch.arange(keys, device=cu_k.device, dtype=cu_k.dtype)
-    sequence = document_of(cu_k, keys)  # their number for keys past the last
+    sequence = document_of(cu_k, keys)  # the number of sequences for keys past the last
     first_row, end_row = _bounds(cu_q, sequence)
     _, end_key = _bounds(cu_k, sequence)
-    aligned = end_row - (end_key - key)  # the row for which this key is its own
+    aligned = end_row - (end_key - key)  # the row that is aligned with each key
     begin = first_row if right is None else torch.maximum(first_row, aligned - right)
     end = end_row if left is None else torch.minimum(end_row, aligned + left + 1)
-    # Rows from `end` on and rows before `begin` are masked; where end <= begin these are all.
+    # Rows from `end` on and rows before `begin` are masked; where end <= begin that is every row.
     return torch.stack([end, begin], dim=-1).to(torch.int32)[None, None]
 
 
 def _bounds(cu_seqlens: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:
-    """Begin and end of the sequences [keys]; one past the last is empty."""
+    """Returns begin and end of the sequences [keys]; a sequence past the last is empty."""
     import torch
 
     bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Block maps that people use.
+"""Builders of common block maps.
 
-`shape` counts scores, (rows, columns) or (batch, heads, rows, columns), and `block` is a side of a block in tokens, a
-multiple of 16. The own block of a row of blocks is aligned bottom-right, as causality is: that of row i is
+`shape` counts scores, (rows, columns) or (batch, heads, rows, columns), and `block` is the side of a block in tokens, a
+multiple of 16. Each row of blocks has an own block, aligned bottom-right like causality: that of row i is block
 i + block columns − block rows.
 """
 
@@ -26,15 +26,16 @@ __all__ = ["at_least", "best", "butterfly", "create", "from_dense", "random", "s
 
 @breaks_graph
 def create(shape: Shape, block: int, keep: Blocks) -> BlockMap:
-    """BlockMap(shape, block, keep)."""
+    """Returns BlockMap(shape, block, keep)."""
     return BlockMap(shape, block, keep)
 
 
 @breaks_graph
 def from_dense(visible: Blocks, block: int) -> BlockMap:
-    """The blocks of `visible`, booleans or 0 and 1 [rows, columns] or with heads, batch before, that hold any score.
+    """Keeps the blocks of `visible`, booleans or 0 and 1 [rows, columns], that hold a visible score.
 
-    A side of `block` tokens; the last row and column of blocks may be ragged.
+    `visible` may have heads, or batch and heads, in front. Blocks have a side of `block` tokens; the last row and
+    column of blocks may be ragged.
     """
     given = np.asarray(visible) if isinstance(visible, (list, tuple)) else array("visible", visible)
     if given.dtype.kind not in "biu":
@@ -53,10 +54,10 @@ def from_dense(visible: Blocks, block: int) -> BlockMap:
 
 @breaks_graph
 def butterfly(shape: Shape, block: int, strides: int | None = None) -> BlockMap:
-    """A row keeps its own block and those whose number differs from its own in one of the lowest `strides` bits.
+    """Keeps each row's own block and those whose number differs from its own in one of the lowest `strides` bits.
 
-    None: in any one bit. Where a side has a power of two of blocks, strides + 1 blocks a row. Chen et al. 2021
-    (Pixelated Butterfly), section 3.2: flat block butterfly.
+    `strides` None: in any one bit. If the number of blocks per side is a power of two, each row keeps strides + 1
+    blocks. Chen et al. 2021 (Pixelated Butterfly), section 3.2: flat block butterfly.
     """
     bits = -1 if strides is None else length("strides", strides)
     return BlockMap._built("butterfly", score_shape(shape), block_side(block), (bits,))
@@ -64,23 +65,23 @@ def butterfly(shape: Shape, block: int, strides: int | None = None) -> BlockMap:
 
 @breaks_graph
 def strided(shape: Shape, block: int, stride: int) -> BlockMap:
-    """A row keeps its own block and every block a multiple of `stride` blocks before or after it."""
+    """Keeps each row's own block and every block a multiple of `stride` blocks before or after it."""
     step = integer("stride", stride, minimum=1)
     return BlockMap._built("strided", score_shape(shape), block_side(block), (step,))
 
 
 @breaks_graph
 def sliding(shape: Shape, block: int, left: int, right: int) -> BlockMap:
-    """A row keeps its own block and `left` and `right` neighbours."""
+    """Keeps each row's own block and its `left` and `right` neighbours."""
     sides = (length("left", left), length("right", right))
     return BlockMap._built("sliding", score_shape(shape), block_side(block), sides)
 
 
 @breaks_graph
 def random(shape: Shape, block: int, kept: int, seed: int) -> BlockMap:
-    """Every row of blocks of every batch entry and head keeps `kept` different blocks, each choice as likely.
+    """Keeps `kept` different random blocks in every row of blocks of every batch entry and head, all equally likely.
 
-    A `seed`, unsigned, gives the same map on every machine.
+    `seed`, an unsigned integer, gives the same map on every machine.
     """
     draw = (length("kept", kept), integer("seed", seed, minimum=0, maximum=2**64 - 1))
     return BlockMap._built("random", score_shape(shape), block_side(block), draw)
@@ -88,9 +89,9 @@ def random(shape: Shape, block: int, kept: int, seed: int) -> BlockMap:
 
 @breaks_graph
 def best(shape: Shape, block: int, scores: Blocks, kept: int) -> BlockMap:
-    """A row keeps its `kept` best blocks, the earlier ones among equals; one at −inf never.
+    """Keeps each row's `kept` best blocks, the earlier ones among equals; never a block at −inf.
 
-    `scores` [batch, heads, block rows, block columns], or less leading dimensions, such as estimated attention.
+    `scores`, such as estimated attention: [batch, heads, block rows, block columns], or fewer leading dimensions.
     """
     extent, side = score_shape(shape), block_side(block)
     return BlockMap._built("best", extent, side, (_scores(scores, extent, side), length("kept", kept)))
@@ -98,7 +99,7 @@ def best(shape: Shape, block: int, scores: Blocks, kept: int) -> BlockMap:
 
 @breaks_graph
 def at_least(shape: Shape, block: int, scores: Blocks, threshold: float) -> BlockMap:
-    """A row keeps the blocks that score at least `threshold`; `scores` as in best()."""
+    """Keeps the blocks that score at least `threshold`; `scores` as in best()."""
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.number)):
         raise TypeError(f"threshold is {described(threshold)}; expected a number")
     if math.isnan(threshold):
@@ -108,5 +109,5 @@ def at_least(shape: Shape, block: int, scores: Blocks, threshold: float) -> Bloc
 
 
 def _scores(scores: object, shape: MaskShape, block: int) -> AnyArray:
-    """float32, one a block."""
+    """Returns scores as float32, one per block."""
     return of_blocks("scores", scores, shape, block, "fiu").astype(np.float32)

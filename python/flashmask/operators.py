@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators flashmask::forward and flashmask::backward, their fake kernels, autograd and autocast.
 
-torch.ops.flashmask has them once this module is imported, which the first call with a torch tensor does too. They take
+Importing this module adds them to torch.ops.flashmask; the first call with a torch tensor imports it too. They take
 plain tensors and numbers, so that a program that calls them can be traced, saved and checkpointed:
 
 - q (batch, query length, query heads, head dim), k (batch, key length, kv heads, head dim), v (batch, key length, kv
   heads, value dim): float32, bfloat16 or float16, or float64 for the reference; any strides.
-- mask: None, all is visible or, with `causal`, what is causal; uint8 [n], Mask.tensor or Plan.tensor; or int32 [batch,
-  heads, columns, vectors], startend_row_indices, which `causal` belongs to.
+- mask: None: everything is visible, or with `causal` a causal mask; uint8 [n]: Mask.tensor or Plan.tensor; or int32
+  [batch, heads, columns, vectors]: startend_row_indices, which `causal` says how to read.
   On a GPU also booleans [batch, heads, rows, columns], True = visible.
 - block_mask: None or int32 [batch, heads, ceil(rows / 128), ceil(columns / 128)], 1 = keep.
 - scale: 0 stands for 1 / sqrt(head dim). dropout: a probability. seed_offset: int64 [2] where dropout is not 0.
-- sinks: None, or float32 or q's dtype, [query heads] or [batch, query heads, query length]. The backward gives their
-  gradient as flashmask::backward_with_sinks, which takes them after lse; flashmask::backward needs none, since o and
-  lse hold what they did.
-- dropout_place: None, or int32 [n] where q is, what flashmask_dropout_place_pack() writes: which heads, rows and
-  columns of a larger problem those of the call are, whose decisions of dropout it then takes.
-- float32_key_gradients, of the backward alone: the gradients of k and v in float32 beside bfloat16 or float16 tensors,
-  to be added to others, such as those of other ranks, and rounded once. Not of a Plan.tensor that reorders.
-- deterministic: gradients that are the same bits on every run; on the CPU they always are.
+- sinks: None, or float32 or q's dtype, [query heads] or [batch, query heads, query length]. Their gradient comes from
+  flashmask::backward_with_sinks, which takes them after lse; flashmask::backward does not take them, since o and lse
+  already contain their effect.
+- dropout_place: None, or int32 [n] on q's device, as flashmask_dropout_place_pack() writes it: it says which heads,
+  rows and columns of a larger problem this call computes, so that dropout decides as in that problem.
+- float32_key_gradients, in the backward only: returns the gradients of k and v in float32 for bfloat16 or float16
+  tensors, to be added to others, such as those of other ranks, and rounded once. Not with a Plan.tensor that reorders.
+- deterministic: makes gradients the same bits on every run; on the CPU they always are.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
-  float64 where q is.
+  float64 if q is.
 
-flashmask::merge joins results over disjoint keys, lists of o and of lse; flashmask::merge_backward is its gradient.
+flashmask::merge joins results over disjoint keys, given as lists of o and of lse; flashmask::merge_backward is its
+gradient.
 
-flashmask::snapshot copies a mask that lies on a GPU. Calls with the copy share a plan; with another tensor, each makes
-its own, unless the package's functions were called with it outside of torch.compile.
+flashmask::snapshot copies a mask that lies on a GPU. Calls with the copy share a plan; with any other tensor each call
+makes its own, unless the package's functions were called with that tensor outside torch.compile.
 """
 
 from typing import Any
@@ -58,5 +59,5 @@ plan_pytree.register()
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any, **named: Any) -> Outputs:
-    """flashmask::forward as the package's functions call it: the shortest way there, and a plan for all layers."""
+    """Calls flashmask::forward as the package's functions do: by the shortest path, with one plan for all layers."""
     return operators.forward(q, k, v, Call(*arguments, **named))

@@ -5,9 +5,9 @@ usage: python -m flashmask.run script.py [argument ...]
        python -m flashmask.run -m module [argument ...]
        python -m flashmask.run command [argument ...]
 
-The program takes the place of this one: its arguments, output, exit status and exceptions are what they are without
-`python -m flashmask.run`. Where it imports Transformers, attn_implementation="flashmask" has a meaning.
-A command, such as trl or accelerate, is looked for beside this Python first, then on PATH.
+The program replaces this one: its arguments, output, exit status and exceptions are the same as without
+`python -m flashmask.run`. If it imports Transformers, it can use attn_implementation="flashmask".
+A command, such as trl or accelerate, is searched for beside this Python first, then on PATH.
 
   python -m flashmask.run train.py --learning-rate 1e-5
   python -m flashmask.run trl sft --attn_implementation flashmask ...
@@ -26,7 +26,7 @@ _STARTUP = Path(__file__).parent / "_startup"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Does not return where the program starts; else the exit status: 0 for --help, 2 for what cannot be run."""
+    """Starts the program and does not return; otherwise returns the exit status: 0 for --help, 2 on an error."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__.strip() if __doc__ else "", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _program(arguments: Sequence[str]) -> list[str]:
-    """The program with its arguments: a path to start, then what it is given."""
+    """Returns the command line to execute: the path of the program, then its arguments."""
     word = arguments[0]
     if word == "-m" or word.endswith(".py"):
         return [sys.executable, *_python_options(), *arguments]
@@ -52,17 +52,17 @@ def _program(arguments: Sequence[str]) -> list[str]:
 
 
 def _python_options() -> list[str]:
-    """What this Python was given before `-m flashmask.run`, such as -u or -X dev."""
+    """Returns the options that this Python was given before `-m flashmask.run`, such as -u or -X dev."""
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise ValueError("Python's options -I, -E and -S keep it from registering in what it starts; leave them out")
     options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv)]
     if options and options[-1].startswith("-"):
-        options[-1] = options[-1].removesuffix("m")  # of -m, or of options that end in it, such as -um
+        options[-1] = options[-1].removesuffix("m")  # -m itself, or options that end in it, such as -um
     return [option for option in options if option != "-"]
 
 
 def _python_path() -> str:
-    """PYTHONPATH, and before it the folder whose sitecustomize.py registers."""
+    """Returns PYTHONPATH with the folder whose sitecustomize.py registers in front of it."""
     given = os.environ.get("PYTHONPATH")
     return os.pathsep.join([str(_STARTUP), given]) if given else str(_STARTUP)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header before a packed mask: which mask it is, and what a plan of it should be like."""
+"""The header in front of a packed mask: the mask's id, and the options of its plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DETERMINISTIC = slice(44, 48)
 
 
 class Options(NamedTuple):
-    """flashmask_plan_options without its executor."""
+    """The fields of flashmask_plan_options without its executor."""
 
     visit: int = 0
     form: int = 0
@@ -29,7 +29,7 @@ class Options(NamedTuple):
     skip_key_gradients: int = 0
 
     def struct(self) -> s.PlanOptions:
-        """The same for the C ABI."""
+        """Returns the options as the struct of the C ABI."""
         options = s.PlanOptions(
             visit=self.visit,
             form=self.form,
@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
 
 def header(mask_id: bytes, options: Options) -> bytes:
-    """`mask_id` [16] is the same for the same mask only, in any process."""
+    """Packs the header. Equal values of `mask_id` [16] mean the same mask, in any process."""
     kernel = options.kernel.encode()
     if len(kernel) > 72:
         raise ValueError(f"kernel is {options.kernel!r}; expected a kernel name of at most 72 bytes")
@@ -60,7 +60,7 @@ def says_deterministic(packed: bytes) -> bool:
 
 
 def read_header(packed: bytes) -> tuple[bytes, Options]:
-    """The id and options in the first HEADER_BYTES bytes of a packed mask."""
+    """Returns the id and options in the first HEADER_BYTES bytes of a packed mask."""
     if len(packed) < HEADER_BYTES or packed[: len(_MAGIC)] != _MAGIC:
         raise ValueError("mask is a uint8 tensor that does not hold a packed mask; pass Mask.tensor or Plan.tensor")
     _, mask_id, visit, form, *skipped, reorder, deterministic, kernel, forward, backward = _LAYOUT.unpack(

@@ -154,7 +154,7 @@ _EXCEPTIONS: dict[int, type[Exception]] = {
 
 
 def library_path() -> str:
-    """The file named by FLASHMASK_LIBRARY, else the one that lies in the package."""
+    """Returns the file that FLASHMASK_LIBRARY names, else the one in the package."""
     named = os.environ.get("FLASHMASK_LIBRARY")
     if named:
         return named
@@ -203,7 +203,7 @@ def version() -> str:
 
 
 def check(status: int) -> None:
-    """Raises what a status other than OK means, with the library's message."""
+    """Raises the exception for a status other than OK, with the library's message."""
     if status != s.OK:
         raise _EXCEPTIONS.get(status, RuntimeError)(library.flashmask_last_error().decode())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""merge() of the C ABI: packs what its structs hold."""
+"""merge() of the C ABI, with its structs packed as bytes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _LAYOUT = struct.Struct("=4i8q")
 
 
 Placed: TypeAlias = tuple[int, bytes]
-"""A tensor: its address, and what a flashmask_tensor says behind it, its layout()."""
+"""A tensor: its address, and the rest of its flashmask_tensor, as layout() packs it."""
 ABSENT: Placed = 0, bytes(_LAYOUT.size)
 
 
 @functools.lru_cache(maxsize=1024)
 def layout(code: int, device: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
-    """`code` of the dtype, type and index of the device, strides in elements."""
+    """Packs a flashmask_tensor without its address; `device` is (type, index), `strides` are in elements."""
     unused = (0,) * (4 - len(shape))
     return _LAYOUT.pack(code, *device, len(shape), *shape, *unused, *strides, *unused)
 
 
 def merge(parts: Sequence[Placed], o: Placed, lse: Placed, stream: int) -> None:
-    """Merges o1, lse1, o2, lse2 and so on, two parts at least; `stream`: a cudaStream_t or 0."""
+    """Merges at least two parts, o1, lse1, o2, lse2 and so on; `stream` is a cudaStream_t or 0."""
     more = _packed(*parts[4:])
     _run("merge", _packed(*parts[:4], o, lse), more, len(parts) // 2 - 2, stream)
 
 
 def merge_backward(parts: Sequence[Placed], merged: Sequence[Placed], gradients: Sequence[Placed], stream: int) -> None:
-    """`parts` as merge() takes them; `merged`: o, lse, grad_o, grad_lse; `gradients`: grad_o1, grad_lse1 and so on."""
+    """Writes merge()'s `gradients`, grad_o1, grad_lse1 and so on; `merged`: o, lse, grad_o, grad_lse."""
     pairs = range(4, len(parts), 2)
     more = _packed(*(each for i in pairs for each in (*parts[i : i + 2], *gradients[i : i + 2])))
     _run("merge_backward", _packed(*parts[:4], *merged, *gradients[:4]), more, len(pairs), stream)

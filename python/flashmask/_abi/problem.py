@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flashmask._mask import MaskShape
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-"""By code; the first three are those of the C ABI, the last is computed by the reference."""
+"""Indexed by dtype code; the first three are the C ABI's, the last is computed by the reference."""
 F64 = 3
 MAX_HEAD_DIM = 512
 
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
     """None: 1 / sqrt(head_dim)."""
     dropout: float = 0.0
     device: str = "cpu"
-    """Or "cuda:0" and its kin."""
+    """"cpu", or a GPU such as "cuda:0"."""
 
     @property
     def code(self) -> int:
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Of q, k and v, each (batch, sequence, heads, head dim)."""
+        """Shapes of q, k and v, each (batch, sequence, heads, head dim)."""
         return (
             (self.batch, self.query_length, self.query_heads, self.head_dim),
             (self.batch, self.key_length, self.kv_heads, self.head_dim),
@@ -51,7 +51,7 @@ class Problem(NamedTuple):
         )
 
     def struct(self) -> s.Problem:
-        """The same for the C ABI; the reference does not look at the dtype."""
+        """Returns the struct of the C ABI, with float32 for float64: the reference ignores the dtype."""
         dtype = s.F32 if self.code == F64 else self.code
         kind, _, index = self.device.partition(":")
         device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
@@ -65,7 +65,7 @@ def make_problem(
     dropout: float,
     names: tuple[str, str, str] = ("q", "k", "v"),
 ) -> Problem:
-    """The problem of q, k and v of these shapes (batch, sequence, heads, head dim), or what is wrong with them."""
+    """Returns the problem of q, k and v, each (batch, sequence, heads, head dim); raises where they do not fit."""
     for name, shape in zip(names, shapes, strict=True):
         if len(shape) != 4:
             raise ValueError(f"{name} has shape {list(shape)}; expected (batch, sequence, heads, head dim)")
@@ -90,7 +90,7 @@ def make_problem(
 
 
 def check_scale(name: str, scale: object) -> float:
-    """The scale as the C ABI takes it, where 0 means 1 / sqrt(head dim)."""
+    """Returns the scale as the C ABI takes it, where 0 means 1 / sqrt(head dim)."""
     if scale is None:
         return 0.0
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
@@ -101,7 +101,7 @@ def check_scale(name: str, scale: object) -> float:
 
 
 def check_dropout(name: str, dropout: object) -> float:
-    """A probability that keeps something."""
+    """Returns a dropout probability, which must be below 1 when rounded to 1/65536."""
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
         raise TypeError(f"{name} is {described(dropout)}; expected a probability in [0, 1)")
     if not 0 <= dropout < 1 - 2**-17:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the structs that Python writes against those that the compiled library reads."""
+"""Checks the structs that Python writes against those that the compiled library reads."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and kind.__module__ == structs.__name__
     if kind is not structs.Sized
 }
-"""By their names in C."""
+"""The struct classes by their names in C."""
 
 
 def fields(kind: type[ctypes.Structure]) -> list[str]:
-    """Names of the fields, the size first where there is one."""
+    """Returns the names of the fields, struct_size first where the struct has one."""
     own: Any = kind._fields_
     return ["struct_size"] * issubclass(kind, structs.Sized) + [name for name, *_ in own]
 
 
 def layout(kind: type[ctypes.Structure]) -> str:
-    """As flashmask_struct_layouts() says it, behind the name."""
+    """Returns the struct's line in flashmask_struct_layouts() without the name."""
     described = [(name, getattr(kind, name)) for name in fields(kind)]
     return " ".join([str(ctypes.sizeof(kind)), *(f"{name}:{at.offset}:{at.size}" for name, at in described)])
 
 
 def check_layouts(told: str, path: str) -> None:
-    """Raises ImportError for the first struct that lies otherwise in the library at `path`, which `told` its own."""
+    """Raises ImportError for the first struct that differs from `told`, the layouts of the library at `path`."""
     found = dict(line.split(" ", 1) for line in told.splitlines())
     for name, kind in STRUCTS.items():
         expected = layout(kind)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The structs and enumerations of the C ABI (flashmask/c_api.h), field for field.
 
-A test holds them against the header, and the import of the package against the library.
+A test checks them against the header; importing the package checks them against the library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DENSE_BOOLEAN, DENSE_I8, DENSE_I16, DENSE_I32, DENSE_I64 = range(5)
 
 
 class Sized(Structure):
-    """Begins with its size, which is not an argument of the classes below."""
+    """A struct that begins with its size, which the constructor fills in."""
 
     _fields_ = [("struct_size", c_uint64)]
 

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class ByTensor(Generic[Value]):
-    """A value a tensor, found by the tensor's identity, for as long as the tensor lives."""
+    """One value per tensor, found by the tensor's identity and kept for as long as the tensor lives."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
@@ -21,7 +21,7 @@ class ByTensor(Generic[Value]):
         return len(self._held)
 
     def get(self, tensor: Tensor) -> Value | None:
-        """The value of this very tensor."""
+        """Returns the value of this very tensor, or None."""
         held = self._held.get(id(tensor))
         return held[1] if held is not None and held[0]() is tensor else None
 

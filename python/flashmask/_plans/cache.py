@@ -14,16 +14,16 @@ from flashmask._plans.live_plan import AnyPlan
 
 AnyKind = TypeVar("AnyKind")
 Key: TypeAlias = tuple[Hashable | Sequence[int], ...]
-"""What says the mask, the shapes of q, k and v, and the numbers that a plan depends on beside."""
+"""Identifies the mask, the shapes of q, k and v, and the numbers that a plan depends on besides."""
 
 MAX_PLANS = 32
 MAX_BYTES = 256 << 20
 
 
 class PlanCache(Generic[AnyKind]):
-    """The plans used last, at most `max_plans` of them with masks of `max_bytes` in all; the newest always stays.
+    """The most recently used plans, at most `max_plans` with masks of `max_bytes` in all; the newest always stays.
 
-    A plan that someone still holds (a Plan, a thread that runs it) is found even after it was left out.
+    A plan that something still holds (a Plan, a thread that runs it) is found even after it was evicted.
     """
 
     def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
@@ -33,18 +33,18 @@ class PlanCache(Generic[AnyKind]):
         self._alive: WeakValueDictionary[Key, AnyKind] = WeakValueDictionary()
         self._bytes = 0
         self.last: Any = None
-        """Whatever finds the plan of the last call sooner than its key, which takes longer to make than to look up."""
+        """A shortcut to the plan of the last call: making a key takes longer than looking it up."""
         self.reset_lock()
 
     def reset_lock(self) -> None:
-        """For the child of a fork: a thread that held the lock does not exist there."""
+        """Replaces the lock in the child of a fork, where the thread that held it does not exist."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._recent)
 
     def find(self, key: Key) -> AnyKind | None:
-        """The plan of a key, which becomes the one used last."""
+        """Returns the plan of a key, which becomes the most recently used, or None."""
         with self._lock:
             entry = self._recent.get(key)
             if entry is not None:
@@ -53,8 +53,8 @@ class PlanCache(Generic[AnyKind]):
             return self._alive.get(key)
 
     def keep(self, key: Key, plan: AnyKind, mask_bytes: int) -> AnyKind:
-        """Adds a plan, and returns the one that another thread added for the key meanwhile if there is one."""
-        dropped = []  # destroyed after the lock is given back
+        """Adds a plan and returns it, or the one that another thread added for the key meanwhile."""
+        dropped = []  # destroyed after the lock is released
         with self._lock:
             present = self._recent.get(key)
             if present is not None:
@@ -69,7 +69,7 @@ class PlanCache(Generic[AnyKind]):
         return plan
 
     def clear(self) -> None:
-        """Forgets every plan that nobody else holds."""
+        """Forgets every plan that nothing else holds."""
         self.last = None
         with self._lock:
             recent, self._recent = self._recent, OrderedDict()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call: what an attention call is given beside q, k and v. A new argument is a field, and the place that uses it."""
+"""Call: what an attention call is given besides q, k and v. A new argument is a field, and code that uses it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Call(NamedTuple):
     """The arguments of the operators after their tensors, in order; flashmask.operators says what each means.
 
-    The operators' schemas, the keys of plans and what a gradient keeps are made of these fields and their types. A
-    field that is added has a default, so that older callers and graphs stay as they are.
+    The operators' schemas, the keys of plans and what a gradient saves are made of these fields and their types. A new
+    field has a default, so that older callers and graphs stay valid.
     """
 
     mask: Tensor | None = None
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}
-"""Of the fields, as they are written above."""
+"""Types of the fields, as they are written above."""
 
 
 def _fields(chosen: Sequence[str]) -> Any:
@@ -44,27 +44,27 @@ _NUMBERS = [name for name in Call._fields if name not in _TENSORS]
 tensors_of = _fields(_TENSORS)
 """The tensors of a call, in order."""
 numbers_of = _fields(_NUMBERS)
-"""Everything else: what a plan depends on beside its mask."""
+"""Everything else: what a plan depends on besides its mask."""
 _numbers_on_cpu = _fields([name for name in _NUMBERS if name != "deterministic"])
 OF_BACKWARD = [name for name in Call._fields if name != "sinks"]
 arguments_of_backward = _fields(OF_BACKWARD)
-"""What flashmask::backward takes of a call: o and lse hold what the sinks did."""
+"""The fields that flashmask::backward takes; it needs no sinks, since o and lse contain their effect."""
 _in_order = itemgetter(*((_TENSORS + _NUMBERS).index(name) for name in Call._fields))
 
 
 def joined(tensors: Sequence[Tensor | None], numbers: tuple[Any, ...]) -> Call:
-    """The call of which these are tensors_of() and numbers_of()."""
+    """Rebuilds a call from its tensors_of() and numbers_of()."""
     return Call._make(_in_order((*tensors, *numbers)))
 
 
 def call_of_backward(arguments: Sequence[Any], sinks: Tensor | None = None) -> Call:
-    """The call of which these are arguments_of_backward(), the last ones perhaps left out."""
+    """Rebuilds a call from its arguments_of_backward(); the last ones may be missing."""
     return Call(**dict(zip(OF_BACKWARD, arguments, strict=False)), sinks=sinks)
 
 
 def key_on_cpu(source: Hashable, shapes: Sequence[Sequence[int]], code: int, call: Call) -> Key:
-    """What a plan for the CPU is found by; `source` says which mask, and `code` is a position in DTYPES.
+    """Returns the key of a plan for the CPU; `source` identifies the mask, and `code` is a position in DTYPES.
 
-    Gradients are the same bits on every run there, whether or not that was asked for.
+    It leaves out `deterministic`: gradients on the CPU are the same bits on every run anyway.
     """
     return (source, *shapes, code, _numbers_on_cpu(call))

@@ -47,10 +47,10 @@ class DevicePlan(CompiledPlan):
         self._workspace_bytes = [-1, -1]
 
     def join(self, stream: int, captured_elsewhere: bool) -> None:
-        """Makes the current stream wait for the plan, and the memory for that stream.
+        """Makes the current stream wait for the plan, and keeps the plan's memory until that stream has used it.
 
-        `captured_elsewhere`: a graph is captured that the plan is not part of. It cannot wait for what is outside; the
-        work before a capture is done when its graph runs.
+        `captured_elsewhere`: a graph is being captured that the plan is not part of. The graph cannot wait for work
+        outside of it; work from before a capture is done when the graph runs.
         """
         if stream == self._stream or captured_elsewhere:
             return
@@ -59,7 +59,7 @@ class DevicePlan(CompiledPlan):
         self._memory.record_stream(current)
 
     def workspace(self, direction: int) -> Tensor:
-        """Memory for one call. NotImplementedError where no kernel serves the direction."""
+        """Allocates memory for one call. Raises NotImplementedError where no kernel serves the direction."""
         size = self._workspace_bytes[direction]
         if size < 0:
             needed = ctypes.c_size_t()
@@ -93,7 +93,7 @@ class DevicePlan(CompiledPlan):
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
     ) -> None:
-        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
+        """Writes the gradients of q, k, v and the sinks, given those of o and lse (0: none) and the saved tensors."""
         self._run_backward(saved, grads, out, _execution(workspace, stream, drawn), sinks, float32_key_gradients)
 
 
@@ -102,7 +102,7 @@ def _execution(workspace: Tensor, stream: int, drawn: Drawn) -> bytes:
 
 
 def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:
-    """Uploads a mask without waiting for the device where row indices can say it."""
+    """Makes the plan of a mask on the host; does not wait for the device where row indices can express the mask."""
     check_mask("mask", mask.shape, problem)
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
@@ -123,7 +123,7 @@ def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:
 def plan_of_rows(
     rows: Tensor, causal: bool, problem: Problem, options: Options, blocks: Tensor | None = None
 ) -> DevicePlan:
-    """From row indices, int32 [batch, heads, columns, n], on the device of the problem, and a block mask ANDed on."""
+    """Makes a plan from row indices, int32 [batch, heads, columns, n], on the problem's device, ANDed with blocks."""
     check_row_indices("startend_row_indices", rows, causal)
     check_mask("startend_row_indices", _shape(rows, problem), problem)
     if blocks is not None:
@@ -144,7 +144,7 @@ def plan_of_rows(
 
 
 def plan_of_booleans(visible: Tensor, problem: Problem, options: Options) -> DevicePlan:
-    """From booleans [batch, heads, rows, columns], True = visible, on the device of the problem."""
+    """Makes a plan from booleans [batch, heads, rows, columns], True = visible, on the problem's device."""
     if visible.ndim != 4:
         raise ValueError(f"mask has shape {list(visible.shape)}; expected [batch, heads, rows, columns]")
     shape = MaskShape(*visible.shape)
@@ -159,7 +159,7 @@ def _shape(rows: Tensor, problem: Problem) -> MaskShape:
 
 
 def _of_common_heads(rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Row indices of as many batch entries and heads as either has, and blocks of as many or 1."""
+    """Expands row indices to the larger batch and head count of the two, and blocks to that head count or 1."""
     batch, heads = max(len(rows), len(blocks)), max(rows.shape[1], blocks.shape[1])
     rows = rows.repeat_interleave(heads // rows.shape[1], dim=1).expand(batch, -1, -1, -1)
     if blocks.shape[1] not in (1, heads):
@@ -168,13 +168,13 @@ def _of_common_heads(rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rows_of_nothing(causal: bool, query_length: int, columns: int, device: torch.device) -> Tensor:
-    """Row indices [1, 1, columns, n] that mask nothing, or what is not causal; torch.compile can trace it."""
+    """Returns row indices [1, 1, columns, n] that mask only what `causal` does; torch.compile can trace it."""
     ends = torch.full((1, 1, columns, 1), query_length, dtype=torch.int32, device=device)
     return ends if causal else torch.cat([ends, torch.zeros_like(ends)], dim=-1)
 
 
 def _make(bytes_of: str, create_of: str, source: Any, problem: Problem, options: Options) -> DevicePlan:
-    """`bytes_of` and `create_of` are functions of the C ABI that take the source."""
+    """Makes a plan with `bytes_of` and `create_of`, functions of the C ABI that take the source."""
     _check_served(problem)
     problem = _as_computed(problem)
     given = ctypes.byref(problem.struct()), ctypes.byref(options.struct())
@@ -204,7 +204,7 @@ def _check_served(problem: Problem) -> None:
 
 @functools.cache
 def _served() -> tuple[list[str], list[str]]:
-    """The devices that this build has kernels for, and the dtypes of those for a GPU. Reading the table takes time."""
+    """Returns the devices with kernels in this build, and the GPU kernels' dtypes. Reading the table takes time."""
     table = kernels()
     on_gpu = {kernel["dtype"] for kernel in table if kernel["device"] == "cuda"}
     dtypes = [name for name, short in zip(DTYPES, ("f32", "bf16", "f16", "f64"), strict=True) if short in on_gpu]
@@ -212,7 +212,7 @@ def _served() -> tuple[list[str], list[str]]:
 
 
 def _as_computed(problem: Problem) -> Problem:
-    """With head dims that kernels take: the next multiples of 8, of which the last columns are zeros."""
+    """Rounds head dims up to multiples of 8, which kernels take; the added columns are zeros."""
     head_dim, value_dim = (-(-dim // _HEAD_DIM_STEP) * _HEAD_DIM_STEP for dim in (problem.head_dim, problem.value_dim))
     scale = problem.scale if head_dim == problem.head_dim else problem.scale or problem.head_dim**-0.5
     return problem._replace(head_dim=head_dim, value_dim=value_dim, scale=scale)

@@ -25,26 +25,27 @@ from flashmask._plans.streams import capture_of, current_stream
 
 @dataclass
 class _OfTensor:
-    """Plans of a mask in a tensor, as it was at `state`, each with the block mask beside it if there was one."""
+    """Plans of a mask in a tensor, as it was at `state`, each with the block mask it was made with, if any."""
 
     state: tuple[int, int]
     plans: dict[Key, tuple[DevicePlan, weakref.ref[Tensor] | None]] = field(default_factory=dict)
 
 
-# A mask on the host never changes, so that its plans are found by its id. One in a tensor on a device may, and nobody
-# can look without waiting for it: its plans belong to the tensor and go with its version counter.
+# A mask on the host never changes, so its plans are found by its id. A mask in a tensor on a device may change, and
+# checking would mean waiting for the device: its plans belong to the tensor and hold for one state of its version
+# counter.
 device_plans: PlanCache[DevicePlan] = PlanCache()
 _of_tensors: ByTensor[_OfTensor] = ByTensor()
-# A graph reads the memory of plans that were made before its capture for as long as it is run: these plans stay as
-# long as the mask that the graph was captured with, or for good where that was no mask.
+# A graph reads the memory of plans that were made before its capture for as long as it is run: these plans stay as long
+# as the mask that the graph was captured with, or forever if there was no mask.
 _captured: ByTensor[set[DevicePlan]] = ByTensor()
 _captured_without_mask: set[DevicePlan] = set()
 
 
 def remember_plans_of(mask: Tensor) -> None:
-    """Lets plans of this mask on a device be kept with its tensor: nobody writes to it past its version counter.
+    """Lets plans of this mask on a device be kept with its tensor: every write to it must raise its version counter.
 
-    Code that torch.compile makes does: it takes memory that is done with for other values, in the same tensor.
+    Code that torch.compile generates writes without that: it reuses dead memory for other values, in the same tensor.
     """
     owner, _ = _owner(mask)
     if _of_tensors.get(owner) is None and not owner.is_inference():  # inference tensors count no versions
@@ -52,10 +53,11 @@ def remember_plans_of(mask: Tensor) -> None:
 
 
 def _owner(mask: Tensor) -> tuple[Tensor, Hashable]:
-    """The tensor that plans of a mask belong to, and how the mask lies in it.
+    """Returns the tensor that plans of a mask belong to, and how the mask lies in it.
 
-    A view of a whole tensor is made anew at each call, with the memory and the version counter of that tensor. Views of
-    a part belong to themselves: plans of each step's part of a data set would stay for as long as the data set.
+    A view of a whole tensor is made anew at each call, with that tensor's memory and version counter: plans belong to
+    the whole. Plans of a partial view belong to the view; otherwise the plans of each step's part of a data set would
+    stay for as long as the data set.
     """
     base = mask._base
     if base is None or base.numel() != mask.numel() or _memory(base) != _memory(mask):
@@ -64,17 +66,17 @@ def _owner(mask: Tensor) -> tuple[Tensor, Hashable]:
 
 
 def _memory(tensor: Tensor) -> int:
-    """Another one for a base whose `data` was replaced after the view was made."""
+    """Returns the address of the memory; another for a base whose `data` was replaced after the view was made."""
     return tensor.untyped_storage().data_ptr()
 
 
 def _state(mask: Tensor) -> tuple[int, int]:
-    """Another one after a change that PyTorch knows of."""
+    """Returns version and address, which differ after any change that PyTorch knows of."""
     return mask._version, mask.data_ptr()
 
 
 class Inputs(NamedTuple):
-    """What q, k and v are like: what a plan depends on beside the mask and the numbers of the call."""
+    """Shapes, dtype and device of q, k and v: what a plan depends on besides the mask and the numbers of the call."""
 
     q: Sequence[int]
     k: Sequence[int]
@@ -83,13 +85,13 @@ class Inputs(NamedTuple):
     device_index: int
 
     def problem(self, call: Call) -> Problem:
-        """Of a call with them."""
+        """Returns the problem of a call with these inputs."""
         made = make_problem(self[:3], DTYPES[self.code], call.scale or None, call.dropout)
         return made._replace(device=f"cuda:{self.device_index}")
 
 
 def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[DevicePlan, int]:
-    """The plan, which the current stream may use, and that stream."""
+    """Returns the plan, which the current stream may use, and that stream."""
     device = q.device
     if k.device != device or v.device != device:
         check_devices(device, k=k, v=v)
@@ -106,7 +108,7 @@ def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[DevicePla
 
 
 def plan_of_header(header: bytes, mask: Mask, problem: Problem, options: Options) -> DevicePlan:
-    """For a Plan: where calls with its tensor find it."""
+    """Returns the plan behind a Plan, kept where calls with the Plan's tensor find it."""
     index = int(problem.device.partition(":")[2])
     call = Call(scale=problem.scale or 0.0, dropout=problem.dropout)
     key: Key = (header, Inputs(*problem.shapes, problem.code, index), numbers_of(call))
@@ -118,7 +120,7 @@ def plan_of_header(header: bytes, mask: Mask, problem: Problem, options: Options
 
 
 def _of_masks(call: Call, inputs: Inputs, capture: int) -> DevicePlan:
-    """Of row indices or booleans on the device, and of a block mask."""
+    """Returns the plan of row indices or booleans on the device, of a block mask, or of both."""
     mask = call.mask
     first, second = (mask, call.block_mask) if mask is not None else (call.block_mask, None)
     assert first is not None
@@ -135,14 +137,14 @@ def _of_masks(call: Call, inputs: Inputs, capture: int) -> DevicePlan:
             return found
     plan = _make_of_tensors(call, inputs)
     if kept is not None:
-        if capture:  # plans of an earlier graph are of no use to another
+        if capture:  # an earlier graph's plans are of no use to another
             kept.plans = {of: other for of, other in kept.plans.items() if of[0] in (0, capture)}
         kept.plans[key] = plan, None if beside is None else weakref.ref(beside)
     return plan
 
 
 def _kept(mask: Tensor) -> _OfTensor | None:
-    """The plans of a mask as it is now; None where nobody vouches for its version counter."""
+    """Returns the plans of a mask as it is now; None where remember_plans_of() was not told of the mask."""
     kept = _of_tensors.get(mask)
     if kept is None:
         return None
@@ -169,7 +171,7 @@ def _make_of_tensors(call: Call, inputs: Inputs) -> DevicePlan:
 
 
 def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[DevicePlan, int]:
-    """Of a mask on the host or of none, and the capture that the plan was made in."""
+    """Returns the plan of a mask on the host, or of no mask, and the capture that the plan was made in (0: none)."""
     mask, header = call.mask, None
     if mask is not None:
         if mask.device.type != "cpu":
@@ -201,7 +203,7 @@ def _make(call: Call, inputs: Inputs) -> DevicePlan:
 
 
 def _staying(mask: Tensor | None) -> set[DevicePlan]:
-    """The plans that stay for graphs with this mask."""
+    """Returns the plans that stay alive for graphs with this mask."""
     if mask is None:
         return _captured_without_mask
     found = _captured.get(mask)

@@ -18,24 +18,24 @@ from flashmask._mask import Mask
 View: TypeAlias = tuple[int, Sequence[int]]
 """Address and strides [4], in elements, of a tensor (batch, sequence, heads, head dim)."""
 Addresses: TypeAlias = tuple[int, int, int]
-"""Of the gradients of q, k and v, which have no gaps."""
+"""Addresses of the gradients of q, k and v, which are contiguous."""
 Saved: TypeAlias = tuple[View, View, View, View, int]
 """q, k, v, o, and the address of lse."""
 Sinks: TypeAlias = tuple[int, int, int]
-"""Address, position in DTYPES and number of dimensions of sinks without gaps, [heads] or [batch, heads, rows]."""
+"""Address, position in DTYPES and number of dimensions of contiguous sinks, [heads] or [batch, heads, rows]."""
 SinkGradient: TypeAlias = tuple[Sinks, int]
-"""Sinks, and the address of their gradient, which lies as they do."""
+"""Sinks, and the address of their gradient, which has their layout."""
 
 
 class Drawn(NamedTuple):
-    """What the dropout of a call depends on, as the end of a flashmask_execution says it."""
+    """Values that a call's dropout depends on: the last fields of a flashmask_execution."""
 
     seed: int = 0
     offset: int = 0
     on_device: int = 0
-    """The address on a GPU where seed and offset lie; 0: they are what they say."""
+    """The GPU address of seed and offset; 0: `seed` and `offset` hold them."""
     place: int = 0
-    """The address of a packed place, where the call runs; 0: there is none."""
+    """The address of a packed place, on the call's device; 0: there is none."""
     place_size: int = 0
 
 
@@ -52,7 +52,7 @@ _EXECUTION = struct.Struct("=10Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
-# Calls without sinks give shorter structs, which say so by their size.
+# Calls without sinks pass shorter structs; their size says so.
 assert _FORWARD.size == s.ForwardTensors.sinks.offset
 assert _BACKWARD.size == s.BackwardTensors.sinks.offset
 assert _FORWARD_OF_SINKS.size == ctypes.sizeof(s.ForwardTensors)
@@ -64,7 +64,7 @@ _backward = library.flashmask_backward
 
 
 def execution(drawn: Drawn, workspace: int, workspace_bytes: int, stream: int) -> bytes:
-    """A flashmask_execution; `workspace` is an address."""
+    """Packs a flashmask_execution; `workspace` is an address."""
     return _EXECUTION.pack(_EXECUTION.size, 0, workspace, workspace_bytes, stream, *drawn)
 
 
@@ -73,10 +73,10 @@ def _on_cpu(drawn: Drawn | None) -> bytes | None:
 
 
 class _Handle:
-    """Destroys a plan of the C ABI when it goes.
+    """Owns a plan of the C ABI, and destroys it when collected.
 
-    Not LivePlan.__del__: Python runs that before it clears weak references, so that another thread could still get the
-    plan out of the cache while, or after, it is destroyed.
+    This is not LivePlan.__del__: Python runs that before it clears weak references, so another thread could still get
+    the plan out of the cache while, or after, it is destroyed.
     """
 
     def __init__(self, handle: int) -> None:
@@ -96,12 +96,12 @@ class CompiledPlan:
         given = problem.struct()
 
         def described(code: int, shape: Sequence[int]) -> bytes:
-            """What a flashmask_tensor says before its strides."""
+            """Packs the fields of a flashmask_tensor between its address and its strides."""
             unused = (0,) * (4 - len(shape))
             return _DESCRIPTION.pack(code, given.device_type, given.device_index, len(shape), *shape, *unused)
 
         def whole(code: int, shape: Sequence[int]) -> bytes:
-            """The same and the strides of a tensor without gaps."""
+            """Packs described() and the strides of a tensor without gaps."""
             strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
             return described(code, shape) + _STRIDES.pack(*strides, *(0,) * (4 - len(shape)))
 
@@ -166,13 +166,13 @@ class CompiledPlan:
             check(status)
 
     def kernel(self, direction: int) -> str:
-        """Name of the kernel of a direction."""
+        """Returns the name of the kernel of a direction."""
         name = ctypes.c_char_p()
         call("plan_kernel", self._handle, direction, ctypes.byref(name))
         return (name.value or b"").decode()
 
     def reordering(self) -> s.ReorderingView:
-        """Lives as long as the plan."""
+        """Returns a view that lives as long as the plan."""
         view = s.ReorderingView()
         call("plan_reordering", self._handle, ctypes.byref(view))
         return view
@@ -182,7 +182,7 @@ class LivePlan(CompiledPlan):
     """A plan for the CPU."""
 
     contiguous = False
-    """Whether tensors must be without gaps, rather than only with a last stride of 1."""
+    """Whether tensors must be contiguous, rather than only have a last stride of 1."""
 
     def __init__(self, name: str, mask: Mask, problem: Problem, options: Options) -> None:
         check_mask(name, mask.shape, problem)
@@ -204,7 +204,7 @@ class LivePlan(CompiledPlan):
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
     ) -> None:
-        """From q, k, v, o, lse and the gradients of o and lse (0: none), writes those of q, k, v and of the sinks."""
+        """Writes the gradients of q, k, v and the sinks, given those of o and lse (0: none) and the saved tensors."""
         self._run_backward(saved, grads, out, _on_cpu(drawn), sinks, float32_key_gradients)
 
 
@@ -236,7 +236,7 @@ class ReferencePlan:
     def forward(
         self, q: View, k: View, v: View, o: int, lse: int, drawn: Drawn | None, sinks: Sinks | None = None
     ) -> None:
-        """As LivePlan.forward(), lse and sinks in double precision too."""
+        """Does what LivePlan.forward() does, with lse and sinks in double precision too."""
         call("reference_forward", *self._arguments(q, k, v, drawn, sinks), o, lse)
 
     def backward(
@@ -248,7 +248,7 @@ class ReferencePlan:
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
     ) -> None:
-        """As LivePlan.backward(), all in double precision."""
+        """Does what LivePlan.backward() does, all in double precision."""
         q, k, v, _, _ = saved
         gradients = grads[0][0], grads[1] or None
         given = self._arguments(q, k, v, drawn, None if sinks is None else sinks[0])
@@ -257,11 +257,11 @@ class ReferencePlan:
             call("reference_backward_sinks", *given, *gradients, sinks[1])
 
     def kernel(self, direction: int) -> str:
-        """There is one."""
+        """Returns the name of the only kernel."""
         return "reference"
 
     def reordering(self) -> s.ReorderingView:
-        """None was asked for."""
+        """Returns an empty view: a reordering cannot be asked for."""
         return s.ReorderingView()
 
 
@@ -269,5 +269,5 @@ AnyPlan: TypeAlias = LivePlan | ReferencePlan
 
 
 def make_plan(name: str, mask: Mask, problem: Problem, options: Options) -> AnyPlan:
-    """`name` is what messages call the mask."""
+    """Makes a plan for the CPU; `name` is what messages call the mask."""
     return (ReferencePlan if problem.code == F64 else LivePlan)(name, mask, problem, options)

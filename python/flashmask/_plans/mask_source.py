@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator is given for a mask, as a key of the plan cache and as a Mask. Imported only where torch is."""
+"""Turns an operator's mask arguments into a key of the plan cache and into a Mask. Imported only where torch is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flashmask._rows import check_row_indices
 from flashmask.masks import from_startend_row_indices
 
 BLOCK = 128
-"""Scores on a side of what an entry of `block_mask` keeps or leaves out."""
+"""Side, in scores, of the block that an entry of `block_mask` keeps or leaves out."""
 
 
 class NamedMask(NamedTuple):
@@ -33,7 +33,7 @@ class NamedMask(NamedTuple):
 
 
 def source_of(call: Call) -> Hashable:
-    """Equal for masks that are equal beside equal numbers: a packed mask's header, what row indices and blocks hold."""
+    """Returns what identifies the mask of a call: a packed mask's header, or the contents of row indices and blocks."""
     mask = call.mask
     if mask is None:
         source: Hashable = None
@@ -45,7 +45,7 @@ def source_of(call: Call) -> Hashable:
 
 
 def packed_header(mask: Tensor, causal: bool) -> bytes:
-    """The header of a packed mask on the CPU."""
+    """Returns the header of a packed mask on the CPU."""
     if causal or mask.ndim != 1 or mask.numel() < HEADER_BYTES or not mask.is_contiguous():
         _refuse_packed(causal)
     return ctypes.string_at(mask.data_ptr(), HEADER_BYTES)
@@ -63,7 +63,7 @@ def _content(values: Tensor) -> Hashable:
 
 
 def named_mask(call: Call, problem: Problem) -> NamedMask:
-    """The mask of a call."""
+    """Returns the mask of a call."""
     found, block_mask = _unblocked(call.mask, call.causal, problem), call.block_mask
     if block_mask is None:
         return found
@@ -82,7 +82,7 @@ def _unblocked(mask: Tensor | None, causal: bool, problem: Problem) -> NamedMask
 
 
 def from_row_indices(values: Tensor, causal: bool, problem: Problem) -> Mask:
-    """The mask of row indices, int32 [batch, heads, columns, n]."""
+    """Makes the mask of row indices, int32 [batch, heads, columns, n]."""
     check_row_indices("startend_row_indices", values, causal)
     return from_startend_row_indices(values, causal=causal, rows=problem.query_length)
 
@@ -104,7 +104,7 @@ def _and_blocks(mask: Mask, block_mask: Tensor, problem: Problem) -> Mask:
 
 
 def check_block_mask(block_mask: Tensor, problem: Problem) -> None:
-    """Refuses what is not int32 [1 | batch, heads, ceil(rows / 128), ceil(columns / 128)]."""
+    """Refuses a block mask that is not int32 [1 | batch, heads, ceil(rows / 128), ceil(columns / 128)]."""
     if block_mask.dtype is not torch.int32:
         raise TypeError(f"block_mask holds {block_mask.dtype} values; expected int32")
     blocks = (-(-problem.query_length // BLOCK), -(-problem.key_length // BLOCK))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators ask of their tensors, on any device. Imported only where torch is."""
+"""The operators' requirements on their tensors, on any device. Imported only where torch is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 
 
 def code_of(q: Tensor, k: Tensor, v: Tensor) -> int:
-    """Position in DTYPES of the dtype that all three have."""
+    """Returns the position in DTYPES of the dtype that all three have."""
     dtype = q.dtype
     code = _CODES.get(dtype, -1)
     if code < 0:
@@ -25,7 +25,7 @@ def code_of(q: Tensor, k: Tensor, v: Tensor) -> int:
 
 
 def check_sinks(sinks: Tensor, q: Tensor) -> None:
-    """Refuses what is neither a sink for each head of q nor one for each of its rows, in float32 or q's dtype."""
+    """Refuses sinks unless there is one for each head of q, or for each of its rows, in float32 or q's dtype."""
     batch, rows, heads, _ = q.shape
     if sinks.shape not in ((heads,), (batch, heads, rows)):
         raise ValueError(
@@ -40,18 +40,18 @@ def check_sinks(sinks: Tensor, q: Tensor) -> None:
 
 
 def ready_sinks(sinks: Tensor) -> tuple[Tensor, Sinks]:
-    """The sinks, or a copy without gaps, and where they lie."""
+    """Returns the sinks, or a contiguous copy, and their description for the C ABI."""
     sinks = sinks.contiguous()
     return sinks, (sinks.data_ptr(), _CODES[sinks.dtype], sinks.ndim)
 
 
 def lse_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of lse beside tensors of a dtype."""
+    """Returns the dtype of lse for tensors of dtype `dtype`."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def key_gradient_dtype(dtype: torch.dtype, in_float32: bool) -> torch.dtype:
-    """Of the gradients of k and v beside tensors of a dtype, where float32 is or is not asked for."""
+    """Returns the dtype of the gradients of k and v for tensors of dtype `dtype`, with float32 asked for or not."""
     if in_float32 and dtype is torch.float64:
         raise TypeError(
             "float32_key_gradients is True, and q has dtype torch.float64, of which gradients have more digits than "
@@ -63,7 +63,7 @@ def key_gradient_dtype(dtype: torch.dtype, in_float32: bool) -> torch.dtype:
 def check_saved(
     grad_o: Tensor, grad_lse: Tensor | None, o: Tensor, lse: Tensor, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
-    """Refuses what cannot be of a forward whose o has this dtype and shape."""
+    """Refuses tensors that cannot come from a forward whose o has this dtype and shape."""
     batch, rows, heads, _ = shape
     fits = o.shape == grad_o.shape == shape and lse.shape == (batch, heads, rows)
     if fits and grad_lse is None and o.dtype is grad_o.dtype is dtype and lse.dtype is lse_dtype(dtype):
@@ -79,7 +79,7 @@ def check_saved(
 
 
 def check_devices(device: torch.device, **tensors: Tensor | None) -> None:
-    """Refuses tensors that are elsewhere than q."""
+    """Refuses tensors on another device than q's."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device != device:
             raise ValueError(f"{name} is on {tensor.device}; expected {device}, the device of q")

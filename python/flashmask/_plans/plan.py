@@ -34,7 +34,7 @@ _DIRECTIONS = ("forward", "backward")
 
 
 class Plan:
-    """Made by flashmask.plan(): the schedules and kernels of a mask and a problem, forward and backward.
+    """The schedules and kernels of a mask and a problem, forward and backward; made by flashmask.plan().
 
     Immutable; any number of layers and threads share it. It can be pickled, and torch transforms see its tensor.
     """
@@ -53,12 +53,12 @@ class Plan:
         self._packed = mask._packed(options)
         self._live_plan: AnyPlan | DevicePlan | None = self._find_or_make()
         self._tensor: torch.Tensor | None = None
-        if "torch" in sys.modules:  # torch.compile can read an attribute, not call the library
+        if "torch" in sys.modules:  # torch.compile can read an attribute but not call the library
             self._make_tensor()
 
     @classmethod
     def _from_tensor(cls, tensor: Any, problem: Problem) -> Plan:
-        """The plan of which `tensor` is the leaf; what it takes to run is made when it is asked for."""
+        """Makes the plan whose pytree leaf is `tensor`; what it needs to run is made when it is asked for."""
         plan = cls.__new__(cls)
         plan.mask = Mask._from_tensor(tensor)
         plan.problem = problem
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The plan as operators take it: uint8 [n] on the CPU, an id and options, then the packed mask."""
+        """The plan as operators take it: uint8 [n] on the CPU, a header with id and options, then the packed mask."""
         if self._tensor is None:
             self._make_tensor()
         assert self._tensor is not None
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def reordering(self) -> Reordering | None:
-        """What the option `reorder` did; None where it was not asked for."""
+        """The result of the option `reorder`; None where it was not asked for."""
         live = self._live
         if not self._options.reorder:
             return None
@@ -127,17 +127,17 @@ class Plan:
         )
 
     def kernel(self, direction: Literal["forward", "backward"]) -> str:
-        """Name of the kernel for "forward" or "backward", such as "avx2.forward.f32.dany.m64n64.intervals"."""
+        """Returns the kernel for "forward" or "backward" by name, such as "avx2.forward.f32.dany.m64n64.intervals"."""
         return self._live.kernel(choice("direction", direction, _DIRECTIONS))
 
     @property
     def tiles(self) -> tuple[str, str]:
-        """Of the forward and of the backward: "large" or "small" where a kernel has both sizes, else "automatic"."""
+        """Tile sizes of forward and backward: "large" or "small" where a kernel has both, else "automatic"."""
         self._live  # noqa: B018  reads the options of a plan that came from a tensor
         return tile_sizes(self.mask, self.problem, self._options)
 
     def explain(self) -> Explanation:
-        """What the mask costs in tiles of the forward kernel."""
+        """Explains what the mask costs in tiles of the forward kernel."""
         from flashmask._info import kernels
 
         name = self.kernel("forward")
@@ -189,25 +189,26 @@ def plan(
     """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
 
     Args:
-        mask: a Mask, RowIndices, booleans as for masks.from_dense, or None when all is visible. Tensors on a GPU are
-            waited for and read on the host, once.
-        q: a tensor or array (batch, query length, query heads, head dim), of which shape, dtype and device are read
-            only.
+        mask: a Mask, RowIndices, booleans as for masks.from_dense, or None when all is visible. The host waits for
+            tensors on a GPU, and reads them once.
+        q: a tensor or array (batch, query length, query heads, head dim), of which only shape, dtype and device are
+            read.
         k: (batch, key length, kv heads, head dim).
         v: (batch, key length, kv heads, value dim); None: like k.
         scale: factor on the scores; None: 1 / sqrt(head dim).
         layout: "bshd", or "bhsd" for (batch, heads, sequence, head dim).
-        visit: "active": tiles without a visible score are not computed; "all": they are, to the same bits.
+        visit: "active": tiles without a visible score are not computed; "all": they are, with the same bits as result.
         form: the lowered form that kernels read, "intervals" or "bits"; None: intervals where they are exact.
-        kernel: a kernel name or the beginning of one; "": the best of the machine.
+        kernel: a kernel name or the beginning of one; "": the best for the machine.
         reorder: compute in another order of tokens where that takes less work.
-        deterministic: gradients that are the same bits on every run, as torch.use_deterministic_algorithms asks for; on
-            the CPU they always are.
-        tiles: forward and backward, "large" or "small" where a kernel of a GPU has both sizes; "automatic": what takes
-            less time. Plans of slices of a mask give the bits of the whole with Plan.tiles of that.
+        deterministic: make gradients the same bits on every run, as torch.use_deterministic_algorithms asks for; on the
+            CPU they always are.
+        tiles: tile sizes of forward and backward: "large" or "small" where a GPU kernel has both; "automatic":
+            whichever takes less time. A plan of a slice of a mask gives the bits of the whole if it is given Plan.tiles
+            of the whole.
 
     Raises:
-        ValueError, TypeError: an argument is not as said, or mask, q, k and v do not fit each other.
+        ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
     options = Options(
@@ -232,7 +233,7 @@ def plan(
 
 
 def as_mask(mask: Any, problem: Problem) -> Mask:
-    """A Mask of whatever attention() takes for one."""
+    """Converts whatever attention() takes for a mask to a Mask."""
     _check_values(mask.startend_row_indices if isinstance(mask, RowIndices) else mask)
     if isinstance(mask, Mask):
         return mask
@@ -249,13 +250,13 @@ def as_mask(mask: Any, problem: Problem) -> Mask:
 
 
 def _check_values(mask: object) -> None:
-    """Refuses a tensor without values."""
+    """Refuses a tensor on meta, which has no values."""
     if is_tensor(mask) and mask.device.type == "meta":  # type: ignore[attr-defined]
         raise ValueError("mask is on meta, and has no values that a plan could be made of; expected one on a device")
 
 
 def check_booleans(mask: object) -> None:
-    """Refuses what is neither booleans nor anything else that attention() takes for a mask."""
+    """Refuses what is not booleans, where attention() was given neither a Mask nor RowIndices nor None."""
     if isinstance(mask, Plan):
         raise TypeError("mask is a Plan; pass it as plan=")
     if hasattr(mask, "mask_mod"):
@@ -275,7 +276,7 @@ def check_booleans(mask: object) -> None:
 
 
 def dtype_name(name: str, tensor: Any) -> str:
-    """One of DTYPES."""
+    """Returns the dtype of a tensor or array, one of DTYPES."""
     if not (hasattr(tensor, "dtype") and hasattr(tensor, "shape")):
         raise TypeError(f"{name} is {described(tensor)}; expected a tensor or array")
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -285,7 +286,7 @@ def dtype_name(name: str, tensor: Any) -> str:
 
 
 def computed_dtype(name: str, tensor: Any) -> str:
-    """dtype_name(), or the autocast dtype where torch is about to cast the tensor to it."""
+    """Returns dtype_name(), or the autocast dtype where torch is about to cast the tensor to it."""
     dtype = dtype_name(name, tensor)
     torch = sys.modules.get("torch")
     if torch is None or dtype == "float64" or not isinstance(tensor, torch.Tensor):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tiles a plan's kernels take, where they have small ones beside their own."""
+"""Which tile size a plan's kernels use, where they have small tiles too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TILES = ("automatic", "large", "small")
 
 
 def tile_sizes(mask: Mask, problem: Problem, options: Options) -> tuple[str, str]:
-    """Of the forward and of the backward: what a plan of the mask takes, told on the host.
+    """Returns the tile sizes that a plan of the mask uses in the forward and the backward, found on the host.
 
-    Where options leave it to the kernel: "large" or "small" where it has both sizes, "automatic" where it has one.
+    Where options leave the choice to the kernel: "large" or "small" if it has both sizes, "automatic" if it has one.
     """
     if problem.dtype == "float64":  # the reference, which has no tiles
         return TILES[0], TILES[0]

@@ -3,7 +3,7 @@
 
 Every Python that `python -m flashmask.run` starts, and that those start, runs this file before anything else, because
 its folder is in PYTHONPATH. Nothing beyond the standard library is imported before Transformers is: what a program
-sets for torch or Transformers before it imports them counts as always.
+sets for torch or Transformers before it imports them takes effect as always.
 """
 
 import importlib.abc
@@ -18,7 +18,7 @@ _HOST = "transformers.modeling_utils"
 
 
 class _RegisterBehind(importlib.abc.MetaPathFinder):
-    """Finds the module that holds the registries as others find it, and registers once it is there."""
+    """Finds the module with the registries through the other finders, and registers once it is loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -41,7 +41,7 @@ class _RegisterBehind(importlib.abc.MetaPathFinder):
 
 
 def _run_the_one_behind() -> None:
-    """Python runs one sitecustomize only, the first in its path; this one must not replace that of the machine."""
+    """Runs the machine's own sitecustomize: Python runs only the first in its path, which is this one."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is imported only where torch is: the operators, and what they need of autograd, pytrees and generators."""
+"""Modules that are imported only where torch is: the operators, with their autograd, pytrees and generators."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention() of torch tensors."""
+"""attention() for torch tensors."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def attention_of_tensors(
     deterministic: bool,
     sinks: Any,
 ) -> tuple[Tensor, Tensor]:
-    """o and lse; `scale` 0 stands for 1 / sqrt(head dim)."""
+    """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim)."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_types(q=q, k=k, v=v)
     if heads_first:
         q, k, v = heads_last(q, k, v)
     tensor, causal = None, False
     if plan is not None:
-        if not torch.compiler.is_compiling():  # lengths would be guarded on; the operator holds them against the mask
+        if not torch.compiler.is_compiling():  # checks here would guard on lengths; the operator makes them
             plan.check_fits(q.shape, k.shape, v.shape)
         tensor = plan.tensor
     else:
@@ -51,7 +51,7 @@ def _refuse_types(**tensors: object) -> None:
 
 
 def sinks_tensor(sinks: Any) -> Tensor | None:
-    """[heads] or [batch, heads, rows], for which models also say [batch, heads, rows, 1]."""
+    """Returns sinks as [heads] or [batch, heads, rows]; models also pass [batch, heads, rows, 1]."""
     if sinks is None:
         return None
     if not isinstance(sinks, Tensor):
@@ -60,7 +60,7 @@ def sinks_tensor(sinks: Any) -> Tensor | None:
 
 
 def heads_last(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Views (batch, sequence, heads, head dim) of tensors (batch, heads, sequence, head dim)."""
+    """Returns views (batch, sequence, heads, head dim) of tensors (batch, heads, sequence, head dim)."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, heads, sequence, head dim)")
@@ -68,7 +68,7 @@ def heads_last(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 
 def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
-    """What the operators take for a mask: a tensor or None, and whether row indices are causal."""
+    """Returns the operators' arguments for a mask: a tensor or None, and whether row indices are causal."""
     if isinstance(mask, Mask):
         return mask.tensor, False
     if mask is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What autograd makes of the operators: gradients, once."""
+"""The operators under autograd: differentiable once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 
 class _Attention(torch.autograd.Function):
-    # forward() with ctx, not setup_context(): apply() then binds no signature, which took 30 of 60 microseconds.
+    # forward() takes ctx, without setup_context(): apply() then binds no signature, which took 30 of 60 microseconds.
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call, kernels: Kernels | None
     ) -> Outputs:
-        """`sinks`: those of the call. `kernels`: where they are known, the dispatcher is not asked."""
+        """`sinks` are those of the call. Where `kernels` are known, they are called without the dispatcher."""
         if kernels is not None:
             o, lse = kernels.forward(q, k, v, call)
         else:
@@ -54,7 +54,7 @@ class _Attention(torch.autograd.Function):
             grad_o = torch.zeros_like(o)
         call: Call = joined(tensors, ctx.numbers)
         if not ctx.needs_input_grad[3]:
-            call = call._replace(sinks=None)  # o and lse hold what they did
+            call = call._replace(sinks=None)  # their effect is in o and lse
         gradients = _gradients(ctx.kernels, grad_o, grad_lse, (q, k, v, o, lse), call)
         return *gradients, *[None] * (6 - len(gradients))
 
@@ -85,30 +85,30 @@ def dispatch_backward(
     call: Call,
     float32_key_gradients: bool = False,
 ) -> Gradients:
-    """The operator that gives the gradients that the call asks for."""
+    """Calls the operator that returns the gradients that the call asks for."""
     tensors, others = (grad_o, grad_lse, q, k, v, o, lse), (*arguments_of_backward(call), float32_key_gradients)
     if call.sinks is None:
         return backward_operator(*tensors, *others)
     return backward_with_sinks_operator(*tensors, call.sinks, *others)
 
 
-# What Function.apply() comes to outside of functorch's transforms, which it looks for.
+# The apply() behind Function.apply(), which first looks for functorch's transforms.
 record: Callable[..., Outputs] = super(torch.autograd.Function, _Attention).apply
 
 
 def refuse_forward_mode() -> NoReturn:
-    """Raises where a tensor has a tangent."""
+    """Raises an error: forward-mode derivatives are not supported."""
     raise NotImplementedError(
         "flashmask does not support forward-mode derivatives (torch.autograd.forward_ad); use torch.autograd.grad"
     )
 
 
 class OnceDifferentiable(torch.autograd.Function):
-    """Of a function that computes gradients."""
+    """Runs a function that computes gradients; its results cannot be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Gradients], sinks: Tensor | None, *arguments: Any) -> Gradients:
-        """`sinks`: those of the call, where autograd sees them."""
+        """`sinks` are those of the call, passed where autograd sees them."""
         with BelowAutograd():
             return function(*arguments)
 
@@ -125,7 +125,7 @@ class OnceDifferentiable(torch.autograd.Function):
 
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
-    """Whether autograd has to hear of an operation on these."""
+    """Whether autograd has to record an operation on these tensors."""
     if not torch.is_grad_enabled():
         return False
     for tensor in tensors:
@@ -136,7 +136,7 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
 
 
 def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
-    """flashmask::forward where autograd may have to record it."""
+    """Runs flashmask::forward where autograd may have to record it."""
     if is_differentiated(q, k, v, call.sinks):
         refuse_transforms()
         outputs: Outputs = _Attention.apply(q, k, v, call.sinks, call, None)  # type: ignore[no-untyped-call]
@@ -146,7 +146,7 @@ def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
 
 
 def refuse_transforms() -> None:
-    """Raises inside torch.func.grad and its kin, which the Functions here have no rules for."""
+    """Raises inside torch.func.grad and similar transforms, for which the Functions here have no rules."""
     if torch._C._are_functorch_transforms_active():
         raise NotImplementedError("flashmask does not support torch.func.grad and its kin; use torch.autograd.grad")
 
@@ -162,7 +162,7 @@ def backward_autograd(
     call: Call,
     float32_key_gradients: bool = False,
 ) -> Gradients:
-    """flashmask::backward, or the one with sinks, of which there is no gradient."""
+    """Runs flashmask::backward or flashmask::backward_with_sinks, which have no gradient."""
     arguments = grad_o, grad_lse, q, k, v, o, lse, call, float32_key_gradients
     if is_differentiated(grad_o, grad_lse, q, k, v, call.sinks):
         gradients: Gradients = OnceDifferentiable.apply(dispatch_backward, call.sinks, *arguments)  # type: ignore[no-untyped-call]

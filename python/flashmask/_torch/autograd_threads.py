@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads in which PyTorch runs the backward of GPUs, where a program ends."""
+"""Waits, when a program ends, for the threads in which PyTorch runs the backward of GPUs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _devices: set[torch.device] = set()
 
 
 def await_at_exit(device: torch.device) -> None:
-    """Has the interpreter wait, when it ends, until the thread of `device` has let go of the graphs it ran.
+    """Makes the interpreter wait at its end until the thread of `device` has released the graphs it ran.
 
-    backward() returns before that thread has. What it frees last may be Python's: the copy of the context that PyTorch
-    hands to it, and gradients that torch.autograd.grad gave. It asks for Python's lock then, and Python ends threads
-    that wait for it while the interpreter ends, which C++ calls a termination: "terminate called without an active
-    exception".
+    backward() returns before that. The last objects that the thread frees may be Python's: the copy of the context that
+    PyTorch hands to it, and gradients that torch.autograd.grad returned. It then asks for Python's lock. While the
+    interpreter ends, Python ends threads that wait for the lock, which C++ reports as "terminate called without an
+    active exception".
     """
     if device not in _devices:
         if not _devices:
@@ -28,9 +28,9 @@ def await_at_exit(device: torch.device) -> None:
 
 def _await_threads() -> None:
     for device in _devices:
-        # A thread takes up a graph only once it has let go of the one before. This one leaves it nothing of Python's to
-        # free: no gradients to give, and no copy of the context, which Tensor.backward() would hand over.
-        with suppress(RuntimeError):  # of a GPU that answers no more
+        # A thread takes up a graph only after it has released the one before. This graph leaves it no Python objects to
+        # free: no gradients to return, and no copy of the context, which Tensor.backward() would hand over.
+        with suppress(RuntimeError):  # from a GPU that no longer responds
             leaf = torch.empty(0, device=device, requires_grad=True)
             Variable._execution_engine.run_backward(
                 (leaf,),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.compile calls between two graphs. Imports the compiler: import this only where that is loaded."""
+"""Calls between two graphs of torch.compile. Imports the compiler: import this only where that is loaded."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 
 def _between_graphs(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """What the function returns in eager mode."""
+    """Returns what the function returns in eager mode."""
     return function(*arguments, **keywords)
 
 
 between_graphs: Any = torch.compiler.disable(_between_graphs)  # type: ignore[no-untyped-call]
-# What torch.compiler.disable(reason=...) sets; PyTorch 2.6 does not take the argument.
+# The attribute that torch.compiler.disable(reason=...) sets; PyTorch 2.6 does not take the argument.
 between_graphs._torchdynamo_disable_msg = (
     "flashmask makes masks and plans on the host, where a graph with fullgraph=True cannot break; make them outside "
     "and pass them in, or make RowIndices from tensors inside: flashmask.masks.from_cu_seqlens and its kin"

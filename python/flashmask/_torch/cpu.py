@@ -40,7 +40,7 @@ def follow_threads() -> None:
 
 
 class _Last(NamedTuple):
-    """The last call whose mask cannot change unseen, and its plan. The layers of a model make one after another."""
+    """The last call whose mask cannot change unnoticed, and its plan: the layers of a model repeat the call."""
 
     inputs: tuple[Any, ...]
     mask: weakref.ref[Tensor] | None
@@ -48,7 +48,7 @@ class _Last(NamedTuple):
     plan: AnyPlan
 
     def serves(self, inputs: tuple[Any, ...], mask: Tensor | None) -> bool:
-        """Whether another call takes the same plan."""
+        """Whether another call uses the same plan."""
         if self.inputs != inputs:
             return False
         if mask is None:
@@ -83,7 +83,7 @@ def _find_or_make(q: Tensor, k: Tensor, v: Tensor, call: Call) -> AnyPlan:
 
 
 def _view(tensor: Tensor, plan: AnyPlan) -> tuple[Tensor, View]:
-    """The tensor, or a copy with strides that kernels take, and where it lies."""
+    """Returns the tensor, or a copy with strides that kernels accept, and its address and strides."""
     strides = tensor.stride()
     if strides[3] != 1 or plan.contiguous:
         tensor = tensor.contiguous()
@@ -99,7 +99,7 @@ def _drawn(call: Call) -> Drawn | None:
 
 
 def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None]:
-    """Those of a call as its plan takes them: the reference computes in double precision alone."""
+    """Returns a call's sinks as its plan takes them: the reference computes in double precision only."""
     if sinks is None:
         return None, None
     check_sinks(sinks, q)
@@ -107,12 +107,12 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None
 
 
 def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
-    """o and lse."""
+    """Computes o and lse."""
     plan = _live_plan(q, k, v, call)
     drawn = _drawn(call)
     _kept, sinks = _sinks(call.sinks, q)
     batch, rows, heads, _ = q.shape
-    # Sizes one by one are read twice as fast as a tuple of them.
+    # Separate sizes are read twice as fast as a tuple of them.
     o = torch.empty(batch, rows, heads, v.shape[3], dtype=q.dtype)
     lse = torch.empty(batch, heads, rows, dtype=lse_dtype(q.dtype))
     q, at_q = _view(q, plan)
@@ -134,7 +134,7 @@ def backward_cpu(
     call: Call,
     float32_key_gradients: bool = False,
 ) -> Gradients:
-    """The gradients of q, k and v, and of the sinks where the call has some."""
+    """Computes the gradients of q, k and v, and of the sinks where the call has some."""
     key_dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     plan = _live_plan(q, k, v, call)
     drawn = _drawn(call)
@@ -164,5 +164,5 @@ def backward_cpu(
 
 
 def empty_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor [4 sizes] without gaps on the CPU, whatever the strides of this one. `dtype` None: of this dtype."""
+    """Allocates a tensor of the same 4 sizes without gaps on the CPU. `dtype` None: the same dtype."""
     return torch.empty(*tensor.shape, dtype=dtype or tensor.dtype)

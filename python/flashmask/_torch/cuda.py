@@ -23,7 +23,7 @@ _BYTES = 16
 
 
 def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
-    """flashmask::forward, which returns before the device is done."""
+    """Runs flashmask::forward; returns before the device is done."""
     plan, stream = plan_of_call(q, k, v, call)
     _kept, sinks = _sinks(call.sinks, q)
     _seed_offset, drawn = _drawn(call, q.device)
@@ -47,7 +47,7 @@ def backward_cuda(
     call: Call,
     float32_key_gradients: bool = False,
 ) -> Gradients:
-    """flashmask::backward, which returns before the device is done."""
+    """Runs flashmask::backward; returns before the device is done."""
     await_at_exit(q.device)
     key_dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     plan, stream = plan_of_call(q, k, v, call)
@@ -92,7 +92,7 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None
 
 
 def _drawn(call: Call, device: torch.device) -> tuple[Tensor | None, Drawn]:
-    """Kernels read a seed on the device when they run, so that nobody waits and a graph takes a new one each time."""
+    """Returns the seed; kernels read one on the device as they run: nothing waits, and graphs use new seeds."""
     seed_offset = seed_offset_in(call)
     if seed_offset is None:
         return None, Drawn()
@@ -104,7 +104,7 @@ def _drawn(call: Call, device: torch.device) -> tuple[Tensor | None, Drawn]:
 
 
 def _ready(tensor: Tensor, dim: int) -> Tensor:
-    """The tensor, or a copy without gaps where kernels cannot read it; zeros fill it up to `dim` columns."""
+    """Returns the tensor, or a copy without gaps where kernels cannot read it; zeros fill it up to `dim` columns."""
     given = tensor.shape[3]
     if given != dim:
         wider = tensor.new_zeros((*tensor.shape[:3], dim))
@@ -132,5 +132,5 @@ def _refuse_rocm(*arguments: object) -> Any:
     )
 
 
-if torch.version.hip:  # whose devices are called cuda too
+if torch.version.hip:  # ROCm's devices are called cuda too
     forward_cuda = backward_cuda = _refuse_rocm  # type: ignore[assignment]

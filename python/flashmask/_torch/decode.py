@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""decode_attention() of torch tensors: masks of new tokens behind a cache, and keys split into parts."""
+"""decode_attention() for torch tensors: masks of new tokens after a cache, and keys split into parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flashmask._torch.operators import forward
 from flashmask._torch.shared import shared
 
 _TILE = 128
-"""Rows of a tile on a GPU, and its keys: what work is counted in."""
+"""Rows, and keys, of a tile on a GPU: the unit that work is counted in."""
 
 
 def decode(
@@ -33,7 +33,7 @@ def decode(
     sinks: Tensor | None,
     wants_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """o, and lse (batch, heads, rows) where it is wanted; tensors (batch, sequence, heads, head dim), sinks [heads]."""
+    """Returns o, and lse (batch, heads, rows) if wanted; tensors (batch, sequence, heads, head dim), sinks [heads]."""
     parts = parts_of(q, k, v, splits)
     if lengths is not None:
         lengths = _lengths(lengths, q, k.shape[1])
@@ -67,22 +67,22 @@ def _lengths(given: Tensor | Sequence[int], q: Tensor, keys: int) -> Tensor:
 
 
 class Parts(NamedTuple):
-    """Keys in `splits` parts, the first of part i is i · step.
+    """Keys split into `splits` parts; part i begins at key i · step.
 
-    All are `width` long, so that they are one view of the keys: a part but the last hides what lies beyond its step.
+    All parts are `width` long, so that they are one view of the keys; all but the last mask the keys beyond their step.
     """
 
     splits: int
     step: int
     width: int
     group: int
-    """Query heads that share a key head, and are rows of one tile."""
+    """Query heads that share a key head; they are rows of one tile."""
     together: bool
     """Whether the parts of all requests are one view; else requests are computed one by one."""
 
 
 def parts_of(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> Parts:
-    """`splits` None: as many as keep the device busy."""
+    """Splits the keys into parts; `splits` None: as many as keep the device busy."""
     batch, rows, heads, _ = q.shape
     keys, kv_heads = k.shape[1:3]
     group = heads // kv_heads
@@ -91,7 +91,7 @@ def parts_of(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> Parts:
         tiles = kv_heads * -(-rows * group // _TILE)
         splits = best(batch * tiles, keys, _workers(q))
         if splits > 1 and not _is_one_view((k, v), splits):
-            # The next smaller number that divides the keys may be a view; else each request is split for itself.
+            # The next smaller number of parts that is one view may do; otherwise each request is split on its own.
             fitting = next((fewer for fewer in range(splits, 1, -1) if _is_one_view((k, v), fewer)), 0)
             splits = fitting if 2 * fitting > splits else best(tiles, keys, _workers(q))
     step = max(1, keys // splits)
@@ -99,14 +99,14 @@ def parts_of(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> Parts:
 
 
 def _is_one_view(tensors: tuple[Tensor, ...], parts: int) -> bool:
-    """Whether parts of a request and then those of the next lie evenly spaced."""
+    """Whether the parts of a request, followed by those of the next, are evenly spaced in memory."""
     keys = tensors[0].shape[1]
     evenly = keys % parts == 0 and all(each.stride(0) == keys * each.stride(1) for each in tensors)
     return tensors[0].shape[0] <= 1 or evenly
 
 
 def _workers(q: Tensor) -> int:
-    """What computes a tile at a time."""
+    """Returns how many tiles the device computes at a time."""
     return _multiprocessors(q.device.index) if q.is_cuda else torch.get_num_threads()
 
 
@@ -116,10 +116,10 @@ def _multiprocessors(device: int) -> int:
 
 
 def _best_splits(tiles: int, keys: int, workers: int) -> int:
-    """The number of parts that takes the least time: rounds of parts over the workers, counted in tiles of keys.
+    """Returns the number of parts that takes the least time: rounds of parts over the workers, in tiles of keys.
 
-    A part has two tiles at least, and takes two tiles' time beside its own (until its keys arrive, and to store);
-    merging takes four, and one for sixteen parts.
+    A part has at least two tiles, and takes the time of two more (until its keys arrive, and to store); merging takes
+    the time of four, and of one more per sixteen parts.
     """
     full = (workers * rounds // tiles for rounds in range(1, 5)) if tiles else ()
     candidates = {1} | {min(parts, keys // (2 * _TILE)) for parts in full} - {0}
@@ -138,7 +138,7 @@ _known_best_splits = functools.lru_cache(maxsize=1024)(_best_splits)
 def attend_few_rows(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, sinks: Tensor | None = None
 ) -> Tensor:
-    """o of a few rows under row indices [batch or 1, 1, keys, 2] that are not causal, in parts of the keys."""
+    """Computes o of a few rows under row indices [batch or 1, 1, keys, 2], not causal, with the keys in parts."""
     parts = parts_of(q, k, v, None)
     masks = shared(masks_of_parts, (visible,), batch=q.shape[0], parts=parts)
     return attend_in_parts(q, k, v, masks, parts, scale, sinks, False)[0]
@@ -154,7 +154,7 @@ def attend_in_parts(
     sinks: Tensor | None,
     wants_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """`masks` of masks_of_parts(): one for all requests together, or one for each."""
+    """Attends part by part; `masks` come from masks_of_parts(): one for all requests together, or one for each."""
     if parts.together:
         o, lse = _attend(q, k, v, masks[0], parts, scale)
     else:
@@ -168,13 +168,13 @@ def attend_in_parts(
 
 
 def _with_sinks(o: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """Sinks, [heads] or of each row as lse, are a part that has an lse and no values."""
+    """Merges the sinks, [heads] or one per row like lse, as a part that has an lse and no values."""
     lse_of_sinks = (sinks[:, None] if sinks.ndim == 1 else sinks).to(lse.dtype).expand_as(lse)
     return merge_operator((o, torch.zeros_like(o)), (lse, lse_of_sinks))
 
 
 def _by_head(o: Tensor, lse: Tensor, parts: Parts, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
-    """From rows of key heads, as _attend() gives them, to rows of query heads."""
+    """Turns rows of key heads, as _attend() returns them, into rows of query heads."""
     batch, rows, kv_heads, dim = o.shape
     tokens, group = rows // parts.group, parts.group
     o = o.view(batch, tokens, group, kv_heads, dim).transpose(2, 3).reshape(batch, tokens, group * kv_heads, dim)
@@ -185,7 +185,7 @@ def _by_head(o: Tensor, lse: Tensor, parts: Parts, wants_lse: bool) -> tuple[Ten
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, parts: Parts, scale: float) -> tuple[Tensor, Tensor]:
-    """o (batch, rows · group, kv heads, value dim) and lse (batch, kv heads, rows · group)."""
+    """Returns o (batch, rows · group, kv heads, value dim) and lse (batch, kv heads, rows · group)."""
     batch, tokens, _, dim = q.shape
     kv_heads, (splits, _, _, group, _) = k.shape[2], parts
     rows = q.view(batch, 1, tokens, kv_heads, group, dim).expand(-1, splits, -1, -1, -1, -1).transpose(3, 4)
@@ -197,7 +197,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, parts: Parts, scale: 
 
 
 def _in_parts(keys: Tensor, parts: Parts) -> Tensor:
-    """(batch · parts, width, kv heads, dim), a view."""
+    """Returns the parts as a view (batch · parts, width, kv heads, dim)."""
     batch, _, kv_heads, dim = keys.shape
     _, row, head, last = keys.stride()
     return keys.as_strided((batch * parts.splits, parts.width, kv_heads, dim), (parts.step * row, row, head, last))
@@ -207,14 +207,14 @@ def _in_parts(keys: Tensor, parts: Parts) -> Tensor:
 
 
 def masks_of_parts(visible: Tensor, *, batch: int, parts: Parts) -> tuple[Tensor, ...]:
-    """Row indices for attend_in_parts() from those of all keys: int32 [batch or 1, 1, keys, 2], not causal.
+    """Makes row indices for attend_in_parts() from those of all keys: int32 [batch or 1, 1, keys, 2], not causal.
 
-    One int32 [batch · parts or 1, 1, width, 2], or one for each request: [parts, 1, width, 2].
+    Returns one tensor int32 [batch · parts or 1, 1, width, 2], or one per request: [parts, 1, width, 2].
     """
     windows = visible[:, 0].unfold(1, parts.width, parts.step).transpose(2, 3)  # [batch or 1, parts, width, 2]
     rows = (windows * parts.group).contiguous()
     if parts.width > parts.step:
-        rows[:, :-1, parts.step :, 0] = 0  # rows from 0 on are masked: all
+        rows[:, :-1, parts.step :, 0] = 0  # masks rows from 0 on: all of them
     if not parts.together:
         return tuple(rows[i if len(rows) > 1 else 0].unsqueeze(1) for i in range(batch))
     if parts.splits > 1:
@@ -223,9 +223,9 @@ def masks_of_parts(visible: Tensor, *, batch: int, parts: Parts) -> tuple[Tensor
 
 
 def _masks(lengths: Tensor | None, tree: DraftTree | None, q: Tensor, keys: int, parts: Parts) -> tuple[Tensor, ...]:
-    """Of new tokens behind a cache. Layers that are called with the same lengths, or with none, share them."""
+    """Returns the masks of new tokens after a cache, shared by layers that pass the same lengths, or none."""
     if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-        # Plans are kept with tensors that count their versions, and calls that gradients are asked of use trees too.
+        # Plans are kept only with tensors that count their versions, and calls with gradients use the kept trees too.
         with torch.inference_mode(False):
             return _masks(lengths, tree, q, keys, parts)
     numbers: dict[str, Any] = {"tree": tree, "batch": q.shape[0], "rows": q.shape[1], "keys": keys, "parts": parts}
@@ -244,7 +244,7 @@ def _all_keys(keys: int, device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def _constant_masks(device: torch.device, capture: int, numbers: tuple[tuple[str, Any], ...]) -> tuple[Tensor, ...]:
-    """What a capture of a CUDA graph makes is its own; no other has its number."""
+    """Masks made in the capture of a CUDA graph belong to it: no other capture has its number."""
     named = dict(numbers)
     return _masks_of_lengths(_all_keys(named["keys"], device), **named)
 
@@ -252,7 +252,7 @@ def _constant_masks(device: torch.device, capture: int, numbers: tuple[tuple[str
 def _masks_of_lengths(
     lengths: Tensor, *, tree: DraftTree | None, batch: int, rows: int, keys: int, parts: Parts
 ) -> tuple[Tensor, ...]:
-    # The node that a column is: below 0 a token before the new ones, from `rows` on beyond the request.
+    # The node of each column: below 0 a token before the new ones, from `rows` on beyond the request.
     node = torch.arange(rows, rows + keys, device=lengths.device) - lengths[:, None]
     if tree is None:
         first = node.clamp_(0, rows).int()
@@ -266,12 +266,12 @@ class _Tree(NamedTuple):
     """A tree on a device."""
 
     order: Tensor
-    """Which node is at each place depth first, int64 [nodes]."""
+    """The node at each place of the depth-first order, int64 [nodes]."""
     position: Tensor
-    """And where each node is."""
+    """The place of each node in that order, int64 [nodes]."""
     visible: Tensor
-    """int32 [nodes + 2, 2], of a token before the nodes, of each node, and of what lies beyond: behind which row it is
-    masked, and before which."""
+    """int32 [nodes + 2, 2] for a token before the nodes, each node, and any column beyond: the row from which on it is
+    masked, and the row before which it is masked."""
 
 
 def _made(tree: DraftTree, device: torch.device) -> _Tree:
@@ -287,7 +287,7 @@ def _made(tree: DraftTree, device: torch.device) -> _Tree:
 
 _kept: dict[tuple[DraftTree, torch.device], _Tree] = {}
 _KEPT_AT_MOST = 64
-# A graph reads its trees whenever it runs: they stay.
+# A CUDA graph reads its trees whenever it runs, so they stay.
 _captured: dict[tuple[DraftTree, torch.device], _Tree] = {}
 
 

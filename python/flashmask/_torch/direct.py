@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of a call without PyTorch's dispatcher, where that would call it and do nothing beside.
+"""Runs the kernel of a call without PyTorch's dispatcher, where that would do nothing but call it.
 
-Going through it takes as long as everything else that a small call costs. Whatever listens to operators (modes,
-transforms, tracing, autocast, profilers) and tensors of another kind are seen, and left to the dispatcher.
+The dispatcher takes as long as everything else in a small call. Where anything listens to operators (modes, transforms,
+tracing, autocast, profilers) or tensors are of another kind, this is noticed and the call left to the dispatcher.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
 
 class Kernels(NamedTuple):
-    """Of a device."""
+    """The kernels of a device."""
 
     forward: Callable[[Tensor, Tensor, Tensor, Call], Outputs]
     backward: Callable[..., Gradients]
     on_cpu: bool
 
 
-# Sets of keys as numbers: two equal sets are different objects to PyTorch 2.6, and slower to compare later.
+# Key sets as numbers: to PyTorch 2.6 two equal sets are different objects, and later versions compare them slowly.
 def _keys_of(*names: str) -> int:
     keys = _Keys(getattr(_Key, names[0]))
     for name in names[1:]:
@@ -53,17 +53,17 @@ def _included() -> int:
     return bits
 
 
-# Of tensors with nothing special about them: those of inference mode have no keys of autograd.
+# Keys of ordinary tensors; those of inference mode have no autograd keys.
 _CPU = _keys_of("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU"), _keys_of("CPU", "AutocastCPU")
 _CUDA = _keys_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA"), _keys_of("CUDA", "AutocastCUDA")
-# Of a thread in which nothing listens to operators, outside of inference mode and in it.
+# Keys of a thread in which nothing listens to operators, outside of inference mode and in it.
 _QUIET = _keys_of("BackendSelect", "ADInplaceOrView"), _keys_of("BackendSelect")
-_AUTOGRAD = _Key.AutogradOther  # excluded with those of all devices, of which TLS does not tell one by one
+_AUTOGRAD = _Key.AutogradOther  # excluded with the autograd keys of all devices, which TLS does not list one by one
 _ON_CPU, _ON_CUDA = Kernels(forward_cpu, backward_cpu, True), Kernels(forward_cuda, backward_cuda, False)
 
 
 def kernels_of(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Kernels | None:
-    """The kernels that such a call comes to; None where the dispatcher has to look."""
+    """Returns the kernels that the dispatcher would come to; None where it may have to do more."""
     if not (type(q) is type(k) is type(v) is Tensor):
         return None
     keys = _keys(q)
@@ -79,7 +79,7 @@ def kernels_of(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Kernels | None:
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Whether an operation on them, without gradients, would come to the kernel of their device and do nothing else."""
+    """Whether an operation on these, without gradients, would only run the kernel of their device."""
     keys = _keys(tensors[0])
     alike = all(type(each) is Tensor and _keys(each) == keys for each in tensors)
     return alike and (keys in _CPU or keys in _CUDA) and _is_quiet()
@@ -88,7 +88,7 @@ def is_plain(*tensors: Tensor) -> bool:
 def stays_direct(
     kernels: Kernels, grad_o: Tensor, grad_lse: Tensor | None, saved: tuple[Tensor, ...], call: Call
 ) -> bool:
-    """Whether the backward of a call may go to its kernel, too: hooks may have put other tensors into `saved`."""
+    """Whether the backward of a call may go straight to its kernel: hooks may have put other tensors into `saved`."""
     keys = _CPU if kernels.on_cpu else _CUDA
     for tensor in saved:
         if type(tensor) is not Tensor or not (tensor.is_cpu if kernels.on_cpu else tensor.is_cuda):
@@ -101,7 +101,7 @@ def stays_direct(
 
 
 def is_recordable() -> bool:
-    """False in kernels of other operators, which autograd has left behind."""
+    """Whether autograd can record here; False in kernels of other operators, which run below autograd."""
     return not _is_excluded(_AUTOGRAD)
 
 

@@ -16,10 +16,10 @@ from flashmask._plans.call import Call
 
 
 def seed_offset_of(fixed: Tensor | Sequence[int] | None, dropout: float, device: torch.device) -> Tensor:
-    """int64 [2]: what was fixed, or on the device numbers of its generator, or zeros where nothing is dropped.
+    """Returns int64 [2]: the fixed values, or numbers from the device's generator, or zeros if nothing is dropped.
 
-    One draw a call: whatever repeats the generator's numbers, as torch.manual_seed() and activation checkpointing do,
-    repeats the dropout, and a captured graph draws anew each time that it is run.
+    There is one draw per call: whatever repeats the generator's numbers, as torch.manual_seed() and activation
+    checkpointing do, repeats the dropout, and a captured graph draws anew each time that it is run.
     """
     if fixed is not None:
         return _fixed(fixed)
@@ -29,7 +29,7 @@ def seed_offset_of(fixed: Tensor | Sequence[int] | None, dropout: float, device:
 
 
 def seed_offset_in(call: Call) -> Tensor | None:
-    """int64 [2]; None where nothing is dropped."""
+    """Returns seed and offset, int64 [2]; None where nothing is dropped."""
     dropout, seed_offset = call.dropout, call.seed_offset
     if dropout == 0:
         return None
@@ -40,7 +40,7 @@ def seed_offset_in(call: Call) -> Tensor | None:
 
 
 def seed_in(seed_offset: Tensor) -> tuple[int, int]:
-    """What it holds, for which a tensor on a GPU is waited for."""
+    """Returns seed and offset as numbers; waits for a tensor on a GPU."""
     seed, offset = seed_offset.tolist()
     if not 0 <= offset < 2**32:
         raise ValueError(f"seed_offset holds the offset {offset}; expected one in [0, 2^32)")
@@ -48,7 +48,7 @@ def seed_in(seed_offset: Tensor) -> tuple[int, int]:
 
 
 def place_in(call: Call, device: torch.device) -> tuple[int, int]:
-    """Address and size of the packed place of a call; zeros where it has none."""
+    """Returns the address and size of a call's packed place; zeros where it has none."""
     place = call.dropout_place
     if place is None:
         return 0, 0
@@ -61,10 +61,10 @@ def place_in(call: Call, device: torch.device) -> tuple[int, int]:
 
 
 def pack_place(problem: Problem, first_head: int, heads: int, row_eights: IntArray, column_eights: IntArray) -> Tensor:
-    """int32 [n] on the CPU, Call.dropout_place: which heads, rows and columns of a larger problem those of one are.
+    """Packs Call.dropout_place, int32 [n] on the CPU: which heads, rows and columns of a larger problem a problem has.
 
-    `first_head`: of the `heads` query heads of the larger one. The others, int32: which eight rows, or columns, of the
-    larger one every eight of the problem are.
+    `first_head`: its first head among the `heads` query heads of the larger problem. `row_eights` and `column_eights`,
+    int32: for each group of eight rows, or columns, of the problem, which group of the larger problem it is.
     """
     given = ctypes.byref(problem.struct()), first_head, heads, row_eights.ctypes.data, column_eights.ctypes.data
     size = ctypes.c_int64()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""merge() of torch tensors: the operators flashmask::merge and flashmask::merge_backward, and their gradient."""
+"""merge() for torch tensors: the operators flashmask::merge and flashmask::merge_backward, and their gradient."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CODES = {torch.float32: s.F32, torch.bfloat16: s.BF16, torch.float16: s.F16}
 def merge_stacked(o: Tensor, lse: Tensor, parts: int) -> Outputs:
     """Merges parts that lie in one tensor: o (batch · parts, rows, heads, dim) and lse (batch · parts, heads, rows).
 
-    Both without gaps. In a graph, and where gradients are asked for, it is the operator.
+    Both have no gaps. In a compiled graph, and where gradients are needed, this calls the operator.
     """
     batch, (_, rows, heads, dim) = o.shape[0] // parts, o.shape
     plain = not torch.compiler.is_compiling() and not is_differentiated(o, lse) and is_plain(o, lse)
@@ -72,7 +72,7 @@ def _device_of(tensor: Tensor) -> tuple[int, int]:
 
 
 def _ready(tensors: _Parts) -> list[Tensor]:
-    """With strides that the library takes."""
+    """Returns the tensors, or copies with strides that the library accepts."""
     return [each if each.stride(-1) == 1 or each.shape[-1] == 1 else each.contiguous() for each in tensors]
 
 
@@ -81,7 +81,7 @@ def _pairs(o: _Parts, lse: _Parts) -> list[Placed]:
 
 
 def _forward(o: _Parts, lse: _Parts) -> Outputs:
-    """flashmask::merge, which on a GPU returns before the device is done."""
+    """Runs flashmask::merge; on a GPU it returns before the device is done."""
     o, lse = _ready(o), _ready(lse)
     if o[0].dtype is torch.float64:
         values, its = merge_in_double(_arrays(o), _arrays(lse))
@@ -97,7 +97,7 @@ def _forward(o: _Parts, lse: _Parts) -> Outputs:
 def _backward(
     o: _Parts, lse: _Parts, merged_o: Tensor, merged_lse: Tensor, grad_o: Tensor, grad_lse: Tensor | None
 ) -> _Gradients:
-    """flashmask::merge_backward, which on a GPU returns before the device is done."""
+    """Runs flashmask::merge_backward; on a GPU it returns before the device is done."""
     o, lse = _ready(o), _ready(lse)
     merged_o, merged_lse, grad_o = _ready((merged_o, merged_lse, grad_o))
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
@@ -141,7 +141,7 @@ def _backward_fake(
 class _Merge(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> Outputs:
-        """o and lse of `count` parts, all of o first."""
+        """Merges o and lse of `count` parts, given with all of o first."""
         with BelowAutograd():
             merged = merge_operator(tensors[:count], tensors[count:])
         ctx.save_for_backward(*tensors, *merged)
@@ -167,7 +167,7 @@ class _Merge(torch.autograd.Function):
 
 
 def _autograd(o: _Parts, lse: _Parts) -> Outputs:
-    """flashmask::merge where autograd may have to record it."""
+    """Runs flashmask::merge where autograd may have to record it."""
     if is_differentiated(*o, *lse):
         refuse_transforms()
         merged: Outputs = _Merge.apply(len(o), *o, *lse)  # type: ignore[no-untyped-call]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators as PyTorch's dispatcher has them, and forward(), through which the package's functions call them."""
+"""Registers the operators with PyTorch's dispatcher, and has forward(), through which the package calls them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flashmask._torch.shapes import backward_fake, forward_fake, snapshot_fake
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
-    """flashmask::forward, past the dispatcher and autograd where these have nothing to do."""
+    """Runs flashmask::forward, bypassing the dispatcher and autograd where they have nothing to do."""
     if torch.are_deterministic_algorithms_enabled():
         call = call._replace(deterministic=True)
     if q.is_cuda:
@@ -46,7 +46,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
 
 
 def _shared_by_layers(q: Tensor, k: Tensor, call: Call) -> Call:
-    """The call with masks of which everyone who gets them on a GPU shares a plan."""
+    """Returns the call with masks on a GPU whose plans all layers share."""
     if not torch.compiler.is_compiling():
         for each in (call.mask, call.block_mask):
             if each is not None and each.dtype is not torch.uint8:
@@ -59,12 +59,12 @@ def _shared_by_layers(q: Tensor, k: Tensor, call: Call) -> Call:
 
 
 def _shared(mask: Tensor | None) -> Tensor | None:
-    """A copy in a graph, of which all layers are given the same one."""
+    """Returns a copy inside a graph, the same one for all layers."""
     return mask if mask is None or mask.dtype is torch.uint8 else snapshot_operator(mask)
 
 
 def _snapshot(mask: Tensor) -> Tensor:
-    """A copy that nobody writes to, so that its plans can be kept. Equal calls in a graph become one."""
+    """Returns a copy that is never written to, so that its plans can be kept. Equal calls in a graph become one."""
     copied = mask.clone(memory_format=torch.contiguous_format)
     if not (copied.is_cuda and in_graph_tree(copied.device.index)):
         remember_plans_of(copied)
@@ -79,7 +79,7 @@ def _autocast(device_type: str) -> Any:
         return tensor.to(dtype) if eligible else tensor
 
     def forward_autocast(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Any:
-        """q, k and v in the autocast dtype, as scaled_dot_product_attention does; float64 stays."""
+        """Casts q, k and v to the autocast dtype, as scaled_dot_product_attention does; float64 stays."""
         dtype = torch.get_autocast_dtype(device_type)
         with torch._C._ExcludeDispatchKeyGuard(excluded):
             return forward_operator(cast(q, dtype), cast(k, dtype), cast(v, dtype), *arguments)
@@ -100,12 +100,12 @@ def _refuse_device(*arguments: Any) -> Any:
 
 
 def _of_forward(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel of tensors and a Call, as the dispatcher calls it: it leaves out last arguments' defaults."""
+    """Adapts a kernel of tensors and a Call to the dispatcher, which leaves out last arguments at their defaults."""
     return lambda *arguments: kernel(*arguments[:3], Call(*arguments[3:]))
 
 
 def _of_backward(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The same; behind the fields of the call comes float32_key_gradients."""
+    """Adapts a backward kernel in the same way; float32_key_gradients follows the fields of the call."""
     end = 7 + len(OF_BACKWARD)
     return lambda *arguments: kernel(*arguments[:7], call_of_backward(arguments[7:end]), *arguments[end:])
 

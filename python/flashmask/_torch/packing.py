@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 def check_ends(name: str, cu_seqlens: Tensor, tokens: int) -> None:
-    """Refuses ends [documents + 1] that are not those of documents of a sequence of `tokens`.
+    """Refuses ends [documents + 1] that are not cumulative lengths of documents in a sequence of `tokens`.
 
-    On the CPU and outside of graphs only: elsewhere the host would have to wait for the values.
+    Checks on the CPU and outside of graphs only: elsewhere the host would have to wait for the values.
     """
     if torch.compiler.is_compiling() or type(cu_seqlens) is not Tensor or cu_seqlens.device.type != "cpu":
         return
@@ -25,7 +25,7 @@ def check_ends(name: str, cu_seqlens: Tensor, tokens: int) -> None:
 
 
 def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """int64 [tokens]: the number of each token's document, `documents` for tokens past the last.
+    """Returns int64 [tokens]: the number of each token's document, `documents` for tokens past the last.
 
     `cu_seqlens` [documents + 1] has the ends of the documents, from 0 upwards.
     """
@@ -33,11 +33,11 @@ def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
 
 
 def ends_passed(ends: Tensor, tokens: int) -> Tensor:
-    """int64 [batch, tokens]: how many of the ends lie at or before a token, so the number of the part that holds it.
+    """Returns int64 [batch, tokens]: how many ends lie at or before a token, which is the number of its part.
 
-    `ends` [batch, parts], from 0 upwards. They are counted, not searched for: compilers of PyTorch before 2.13
-    search a slice, such as cu_seqlens[1:], from the beginning of the whole tensor on a GPU (pytorch#182343), and what a
-    caller gives may be a slice too.
+    `ends` [batch, parts] ascend from 0. They are counted, not searched for: on a GPU, compilers of PyTorch before 2.13
+    search a slice such as cu_seqlens[1:] from the beginning of the whole tensor (pytorch#182343), and callers may pass
+    slices too.
     """
     within = ends.long().clamp(0, tokens)
     ending = within.new_zeros(within.shape[0], tokens + 1).scatter_add(1, within, torch.ones_like(within))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells torch of Plan: transforms see the tensor inside, and torch.load takes it as safe."""
+"""Registers Plan with torch: transforms see the tensor inside, and torch.load takes it as safe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flashmask._plans.plan import Plan
 
 @cache
 def register() -> None:
-    """Registers it, once."""
+    """Registers Plan, once."""
     pytree.register_pytree_node(
         Plan,
         lambda plan: ([plan.tensor], plan.problem),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells torch of Mask and RowIndices: transforms see the tensors inside, and torch.load takes them as safe."""
+"""Registers Mask and RowIndices with torch: transforms see the tensors inside, and torch.load takes them as safe."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators are called and take, and how they are called from Python."""
+"""The operators' names and schemas, and the functions through which Python calls them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flashmask._plans.call import TYPES, Call, arguments_of_backward
 
 Outputs: TypeAlias = tuple[Tensor, Tensor]
 Gradients: TypeAlias = tuple[Tensor, ...]
-"""Of q, k and v, and of the sinks where they are asked for."""
+"""Gradients of q, k and v, and of the sinks if asked for."""
 
 # A fragment, since another extension in the process may define the namespace, before or after us.
 LIBRARY: Any = torch.library.Library("flashmask", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -22,7 +22,7 @@ _REQUIRED = Call._fields.index("deterministic")  # the first version had no defa
 
 
 def _argument(place: int, name: str) -> str:
-    """A field of Call as schemas say it, such as "bool deterministic=False"."""
+    """Formats a field of Call for a schema, such as "bool deterministic=False"."""
     declared = f"{_KINDS.get(TYPES[name], TYPES[name])} {name}"
     return declared if place < _REQUIRED else f"{declared}={Call._field_defaults[name]}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators without data: what shapes and dtypes come out."""
+"""The operators without data: the shapes and dtypes of their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flashmask._torch.schemas import Gradients, Outputs
 
 
 def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
-    """o and lse, also of tensors on meta."""
+    """Returns empty o and lse, also for tensors on meta."""
     check_meta(q, k=k, v=v, mask=call.mask, block_mask=call.block_mask, sinks=call.sinks)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
@@ -21,7 +21,7 @@ def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
 
 
 def check_meta(q: Tensor, **tensors: Tensor | None) -> None:
-    """Refuses tensors without values beside a q with values, for which dispatch would have nothing computed."""
+    """Refuses tensors without values beside a q with values: dispatch would compute nothing."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.is_meta and not q.is_meta:
             raise ValueError(f"{name} is on meta; expected {q.device}, the device of q")
@@ -38,7 +38,7 @@ def backward_fake(
     call: Call,
     float32_key_gradients: bool = False,
 ) -> Gradients:
-    """The gradients of q, k and v, and of the sinks where the call has some."""
+    """Returns empty gradients of q, k and v, and of the sinks where the call has some."""
     dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     gradients = q.new_empty(q.shape), k.new_empty(k.shape, dtype=dtype), v.new_empty(v.shape, dtype=dtype)
     return gradients if call.sinks is None else (*gradients, call.sinks.new_empty(call.sinks.shape))

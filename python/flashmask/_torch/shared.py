@@ -18,7 +18,7 @@ _SHARED_AT_MOST = 16  # kinds of layers in a model, times models that run at onc
 
 
 def shared(make: Callable[..., Result], tensors: tuple[Tensor, ...], **numbers: Hashable) -> Result:
-    """make(*tensors, **numbers), made once for as long as these very tensors live and nobody writes to them.
+    """Returns make(*tensors, **numbers), made once while these very tensors live and are not written to.
 
     The result must not be a view of the tensors, which would keep them alive. Captures of CUDA graphs make their own.
     """

@@ -9,11 +9,11 @@ from torch.nn.functional import pad
 
 
 def subtree_sums(parents: Tensor, values: Tensor) -> Tensor:
-    """int64 [batch, nodes]: the values of a node and of all nodes below it, of integers [batch, nodes].
+    """Sums integers [batch, nodes] over each node and all nodes below it; int64 [batch, nodes].
 
-    `parents` as in flashmask.masks.from_tree(). After a round every node holds the sum over the nodes that are fewer
-    than `reach` steps below it, and hands it to the node `reach` steps above: as many rounds as it takes to double 1 up
-    to `nodes`, so that a compiled graph serves all trees of as many doublings.
+    `parents` are as in flashmask.masks.from_tree(). In a round every node holds the sum over the nodes that are fewer
+    than `reach` steps below it, and adds it to the node `reach` steps above. `reach` doubles from 1 up to `nodes`, so a
+    compiled graph serves all trees with the same number of doublings.
     """
     batch, nodes = parents.shape
     top = torch.arange(nodes + 1, device=parents.device)[-1:]  # a node above all roots; a number would be compiled in

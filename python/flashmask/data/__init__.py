@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packing for fine-tuning: whole examples side by side in sequences of one length, with the mask that isolates them.
 
-Attention keeps finite numbers apart; a NaN of one example reaches others that share a tile with it.
+Attention isolates examples as long as all numbers are finite; a NaN in one example reaches others that share a tile
+with it.
 
 from functools import partial
 from torch.utils.data import DataLoader

@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def answer_log_probs(logits: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
-    """Sum of the log-probabilities of each answer's tokens, float32 [A], as DPO and its kin compare them.
+    """Returns the summed log-probabilities of each answer's tokens, float32 [A], for DPO and similar losses.
 
-    logits [B, length, vocabulary] of a model that was given the batch of pack() in `packed`, on the same device. An
-    answer's first token is predicted by the last row of the question, wherever the answer lies. Differentiable, and
+    `logits` [B, length, vocabulary] come from a model that was given `packed`, a batch of pack(), on the same device.
+    An answer's first token is predicted by the last row of the question, wherever the answer lies. Differentiable, and
     without a host synchronisation. Rafailov et al. 2023 (Direct Preference Optimization), equation 7.
     """
     missing = [name for name in ("answers", "answer_ids", "predictors") if name not in packed]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the packers return."""
+"""The batches that the packers return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flashmask._rows import RowIndices
 
 
 class Batch(dict[str, Tensor]):
-    """Tensors by the names under which a model takes them, and what else belongs to the batch."""
+    """Tensors by the names under which a model takes them, and others that belong to the batch."""
 
     @property
     def mask(self) -> RowIndices:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which examples share a sequence."""
+"""The choice of examples that share a sequence."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PACKINGS = ("order", "best-fit")
 
 
 def fill(lengths: Sequence[int], length: int, packing: str = "best-fit") -> list[list[int]]:
-    """Numbers of the examples that share each sequence of `length` tokens, whole and in the order they lie there.
+    """Returns, for each sequence of `length` tokens, the numbers of the examples in it, in the order they lie there.
 
-    packing="order" takes them in the order given and closes a sequence at the first one that does not fit; "best-fit"
-    takes the longest first, of equals the earlier, and puts each into the fullest sequence that still holds it, of
-    equals the first. The same words and the same result as the command's `--packing`. Raises ValueError for a packing
-    that is neither and for lengths outside [0, length].
+    Examples stay whole. packing="order" takes them in the order given and closes a sequence at the first one that does
+    not fit; "best-fit" takes the longest first (the earlier of equals) and puts each into the fullest sequence that
+    still holds it (the first of equals). The command's `--packing` has the same words and results. Raises ValueError
+    for a packing that is neither and for lengths outside [0, length].
     """
     choice("packing", packing, PACKINGS)
     for number, tokens in enumerate(lengths):

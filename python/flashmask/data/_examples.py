@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One example as tokens with everything that is said of them."""
+"""One example as tokens, with their labels, positions, visibility and answers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Tokens = npt.NDArray[np.int64]
 
 
 class Document(NamedTuple):
-    """An example of n tokens: int64 arrays [n], rows and answers counted from the example's own first."""
+    """An example of n tokens: int64 arrays [n], with rows and answers counted from the example's own first."""
 
     tokens: Tokens
     labels: Tokens
     positions: Tokens
-    ends: Tokens  # the first row behind those that may see the token
-    predictors: Tokens  # the row whose logits are about the token, -1 for none
+    ends: Tokens  # the first row after those that may see the token
+    predictors: Tokens  # the row whose logits predict the token, -1 for none
     answers: Tokens  # the answer that holds the token, -1 for none
     bounds: list[tuple[int, int]]  # first row and end of each answer
 
 
 def document(example: Mapping[str, Any], number: int) -> Document:
-    """Raises ValueError or TypeError that names examples[number] and the key."""
+    """Reads an example; raises ValueError or TypeError that names examples[number] and the key."""
     if not isinstance(example, Mapping):
         raise TypeError(f"examples[{number}] is a {type(example).__name__}; expected a mapping from names to token ids")
     keys = {key for kind in _KINDS for key in kind} & set(example)
@@ -64,7 +64,7 @@ def _answers(example: Mapping[str, Any], keys: set[str], where: str) -> list[Tok
 
 
 def token_ids(given: Any, name: str, at_least: int) -> Tokens:
-    """int64 [tokens] of a list, array or tensor; ValueError and TypeError speak of `name`."""
+    """Returns int64 [tokens] from a list, array or tensor; ValueError and TypeError mention `name`."""
     tokens = np.asarray(given)
     if tokens.size == 0 and tokens.ndim == 1:
         tokens = tokens.astype(np.int64)
@@ -83,7 +83,7 @@ def _labels(given: Any, where: str, size: int) -> Tokens:
 
 
 def _plain(tokens: Tokens, labels: Tokens) -> Document:
-    """One causal document. Nothing predicts its first token: the row before it belongs to another document."""
+    """Makes one causal document. Nothing predicts its first token: the row before it belongs to another document."""
     labels = labels.copy()
     labels[0] = IGNORED
     places = np.arange(tokens.size)
@@ -93,7 +93,7 @@ def _plain(tokens: Tokens, labels: Tokens) -> Document:
 
 
 def _shared_question(question: Tokens, answers: list[Tokens], where: str) -> Document:
-    """A question and answers that each see it and themselves, and stand at the positions behind it."""
+    """Makes a question and answers that each see it and themselves, with positions that continue after it."""
     if question.size == 0:
         raise ValueError(f"{where}['prompt_ids'] has no tokens; expected at least one, which the answers share")
     sizes = [answer.size for answer in answers]
@@ -114,5 +114,5 @@ def _shared_question(question: Tokens, answers: list[Tokens], where: str) -> Doc
         held.predictors[first] = question.size - 1
         held.answers[first:end] = answer
         if answer > 0:
-            held.labels[first] = IGNORED  # a loss that shifts labels by one row would ask the answer before it
+            held.labels[first] = IGNORED  # a loss that shifts labels by one row would predict it from the answer before
     return held

@@ -20,7 +20,7 @@ _TOO_LONG = ("error", "drop")
 
 
 class Packed(Batch):
-    """What pack() returns, and how it came about."""
+    """The batch that pack() returns, and which examples are in it."""
 
     #: Examples that were longer than a sequence and were left out.
     dropped: int = 0
@@ -36,12 +36,12 @@ def pack(
     too_long: str = "error",
     pad_token_id: int = 0,
 ) -> Packed:
-    """Packs whole examples into as few sequences of `length` tokens as `packing` finds; the same input, the same batch.
+    """Packs whole examples into as few sequences of `length` tokens as `packing` finds; equal input, equal batch.
 
     An example is a mapping of one of these sets of keys to token ids (lists, arrays or tensors of whole numbers):
 
-    - `input_ids`, with `labels` or without (then every token is one), or `prompt_ids` and `completion_ids`: one causal
-      document;
+    - `input_ids`, with `labels` or without (then every token is a label), or `prompt_ids` and `completion_ids`: one
+      causal document;
     - `prompt_ids`, `chosen_ids` and `rejected_ids` (DPO), or `prompt_ids` and `answer_ids`, a list of answers (reward
       models, GRPO): a question that its answers share; they do not see each other.
 
@@ -50,13 +50,13 @@ def pack(
 
     Returns, for B sequences:
 
-    - `input_ids`, `position_ids`, `labels` int64 [B, length]. Positions begin at 0 in each example and go on behind the
-      question in each answer. Labels are input ids, and -100 in prompts, in padding, and at the first token of each
-      document and of each answer but the first, which the row before it must not predict;
-    - `startend_row_indices` int32 [B, 1, length, 1], read causally: nobody sees padding;
+    - `input_ids`, `position_ids`, `labels` int64 [B, length]. Positions begin at 0 in each example, and in each answer
+      they continue after the question. Labels are input ids, and -100 in prompts, in padding, and at the first token of
+      each document and of each answer but the first, which the row before it must not predict;
+    - `startend_row_indices` int32 [B, 1, length, 1], to be read causally: padding is never seen;
     - with answers also `answers` int64 [A, 3]: sequence, first row and end of each, in the order of the examples, so
       that chosen and rejected alternate; `answer_ids` int64 [B, length], the answer of each token or -1; and
-      `predictors` int64 [B, length], the row whose logits are about the token. answer_log_probs() takes these three.
+      `predictors` int64 [B, length], the row whose logits predict the token. answer_log_probs() takes these three.
 
     Raises ValueError and TypeError that name the example and its key.
     """
@@ -117,7 +117,7 @@ def _tensors(documents: list[Document], sequences: list[list[int]], length: int,
 
 
 def _place(fields: dict[str, Tokens], held: Document, start: int, first_answer: int) -> None:
-    """Writes an example that begins at row `start`, and whose first answer has that number in the batch."""
+    """Writes an example that begins at row `start` and whose first answer is number `first_answer` in the batch."""
     size = held.tokens.size
     fields["input_ids"][:size] = held.tokens
     fields["labels"][:size] = held.labels

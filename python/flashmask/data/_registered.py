@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether anything is there that reads the masks of shared questions and of trees."""
+"""A check that an attention is registered which reads the masks of shared questions and trees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import warnings
 
 
 def warn_where_nobody_reads_masks() -> None:
-    """Python shows such a warning once. After register() other attention implementations refuse these batches."""
+    """Warns (Python shows it once) if Transformers is loaded without FlashMask.
+
+    After register(), other attention implementations refuse these batches.
+    """
     if "transformers" in sys.modules and "flashmask.transformers" not in sys.modules:
         warnings.warn(
             "the mask of this batch is in startend_row_indices, which other attention implementations of Transformers "

@@ -18,24 +18,24 @@ from flashmask.data._registered import warn_where_nobody_reads_masks
 
 
 class PackedRollouts(Batch):
-    """What pack_rollouts() returns."""
+    """The batch that pack_rollouts() returns."""
 
 
 def pack_rollouts(rollouts: Iterable[Any], *, pad_to_multiple_of: int = 1, pad_token_id: int = 0) -> PackedRollouts:
-    """One sequence that holds what rollouts have in common once: the tree of their prefixes, depth-first.
+    """Packs rollouts into one sequence that holds shared prefixes once: the tree of their prefixes, depth-first.
 
-    A rollout is its token ids from the first one of the prompt on: a list, array or tensor of whole numbers. Those of
-    several prompts make several trees; one that shares no prefix with others is a document of its own. The same
-    input gives the same batch. Padding makes the T tokens a multiple of `pad_to_multiple_of`.
+    A rollout is its token ids from the first one of the prompt on: a list, array or tensor of whole numbers. Rollouts
+    of several prompts make several trees; one that shares no prefix with others is a document of its own. The same
+    input gives the same batch. T is padded to a multiple of `pad_to_multiple_of` tokens.
 
     Returns, for R rollouts of which the longest has L tokens:
 
     - `input_ids`, `position_ids` int64 [1, T], positions as in each rollout alone;
-    - `startend_row_indices` int32 [1, 1, T, 1], read causally: a token sees the tokens before it in its rollouts;
-    - `rows` int64 [R, L]: where token t of rollout r lies, -1 behind the rollout's end. Its logits are in row
-      rows[r, t - 1]; rollout_log_probs() gathers them. What several rollouts gather from one row, the gradient adds up;
-    - `order` int64 [R] and `holders` int64 [1, T, 2], the other way round: a token belongs to the rollouts
-      order[first] to order[end - 1], where (first, end) are its holders.
+    - `startend_row_indices` int32 [1, 1, T, 1], to be read causally: a token sees the tokens before it in its rollouts;
+    - `rows` int64 [R, L]: where token t of rollout r lies, -1 past the rollout's end. Its logits are in row
+      rows[r, t - 1]; rollout_log_probs() gathers them, and the gradient sums over rollouts that gather the same row;
+    - `order` int64 [R] and `holders` int64 [1, T, 2], the inverse: a token belongs to the rollouts order[first] to
+      order[end - 1], where (first, end) are its holders.
 
     Raises ValueError and TypeError that name the rollout.
     """
@@ -61,10 +61,10 @@ def pack_rollouts(rollouts: Iterable[Any], *, pad_to_multiple_of: int = 1, pad_t
 
 
 def _order(rollouts: Sequence[Tokens]) -> list[int]:
-    """Rollouts with a common prefix side by side, prefixes in the order in which they first appear.
+    """Orders rollouts so that those with a common prefix are neighbours, and prefixes are in the order they appear in.
 
-    Sorted by content first. The places between neighbours that share least cut the sorted run into subtrees, which
-    then go by their earliest rollout: that order stays when tokens change, as long as the same prefixes are common.
+    First sorts them by content. Then splits the sorted list into subtrees where neighbours share the fewest tokens, and
+    orders these by their earliest rollout: the order is the same for other tokens with the same common prefixes.
     """
     contents = [each.astype(">i8").tobytes() for each in rollouts]
     order = sorted(range(len(rollouts)), key=contents.__getitem__)
@@ -82,12 +82,12 @@ def _order(rollouts: Sequence[Tokens]) -> list[int]:
 
 
 def _shared(leaves: Sequence[Tokens]) -> list[int]:
-    """How many tokens each rollout shares with the one before it, from its first on."""
+    """Returns how many leading tokens each rollout shares with the one before it."""
     return [0, *(common_prefix(one, other) for one, other in pairwise(leaves))]
 
 
 def common_prefix(one: Tokens, other: Tokens) -> int:
-    """How many tokens two sequences share from the first on."""
+    """Returns how many leading tokens two sequences share."""
     size = min(one.size, other.size)
     differ = one[:size] != other[:size]
     first = int(differ.argmax()) if size else 0
@@ -95,7 +95,7 @@ def common_prefix(one: Tokens, other: Tokens) -> int:
 
 
 def _rows(leaves: Sequence[Tokens], shared: Sequence[int], starts: Tokens) -> Tokens:
-    """Where each token of each leaf lies, [leaves, longest]: its own tokens behind those it shares."""
+    """Returns where each token of each leaf lies, [leaves, longest]: first the tokens it shares, then its own."""
     rows = np.full((len(leaves), max(map(len, leaves))), -1)
     for leaf, (tokens, common) in enumerate(zip(leaves, shared, strict=True)):
         rows[leaf, :common] = rows[leaf - 1, :common]
@@ -106,10 +106,10 @@ def _rows(leaves: Sequence[Tokens], shared: Sequence[int], starts: Tokens) -> To
 def _fields(
     leaves: Sequence[Tokens], shared: Sequence[int], starts: Tokens, *, length: int, pad: int
 ) -> dict[str, Tokens]:
-    """Of [1, length] tokens."""
+    """Returns the batch's fields with one entry per token, [1, length, ...]."""
     input_ids, position_ids = np.full(length, pad), np.zeros(length, np.int64)
     holders = np.zeros((length, 2), np.int64)  # the leaf that a token came with, and the first one without it
-    behind = np.full(max(map(len, leaves)), len(leaves))  # for each depth, the first later leaf on another path there
+    behind = np.full(max(map(len, leaves)), len(leaves))  # per depth, the first later leaf on another path there
     for leaf in reversed(range(len(leaves))):
         own, depths = slice(starts[leaf], starts[leaf + 1]), slice(shared[leaf], leaves[leaf].size)
         input_ids[own] = leaves[leaf][depths]
@@ -123,11 +123,12 @@ def _fields(
 
 
 def rollout_log_probs(logits: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
-    """Log-probability of each token of each rollout given those before it, float32 [R, L], 0 where there is none.
+    """Returns the log-probability of each rollout's tokens given those before them, float32 [R, L], 0 where none.
 
-    logits [1, T, vocabulary] of a model that was given the batch of pack_rollouts() in `packed`, on the same device.
-    The first token of a rollout has none, as nothing predicts it, and there are none behind its end. Differentiable,
-    and without a host synchronisation. On the CPU, ValueError where a token lies outside the vocabulary.
+    `logits` [1, T, vocabulary] come from a model that was given `packed`, a batch of pack_rollouts(), on the same
+    device. The first token of a rollout has no log-probability, since nothing predicts it, nor have places past its
+    end. Differentiable, and without a host synchronisation. On the CPU, raises ValueError if a token lies outside the
+    vocabulary.
     """
     missing = [name for name in ("input_ids", "rows") if name not in packed]
     if missing:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic packed sequences of any length for SFT, LoRA, DPO and reward models, as papers on long training draw them.
+"""Synthetic packed sequences of any length for SFT, LoRA, DPO and reward models, drawn as in papers on long training.
 
 from flashmask.data import pack, synthetic
 
@@ -7,7 +7,7 @@ drawn = synthetic.samples("rm", 65536, seed=0)  # 240 of them
 batch = pack(drawn[0].examples(vocabulary=128256), length=65536, packing="order")
 
 FlashMask's authors measured end-to-end training over such samples, from 4K to 544K tokens: Wang et al. 2024
-(FlashMask), appendix A.2.1. Where it leaves open how lengths are drawn, section 4.2 of its first version counts.
+(FlashMask), appendix A.2.1. Where it does not say how lengths are drawn, section 4.2 of its first version is followed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["TASKS", "Sample", "Task", "bins", "one_of_each", "samples"]
 
 
 class Task(NamedTuple):
-    """What a task asks of a sample."""
+    """The shape of a task's samples."""
 
-    #: To each question.
+    #: Answers per question.
     answers: int
-    #: The least tokens of a document, and the most of the padding.
+    #: The fewest tokens in a document, and the most in the padding.
     shortest: int
 
 
@@ -41,19 +41,19 @@ _AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class Sample:
-    """The documents of one sequence of `tokens` tokens: for each the lengths of its question and of its answers."""
+    """The documents of one sequence of `tokens` tokens; each holds the lengths of its question and its answers."""
 
     tokens: int
     documents: tuple[tuple[int, ...], ...]
 
     @property
     def padding(self) -> int:
-        """Tokens behind the last document, which nobody sees."""
+        """Tokens past the last document, which no row sees."""
         return self.tokens - sum(map(sum, self.documents))
 
     @property
     def visible_pairs(self) -> int:
-        """(query, key) pairs that see each other: documents are causal, answers see the question and themselves."""
+        """Number of visible (query, key) pairs: documents are causal, answers see the question and themselves."""
         return sum(
             _triangle(question) + sum(_triangle(answer) + question * answer for answer in answers)
             for question, *answers in self.documents
@@ -66,23 +66,23 @@ class Sample:
 
     @property
     def sparsity(self) -> float:
-        """Share of all pairs that is not visible, the papers' rho."""
+        """Share of all pairs that is not visible: rho in the papers."""
         return 1 - self.visible_pairs / self.tokens**2
 
     @property
     def repeated_tokens(self) -> int:
-        """Tokens of the same data with the question before each of its answers, and without padding."""
+        """Tokens of the same data with the question repeated before each of its answers, without padding."""
         return sum(len(answers) * question + sum(answers) for question, *answers in self.documents)
 
     def mask(self) -> Mask:
-        """The mask, of (tokens, tokens)."""
+        """Returns the mask, (tokens, tokens)."""
         return shared_question([(question, answers) for question, *answers in self.documents], self.tokens)
 
     def examples(self, vocabulary: int, seed: int = 0) -> list[dict[str, Any]]:
-        """Random tokens of these lengths, as flashmask.data.pack() takes them with length=tokens, packing="order".
+        """Draws random tokens of these lengths, for flashmask.data.pack() with length=tokens and packing="order".
 
         A question with one answer is {"prompt_ids", "completion_ids"}, with several {"prompt_ids", "answer_ids"}.
-        Tokens are int64 arrays of numbers in [1, vocabulary), so that 0 is padding alone.
+        Tokens are int64 arrays of numbers in [1, vocabulary): 0 is used for padding only.
         """
         integer("vocabulary", vocabulary, minimum=2)
         draw = np.random.default_rng(seed)
@@ -101,12 +101,12 @@ def _example(parts: list[Any]) -> dict[str, Any]:
 
 
 def samples(task: str, tokens: int, *, count: int = 240, seed: int = 0) -> list[Sample]:
-    """`count` samples of `tokens` tokens each; the same arguments give the same samples.
+    """Draws `count` samples of `tokens` tokens each; the same arguments give the same samples.
 
     task "sft" and "lora": questions with one answer; "dpo": with two; "rm", reward models: with six.
-    A sequence is cut at up to ten random places (rm: three to 4,096 tokens, four to 8,192), with a document before
-    each cut and padding behind the last. It is taken if every document has at least 128 tokens (rm: 512) and the
-    padding at most as many. Each of k answers in a document of L tokens gets 0.1 L / (1 + 0.1 k) to
+    A sequence is cut at up to ten random places (rm: three for up to 4,096 tokens, four for up to 8,192), with a
+    document before each cut and padding after the last. It is accepted if every document has at least 128 tokens (rm:
+    512) and the padding at most as many. Each of k answers in a document of L tokens gets 0.1 L / (1 + 0.1 k) to
     0.2 L / (1 + 0.2 k) of them, and the question the rest.
 
     Raises ValueError and TypeError that name the argument.
@@ -128,11 +128,11 @@ def _most_cuts(task: str, tokens: int) -> int:
 
 
 def _accepted(draw: np.random.Generator, tokens: int, most: int, shortest: int) -> Iterator[list[int]]:
-    """Lengths of documents. Of a million tokens one draw in some thousands is taken, so many are drawn at once."""
+    """Yields lengths of documents. At a million tokens one draw in thousands is accepted, so draws many at once."""
     while True:
         counts = draw.integers(1, most + 1, _AT_ONCE)
         cuts = draw.integers(1, tokens, (_AT_ONCE, most))
-        cuts[np.arange(most) >= counts[:, None]] = tokens  # those that are not used go behind the others
+        cuts[np.arange(most) >= counts[:, None]] = tokens  # unused cuts sort past the others
         cuts.sort(axis=1)
         lengths = np.diff(cuts, axis=1, prepend=0)
         used = np.arange(most) < counts[:, None]
@@ -143,13 +143,13 @@ def _accepted(draw: np.random.Generator, tokens: int, most: int, shortest: int) 
 
 
 def _document(draw: np.random.Generator, length: int, k: int) -> tuple[int, ...]:
-    """The question's length and those of its k answers."""
+    """Draws the lengths of a question and its k answers."""
     answers = draw.uniform(0.1 * length / (1 + 0.1 * k), 0.2 * length / (1 + 0.2 * k), k).round().astype(int).tolist()
     return (length - sum(answers), *answers)
 
 
 def bins(drawn: Sequence[Sample], count: int = 10) -> list[list[Sample]]:
-    """The samples in `count` bins of sparsity, equally wide from the least to the largest. Some may be empty."""
+    """Sorts samples into `count` bins of sparsity, equally wide from the least to the largest. Some may be empty."""
     integer("count", count, minimum=1)
     in_order = sorted(drawn, key=lambda sample: sample.sparsity)
     least, largest = (in_order[0].sparsity, in_order[-1].sparsity) if in_order else (0.0, 0.0)
@@ -161,5 +161,5 @@ def bins(drawn: Sequence[Sample], count: int = 10) -> list[list[Sample]]:
 
 
 def one_of_each(drawn: Sequence[Sample], count: int = 10) -> list[tuple[Sample, int]]:
-    """The middle sample of each bin that has any, with how many samples it stands for."""
+    """Returns the middle sample of each bin that is not empty, with how many samples it stands for."""
     return [(held[len(held) // 2], len(held)) for held in bins(drawn, count) if held]

@@ -8,7 +8,7 @@
     o = fmd.attention(q, k, v, sharding)  # in every layer
     loss = sharding.mean(loss_sum, label_count)
 
-docs/several_gpus.md says what is sent, what is the same to the bit, and when not to use it.
+docs/several_gpus.md says what is sent, which results are bit-identical, and when not to use it.
 """
 
 from flashmask._partition import Partition, partition

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention() of a rank's tokens."""
+"""attention() for the tokens that a rank holds."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def attention(
             a group with Gloo, on a GPU for one with NCCL.
         k: (batch, the same tokens, kv heads, head dim).
         v: (batch, the same tokens, kv heads, value dim).
-        sharding: of shard().
+        sharding: the Sharding that shard() returned.
         mask: name of one of the sharding's masks.
         scale: factor on the scores; None: 1 / sqrt(head dim).
         return_lse: return (o, lse) rather than o.
         dropout_p: probability with which an attention probability is dropped, in [0, 1). Decisions are those of one
             device that calls flashmask_attention() with the whole sequence: every rank draws a seed from torch's
-            generator of the device, once a call, and rank 0's holds on all of them. Under the scheme "rows" the
-            tokens have to be cut at tiles, which aligned=True of shard() sees to.
+            generator of the device, once per call, and all ranks use rank 0's. Under the scheme "rows" the tokens must
+            be cut at tiles, as shard() does with aligned=True.
 
     Returns:
         o (batch, tokens held, query heads, value dim); with `return_lse` also lse (batch, query heads, tokens held).
 
     Raises:
-        ValueError, TypeError: an argument is not as said; on this rank alone, unless FLASHMASK_CHECK_RANKS is 1 in the
-            environment, which has all ranks compare their calls first.
+        ValueError, TypeError: an argument does not fit; on this rank alone, unless FLASHMASK_CHECK_RANKS is 1 in the
+            environment, which makes all ranks compare their calls first.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_plain(name, tensor)
@@ -116,7 +116,7 @@ def _whole(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call:
 
 
 def _agreed_seed(q: Tensor, sharding: Sharding, mask: str, dropout: float) -> Tensor:
-    """One draw of every rank's generator, of which rank 0's holds: a data loader's, or a hidden layer's, may differ."""
+    """Draws a seed on every rank and returns rank 0's: data loaders and hidden layers may draw differently by rank."""
     seed_offset = seed_offset_of(None, dropout, q.device)
     if sharding.ranks == 1:
         return seed_offset

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call must be like before anything of it is sent."""
+"""Checks of a call before anything is sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def entered(
     dropout: float = 0.0,
     seed_offset: Tensor | None = None,
 ) -> tuple[Local, Group]:
-    """The sharding and the group of a call, once it is sure that other ranks may be sent something."""
+    """Returns the sharding and the group of a call, after the checks that must pass before anything is sent."""
     group = group_named(name)
     try:
         local = local_of(sharding)

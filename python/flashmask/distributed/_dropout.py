@@ -16,11 +16,11 @@ from flashmask.distributed._local import Local
 from flashmask.distributed._make import tile_of
 from flashmask.distributed._runs import Runs, tokens
 
-_TOKENS = 8  # that one draw decides about
+_TOKENS = 8  # columns that one draw decides about; places number rows and columns in such groups
 
 
 def check_runs(runs: Sequence[Runs], q: Tensor, v: Tensor) -> None:
-    """Refuses runs, of all ranks, that do not begin at tiles, in which kernels find the rows and columns of draws."""
+    """Refuses runs of any rank that do not begin at a tile: kernels read one place of rows and columns per tile."""
     head_dim = _head_dim(q, v)
     tile = tile_of(q.device.type, head_dim)
     for rank, of_rank in enumerate(runs):
@@ -34,15 +34,15 @@ def check_runs(runs: Sequence[Runs], q: Tensor, v: Tensor) -> None:
 
 
 def _head_dim(q: Tensor, v: Tensor) -> int:
-    """Kernels are chosen, and with them tiles, by the larger one."""
+    """Returns the larger head dim, which decides the kernel and its tiles."""
     return max(q.shape[3], v.shape[3])
 
 
 def place_of_rows(local: Local, heads: slice, q: Tensor, v: Tensor, *, owners: bool = False) -> Tensor | None:
-    """int32 [n] where q is: where these query heads of a rank's part lie in the whole.
+    """Returns int32 [n] on q's device: where these query heads of a rank's part lie in the whole problem.
 
-    `owners`: of the part that a rank computes the gradients of its own keys with. None where it has no rows, or none
-    of the columns that they would see.
+    `owners`: for the part with which a rank computes the gradients of its own keys. None if the part has no rows or
+    no columns.
     """
     own = local.runs[local.rank]
     exchange = local.owners_rows if owners else local.columns
@@ -59,7 +59,7 @@ def place_of_rows(local: Local, heads: slice, q: Tensor, v: Tensor, *, owners: b
 
 
 def place_of_heads(local: Local, device: torch.device) -> Tensor:
-    """The same under the scheme "heads": of all tokens, and of the rank's share of the heads."""
+    """Returns the place under the scheme "heads": all tokens, and the rank's share of the heads."""
     heads, whole = local.heads[0], [(0, local.tokens)]
     own = slice(local.rank * heads // local.ranks, (local.rank + 1) * heads // local.ranks)
     return _place(heads, own, whole, whole, device, 1)
@@ -72,6 +72,6 @@ def _place(all_heads: int, heads: slice, rows: Runs, columns: Runs, device: torc
 
 
 def _eights(runs: Runs) -> IntArray:
-    """int32: which eight tokens of the sequence every eight tokens of the runs are."""
+    """Returns int32: for every eight tokens of the runs, which eight tokens of the sequence they are."""
     assert not any(begin % _TOKENS for begin, _ in runs)
     return np.concatenate([np.arange(begin // _TOKENS, -(-end // _TOKENS), dtype=np.int32) for begin, end in runs])

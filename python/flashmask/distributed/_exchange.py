@@ -17,23 +17,23 @@ from flashmask.distributed._runs import Parts, Runs, carried, common, joined, to
 
 @dataclass(frozen=True)
 class Exchange:
-    """Of one rank. It holds tokens of the sequence, and computes with its own and others' in ascending order."""
+    """One rank's exchange. The rank holds some tokens and computes with its own and others', in ascending order."""
 
     rank: int
     held: int
     """How many tokens the rank holds."""
     sends: list[Runs]
-    """What every rank gets of this one, counted in the tokens that it holds."""
+    """What every rank gets from this one, counted in the tokens that this one holds."""
     runs: Runs
-    """What it computes with."""
+    """The tokens that the rank computes with."""
     pieces: list[tuple[int, int, int]]
-    """The same as (rank, begin, end), counted in what it holds, or in what it gets of the other rank."""
+    """These tokens as (rank, begin, end), counted in the tokens that it holds, or in those it gets from that rank."""
     silent: bool
     """Whether no rank of the group sends anything."""
 
     @classmethod
     def of(cls, rank: int, held: Sequence[Runs], wanted: Sequence[Runs]) -> Exchange:
-        """Of what every rank holds, and what every rank wants to compute with."""
+        """Makes the exchange from what every rank holds and what every rank wants to compute with."""
         placed: list[tuple[int, int, int, int]] = []
         for source, runs in enumerate(held):
             found = common(wanted[rank], runs)
@@ -52,17 +52,17 @@ class Exchange:
 
     @cached_property
     def tokens(self) -> int:
-        """How many the rank computes with."""
+        """How many tokens the rank computes with."""
         return sum(end - begin for _, begin, end in self.pieces)
 
     @cached_property
     def _gives(self) -> tuple[int, ...]:
-        """Tokens to each rank."""
+        """Number of tokens sent to each rank."""
         return tuple(map(tokens, self.sends))
 
     @cached_property
     def _gets(self) -> tuple[int, ...]:
-        """Tokens from each rank."""
+        """Number of tokens received from each rank."""
         counts = [0] * len(self.sends)
         for source, begin, end in self.pieces:
             counts[source] += 0 if source == self.rank else end - begin
@@ -70,7 +70,7 @@ class Exchange:
 
     @cached_property
     def cuts(self) -> dict[int, list[int]]:
-        """Tokens of each rank's pieces, if any: all that this rank holds, and all that it gets of another."""
+        """Lengths of each rank's pieces, if any: they cover all that this rank holds, or gets from another rank."""
         return {
             rank: [end - begin for source, begin, end in self.pieces if source == rank]
             for rank in sorted({source for source, _, _ in self.pieces})
@@ -78,19 +78,19 @@ class Exchange:
 
     @cached_property
     def _order(self) -> list[int]:
-        """Where each piece is among those of one rank after the other."""
+        """Place of each piece in the list of pieces sorted by rank."""
         by_rank = sorted(range(len(self.pieces)), key=lambda number: self.pieces[number][0])
         return sorted(range(len(by_rank)), key=lambda place: by_rank[place])
 
     def ordered(self, of_ranks: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """The pieces in order, of those of each rank in `cuts`."""
+        """Puts the pieces in order, given those of each rank in `cuts`."""
         parts = [part for of_rank in of_ranks for part in of_rank]
         return [parts[place] for place in self._order]
 
     def fetch(self, group: Group, tensors: Sequence[Tensor], *, apart: bool = False) -> list[Tensor]:
-        """(batch, tokens computed with, ...) of tensors (batch, tokens held, ...).
+        """Turns tensors (batch, tokens held, ...) into (batch, tokens computed with, ...).
 
-        They share the memory of each other, or of `tensors`, unless they have to be `apart`.
+        Unless `apart`, results may share memory with each other or with `tensors`.
         """
         received = None if self.silent else swapped(group, tensors, self.sends, self._gets)
         if received is None or not any(self._gets):
@@ -107,9 +107,9 @@ class Exchange:
         return [found[place] for place in range(len(tensors))]
 
     def give_back(self, group: Group, partials: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
-        """(batch, tokens held, ...): sums over all ranks, in their order, of (batch, tokens computed with, ...).
+        """Sums partials (batch, tokens computed with, ...) over ranks, in their order, into (batch, tokens held, ...).
 
-        They are added up in `partials`, and rounded to `dtype` once.
+        Adds up in `partials`, and rounds the sums to `dtype` once.
         """
         if self.silent:
             return list(partials)
@@ -117,7 +117,7 @@ class Exchange:
         return [self._own(partial, dtype or partial.dtype) for partial in partials]
 
     def _own(self, sums: Tensor, dtype: torch.dtype) -> Tensor:
-        """A copy of what belongs to the tokens that the rank holds."""
+        """Copies the sums of the tokens that the rank holds."""
         parts = parts_of(sums, [place for place, _ in self._places[self.rank]])
         if len(parts) == 1:
             return parts[0].to(dtype, copy=True)
@@ -141,9 +141,9 @@ class Exchange:
 
     @cached_property
     def _early(self) -> Runs:
-        """Of the tokens that the rank holds, those that ranks before it give back, none across two of its pieces.
+        """Held tokens that ranks before this one give back, in runs that each lie inside one piece.
 
-        None where only one of these ranks gives any back: they are added at once.
+        Empty if at most one of these ranks gives any back: its tokens are added to the partials directly.
         """
         before = [runs for runs in self.sends[: self.rank] if runs]
         if len(before) < 2:
@@ -155,8 +155,10 @@ class Exchange:
 
     @cached_property
     def _returns(self) -> list[Runs]:
-        """Where what each rank gives back is added, in the order of ranks: to what the ranks before this one gave, of
-        which there is a sum in the place of this rank, or to this one's.
+        """For each rank, where what it gives back is added, in rank order.
+
+        Ranks before this one add to the early sums, if there are any, and else to the partials. This rank's entry says
+        where the early sums are added to the partials. Later ranks add to the partials.
         """
         own, early, before = self._places[self.rank], self._early, self.sends[: self.rank]
         first = [within(early, runs) for runs in before] if early else [carried(runs, own) for runs in before]
@@ -164,12 +166,12 @@ class Exchange:
 
     @cached_property
     def _fetched(self) -> list[Runs]:
-        """Where pieces of each other rank lie in what the rank computes with."""
+        """Where the pieces of each other rank lie among the tokens that the rank computes with."""
         return [[] if rank == self.rank else [at for at, _ in places] for rank, places in enumerate(self._places)]
 
     @cached_property
     def _places(self) -> list[Parts]:
-        """Of each rank's pieces: where they lie in what the rank computes with, and where in `pieces`."""
+        """For each rank's pieces, where they lie among the tokens computed with, and their ranges in `pieces`."""
         places: list[Parts] = [[] for _ in self.sends]
         at = 0
         for source, begin, end in self.pieces:

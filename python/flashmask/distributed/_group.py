@@ -28,15 +28,15 @@ class Group(NamedTuple):
     rank: int
     size: int
     reference: Callable[[], Any]
-    """Gives its ProcessGroup while there is one. Held weakly: PyTorch ends the threads of a group when nobody holds it
-    any more, and threads that outlive the interpreter abort the program at its end.
+    """Returns the ProcessGroup while it exists. Weak: PyTorch ends a group's threads when its last reference goes, and
+    threads that outlive the interpreter abort the program at exit.
     """
     device: torch.device
-    """Where its collectives take their tensors."""
+    """The device of the tensors that its collectives take."""
 
     @property
     def handle(self) -> Any:
-        """Its ProcessGroup; raises where it was destroyed."""
+        """The ProcessGroup; raises if it was destroyed."""
         return checked_alive(self.reference())
 
 
@@ -44,7 +44,7 @@ _groups: dict[str, Group] = {}
 
 
 def group_of(group_or_mesh: Any) -> Group:
-    """The group of a ProcessGroup or of a DeviceMesh with one dimension."""
+    """Returns the group for a ProcessGroup or for a DeviceMesh with one dimension."""
     handle = group_or_mesh
     if isinstance(handle, DeviceMesh):
         if handle.ndim != 1:
@@ -68,7 +68,7 @@ def group_of(group_or_mesh: Any) -> Group:
 
 
 def group_named(name: str) -> Group:
-    """The group of an operator's call, which a Sharding was made for."""
+    """Returns the group of an operator's call; a Sharding must have been made for it."""
     group = _groups.get(name)
     if group is None:
         raise RuntimeError(f"no sharding was made for the group {name!r} in this process; call shard() with it first")
@@ -77,9 +77,9 @@ def group_named(name: str) -> Group:
 
 
 def checked_alive(handle: Any) -> Any:
-    """The ProcessGroup; raises where it was destroyed, since its collectives might wait for ever."""
+    """Returns the ProcessGroup; raises if it was destroyed, since its collectives might wait for ever."""
     try:
-        if handle is not None:  # which PyTorch takes for its default group
+        if handle is not None:  # PyTorch takes None for its default group
             dist.get_process_group_ranks(handle)
             return handle
     except (KeyError, ValueError, RuntimeError):
@@ -88,17 +88,17 @@ def checked_alive(handle: Any) -> Any:
 
 
 def digest(*values: bytes | Tensor) -> bytes:
-    """A few bytes that differ where the values do."""
+    """Returns a few bytes that differ if the values do."""
     state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for value in values:  # of the 24 MB of a mask of a million tokens BLAKE2 would take 27 ms, this takes 7
+    for value in values:  # a mask of a million tokens has 24 MB: BLAKE2 would take 27 ms, this takes 7
         state.update(value if isinstance(value, bytes) else zlib.crc32(value.numpy().data).to_bytes(4, "little"))
     return state.digest()
 
 
 def agree(group: Group, fields: Mapping[str, bytes], failure: Exception | None) -> None:
-    """One small all_gather: every rank raises what any rank failed with, or says which `fields` differ and where.
+    """Does one small all_gather; every rank raises what any rank failed with, or says which `fields` differ and where.
 
-    `fields` are digests by the name of what they are of, the same names on every rank; none where there is a failure.
+    `fields` are digests by the name of what was digested, the same names on every rank; empty if there is a failure.
     """
     said = "" if failure is None else f"{type(failure).__name__}: {failure}"
     message = said.encode()[:_MESSAGE_BYTES].ljust(_MESSAGE_BYTES, b"\0")
@@ -120,7 +120,7 @@ def agree(group: Group, fields: Mapping[str, bytes], failure: Exception | None) 
 
 
 def all_gather(group: Group, record: bytes) -> list[bytes]:
-    """The bytes of every rank, as many of each."""
+    """Returns the bytes of every rank; all records have the same length."""
     own = torch.frombuffer(bytearray(record), dtype=torch.uint8).to(group.device)
     found = [torch.empty_like(own) for _ in range(group.size)]
     dist.all_gather(found, own, group=group.handle)
@@ -128,7 +128,7 @@ def all_gather(group: Group, record: bytes) -> list[bytes]:
 
 
 def from_first(group: Group, tensor: Tensor) -> Tensor:
-    """What the first rank passes, on every rank; of one shape and dtype, on the group's device."""
+    """Returns the first rank's tensor on every rank; all have one shape and dtype, on the group's device."""
     found = tensor.clone()
     dist.broadcast(found, dist.get_global_rank(group.handle, 0), group=group.handle)
     return found

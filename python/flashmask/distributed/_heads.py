@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheme "heads": all tokens of some heads in place of some tokens of all heads, and back.
+"""The scheme "heads": exchanges some tokens of all heads for all tokens of some heads, and back.
 
 Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3.
 """
@@ -18,7 +18,7 @@ from flashmask.distributed._runs import tokens
 
 
 def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
-    """(batch, all tokens, heads / ranks, ...) of tensors (batch, tokens held, heads, ...)."""
+    """Turns tensors (batch, tokens held, heads, ...) into (batch, all tokens, heads / ranks, ...)."""
     shares = list(zip(*(each.chunk(local.ranks, 2) for each in tensors), strict=True))
     sent = Parcels((local.held,) * local.ranks, kinds_of(shares[0]), tensors[0].device)
     for rank, of_rank in enumerate(shares):
@@ -30,7 +30,7 @@ def to_heads(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tens
 
 
 def to_tokens(tensors: Sequence[Tensor], local: Local, group: Group) -> list[Tensor]:
-    """(batch, tokens held, heads, ...) of tensors (batch, all tokens, heads / ranks, ...)."""
+    """Turns tensors (batch, all tokens, heads / ranks, ...) into (batch, tokens held, heads, ...)."""
     received = swapped(group, tensors, local.runs, (local.held,) * local.ranks)
     sources = [received.of(rank, [local.held]) for rank in range(local.ranks)]
     return [torch.cat([source[place][0] for source in sources], 2) for place in range(len(tensors))]

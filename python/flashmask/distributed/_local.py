@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Local: what operators know of a sharding, one rank's part under one mask, and the tensor that holds it."""
+"""Local: what operators know about a sharding (one rank's part under one mask), and the tensor that stores it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _KEPT = 8
 class Local:
     """One rank's part under one mask.
 
-    Under the scheme "rows", `mask` is between the rank's rows and the columns that it computes with, which `columns`
-    brings together; `owners_rows` brings the rows that see the rank's own keys, and `owners_mask` is between these.
-    Under "heads" `mask` is that of all tokens, and `runs` says which tokens every rank holds.
+    Under the scheme "rows", `mask` has the rank's rows and the columns that it computes with, which `columns` fetches;
+    `owners_rows` fetches the rows that see the rank's own keys, and `owners_mask` has these rows and keys. Under
+    "heads", `mask` has all tokens, and `runs` says which tokens every rank holds.
     """
 
     scheme: str
     rank: int
     ranks: int
     tokens: int
-    """Of the whole sequence."""
+    """Tokens of the whole sequence."""
     runs: list[Runs]
     heads: tuple[int, int]
     """Query heads and key heads."""
@@ -50,21 +50,21 @@ class Local:
     keeps: bool
     """Whether keys and values that a forward fetched are kept for its backward."""
     agreed: str
-    """The same on all ranks, and another for another sharding or mask."""
+    """The same on all ranks, and different for each sharding and mask."""
     mask: Mask
     columns: Exchange | None = None
     owners_mask: Mask | None = None
     owners_rows: Exchange | None = None
     tiles: tuple[int, int] = (0, 0)
-    """Those of plans of the whole mask, forward and backward, as Options has them: then slices give its bits."""
+    """Tile sizes of plans of the whole mask, forward and backward, as in Options: slices then give the same bits."""
     places: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
-    """Those of dropout that calls have needed; _dropout.py."""
+    """Dropout places that calls have needed; see _dropout.py."""
     fitting: set[Any] = field(default_factory=set, init=False, repr=False)
-    """What calls were like that fit; _checks.py."""
+    """Dtypes, shapes and devices of calls that passed the checks; see _checks.py."""
 
     @cached_property
     def mask_tensor(self) -> Tensor:
-        """`mask` as operators take it; the owners compute the gradients of their keys, where there is such a mask."""
+        """`mask` as operators take it. If there is an owners' mask, it skips gradients of keys: owners compute them."""
         return self._packed(self.mask, Options(skip_key_gradients=int(self.owners_mask is not None)))
 
     @cached_property
@@ -85,12 +85,12 @@ class Local:
 
     @cached_property
     def alone(self) -> bool:
-        """Whether the rank, which holds something, computes without others, as one device would with its rows."""
+        """Whether the rank holds tokens and computes without others, as one device would with its rows."""
         return bool(self.held and self.columns is not None and self.columns.silent)
 
     @cached_property
     def everything(self) -> Exchange:
-        """Brings all tokens of the sequence together."""
+        """The exchange that brings all tokens of the sequence together."""
         return Exchange.of(self.rank, self.runs, [[(0, self.tokens)] if self.tokens else []] * self.ranks)
 
     @cached_property
@@ -99,7 +99,7 @@ class Local:
         return sum(end - begin for begin, end in self.runs[self.rank])
 
     def to_tensor(self) -> Tensor:
-        """uint8 [n] on the CPU, which any process of the rank can read."""
+        """Packs it into uint8 [n] on the CPU, which any process of the rank can read."""
         numbers: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
         for name in _EXCHANGES:
             exchange = getattr(self, name)
@@ -116,11 +116,11 @@ class Local:
 _EXCHANGES = ("columns", "owners_rows")
 _NUMBERS = ("scheme", "rank", "ranks", "tokens", "runs", "heads", "head_groups", "keeps", "agreed", "tiles")
 _alive: WeakValueDictionary[bytes, Local] = WeakValueDictionary()
-_read: OrderedDict[bytes, Local] = OrderedDict()  # of tensors that outlived their shardings, such as saved ones
+_read: OrderedDict[bytes, Local] = OrderedDict()  # read from tensors that outlived their shardings, such as saved ones
 
 
 def local_of(tensor: Tensor) -> Local:
-    """What Local.to_tensor() gave."""
+    """Reads a tensor that Local.to_tensor() made."""
     whole = tensor.dtype is torch.uint8 and tensor.ndim == 1 and tensor.is_cpu and tensor.is_contiguous()
     header = ctypes.string_at(tensor.data_ptr(), _HEADER_BYTES) if whole and tensor.numel() > _HEADER_BYTES else b""
     if not header.startswith(_MAGIC):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank comes to alike from masks and options: who holds what, the scheme, and its own part of that."""
+"""Making a sharding, identically on every rank, from masks and options: who holds what, the scheme, the rank's part."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from flashmask.distributed._local import Local
 from flashmask.distributed._runs import Runs, union
 
 MAIN = "mask"
-"""What the mask that shard() is given first is called among those by name."""
+"""The name of the mask that is the first argument of shard()."""
 _MOST_TILES = 1024
-"""Of the rows that are asked whom they see, one by one."""
+"""Number of row tiles up to which _viewers() looks at each alone; for more it joins tiles into larger pieces."""
 
 
 class Options(NamedTuple):
-    """What shard() is told beside masks and the group, the same on all ranks."""
+    """The arguments of shard() besides masks and the group, the same on all ranks."""
 
     query_heads: int
     kv_heads: int
@@ -51,7 +51,7 @@ class Options(NamedTuple):
 
 
 def masks_of(mask: Any, masks: Mapping[str, Any], tokens: int | None) -> dict[str, Mask]:
-    """All masks of a sharding by name, of whatever shard() takes for one."""
+    """Returns all masks of a sharding by name, made from whatever shard() accepts as a mask."""
     if tokens is not None:
         length("tokens", tokens)
     _check_names("masks", masks)
@@ -102,7 +102,7 @@ def _mask_of(given: Any, tokens: int | None) -> Mask:
 
 
 def weights_of(masks: Mapping[str, Mask], weights: Mapping[str, int]) -> list[int]:
-    """How many layers each mask has, in order."""
+    """Returns how many layers each mask has, in the order of the masks."""
     _check_names("weights", weights)
     for name in weights:
         if name not in masks:
@@ -110,11 +110,11 @@ def weights_of(masks: Mapping[str, Mask], weights: Mapping[str, int]) -> list[in
     return [integer(f"weights[{name!r}]", weights.get(name, 1), minimum=1) for name in masks]
 
 
-# ---- what every rank comes to alike ----
+# ---- what every rank derives identically ----
 
 
 class Made(NamedTuple):
-    """All of a sharding but its group."""
+    """A sharding without its group."""
 
     masks: dict[str, Mask]
     partition: Partition
@@ -122,18 +122,18 @@ class Made(NamedTuple):
     runs: list[Runs]
     locals: dict[str, Local]
     fields: dict[str, bytes]
-    """Digests of what must be the same on all ranks, by the name of what they are of."""
+    """Digests of what must be the same on all ranks, by the name of what was digested."""
 
 
 def make(masks: dict[str, Mask], weights: list[int], group: Group, options: Options) -> Made:
-    """A pure function of masks and options, but for the rank in `group`."""
+    """Makes a sharding: a pure function of masks and options, except for the rank in `group`."""
     _check_heads(masks, options)
     tokens, ranks = masks[MAIN].shape.rows, group.size
     tile = tile_of(group.device.type, options.head_dim)
     partition = _partition_of(masks, weights, ranks, tile, options)
     needs = {name: partition.needs(mask) for name, mask in masks.items()}
     scheme = _scheme_of(masks, ranks, options, _remote(list(needs.values()), weights, ranks, tokens))
-    if scheme == "heads" and options.partition == "balanced":  # work is shared out by heads
+    if scheme == "heads" and options.partition == "balanced":  # heads already divide the work
         partition = _partition_of(masks, weights, ranks, tile, options._replace(partition="contiguous"))
     runs = [runs_of(partition.spans(rank)) for rank in range(ranks)]
     fields = {
@@ -203,7 +203,7 @@ def _partition_of(
 
 
 def _remote(needs: Sequence[IntArray], weights: Sequence[int], ranks: int, tokens: int) -> float:
-    """The most tokens that any rank receives or sends, divided by all; a mean over layers."""
+    """Returns the most tokens that any rank receives or sends, divided by all tokens; a mean over layers."""
     moved = np.zeros((2, ranks))
     for each, weight in zip(needs, weights, strict=True):
         for side in (0, 1):
@@ -233,7 +233,7 @@ def _why_not_heads(masks: Mapping[str, Mask], ranks: int, options: Options) -> s
     return ""
 
 
-# ---- what a rank has of a mask ----
+# ---- a rank's part of a mask ----
 
 
 def _by_rows(whole: Local, partition: Partition, needs: IntArray, options: Options) -> Local:
@@ -244,7 +244,7 @@ def _by_rows(whole: Local, partition: Partition, needs: IntArray, options: Optio
     columns = Exchange.of(rank, runs, wanted)
     keeps = options.keep_fetched and not columns.silent
     local = replace(whole, mask=mask.slice(runs[rank], wanted[rank]), columns=columns, keeps=keeps)
-    if options.gradients != "owner" or columns.silent:  # where only a rank's own rows see its keys
+    if options.gradients != "owner" or columns.silent:  # if silent, only a rank's own rows see its keys
         return local
     viewers = _viewers(partition, mask)
     owners_mask = mask.slice(viewers[rank], runs[rank])
@@ -252,7 +252,7 @@ def _by_rows(whole: Local, partition: Partition, needs: IntArray, options: Optio
 
 
 def _tiles(mask: Mask, group: Group, options: Options) -> tuple[int, int]:
-    """The sizes of tiles that one GPU would take for all rows, of kernels that have two."""
+    """Returns the tile sizes that one GPU would use for all rows, in kernels that have two."""
     if group.size == 1 or group.device.type == "cpu":
         return 0, 0
     batch, _, tokens, _ = mask.shape
@@ -264,12 +264,12 @@ def _tiles(mask: Mask, group: Group, options: Options) -> tuple[int, int]:
 
 
 def runs_of(spans: IntArray) -> Runs:
-    """The same as a list of pairs."""
+    """Returns spans as a list of pairs."""
     return [(begin, end) for begin, end in spans.tolist()]
 
 
 def _viewers(partition: Partition, mask: Mask) -> list[Runs]:
-    """The rows that see keys of each rank: what these rows would need, were each tile of them a rank of its own."""
+    """Returns the rows that see each rank's keys: asks what each piece of rows would need as a rank of its own."""
     unit = partition.tile * max(1, partition.tokens // (partition.tile * _MOST_TILES))
     pieces = [
         (at, min(at + unit, end), rank)
@@ -286,7 +286,7 @@ def _viewers(partition: Partition, mask: Mask) -> list[Runs]:
 
 
 def _by_heads(whole: Local) -> Local:
-    """With the mask of the rank's share of the heads."""
+    """Returns `whole` with the mask of the rank's share of the heads."""
     mask, heads = whole.mask, whole.mask.shape.heads
     if heads == 1 or whole.ranks == 1:
         return whole
@@ -296,5 +296,5 @@ def _by_heads(whole: Local) -> Local:
 
 
 def tile_of(device: str, head_dim: int) -> int:
-    """A multiple of the tiles of all kernels: those of GPUs for small heads have 192 rows, and some 96 columns."""
+    """Returns a multiple of all kernels' tile sides: at some head dims GPU kernels have 192 rows, or 96 columns."""
     return 384 if device == "cuda" and (head_dim <= 64 or 128 < head_dim <= 192) else 128

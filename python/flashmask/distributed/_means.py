@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with losses and logits of all ranks."""
+"""Losses and logits of all ranks: their mean, and all tokens together."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PAIR = struct.Struct("<dd")
 
 
 def global_mean(loss_sum: Tensor, count: Tensor | float, group: Group) -> Tensor:
-    """The sum of all ranks over the count of all ranks; its gradient is that of this rank's share times the ranks."""
+    """Divides the sum of all ranks by their count; the gradient is that of this rank's share times the rank count."""
     if loss_sum.numel() != 1:
         raise ValueError(f"loss_sum has shape {list(loss_sum.shape)}; expected one number, the sum of this rank's")
     records = all_gather(group, _PAIR.pack(float(loss_sum.detach()), _number(count)))
     sums, counts = (float(sum(each)) for each in zip(*map(_PAIR.unpack, records), strict=True))
-    total = counts or 1.0  # where nothing has a label, the sum is 0 too
+    total = counts or 1.0  # if no token has a label, the sum is 0 too
     share: Tensor = loss_sum * (group.size / total)
     return share + (loss_sum.new_tensor(sums / total) - share.detach())
 
@@ -41,7 +41,7 @@ def _number(count: Any) -> float:
 class _Unsharded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, everything: Exchange, group: Group) -> Tensor:
-        """`tensor` (1, tokens held, ...)."""
+        """`tensor` is (1, tokens held, ...)."""
         ctx.everything, ctx.group = everything, group
         (whole,) = everything.fetch(group, [tensor])
         return whole.clone() if whole is tensor else whole
@@ -54,6 +54,6 @@ class _Unsharded(torch.autograd.Function):
 
 
 def unsharded(tensor: Tensor, dim: int, everything: Exchange, group: Group) -> Tensor:
-    """All ranks' tokens, dimension `dim`, in their order."""
+    """Returns the tokens of all ranks along dimension `dim`, in the order of the sequence."""
     whole: Tensor = _Unsharded.apply(tensor.movedim(dim, 0)[None], everything, group)  # type: ignore[no-untyped-call]
     return whole[0].movedim(0, dim)

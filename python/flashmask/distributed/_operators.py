@@ -3,9 +3,9 @@
 
 flashmask::shard_forward and shard_backward are attention under the scheme "rows"; flashmask::shard_to_heads and
 shard_to_tokens are the exchanges around attention under "heads", each the gradient of the other. flashmask::shard_seed
-gives every rank the seed and offset of dropout that rank 0 has drawn; `after` is what a call computes with, so that all
-ranks come to it between the same exchanges. `sharding` is uint8 [n] on the CPU, one rank's part under one mask, and
-`group` the name of its process group.
+gives every rank the dropout seed and offset that rank 0 has drawn; `after` is an input of the call, so that all ranks
+run it between the same exchanges. `sharding` is uint8 [n] on the CPU, one rank's part under one mask, and `group` the
+name of its process group.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ seed_operator: Callable[..., Tensor] = torch.ops.flashmask.shard_seed.default
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    """flashmask::shard_forward, past the dispatcher where that has nothing to do: then perhaps o and lse alone."""
+    """Runs flashmask::shard_forward, past the dispatcher if that has nothing to do: then perhaps o and lse only."""
     if _is_direct(q, k, v):
         return _differentiated_forward(True, q, k, v, *others)
     return forward_operator(q, k, v, *others)
 
 
 def _is_direct(*tensors: Tensor) -> bool:
-    """Whether an operator may be left out for its kernel."""
+    """Returns whether an operator's kernel may be called without the operator."""
     return not torch.compiler.is_compiling() and is_recordable() and is_plain(*tensors)
 
 
@@ -66,7 +66,7 @@ def _call(
 
 
 def _computed(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, *others: Any) -> tuple[Tensor, ...]:
-    """o, lse, and keys and values where they are kept."""
+    """Returns o, lse and, if they are kept, keys and values."""
     scale, deterministic, _, *dropped = others
     local, group = entered(sharding, name, (q, k, v), "forward", *dropped)
     return forward_of_rows(q, k, v, local, group, _call(local, scale, deterministic, *dropped))
@@ -105,7 +105,7 @@ def _backward_fake(
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, direct: bool, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        """`others`: sharding, group, scale, deterministic, kept; where anything is dropped how much, and the seed."""
+        """`others`: sharding, group, scale, deterministic, kept and, with dropout, its probability and seed."""
         with BelowAutograd():
             o, lse, *kept = (_computed if direct else forward_operator)(q, k, v, *others)
         sharding, *ctx.others = others[:4]
@@ -122,7 +122,7 @@ class _Rows(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         sharding, seed_offset, q, k, v, o, lse, *kept = ctx.saved_tensors
         grad_o = torch.zeros_like(o) if grad_o is None else grad_o
-        tensors = q, k, v, o, lse, *(kept or (k, v))  # which nobody reads where none are kept
+        tensors = q, k, v, o, lse, *(kept or (k, v))  # k and v are never read if none are kept
         arguments = grad_o, grad_lse, *tensors, sharding, *ctx.others, ctx.dropout, seed_offset
         given = [grad_o, *tensors] if grad_lse is None else [grad_o, grad_lse, *tensors]
         if ctx.direct and not torch.is_grad_enabled() and _is_direct(*given):
@@ -134,7 +134,7 @@ class _Rows(torch.autograd.Function):
 
 
 def _differentiated_forward(direct: bool, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    """`direct`: past the dispatcher."""
+    """Runs the forward with autograd; `direct`: past the dispatcher."""
     if is_differentiated(q, k, v):
         refuse_transforms()
         outputs: tuple[Tensor, ...] = _Rows.apply(direct, q, k, v, *others)  # type: ignore[no-untyped-call]
@@ -186,7 +186,7 @@ def _to_tokens_fake(tensors: list[Tensor], sharding: Tensor, name: str, ranks: i
 
 
 class Way(NamedTuple):
-    """Takes tensors, the tensor of a sharding, group, ranks, and the tokens of what it returns."""
+    """One direction of exchange; both take tensors, a sharding's tensor, group, ranks, and tokens of the results."""
 
     operator: Callable[..., list[Tensor]]
     kernel: Callable[..., list[Tensor]]
@@ -201,7 +201,7 @@ class _Exchanged(torch.autograd.Function):
     def forward(
         ctx: Any, direct: bool, there: Way, back: Way, others: tuple[Any, ...], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        """`others`: arguments after the tensors."""
+        """`others`: the operator's arguments after the tensors."""
         with BelowAutograd():
             found = (there.kernel if direct else there.operator)(tensors, *others)
         sharding, *ctx.others = others[:3]
@@ -221,7 +221,7 @@ class _Exchanged(torch.autograd.Function):
 
 
 def exchange(there: Way, back: Way, tensors: Sequence[Tensor], *others: Any) -> Sequence[Tensor]:
-    """The operator of `there`, past the dispatcher where that has nothing to do. `back`: its gradient."""
+    """Runs the operator of `there`, past the dispatcher where that has nothing to do. `back` is its gradient."""
     if _is_direct(*tensors):
         return _differentiated_exchange(True, there, back, tensors, *others)
     return there.operator(tensors, *others)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parcels: tokens of several tensors for, or from, each rank, as one all_to_all takes them."""
+"""Parcels: the tokens of several tensors that one all_to_all sends to, or receives from, each rank."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from flashmask.distributed._group import Group
 from flashmask.distributed._runs import Runs, tokens
 
 Kinds: TypeAlias = tuple[tuple[torch.dtype, int, torch.Size], ...]
-"""Of tensors (batch, tokens, ...): dtype, batch, and the sizes after the tokens."""
+"""For each tensor (batch, tokens, ...): dtype, batch, and the sizes after the tokens."""
 _ALIGNED = 16
 
 
 def kinds_of(tensors: Sequence[Tensor]) -> Kinds:
-    """What a layout depends on beside numbers of tokens."""
+    """Returns what a layout depends on besides numbers of tokens."""
     return tuple([(each.dtype, each.shape[0], each.shape[2:]) for each in tensors])
 
 
 def parts_of(tensor: Tensor, runs: Runs) -> list[Tensor]:
-    """The tokens of each run."""
+    """Returns views of the tokens of each run."""
     return [tensor.narrow(1, begin, end - begin) for begin, end in runs]
 
 
 class _Block(NamedTuple):
-    """A tensor (batch, tokens, ...) without gaps in a tensor of bytes; `offset` in elements."""
+    """A contiguous tensor (batch, tokens, ...) inside a tensor of bytes; `offset` in elements."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -43,19 +43,19 @@ class _Block(NamedTuple):
 
 
 class Layout:
-    """How so many tokens of tensors, for or from each rank in turn, lie in one tensor of bytes.
+    """The layout of tensors' tokens, for or from each rank in turn, in one tensor of bytes; `counts`: tokens per rank.
 
-    Bytes treat every dtype alike, on every backend. Tensors of one kind are stacked: the tokens of one and then those
-    of the next make one block (batch, tokens of all, ...), which one copy packs.
+    Bytes work for every dtype on every backend. Tensors of one kind are stacked: the tokens of one and then those of
+    the next make one block (batch, tokens of all, ...), which one copy packs.
     """
 
     def __init__(self, counts: tuple[int, ...], kinds: Kinds) -> None:
         self.stacks = [[place for place, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
-        """Which tensors a block has."""
+        """The numbers of the tensors in each stack."""
         self.blocks: list[list[_Block]] = []
-        """By rank and stack."""
+        """Blocks by rank and stack."""
         self.splits: list[int] = []
-        """Bytes of each rank."""
+        """Bytes for each rank."""
         at = 0
         for count in counts:
             begin = at
@@ -74,7 +74,7 @@ _layout = lru_cache(64)(Layout)
 
 
 def swapped(group: Group, tensors: Sequence[Tensor], runs: Sequence[Runs], counts: tuple[int, ...]) -> Parcels:
-    """Sends each rank the tokens of its runs of all tensors; what all ranks send to this one, so many tokens each."""
+    """Sends each rank the tokens of its runs, of all tensors; returns what ranks send to this one, `counts` tokens."""
     sent = Parcels(tuple(map(tokens, runs)), kinds_of(tensors), tensors[0].device)
     for rank, of_rank in enumerate(runs):
         if of_rank:
@@ -83,7 +83,7 @@ def swapped(group: Group, tensors: Sequence[Tensor], runs: Sequence[Runs], count
 
 
 class Parcels:
-    """Memory for one all_to_all: for, or from, each rank so many tokens of tensors of these kinds."""
+    """Memory for one all_to_all: for, or from, each rank counts[rank] tokens of tensors of these kinds."""
 
     def __init__(self, counts: tuple[int, ...], kinds: Kinds, device: torch.device) -> None:
         self._kinds, self._layout = kinds, _layout(counts, kinds)
@@ -91,12 +91,12 @@ class Parcels:
         self._bytes = torch.empty(self._layout.bytes, dtype=torch.uint8, device=device)
 
     def pack(self, rank: int, parts: Sequence[Sequence[Tensor]]) -> None:
-        """Puts parts of each tensor, one after the other, into what is for a rank."""
+        """Packs parts of each tensor, one after the other, into the parcel for a rank."""
         for stack, block in zip(self.stacks, self._layout.blocks[rank], strict=True):
             torch.cat([part for place in stack for part in parts[place]], 1, out=block.of(self._bytes))
 
     def of(self, rank: int, cuts: list[int]) -> list[Sequence[Tensor]]:
-        """What came from a rank: of each tensor, parts of so many tokens."""
+        """Returns what came from a rank: each tensor, split into parts of `cuts` tokens."""
         found: dict[int, Sequence[Tensor]] = {}
         for stack, block in zip(self.stacks, self._layout.blocks[rank], strict=True):
             parts = block.of(self._bytes).split_with_sizes(cuts * len(stack), 1)
@@ -105,7 +105,7 @@ class Parcels:
         return [found[place] for place in range(len(self._kinds))]
 
     def sent(self, group: Group, counts: tuple[int, ...]) -> Parcels:
-        """What all ranks send to this one, so many tokens each."""
+        """Sends the parcels; returns what all ranks send to this one, counts[rank] tokens each."""
         received = Parcels(counts, self._kinds, self._bytes.device)
         splits = received._layout.splits, self._layout.splits
         dist.all_to_all_single(received._bytes, self._bytes, *splits, group=group.handle)

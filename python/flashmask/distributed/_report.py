@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sharding says of itself: a table of its ranks, and a picture."""
+"""Reports about a sharding: a table of its ranks, and a picture."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FEW = 8192
-"""Tokens a rank, below which it is better to spread batches."""
+"""Tokens per rank below which it is better to spread batches."""
 _NAMED = 10
-"""Ranks that a picture's legend has at most, first and last among them."""
+"""The most ranks that a picture's legend names, including the first and the last."""
 
 
 @dataclass(frozen=True)
 class ShardingExplanation:
-    """What each rank has to do in a call under each mask, and how long that takes on H200s, forward and backward."""
+    """Each rank's work in a call under each mask, and how long it takes on H200s, forward and backward."""
 
     scheme: str
     why: str
-    """Of the partition."""
+    """Why the partition was chosen."""
     tokens: int
     loads: Mapping[str, IntArray]
     """Partition.loads() by the name of the mask, [ranks, 6]."""
     bytes_moved: Mapping[str, int]
-    """That the busiest rank sends or receives in a forward, in 16 bits, by the name of the mask."""
+    """Bytes that the busiest rank sends or receives in a forward of 16-bit tensors, by the name of the mask."""
     times: Mapping[str, PredictedTime]
-    """Of the scheme "rows"."""
+    """Predicted times of the scheme "rows", by the name of the mask."""
 
     def __str__(self) -> str:
         lines = [f'scheme "{self.scheme}"; {self.why}']
@@ -85,7 +85,7 @@ def plot(mask: Mask, partition: Partition, path: str | os.PathLike[str] | None) 
     (ax,) = figure.axes
     colour = colormaps["tab10"] if partition.ranks <= _NAMED else colormaps["turbo"].resampled(partition.ranks)
     for begin, end, rank in partition.runs.tolist():
-        # Beside the mask, whose own colours tell what its tiles are.
+        # Beside the mask, whose own colours show the kinds of its tiles.
         ax.axhspan(begin, end, 1.015, 1.055, facecolor=colour(rank), edgecolor="none", clip_on=False)
     named = sorted({round(place * (partition.ranks - 1) / (_NAMED - 1)) for place in range(_NAMED)})
     shown = [Patch(facecolor=colour(rank), label=f"rank {rank}") for rank in named]

@@ -19,14 +19,14 @@ from flashmask.distributed._local import Local
 
 
 def forward_of_rows(q: Tensor, k: Tensor, v: Tensor, local: Local, group: Group, call: Call) -> tuple[Tensor, ...]:
-    """o, lse, and where the sharding keeps them the keys and values that were computed with."""
+    """Returns o, lse and, if the sharding keeps them, the keys and values that were computed with."""
     assert local.columns is not None
     outputs = []
     for part in range(local.head_groups):
         of_q, of_k, of_v = (_heads(each, part, local) for each in (q, k, v))
         whole_k, whole_v = local.columns.fetch(group, [of_k, of_v], apart=local.keeps)
         o, lse = _attend(of_q, whole_k, whole_v, _placed(call, local, part, q, v))
-        if local.keeps:  # of all heads at once
+        if local.keeps:  # there is one group of heads then
             return o, lse, whole_k, whole_v
         outputs.append((o, lse))
     of_o, of_lse = zip(*outputs, strict=True)
@@ -42,7 +42,7 @@ def backward_of_rows(
     group: Group,
     call: Call,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v; `saved` are q, k, v, o and lse. `kept` is read where the sharding keeps keys."""
+    """Returns the gradients of q, k and v; `saved` are q, k, v, o, lse. `kept` is read if the sharding keeps keys."""
     gradients = []
     for part in range(local.head_groups):
         q, k, v, o, lse = (_heads(each, part, local, 1 if place == 4 else 2) for place, each in enumerate(saved))
@@ -53,7 +53,7 @@ def backward_of_rows(
 
 
 def _heads(tensor: Tensor, part: int, local: Local, dim: int = 2) -> Tensor:
-    """Those of a group of heads."""
+    """Returns the heads of group `part`."""
     if local.head_groups == 1:
         return tensor
     count = tensor.shape[dim] // local.head_groups
@@ -74,7 +74,7 @@ def _backward_of_heads(
     call: Call,
     part: int,
 ) -> tuple[Tensor, ...]:
-    """backward_of_rows() of a group of heads."""
+    """backward_of_rows() for one group of heads."""
     q, k, v, o, lse = saved
     columns = local.columns
     assert columns is not None
@@ -82,16 +82,16 @@ def _backward_of_heads(
     own = _placed(call, local, part, q, v)
     in_parts = local.owners_rows is None and not columns.silent
     grad_q, *partials = _gradients(grad_o, grad_lse, (q, whole_k, whole_v, o, lse), own, in_parts)
-    del whole_k, whole_v  # before others' gradients arrive
+    del whole_k, whole_v  # freed before others' gradients arrive
     if local.owners_rows is None:
         return grad_q, *columns.give_back(group, partials, k.dtype)
-    del partials  # which hold nothing
+    del partials  # they hold nothing
     owners = _placed(call, local, part, q, v, owners=True)._replace(mask=local.owners_mask_tensor)
     return grad_q, *_owners(grad_o, grad_lse, saved, local.owners_rows, group, owners)
 
 
 def _placed(call: Call, local: Local, part: int, q: Tensor, v: Tensor, *, owners: bool = False) -> Call:
-    """The call of a group of query heads, with the decisions of dropout of the whole."""
+    """Returns the call for one group of heads, with the dropout decisions of the whole problem."""
     if not call.dropout:
         return call
     count = local.heads[0] // local.head_groups
@@ -107,7 +107,7 @@ def _owners(
     group: Group,
     call: Call,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of a rank's own keys and values from all rows that see them, summed in the order of one device."""
+    """Returns the gradients of a rank's own keys and values from all rows that see them, summed as on one device."""
     q, k, v, o, lse = saved
     of_rows = [q, o, grad_o, lse.transpose(1, 2), *([] if grad_lse is None else [grad_lse.transpose(1, 2)])]
     q, o, grad_o, *of_lse = rows.fetch(group, of_rows)
@@ -116,7 +116,7 @@ def _owners(
     return grad_k, grad_v
 
 
-# The kernels, past the dispatcher: whatever listens to operators has heard the one that calls these.
+# The kernels are called past the dispatcher: what observes operators has already seen the one that calls these.
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
@@ -133,7 +133,10 @@ def _gradients(
     call: Call,
     parts: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of q, k and v. `parts`: those of k and v are parts of sums, not to be rounded to 16 bits before all are added."""
+    """Returns the gradients of q, k and v.
+
+    `parts`: those of k and v are parts of sums, which must not be rounded to 16 bits before all are added.
+    """
     q, k, v, _, _ = saved
     in_float32 = parts and k.element_size() < 4
     if 0 in q.shape or 0 in k.shape:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: tokens as ranges, and what is asked of them."""
+"""Runs: tokens as ranges, and operations on them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TypeAlias
 Runs: TypeAlias = Sequence[tuple[int, int]]
 """Tokens as half-open ranges, ascending and disjoint."""
 Parts: TypeAlias = list[tuple[tuple[int, int], tuple[int, int]]]
-"""Tokens twice: where they lie in one tensor, and where in another."""
+"""Pairs of ranges: where tokens lie in one tensor, and where in another."""
 
 
 def tokens(runs: Runs) -> int:
-    """How many there are in all."""
+    """Returns how many tokens the runs have in all."""
     return sum(end - begin for begin, end in runs)
 
 
 def common(first: Runs, second: Runs) -> Runs:
-    """The tokens of both."""
+    """Returns the tokens that are in both."""
     found: list[tuple[int, int]] = []
     if not first or not second or first[-1][1] <= second[0][0] or second[-1][1] <= first[0][0]:
-        return found  # as it is for most pairs of many ranks
+        return found  # the usual case with many ranks
     i = j = 0
     while i < len(first) and j < len(second):
         begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
@@ -36,7 +36,7 @@ def common(first: Runs, second: Runs) -> Runs:
 
 
 def union(first: Runs, second: Runs) -> Runs:
-    """The tokens of either, neighbouring runs as one."""
+    """Returns the tokens that are in either, with neighbouring runs joined."""
     found: list[tuple[int, int]] = []
     for begin, end in sorted([*first, *second]):
         if found and begin <= found[-1][1]:
@@ -47,7 +47,7 @@ def union(first: Runs, second: Runs) -> Runs:
 
 
 def within(runs: Runs, parts: Runs) -> Runs:
-    """Where `parts`, each inside one of `runs`, lie when the tokens of `runs` are counted from 0."""
+    """Returns where `parts`, each inside one of `runs`, lie when the tokens of `runs` are counted from 0."""
     found: list[tuple[int, int]] = []
     at = 0
     waiting = iter(parts)
@@ -61,7 +61,7 @@ def within(runs: Runs, parts: Runs) -> Runs:
 
 
 def carried(parts: Runs, places: Parts) -> Runs:
-    """Where `parts`, each inside the second run of one of `places`, are when that lies where its first run does."""
+    """Moves `parts`, each inside the second range of one of `places`, to the first range of that place."""
     found: list[tuple[int, int]] = []
     begins = [begin for _, (begin, _) in places]
     for begin, end in parts:
@@ -71,7 +71,7 @@ def carried(parts: Runs, places: Parts) -> Runs:
 
 
 def joined(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The same with neighbours of one rank that go on where the other ends as one."""
+    """Joins neighbouring pieces of one rank of which one begins where the other ends."""
     found: list[tuple[int, int, int]] = []
     for rank, begin, end in pieces:
         if found and found[-1][0] == rank and found[-1][2] == begin:

@@ -30,15 +30,15 @@ _GRADIENTS = ("reduced", "owner")
 
 
 class Sharding:
-    """Made by shard(): which tokens of a sequence each rank of a group holds, and how attention goes over them.
+    """Which tokens of a sequence each rank of a group holds, and how attention is computed over them.
 
-    It serves one batch, and all layers; every rank makes its own. It is immutable.
+    shard() makes it. It serves all layers for one batch; every rank makes its own. It is immutable.
     """
 
     scheme: str
     """ "rows" or "heads"."""
     tokens: int
-    """Of the whole sequence."""
+    """Tokens of the whole sequence."""
     rank: int
     ranks: int
     partition: Partition
@@ -46,7 +46,7 @@ class Sharding:
     deterministic: bool
 
     def __init__(self, group: Group, made: Made, options: Options) -> None:
-        """shard() calls this, users do not."""
+        """Called by shard() only."""
         self.scheme, self.partition = made.scheme, made.partition
         self.tokens, self.rank, self.ranks = made.partition.tokens, group.rank, group.size
         self.masks = made.masks
@@ -71,14 +71,14 @@ class Sharding:
 
     @cached_property
     def positions(self) -> Tensor:
-        """int64 [tokens held] on the CPU: the place of each of this rank's tokens in the sequence."""
+        """The position of each of this rank's tokens in the sequence, int64 [tokens held] on the CPU."""
         runs = [torch.arange(begin, end) for begin, end in self._runs[self.rank]]
         return torch.cat(runs) if runs else torch.empty(0, dtype=torch.int64)
 
     def shard(self, *tensors: Tensor, dim: int = 1) -> Any:
-        """This rank's tokens of tensors whose dimension `dim` is the whole sequence; nothing is sent.
+        """Selects this rank's tokens from tensors whose dimension `dim` is the whole sequence; nothing is sent.
 
-        Returns a tensor for one, a tuple for several. Differentiable.
+        Returns one tensor for one argument, a tuple for several. Differentiable.
         """
         parts = tuple(self._part(tensor, dim) for tensor in tensors)
         return parts[0] if len(parts) == 1 else parts
@@ -89,7 +89,7 @@ class Sharding:
         return torch.cat([tensor.narrow(dim, begin, end - begin) for begin, end in runs], dim)
 
     def unshard(self, tensor: Tensor, dim: int = 1) -> Tensor:
-        """All tokens in their order, on every rank, of what each rank holds of a tensor; a collective.
+        """Returns all tokens in order, on every rank, from what each rank holds of a tensor; a collective.
 
         Differentiable: a rank's gradient is the sum over all ranks of the gradients of its tokens, which is right where
         gradients are averaged over the ranks and each of them computes the same loss.
@@ -102,26 +102,26 @@ class Sharding:
         return self._locals[MAIN].everything
 
     def mean(self, loss_sum: Tensor, count: Tensor | float, *, group: Any = None) -> Tensor:
-        """The mean loss over all ranks: the sums of all ranks by the counts of all ranks; a collective.
+        """Returns the mean loss over all ranks: the sum of their sums by the sum of their counts; a collective.
 
-        `loss_sum` is that of this rank's tokens, and `count` how many of them have a label. Its gradient is that of
-        this rank's share times the number of ranks, so that averaging gradients over the ranks, as FSDP and DDP do,
-        gives that of the mean. `group`: of all ranks whose gradients are averaged, where that is more than those of the
-        sharding.
+        `loss_sum` is the loss summed over this rank's tokens, and `count` how many of them have a label. The gradient
+        is that of this rank's share times the number of ranks, so that averaging gradients over the ranks, as FSDP and
+        DDP do, gives the gradient of the mean. `group`: all ranks whose gradients are averaged, if these are more than
+        the ranks of the sharding.
         """
         check_plain("loss_sum", loss_sum)
         return global_mean(loss_sum, count, self._group if group is None else group_of(group))
 
     def explain(self) -> ShardingExplanation:
-        """What each rank has to do under each mask: tokens, tiles, what it fetches and sends, and predicted times."""
+        """Returns each rank's work under each mask: tokens, tiles, what it fetches and sends, and predicted times."""
         return explain(self.scheme, self.partition, self.masks, self._prices)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, mask: str = MAIN) -> Figure:
-        """A picture of a mask and, beside its rows, the ranks that hold them, saved to `path` as Mask.plot() does."""
+        """Draws a mask and, beside its rows, the ranks that hold them; saves the figure to `path` like Mask.plot()."""
         return plot(self.masks[self._known(mask)], self.partition, path)
 
     def _known(self, mask: Any) -> str:
-        """The name of a mask."""
+        """Returns the name of a mask; raises ValueError if the sharding has no such mask."""
         if mask not in self.masks:
             raise ValueError(f"mask is {mask!r}; expected one of the sharding's masks: {', '.join(self.masks)}")
         name: str = mask
@@ -152,39 +152,40 @@ def shard(
     keep_fetched: bool = False,
     head_groups: int = 1,
 ) -> Sharding:
-    """Shares the tokens of a sequence out over the ranks of a group, once a batch; a collective.
+    """Divides the tokens of a sequence among the ranks of a group, once per batch; a collective.
 
-    Every rank calls it with the same arguments. Where one fails, or was given something else than the others, all
-    ranks raise, and say which.
+    Every rank calls it with the same arguments. If a rank fails, or was given other arguments, all ranks raise an error
+    that names it.
 
     Args:
-        mask: of the whole sequence, as many rows as columns: a Mask; RowIndices, which are read on the host; integers
-            [documents + 1], cumulative lengths of causal documents; None, all is visible. Or a function without
-            arguments that returns one of these, whose errors reach all ranks.
+        mask: the mask of the whole sequence, as many rows as columns: a Mask; RowIndices, which are read on the host;
+            integers [documents + 1], cumulative lengths of causal documents; None: everything is visible. Or a function
+            without arguments that returns one of these; its errors reach all ranks.
         group_or_mesh: a ProcessGroup, or a DeviceMesh of one dimension, such as mesh["cp"], with Gloo or NCCL.
-        query_heads: heads of q, in whatever layer; a multiple of `kv_heads`.
+        query_heads: heads of q, the same in all layers; a multiple of `kv_heads`.
         kv_heads: heads of k and v.
-        head_dim: numbers a head, of q and k or of v: the larger.
-        tokens: of the sequence; needed where the mask is None, or cumulative lengths that end before it. Any other
-            mask has to have as many rows.
+        head_dim: head dim of q and k, or of v if that is larger.
+        tokens: length of the sequence; needed if the mask is None, or cumulative lengths that end before it. Any other
+            mask must have as many rows.
         scheme: "rows": each rank keeps its query rows and fetches the keys and values that they see. "heads": tokens
-            become heads and back (Jacobs et al. 2023), which takes kv_heads that are a multiple of the ranks. "auto":
-            the one that sends less.
-        partition: "balanced", tokens and work alike at little traffic; "contiguous", one run a rank; "zigzag", two,
-            from either end; or a Partition.
-        masks: more of them, by name, for models that have several; attention(mask=name) chooses.
-        weights: how many layers each mask has, by name, "mask" for the first; 1 where nothing is said.
-        aligned: cut at tiles only, so that results are the bits of one device where the cuts would not be.
-        deterministic: gradients that are the same bits on every run; those of q are the bits of one device.
+            become heads and back (Jacobs et al. 2023), which needs kv_heads to be a multiple of the number of ranks.
+            "auto": the one that sends less.
+        partition: "balanced": evens out tokens and work with little traffic; "contiguous": one run per rank;
+            "zigzag": two runs per rank, one from either end; or a Partition.
+        masks: further masks by name, for models that have several; attention(mask=name) chooses one.
+        weights: how many layers each mask has, by name, "mask" for the first; 1 by default.
+        aligned: cut at tiles only, so that results are the bits of one device even where other cuts would change them.
+        deterministic: makes gradients the same bits on every run; those of q are the bits of one device.
         gradients: "reduced": each rank computes a part of the gradients of keys that it fetched, and sends it back;
-            "owner": a rank fetches the rows that see its keys, and computes their gradients as one device would, to the
-            bit. It implies `deterministic`.
-        keep_fetched: keep fetched keys and values for the backward rather than fetch them again.
-        head_groups: fetch and compute so many parts of the heads in turn, which takes so much less memory.
+            "owner": a rank fetches the rows that see its keys, and computes the gradients of its keys as one device
+            would, to the bit. Implies `deterministic`.
+        keep_fetched: keeps fetched keys and values for the backward, which otherwise fetches them again.
+        head_groups: number of groups of heads that are fetched and computed in turn, which divides the memory that
+            fetched tensors take.
 
     Raises:
-        RuntimeError: "rank 3: ValueError: ...", on every rank, what any of them failed with.
-        ValueError: ranks were given different things.
+        RuntimeError: on every rank, with what any rank failed with: "rank 3: ValueError: ...".
+        ValueError: ranks were given different arguments.
     """
     group = group_of(group_or_mesh)
     try:
@@ -217,7 +218,7 @@ def _check_tokens(name: str, tensor: Any, dim: int, count: int, which: str) -> N
 
 
 def check_plain(name: str, tensor: Any) -> None:
-    """Refuses what is no tensor, and a DTensor, which already says how it is spread."""
+    """Refuses anything but a plain tensor; a DTensor already says how it is distributed."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor")
     if hasattr(tensor, "to_local"):

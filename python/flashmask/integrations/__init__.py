@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashMask in trainers that take more than the name of an attention: one module each, see docs/trainers.md.
+"""FlashMask in trainers that need more than the name of an attention: one module for each, see docs/trainers.md.
 
-Nothing here imports a trainer before its own module is imported.
+A trainer is imported only when its own module is.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer that one of these modules works inside of."""
+"""The trainer that a module of this package extends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 
 class Host(NamedTuple):
-    """A package, by the name it is installed by, and the versions "major.minor" that its module was tested with."""
+    """A package by the name it is installed under, and the versions "major.minor" that its module was tested with."""
 
     package: str
     tested: tuple[str, ...]
 
     def check(self) -> None:
-        """Raises ImportError where the package is missing; warns of a version that nobody tested."""
+        """Raises ImportError if the package is missing; warns about a version that was not tested."""
         try:
             found = version(self.package)
         except PackageNotFoundError:
@@ -25,7 +25,7 @@ class Host(NamedTuple):
             warnings.warn(f"{self.package} {found} is installed; {self._ours()} was {self._tested()}", stacklevel=3)
 
     def part(self, module: str, name: str) -> Any:
-        """What the package calls `name` in its `module`; ImportError where it has none."""
+        """Returns `name` from the package's `module`; raises ImportError if there is none."""
         try:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:

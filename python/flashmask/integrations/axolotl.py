@@ -5,8 +5,8 @@
     attn_implementation: flashmask
     sample_packing: true
 
-Axolotl takes attention from a list of its own, before it makes a model; the plugin puts the name there, and among those
-that keep packed documents apart, so that Axolotl hands them over as position ids.
+Axolotl accepts only names from its own list of attentions, which it checks before it makes a model. The plugin adds the
+name to that list, and to the list of attentions that isolate packed documents, which get these as position ids.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _BasePlugin: Any = _HOST.part("axolotl.integrations.base", "BasePlugin")
 
 
 class FlashMaskPlugin(_BasePlugin):  # type: ignore[misc]
-    """Makes the name known to Axolotl before it checks the configuration, to Transformers before it loads the model."""
+    """Registers the name in Axolotl before it checks the configuration, in Transformers before it loads the model."""
 
     def register(self, cfg: Any) -> None:
-        """Axolotl calls this with the configuration as it was written."""
+        """Adds the name to Axolotl's lists. Axolotl calls this with the configuration as the user wrote it."""
         schema = "axolotl.utils.schemas.config"
         for names in ("CANONICAL_ATTN_IMPLS", "ATTN_IMPLS_SUPPORTING_PACKING"):
             setattr(importlib.import_module(schema), names, _HOST.part(schema, names) | {_NAME})
 
     def pre_model_load(self, cfg: Any) -> None:
-        """Axolotl calls this with the configuration as it was understood."""
+        """Registers the name in Transformers. Axolotl calls this with the checked configuration."""
         flashmask.transformers.register(_NAME)

@@ -3,7 +3,7 @@
 
     swift sft --external_plugins $(python -m flashmask.integrations.ms_swift) --attn_impl flashmask --packing true ...
 
-ms-swift hands any name on to Transformers, but packs for names of a list inside of its check only.
+ms-swift passes any name on to Transformers, but packs only for names in a list inside its check.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import flashmask.transformers
 from flashmask.integrations._host import Host
 
 _NAME = "flashmask"
-_LISTED = "flash_attention_2"  # a name that packs, and takes documents as position ids, as ours does
+_LISTED = "flash_attention_2"  # a listed name that packs and takes documents as position ids, like ours
 _HOST = Host("ms-swift", ("4.6",))
 
 
 def register() -> None:
-    """Registers in Transformers, and in ms-swift's check of what can pack; calling it again changes nothing."""
+    """Registers the name in Transformers and in ms-swift's check for packing; calling it again changes nothing."""
     _HOST.check()
     flashmask.transformers.register(_NAME)
     arguments = _HOST.part("swift.arguments", "SftArguments")

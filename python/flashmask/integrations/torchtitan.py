@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan: an attention module in the place of its VarlenAttention, and the override that puts it there.
+"""torchtitan: an attention module that replaces its VarlenAttention, and the override that installs it.
 
     torchtitan ... --override.imports flashmask.integrations.torchtitan.flashmask_attention
 
-for a model whose attn_backend is "varlen". Documents come from torchtitan as they do for its own module. Nothing is
-cast: bfloat16, float16 and, on a CPU, float32 are computed as they come.
+for a model whose attn_backend is "varlen". torchtitan passes documents as it does to its own module. Nothing is
+cast: bfloat16, float16 and, on a CPU, float32 are computed in the dtype given.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _Module: Any = _HOST.part("torchtitan.protocols.module", "Module")
 _override: Any = _HOST.part("torchtitan.config.override", "override")
 _derive: Any = _HOST.part("torchtitan.config.override", "derive")
 
-# What torchtitan's modules are called with beside what forward() names, and may leave out.
+# Arguments that torchtitan passes besides those that forward() names, and that may be ignored.
 _WITHOUT_MEANING = {"enable_gqa"}
 
 
 class FlashMaskAttention(_VarlenAttention):  # type: ignore[misc]
-    """An `inner_attention` of torchtitan's models; a VarlenAttention, so that they make its masks as for that one."""
+    """An `inner_attention` for torchtitan's models; derived from VarlenAttention so that they make that one's masks."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(_VarlenAttention.Config):  # type: ignore[misc]
-        """window_size: keys before and after its own that a token sees, -1 for no limit; (-1, 0) is causal."""
+        """window_size: how many keys before and after its own a token sees, -1 for no limit; (-1, 0) is causal."""
 
     def __init__(self, config: Config) -> None:
-        _Module.__init__(self)  # VarlenAttention's own looks for FlashAttention
+        _Module.__init__(self)  # VarlenAttention.__init__ would search for FlashAttention
         self.window_size = config.window_size
 
     def forward(
@@ -53,10 +53,10 @@ class FlashMaskAttention(_VarlenAttention):  # type: ignore[misc]
         out_transform: Callable[[Tensor, Tensor], Tensor] | None = None,
         **others: Any,
     ) -> Tensor:
-        """Attention within the documents of attention_masks, a VarlenMetadata over the tokens of the whole batch.
+        """Computes attention within the documents of attention_masks, a VarlenMetadata over the whole batch's tokens.
 
-        q_BLNH [B, L, Hq, D], k_BLNH [B, L, Hkv, D], v_BLNH [B, L, Hkv, Dv]; returns [B, L, Hq, Dv], or what
-        out_transform makes of that and lse [B, L, Hq]. Raises ValueError for masks or options of other modules.
+        q_BLNH [B, L, Hq, D], k_BLNH [B, L, Hkv, D], v_BLNH [B, L, Hkv, Dv]; returns o [B, L, Hq, Dv], or
+        out_transform(o, lse) with lse [B, L, Hq]. Raises ValueError for masks or options of other modules.
         """
         if not isinstance(attention_masks, _VarlenMetadata):
             raise ValueError(
@@ -83,5 +83,5 @@ class FlashMaskAttention(_VarlenAttention):  # type: ignore[misc]
 
 @_override(target=_VarlenAttention.Config, exact=True, description="FlashMask's kernels under VarlenAttention's masks")  # type: ignore[untyped-decorator]
 def flashmask_attention(config: Any) -> Any:
-    """The override: each VarlenAttention of a model becomes a FlashMaskAttention with the same window."""
+    """Replaces each VarlenAttention of a model by a FlashMaskAttention with the same window."""
     return _derive(config, FlashMaskAttention.Config)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks by what a person knows: lengths, windows, trees, graphs; or from arrays, predicates and row indices.
+"""Builders of masks from what a user knows (lengths, windows, trees, graphs), or from arrays, predicates, row indices.
 
-Every builder checks its numbers and returns a flashmask.Mask. Lengths and positions are in tokens. Causality and
+Every builder checks its arguments and returns a flashmask.Mask. Lengths and positions are in tokens. Causality and
 windows are aligned bottom-right: "self" of row i is column i + columns - rows. docs/masks.md draws every family.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of packed documents. Lengths are in tokens; what lies past the documents is padding: nobody sees it."""
+"""Masks of packed documents. Lengths are in tokens; tokens past the documents are padding, which no row sees."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class SharedQuestion(NamedTuple):
-    """Tokens of one prompt and of each of the answers that share it."""
+    """Lengths in tokens of one prompt and of each answer that shares it."""
 
     question: int
     answers: Integers
 
 
 def _packing(documents: object, tokens: object) -> tuple[IntArray, int]:
-    """The documents' lengths [count] and the sequence length, by default their sum."""
+    """Returns the documents' lengths [count] and the sequence length, by default their sum."""
     given = lengths("documents", documents)
     return given, int(given.sum()) if tokens is None else length("tokens", tokens)
 
@@ -107,7 +107,7 @@ def sliding_window_document(documents: Integers, tokens: int | None, window: int
 
 @breaks_graph
 def causal_blockwise(documents: Integers, tokens: int | None = None) -> Mask:
-    """Causal documents [count], the last of which sees all before it (family 7)."""
+    """Causal documents of the lengths `documents` [count], the last of which sees all before it (family 7)."""
     return _one_length("causal_blockwise", documents, tokens)
 
 
@@ -115,7 +115,7 @@ def causal_blockwise(documents: Integers, tokens: int | None = None) -> Mask:
 def prefix_lm_document(documents: Integers, prefixes: Integers, tokens: int | None = None) -> Mask:
     """Each document sees its prefix both ways and the rest causally (family 8).
 
-    `prefixes` [count], one a document of `documents` [count] and at most as long.
+    `prefixes` [count] has one length per document of `documents` [count], at most the document's own.
     """
     given, total = _packing(documents, tokens)
     heads = lengths("prefixes", prefixes)

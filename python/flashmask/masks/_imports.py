@@ -38,14 +38,14 @@ _INTEGER_TYPES = {1: s.DENSE_I8, 2: s.DENSE_I16, 4: s.DENSE_I32, 8: s.DENSE_I64}
 
 
 def _shape4(shape: tuple[int, ...]) -> MaskShape:
-    """Leading dimensions that an array does not have are 1."""
+    """Returns the shape with four dimensions; missing leading dimensions are 1."""
     return MaskShape(*((1,) * (4 - len(shape)) + shape))
 
 
 def from_dense(visible: AnyArray | torch.Tensor | Sequence[Any]) -> Mask:
-    """From booleans, or integers that are 0 or 1, [rows, columns] or with heads, or batch and heads, before.
+    """Makes a mask from booleans, or integers 0 and 1: [rows, columns], or with heads, or batch and heads, first.
 
-    True = visible. An array or CPU tensor of any strides is read once, where it lies. ValueError at the first integer
+    True = visible. An array or CPU tensor of any strides is read once, in place. Raises ValueError at the first integer
     that is neither 0 nor 1.
     """
     return from_booleans("visible", visible)
@@ -53,7 +53,7 @@ def from_dense(visible: AnyArray | torch.Tensor | Sequence[Any]) -> Mask:
 
 @breaks_graph
 def from_booleans(name: str, visible: Any) -> Mask:
-    """from_dense() of an argument of this name."""
+    """Does the work of from_dense(); errors call the argument `name`."""
     scores = np.asarray(visible) if isinstance(visible, (list, tuple)) else array(name, visible)
     if scores.dtype.kind not in "biu":
         raise TypeError(f"{name} holds {scores.dtype} values; expected booleans, or integers that are 0 or 1")
@@ -70,9 +70,10 @@ def from_booleans(name: str, visible: Any) -> Mask:
 
 @breaks_graph
 def from_packed(bits: AnyArray | torch.Tensor, columns: int) -> Mask:
-    """From bits, uint8 [rows, ceil(columns / 8)] or with heads, or batch and heads, before: bit c % 8 of byte c // 8.
+    """Makes a mask from bits, uint8 [rows, ceil(columns / 8)], or with heads, or batch and heads, first.
 
-    What numpy.packbits(visible, axis=-1, bitorder="little") gives. Bits past the last column are not looked at.
+    Column c is bit c % 8 of byte c // 8, as numpy.packbits(visible, axis=-1, bitorder="little") packs them. Bits past
+    the last column are ignored.
     """
     packed = array("bits", bits)
     wide = length("columns", columns)
@@ -90,9 +91,9 @@ def from_packed(bits: AnyArray | torch.Tensor, columns: int) -> Mask:
 
 @breaks_graph
 def from_pairs(rows: int, columns: int, pairs: Pairs) -> Mask:
-    """From the visible scores, (row, column) `pairs` [count, 2] in any order; repeated pairs are one.
+    """Makes a mask from its visible scores, (row, column) `pairs` [count, 2] in any order; repeated pairs count once.
 
-    ValueError at the first pair that lies outside.
+    Raises ValueError at the first pair that lies outside the mask.
     """
     given = pairs_of("pairs", pairs)
     return Mask(
@@ -108,9 +109,9 @@ def from_pairs(rows: int, columns: int, pairs: Pairs) -> Mask:
 
 @breaks_graph
 def from_csr(matrix: SparseRows) -> Mask:
-    """From compressed sparse rows, as scipy.sparse has them: row i sees column j where an entry is stored.
+    """Makes a mask from compressed sparse rows, as in scipy.sparse: row i sees column j where an entry is stored.
 
-    `matrix` is anything with `indptr` [rows + 1], `indices` and `shape`, also a row of which `indices` is unsorted.
+    `matrix` is anything with `indptr` [rows + 1], `indices` and `shape`; `indices` may be unsorted within a row.
     Stored zeros count as entries: `matrix.eliminate_zeros()` drops them.
     """
     if not all(hasattr(matrix, name) for name in ("indptr", "indices", "shape")):
@@ -134,7 +135,7 @@ def from_csr(matrix: SparseRows) -> Mask:
 def from_startend_row_indices(
     values: AnyArray | torch.Tensor | Sequence[Any], *, causal: bool, rows: int | None = None
 ) -> Mask:
-    """From row indices, int32 [batch, heads, columns, n]: the rows of each column that are masked.
+    """Makes a mask from row indices, int32 [batch, heads, columns, n]: the masked rows of each column.
 
     | causal | n | vectors            | masked rows r of column j                             |
     |--------|---|--------------------|-------------------------------------------------------|
@@ -143,8 +144,8 @@ def from_startend_row_indices(
     | False  | 2 | LTS, UTE           | r >= LTS or r < UTE                                   |
     | False  | 4 | LTS, LTE, UTS, UTE | LTS <= r < LTE or UTS <= r < UTE                      |
 
-    Values outside [0, rows] are legal and are clipped; `rows` defaults to as many as columns. FlashMask (Wang et al.
-    2024), section 4.1. Row indices on a device: flashmask.RowIndices.
+    Values outside [0, rows] are legal and are clipped; `rows` defaults to the number of columns. FlashMask (Wang et al.
+    2024), section 4.1. For row indices on a device use flashmask.RowIndices.
     """
     given = array("values", values)
     if isinstance(values, (list, tuple)):
@@ -163,7 +164,7 @@ def from_startend_row_indices(
 
 @breaks_graph
 def from_block_map(map: BlockMap) -> Mask:
-    """The blocks of a flashmask.BlockMap alone."""
+    """Makes the mask in which exactly the blocks that a flashmask.BlockMap keeps are visible."""
     if not isinstance(map, BlockMap):
         raise TypeError(f"map is {described(map)}; expected a BlockMap")
     return map.to_mask()

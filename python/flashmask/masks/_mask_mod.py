@@ -32,11 +32,11 @@ def from_mask_mod(
     *,
     device: str | torch.device = "cpu",
 ) -> Mask:
-    """From a predicate mask_mod(b, h, q_idx, kv_idx) as torch.nn.attention.flex_attention takes it; True = visible.
+    """Makes a mask from a predicate mask_mod(b, h, q_idx, kv_idx) of torch.nn.attention.flex_attention; True = visible.
 
-    It is called with int64 tensors on `device` that broadcast to [batch, heads, some rows, columns] and returns
-    booleans that do, some rows at a time: memory is rows * columns / 8 bytes for each entry and head that differs.
-    `batch` and `heads` None: 1. Dong et al. 2024 (FlexAttention).
+    It is called for some rows at a time, with int64 tensors on `device` that broadcast to [batch, heads, these rows,
+    columns], and returns booleans that broadcast to the same shape. Memory: rows * columns / 8 bytes for each batch
+    entry and head that the predicate tells apart. `batch` and `heads` None: 1. Dong et al. 2024 (FlexAttention).
     """
     if not callable(mask_mod):
         raise TypeError(f"mask_mod is {described(mask_mod)}; expected a function (b, h, q_idx, kv_idx) -> bool tensor")
@@ -50,7 +50,7 @@ def from_mask_mod(
 
 
 def _evaluated(mask_mod: MaskMod, shape: tuple[int, int, int, int], device: Any) -> AnyArray:
-    """Bits uint8 [batch or 1, heads or 1, rows, bytes]: 1 where the predicate does not look at entry or head."""
+    """Returns bits, uint8 [batch or 1, heads or 1, rows, bytes]; 1 where the predicate ignores batch entry or head."""
     import torch
 
     batch, heads, rows, columns = shape
@@ -67,7 +67,7 @@ def _evaluated(mask_mod: MaskMod, shape: tuple[int, int, int, int], device: Any)
 
 
 def _packed(visible: Any, shape: tuple[int, int, int, int]) -> AnyArray:
-    """Bits [batch or 1, heads or 1, rows, bytes] of what a predicate returned."""
+    """Packs what a predicate returned into bits [batch or 1, heads or 1, rows, bytes]."""
     import torch
 
     if not isinstance(visible, torch.Tensor) or visible.dtype != torch.bool:

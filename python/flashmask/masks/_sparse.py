@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class NeighbourhoodAxis(NamedTuple):
     """One axis of a grid of tokens: a token sees `kernel` tokens along it, `dilation` apart.
 
-    Those of its residue modulo the dilation that are nearest: at a border the window moves inside and stays whole.
-    kernel * dilation is at most the length; an even kernel reaches further to the left.
+    They are the nearest tokens of its own residue modulo the dilation: at a border the window shifts inwards and keeps
+    its size. kernel * dilation is at most the length; an even kernel reaches further to the left.
     """
 
     length: int
@@ -32,7 +32,7 @@ class NeighbourhoodAxis(NamedTuple):
 
 
 def _of_heads(values: IntArray) -> IntArray:
-    """[heads, tokens] of [tokens] or [heads, tokens]."""
+    """Returns values [heads, tokens]; [tokens] become one head."""
     return values.reshape(1, -1) if values.ndim == 1 else values
 
 
@@ -40,7 +40,7 @@ def _of_heads(values: IntArray) -> IntArray:
 def qk_sparse_segments(tokens: int, dropped: Pairs) -> Mask:
     """Causal, without the scores inside dropped segments (family 10).
 
-    `dropped` [count, 2] are disjoint half-open ranges (begin, end). Their tokens see what lies before the segment only,
+    `dropped` [count, 2] are disjoint half-open ranges (begin, end). Their tokens see only what lies before the segment,
     and later tokens see them.
     """
     given = pairs("dropped", dropped)
@@ -68,7 +68,7 @@ def hash_sparse_sorted(queries: Pairs, keys: Pairs) -> Mask:
 
 @breaks_graph
 def random_eviction(tokens: int, evicted_at: Integers) -> Mask:
-    """Causal, and column j is dropped from row evicted_at[head][j] on; `tokens` = never (family 12).
+    """Causal; column j is masked from row evicted_at[head][j] on, `tokens` = never (family 12).
 
     `evicted_at` is [tokens] or [heads, tokens].
     """
@@ -90,11 +90,11 @@ def big_bird(
     heads: int = 1,
     seed: int = 0,
 ) -> Mask:
-    """What a block of `block` tokens sees in BigBird: a window, global blocks and random ones.
+    """BigBird: each block of `block` tokens sees a window, global blocks and random ones.
 
-    `window_blocks` on either side of its own; the first `global_blocks`, which see and are seen by all; `random_blocks`
-    others drawn without repetition, for each of `heads` mask heads its own, from `seed` (unsigned, the same blocks on
-    every platform). Zaheer et al. 2020 (Big Bird), section 2.
+    The window is `window_blocks` on either side of its own block. The first `global_blocks` see and are seen by all.
+    `random_blocks` others are drawn without repetition, separately for each of `heads` mask heads; `seed`, an unsigned
+    integer, gives the same blocks on every platform. Zaheer et al. 2020 (Big Bird), section 2.
     """
     pattern = s.BigBird(
         integer("block", block, minimum=1),
@@ -111,7 +111,7 @@ def big_bird(
 def neighbourhood(axes: Iterable[NeighbourhoodAxis | tuple[int, ...]]) -> Mask:
     """Neighbourhood attention over any number of axes, the last of which runs fastest through the sequence.
 
-    An axis is (length, kernel) or (length, kernel, dilation), as NeighbourhoodAxis has them. Hassani et al. 2023
+    An axis is (length, kernel) or (length, kernel, dilation), as in NeighbourhoodAxis. Hassani et al. 2023
     (Neighborhood Attention Transformer), section 3.
     """
     given = items("axes", axes, "axes (length, kernel[, dilation])")
@@ -120,7 +120,7 @@ def neighbourhood(axes: Iterable[NeighbourhoodAxis | tuple[int, ...]]) -> Mask:
 
 @breaks_graph
 def neighbourhood_2d(height: NeighbourhoodAxis | tuple[int, ...], width: NeighbourhoodAxis | tuple[int, ...]) -> Mask:
-    """neighbourhood() of two axes (length, kernel[, dilation])."""
+    """neighbourhood() over two axes (length, kernel[, dilation])."""
     return _neighbourhood([_axis("height", height), _axis("width", width)])
 
 
@@ -130,7 +130,7 @@ def neighbourhood_3d(
     height: NeighbourhoodAxis | tuple[int, ...],
     width: NeighbourhoodAxis | tuple[int, ...],
 ) -> Mask:
-    """neighbourhood() of three axes (length, kernel[, dilation])."""
+    """neighbourhood() over three axes (length, kernel[, dilation])."""
     return _neighbourhood([_axis("depth", depth), _axis("height", height), _axis("width", width)])
 
 
@@ -187,7 +187,7 @@ def scfa_hash_sparse(query_buckets: Integers, key_buckets: Integers) -> Mask:
 
 @breaks_graph
 def scfa_qk_sparse(kept_queries: AnyArray | Sequence[bool], kept_keys: AnyArray | Sequence[bool]) -> Mask:
-    """Causal among what is kept, aligned bottom-right: a dropped query sees nothing, a dropped key is seen by nobody.
+    """Causal among what is kept, aligned bottom-right: dropped queries see nothing, no query sees a dropped key.
 
     `kept_queries` [rows] or [heads, rows], `kept_keys` [columns] or [heads, columns]: booleans, or 0 and 1. Pagliardini
     et al. 2023 (SCFA).
@@ -208,7 +208,7 @@ def scfa_qk_sparse(kept_queries: AnyArray | Sequence[bool], kept_keys: AnyArray 
 
 
 def _kept(name: str, value: object) -> AnyArray:
-    """uint8 [heads, tokens], 1 = kept."""
+    """Returns uint8 [heads, tokens], 1 = kept."""
     kept = np.asarray(value) if isinstance(value, (list, tuple)) else array(name, value)
     if kept.size and kept.dtype.kind not in "biu":
         raise TypeError(f"{name} holds {kept.dtype} values; expected booleans, or 0 and 1")

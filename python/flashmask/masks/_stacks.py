@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks from masks."""
+"""Masks made from other masks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @breaks_graph
 def stack_batch(masks: Iterable[Mask]) -> Mask:
-    """One mask a batch entry, all of the same heads, rows and columns."""
+    """Stacks one mask per batch entry, all with the same heads, rows and columns."""
     return _stacked("stack_batch", masks)
 
 
 @breaks_graph
 def stack_heads(masks: Iterable[Mask]) -> Mask:
-    """One mask a head, all of the same batch, rows and columns."""
+    """Stacks one mask per head, all with the same batch, rows and columns."""
     return _stacked("stack_heads", masks)
 
 
@@ -39,7 +39,7 @@ def _stacked(name: str, masks: Iterable[Mask]) -> Mask:
 
 @breaks_graph
 def drop_queries(mask: Mask, rows: Integers) -> Mask:
-    """The mask without the given `rows` [count], which then see nothing."""
+    """Returns the mask without the given `rows` [count], which then see nothing."""
     if not isinstance(mask, Mask):
         raise TypeError(f"mask is {described(mask)}; expected a Mask")
     return mask.drop_queries(rows)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 def from_tree(parents: torch.Tensor, lengths: torch.Tensor, tokens: int | None = None) -> RowIndices:
     """A forest, such as rollouts that share prefixes: each node sees its ancestors and itself, causally.
 
-    Node k holds lengths[k] tokens, which lie behind those of node k - 1, and hangs on node parents[k], -1 for a root.
+    Node k holds lengths[k] tokens, which follow those of node k - 1; its parent is node parents[k], -1 for a root.
     Nodes come depth-first: parents before children, every subtree in one piece. Both tensors are int32 or int64,
-    [nodes] or [batch, nodes]; an entry with fewer nodes than another fills up with roots of no tokens. What the
-    lengths leave of `tokens` is padding, which sees nothing and is seen by nobody.
+    [nodes] or [batch, nodes]; an entry with fewer nodes than another is filled up with roots of no tokens. `tokens`
+    past the sum of the lengths are padding: they see nothing and no row sees them.
 
     The result is [batch or 1, 1, tokens, 1]: a key is seen from its own row to the end of its node's subtree. Values
-    are not looked at on a device or inside torch.compile. On the host, ValueError names a parent that is not an earlier
-    node, as one of every circle is, and a subtree that is torn. `tokens` = None is the sum of the lengths, for which
-    the host waits.
+    are not checked on a device or inside torch.compile. On the host, ValueError names a parent that is not an earlier
+    node (every cycle has one) and a subtree that is not in one piece. `tokens` = None stands for the largest sum of
+    lengths in the batch, for which the host waits.
     """
     import torch
 
@@ -43,14 +43,14 @@ def from_tree(parents: torch.Tensor, lengths: torch.Tensor, tokens: int | None =
     if parents.device.type == "cpu" and type(parents) is torch.Tensor and not torch.compiler.is_compiling():
         _check_values(above, sizes, total)
     ends = sizes.cumsum(1)
-    node = ends_passed(ends, total)  # `nodes` in the padding
+    node = ends_passed(ends, total)  # in padding: the number of nodes
     subtree_ends = ends - sizes + subtree_sums(above, sizes)
     lower = torch.nn.functional.pad(subtree_ends, (0, 1)).gather(1, node)
     return RowIndices(lower.clamp(0, total).to(torch.int32)[:, None, :, None], causal=True)
 
 
 def _check_values(parents: torch.Tensor, lengths: torch.Tensor, tokens: int) -> None:
-    """Of [batch, nodes] each, on the host."""
+    """Checks parents and lengths [batch, nodes] on the host."""
     import torch
 
     from flashmask._torch.subtrees import subtree_sums

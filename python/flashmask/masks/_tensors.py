@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class _Documents(NamedTuple):
-    """Of every token, [batch, tokens] each."""
+    """Where each token's document begins and ends and which tokens are padding, [batch, tokens] each."""
 
     begin: torch.Tensor
-    """Of its document."""
+    """First token of the token's document."""
     end: torch.Tensor
     padding: torch.Tensor
 
@@ -32,10 +32,10 @@ def from_cu_seqlens(
 ) -> RowIndices:
     """Packed documents by their ends: document k holds the tokens cu_seqlens[k] to cu_seqlens[k + 1] of `tokens`.
 
-    `cu_seqlens` is int32 or int64 [documents + 1], from 0 upwards; equal neighbours are an empty document, tokens past
-    the last are padding, which sees nothing and is seen by nobody. On the CPU, outside of graphs, ValueError names what
-    begins with another number, decreases or ends behind the last token. On a GPU that is not checked, since the host
-    would have to wait for the values: wrong ones give a wrong mask there.
+    `cu_seqlens` is int32 or int64 [documents + 1] and ascends from 0; equal neighbours are an empty document. Tokens
+    past the last end are padding: they see nothing and no row sees them. On the CPU, outside of graphs, values that
+    do not begin at 0, that decrease, or that end past the last token raise ValueError. On a GPU they are not checked,
+    since the host would have to wait for them: wrong values give a wrong mask there.
 
     A row sees the keys of its own document that are
 
@@ -56,7 +56,7 @@ def from_cu_seqlens(
 
     check_ends("cu_seqlens", cu_seqlens, tokens)
     documents = cu_seqlens.shape[0] - 1
-    document = document_of(cu_seqlens, tokens)  # `documents` in the padding
+    document = document_of(cu_seqlens, tokens)  # in padding: the number of documents
     bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]])
     prefixes = prefix
     if _is_tensor(prefix):
@@ -69,7 +69,7 @@ def from_cu_seqlens(
 def from_document_ids(
     ids: torch.Tensor, *, causal: bool = True, window: int | None = None, prefix: int | torch.Tensor | None = None
 ) -> RowIndices:
-    """Packed documents by the number of each token's document, integers [tokens] or [batch, tokens].
+    """Packed documents by the document number of each token, integers [tokens] or [batch, tokens].
 
     A document is a run of equal numbers, which need not be sorted: a number that comes back later begins another
     document. A negative number is padding. `causal`, `window` and `prefix` as in from_cu_seqlens(); a tensor of
@@ -106,12 +106,12 @@ def from_position_ids(
 
 
 def _runs(begins: torch.Tensor, padding: torch.Tensor, causal: bool, window: int | None, prefix: Any) -> RowIndices:
-    """Of documents that begin where `begins` [batch, tokens] is true."""
+    """Makes row indices for documents that begin where `begins` [batch, tokens] is true."""
     torch = _torch()
     tokens = begins.shape[1]
     position = torch.arange(tokens, device=begins.device).expand_as(begins)
     begin = torch.where(begins, position, 0).cummax(dim=1).values
-    last = begins.roll(-1, dims=1)  # of its document; the first token begins one, so that the last token is one too
+    last = begins.roll(-1, dims=1)  # last token of a document; the first begins one, so the last token counts too
     end = torch.where(last, position + 1, tokens).flip(1).cummin(dim=1).values.flip(1)
     prefixes = prefix
     if _is_tensor(prefix):
@@ -123,7 +123,7 @@ def _runs(begins: torch.Tensor, padding: torch.Tensor, causal: bool, window: int
 
 
 def _row_indices(documents: _Documents, causal: bool, window: int | None, prefix: Any) -> RowIndices:
-    """`prefix` is a number, or one a token [batch, tokens]: that of its document."""
+    """Makes row indices; `prefix` is one length, or [batch, tokens]: the prefix length of each token's document."""
     torch = _torch()
     begin, end, padding = documents
     key = torch.arange(begin.shape[1], dtype=begin.dtype, device=begin.device)
@@ -152,7 +152,7 @@ def _is_tensor(value: object) -> TypeIs[torch.Tensor]:
 
 
 def check_integers(name: str, tensor: Any, ranks: tuple[int, ...]) -> None:
-    """Refuses what is no int32 or int64 tensor of one of these ranks; looks at no value."""
+    """Refuses anything but an int32 or int64 tensor with one of these numbers of dimensions; reads no values."""
     torch = _torch()
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is {described(tensor)}; expected an integer tensor")

@@ -22,7 +22,7 @@ _SIGHTS = ("ancestors", "parent")
 
 
 class TreeMask(NamedTuple):
-    """A mask of a tree, and the first token of each given node in the sequence, int64 [nodes]."""
+    """A tree's mask, and the position in the sequence of each given node's first token, int64 [nodes]."""
 
     mask: Mask
     positions: IntArray
@@ -38,8 +38,9 @@ def tree(
     """A forest: each node sees its ancestors and itself, causally.
 
     Node k has lengths[k] tokens and the parent parents[k], −1 for a root; both [nodes]. "depth_first" lays the nodes
-    out so that every subtree is contiguous and returns where each went; "as_given" keeps the order of the arrays, and
-    raises ValueError where parents do not come before children or a subtree is torn. `tokens` defaults to the sum.
+    out so that every subtree is contiguous, and `positions` says where each went; "as_given" keeps the order of the
+    arrays, and raises ValueError where a parent does not come before its children or a subtree is not contiguous.
+    `tokens` defaults to the sum of the lengths.
     """
     above, sizes = integers("parents", parents), token_counts("lengths", lengths)
     if above.size != sizes.size:
@@ -55,11 +56,12 @@ def tree(
 def tree_in_order(
     parents: Integers, tokens: int, prefix: int = 0, sight: Literal["ancestors", "parent"] = "ancestors"
 ) -> Mask:
-    """A forest of one token a node in the order of the array, as a decoder verifies speculated tokens.
+    """A forest of one token per node in the order of the array, as a decoder verifies speculated tokens.
 
-    parents[k] [nodes] is an earlier node, or −1 for a root. All nodes see the `prefix` columns before them (the cache);
-    the rest of `tokens` is padding: `tokens` rows and prefix + tokens columns. `sight`: a node sees its ancestors, or
-    its parent only, as the generator published with Binary Block Masking (Sharma and Geiping 2024) draws it.
+    `parents` [nodes] holds for each node an earlier one, or −1 for a root. All nodes see the `prefix` columns before
+    them (the cache); the rest of `tokens` is padding. The mask has `tokens` rows and prefix + tokens columns. `sight`:
+    a node sees its ancestors, or its parent only, as in the mask generator published with Binary Block Masking (Sharma
+    and Geiping 2024).
     """
     above = integers("parents", parents)
     return Mask(
@@ -76,10 +78,10 @@ def tree_in_order(
 
 @breaks_graph
 def medusa_parents(candidates: Integers) -> IntArray:
-    """The tree of MEDUSA, breadth first, for tree_in_order: candidates[k] children for each node of level k − 1.
+    """Returns the parents in MEDUSA's tree, breadth first, for tree_in_order().
 
-    candidates[0] roots. Int64 [sum over k of the product of candidates[0] to candidates[k]]. Cai et al. 2024 (Medusa),
-    section 2.1.2.
+    The tree has candidates[0] roots and candidates[k] children for each node of level k − 1. The result is int64 [sum
+    over k of the product of candidates[0] to candidates[k]]. Cai et al. 2024 (Medusa), section 2.1.2.
     """
     counts = token_counts("candidates", candidates)
     parents = np.empty(0, np.int64)
@@ -113,7 +115,8 @@ def medusa_tree(
 def graph(nodes: int, edges: Pairs, *, symmetric: bool = False, self_loops: bool = False) -> Mask:
     """Attention over a graph: row u sees column v for each edge (u, v) of `edges` [count, 2], in any order.
 
-    `symmetric`: an edge is seen from both its ends. `self_loops`: every node sees itself. Repeated edges are one.
+    `symmetric`: an edge (u, v) also lets row v see column u. `self_loops`: every node sees itself. Repeated edges count
+    once.
     """
     given = pairs("edges", edges)
     return Mask(

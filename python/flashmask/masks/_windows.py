@@ -22,7 +22,7 @@ def full(rows: int, columns: int) -> Mask:
 
 @breaks_graph
 def causal(rows: int, columns: int | None = None) -> Mask:
-    """Row i sees column j when j <= i + columns - rows, aligned bottom-right (family 1). `columns` None: as rows."""
+    """Row i sees column j when j <= i + columns - rows, aligned bottom-right (family 1). `columns` defaults to rows."""
     return Mask(create("mask_causal", *_sides(rows, columns)))
 
 

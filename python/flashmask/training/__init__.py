@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on long sequences: what it needs beside attention, each piece usable alone.
+"""Tools for training on long sequences, beside attention; each can be used alone.
 
     from flashmask.training import long_context
 

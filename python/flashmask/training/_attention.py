@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention between its forward and its backward, without its q, k and v."""
+"""Attention that is held between its forward and its backward without its q, k and v."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class _Enter(torch.autograd.Function):
-    """Hands q, k and v to autograd, and their gradients to a list: autograd holds on to leaves, and not to these."""
+    """Passes q, k and v to autograd and their gradients to a list: autograd would keep leaves alive, but not these."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, gradients: list[Tensor | None], *heads: Tensor) -> tuple[Tensor, ...]:
@@ -26,7 +26,7 @@ class _Enter(torch.autograd.Function):
 
 
 class _Memory:
-    """Tells what lies in the memory of q, k and v, and finds it again in other memory. Knows no graph."""
+    """Hooks that save a place for what lies in the memory of q, k and v, and find it in new memory; hold no graph."""
 
     def __init__(self, *heads: Tensor) -> None:
         self.heads = list(heads)
@@ -49,8 +49,8 @@ class _Memory:
 class HeldAttention:
     """One attention: its result `o` [B, S, Hq, Dv], and what its backward needs beside q, k and v.
 
-    attend(q, k, v) is any differentiable attention. What it saves that lies in the memory of q, k or v is not held once
-    forget() was called; refill() hands over the same values again.
+    attend(q, k, v) is any differentiable attention. forget() releases the memory of q, k and v, with whatever attend()
+    saved that lies in it; refill() provides the same values again.
     """
 
     def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -69,7 +69,7 @@ class HeldAttention:
         self._memory.heads = [q, k, v]
 
     def backward(self, grad_o: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; once."""
+        """Returns the gradients of q, k and v; can be called once."""
         torch.autograd.backward(self._result, grad_o)
         found, heads = self._gradients, self._memory.heads
         dq, dk, dv = (torch.zeros_like(head) if each is None else each for each, head in zip(found, heads, strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autocast as it is now, for later."""
+"""Records the state of autocast, to enter it again later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEVICES = ("cuda", "cpu")
 
 
 def autocast_now() -> Callable[[], AbstractContextManager[Any]]:
-    """What enters the state of now again, and keeps no casted weights: those made without a gradient have none."""
+    """Returns what enters this state again; cast weights are not cached: those cast under no_grad have no gradient."""
     state = {name: (torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in _DEVICES}
     return partial(_entered, state)
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 def chunks(tokens: int, size: int) -> Iterator[slice]:
-    """Neighbouring slices of `size` tokens that cover all of them; the last one may be shorter."""
+    """Yields neighbouring slices of `size` tokens that cover all of them; the last one may be shorter."""
     for begin in range(0, tokens, size):
         yield slice(begin, min(begin + size, tokens))
 
 
 def like(part: Tensor, tokens: int) -> Tensor:
-    """Memory [B, tokens, ...] for what a function of chunks [B, c, ...] gives."""
+    """Allocates [B, tokens, ...] for all chunks, given the result of one, [B, c, ...]."""
     return part.new_empty((part.shape[0], tokens, *part.shape[2:]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoder layers of Transformers, cut where tokens meet.
+"""Decoder layers of Transformers, cut before and after attention, the only step in which tokens meet.
 
-A layer is known by the class whose forward() it runs, and its parts do what that forward() does, by the layer's own
-modules: adapters and other replacements of those are in force.
+A layer is recognised by the class whose forward() it runs, and its parts do what that forward() does, with the layer's
+own modules, so adapters and other replacements of those keep working.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _after_with_norms_behind(layer: Any, hidden: Tensor, o: Tensor) -> Tensor:
 
 
 class _Family(NamedTuple):
-    """Of layers: the part behind attention, and how attention is told of its window."""
+    """A family of decoder layers: the part after attention, and the keyword that gives attention its window."""
 
     after: Callable[[Any, Tensor, Tensor], Tensor]
     window: Callable[[Any], dict[str, Any]]
@@ -72,13 +72,13 @@ _KNOWN = "Llama, Mistral, Qwen2, Qwen3 and Gemma 3"
 
 
 def _defined_by(module: nn.Module) -> str:
-    """The class that says what a module's forward() does, below what wraps it."""
+    """Returns the name of the class that defines a module's forward(), without its wrappers."""
     forward = inspect.unwrap(type(module).forward)
     return f"{forward.__module__}.{forward.__qualname__.removesuffix('.forward')}"
 
 
 def family_of(layer: Any) -> _Family:
-    """Raises ValueError for a layer that is not understood."""
+    """Returns the family of a layer; raises ValueError for a layer that is not supported."""
     found = _defined_by(layer)
     for name, family in _FAMILIES.items():
         prefix = f"transformers.models.{name}"
@@ -94,7 +94,7 @@ def family_of(layer: Any) -> _Family:
 
 
 def check_untouched(layer: Any) -> None:
-    """Raises ValueError for a layer that family_of() knows and whose forward() was replaced."""
+    """Raises ValueError for a layer that family_of() knows, but whose forward() was replaced."""
     for name, module in (("layer", layer), ("self_attn", layer.self_attn)):
         if "forward" in vars(module):
             raise ValueError(
@@ -112,10 +112,11 @@ def layer_parts(
     compile: Callable[[Any], Any] | None = None,
     **keywords: Any,
 ) -> LayerParts:
-    """The parts of one call of a decoder layer of Transformers: Llama, Mistral, Qwen2, Qwen3 or Gemma 3.
+    """Returns the parts of one call of a decoder layer of Transformers: Llama, Mistral, Qwen2, Qwen3 or Gemma 3.
 
-    Arguments are those that the model hands to its layer; keywords go to its attention function. Raises ValueError for
-    a layer of another class, and for dropout of attention probabilities.
+    Arguments are those that the model passes to its layer; keywords go to its attention function. compile: wraps the
+    functions before and after attention. Raises ValueError for a layer of another class, and for dropout of attention
+    probabilities.
     """
     family, attention = family_of(layer), layer.self_attn
     if layer.training and attention.attention_dropout:

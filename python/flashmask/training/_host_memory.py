@@ -15,10 +15,10 @@ from flashmask._arguments import boolean, integer
 
 
 class HostMemory:
-    """Pieces of host memory that are used again and again, page-locked where there is a GPU.
+    """Pieces of host memory that are reused, page-locked on request.
 
-    torch's own pinned memory is handed out in powers of two, so that 4.3 GiB take 8; here a piece is as long as asked
-    for. close(), leaving the `with` block, an error on the way, and the end of the program give everything back.
+    torch rounds its pinned memory up to powers of two, so that 4.3 GiB take 8; here a piece is as long as requested.
+    close(), leaving the `with` block, also by an error, and the end of the program free everything.
     """
 
     def __init__(self, *, page_locked: bool) -> None:
@@ -31,11 +31,11 @@ class HostMemory:
 
     @property
     def bytes(self) -> int:
-        """All that is held, in use or not."""
+        """Bytes of all pieces, in use or not."""
         return sum(each.numel() for each in self._held.values())
 
     def take(self, size: int) -> Tensor:
-        """uint8 [size]; raises MemoryError where the host has no more to lock."""
+        """Returns a piece, uint8 [size]; raises MemoryError if the host cannot allocate or lock that much more."""
         integer("size", size, minimum=0)
         if not self._finalizer.alive:
             raise RuntimeError("this host memory was closed; make another")
@@ -53,13 +53,13 @@ class HostMemory:
         return made
 
     def give_back(self, piece: Tensor) -> None:
-        """For the next take(); copies to or from it must be done, or ordered before those of the next."""
+        """Returns a piece for reuse; copies to or from it must be done, or ordered before those of the next user."""
         whole = self._held.get(piece.data_ptr())
         if whole is not None:
             self._free.append(whole)
 
     def close(self) -> None:
-        """Unlocks and frees all pieces, used or not; again, it does nothing."""
+        """Unlocks and frees all pieces, used or not; a second call does nothing."""
         self._free.clear()
         self._finalizer()
 
@@ -71,7 +71,7 @@ class HostMemory:
 
 
 def _allocate(size: int) -> Tensor:
-    """In huge pages where the system has them, which are locked in half the time."""
+    """Allocates huge pages where the system has them, since locking them takes half the time."""
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
     try:
@@ -86,7 +86,7 @@ def _allocate(size: int) -> Tensor:
 
 
 def _lock(piece: Tensor) -> None:
-    piece.zero_()  # by all threads, so that pages are there already: cudaHostRegister makes them one by one
+    piece.zero_()  # all threads make the pages: cudaHostRegister would make them one by one
     status = int(_runtime().cudaHostRegister(piece.data_ptr(), piece.numel(), 0))
     if status:
         _forget_error()
@@ -97,14 +97,14 @@ def _lock(piece: Tensor) -> None:
 
 
 def _forget_error() -> None:
-    """CUDA would tell the next that asks, who has nothing to do with it."""
+    """Clears CUDA's last error, which the next, unrelated call would otherwise report."""
     with suppress(RuntimeError):
         torch.zeros(1, device="cuda")
 
 
 def _give_back(held: dict[int, Tensor], page_locked: bool) -> None:
     if page_locked and held:
-        torch.cuda.synchronize()  # copies that are under way
+        torch.cuda.synchronize()  # waits for copies under way
         for address in held:
             _runtime().cudaHostUnregister(address)
     held.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decoder layer whose linear parts see a chunk of tokens at a time, and of which its input is kept alone."""
+"""A decoder layer that runs all but attention on one chunk of tokens at a time and keeps only its input."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerParts:
-    """A decoder layer, cut where tokens meet.
+    """A decoder layer, cut before and after attention, the only step in which tokens meet.
 
-    before(hidden [B, c, H], place) gives q [B, c, Hq, D], k [B, c, Hkv, D] and v [B, c, Hkv, Dv] of the c tokens at
-    slice `place` of the sequence; attend(q, k, v) of all tokens gives o [B, S, Hq, Dv]; after(hidden [B, c, H],
-    o [B, c, Hq, Dv]) gives the layer's result [B, c, H]. `parameters` are those of before and after that have a
-    gradient. `linear_before` and `linear_after`: linear layers whose results reach those of before and after through
-    linear steps alone, so that no gradient needs them: they are not computed for gradients. `adapted`: layers of PEFT's
-    LoRA, which add into the product they belong to. `random`: whether before or after draw random numbers.
+    before(hidden [B, c, H], place) returns q [B, c, Hq, D], k [B, c, Hkv, D] and v [B, c, Hkv, Dv] of the c tokens at
+    slice `place` of the sequence; attend(q, k, v) of all tokens returns o [B, S, Hq, Dv]; after(hidden [B, c, H],
+    o [B, c, Hq, Dv]) returns the layer's result [B, c, H]. `parameters`: those of before and after that need a
+    gradient. `linear_before` and `linear_after`: linear layers from whose results only linear steps lead to the result
+    of before or after; no gradient depends on their values, so the backward does not compute them. `adapted`: PEFT's
+    LoRA layers, which add into the memory of the large product. `random`: whether before or after draw random numbers.
     """
 
     before: Callable[[Tensor, slice], Heads]
@@ -47,15 +47,15 @@ class LayerParts:
 
 
 class Kept(Protocol):
-    """Where a layer's input is until the backward wants it."""
+    """Holder of a layer's input until the backward needs it."""
 
     def take(self) -> Tensor:
-        """The input, on the device."""
+        """Returns the input, on the device."""
 
 
 @dataclass
 class OnDevice:
-    """An input that stays where it is."""
+    """An input that stays on the device."""
 
     hidden: Tensor
 
@@ -65,7 +65,7 @@ class OnDevice:
 
 @dataclass
 class LayerRun:
-    """One run of a layer: how it was made, and what of it is kept. ahead() is called when its backward begins."""
+    """One run of a layer: its settings, and what it keeps for the backward. ahead() is called when that begins."""
 
     parts: LayerParts
     chunk: int
@@ -77,7 +77,7 @@ class LayerRun:
     drawn: dict[str, Randomness] = field(default_factory=dict)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Where no gradient is recorded."""
+        """Computes the layer's result while no gradient is recorded."""
         hidden = hidden.detach()
         with self.autocast(), joined(self.parts.adapted):
             o = self._attended(hidden)
@@ -100,7 +100,7 @@ class LayerRun:
         return self.attention.o
 
     def again(self) -> Tensor:
-        """The result once more, for the layer behind; the attention is held until this layer's own backward."""
+        """Computes the result again, for the next layer; holds the attention until this layer's own backward."""
         hidden = self.input()
         self.kept = OnDevice(hidden)
         self.hold_attention = True
@@ -115,7 +115,7 @@ class LayerRun:
         return self.kept.take()
 
     def backward(self, grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-        """Gradients of the input and of the parameters."""
+        """Returns the gradients of the input and of the parameters."""
         hidden = self.input()
         self.ahead()
         with self.autocast(), self._drawing_again(), joined(self.parts.adapted):
@@ -135,7 +135,7 @@ class LayerRun:
         return grad_hidden, sums.result()
 
     def _heads(self, hidden: Tensor) -> Heads:
-        """q, k and v of all tokens, each in memory of its own."""
+        """Computes q, k and v of all tokens, each in its own memory."""
         self._draw("before")
         made: list[Tensor] = []
         with torch.no_grad():
@@ -158,7 +158,7 @@ class LayerRun:
         return grad_hidden, grad_o
 
     def _backward_before(self, hidden: Tensor, grads: Heads, grad_hidden: Tensor, sums: GradientSums) -> None:
-        """Adds to grad_hidden."""
+        """Runs the backward of before(); adds to grad_hidden."""
         self._draw("before")
         with skipped(self.parts.linear_before), torch.enable_grad():
             for place in chunks(hidden.shape[1], self.chunk):
@@ -170,13 +170,13 @@ class LayerRun:
     def _gradients(
         self, results: Sequence[Tensor], given: list[Tensor], grads: list[Tensor], sums: GradientSums
     ) -> tuple[Tensor, ...]:
-        """Of what was given; those of the parameters go to the sums."""
+        """Returns the gradients of `given`; adds those of the parameters to the sums."""
         found = torch.autograd.grad(results, [*given, *self.parts.parameters], grads, allow_unused=True)
         sums.add(found[len(given) :])
         return found[: len(given)]
 
     def _draw(self, part: str) -> None:
-        """Before the chunks of a part draw random numbers: the first time remembers where, and later ones go back."""
+        """Prepares a part that draws random numbers: records their state the first time, and restores it later."""
         if not self.parts.random:
             return
         if part in self.drawn:
@@ -202,7 +202,7 @@ class _Layer(torch.autograd.Function):
 
 
 def run_layer(run: LayerRun, hidden: Tensor) -> Tensor:
-    """The layer's result, which autograd knows as one step."""
+    """Runs the layer as one step of autograd."""
     if not torch.is_grad_enabled():
         return replace(run, hold_attention=False).forward(hidden)
     out: Tensor = _Layer.apply(run, hidden, *run.parts.parameters)  # type: ignore[no-untyped-call]
@@ -210,11 +210,11 @@ def run_layer(run: LayerRun, hidden: Tensor) -> Tensor:
 
 
 def chunked_layer(parts: LayerParts, hidden: Tensor, *, chunk: int, hold_attention: bool = False) -> Tensor:
-    """A decoder layer's result [B, S, H], of hidden [B, S, H], that runs all but attention on `chunk` tokens at a time.
+    """Runs a decoder layer on hidden [B, S, H], all but attention on `chunk` tokens at a time; returns [B, S, H].
 
-    What is kept for the backward is `hidden`, and with hold_attention what attention saves, less q, k and v, which are
-    made again either way. Results and gradients are those of the layer run at once, up to the rounding of sums over
-    tokens. Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost), section 4.
+    Only `hidden` is kept for the backward, and with hold_attention also what attention saves, except q, k and v, which
+    are computed again either way. Results and gradients are those of the layer run at once, up to the rounding of sums
+    over tokens. Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost), section 4.
     """
     integer("chunk", chunk, minimum=1)
     if not isinstance(parts, LayerParts):

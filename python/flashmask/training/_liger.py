@@ -16,7 +16,7 @@ _DTYPES = (torch.bfloat16, torch.float16)
 
 @functools.cache
 def _function() -> Any:
-    """Its autograd function, or None."""
+    """Returns Liger's autograd function, or None if it is not installed."""
     try:
         from liger_kernel.ops import fused_linear_cross_entropy
     except ImportError:
@@ -25,12 +25,12 @@ def _function() -> Any:
 
 
 def uses_liger(rows: Tensor, weight: Tensor) -> bool:
-    """Whether by_liger() computes the loss of such rows and weights."""
+    """Whether by_liger() can compute the loss of such rows and weights."""
     return rows.is_cuda and rows.dtype == weight.dtype and rows.dtype in _DTYPES and _function() is not None
 
 
 def by_liger(rows: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
-    """The sum over rows, whose gradient of the weight adds up in float32."""
+    """Returns the loss summed over rows; the gradient of the weight accumulates in float32."""
     no_weights, smoothing, of_lse = None, 0.0, 0.0
     others = bias, no_weights, IGNORED, of_lse, smoothing, "sum", softcap, False, torch.float32
     found: Any = _function().apply(rows, weight, labels, *others)

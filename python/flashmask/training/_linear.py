@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers between the forward and the backward: with a low-rank addition in one step, or without a result.
+"""Linear layers with their LoRA addition in one step, or, in a backward, without computing their result.
 
-Layers of known classes change their class while a chunk runs. That is what torch.compile tells compiled code apart by,
-and whatever a class here does not know goes to the forward that it replaces.
+Layers of known classes change their class while a chunk runs: torch.compile distinguishes compiled code by class.
+Whatever a class here does not handle goes to the forward that it replaces.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class _Product(torch.autograd.Function):
-    """given W^T + bias + scale · given A^T B^T, or zeros in its place: gradients are the same either way.
+    """Computes given W^T + bias + scale · given A^T B^T, or zeros in its place: the gradients are the same either way.
 
-    The additions go into the memory of the large products. Hu et al. 2021 (LoRA), section 4.1.
+    The low-rank products are added into the memory of the large ones. Hu et al. 2021 (LoRA), section 4.1.
     """
 
     @staticmethod
@@ -80,7 +80,7 @@ class _SkippedLinear(nn.Linear):
 
 
 def _is_cast(given: Tensor, *weights: Tensor) -> bool:
-    """Whether autocast, or an adapter's own dtype, has a word in a product."""
+    """Whether a product involves a cast, by autocast or because weights have another dtype than `given`."""
     return torch.is_autocast_enabled(given.device.type) or any(each.dtype != given.dtype for each in weights)
 
 
@@ -90,7 +90,7 @@ def _is_plain(layer: Any) -> bool:
 
 @functools.cache
 def _adapted() -> tuple[type[nn.Module], Mapping[bool, type[nn.Module]]]:
-    """PEFT's class of a linear layer with LoRA, and what it becomes where its result is wanted, and where not."""
+    """Returns PEFT's class of linear layers with LoRA, and its replacements by whether the result is wanted."""
     from peft.tuners.lora import Linear
 
     def forward(self: Any, wanted: bool, given: Tensor, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:
@@ -112,7 +112,7 @@ def _adapted() -> tuple[type[nn.Module], Mapping[bool, type[nn.Module]]]:
 
 
 def _factors(layer: Any, given: Tensor) -> tuple[Tensor, Tensor, float] | None:
-    """A, B and scale of a layer whose result is the product and those; nothing where PEFT does more."""
+    """Returns A, B and scale of a layer that only adds their product to its own; None where PEFT does more."""
     names = [name for name in layer.active_adapters if name in layer.lora_A]
     if layer.disable_adapters or layer.merged or len(names) != 1 or names[0] in layer.lora_variant:
         return None
@@ -147,14 +147,14 @@ def _as(classes: Iterable[tuple[nn.Module, type[nn.Module]]]) -> Iterator[None]:
 
 
 def joined(layers: Iterable[nn.Module]) -> Any:
-    """A context in which PEFT's layers with plain LoRA add into the product; others stay as they are."""
+    """Makes a context in which PEFT's layers with plain LoRA add into the large product; others stay as they are."""
     return _as([(each, _adapted()[1][True]) for each in layers if _is_adapted(each)])
 
 
 def skipped(layers: Iterable[nn.Module]) -> Any:
-    """A context in which linear layers, with or without LoRA, compute no result: only their gradients are right.
+    """Makes a context in which linear layers, with or without LoRA, compute no result: only their gradients are right.
 
-    Layers of other classes, and what is cast or dropped on its way, compute it.
+    Layers of other classes, and layers with casts or dropout, do compute it.
     """
     layers = list(layers)
     plain: list[tuple[nn.Module, type[nn.Module]]] = [(each, _SkippedLinear) for each in layers if _is_plain(each)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Transformers that train on long sequences."""
+"""Lets models of Transformers train on long sequences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flashmask.training._rows import in_chunks
 
 
 class _Again:
-    """An input that is the result of the layer before, which is run again."""
+    """An input that is computed again, by running the layer before."""
 
     def __init__(self, before: LayerRun) -> None:
         self._before = before
@@ -32,7 +32,7 @@ class _Again:
 
 
 class LongContext:
-    """What long_context() did to a model; close(), or leaving the `with` block, undoes it."""
+    """The handle of a model under long_context(); close(), or leaving the `with` block, restores the model."""
 
     def __init__(self, model: Any, *, chunk: int, keep: int, offload: int, hold_attention: bool, compile: bool) -> None:
         from flashmask.transformers._name import CACHE
@@ -54,16 +54,17 @@ class LongContext:
         self._attach()
 
     def close(self) -> None:
-        """Gives the model its own forward and the host its page-locked memory back; again, it does nothing."""
+        """Restores the model's own forward and frees the page-locked memory; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
         self._last = None
         self.host_memory.close()
 
     def memory(self, tokens: int, *, batch: int = 1) -> StepMemory:
-        """What the forward and the backward of `batch` sequences of `tokens` tokens take beside what is allocated now.
+        """Predicts what a forward and backward of `batch` sequences of `tokens` tokens take beyond what is allocated.
 
-        Weights are there already; what the optimizer adds in its first step is not counted. Gradients are, once.
+        Weights are allocated already. Gradients that do not exist yet are counted; what the optimizer adds in its first
+        step is not.
         """
         integer("tokens", tokens, minimum=1)
         integer("batch", batch, minimum=1)
@@ -82,7 +83,7 @@ class LongContext:
         return StepMemory(taken.card + gradients, max(0, taken.host - self.host_memory.bytes))
 
     def require_memory(self, tokens: int, *, batch: int = 1) -> StepMemory:
-        """memory(), where that is there; else raises MemoryError, whose one sentence says what is missing and where."""
+        """Returns memory() if that much is free; else raises MemoryError, which says what is missing and where."""
         taken = self.memory(tokens, batch=batch)
         taken.require(next(self.layers[0].parameters()).device)
         return taken
@@ -119,7 +120,7 @@ class LongContext:
         attention_mask: Any = None,
         **keywords: Any,
     ) -> Tensor:
-        """In place of a layer's."""
+        """Replaces the forward of a layer."""
         given = {"position_embeddings": position_embeddings, "attention_mask": attention_mask, **keywords}
         for name in self._cache_names:
             if given.get(name) is None:
@@ -146,7 +147,7 @@ class LongContext:
         return OnDevice(hidden.detach())
 
     def _forward_of_norm(self, norm: nn.Module, own: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        """In place of that of the norm behind the layers."""
+        """Replaces the forward of the norm after the layers."""
         return in_chunks(own, hidden, [each for each in norm.parameters() if each.requires_grad], chunk=self.chunk)
 
     def _forward_with_loss(
@@ -160,7 +161,7 @@ class LongContext:
         logits_to_keep: int | Tensor = 0,
         **keywords: Any,
     ) -> Any:
-        """In place of a causal language model's: with labels, the loss and no logits."""
+        """Replaces the forward of a causal language model: with labels, it returns the loss and no logits."""
         from transformers.modeling_outputs import CausalLMOutputWithPast
 
         if shift_labels is None and labels is not None:
@@ -185,7 +186,7 @@ class LongContext:
 
 
 class _Replaced:
-    """A forward in place of a module's own, which it is handed."""
+    """A forward in place of a module's own, which is passed to it as first argument."""
 
     def __init__(self, module: Any, forward: Callable[..., Any]) -> None:
         self._module, self._own, self._forward = module, module.forward, forward
@@ -206,7 +207,7 @@ class _Replaced:
         )
 
     def undo(self) -> None:
-        """Leaves what others put in its place since, such as Accelerate's autocast, which then calls the own."""
+        """Restores the own forward; a wrapper put around this one since, such as Accelerate's, stays and calls it."""
         self._undone = True
         if self._module.forward is not self:
             return
@@ -217,19 +218,19 @@ class _Replaced:
 
 
 def _is_same(one: Tensor | None, other: Tensor) -> bool:
-    """Whether nothing happened to a tensor but that wrappers handed it on."""
+    """Whether two tensors are the same memory, unmodified in between; wrappers may have made a new object."""
     if one is None:
         return False
     return (one.data_ptr(), one.shape, one._version) == (other.data_ptr(), other.shape, other._version)
 
 
 def shifted(labels: Tensor) -> Tensor:
-    """What each row is to predict: the label of the next, and nothing for the last."""
+    """Returns what each row is to predict: the label of the next row; nothing (-100) for the last."""
     return torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
 
 
 def _parts_of(model: Any) -> tuple[Any, Any]:
-    """The decoder, and the causal language model around it, if it is one."""
+    """Returns the decoder, and the causal language model around it or None."""
     if hasattr(model, "get_base_model"):
         model = model.get_base_model()
     decoder = model.base_model if hasattr(model, "base_model") else model
@@ -267,19 +268,19 @@ def long_context(
 ) -> LongContext:
     """Lets a model of Transformers train on long sequences; the model stays the same object, with the same parameters.
 
-    model: a Llama, Mistral, Qwen2, Qwen3 or Gemma 3, with any head, as it is or with PEFT's LoRA. Each of its decoder
-    layers then runs all but attention on `chunk` tokens at a time, keeps nothing of its forward but its input, and
-    computes the rest again in the backward. Called with labels, a causal language model returns its loss, and no
-    logits. Losses and gradients are those of the model alone, up to the rounding of sums over tokens.
+    model: a Llama, Mistral, Qwen2, Qwen3 or Gemma 3, with any head, with or without PEFT's LoRA. Each of its decoder
+    layers then runs all but attention on `chunk` tokens at a time, keeps only its input from the forward, and computes
+    the rest again in the backward. Called with labels, a causal language model returns its loss and no logits. Losses
+    and gradients are those of the unchanged model, up to the rounding of sums over tokens.
 
-    keep: the input of every keep-th layer is kept, 1 for all; the layers between run once more.
-    offload: of the inputs kept, how many wait in host memory, from the first layer on; True for all, but for the last,
-    which is needed at once.
-    hold_attention: keeps the result of attention too, as much again, so that no attention is computed twice.
-    compile: torch.compile joins the steps between products; the first step then takes a minute longer.
+    keep: every keep-th layer keeps its input, 1: all; the others get theirs by running the layers before them again.
+    offload: how many of the kept inputs wait in host memory, from the first layer on; True: all but the last, which is
+    needed at once.
+    hold_attention: also keeps attention's result, which takes as much memory again, so that none is computed twice.
+    compile: torch.compile fuses the steps between products; the first step then takes a minute longer.
 
-    Returns the handle that close() undoes it by, which also is a context manager. Raises ValueError by name for a model
-    whose layers are not understood.
+    Returns a handle, also a context manager, whose close() restores the model. Raises ValueError, naming the layers,
+    for a model whose layers are not supported.
     """
     integer("chunk", chunk, minimum=1)
     integer("keep", keep, minimum=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer and what is asked of its logits, in chunks of rows: the logits of a chunk are all that ever exist."""
+"""Losses and log-probabilities of a linear layer, in chunks of rows: only the logits of one chunk ever exist."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from flashmask.data._examples import IGNORED
 from flashmask.training._chunks import chunks
 from flashmask.training._liger import by_liger, uses_liger
 
-#: Rows at once: 5.3 GB for 128,256 words, logits in bfloat16, in float32, and their logarithms of probabilities.
+#: Rows per chunk: 5.3 GB for 128,256 words: logits in bfloat16 and in float32, and their log-probabilities.
 ROWS = 4096
 _REDUCTIONS = ("mean", "sum")
 
 
 class _Head(NamedTuple):
-    """What makes logits [rows, V] of hidden states [rows, H]."""
+    """The layer that makes logits [rows, V] from hidden states [rows, H]."""
 
     weight: Tensor
     bias: Tensor | None
     softcap: float | None
 
     def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits [rows, V], and what they are softcap times of, where there is a cap."""
+        """Returns logits [rows, V], and their tanh if there is a cap; the logits are softcap times that."""
         logits = linear(hidden, self.weight, self.bias)
         if self.softcap is None:
             return logits, None
@@ -38,7 +38,7 @@ class _Head(NamedTuple):
 
 
 def _below_cap(gradient: Tensor, tanh: Tensor | None) -> Tensor:
-    """The gradient of the logits before the cap."""
+    """Returns the gradient of the logits before the cap."""
     found: Tensor = gradient if tanh is None else torch.ops.aten.tanh_backward(gradient, tanh)
     return found
 
@@ -54,15 +54,16 @@ def linear_cross_entropy(
     softcap: float | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """Cross-entropy of hidden · weightᵀ + bias against labels, a float32 scalar, without the logits of all rows.
+    """Computes cross-entropy of hidden · weightᵀ + bias against labels, a float32 scalar, without logits of all rows.
 
     hidden [..., H], weight [V, H], bias [V], labels int64 [...]: the word that each row is to predict, already shifted;
-    rows whose label is ignore_index cost nothing. softcap: logits are softcap · tanh(logits / softcap), as Gemma's.
-    reduction "mean" divides by the rows that have a label, as torch's cross_entropy does. `chunk` rows have logits at
-    once, in the dtype of hidden; sums over words are in float32. Gradients are computed along with the loss: three
-    products in all, two where the weight is frozen. Waits for the device once, to find the rows that have a label.
-    Without `chunk`, Liger's kernel computes 16-bit rows on a GPU where liger_kernel is installed, in chunks of its own
-    that take no more memory than hidden twice. Raises ValueError and TypeError for shapes and labels that do not match.
+    rows whose label is ignore_index cost nothing. softcap: logits become softcap · tanh(logits / softcap), as in Gemma.
+    reduction "mean" divides by the number of rows that have a label, as torch's cross_entropy does. The logits of
+    `chunk` rows exist at once, in the dtype of hidden; sums over words are in float32. Gradients are computed along
+    with the loss: three products in all, two if the weight is frozen. Waits for the device once, to find the rows that
+    have a label. Without `chunk`, Liger's kernel computes 16-bit rows on a GPU if liger_kernel is installed, in its own
+    chunks, which take at most twice the memory of hidden. Raises ValueError and TypeError for shapes and labels that do
+    not match.
     """
     choice("reduction", reduction, _REDUCTIONS)
     _check_head(hidden, weight, bias, softcap)
@@ -84,10 +85,10 @@ def linear_log_probs(
     softcap: float | None = None,
     chunk: int = ROWS,
 ) -> Tensor:
-    """The log-probability of each row's label, float32 in the shape of labels, 0 where that is ignore_index.
+    """Returns the log-probability of each row's label, float32 in the shape of labels, 0 where that is ignore_index.
 
-    Arguments are those of linear_cross_entropy(). For losses that compare sums of log-probabilities, such as DPO's: the
-    backward makes each chunk's logits again, four products in all.
+    Arguments are those of linear_cross_entropy(). For losses that compare sums of log-probabilities, such as DPO's. The
+    backward computes each chunk's logits again: four products in all.
     """
     _check_head(hidden, weight, bias, softcap)
     rows, wanted = _labelled(hidden, weight, labels, ignore_index, chunk)
@@ -104,9 +105,9 @@ def answer_log_probs(
     softcap: float | None = None,
     chunk: int = ROWS,
 ) -> Tensor:
-    """flashmask.data.answer_log_probs() without the logits: float32 [A], the sum over each answer's tokens.
+    """Computes flashmask.data.answer_log_probs() without the logits: float32 [A], the sum over each answer's tokens.
 
-    hidden [B, length, H] is what the model's head is given for the batch of pack() in `packed`, such as
+    hidden [B, length, H] is the input of the model's head for `packed`, a batch of pack(), such as
     model.base_model(...).last_hidden_state of a causal language model of Transformers; weight [V, H] is the head's.
     Rafailov et al. 2023 (Direct Preference Optimization), equation 7.
     """
@@ -123,7 +124,7 @@ def answer_log_probs(
 
 
 def head_memory(weight: Tensor, rows: int) -> int:
-    """Bytes that a loss here takes at most beside the gradient of its rows, which all have a label."""
+    """Returns the most bytes that a loss here takes beside the gradient of its rows, if all rows have a label."""
     size, words = weight.dtype.itemsize, weight.shape[0]
     of_liger = 2 * rows * weight.shape[1] * size if uses_liger(weight, weight) else 0
     wide = max(size, 4)
@@ -153,7 +154,7 @@ def _check_head(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: fl
 
 
 def _labelled(hidden: Tensor, weight: Tensor, labels: Tensor, ignored: int, chunk: int) -> tuple[Tensor, Tensor]:
-    """The rows that have a label [rows, H], and the labels [rows]."""
+    """Returns the rows that have a label [rows, H], and their labels [rows]."""
     integer("chunk", chunk, minimum=1)
     integer("ignore_index", ignored)
     if not isinstance(labels, Tensor):
@@ -178,7 +179,7 @@ def _labelled(hidden: Tensor, weight: Tensor, labels: Tensor, ignored: int, chun
 
 
 class _Gradients:
-    """Gradients of rows, weight and bias, of which those that are asked for get memory."""
+    """Gradients of rows, weight and bias; only those that are requested get memory."""
 
     def __init__(self, asked: tuple[bool, ...], rows: Tensor, head: _Head) -> None:
         wide = torch.promote_types(head.weight.dtype, torch.float32)
@@ -191,7 +192,7 @@ class _Gradients:
         return self.rows is not None or self.weight is not None or self.bias is not None
 
     def add(self, place: slice, hidden: Tensor, gradient: Tensor) -> None:
-        """Of a chunk's rows, with the gradient of their logits [chunk, V]."""
+        """Adds the gradients from a chunk's rows, given the gradient of their logits [chunk, V]."""
         if self.rows is not None:
             self.rows[place] = gradient @ self.head.weight.to(gradient.dtype)
         if self.weight is not None:
@@ -200,7 +201,7 @@ class _Gradients:
             self.bias += gradient.sum(0, dtype=self.bias.dtype)
 
     def times(self, factor: Tensor) -> list[Tensor | None]:
-        """All, times a number, in the dtypes of what they are gradients of; once, for their memory is written to."""
+        """Returns all gradients times a factor, in their tensors' dtypes; call it once, since it overwrites them."""
         found = (self.rows, None), (self.weight, self.head.weight), (self.bias, self.head.bias)
         return [
             None if each is None else each.mul_(factor).to(each.dtype if of is None else of.dtype) for each, of in found
@@ -208,7 +209,7 @@ class _Gradients:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, without rounding the product to a narrower dtype on its way where the device can."""
+    """Adds a b to total, where the device can without rounding the product to a narrower dtype on the way."""
     if a.is_cuda and a.dtype != total.dtype:
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:

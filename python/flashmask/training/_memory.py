@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What memory a step takes, on the card and on the host, and whether it is there."""
+"""Predicts how much memory a step takes on the card and on the host, and checks that it is free."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _require(where: str, needed: int, free: int, less: str) -> None:
 
 
 def free_on_card(device: torch.device) -> int:
-    """Bytes that PyTorch could still hand out."""
+    """Returns the bytes that PyTorch could still allocate."""
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + unused
 
 
 def free_on_host() -> int:
-    """Bytes that this process could still take: of the machine's, and of its control group's where that has a limit."""
+    """Returns the bytes that this process could still take, within its control group's limit if there is one."""
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
     for limit, used in (
@@ -59,7 +59,7 @@ def free_on_host() -> int:
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """Elements a token of what a layer holds, bytes of an element, and bytes of the layer's own gradients."""
+    """Sizes of a layer: elements per token, numbers of heads, bytes per element and bytes of its gradients."""
 
     hidden: int
     intermediate: int
@@ -70,11 +70,11 @@ class LayerSizes:
     gradients: int
 
     def heads_of(self, tokens: int) -> int:
-        """Bytes of q, k and v."""
+        """Returns the bytes of q, k and v."""
         return tokens * (self.heads + 2 * self.kv_heads) * self.head_dim * self.bytes
 
     def result_of(self, tokens: int) -> int:
-        """Bytes of o and lse."""
+        """Returns the bytes of o and lse."""
         return tokens * self.heads * (self.head_dim * self.bytes + 4)
 
     def input_of(self, tokens: int) -> int:
@@ -82,7 +82,7 @@ class LayerSizes:
 
 
 def sizes_of(layer: Any, decoder: Any) -> LayerSizes:
-    """Of a decoder layer of Transformers."""
+    """Returns the sizes of a decoder layer of Transformers."""
     config = decoder.config
     return LayerSizes(
         hidden=config.hidden_size,
@@ -98,11 +98,11 @@ def sizes_of(layer: Any, decoder: Any) -> LayerSizes:
 def step_memory(
     layer: LayerSizes, *, layers: int, tokens: int, chunk: int, keep: int, offload: int, held: bool, head: int
 ) -> StepMemory:
-    """Of the forward and the backward. tokens and chunk count those of all sequences; head: bytes that the loss takes.
+    """Predicts the memory of a forward and backward. tokens and chunk count all sequences; head: bytes of the loss.
 
-    The peak is the backward of a layer: its input, the gradients of its result and of its input; q, k, v and o; then
-    what a chunk saves for its own backward, or the gradients of q, k and v, that of q in float32 as well. Or it is the
-    loss, while the gradient of the last layer's result is made.
+    The peak is in the backward of a layer, which holds its input, the gradients of its result and of its input, and q,
+    k, v and o; then what a chunk saves for its own backward, or the gradients of q, k and v, that of q in float32 as
+    well. Or the peak is in the loss, while it computes the gradient of the last layer's result.
     """
     unit = layer.input_of(tokens)
     inputs = -(-layers // keep)

@@ -31,7 +31,7 @@ class Offloaded:
         self.taken = False
 
     def fetch(self) -> bool:
-        """Begins to copy it back; says whether that was news."""
+        """Begins to copy it back; returns False if that had begun already."""
         if self._coming is not None:
             return False
         self._coming = self._owner.fetch(self)
@@ -45,10 +45,10 @@ class Offloaded:
 
 
 class Offload:
-    """Keeps tensors in host memory, and gets the one that was kept last back first.
+    """Keeps tensors in host memory, and fetches the one that was kept last first.
 
-    Copies run on a stream of their own. keep() returns while the copy is under way; what was kept before is freed on
-    the device when the next is kept. For tensors of the CPU it is a copy in ordinary memory.
+    Copies run on their own stream. keep() returns while the copy is under way; the device memory of the tensor is held
+    until the next one is kept or fetched. A tensor on the CPU is copied to ordinary memory.
     """
 
     def __init__(self, memory: HostMemory) -> None:
@@ -61,7 +61,7 @@ class Offload:
         self._ahead: weakref.ref[Offloaded] | None = None
 
     def keep(self, tensor: Tensor) -> Offloaded:
-        """The tensor, which nobody may write to until its copy is done."""
+        """Begins to copy a tensor to the host; it must not be written to until the copy is done."""
         kept = Offloaded(self, tensor)
         self._let_go()
         with self._copying(tensor) as copying:
@@ -71,8 +71,8 @@ class Offload:
         return kept
 
     def fetch_next(self) -> None:
-        """Begins to copy back what was kept last, unless one that it fetched waits to be taken: two would fill the card
-        where layers, of which every second one has kept its input, ask for more than they take.
+        """Begins to copy back the tensor that was kept last, unless one fetched earlier still waits to be taken: where
+        only every second layer has kept its input, all layers ask, and waiting copies would fill the card.
         """
         self._let_go()
         ahead = None if self._ahead is None else self._ahead()
@@ -92,13 +92,13 @@ class Offload:
         return copying
 
     def arrived(self, copying: Copying) -> Tensor:
-        """The tensor, for work that is asked for from now on."""
+        """Returns the tensor, for work that is issued from now on."""
         self._wait(copying)
         self._under_way = [each for each in self._under_way if each[0] is not copying[0]]
         return copying[0]
 
     def _let_go(self) -> None:
-        """Of tensors that were held for their copies: work that is asked for from now on comes after these."""
+        """Releases tensors that were held for their copies: work that is issued from now on waits for their copies."""
         for copying in self._under_way:
             self._wait(copying)
         self._under_way.clear()
@@ -110,7 +110,7 @@ class Offload:
 
     @contextmanager
     def _copying(self, tensor: Tensor) -> Iterator[Copying]:
-        """Where the copy of a tensor is to be asked for: behind all work so far, on the stream of copies."""
+        """Makes a context for issuing the copy of a tensor: on the copy stream, after all work so far."""
         if not tensor.is_cuda:
             yield tensor, None
             return

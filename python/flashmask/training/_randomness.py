@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where random numbers were drawn from, to draw the same again."""
+"""States of random number generators, to draw the same numbers again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Randomness:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What is drawn inside leaves no trace."""
+    """Restores the generators on exit, as if nothing had been drawn inside."""
     before = Randomness.now()
     try:
         yield

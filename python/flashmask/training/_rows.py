@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function of single tokens, run on chunks of them."""
+"""Functions of single tokens, run on one chunk of tokens at a time."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def chunked_forward(function: OfTokens, hidden: Tensor, chunk: int) -> Tensor:
 
 
 def in_chunks(function: OfTokens, hidden: Tensor, parameters: Sequence[Tensor], *, chunk: int) -> Tensor:
-    """function(hidden [B, c, H]) of each chunk, side by side; the backward runs it again, and keeps hidden alone.
+    """Joins function(hidden [B, c, H]) of all chunks; keeps only hidden, and the backward runs the function again.
 
-    `parameters`: those of the function that have a gradient.
+    `parameters`: those of the function that need a gradient.
     """
     if not torch.is_grad_enabled():
         return chunked_forward(function, hidden, chunk)

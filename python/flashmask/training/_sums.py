@@ -17,7 +17,7 @@ class GradientSums:
         self._sums: list[Tensor | None] = [None] * len(parameters)
 
     def add(self, gradients: Iterable[Tensor | None]) -> None:
-        """Adds a chunk's; None is a parameter that the chunk did not use."""
+        """Adds the gradients of a chunk; None: the chunk did not use that parameter."""
         for place, gradient in enumerate(gradients):
             if gradient is None:
                 continue
@@ -28,5 +28,5 @@ class GradientSums:
                 held.add_(gradient)
 
     def result(self) -> list[Tensor | None]:
-        """In the parameters' dtypes."""
+        """Returns the sums in the parameters' dtypes."""
         return [None if held is None else held.to(dtype) for held, dtype in zip(self._sums, self._dtypes, strict=True)]

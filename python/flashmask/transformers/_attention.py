@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The function in the attention registry."""
+"""The attention function in Transformers' registry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flashmask.transformers._wide import wide_attention
 
 @cache
 def attention_function(visit: str) -> Callable[..., tuple[Tensor, None]]:
-    """flashmask_attention_forward() of plans that visit "active" or "all" tiles: one object for each."""
+    """Returns flashmask_attention_forward() with plans that visit "active" or "all" tiles; always the same object."""
     return flashmask_attention_forward if visit == "active" else partial(flashmask_attention_forward, visit=visit)
 
 
@@ -61,16 +61,16 @@ def flashmask_attention_forward(
     sharding: Any = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer; Transformers calls this, users do not.
+    """Computes the attention of one layer; Transformers calls this, users do not.
 
     query [B, Hq, Sq, D], key [B, Hkv, Sk, D], value [B, Hkv, Sk, Dv]; returns [B, Sq, Hq, Dv] and None. The mask is
-    attention_mask as flashmask_mask() made it, or startend_row_indices, int32 [B or 1, heads, Sk, n], or one such 4-D
-    tensor in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids [B or 1, S]. Of what
-    the mask shows, a query sees the keys that indices [B, Sq, n] name, or the blocks of keys that block_indices
-    [B, Hkv, Sq, n] name. Attention sinks are s_aux [Hq] or, of each query, sinks [B, Hq, Sq] or [B, Hq, Sq, 1].
-    deterministic: gradients that are the same bits on every run. sharding: that of flashmask.transformers.shard(),
-    which holds the masks where tokens are spread over ranks.
-    Raises ValueError for what it would have to leave out: docs/transformers.md lists it.
+    attention_mask as flashmask_mask() made it, or startend_row_indices, int32 [B or 1, heads, Sk, n], or a 4-D tensor
+    of row indices or booleans in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids
+    [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
+    blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
+    [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. deterministic: makes gradients the same bits on every run. sharding:
+    the one from flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
+    Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """
     refuse_keywords(others)
     if sharding is not None:
@@ -130,7 +130,7 @@ def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
             "s_aux and sinks came to flashmask's attention, sinks of heads and of queries; a layer has one of them"
         )
     given = sinks_tensor(of_queries if of_heads is None else of_heads)
-    return None if given is None else given.float()  # whichever dtypes autocast and adapters mix
+    return None if given is None else given.float()  # autocast and adapters may mix dtypes
 
 
 def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | None) -> None:
@@ -149,7 +149,7 @@ def _chosen(
     indices: Tensor | None,
     block_indices: Tensor | None,
 ) -> Indices | Mask | Tensor:
-    """The mask, less the keys that the model did not choose."""
+    """Returns the mask without the keys that the model did not choose."""
     if indices is None and block_indices is None:
         return mask
     visible = pairs(mask, call.rows, call.device)
@@ -163,7 +163,7 @@ def _chosen(
 
 
 def _check_registered(module: torch.nn.Module) -> None:
-    """No mask came: that must not be because Transformers knows no mask function of this name and dropped it."""
+    """Raises ValueError if no mask came because Transformers has none of our mask functions under this name."""
     name = getattr(getattr(module, "config", None), "_attn_implementation", None)
     if name is None:
         return
@@ -215,7 +215,7 @@ def _attend_everywhere(
     deterministic: bool,
     sinks: Tensor | None,
 ) -> Tensor:
-    """The same to the bit, computing tiles that nobody sees too."""
+    """Returns the same bits as _attend(), but also computes tiles without visible scores."""
     if dropout:
         raise ValueError(
             f'dropout={dropout} under visit="all" is not supported; set attention_dropout of the model to 0'
@@ -238,7 +238,7 @@ def _to_mask(vectors: Tensor, *, causal: bool, rows: int) -> Mask:
 def _single_token(
     query: Tensor, key: Tensor, value: Tensor, mask: Indices, *, dropout: float, scaling: float | None
 ) -> Tensor:
-    """[B, 1, Hq, Dv] of one query, which reads every key it sees once: there is no tile to skip."""
+    """Returns [B, 1, Hq, Dv] for one query, which reads each visible key once: there is no tile to skip."""
     warn_once(
         "flashmask leaves queries of a single token (generation) to torch's scaled_dot_product_attention: one row of "
         "scores has nothing to skip. Prefill and training run on flashmask."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""float32 queries, keys and values of a model that computes in another dtype."""
+"""Casts float32 queries, keys and values of a model that computes in another dtype."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 def in_kernels_dtype(module: torch.nn.Module, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """query, key and value in the dtype that Transformers' own FlashAttention casts float32 queries to on a GPU.
+    """Casts query, key and value to the dtype that Transformers' own FlashAttention casts float32 queries to on a GPU.
 
-    QLoRA keeps norms in float32, whose results arrive here without autocast.
+    QLoRA keeps norms in float32; without autocast their float32 results arrive here.
     """
     query = tensors[0]
     if not query.is_cuda or query.dtype is not torch.float32:
@@ -30,7 +30,7 @@ def refuse_float32(module: torch.nn.Module, query: Tensor) -> None:
 
 
 def _target(module: torch.nn.Module, device: str) -> torch.dtype | None:
-    """That of autocast, else of a quantised model's configuration, else of the layer's own weights."""
+    """Returns the dtype of autocast, else of a quantised model's configuration, else of the layer's own weights."""
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     config = getattr(module, "config", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Few tokens against a cache: drafts that are verified, or the end of a prompt."""
+"""Attention of a few tokens to a cache: drafts that are verified, or the end of a prompt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def few_rows(
     deterministic: bool = False,
     sinks: Tensor | None = None,
 ) -> Tensor | None:
-    """o (batch, rows, heads, value dim) where there are few rows and more keys; None where another way is better."""
+    """Returns o (batch, rows, heads, value dim) for few rows and more keys; None where another way is better."""
     if not q.shape[1] <= MOST_ROWS < k.shape[1] or dropout or deterministic:
         return None
     if not isinstance(mask, Indices) or mask.causal or mask.vectors.shape[1] != 1 or mask.vectors.shape[3] != 2:

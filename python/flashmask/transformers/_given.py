@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks that the user hands through the model call: row indices, or dense booleans."""
+"""Masks that the user passes in the model call: row indices, or dense booleans."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flashmask.transformers._window import within_window
 def given_mask(
     indices: Tensor, *others: Tensor, has_visible: bool, rows: int, causal: bool, window: int | None
 ) -> Indices | Mask:
-    """Row indices [B or 1, heads, Sk, n] of a call, within a layer's window, and without keys that are padding.
+    """Restricts a call's row indices [B or 1, heads, Sk, n] to a layer's window and removes keys that are padding.
 
-    others: with has_visible first int32 [B or 1, Sk, 2], the model's own mask, of which only the columns count that it
-    shows to nobody; then position ids [B or 1, Sk], if there are any.
+    others: with has_visible first the model's own mask, int32 [B or 1, Sk, 2], which is only used for the columns that
+    no row sees in it; then position ids [B or 1, Sk], if there are any.
     """
     positions = others[has_visible:]
     says = read(_without_padding(indices, rows, others[0], causal) if has_visible else indices, causal)
@@ -32,7 +32,7 @@ def given_mask(
 
 
 def _without_padding(indices: Tensor, rows: int, visible: Tensor, causal: bool) -> Tensor:
-    """Nobody sees the columns that nobody sees in `visible`."""
+    """Masks the columns that no row sees in `visible`."""
     seen = (visible[..., 1] < visible[..., 0])[:, None]
     nobody = [0, rows, rows, rows] if indices.shape[-1] == 4 else [0, rows if causal else 0]
     vectors = zip(indices.unbind(-1), nobody, strict=False)
@@ -40,7 +40,7 @@ def _without_padding(indices: Tensor, rows: int, visible: Tensor, causal: bool) 
 
 
 def dense_mask(visible: Tensor) -> Mask:
-    """Booleans [B, heads, Sq, Sk], True is visible; waits for the device where they are not on the CPU."""
+    """Makes a mask of booleans [B, heads, Sq, Sk], True = visible; waits for the device if they are not on the CPU."""
     return masks.from_dense(visible.cpu())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads that are wider than any kernel of their device takes, and what is kept beside a mask for them."""
+"""Heads that are wider than any kernel of their device takes, and the document lengths kept with a mask for them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from flashmask._info import kernels
 from flashmask.transformers._recognise import MaskFunction, causal_documents
 
-_HEAD_DIMS = ("head_dim", "global_head_dim", "qk_head_dim", "v_head_dim")  # of configurations
-_LENGTHS = "flashmask_lengths"  # of a mask: those of its causal documents, list[list[int]], a list a batch entry
+_HEAD_DIMS = ("head_dim", "global_head_dim", "qk_head_dim", "v_head_dim")  # fields of a configuration
+_LENGTHS = "flashmask_lengths"  # attribute of a mask: lengths of causal documents, one list[int] per batch entry
 _TABLE = [each for each in kernels() if each["runs"]]
-#: What kernels take that run here, (head dim, value dim), by device and direction.
+#: (head dim, value dim) of every kernel that runs here, by device and direction.
 _TAKEN = {
     device: [
         [(each["head_dim"], each["value_dim"]) for each in _TABLE if (each["device"], each["direction"]) == key]
@@ -24,7 +24,7 @@ _TAKEN = {
 
 
 def is_wide(device: str, head_dim: int, value_dim: int) -> bool:
-    """Whether no kernel takes these head dims on a device that has kernels, forward or backward."""
+    """Whether a device has kernels, but none for these head dims, forward or backward."""
     return any(
         bool(taken) and not any(head_dim <= d and value_dim <= dv for d, dv in taken)
         for taken in _TAKEN.get(device, [])
@@ -32,10 +32,10 @@ def is_wide(device: str, head_dim: int, value_dim: int) -> bool:
 
 
 def note_lengths(mask: Tensor, function: MaskFunction, config: Any) -> None:
-    """Keeps beside a mask int32 [B or 1, S, 2] how long its documents are, where the layers of `config` need that.
+    """Stores document lengths with a mask int32 [B or 1, S, 2], if layers of `config` are too wide for all kernels.
 
-    The host waits here for documents that lie on a GPU, where the forward begins and nothing is under way, rather
-    than in each layer. Only for masks of causal documents without padding.
+    If the documents lie on a GPU, the host waits for them here, at the start of the forward, where nothing is under
+    way, rather than in each layer. Only for masks of causal documents without padding.
     """
     layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
     widest = max(getattr(layer, name, None) or 0 for layer in layers for name in _HEAD_DIMS)
@@ -51,5 +51,5 @@ def _lengths(documents: Tensor) -> list[list[int]]:
 
 
 def noted_lengths(mask: Tensor | None) -> list[list[int]] | None:
-    """What note_lengths() kept, a list a batch entry or one for all."""
+    """Returns what note_lengths() stored, one list of lengths per batch entry or one for all; None if nothing."""
     return getattr(mask, _LENGTHS, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row indices at attention that would ignore them: refused where a model looks up one of Transformers' own."""
+"""Makes Transformers' own attention functions refuse row indices, which they would ignore."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = "startend_row_indices", "attn_mask_startend_row_indices"
 
 
 def refuse_ignored_row_indices() -> None:
-    """Wraps the look-up, through which "eager" goes too although it is in no registry."""
+    """Wraps the look-up of attention functions; "eager" goes through it too, although it is in no registry."""
     look_up = AttentionInterface.get_interface
     if hasattr(look_up, "__flashmask_original__"):
         return
@@ -31,7 +31,7 @@ def refuse_ignored_row_indices() -> None:
 
 
 def _is_of_transformers(attend: Any) -> bool:
-    """Functions of other packages may know row indices. A partial is one of a package of the Hub."""
+    """Whether Transformers defines a function; others may know row indices. A partial stands for a Hub package."""
     module = getattr(getattr(attend, "func", attend), "__module__", None) or ""
     return bool(module.split(".")[0] in ("transformers", "transformers_modules"))
 
@@ -40,7 +40,7 @@ def _refusing(attend: Callable[..., Any], implementation: str) -> Callable[..., 
     def attend_without(module: Any, query: Tensor, key: Tensor, *arguments: Any, **options: Any) -> Any:
         for name in _NAMES:
             indices = options.get(name)
-            # A tower of images may be handed the row indices of the text, and has another number of keys.
+            # An image tower may be passed the row indices of the text; its number of keys differs.
             if indices is not None and indices.ndim == 4 and indices.shape[2] == key.shape[2]:
                 raise ValueError(
                     f"{name} came to attn_implementation={implementation!r}, which would ignore this mask; make the "

@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 class Indices(NamedTuple):
-    """Row indices int32 [B or 1, heads, Sk, n] and how to read them; without RowIndices' checks, which cost a layer."""
+    """Row indices int32 [B or 1, heads, Sk, n] and how to read them; without RowIndices' checks, to save time."""
 
     vectors: Tensor
     causal: bool
 
 
 def read(indices: Tensor, causal: bool) -> Indices:
-    """Row indices of a causal layer or of another; four vectors say everything themselves."""
+    """Wraps a layer's row indices; four vectors describe the whole mask, so they are never read causally."""
     return Indices(indices, causal and indices.shape[-1] != 4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What else comes to attention by keyword: what would change the result is refused by its name."""
+"""Other keywords that reach attention: those that would change the result are refused by name."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _REFUSED = {
     "read_index": "a paged cache (continuous batching)",
 }
 _WITHOUT_A_MEANING = {
-    "cache_position",  # which slots of a cache the queries take: the mask says what they see
-    "cu_seqlens",  # documents once more, for layers that are no attention
+    "cache_position",  # cache slots of the queries: the mask says what they see
+    "cu_seqlens",  # the documents again, for layers other than attention
     "input_ids",
     "labels",
     "logits_to_keep",
     "max_length_k",
     "max_length_q",
-    "num_items_in_batch",  # of the loss
-    "seq_idx",  # documents once more, for layers that are no attention
-    "shift_labels",  # of the loss
+    "num_items_in_batch",  # for the loss
+    "seq_idx",  # the documents again, for layers other than attention
+    "shift_labels",  # for the loss
 }
-"""Tensors that models and trainers hand on to every layer, and that attention does not depend on."""
+"""Tensors that models and trainers pass on to every layer, and that attention does not depend on."""
 
 
 def refuse_keywords(others: Mapping[str, Any]) -> None:
-    """Raises ValueError for keywords that attention would have to leave out."""
-    for name, meaning in _REFUSED.items():  # first, since they say best what the call is about
+    """Raises ValueError for keywords that attention would have to ignore."""
+    for name, meaning in _REFUSED.items():  # first, since these messages are the most specific
         if others.get(name) is not None:
             raise ValueError(
                 f"{name} came to flashmask's attention: {meaning} is not supported, and leaving it out would "

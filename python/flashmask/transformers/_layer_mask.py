@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a layer is called with to the mask it attends under."""
+"""Makes the mask of a layer from the arguments that it is called with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flashmask.transformers._visible import (
 
 @dataclass(frozen=True)
 class Call:
-    """One layer's call, as far as masks go."""
+    """The arguments of one layer's call that decide its mask."""
 
     batch: int
     rows: int
@@ -42,9 +42,9 @@ class Call:
 
 
 def layer_mask(call: Call) -> Indices | Mask | Tensor:
-    """The mask of a call; all layers that are called with the same tensors get the same one.
+    """Returns the mask of a call; all layers that are called with the same tensors get the same one.
 
-    Booleans stay the tensor that they are on a GPU, where kernels read them.
+    Booleans on a GPU stay a tensor, since kernels read them there.
     """
     mask = call.attention_mask
     if mask is not None and mask.ndim == 4:
@@ -89,7 +89,7 @@ def _given(call: Call, indices: Tensor, visible: Tensor | None) -> Indices | Mas
 
 
 def _visible(call: Call) -> Tensor:
-    """int32 [B or 1, Sk, 2] as flashmask_mask() makes it, also for models that do not ask it."""
+    """Returns int32 [B or 1, Sk, 2] as flashmask_mask() makes it, also for models that do not call it."""
     mask = call.attention_mask
     if mask is not None and is_made(mask):
         if mask.shape[0] not in (1, call.batch) or mask.shape[1] != call.columns:
@@ -107,7 +107,7 @@ def _visible(call: Call) -> Tensor:
 
 
 def _plain(call: Call) -> VisibleRows:
-    """What a layer says by itself, without a model that made a mask."""
+    """Returns the rows that a layer's causality and window leave visible, for a model that made no mask."""
     shift = call.columns - call.rows
     if call.causal and shift != 0 and call.rows != 1:
         raise ValueError(
@@ -127,14 +127,14 @@ def _plain(call: Call) -> VisibleRows:
 
 
 def _documents(call: Call) -> tuple[Tensor, ...]:
-    """The tensors that say where documents begin; none where nothing was said."""
+    """Returns the tensors that say where documents begin; an empty tuple if there are none."""
     if call.cu_seq_lens_q is not None:
         return _check_lengths(call, call.cu_seq_lens_q, call.cu_seq_lens_k)
     return _whole_positions(call)
 
 
 def _whole_positions(call: Call) -> tuple[Tensor, ...]:
-    """The position ids [B or 1, S], where they say something of every key."""
+    """Returns the position ids [B or 1, S] if they cover every key, else an empty tuple."""
     positions = call.position_ids
     if positions is None or call.rows == 1 or positions.ndim != 2:
         return ()
@@ -165,7 +165,7 @@ def _row_indices(visible: Tensor) -> Indices:
 
 
 def _row_indices_within(visible: Tensor, *said: Tensor, rows: int) -> Indices:
-    """visible [B or 1, Sk, 2] within documents, which position_ids or two cumulative lengths said."""
+    """Restricts visible [B or 1, Sk, 2] to documents, given by position_ids or by two tensors of cumulative lengths."""
     seen = unpacked(visible)
     if len(said) == 1:
         within = documents(said[0], seen.end <= seen.first)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The function in the mask registry: what a model says about its mask, as the visible rows of each key."""
+"""The mask function in Transformers' registry: turns a model's mask into the visible rows of each key."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from flashmask.transformers._once import warn_once
 from flashmask.transformers._recognise import Keys, MaskFunction, recognise, recognise_traced
 from flashmask.transformers._visible import VisibleRows
 
-_PADDED = "flashmask_padded"  # of a mask: that an attention_mask hides keys in it
-#: Of a configuration: how many keys the model chooses for each query, which it finds in a mask of pairs.
+_PADDED = "flashmask_padded"  # attribute of a mask in which an attention_mask hides keys
+#: Fields of a configuration that say how many keys the model chooses for each query, reading a mask of pairs.
 _CHOOSING = ("index_topk", "indexer_budget")
 _CHOOSES = "this model chooses keys for each query, and flashmask makes its masks for that"
 _UNKNOWN = (
@@ -37,16 +37,16 @@ def flashmask_mask(
     use_vmap: bool = False,
     **others: Any,
 ) -> Tensor:
-    """The mask of one kind of layers, made once a forward; Transformers calls this, users do not.
+    """Makes the mask of one kind of layers, once per forward; Transformers calls this, users do not.
 
-    q_length rows from number q_offset on and kv_length columns from number kv_offset on; attention_mask bool
-    [batch_size, keys], False is padding. Returns int32 [batch_size or 1, kv_length, 2]: key j is seen by the rows
-    [r_j1, r_j0). A mask_function that is not made of the parts of transformers.masking_utils, and any mask of a model
-    that chooses keys for each query, is evaluated for every pair: bool [batch_size, 1, q_length, kv_length], with a
-    warning. An attention_mask [batch_size, q_length, kv_length], booleans or 0 and 1, says every pair itself.
+    The mask has q_length rows, the first being number q_offset, and kv_length columns from number kv_offset on;
+    attention_mask is bool [batch_size, keys], False = padding. Returns int32 [batch_size or 1, kv_length, 2]: key j is
+    seen by the rows [r_j1, r_j0). A mask_function that is not made of the parts of transformers.masking_utils, and any
+    mask of a model that chooses keys for each query, is evaluated for every pair, with a warning: bool [batch_size, 1,
+    q_length, kv_length]. An attention_mask [batch_size, q_length, kv_length], booleans or 0 and 1, decides every pair.
     """
     if attention_mask is not None and attention_mask.ndim == 3:
-        # generate() makes masks ahead, by this function
+        # generate() makes masks in advance, with this function
         return attention_mask if is_made(attention_mask) else _of_pairs(attention_mask)
     keys = Keys(kv_length, kv_offset, device)
     config = others.get("config")
@@ -74,7 +74,7 @@ def flashmask_mask(
     rows = rows.starting_at(q_offset)
     whole = attention_mask is None and q_length == kv_length and isinstance(q_offset, int) and q_offset == kv_offset
     if attention_mask is not None:
-        missing = max(0, kv_length + kv_offset - attention_mask.shape[-1])  # keys that a static cache has room for
+        missing = max(0, kv_length + kv_offset - attention_mask.shape[-1])  # unused slots of a static cache
         held = torch.nn.functional.pad(attention_mask, (0, missing))
         rows = rows.where(held[:, kv_offset : kv_offset + kv_length])
     visible = rows.packed(q_length)
@@ -88,7 +88,7 @@ def flashmask_mask(
 
 
 def is_made(mask: Tensor) -> bool:
-    """Whether flashmask_mask() made a mask: int32 [B or 1, Sk, 2], as no mask that a user hands over is."""
+    """Whether flashmask_mask() made a mask: int32 [B or 1, Sk, 2], which no user's mask is."""
     return mask.ndim == 3 and mask.dtype is torch.int32 and mask.shape[2] == 2
 
 
@@ -107,7 +107,7 @@ def _of_pairs(mask: Tensor) -> Tensor:
 
 
 def _is_plain(function: MaskFunction, use_vmap: bool, others: dict[str, Any]) -> bool:
-    """Whether a function has neither image blocks nor parts of the user's, nor chunks."""
+    """Whether a function has no image blocks, no parts from the user and no chunks."""
     chunked = getattr(others.get("config"), "attention_chunk_size", None) is not None
     return not use_vmap and not chunked and function.__name__ != "or_mask"
 

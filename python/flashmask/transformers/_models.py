@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that attention by a registered name cannot serve, refused when they are made."""
+"""Refuses, when they are made, models that a registered attention function cannot serve."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TYPES = {
 
 
 def refuse_model(model: torch.nn.Module, name: str) -> None:
-    """Raises ValueError where a model of this class and configuration would be wrong, or not run on flashmask."""
+    """Raises ValueError if a model of this class and configuration would be wrong, or would not run on flashmask."""
     reason = _why_not(type(model), getattr(model, "config", None))
     if reason:
         raise ValueError(
@@ -45,14 +45,14 @@ def _why_not(kind: type[torch.nn.Module], config: Any) -> str:
 
 
 def _modules(kind: type[torch.nn.Module]) -> list[str]:
-    """Where a class of models and those that it is made of are defined."""
+    """Returns the names of the modules that define a model class and the model classes that it inherits from."""
     return [
         each.__module__ for each in kind.__mro__ if issubclass(each, PreTrainedModel) and each is not PreTrainedModel
     ]
 
 
 def _has_attention(module: Mapping[str, Any]) -> bool:
-    """Whether attention layers are defined in a module."""
+    """Whether a module defines attention layers."""
     own = [each for each in module.values() if getattr(each, "__module__", None) == module["__name__"]]
     return any(
         isinstance(each, type) and issubclass(each, torch.nn.Module) and "Attention" in each.__name__ for each in own
@@ -60,5 +60,5 @@ def _has_attention(module: Mapping[str, Any]) -> bool:
 
 
 def _makes_masks(module: Mapping[str, Any]) -> bool:
-    """Whether layers there are given masks of our making. Towers that are not go on as they would without us."""
+    """Whether a module makes masks by Transformers, hence by us. Towers that do not run as they would without us."""
     return any(getattr(each, "__module__", None) == masking_utils.__name__ for each in module.values())

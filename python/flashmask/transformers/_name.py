@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Transformers takes registered names for, set right: every name with "flash" in it is a build of FlashAttention.
+"""Stops Transformers from taking registered names for FlashAttention, as it takes every name that contains "flash".
 
-Three of its functions are wrapped for that, and a fourth for what a cache hides. Each wrapper acts on registered names
-only and reads arguments by their names. A version of Transformers that has no such function or parameter is left as it
-is, and what is not certain then is said once, when a model is made.
+Three of its functions are wrapped for that, and a fourth to find documents that a cache hides. Each wrapper acts on
+registered names only and reads arguments by name. Where a version of Transformers lacks such a function or parameter,
+it is left as it is, and a warning says once, when a model is made, what is uncertain then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flashmask.transformers._once import warn_once
 
 #: The oldest and the newest version of Transformers that the tests ran with.
 TESTED = ("5.5", "5.24")
-#: How Transformers calls a cache of keys and values, from 5.24 on and before.
+#: Names of the argument that holds a cache of keys and values: from Transformers 5.24 on, and before.
 CACHE = ("cache", "past_key_values")
 
 _COMPATIBLE = "_compatible_flash_implementations"
@@ -36,23 +36,23 @@ class _Wrapped(NamedTuple):
     owner: Any
     name: str
     wrapper: Callable[..., Callable[..., Any]]
-    #: The parameters that the wrapper reads, each by the names that it has or had.
+    #: The parameters that the wrapper reads, each under the names that it has or had.
     parameters: tuple[tuple[str, ...], ...]
-    #: What is not certain of a version where one of them is missing.
+    #: What is uncertain in a version that lacks one of them.
     otherwise: str
 
 
 def keep(name: str) -> None:
-    """Registers a name as ours, and wraps what has to know."""
+    """Records a name as ours, and wraps the functions that have to know."""
     _names.add(name)
     for each in _TABLE:
         _wrap(each)
     if not hasattr(getattr(PreTrainedModel, _CHECK, None), "__flashmask_original__"):
-        say_what_is_uncertain()  # else when a model is made
+        say_what_is_uncertain()  # otherwise _checking_a_model() does, when a model is made
 
 
 def say_what_is_uncertain() -> None:
-    """Warns, once, where this version of Transformers lacks what a wrapper reads."""
+    """Warns once for each thing that a wrapper reads and this version of Transformers lacks."""
     for said in _uncertain:
         warn_once(
             f"flashmask is tested with Transformers {TESTED[0]} to {TESTED[1]}, and {transformers.__version__} is "
@@ -83,12 +83,12 @@ def _note(said: str) -> None:
 
 
 def is_ours(name: object) -> bool:
-    """Whether register() was called with a name."""
+    """Whether a name was given to register()."""
     return isinstance(name, str) and name in _names
 
 
 def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What finds an argument of a call by its parameter's name, however the call hands it over; None if it does not."""
+    """Returns a function that finds an argument by name, positional or not; it returns None if the call lacks it."""
     places = {name: place for place, name in enumerate(signature(function).parameters)}
 
     def given(arguments: tuple[Any, ...], options: dict[str, Any], *names: str) -> Any:
@@ -103,7 +103,7 @@ def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _preloading(preload: Callable[..., Any]) -> Callable[..., Any]:
-    """Transformers loads the package of a FlashAttention while it makes a model. There is nothing to load for ours."""
+    """Skips loading a FlashAttention package, which Transformers does while it makes a model, for our names."""
     given = _by_name(preload)
 
     def preload_others(*arguments: Any, **options: Any) -> Any:
@@ -113,7 +113,7 @@ def _preloading(preload: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _deciding_masks(is_flash: Callable[..., bool]) -> Callable[..., bool]:
-    """What FlashAttention cannot do of masks, such as chunks, ours can. Vision towers go on to ask the original."""
+    """Lets our names have masks that FlashAttention lacks, such as chunks. Vision towers still call the original."""
     given = _by_name(is_flash)
 
     def is_another_flash(*arguments: Any, **options: Any) -> bool:
@@ -124,7 +124,7 @@ def _deciding_masks(is_flash: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
-    """A model that lists builds of FlashAttention that it likes gets one of those instead of a name with "flash"."""
+    """Keeps our name in models that list the builds of FlashAttention they work with; one of those would replace it."""
     given = _by_name(check)
 
     def check_others(self: PreTrainedModel, *arguments: Any, **options: Any) -> str:
@@ -133,7 +133,7 @@ def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
             return check(self, *arguments, **options)
         say_what_is_uncertain()
         refuse_model(self, name)
-        vars(self)[_COMPATIBLE] = None  # hides the list of the class
+        vars(self)[_COMPATIBLE] = None  # hides the list in the class
         try:
             return check(self, *arguments, **options)
         finally:
@@ -143,9 +143,10 @@ def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
 
 
 def _finding_documents(preprocess: Callable[..., Any]) -> Callable[..., Any]:
-    """Transformers sees documents in position_ids only where there is no cache; models make one unless told not to.
+    """Finds documents in position_ids even if there is a cache, which models make unless told not to.
 
-    With an empty cache the mask is that without one, so that chunks and chosen keys stay within documents.
+    Transformers looks for them only without a cache. With an empty cache the mask is then the one without a cache, so
+    that chunks and chosen keys stay within documents.
     """
     given = _by_name(preprocess)
 
@@ -167,7 +168,7 @@ def _finding_documents(preprocess: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _says_nothing(found: Any) -> bool:
-    """Whether these are the arguments of a mask without documents, of as many keys as queries from number 0 on."""
+    """Whether these arguments describe a mask without documents, for as many keys as queries, both from number 0."""
     if not isinstance(found, tuple) or len(found) != 7 or found[0] is not False or found[2] is not None:
         return False
     _, _, _, queries, keys, *offsets = found
@@ -175,8 +176,8 @@ def _says_nothing(found: Any) -> bool:
 
 
 def _documents(position_ids: torch.Tensor) -> torch.Tensor:
-    """A number for each document, int64 [B, S], as Transformers counts them; without its look at whether there are any,
-    which waits for the device."""
+    """Numbers the documents, int64 [B, S], as Transformers does, but without its check whether there are any, which
+    waits for the device."""
     return torch.nn.functional.pad((position_ids.diff() != 1).cumsum(-1), (1, 0))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said once."""
+"""Warnings that are given once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _warned: set[str] = set()
 
 
 def warn_once(message: str) -> None:
-    """Warns the first time that this process says it; says nothing while torch.compile traces."""
+    """Warns the first time that this process gives a message; does nothing while torch.compile traces."""
     if torch.compiler.is_compiling() or message in _warned:
         return
     _warned.add(message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks as booleans for every pair of tokens, where a model chooses keys for each query."""
+"""Masks as booleans for every pair of tokens, for models that choose keys for each query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flashmask.transformers._visible import documents
 
 
 def pairs(mask: Indices | Mask | Tensor, rows: int, device: torch.device) -> Tensor:
-    """Who sees whom, bool [B or 1, heads, rows, Sk] on the device."""
+    """Returns which rows see which keys, bool [B or 1, heads, rows, Sk] on the device."""
     if isinstance(mask, Tensor):
         return mask
     if isinstance(mask, Mask):
@@ -31,13 +31,13 @@ def pairs(mask: Indices | Mask | Tensor, rows: int, device: torch.device) -> Ten
 
 
 def chosen_keys(visible: Tensor, keys: Tensor) -> Tensor:
-    """Of visible [B or 1, heads, Sq, Sk], the pairs whose key is among keys [B, Sq, n], numbers of keys."""
+    """Keeps the pairs of visible [B or 1, heads, Sq, Sk] whose key's number is among keys [B, Sq, n]."""
     chosen = torch.zeros((*keys.shape[:2], visible.shape[-1]), dtype=torch.bool, device=keys.device)
     return visible & chosen.scatter_(-1, keys.long(), True)[:, None]
 
 
 def chosen_blocks(visible: Tensor, blocks: Tensor, size: int) -> Tensor:
-    """Of visible, the pairs whose key lies in one of the blocks [B, heads, Sq, n] of `size` keys; -1 is no block."""
+    """Keeps the visible pairs whose key lies in one of the blocks [B, heads, Sq, n] of `size` keys; -1: no block."""
     columns = visible.shape[-1]
     count = -(-columns // size)
     chosen = torch.zeros((*blocks.shape[:3], count + 1), dtype=torch.bool, device=blocks.device)
@@ -46,7 +46,7 @@ def chosen_blocks(visible: Tensor, blocks: Tensor, size: int) -> Tensor:
 
 
 def block_size(module: Any, blocks: Tensor) -> int:
-    """How many keys a block has, which the layer does not say in its call."""
+    """Returns how many keys a block has, from the configuration, since the layer's call does not say it."""
     size = getattr(getattr(module, "config", None), "index_block_size", None)
     if not isinstance(size, int):
         raise ValueError(
@@ -57,9 +57,9 @@ def block_size(module: Any, blocks: Tensor) -> int:
 
 
 def refuse_restarts(position_ids: Tensor, visible: Tensor) -> None:
-    """Raises where positions [B or 1, S] restart: models count blocks by position, from where the sequence begins.
+    """Raises if positions [B or 1, S] restart: models count blocks by position, from the start of the sequence.
 
-    visible bool [B or 1, heads, S, S]; keys that nobody sees are padding, whose positions are arbitrary.
+    visible bool [B or 1, heads, S, S]; keys that no row sees are padding, whose positions are arbitrary.
     """
     begins = documents(position_ids, ~visible.any(1).any(-2)).first
     if bool((begins > 0).any()):

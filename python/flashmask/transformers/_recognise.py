@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mask functions of Transformers say, read off the closures that transformers.masking_utils makes.
+"""Reads masks off the closures of Transformers' mask functions, which transformers.masking_utils makes.
 
 A model describes its mask by a function of (batch, head, query, key) made of a few parts. Evaluating it takes time and
-memory for every pair; its parts say the same in a number or a tensor each.
+memory for every pair; the parts hold the same information in one number or tensor each.
 """
 
 from __future__ import annotations
@@ -46,35 +46,35 @@ class Keys:
     count: int
     offset: int
     device: torch.device | str
-    positions: Tensor | None = None  #: int64 [B, count], where a function is asked about positions in documents
+    positions: Tensor | None = None  #: int64 [B, count], if the function takes positions in documents
     documents: Tensor | None = None  #: int64 [B, count], where each key's document begins, if there are any
 
     @property
     def columns(self) -> Tensor:
-        """What the function is asked with: their numbers, int64 [1, count], or their positions."""
+        """Key arguments for the function: the keys' numbers, int64 [1, count], or their positions."""
         return self.numbers if self.positions is None else self.positions
 
     @property
     def numbers(self) -> Tensor:
-        """Their numbers, int64 [1, count]."""
+        """Numbers of the keys, int64 [1, count]."""
         return torch.arange(self.count, device=self.device)[None] + self.offset
 
 
 def recognise(function: MaskFunction, keys: Keys) -> VisibleRows | None:
-    """The rows that see each key, by their numbers, or None where the function is made of anything unknown."""
+    """Returns the numbers of the rows that see each key, or None if the function has a part that is not known."""
     name, held = _parts(function)
     reader = _READERS.get(name)
     return reader(held, keys) if reader is not None else None
 
 
 def causal_documents(function: MaskFunction) -> tuple[bool, Tensor | None]:
-    """Whether a function is causality within documents and nothing else, and their numbers [B, S]; None for one."""
+    """Returns whether a mask is only causal within documents, and document numbers [B, S], None for one document."""
     name, held = _parts(function)
     if name == _CAUSAL:
         return True, None
     parts = [_parts(each) for each in held["mask_functions"]] if name == _ALL_OF else []
     documents = [held["packed_sequence_mask"] for name, held in parts if name == _PACKED]
-    # Later versions of Transformers ask about positions there, earlier ones about numbers: the same for causality.
+    # Later versions of Transformers pass positions here, earlier ones numbers: the same for causality.
     others = [
         _parts(held["mask_function"])[0] if name == _REMAPPED else name for name, held in parts if name != _PACKED
     ]
@@ -86,11 +86,11 @@ def causal_documents(function: MaskFunction) -> tuple[bool, Tensor | None]:
 def recognise_traced(
     function: MaskFunction, keys: Keys, *, batch: int, window: int | None, both_ways: bool
 ) -> VisibleRows:
-    """The same while torch.compile traces, which cannot look into closures.
+    """Does what recognise() does while torch.compile traces, which cannot look into closures.
 
-    Takes what Transformers says beside the function: the window, and whether it is without causality. What is left to
-    know are documents, and whether one ends behind a key shows in whether the next row sees that key. Blocks that see
-    themselves both ways inside documents look like documents here; a row that sees the next key gives them away.
+    Transformers passes the window, and whether the mask is not causal (`both_ways`), beside the function. Only the
+    documents remain to be found: one ends after a key if the next row does not see that key. Blocks that see themselves
+    both ways inside documents look like documents here; they are detected by a row that sees the next key.
     """
     columns = keys.columns
     if both_ways:
@@ -105,7 +105,7 @@ def recognise_traced(
 
 
 def _parts(function: MaskFunction) -> tuple[str, dict[str, Any]]:
-    """The name of a function of masking_utils, "" for any other, and the values that it closes over."""
+    """Returns the name of a function of masking_utils, "" for any other, and the values in its closure."""
     if getattr(function, "__module__", None) != masking_utils.__name__:
         return "", {}
     cells = function.__closure__ or ()
@@ -128,7 +128,7 @@ def _intersection(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
 
 
 def _remapped(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
-    """What a function of positions says inside documents, where positions and numbers differ by a constant."""
+    """Reads a function of positions inside documents, where positions and numbers differ by a constant."""
     if keys.documents is None:
         return None
     positions = held["position_ids"]
@@ -137,7 +137,7 @@ def _remapped(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
 
 
 def _chunks(held: dict[str, Any], keys: Keys) -> VisibleRows:
-    """Chunks begin with each document. Versions of Transformers that ask about no positions count them through."""
+    """Reads chunks, which begin with each document; Transformers itself counts on where it passes no positions."""
     begin = held["left_padding"][:, None] if keys.documents is None else keys.documents
     return chunks(keys.columns, held["chunk_size"], begin)
 
@@ -147,7 +147,7 @@ def _documents(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
 
 
 def _union(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
-    """Any mask whose rows see themselves, and blocks that see themselves both ways: their ranges meet in row j."""
+    """Reads any mask whose rows see themselves, joined with two-way blocks: in column j both ranges hold row j."""
     functions = held["mask_functions"]
     if len(functions) != 2 or _parts(functions[1])[0] != _BLOCKS or keys.positions is not None:
         return None
@@ -156,7 +156,7 @@ def _union(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
 
 
 def _blocks(ids: Tensor, keys: Keys) -> VisibleRows | None:
-    """Blocks of equal numbers in ids [B, all keys], without negative ones. None where a block lies in pieces."""
+    """Returns the blocks of equal numbers in ids [B, all keys], ignoring negative ones; None if a block has gaps."""
     held = equal_runs(ids)
     in_block = ids >= 0
     begins = in_block & (held.first == torch.arange(ids.shape[-1], device=ids.device))

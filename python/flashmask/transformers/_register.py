@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name in both registries of Transformers."""
+"""Registers a name in both registries of Transformers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from flashmask.transformers._name import TESTED, keep
 def register(name: str = "flashmask", *, visit: str = "active") -> None:
     """Makes attn_implementation=name mean FlashMask, for attention and for masks; calling it again changes nothing.
 
-    Transformers has no entry points for attention, so that a program calls this once before it makes a model.
-    Other implementations ("sdpa", "eager" and so on) refuse startend_row_indices from then on, which they would ignore.
-    visit="all" computes tiles that nobody sees too, to the same bits, as attention under a dense mask does: another
-    name to compare with. Raises ValueError where the name belongs to another attention implementation, ImportError for
-    a Transformers before 5.5, which describes masks in another way.
+    Transformers has no entry points for attention, so a program must call this once before it makes a model. From then
+    on other implementations ("sdpa", "eager" and so on) refuse startend_row_indices, which they would ignore.
+    visit="all" also computes tiles without visible scores, as attention under a dense mask does, and returns the same
+    bits: give it another name to compare with. Raises ValueError if the name belongs to another attention
+    implementation, and ImportError for Transformers before 5.5, which describes masks in another way.
     """
     _check_version()
     if not isinstance(name, str) or not name or "/" in name or "|" in name:

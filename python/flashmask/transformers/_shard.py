@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch shared out over the ranks of a group, and attention of a layer that is called with its sharding."""
+"""Shares out a batch over the ranks of a group, and computes attention in a layer that is called with a sharding."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _OF_TOKENS = ("input_ids", "inputs_embeds", _POSITIONS, "token_type_ids", "label
 
 
 def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, **options: Any) -> dict[str, Any]:
-    """This rank's part of a batch for a model with attn_implementation="flashmask"; a collective, once a batch.
+    """Returns this rank's part of a batch for a model with attn_implementation="flashmask".
 
-    `batch` is the whole batch, the same on every rank: input_ids or inputs_embeds [B, S, ...], labels [B, S], and what
-    says its mask as without ranks: attention_mask, position_ids or cu_seq_lens_q of packed documents,
-    startend_row_indices. Returns what to call the model with: the rank's tokens of these, `shift_labels`, which were
-    shifted before (-100 where the next token begins another document), and `sharding`, which travels to every layer.
-    `options` are those of flashmask.distributed.shard().
+    A collective: every rank calls it once per batch. `batch` is the whole batch, the same on every rank: input_ids or
+    inputs_embeds [B, S, ...], labels [B, S], and whatever gives its mask on a single device: attention_mask,
+    position_ids or cu_seq_lens_q of packed documents, startend_row_indices. Returns the arguments for the model: this
+    rank's tokens of these, `shift_labels`, shifted before the split (-100 where the next token begins another
+    document), and `sharding`, which is passed on to every layer. `options` are those of flashmask.distributed.shard().
 
-    Raises ValueError for tensors that it does not know, for layers other than full and sliding ones, and for a model
-    whose attention is another, which would see this rank's tokens alone, and on every rank where one gets no tokens;
-    RuntimeError on every rank for what a rank's batch says wrong.
+    Raises ValueError for tensors that it does not know, for layers other than full and sliding ones, for a model with
+    another attention, which would see only this rank's tokens, and, on every rank, if some rank would get no tokens.
+    Raises RuntimeError on every rank if the batch of any rank is wrong.
     """
     config = _config_of(model)
     first = _tokens(batch)
     layers = _layers(config)
     main = _FULL if _FULL in layers else _SLIDING
-    made = cache(lambda: _masks_of(model, batch, first, layers))  # by shard(), which tells all ranks what went wrong
+    made = cache(lambda: _masks_of(model, batch, first, layers))  # called in shard(), which tells all ranks of errors
     others = {_window_name(config.sliding_window): lambda: made()[_SLIDING]} if len(layers) > 1 else {}
     sharding = shard_masks(
         lambda: made()[main],
@@ -70,7 +70,7 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
 
 
 def _config_of(model: Any) -> Any:
-    """That of the model's text."""
+    """Returns the configuration of the model's text."""
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "get_text_config"):
         raise TypeError(f"model is a {type(model).__name__}; expected a model of Transformers: pass what it wraps")
@@ -84,7 +84,7 @@ def _config_of(model: Any) -> Any:
 
 
 def _check_shares(sharding: Sharding) -> None:
-    """Refuses ranks without tokens, on all ranks: models index the first and the last token of what they get."""
+    """Raises on all ranks if one has no tokens: models index the first and the last token of their input."""
     if 0 in sharding.lengths:
         raise ValueError(
             f"the batch has {sharding.tokens} tokens, of which rank {sharding.lengths.index(0)} of {sharding.ranks} "
@@ -94,7 +94,7 @@ def _check_shares(sharding: Sharding) -> None:
 
 
 def _tokens(batch: Mapping[str, Any]) -> Tensor:
-    """input_ids or inputs_embeds, of a batch in which nothing is unknown."""
+    """Returns input_ids or inputs_embeds; raises ValueError for tensors in the batch that are not known."""
     for name, value in batch.items():
         if isinstance(value, Tensor) and value.ndim and name not in (*_SAYS_THE_MASK, *_OF_TOKENS):
             raise ValueError(
@@ -111,7 +111,7 @@ def _tokens(batch: Mapping[str, Any]) -> Tensor:
 
 
 def _layers(config: Any) -> Counter[str]:
-    """How many layers there are of each kind."""
+    """Counts the layers of each kind."""
     only = _SLIDING if getattr(config, "sliding_window", None) is not None else _FULL
     layers = Counter(getattr(config, "layer_types", None) or [only] * config.num_hidden_layers)
     chunked = getattr(config, "attention_chunk_size", None) is not None
@@ -128,7 +128,7 @@ def _window_name(window: int) -> str:
 
 
 def _masks_of(model: Any, batch: Mapping[str, Any], first: Tensor, layers: Mapping[str, int]) -> dict[str, Mask]:
-    """The mask of each kind of layers, made as without ranks; on the host."""
+    """Makes the mask of each kind of layers on the host, as for a single device."""
     _check_shapes(batch, first)
     given = {name: batch[name].cpu() for name in batch if isinstance(batch[name], Tensor)}
     positions = given.get("position_ids")
@@ -194,7 +194,7 @@ def _local(batch: Mapping[str, Any], first: Tensor, sharding: Sharding) -> dict[
 
 
 def _shifted(labels: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """[B, S]: of each token the label of the next one, -100 where that begins another document or there is none."""
+    """Returns each next token's label, [B, S]; -100 where that begins another document or there is none."""
     begins = torch.zeros_like(labels, dtype=torch.bool)
     positions, ends = batch.get("position_ids"), batch.get("cu_seq_lens_q")
     if positions is not None:
@@ -219,7 +219,7 @@ def sharded_attention(
     dropout: float,
     **others: Any,
 ) -> Tensor:
-    """[B, tokens held, Hq, Dv] of query, key and value [B, heads, tokens held, D]; `others` change the result."""
+    """Returns [B, held, Hq, Dv] for query, key, value [B, heads, held, D], held tokens; refuses any of `others`."""
     if attention_mask is not None and (not is_made(attention_mask) or is_padded(attention_mask)):
         raise ValueError(
             "an attention_mask came beside a sharding, which holds the masks of the whole sequence; give it to "

@@ -13,9 +13,9 @@ from flashmask.transformers._shard import shard
 class ShardedBatches:
     """A mixin: class Trainer(flashmask.transformers.ShardedBatches, transformers.Trainer).
 
-    Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, batches are shared out by
-    flashmask.transformers.shard() with their masks, in place of torch's context_parallel, which knows causal masks
-    alone. The model has attn_implementation="flashmask".
+    Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, flashmask.transformers.shard()
+    shares out batches with their masks, in place of torch's context_parallel, which supports causal masks only. The
+    model needs attn_implementation="flashmask".
     """
 
     accelerator: Any
@@ -23,7 +23,7 @@ class ShardedBatches:
     def _prepare_context_parallel_inputs(
         self, model: Any, inputs: dict[str, Any]
     ) -> tuple[Callable[[], Any], dict[str, Any]]:
-        """What Trainer calls before each step: a context that does nothing, and this rank's part of the batch."""
+        """Returns an empty context and this rank's part of the batch; Trainer calls this before each step."""
         mesh = context_parallel_mesh(self.accelerator)
         if mesh is None:
             return contextlib.nullcontext, inputs
@@ -31,6 +31,6 @@ class ShardedBatches:
 
 
 def context_parallel_mesh(accelerator: Any) -> Any:
-    """Of the ranks that share a batch, where Accelerate was asked for context parallelism; else None."""
+    """Returns the mesh of the ranks that share a batch if Accelerate was asked for context parallelism, else None."""
     parallelism = getattr(accelerator, "parallelism_config", None)
     return accelerator.torch_device_mesh["cp"] if parallelism is not None and parallelism.cp_enabled else None

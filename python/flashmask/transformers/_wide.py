@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers whose heads are wider than any kernel of their device takes: torch's attention, a document at a time."""
+"""Runs layers whose heads are too wide for every kernel of their device on torch's attention."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flashmask.transformers._pairs import pairs
 def wide_attention(
     query: Tensor, key: Tensor, value: Tensor, call: Call, *, dropout: float, scaling: float | None
 ) -> Tensor:
-    """[B, Sq, Hq, Dv] of query [B, Hq, Sq, D], key [B, Hkv, Sk, D] and value [B, Hkv, Sk, Dv], by torch's attention.
+    """Returns torch's attention [B, Sq, Hq, Dv] of query [B, Hq, Sq, D], key [B, Hkv, Sk, D], value [B, Hkv, Sk, Dv].
 
-    Causal documents whose lengths are known run one by one, and anything else under booleans for every pair.
+    Causal documents whose lengths are known run one by one, everything else under booleans for every pair.
     """
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
@@ -38,7 +38,7 @@ def wide_attention(
 
 
 def _documents(call: Call) -> Sequence[Sequence[int]] | None:
-    """The lengths of the causal documents of a call, a list a batch entry, or None for any other mask."""
+    """Returns the lengths of a call's causal documents, one list per batch entry, or None for any other mask."""
     lengths = noted_lengths(call.attention_mask)
     if lengths is None or call.row_indices is not None or call.window is not None or call.rows != call.columns:
         return None
@@ -48,7 +48,7 @@ def _documents(call: Call) -> Sequence[Sequence[int]] | None:
 
 
 def _as_said_twice(bounds: Tensor, lengths: list[list[int]]) -> list[list[int]] | None:
-    """The lengths, where bounds [documents + 1] say them too; on a GPU the host compares their number only."""
+    """Returns the lengths if bounds [documents + 1] agree; on a GPU the host compares only how many there are."""
     if len(lengths) != 1 or len(bounds) != len(lengths[0]) + 1:
         return None
     expected = torch.tensor([0, *lengths[0]], device=bounds.device).cumsum(0)
@@ -80,7 +80,7 @@ def _each_alone(
 def _under_booleans(
     query: Tensor, key: Tensor, value: Tensor, call: Call, dropout: float, scaling: float | None
 ) -> Tensor:
-    """Rows that see nothing see everything on the way, and are zero after it, with no gradient."""
+    """Attends under booleans. Rows that see nothing attend to every key; their output and gradient are then zeroed."""
     mask = layer_mask(call)
     if isinstance(mask, Indices):
         visible, seen = shared(_visible, (mask.vectors,), causal=mask.causal, rows=call.rows)
@@ -97,6 +97,6 @@ def _visible(vectors: Tensor, *, causal: bool, rows: int) -> tuple[Tensor, Tenso
 
 
 def _with_rows_that_see(visible: Tensor) -> tuple[Tensor, Tensor]:
-    """Booleans in which every row sees something, and which rows [..., 1] did before."""
+    """Lets rows that see nothing see everything; also returns which rows [..., 1] saw something before."""
     seen = visible.any(-1, keepdim=True)
     return visible | ~seen, seen

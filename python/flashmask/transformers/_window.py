@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer's window beside row indices that the user handed over."""
+"""Applies a layer's window to row indices that the user passed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BETWEEN = (
 
 
 def within_window(says: Indices, positions: Tensor | None, *, rows: int, window: int) -> Indices | Mask:
-    """Row indices, and only keys at fewer than `window` positions before the query's own.
+    """Restricts row indices to keys whose position is fewer than `window` before the query's own.
 
-    positions [B or 1, Sk] are those of the tokens, None: their numbers, aligned bottom-right. They differ from rows
-    where answers share a question: each stands right behind it, whatever lies between them.
+    positions [B or 1, Sk] are the tokens' positions; None: their numbers, aligned bottom-right. Positions differ from
+    rows where answers share a question: each answer's positions follow its question, whatever tokens lie between them.
     """
     columns = says.vectors.shape[2]
     if says.vectors.shape[-1] == 1:
@@ -38,12 +38,12 @@ def within_window(says: Indices, positions: Tensor | None, *, rows: int, window:
 
 
 def _cut(vectors: Tensor, positions: Tensor | None, rows: int, window: int) -> tuple[Tensor, Tensor]:
-    """The first masked rows [B or 1, heads, Sk, 1] within the window, and for which of them that is exact."""
+    """Returns the first masked rows [B or 1, heads, Sk, 1] under the window, and for which keys they are exact."""
     ends, index = vectors[..., 0].clamp(max=rows), torch.arange(vectors.shape[2], device=vectors.device)
-    leaves = (index + window + rows - len(index)).to(torch.int32)  # the row that a key leaves the window at
+    leaves = (index + window + rows - len(index)).to(torch.int32)  # the row at which a key leaves the window
     if positions is None:
         return torch.minimum(ends, leaves)[..., None], torch.ones_like(ends, dtype=torch.bool)
-    together = ends <= equal_runs(positions - index).end[:, None]  # rows and positions go together up to here
+    together = ends <= equal_runs(positions - index).end[:, None]  # up to here positions advance with rows
     near = (positions.amax(-1, keepdim=True) - positions < window)[:, None]  # no position is outside
     return torch.where(together, torch.minimum(ends, leaves), ends)[..., None], together | near
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers by being imported: for programs that take the name of a module to import, and nothing else.
+"""Registers when imported: for programs that can only be given the name of a module to import.
 
     import flashmask.transformers.auto
 
-is flashmask.transformers.register(). docs/trainers.md says which trainers take such a name.
+calls flashmask.transformers.register(). docs/trainers.md says which trainers take such a name.
 """
 
 from flashmask.transformers import register

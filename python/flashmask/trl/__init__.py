@@ -3,7 +3,8 @@
 
     from flashmask.trl import SharedQuestionDPOTrainer, SharedQuestionRewardTrainer, register_tree_attention
 
-They take what TRL's own take, and stand on parts of TRL that are not public: a version that was not tested is refused.
+The trainers take the arguments of TRL's own. They rely on parts of TRL that are not public, so versions that were not
+tested are refused.
 docs/preference.md shows them at work.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DPO with each question once."""
+"""DPO that computes each question once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from flashmask.trl._version import check_version
 
 
 class SharedQuestionDPOTrainer(DPOTrainer):
-    """trl.DPOTrainer, its arguments and its results, on batches in which chosen and rejected share their question.
+    """A trl.DPOTrainer with the same arguments and results, in whose batches chosen and rejected share their question.
 
-    The model runs over one packed sequence a batch, which holds what the two answers of a pair have in common once.
+    The model runs over one packed sequence per batch, which holds the common beginning of each pair only once.
     Log-probabilities, every loss type of DPOConfig, reference models, precomputed reference log-probabilities and
     metrics are TRL's own code; losses equal those on padded pairs up to rounding. Rafailov et al. 2023 (Direct
     Preference Optimization), equation 7.
@@ -25,10 +25,10 @@ class SharedQuestionDPOTrainer(DPOTrainer):
     Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, the packed sequence is spread over
     those ranks, and each of them computes the loss of all pairs; flashmask.transformers.ShardedBatches is not needed.
 
-    The model and a reference model need attn_implementation="flashmask". Raises ValueError for what would mix answers
-    or count otherwise than TRL: another attention implementation, models of text and images, layers with a state,
-    prompt learning of PEFT, the loss that balances experts, precomputed references with context parallelism;
-    ImportError for a TRL other than 1.16.
+    The model and any reference model need attn_implementation="flashmask". Raises ValueError for whatever would mix
+    answers or count differently from TRL: another attention implementation, models of text and images, layers with a
+    state, PEFT's prompt learning, the loss that balances experts, precomputed references with context parallelism;
+    raises ImportError for a TRL other than 1.16.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -43,7 +43,7 @@ class SharedQuestionDPOTrainer(DPOTrainer):
         share_questions(self)
 
     def _prepare_context_parallel_inputs(self, model: Any, inputs: dict[str, Any]) -> Any:
-        """Trainer's would cut TRL's padded batch; compute_loss() shares the packed one out, in evaluation too."""
+        """Leaves the batch whole: Trainer would cut TRL's padded one; compute_loss() shares out the packed one."""
         return contextlib.nullcontext, inputs
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reward models with each question once."""
+"""Training of reward models that computes each question once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flashmask.trl._version import check_version
 
 
 class SharedQuestionRewardTrainer(RewardTrainer):
-    """trl.RewardTrainer, its arguments and its results, on batches in which chosen and rejected share their question.
+    """A trl.RewardTrainer, same arguments and results, in whose batches chosen and rejected share their question.
 
-    As SharedQuestionDPOTrainer: the question is what two sequences have in common from the first token on, and scores,
-    loss and metrics are TRL's own code. The same models are refused.
+    The question is what two sequences have in common from the first token on; scores, loss and metrics are TRL's own
+    code. The models that SharedQuestionDPOTrainer refuses are refused here too.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of answers whose question is computed once, below trainers that see padded pairs.
+"""Computes the question of a pair of answers once, beneath trainers that work on padded pairs.
 
-The collator adds the packed batch to TRL's padded one. A model's backbone that is given both runs the packed one and
-hands out hidden states in the places of the padded one, so that everything above it, from the head to the loss and the
+The collator adds the packed batch to TRL's padded one. Given both, a model's backbone runs the packed one and returns
+its hidden states in the layout of the padded one, so that everything above it, from the head to the loss and the
 metrics, is TRL's own code on the tensors that it expects.
 """
 
@@ -24,16 +24,16 @@ from flashmask.data._rollouts import common_prefix
 from flashmask.transformers import flashmask_mask, shard
 from flashmask.transformers._trainer import context_parallel_mesh
 
-#: What the packed batch is called among a model's arguments.
+#: Name of the packed batch among a model's arguments.
 NAME = "shared_questions"
 _MARK = "__flashmask_shared_questions__"
 _LAYERS = {"full_attention", "sliding_attention"}
-_OF_TRL = ("margin",)  # what reward trainers hand to the model, which does not know it
+_OF_TRL = ("margin",)  # reward trainers pass it to the model, which does not take it
 
 
 @dataclass
 class SharedQuestions:
-    """A collator: TRL's own batch of padded pairs, and under NAME the same tokens with each question once."""
+    """A collator that adds to TRL's batch of padded pairs, under NAME, the same tokens with each question once."""
 
     padded: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
@@ -44,10 +44,10 @@ class SharedQuestions:
 
 
 def packed_pairs(input_ids: Tensor, attention_mask: Tensor, multiple: int = 1) -> dict[str, Tensor]:
-    """One sequence [1, T] of the pairs in input_ids [2 P, L], of which row p and row P + p are answers to one question.
+    """Packs the pairs in input_ids [2 P, L] into one sequence [1, T]; rows p and P + p answer the same question.
 
     The question is what the two have in common from the first token on; an answer keeps at least one token. A pair that
-    has nothing in common becomes two documents. `rows` int64 [2 P, L] says where each token lies, 0 for padding.
+    has nothing in common becomes two documents. `rows` int64 [2 P, L] says where each token went, 0 for padding.
     """
     sequences = [ids[held.bool()].numpy() for ids, held in zip(input_ids, attention_mask, strict=True)]
     pairs = len(sequences) // 2
@@ -75,7 +75,7 @@ def _examples(chosen: Any, rejected: Any, question: int) -> list[dict[str, Any]]
 
 
 def share_questions(trainer: Any) -> None:
-    """Lets a trainer of TRL compute each question once, in its batches and its models; again, it changes nothing.
+    """Makes a TRL trainer compute each question once, in its batches and models; a second call changes nothing.
 
     Raises ValueError for a model in which answers would see each other.
     """
@@ -92,9 +92,9 @@ def share_questions(trainer: Any) -> None:
 
 
 def spread_over_ranks(trainer: Any, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch with this rank's part of the packed sequence, where the trainer has a context-parallel group.
+    """Reduces the packed sequence to this rank's part, if the trainer has a context-parallel group; returns the batch.
 
-    All its ranks put the hidden states together again, and compute the same loss.
+    All ranks of the group then gather the hidden states, and compute the same loss.
     """
     mesh = context_parallel_mesh(trainer.accelerator)
     if mesh is None or NAME not in batch:
@@ -105,7 +105,7 @@ def spread_over_ranks(trainer: Any, model: Any, batch: dict[str, Any]) -> dict[s
 
 
 def _share_in(model: Any) -> None:
-    """Of a causal language model or a sequence classifier, without wrappers."""
+    """Replaces the backbone's forward of a causal language model or sequence classifier, given without wrappers."""
     backbone = model.base_model
     if hasattr(backbone.forward, _MARK):
         return

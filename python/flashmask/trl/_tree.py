@@ -17,11 +17,11 @@ from flashmask.trl._version import check_version
 
 
 def register_tree_attention() -> None:
-    """Makes FlashMask compute the attention of trl.experimental.async_grpo.AsyncGRPOTrainer; again, nothing changes.
+    """Makes FlashMask compute the attention of trl.experimental.async_grpo.AsyncGRPOTrainer; can be called again.
 
-    The trainer packs rollouts into trees and registers its own attention for them, "tree_fa3", when it is made: from
-    now on that name is tree_attention(), in the trainer and in models made with attn_implementation="tree_fa3". Raises
-    ImportError for a TRL other than 1.16.
+    The trainer packs rollouts into trees and, when it is made, registers its own attention for them, "tree_fa3". From
+    now on that name means tree_attention(), in the trainer and in models made with attn_implementation="tree_fa3".
+    Raises ImportError for a TRL other than 1.16.
     """
     check_version()
     from trl.experimental.async_grpo import async_grpo_trainer, packing
@@ -38,7 +38,7 @@ def _register() -> None:
 
 
 def _no_mask(**_: Any) -> None:
-    """The tree that comes with a batch says everything."""
+    """Makes no mask: the tree that comes with a batch decides what is visible."""
 
 
 def tree_attention(
@@ -56,16 +56,16 @@ def tree_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer over one sequence that is a forest; Transformers calls this, users do not.
+    """Computes attention of one layer over one sequence that is a forest; Transformers calls this, users do not.
 
     query [1, Hq, N, D], key [1, Hkv, N, D], value [1, Hkv, N, Dv]; returns [1, N, Hq, Dv] and None. Nodes, which TRL
     calls segments, come depth-first: node s holds the rows from tree_cu_seqlens_q[s] to [s + 1], int32 [S + 1], and its
-    path, from the root to its own end, has as many tokens as lie between tree_cu_seqlens_k[s] and [s + 1]. That says
-    the tree: tree_kv_index, by which TRL copies the keys and values of every path, is not looked at. `others` as
-    flashmask.transformers takes them: what it does not serve, such as softcap, is refused by name.
+    path, from the root to its own end, has tree_cu_seqlens_k[s + 1] - tree_cu_seqlens_k[s] tokens. This determines the
+    tree: tree_kv_index, by which TRL copies the keys and values of every path, is not read. `others` are keywords of
+    flashmask.transformers, which refuses by name what it does not support, such as softcap.
 
-    sliding_window counts along a path. Where it is shorter than the longest path, the mask of such layers is booleans
-    for every pair, made on the device once a forward: a key's rows are then no range.
+    sliding_window counts along a path. If it is shorter than the longest path, the mask of such layers is booleans for
+    every pair, made on the device once per forward, since the rows that see a key are then not one range.
     """
     if attention_mask is not None:
         raise ValueError(
@@ -81,9 +81,9 @@ def tree_attention(
 
 
 def _row_indices(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, tokens: int) -> Tensor:
-    """int32 [1, 1, tokens, 1]."""
+    """Returns the row indices of a tree, int32 [1, 1, tokens, 1]."""
     lengths, paths = cu_seqlens_q.diff().long(), cu_seqlens_k.diff().long()
-    # A node hangs on the last one before it whose path is as long as its own without itself.
+    # A node's parent is the last node before it whose path is as long as the node's own path without the node.
     nodes = len(lengths)
     number = torch.arange(nodes, device=lengths.device)
     by_path, order = (paths * nodes + number).sort()
@@ -93,7 +93,7 @@ def _row_indices(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, tokens: int) -> 
 
 
 def _within_window(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, *, tokens: int, window: int) -> Tensor:
-    """bool [1, 1, tokens, tokens]."""
+    """Returns which pairs a tree and a window leave visible, bool [1, 1, tokens, tokens]."""
     ends = _row_indices(cu_seqlens_q, cu_seqlens_k, tokens=tokens)[0, 0, :, 0]
     row = torch.arange(tokens, device=ends.device)
     node = ends_passed(cu_seqlens_q[None, 1:], tokens)[0].clamp(max=len(cu_seqlens_q) - 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TRL this is for."""
+"""Checks the version of TRL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TESTED = (1, 16)
 
 
 def check_version() -> None:
-    """Raises ImportError for a TRL whose insides may be others."""
+    """Raises ImportError for a TRL whose internals may differ from those tested."""
     if tuple(trl.__version__.split(".")[:2]) != tuple(map(str, _TESTED)):
         raise ImportError(
             f"TRL {trl.__version__} is installed; flashmask.trl overrides parts of TRL that are not public and knows "
