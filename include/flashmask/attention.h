@@ -92,7 +92,7 @@ FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanOpti
 
 /// Each element of an output has memory of its own: Status::invalid_argument names an output that overlaps an input,
 /// another output or itself. Inputs may overlap; q, k and v may be views of one packed tensor.
-/// Rows, keys and values that no score shows, such as padding, must be finite too: kernels compute whole tiles, and 0
+/// Tokens that see nothing or are never seen, such as padding, must be finite too: kernels compute whole tiles, and 0
 /// times NaN or infinity is NaN. A NaN or infinity in keys or values reaches o in rows that do not see it but share its
 /// tile.
 struct ForwardTensors {

@@ -76,7 +76,7 @@ using flashmask::Span;
 FLASHMASK_API Mask qk_sparse_segments(std::int64_t tokens, Elements<Span> dropped);
 
 /// 11: queries and keys sorted by bucket, then position; a row sees the keys of its bucket at positions not after its
-/// own. Each list is sorted by (bucket, position).
+/// own.
 struct HashedToken {
   std::int64_t bucket = 0;
   std::int64_t position = 0;

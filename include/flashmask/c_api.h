@@ -551,7 +551,7 @@ typedef struct flashmask_plan_options {
 FLASHMASK_API flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
                                                      const flashmask_plan_options* options, flashmask_plan** plan);
 
-/// Where a plan for a GPU is made: flashmask/device_plan.h. No call waits for the device.
+/// Where a plan for a GPU is made: flashmask/device_plan.h. Making one does not wait for the device.
 typedef struct flashmask_plan_place {
   uint64_t struct_size;
   void* stream;  ///< a cudaStream_t of the problem's device; NULL: its default stream
@@ -560,7 +560,7 @@ typedef struct flashmask_plan_place {
 } flashmask_plan_place;
 
 /// Bytes that flashmask_plan_create_at() needs on a GPU to plan a problem there; `options` as for
-/// flashmask_plan_create(). Calls on a stream other than the place's first wait for the place's stream.
+/// flashmask_plan_create(). Calls on any other stream first wait for the stream of the place.
 FLASHMASK_API flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmask_problem* problem,
                                                     const flashmask_plan_options* options, size_t* bytes);
 /// Finds on the host which tiles such a plan would use, as options for plans of the mask's slices: `forward` and
@@ -652,8 +652,9 @@ typedef struct flashmask_execution {
   int64_t dropout_place_size;
 } flashmask_execution;
 
-/// Each element of an output has memory of its own; inputs may overlap. Rows, keys and values that no score shows, such
-/// as padding, must be finite too: a NaN or infinity there reaches rows that share its tile. See flashmask/attention.h.
+/// Each element of an output has memory of its own; inputs may overlap. Tokens that see nothing or are never seen,
+/// such as padding, must be finite too: a NaN or infinity there reaches rows that share its tile. See
+/// flashmask/attention.h.
 typedef struct flashmask_forward_tensors {
   uint64_t struct_size;
   flashmask_tensor q, k, v;  ///< in

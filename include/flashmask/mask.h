@@ -160,8 +160,8 @@ struct VisiblePair {
 FLASHMASK_API Mask from_pairs(std::int64_t rows, std::int64_t columns, std::span<const VisiblePair> pairs,
                               Executor& executor = default_executor());
 
-/// Makes a mask from compressed sparse rows: row i sees columns[offsets[i]] … columns[offsets[i + 1]). Throws
-/// Status::invalid_argument at the first offset or column that is out of range.
+/// Makes a mask from compressed sparse rows: row i sees column_indices[offsets[i]] … column_indices[offsets[i + 1]).
+/// Throws Status::invalid_argument at the first offset or column that is out of range.
 FLASHMASK_API Mask from_csr(std::int64_t rows, std::int64_t columns, std::span<const std::int64_t> offsets,
                             std::span<const std::int64_t> column_indices, Executor& executor = default_executor());
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNoQuota = 1e9;
 
-/// cgroup v2: "max 100000" or "200000 100000".
+/// The quota of cgroup v2, a file such as "max 100000" or "200000 100000".
 double quota_v2() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -34,7 +34,7 @@ double quota_v1() {
 int available_processors() {
   // The standard library's count respects the affinity of the process on Linux.
   const int allowed = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  // Files are slow to ask at every call, and a quota seldom changes while a process runs.
+  // Reading files at every call is slow, and a quota seldom changes while a process runs.
   static const double quota = std::ceil(std::min(quota_v2(), quota_v1()));
   return std::max(1, static_cast<int>(std::min<double>(allowed, quota)));
 }

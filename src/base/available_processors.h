@@ -3,7 +3,8 @@
 
 namespace flashmask {
 
-/// How many processors this process may use: the CPU affinity, and the cgroup's quota rounded up. At least 1.
+/// Returns how many processors this process may use: its CPU affinity, limited by the cgroup's quota rounded up. At
+/// least 1.
 int available_processors();
 
 }  // namespace flashmask

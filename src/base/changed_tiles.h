@@ -7,8 +7,8 @@
 
 namespace flashmask {
 
-/// A set of tile indices, filled in any order and drained in ascending order. Two levels of bits: draining costs the
-/// indices held and one word in 4,096 tiles, not the tiles there are.
+/// A set of tile indices, filled in any order and drained in ascending order. Two levels of bits: the cost of draining
+/// is one step per index held and one word per 4,096 tiles, not one step per tile.
 class ChangedTiles {
  public:
   explicit ChangedTiles(std::int64_t tiles)
@@ -36,8 +36,8 @@ class ChangedTiles {
     for (; word != 0; word &= word - 1) body(static_cast<std::size_t>(std::countr_zero(word)));
   }
 
-  std::vector<std::uint64_t> bits_;   ///< one a tile
-  std::vector<std::uint64_t> words_;  ///< one a word of bits_: whether it has any
+  std::vector<std::uint64_t> bits_;   ///< one bit per tile
+  std::vector<std::uint64_t> words_;  ///< one bit per word of bits_: whether it is not 0
 };
 
 }  // namespace flashmask

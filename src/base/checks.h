@@ -11,28 +11,28 @@
 
 namespace flashmask {
 
-/// 4200 → "4,200".
+/// Formats 4200 as "4,200".
 std::string grouped(std::int64_t value);
 
-/// "1 document", "3 documents".
+/// Formats a count and its noun: "1 document", "3 documents".
 std::string counted(std::size_t count, const std::string& noun);
 
 /// Throws Status::invalid_argument.
 [[noreturn]] void refuse(const std::string& message);
 
-/// Masks index rows and columns with 32 bits: a size is in [0, 2^31).
+/// Whether a value is in [0, 2^31): masks index rows and columns with 32 bits.
 bool is_size(std::int64_t value);
 
 /// Throws unless is_size(value).
 void check_size(const std::string& function, const std::string& argument, std::int64_t value);
 
-/// The product of sizes, each at least 0; throws Status::out_of_memory where no memory could hold that many.
+/// Returns the product of sizes, each at least 0; throws Status::out_of_memory where no memory could hold that many.
 std::size_t element_count(const std::string& function, std::initializer_list<std::int64_t> sizes);
 
-/// Throws Status::out_of_memory: there is no memory for so many bytes.
+/// Throws Status::out_of_memory: there is no memory for this many bytes.
 [[noreturn]] void refuse_memory(const std::string& function, std::size_t bytes);
 
-/// `count` zeros; throws Status::out_of_memory where there is no memory for them.
+/// Returns `count` zeros; throws Status::out_of_memory where there is no memory for them.
 template <class T>
 std::vector<T> zeros(const std::string& function, std::size_t count) {
   try {

@@ -7,7 +7,7 @@
 
 namespace flashmask {
 
-/// The lists of all pieces in order, in vectors of exactly the size that is needed: they are kept for as long as a
+/// Joins the lists of all pieces in order, in vectors of exactly the size needed, since they are kept for as long as a
 /// model runs.
 RunLists joined(const std::vector<RunLists>& pieces);
 

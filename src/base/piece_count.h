@@ -8,8 +8,8 @@
 
 namespace flashmask {
 
-/// How many consecutive pieces to share work out in, at most `most`: more than there are workers, so that uneven pieces
-/// even out, but one where there is one worker.
+/// Returns into how many consecutive pieces to split work, at most `most`: more than there are workers, so that uneven
+/// pieces balance out, but one where there is one worker.
 inline std::int64_t piece_count(const Executor& executor, std::int64_t most) {
   constexpr std::int64_t kPiecesPerWorker = 4;
   const std::int64_t workers = executor.workers();

@@ -8,7 +8,7 @@
 
 namespace flashmask {
 
-/// Writes run lists one after another; runs come in ascending order, and neighbours of one kind become one.
+/// Writes run lists one after another; runs are added in ascending order, and neighbours of one kind become one run.
 class RunBuilder {
  public:
   RunBuilder() { lists_.offsets.push_back(0); }

@@ -11,11 +11,11 @@
 
 namespace flashmask {
 
-/// Fewer lists than this in a piece cost more to share out than they save.
+/// The fewest lists per piece: sharing out smaller pieces costs more than it saves.
 constexpr std::int64_t kListsPerPiece = 16;
 
-/// Shares [0, count) out over the executor in consecutive pieces of at least `least`; build(begin, end) gives the run
-/// lists of one.
+/// Shares [0, count) out over the executor in consecutive pieces of at least `least`; build(begin, end) returns the run
+/// lists of one piece.
 template <class Build>
 RunLists build_in_pieces(std::int64_t count, std::int64_t least, Executor& executor, const Build& build) {
   const std::int64_t number = piece_count(executor, count / least);

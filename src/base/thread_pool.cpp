@@ -68,7 +68,7 @@ int threads_from_environment() {
   return static_cast<int>(threads);
 }
 
-/// A parallel run: what is left of it is taken body by body.
+/// A parallel run, whose threads take the remaining bodies one at a time.
 class Job {
  public:
   Job(int count, const std::function<void(int)>& body) : count_(count), body_(body) {}
@@ -86,7 +86,7 @@ class Job {
   }
   void rethrow() const { error_.rethrow(); }
 
-  /// Whether this thread works on a job.
+  /// Whether this thread is working on a job.
   static bool& inside_body() {
     thread_local bool inside = false;
     return inside;
@@ -99,7 +99,7 @@ class Job {
   FirstError error_;
 };
 
-/// Threads that sleep between runs. The caller works too, so one fewer than a run takes are started, on first need.
+/// Threads that sleep between runs, started when first needed. The caller works too, so a run needs one thread fewer.
 class Crew {
  public:
   ~Crew() { stop(); }
@@ -122,7 +122,8 @@ class Crew {
   }
 
  private:
-  /// Fewer where the machine has no more threads, or no memory for them: those that there are do the work.
+  /// Starts threads up to `wanted`, or fewer where the machine has no more threads or no memory for them: those that
+  /// exist do the work.
   void start(int wanted) {
     try {
       while (static_cast<int>(threads_.size()) < wanted) threads_.emplace_back([this] { serve(); });
@@ -156,7 +157,7 @@ class Crew {
   }
 
   std::mutex running_;
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members below
   std::condition_variable wake_, done_;
   std::vector<std::thread> threads_;
   Job* job_ = nullptr;
@@ -179,7 +180,7 @@ class ThreadPool final : public Executor {
   void set_threads(int threads) { wanted_.store(threads, std::memory_order_relaxed); }
 
   void run(int count, const std::function<void(int)>& body) override {
-    // A body that calls back, or a second caller, must not wait for the pool it is using: it works alone.
+    // A body that calls back must not wait for the pool it runs on: it works alone, as a second caller does.
     const std::unique_lock running(crew_->running(), std::try_to_lock);
     const int threads = std::min(workers(), count);
     if (Job::inside_body() || !running.owns_lock() || threads <= 1) {
@@ -191,7 +192,7 @@ class ThreadPool final : public Executor {
     job.rethrow();
   }
 
-  /// In the child of a fork, which has none of its parent's threads but whatever locks they held.
+  /// Replaces the crew in the child of a fork, which has none of its parent's threads but any locks that they held.
   void start_anew() {
     parents_ = crew_.release();
     crew_ = std::make_unique<Crew>();
@@ -200,7 +201,7 @@ class ThreadPool final : public Executor {
  private:
   std::atomic<int> wanted_{0};
   std::unique_ptr<Crew> crew_;
-  Crew* parents_ = nullptr;  ///< can be neither used nor put away
+  Crew* parents_ = nullptr;  ///< can be neither used nor destroyed
 };
 
 ThreadPool& pool() {

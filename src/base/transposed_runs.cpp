@@ -9,14 +9,14 @@
 namespace flashmask {
 namespace {
 
-/// A run of list number `list` among those along the other side of the tiles.
+/// A finished run of list `list` of the transposed lists.
 struct ClosedRun {
   std::int32_t list = 0;
   Run run;
 };
 
-/// The run that holds tile `begin`, from that tile on; between two runs, one of skipped tiles. Drops runs that end
-/// before it.
+/// Returns the run that holds tile `begin`, from that tile on; between two runs, a run of skipped tiles. Drops runs
+/// that end at or before it.
 Run run_from(std::span<const Run>& runs, std::int32_t begin, std::int32_t tiles) {
   while (!runs.empty() && runs.front().end <= begin) runs = runs.subspan(1);
   if (runs.empty()) return {begin, tiles, TileKind::skip};
@@ -24,12 +24,12 @@ Run run_from(std::span<const Run>& runs, std::int32_t begin, std::int32_t tiles)
   return next.begin > begin ? Run{begin, next.begin, TileKind::skip} : Run{begin, next.end, next.kind};
 }
 
-/// Sweeps the lists of one mask head in order, with the run that is open in every list of the other side.
+/// Sweeps the lists of one mask head in order and keeps the open run of every transposed list.
 class Sweep {
  public:
   explicit Sweep(std::int64_t tiles) : open_(static_cast<std::size_t>(tiles), {0, 0, TileKind::skip}) {}
 
-  /// Closes and opens runs where list number `position` differs from the one before it.
+  /// Closes and opens runs where list `position` differs from the list before it.
   void step(std::span<const Run> before, std::span<const Run> now, std::int32_t position) {
     const auto tiles = static_cast<std::int32_t>(open_.size());
     for (std::int32_t tile = 0; tile < tiles;) {
@@ -43,7 +43,7 @@ class Sweep {
     }
   }
 
-  /// Appends one list for every tile. Runs of a list were closed in ascending order, so that counting sorts them.
+  /// Appends one list per tile. Runs of a list were closed in ascending order, so a counting sort suffices.
   void append_to(RunLists& lists) const {
     std::vector<std::int64_t> next(open_.size() + 1, lists.offsets.back());
     for (const ClosedRun& closed : closed_) ++next[static_cast<std::size_t>(closed.list) + 1];
@@ -66,7 +66,7 @@ class Sweep {
   std::vector<ClosedRun> closed_;
 };
 
-/// Of the mask heads [begin, end).
+/// Transposes the lists of mask heads [begin, end).
 RunLists transpose_heads(const RunLists& lists, ListGrid grid, std::int64_t begin, std::int64_t end) {
   RunLists transposed;
   transposed.offsets.push_back(0);

@@ -8,14 +8,14 @@
 
 namespace flashmask {
 
-/// Run lists of one mask head: how many there are, and over how many tiles each goes.
+/// The run lists of one mask head: how many there are, and how many tiles each covers.
 struct ListGrid {
   std::int64_t lists = 0;
   std::int64_t tiles = 0;
 };
 
-/// Run lists along one side of the tiles, from those along the other (column lists → row lists, or back), of `heads`
-/// mask heads, numbered through all batch entries. Time is linear in the runs of both.
+/// Transposes the run lists of `heads` mask heads, counted through all batch entries: column lists → row lists, or
+/// back. Time is linear in the runs of both.
 RunLists transposed_runs(const RunLists& lists, ListGrid grid, std::int64_t heads, Executor& executor);
 
 }  // namespace flashmask

@@ -53,7 +53,7 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
           .grad_sinks = to_tensor_view(tensors.grad_sinks, "grad_sinks")};
 }
 
-/// The tensors beside those of the first two parts, `kinds` a part; messages call them by kind and part: lse3.
+/// Views of the tensors after the first two parts, `kinds` per part; messages name them by kind and part: lse3.
 std::vector<flashmask::TensorView> to_more(const flashmask_tensor* more, std::int64_t parts,
                                            std::span<const char* const> kinds) {
   const auto all = array(more, parts * static_cast<std::int64_t>(kinds.size()), "more");
@@ -91,7 +91,7 @@ flashmask::MergeGradients to_merge_gradients(const flashmask_merge_gradients& te
   return views;
 }
 
-/// Calls `run` with where a call without a plan runs.
+/// Calls `run` with the Execution of a call without a plan.
 template <typename Run>
 void execute(const flashmask_execution* execution, Run&& run) {
   const flashmask_execution given = read_optional_struct(execution, "execution");
@@ -109,7 +109,7 @@ flashmask::TileSize to_tile_size(std::int32_t value, const char* name) {
   return flashmask::c_api::enumerator(value, flashmask::TileSize::small, name);
 }
 
-/// Calls `run` with what `execution` says.
+/// Calls `run` with the Execution that `execution` describes.
 template <typename Run>
 void execute(const flashmask::Plan& plan, const flashmask_execution& execution, Run&& run) {
   check_stream(plan, execution.stream);

@@ -33,10 +33,10 @@ flashmask_status hand_out(flashmask_block_map** map, const flashmask_mask_shape*
   });
 }
 
-/// An array of a value a block.
+/// An array with one value per block.
 template <typename Value>
 std::span<const Value> per_block(const Value* values, const MaskShape& shape, std::int64_t block, const char* name) {
-  // Whatever is wrong with a block size is said by the map itself.
+  // BlockMap itself reports a wrong block size.
   const std::int64_t side = block < 1 ? 1 : block;
   const auto blocks = [side](std::int64_t size) { return size < 0 ? size : size / side + (size % side != 0 ? 1 : 0); };
   const std::array<std::int64_t, 4> sizes = {shape.batch, shape.heads, blocks(shape.rows), blocks(shape.columns)};

@@ -11,7 +11,7 @@
 namespace flashmask::c_api {
 namespace {
 
-/// What run() shares with the bodies that the caller's threads execute.
+/// State that run() shares with the bodies that the caller's threads execute.
 struct Batch {
   const std::function<void(int)>* body;
   int count;

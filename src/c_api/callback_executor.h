@@ -8,7 +8,7 @@
 
 namespace flashmask::c_api {
 
-/// An Executor that calls the C caller's functions. Exceptions of a body stay on this side of the callbacks.
+/// An Executor that calls the C caller's functions. Exceptions of a body never pass through the callbacks.
 class CallbackExecutor final : public Executor {
  public:
   /// Throws when a function is missing.

@@ -32,7 +32,7 @@ std::span<const T> array(const T* data, std::int64_t count, const char* name) {
   return {data, static_cast<std::size_t>(count)};
 }
 
-/// An argument that stands for an enumerator of `Enum`, whose values are 0 … last.
+/// Converts an argument to an enumerator of `Enum`, whose values are 0 … last.
 template <typename Enum>
 Enum enumerator(std::int32_t value, Enum last, const std::string& name) {
   if (value < 0 || value > static_cast<std::int32_t>(last)) {
@@ -44,7 +44,7 @@ Enum enumerator(std::int32_t value, Enum last, const std::string& name) {
 
 inline flashmask_mask* make_handle(Mask mask) { return new flashmask_mask{std::move(mask)}; }
 
-/// Elements of a mask-shaped array with `innermost` values a column; throws when a size is negative or too large.
+/// Returns the product of an array's sizes; throws when a size is negative or the product too large.
 std::size_t element_count(std::span<const std::int64_t> sizes, const char* name);
 
 /// A shape argument, which may not be NULL.
@@ -55,10 +55,10 @@ std::optional<MaskForm> to_form(std::int32_t choice);
 /// A problem argument, which may not be NULL.
 Problem to_problem(const flashmask_problem* problem);
 
-/// Of a struct with a packed DropoutPlace, NULL where there is none.
+/// The packed DropoutPlace fields of a struct; NULL where there is none.
 std::span<const std::int32_t> to_place(const std::int32_t* place, std::int64_t size);
 
-/// Points into the reordering.
+/// Returns a view that points into the reordering.
 flashmask_reordering_view to_view(const Reordering& reordering);
 
 /// `name` is for messages.

@@ -18,7 +18,8 @@ inline void check_capacity(const char* name, std::size_t capacity, std::size_t n
                                             " elements; give a buffer that large");
 }
 
-/// Copies a result into the caller's buffer, or nothing at all when the buffer is missing or too small.
+/// Copies a whole result into the caller's buffer, or throws if the buffer is missing or too small. Copies nothing if
+/// the buffer is NULL with a capacity of 0.
 template <typename T>
 void copy_out(std::span<const T> values, T* buffer, std::size_t capacity, const char* name) {
   if (buffer == nullptr && capacity == 0) return;

@@ -46,7 +46,7 @@ DevicePackedMask to_packed(const flashmask_device_mask& mask) {
   return {static_cast<const std::uint8_t*>(mask.data), flashmask::c_api::to_shape(&mask.shape)};
 }
 
-/// Calls use(source) with the mask as what its kind says.
+/// Calls use(source) with the mask as the type that its kind names.
 template <class Use>
 void with_device_mask(const flashmask_device_mask* mask, Use&& use) {
   const flashmask_device_mask given = read_struct(mask, "mask");

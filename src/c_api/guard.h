@@ -14,7 +14,7 @@ namespace flashmask::c_api {
 /// Keeps the message for flashmask_last_error() of this thread and returns the status.
 flashmask_status fail(Status status, const char* message) noexcept;
 
-/// Runs `body` and turns whatever it throws into a status: the only place where exceptions meet the C ABI.
+/// Runs `body` and turns any exception into a status: the only place where exceptions meet the C ABI.
 template <typename Body>
 flashmask_status guard(Body&& body) noexcept {
   try {

@@ -22,7 +22,7 @@ using flashmask::c_api::to_shape;
 
 namespace {
 
-/// Copies all of a dense result.
+/// Copies a whole dense result, or throws if the capacity is too small.
 void copy_dense(const std::vector<std::uint8_t>& from, std::uint8_t* to, std::int64_t capacity, const char* name) {
   if (capacity < std::ssize(from)) {
     throw flashmask::Error(flashmask::Status::invalid_argument,

@@ -16,7 +16,7 @@ using flashmask::c_api::require;
 
 namespace {
 
-/// A text that lives as long as the process; equal ones are kept once.
+/// Returns a copy of the text that lives as long as the process; equal texts are kept once.
 const char* keep(std::string text) {
   static std::mutex mutex;
   static std::set<std::string> kept;

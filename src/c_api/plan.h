@@ -10,7 +10,7 @@ struct flashmask_plan {
 
 namespace flashmask::c_api {
 
-/// All zero where `options` is NULL.
+/// Converts options; NULL means all zero.
 PlanOptions to_plan_options(const flashmask_plan_options* options);
 
 }  // namespace flashmask::c_api

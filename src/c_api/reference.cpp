@@ -18,7 +18,7 @@ using flashmask::c_api::require;
 
 namespace {
 
-/// Elements of the tensors of a problem.
+/// Element counts of a problem's tensors.
 struct Sizes {
   explicit Sizes(const Problem& p)
       : q(size({p.batch, p.query_length, p.query_heads, p.head_dim}, "q")),
@@ -35,7 +35,7 @@ struct Sizes {
   }
 };
 
-/// What a call of the reference reads beside the mask.
+/// The inputs of a call of the reference, besides the mask.
 class Given {
  public:
   Given(const flashmask_problem* problem, const flashmask_reference_inputs* inputs)

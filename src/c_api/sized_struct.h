@@ -10,12 +10,12 @@
 #include "c_api/convert.h"
 #include "c_api/struct_layout.h"
 
-// How structs that begin with their size cross the C ABI: programs may have older, shorter or newer, longer ones than
-// this library. `name` is what messages call the argument.
+// Reads and writes structs that begin with their size across the C ABI: a program's structs may be older and shorter,
+// or newer and longer, than this library's. `name` is what messages call the argument.
 namespace flashmask::c_api {
 
-/// Bytes that the caller has, which its first field says. What cannot be the size of a struct is a size that was never
-/// set: it is refused before memory behind the struct is read or written.
+/// Returns the size of the caller's struct from its first field. A value that cannot be a struct's size was never set:
+/// it is refused before memory after the struct is read or written.
 template <typename Struct>
 std::size_t size_of(const Struct* given, const std::string& name) {
   constexpr std::uint64_t kLargest = 4096;
@@ -31,7 +31,7 @@ std::size_t size_of(const Struct* given, const std::string& name) {
   return static_cast<std::size_t>(size);
 }
 
-/// What the caller gave, with zeros for fields that it does not have.
+/// Reads the caller's struct, with zeros for fields that it does not have.
 template <typename Struct>
 Struct read_struct(const Struct* given, const std::string& name) {
   const std::size_t size = size_of(given, name);
@@ -50,13 +50,13 @@ Struct read_struct(const Struct* given, const std::string& name) {
   return read;
 }
 
-/// The same for an argument that may be NULL, which means all zero.
+/// read_struct() for an argument that may be NULL, which means all zero.
 template <typename Struct>
 Struct read_optional_struct(const Struct* given, const std::string& name) {
   return given == nullptr ? Struct{} : read_struct(given, name);
 }
 
-/// The same for an array. Its elements lie as far apart as the size of the first one says.
+/// read_struct() for an array. The size in the first element is the stride of all.
 template <typename Struct>
 std::vector<Struct> read_structs(const Struct* given, std::int64_t count, const std::string& name) {
   std::vector<Struct> read;
@@ -75,7 +75,7 @@ std::vector<Struct> read_structs(const Struct* given, std::int64_t count, const 
   return read;
 }
 
-/// Writes a result but for its size, as much of it as the caller has.
+/// Writes a result except its size field, and no more of it than the caller's struct holds.
 template <typename Struct>
 void write_struct(const Struct& result, Struct* to, const std::string& name) {
   constexpr std::size_t kSize = sizeof(std::uint64_t);

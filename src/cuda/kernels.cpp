@@ -10,7 +10,7 @@ namespace flashmask {
 namespace cuda {
 namespace {
 
-/// What src/CMakeLists.txt compiles: the kernels() of each architecture that was asked for, as it was asked.
+/// The kernels() of each folder of kernels that this build compiles, as src/cuda/CMakeLists.txt lists them.
 constexpr KernelRows (*kArchitectures[])() = {FLASHMASK_CUDA_KERNELS};
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kStripColumns = 1024, kStripThreads = 512;
 
-/// How cells, entries of 32 cells and granules lie in a mask.
+/// The grid of cells, entries of 32 cells, and granules of a mask.
 struct CellGrid {
   int lists, heads, rows, columns, cell_rows, cell_columns;
 
@@ -30,17 +30,17 @@ struct CellGrid {
   __host__ __device__ int granule_words() const { return divide_up(granules(), 32); }
 };
 
-/// Visible scores of a cell, in a warp: word [h][c] of a lane is row 32 h + lane, columns 32 c … 32 c + 31.
+/// Visible scores of a cell, held by a warp: word [h][c] of a lane is row 32 h + lane, columns 32 c … 32 c + 31.
 struct CellRows {
   std::uint32_t words[2][2];
 };
 
-/// Kinds of a cell's two granules, a bit each.
+/// Kinds of a cell's two granules, one bit each.
 struct CellKinds {
   std::uint32_t partial = 0, full = 0;
 };
 
-/// `rows`, `columns`: how many the mask has from the cell's first on.
+/// `rows`, `columns`: how many the mask has from the cell's first row and column on.
 __device__ CellKinds kinds_of(const CellRows& cell, int rows, int columns) {
   const int lane = threadIdx.x % 32;
   CellKinds kinds;
@@ -56,9 +56,9 @@ __device__ CellKinds kinds_of(const CellRows& cell, int rows, int columns) {
   return kinds;
 }
 
-/// Stores a cell as row_words() and column_words() of common/bit_cells.cuh read it. Rows past the last see every
-/// column, as in a mask of intervals: the maxima of a warp then rise with the same tiles in both forms, and results are
-/// the same bits.
+/// Stores a cell in the layout that row_words() and column_words() of common/bit_cells.cuh read. Rows past the last see
+/// every column, as in a mask of intervals: the maxima of a warp then rise at the same tiles in both forms, and results
+/// are bit-identical.
 __device__ void store_cell(const CellRows& cell, int rows, int columns, std::uint32_t* words) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -72,7 +72,7 @@ __device__ void store_cell(const CellRows& cell, int rows, int columns, std::uin
   }
 }
 
-/// The cells that others share, by all threads of a block.
+/// Stores the shared cells (DeviceBits::Shared), with all threads of a block.
 __device__ void store_shared_cells(const CellGrid& grid, const BitStorage& out) {
   std::uint32_t* const shared = out.words + static_cast<std::int64_t>(out.stored) * DeviceBits::kCellWords;
   constexpr int kByRows = DeviceBits::kCellWords / 2;
@@ -86,15 +86,15 @@ __device__ void store_shared_cells(const CellGrid& grid, const BitStorage& out) 
   }
 }
 
-/// One row of cells from a column on, of one mask head.
+/// kStripColumns columns of one row of cells, from `column` on, in one list.
 struct CellStrip {
   int list, cell_row, column;
 };
 
-/// Visible scores of a strip, a bit each; the padding keeps readers of rows and of columns off each other's banks.
+/// Visible scores of a strip, one bit each; the padding avoids bank conflicts along rows and along columns.
 using StripWords = std::uint32_t[kCellSize][kStripColumns / 32 + 1];
 
-/// Bytes that are not 0, as four bits.
+/// Returns one bit per byte: whether it is not 0.
 __device__ std::uint32_t four_bits(std::uint32_t bytes) {
   const std::uint32_t high = (((bytes & 0x7F7F7F7F) + 0x7F7F7F7F) | bytes) & 0x80808080;
   return high * 0x00204081 >> 28;
@@ -185,7 +185,7 @@ struct PackedBitsReader {
   }
 };
 
-/// A block packs a strip, which is one word of granules and a cell a warp.
+/// Packs one strip per block, which is one word of granules and one cell per warp.
 template <class Reader>
 __global__ void __launch_bounds__(kStripThreads, 2) pack_strips(Reader reader, CellGrid grid, BitStorage out) {
   __shared__ StripWords visible;
@@ -215,10 +215,10 @@ __global__ void __launch_bounds__(kStripThreads, 2) pack_strips(Reader reader, C
 
 struct FoundCell {
   bool full = false, partial = false;
-  std::uint32_t number = 0;  // of a partial one
+  std::uint32_t number = 0;  // among the stored cells, if partial
 };
 
-/// Binary search for the run of a row of cells that holds a cell.
+/// Finds a cell among the runs of its row of cells, by binary search.
 __device__ FoundCell find_in_runs(const CellRuns& cells, std::int64_t cell_list, int cell) {
   const std::int64_t end = cells.offsets[cell_list + 1];
   std::int64_t low = cells.offsets[cell_list];
@@ -235,7 +235,7 @@ __device__ FoundCell find_in_runs(const CellRuns& cells, std::int64_t cell_list,
   return {false, true, static_cast<std::uint32_t>(cells.first_cells[low] + cell - cells.runs[low].begin)};
 }
 
-/// A warp packs an entry: each lane finds a cell, then all of them pack the partial ones.
+/// Packs one entry per warp: each lane finds one cell, then all lanes pack the partial ones.
 __global__ void pack_entries(CellRuns cells, CellGrid grid, BitStorage out, std::int64_t warps) {
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (blockIdx.x == 0) store_shared_cells(grid, out);
@@ -283,7 +283,7 @@ void pack(const Reader& reader, const MaskShape& mask, const BitStorage& out, cu
 
 constexpr int kWarps = 4;
 
-/// Blocks of kWarps warps.
+/// Returns how many blocks of kWarps warps are needed.
 unsigned blocks_of(std::int64_t warps) { return static_cast<unsigned>((warps + kWarps - 1) / kWarps); }
 
 bool is_aligned(const DeviceDenseMask& mask) {

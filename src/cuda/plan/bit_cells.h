@@ -9,22 +9,22 @@
 #include "cuda/plan/tile_map.h"
 #include "plan/device_plan.h"
 
-/// Makes the bits of a mask on a GPU, and what tiles look like from them.
+/// Makes the bits of a mask on a GPU, and maps of tiles from them.
 namespace flashmask::cuda {
 
-/// A small tile of which those of all kernels are multiples. Kinds of granules are kept in a map by rows, as in
-/// tile_map.h, from which the maps of kernels are made.
+/// A small tile; the tiles of all kernels are multiples of it. The kinds of granules are kept in a map by rows, as in
+/// tile_map.h, and the maps of kernels are made from it.
 inline constexpr TileShape kGranule{64, 32};
 
-/// Memory that a mask of bits is made in.
+/// Memory for a mask of bits.
 struct BitStorage {
   std::uint32_t* words;     ///< [stored + DeviceBits::kShared][DeviceBits::kCellWords]
-  std::uint32_t stored;     ///< cells
-  CellEntry* index;         ///< of a DeviceBits, or nullptr
-  std::uint32_t* granules;  ///< map of the granules
+  std::uint32_t stored;     ///< number of stored cells
+  CellEntry* index;         ///< as in DeviceBits, or nullptr
+  std::uint32_t* granules;  ///< map of granules
 };
 
-/// How many cells a mask has, entries an index of them, and words a map of its granules.
+/// Return the number of cells of a mask, of entries in their index, and of words in the map of granules.
 std::size_t cell_count(const MaskShape& mask);
 std::size_t cell_entries(const MaskShape& mask);
 std::size_t granule_words(const MaskShape& mask);
@@ -43,7 +43,7 @@ void pack_cells(const DevicePackedMask& mask, const BitStorage& out, cudaStream_
 /// Stores partial cells only.
 void pack_cells(const CellRuns& cells, const MaskShape& mask, const BitStorage& out, cudaStream_t stream);
 
-/// Makes the maps of tile_map.h from the granules: those that are not null.
+/// Makes the maps of tile_map.h from the granules; a map that is null is not made.
 void make_tile_map(const std::uint32_t* granules, const MaskShape& mask, TileShape tile, const TileMaps& maps,
                    cudaStream_t stream);
 

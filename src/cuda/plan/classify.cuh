@@ -9,12 +9,12 @@
 #include "cuda/plan/words.cuh"
 #include "cuda/runtime/status.h"
 
-/// How a block of threads finds out, from a mask of intervals, which tiles of a share of a map are visited: it marks in
-/// shared memory what each column says of them, and adds up.
+/// Classifies the tiles of a share of a map from a mask of intervals: a block of threads marks in shared memory which
+/// tiles each column touches and which it leaves uncovered, then takes prefix sums.
 namespace flashmask::cuda {
 
 constexpr int kClassifyWarps = 16, kClassifyThreads = 32 * kClassifyWarps;
-/// Columns of tiles that a block takes: a word of the map by rows.
+/// Columns of tiles per block: one word of the map by rows.
 constexpr int kTiles = 32;
 constexpr int kMostTileRows = 256, kMostTileColumns = 256;
 
@@ -44,7 +44,7 @@ struct Tiling {
   }
 };
 
-/// What a block makes: kTiles columns of tiles, and words of their rows.
+/// The part of a map that one block makes: kTiles columns of tiles, and `words` words of row tiles in each.
 struct Share {
   const Tiling& tiling;
   int list, column_word, first_word, words;
@@ -56,9 +56,9 @@ struct Share {
   }
 };
 
-/// In shared memory: for each column of tiles the words of tiles that a range touches in part, those of tiles that a
-/// column leaves uncovered in part, and where the number of ranges that fill whole words changes, for both kinds in one
-/// integer. The words become those of partial and of full tiles. An odd pitch keeps the banks of 32 columns apart.
+/// Marks in shared memory, for each column of tiles: bits of touched and bits of uncovered tiles, for ranges that fill
+/// part of a word, and the changes in the number of ranges that fill whole words, both kinds in one integer. settle()
+/// turns the bits into partial and full tiles. An odd pitch puts the 32 columns into different banks.
 struct Counts {
   static constexpr int kUncovered = 1 << 16;
 
@@ -84,15 +84,15 @@ struct SharedWords {
   __device__ void change(int word, int by) const { atomicAdd(changes + word, by * unit); }
 };
 
-/// Of neighbouring columns that say the same, the first marks: all lanes at one word would wait for each other.
+/// Only the first of neighbouring columns with equal ranges marks, so that lanes do not contend for one word.
 __device__ inline void mark_once(TileRange range, const SharedWords& words) {
   const int own = range.begin < range.end ? range.begin << 16 | range.end : 0;
   const int left = __shfl_up_sync(kAllLanes, own, 1);
   if (own != 0 && (threadIdx.x % 32 == 0 || own != left)) mark(range, words.count, words);
 }
 
-/// Gives body(column of the share, what it says) the columns of a share, a thread each and a warp within one column of
-/// tiles. Whole warps call it: what lies past the last column says nothing.
+/// Calls body(column of the share, its tiles) for each column of a share, one thread per column; a warp stays within
+/// one column of tiles. Whole warps call the body: past the last column the tiles are empty.
 template <class Body>
 __device__ void for_each_column(const IntervalsView& mask, const Share& share, const Body& body) {
   const int first_column = share.first_column(), lane = threadIdx.x % 32;
@@ -118,7 +118,7 @@ __device__ inline void mark_columns(const IntervalsView& mask, const Share& shar
   });
 }
 
-/// Sums of a value over this lane and those before it.
+/// Inclusive prefix sum of a value over the lanes of a warp.
 __device__ inline int sum_before(int value) {
   for (int step = 1; step < 32; step *= 2) {
     const int other = __shfl_up_sync(kAllLanes, value, step);
@@ -127,8 +127,8 @@ __device__ inline int sum_before(int value) {
   return value;
 }
 
-/// A warp adds up where counts change, a lane a word: body(word, tiles that some range touches, tiles that some column
-/// leaves uncovered).
+/// Prefix-sums the changes in a warp, one word per lane, and calls body(word, tiles that some range touches, tiles that
+/// some column leaves uncovered).
 template <class Body>
 __device__ void for_each_word(const std::uint32_t* touched, const std::uint32_t* uncovered, const int* changes,
                               int words, const Body& body) {
@@ -144,7 +144,7 @@ __device__ void for_each_word(const std::uint32_t* touched, const std::uint32_t*
   }
 }
 
-/// Those of 32 row tiles whose block of scores is kept.
+/// Returns those of `tiles`, bits of 32 row tiles, whose block of scores is kept.
 __device__ inline std::uint32_t kept_tiles(const IntervalsView& mask, const Share& share, int column_tile, int word,
                                            std::uint32_t tiles) {
   const BlockView& blocks = mask.blocks;
@@ -163,8 +163,8 @@ __device__ inline std::uint32_t kept_tiles(const IntervalsView& mask, const Shar
   return tiles;
 }
 
-/// A warp a column of tiles, a lane a word: no column leaves a tile uncovered: skip; no range touches it: full.
-/// by_column(column of tiles, word, partial, full): of the share's.
+/// Decides one column of tiles per warp, one word per lane: a tile that no column leaves uncovered is skipped, one that
+/// no range touches is full. Calls by_column(column of tiles, word, partial, full), both numbered within the share.
 template <class Store>
 __device__ void settle(const IntervalsView& mask, const Share& share, const Counts& counts, const Store& by_column) {
   for (int tile = threadIdx.x / 32; tile < kTiles; tile += kClassifyWarps) {
@@ -193,8 +193,8 @@ __device__ void classify_share(const IntervalsView& mask, const Share& share, in
   __syncthreads();
 }
 
-/// A warp turns 32 × 32 tiles, partial ones and full ones. by_row(row of tiles, kind, word): of the share's, and a word
-/// of the map by rows. Adds the number of visited tiles.
+/// Transposes 32 × 32 tiles per warp, partial ones and full ones, and calls by_row(row of tiles within the share, kind,
+/// word of the map by rows). Adds the number of visited tiles to `all_visited` unless it is null.
 template <class Store>
 __device__ void transpose_tiles(const Share& share, const Counts& counts, std::uint32_t* all_visited,
                                 const Store& by_row) {

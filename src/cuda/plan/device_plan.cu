@@ -18,7 +18,7 @@ namespace flashmask {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-/// Hands out the caller's memory piece by piece; without memory it only counts.
+/// Hands out the caller's memory piece by piece; without memory it only counts bytes.
 class Pieces {
  public:
   explicit Pieces(void* memory) : memory_(static_cast<std::byte*>(memory)) {}
@@ -53,32 +53,32 @@ std::size_t words_of(const MapRequest& map, const MaskShape& mask) {
   return map.side == MapSide::rows ? tiles.by_row_words() : tiles.by_column_words();
 }
 
-/// A request, and where its map goes: nowhere, if it is too large.
+/// A request, and where its map goes; a map that is too large is not made.
 struct PlannedMap {
   MapRequest request;
   std::uint32_t* words = nullptr;
   std::uint32_t* visited = nullptr;
-  bool counts = false;  // what is visited; maps in tiles of one shape share a count
+  bool counts = false;  // whether it counts visited tiles, for all maps of its tile shape
   cuda::RowSpans spans{};
-  bool made = true;  // also where there is no memory yet
+  bool made = true;  // even if there is no memory yet
   bool in_squares = false;
-  std::uint32_t stored = 0;  // of squares, as the others
+  std::uint32_t stored = 0;  // as in SquareGrid; this and the rest are for a map in squares
   std::uint32_t *numbers = nullptr, *notes = nullptr;
 
   bool is_counted() const { return made && request.counted; }
   cuda::SquareMap squares() const { return {request.side, numbers, words, notes, counts ? visited : nullptr, stored}; }
 };
 
-/// How the caller's memory is used; a mask leaves out what it has no use for.
+/// How the caller's memory is used; what a mask does not need is left out.
 struct Layout {
   Intervals intervals{};
-  std::uint8_t* blocks = nullptr;  // of a map that is copied from the host
+  std::uint8_t* blocks = nullptr;  // the block map, if it is copied from the host
   bool as_bits = false;
   cuda::BitStorage bits{};
   HostCells host_cells;
   std::int64_t *row_order = nullptr, *column_order = nullptr;
   std::vector<PlannedMap> maps;
-  std::int32_t* zeros = nullptr;  // what counts from 0 on: visited tiles and spans
+  std::int32_t* zeros = nullptr;  // memory that starts at 0: counts of visited tiles, and row spans
   std::size_t zero_count = 0;
   std::size_t bytes;
 
@@ -114,7 +114,7 @@ struct Layout {
     map.notes = pieces_.take<std::uint32_t>(grid.note_words());
   }
 
-  /// Together, so that one call of the driver clears them.
+  /// Takes all zeros together, so that one call of the driver clears them.
   void take_zeros(const MaskShape& mask) {
     const auto rows_of = [&](const PlannedMap& map) {
       return map.made && map.request.spans ? cuda::TileGrid(mask, map.request.tile).rows : 0;
@@ -166,7 +166,7 @@ struct Layout {
     return mask.shape;
   }
 
-  /// Beside a block map, tiles are not all right as partial ones, which squares without room count as.
+  /// With a block map, a map must be flat: squares without room count as partial, wrong for tiles in blocks not kept.
   void take_intervals(const MaskShape& mask, bool has_blocks) {
     may_be_in_squares_ = !has_blocks;
     for (std::int32_t*& array : intervals.values)
@@ -202,7 +202,7 @@ __device__ Range clip(int begin, int end, int rows) {
   return range.begin < range.end ? range : Range{0, 0};
 }
 
-/// One thread a column: its vectors, as masks.md tells them, become two ranges in IntervalMask's normal form.
+/// Turns the vectors of one column per thread (docs/masks.md) into two ranges in IntervalMask's normal form.
 __global__ void lower_row_indices(DeviceRowIndices rows, Intervals out, std::int64_t columns) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= columns) return;
@@ -232,7 +232,7 @@ __global__ void lower_row_indices(DeviceRowIndices rows, Intervals out, std::int
   out.values[3][at] = second.end;
 }
 
-/// Puts a mask into its place on the device.
+/// Writes a mask to its place on the device.
 class Filler {
  public:
   Filler(const Layout& layout, void* stream) : layout_(layout), stream_(static_cast<cudaStream_t>(stream)) {}
@@ -281,7 +281,7 @@ class Filler {
     cuda::pack_cells({to.offsets, to.runs, to.first_cells, to.words}, mask.shape(), layout_.bits, stream_);
   }
 
-  /// Memory of the host may go once this returns: the driver has taken what is not on the device yet.
+  /// Host memory may be freed once this returns: the driver has copied what is not on the device yet.
   template <class T>
   void copy(T* to, const T* from, std::size_t count) const {
     if (count == 0) return;
@@ -328,7 +328,7 @@ DeviceMask device_mask(const MaskShape& shape, const Layout& layout) {
       shape, {values[0], values[1], values[2], values[3]}, {layout.bits.words, layout.bits.index, layout.bits.stored}};
 }
 
-/// All flat maps of a plan; those in tiles of one shape are made together.
+/// Returns all flat maps of a plan; those with the same tile shape are made together.
 std::vector<cuda::TiledMaps> maps_by_tile(const Layout& layout) {
   std::vector<cuda::TiledMaps> all;
   for (const PlannedMap& map : layout.maps) {
@@ -371,7 +371,7 @@ void classify(const Source& source, const MaskShape& shape, const Layout& layout
   for (const PlannedMap& map : layout.maps) find_spans(map, shape, stream);
 }
 
-/// What kernels find in the layout.
+/// Returns the plan as kernels read it, with pointers into the layout.
 DevicePlan plan_in(const Layout& layout, const MaskShape& shape) {
   DevicePlan plan{};
   plan.mask = device_mask(shape, layout);

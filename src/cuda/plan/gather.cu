@@ -14,12 +14,12 @@ namespace {
 struct TokenMove {
   TokenRows from, to;
   const std::int64_t* order;  // [batch of the mask, tokens]
-  std::int64_t order_batch;   // tokens, or 0 where batch entries share an order
+  std::int64_t order_batch;   // stride: tokens, or 0 if batch entries share an order
   bool scatter;
-  int units;  // of a head's bytes
+  int units;  // per head of a token
 };
 
-/// A thread a unit: those of a head lie side by side, then heads, then tokens.
+/// Moves one unit per thread; units vary fastest, then heads, then tokens.
 template <class Unit>
 __global__ void move_units(TokenMove move, std::int64_t count) {
   std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -38,7 +38,7 @@ __global__ void move_units(TokenMove move, std::int64_t count) {
   *address(move.to, move.scatter ? token : place) = *address(move.from, move.scatter ? place : token);
 }
 
-/// Whether a tensor consists of whole units of so many bytes.
+/// Whether a tensor consists of whole, aligned units of `unit` bytes.
 bool divides(std::int64_t unit, const TokenRows& rows) {
   return reinterpret_cast<std::uintptr_t>(rows.data) % static_cast<std::uintptr_t>(unit) == 0 &&
          rows.width % unit == 0 && rows.batch_stride % unit == 0 && rows.token_stride % unit == 0 &&

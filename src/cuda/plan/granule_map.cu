@@ -9,11 +9,11 @@ namespace {
 /// Bits [begin, end) of a word, clipped to it.
 __device__ std::uint32_t bits_between(int begin, int end) { return low_word(end) & ~low_word(begin); }
 
-/// Granules of a mask and how many of them make a tile.
+/// The granules of a mask, and how many of them make a tile.
 struct TilesOfGranules {
   const std::uint32_t* map;
-  int row_granules, column_granules, words;  // of the mask
-  int tile_rows, tile_columns;               // of a tile
+  int row_granules, column_granules, words;  // granules of the mask; words per row of them
+  int tile_rows, tile_columns;               // granules per tile
 
   __device__ TileKind kind(int list, int row_tile, int column_tile) const {
     const int first = column_tile * tile_columns, last = min(first + tile_columns, column_granules);
@@ -32,7 +32,7 @@ struct TilesOfGranules {
   }
 };
 
-/// A warp makes a word of 32 tiles of a row of tiles, or of a column.
+/// Makes one word per warp: 32 tiles of a row of tiles, or of a column of tiles.
 template <bool kByColumn>
 __global__ void combine(TilesOfGranules granules, int rows, int columns, std::uint32_t* map, std::uint32_t* visited,
                         std::int64_t warps) {
@@ -53,7 +53,7 @@ __global__ void combine(TilesOfGranules granules, int rows, int columns, std::ui
 
 constexpr int kWarps = 4;
 
-/// Blocks of kWarps warps.
+/// Returns how many blocks of kWarps warps are needed.
 unsigned blocks_of(std::int64_t warps) { return static_cast<unsigned>((warps + kWarps - 1) / kWarps); }
 
 }  // namespace

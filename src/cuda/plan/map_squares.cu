@@ -8,7 +8,7 @@
 namespace flashmask::cuda {
 namespace {
 
-/// Squares of a column of squares that a block looks at, in words of 32.
+/// The most words of 32 squares, of one column of squares, that a block takes.
 constexpr int kMostWords = 64;
 constexpr int kNumberThreads = 256;
 
@@ -19,22 +19,22 @@ struct Square {
   int list, row, column;
 };
 
-/// A map that is made.
+/// The map to make.
 struct Job {
   Tiling tiling;
   SquareMap to;
   bool by_rows;
-  int slices;                // of a column of squares
-  std::uint32_t* counts;     // [slices of all columns]: squares in it that are neither visible nor masked throughout
+  int slices;                // per column of squares
+  std::uint32_t* counts;     // [slices of all columns]: squares of each that are neither visible nor masked throughout
   std::uint32_t* used;       // how many squares have words
-  std::uint32_t* unsettled;  // [lists, columns of squares, ⌈rows of squares / 32⌉], a bit each: as counts says
+  std::uint32_t* unsettled;  // [lists, columns of squares, ⌈rows of squares / 32⌉], one bit each: is it in `counts`?
 
   __device__ std::uint32_t place(const Square& square) const {
     const std::uint32_t row = square.list * tiling.row_words + square.row,
                         column = square.list * tiling.column_words + square.column;
     return by_rows ? row * tiling.column_words + square.column : column * tiling.row_words + square.row;
   }
-  /// What place() says of it.
+  /// Inverse of place().
   __device__ Square square_at(std::uint32_t place) const {
     const std::uint32_t inner = by_rows ? tiling.column_words : tiling.row_words,
                         outer = by_rows ? tiling.row_words : tiling.column_words;
@@ -42,7 +42,7 @@ struct Job {
     const int list = line / static_cast<int>(outer), own = line % static_cast<int>(outer);
     return by_rows ? Square{list, own, at} : Square{list, at, own};
   }
-  /// kPartial or kFull, as this square has it.
+  /// Returns the shared square for `kind`, which is kPartial or kFull: AtEnd if inner tiles end in this square.
   __device__ std::uint32_t shared(MapSquares::Shared kind, const Square& square) const {
     const bool at_end = by_rows ? square.column == tiling.column_words - 1 : square.row == tiling.row_words - 1;
     return kind + (at_end ? 1 : 0);
@@ -52,7 +52,7 @@ struct Job {
   }
 };
 
-/// Neighbouring squares of a column of squares, which a block takes; blocks of a list follow each other.
+/// Neighbouring squares of a column of squares that one block takes; the blocks of a list are consecutive.
 struct Slice {
   int list, column, first, squares;
   std::uint32_t* unsettled;
@@ -72,15 +72,15 @@ struct Slice {
   __device__ Square square(int at) const { return {list, first + at, column}; }
 };
 
-/// Adds what the lanes of a warp have counted.
+/// Adds the counts of a warp's lanes to `visited` unless it is null.
 __device__ void add_visited(std::uint32_t* visited, int own) {
   if (visited == nullptr) return;
   own = __reduce_add_sync(kAllLanes, own);
   if (threadIdx.x % 32 == 0 && own > 0) atomicAdd(visited, own);
 }
 
-/// As tiles are classified (classify.cuh), a whole square is: it is masked throughout where no column leaves it
-/// uncovered, and visible where no range touches it. The others are noted.
+/// Classifies whole squares the way classify.cuh classifies tiles: a square is masked throughout if no column leaves it
+/// uncovered, and visible throughout if no range touches it. Notes the other squares.
 __global__ void __launch_bounds__(kClassifyThreads, 2) find_squares(IntervalsView mask, Job job) {
   __shared__ std::uint32_t bits[2][kMostWords];
   __shared__ int changes[kMostWords];
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kClassifyThreads, 2) find_squares(IntervalsVie
   add_visited(job.to.visited, visited);
 }
 
-/// The words of the squares that all of a map shares.
+/// Fills the words of the squares that the whole map shares.
 __device__ void fill_shared_squares(const Job& job) {
   const int inner = job.by_rows ? job.tiling.column_tiles : job.tiling.row_tiles;
   const std::uint32_t end = low_word(inner - (divide_up(inner, 32) - 1) * 32);
@@ -130,8 +130,8 @@ __device__ void fill_shared_squares(const Job& job) {
   }
 }
 
-/// Gives the noted squares of a slice their words, as far as there are any: slice by slice, so that it is the same ones
-/// every time. A square's first word says, until fill_squares(), which one it is.
+/// Gives the noted squares of a slice their words while there is room, in the order of the slices, so that the same
+/// squares get words every time. Until fill_squares(), the first of these words holds the square's place().
 __global__ void __launch_bounds__(kNumberThreads) number_squares(Job job) {
   __shared__ std::uint32_t noted_before;
   const Slice slice(job, static_cast<int>(blockIdx.x));
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kNumberThreads) number_squares(Job job) {
   if (blockIdx.x == gridDim.x - 1 && lane == 0) *job.used = min(next, job.to.stored);
 }
 
-/// A block a square.
+/// Fills one square per block.
 __global__ void __launch_bounds__(kClassifyThreads, 2) fill_squares(IntervalsView mask, Job job) {
   __shared__ int memory[Counts::integers(1)];
   if (blockIdx.x >= *job.used) return;
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kClassifyThreads, 2) fill_squares(IntervalsVie
   });
 }
 
-/// A warp a row of numbers.
+/// Finds the bits behind the numbers, for one strip of numbers per warp.
 __global__ void __launch_bounds__(kNumberThreads)
     find_occupied(const std::uint32_t* numbers, std::uint32_t* occupied, int strips, int words, int shift) {
   const int strip = static_cast<int>((blockIdx.x * kNumberThreads + threadIdx.x) / 32), lane = threadIdx.x % 32;

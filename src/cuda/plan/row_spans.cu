@@ -9,9 +9,9 @@ namespace flashmask::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-/// Groups of columns that a lane loads before it looks at the first, and row tiles likewise.
+/// Groups of columns, and row tiles, that a lane loads before it uses the first one.
 constexpr int kGroupsAtOnce = 4, kRowsAtOnce = 8;
-/// All blocks, and those that take the same row tiles and so add to the same words.
+/// Limits on all blocks, and on blocks that take the same row tiles and so update the same words.
 constexpr int kMostBlocks = 1024, kMostShares = 128;
 
 /// A map by columns of tiles; a group is 32 columns of one list.
@@ -30,8 +30,8 @@ struct Columns {
 struct FlatMap : Columns {
   const std::uint32_t* map;
 
-  /// Which of 32 row tiles a lane's column of a group visits, partial and full: apart, since whoever joins them waits
-  /// for both. None past the last group.
+  /// Returns which of 32 row tiles the lane's column of a group visits, partial and full: apart, since joining them
+  /// would wait for both loads. None past the last group.
   __device__ uint2 visited(int group, int word) const {
     const int column = first_column(group) + static_cast<int>(threadIdx.x % 32);
     if (group >= groups || column >= column_tiles) return {};
@@ -44,11 +44,11 @@ struct FlatMap : Columns {
 struct MapInSquares : Columns {
   const std::uint32_t *numbers, *words;
 
-  /// Of the square where a group and a word of rows meet; none past the last group.
+  /// Returns the number of the square where a group and a word of rows meet; kSkipped past the last group.
   __device__ std::uint32_t number(int group, int word) const {
     return group < groups ? numbers[static_cast<std::int64_t>(group) * row_words + word] : MapSquares::kSkipped;
   }
-  /// As in a flat map.
+  /// Returns what FlatMap::visited() does, for a given square.
   __device__ uint2 visited(std::uint32_t square, int group) const {
     const std::uint32_t lane = threadIdx.x % 32;
     if (first_column(group) + static_cast<int>(lane) >= column_tiles) return {};
@@ -56,8 +56,8 @@ struct MapInSquares : Columns {
   }
 };
 
-/// The first column tile, counted from the end so that 0 is none, and the end of the last one: by both the greater
-/// wins.
+/// The first column tile, counted from the end so that 0 means none, and the end of the last one: the maximum of each
+/// is kept.
 struct Ends {
   int from_end = 0, until = 0;
 
@@ -65,19 +65,19 @@ struct Ends {
     from_end = max(from_end, other.from_end);
     until = max(until, other.until);
   }
-  /// Of the lane so many before; of the first ones their own.
+  /// Returns the value `distance` lanes below; the first lanes keep their own.
   __device__ Ends of_lane_before(int distance) const {
     return {__shfl_up_sync(kAllLanes, from_end, distance), __shfl_up_sync(kAllLanes, until, distance)};
   }
 };
 
-/// Adds what a word says of a lane's row tile: the columns of a group that visit it.
+/// Adds the columns of a group that visit the lane's row tile.
 __device__ void add_columns(Ends& ends, const Columns& by, int group, std::uint32_t columns) {
   const int column = by.first_column(group);
   if (columns != 0) ends.add({by.column_tiles - column - __ffs(columns) + 1, column + 32 - __clz(columns)});
 }
 
-/// Of a lane's row tile of the word, over every so many groups.
+/// Returns the ends of the lane's row tile of the word, over every `step`th group from `first` on.
 __device__ Ends find_ends(const FlatMap& by, int word, int first, int step) {
   Ends ends;
   for (int group = first; group < by.groups; group += kGroupsAtOnce * step) {
@@ -93,7 +93,7 @@ __device__ Ends find_ends(const FlatMap& by, int word, int first, int step) {
   return ends;
 }
 
-/// A lane looks up the number of a group's square, and all lanes look into those that are visited.
+/// Each lane looks up the number of one group's square; then all lanes read the visited squares, one by one.
 __device__ Ends find_ends(const MapInSquares& by, int word, int first, int step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   Ends ends;
@@ -108,7 +108,7 @@ __device__ Ends find_ends(const MapInSquares& by, int word, int first, int step)
   return ends;
 }
 
-/// Of the threads before this one, and of `all`, to which those of the whole block are added.
+/// Exclusive block scan starting from `all`; then adds the block's total to `all`.
 __device__ Ends ends_before(Ends own, Ends& all) {
   __shared__ Ends of_warps[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -126,12 +126,13 @@ __device__ Ends ends_before(Ends own, Ends& all) {
   return before;
 }
 
-/// Each row tile's end becomes the greatest of those up to it, and its begin the least of those from it on.
+/// Turns each row tile's end into the maximum over the row tiles up to it, and its begin into the minimum over those
+/// from it on.
 __device__ void accumulate(const Columns& by, const RowSpans& spans) {
   Ends all;
   for (int first = 0; first < by.row_tiles; first += kThreads * kRowsAtOnce) {
     const int own = first + static_cast<int>(threadIdx.x) * kRowsAtOnce;
-    // Begins are taken from the last row tile on, so that both run the same way.
+    // Begins are read from the last row tile backwards, so that one scan serves both.
     const auto from = [&](int i) { return spans.from + (by.row_tiles - 1 - own - i); };
     const auto until = [&](int i) { return spans.until + own + i; };
     Ends ends[kRowsAtOnce];
@@ -151,8 +152,8 @@ __device__ void accumulate(const Columns& by, const RowSpans& spans) {
   }
 }
 
-/// A warp takes a word of row tiles through a share of the groups; its block's others take words that lie beside it
-/// in the cache. The last block to end puts it all together.
+/// Each warp takes one word of row tiles through a share of the groups; the other warps of its block take neighbouring
+/// words, which share cache lines. The last block to finish runs accumulate().
 template <class Map>
 __global__ void __launch_bounds__(kThreads) find_spans(Map by, RowSpans spans) {
   __shared__ bool is_last;

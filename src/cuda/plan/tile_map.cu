@@ -8,21 +8,21 @@
 namespace flashmask::cuda {
 namespace {
 
-/// Row tiles that a block takes, in words of its columns: enough that columns are seldom read again, and less where
-/// blocks are too few to fill the device.
+/// The most words of row tiles that a block takes: enough that columns of the mask are seldom read again; blocks take
+/// fewer words where kEnoughBlocks would not be reached.
 constexpr int kMostWords = 64, kEnoughBlocks = 64;
 
-/// A map that is made, and the share of it that a block takes.
+/// The maps to make in one tile shape, and the share of them that a block takes.
 struct Job {
   TileMaps maps;
   Tiling tiling;
-  int words, slices;  // of a block, and of a column of tiles
-  int first_block;    // of those of a list
+  int words, slices;  // words per block; slices per column of tiles
+  int first_block;    // its first among the blocks of a list
 
   int blocks() const { return tiling.column_words * slices; }
 };
 
-/// The blocks of a list follow each other, whatever they make, so that its columns are still in the cache.
+/// The blocks of a list are consecutive across all jobs, so that its columns are still in the cache.
 struct Jobs {
   Job jobs[kMostMaps];
   int count, blocks_of_list;

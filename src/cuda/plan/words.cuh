@@ -10,12 +10,12 @@ constexpr unsigned kAllLanes = ~0U;
 
 __host__ __device__ constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
 
-/// The first `count` bits of a word; all where it is 32 or more, none where it is 0 or less.
+/// Returns a word with its low `count` bits set: all if it is 32 or more, none if it is 0 or less.
 __device__ __forceinline__ std::uint32_t low_word(int count) {
   return count >= 32 ? ~0U : count <= 0 ? 0 : (1U << count) - 1;
 }
 
-/// Transposes 32 × 32 bits in a warp: a lane gives a row and gets a column.
+/// Transposes 32 × 32 bits in a warp: each lane gives a row and gets a column.
 __device__ __forceinline__ std::uint32_t transpose(std::uint32_t word) {
   std::uint32_t keep = 0x0000FFFF;
 #pragma unroll
@@ -26,8 +26,8 @@ __device__ __forceinline__ std::uint32_t transpose(std::uint32_t word) {
   return word;
 }
 
-/// Lanes of an accumulator fragment hold columns 2 q and 2 q + 1 of every eight: byte q of a word in this order is what
-/// lane q of a quad needs of 32 columns. Twice applied it is the identity.
+/// Reorders the bits of 32 columns so that byte q is what lane q of a quad needs: in an accumulator fragment it holds
+/// columns 2 q and 2 q + 1 of every eight. The function is its own inverse.
 __device__ __forceinline__ std::uint32_t fragment_order(std::uint32_t word) {
   std::uint32_t swap = (word ^ word >> 6) & 0x00CC00CC;
   word ^= swap ^ swap << 6;

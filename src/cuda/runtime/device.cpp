@@ -35,7 +35,7 @@ DeviceFacts ask_facts(int device) {
           bytes(cudaDevAttrL2CacheSize, device)};
 }
 
-/// Empty where there is no driver.
+/// Returns nothing where there is no driver.
 std::vector<DeviceFacts> ask_all_facts() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
@@ -48,8 +48,8 @@ std::vector<DeviceFacts> ask_all_facts() {
   return found;
 }
 
-/// Of this machine's devices, by index. Asked for once, as devices do not change while a process runs, and every plan
-/// looks at many rows of the kernel table.
+/// Returns the facts of this machine's devices, by index. Queries them once, as devices do not change while a process
+/// runs, and every plan looks at many entries of the kernel table.
 const std::vector<DeviceFacts>& all_facts() {
   static const std::vector<DeviceFacts> found = ask_all_facts();
   return found;
@@ -71,7 +71,7 @@ void check_exists(Device device) {
                   (count == 0 ? why_none_here() : "this machine has " + std::to_string(count) + " CUDA devices"));
 }
 
-/// As people write it: 12.4 for 12040.
+/// Returns a version as people write it: 12.4 for 12040.
 std::string cuda_version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
@@ -126,7 +126,7 @@ std::string device_refusal(const std::string& device, const DeviceFacts& facts, 
 }
 
 std::string why_no_device(int driver, int build) {
-  // A runtime works with every driver of its major version and later.
+  // A runtime works with every driver of its major version or later.
   if (driver == 0 || driver / 1000 >= build / 1000) return "this machine has no CUDA device, or no driver for it";
   return "the driver of this machine is for CUDA " + cuda_version(driver) + "; this build needs one for CUDA " +
          std::to_string(build / 1000) + " or later";

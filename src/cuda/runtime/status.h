@@ -9,7 +9,7 @@
 
 namespace flashmask::cuda {
 
-/// Throws what a call of the CUDA runtime answered, unless it is success.
+/// Throws the error that a call of the CUDA runtime returned, unless it succeeded.
 inline void check(cudaError_t answer, const std::string& call) {
   if (answer == cudaSuccess) return;
   const Status status = answer == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::internal;
