@@ -7,7 +7,8 @@
 #include "plan/kernel.h"
 #include "plan/merge.h"
 
-// No kernel of this table serves a GPU: plan() has refused before it comes to what is below. merge() has no plan.
+// No entry of the kernel table serves a GPU in this build, so plan() refuses before any function below is called; only
+// merge() has no plan.
 namespace flashmask {
 namespace {
 

@@ -14,7 +14,7 @@ namespace {
 
 using Block = std::array<std::uint32_t, 4>;
 
-/// As Salmon et al. (2011) write it down.
+/// Philox as Salmon et al. (2011) define it.
 Block draw(Block counter, std::uint64_t seed) {
   auto key0 = static_cast<std::uint32_t>(seed);
   auto key1 = static_cast<std::uint32_t>(seed >> 32);
@@ -28,12 +28,12 @@ Block draw(Block counter, std::uint64_t seed) {
   return counter;
 }
 
-/// `eights` null: the same number.
+/// Returns the number that eight rows or columns have in the larger problem; `eights` null: the same number.
 std::int64_t eight_in(const std::int32_t* eights, std::int64_t eight) {
   return eights == nullptr ? eight : eights[eight];
 }
 
-/// Rows are counted through batch entries and query heads.
+/// Draws one row; rows are counted through batch entries and query heads.
 void draw_row(const Problem& problem, const DropoutState& state, const DropoutTables& place, std::int64_t row,
               std::uint8_t* kept) {
   const std::uint32_t threshold = dropout_threshold(problem.dropout);

@@ -35,7 +35,7 @@ void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
          "batch 1 or B, heads 1, kv_heads or query_heads");
 }
 
-/// Where the vectors of one query row and of its key columns lie, and which mask head speaks for it.
+/// Where the vectors of one query row and of its key columns lie.
 struct Place {
   const Problem& p;
   std::int64_t b, h, i;
@@ -49,7 +49,7 @@ struct Place {
   double kept(const Inputs& in, std::int64_t j) const {
     return in.dropout.empty() ? 1 : in.dropout[lse() * p.key_length + j];
   }
-  /// Where its sink lies among those of a call.
+  /// Index of the row's sink among the `count` sinks of a call.
   std::int64_t sink(std::size_t count) const { return static_cast<std::int64_t>(count) == p.query_heads ? h : lse(); }
   double sink(const Inputs& in) const { return in.sinks.empty() ? -HUGE_VAL : in.sinks[sink(in.sinks.size())]; }
 };
@@ -60,7 +60,7 @@ void add_scaled(double* sum, double factor, const double* x, std::int64_t n) {
   for (std::int64_t c = 0; c < n; ++c) sum[c] += factor * x[c];
 }
 
-/// softmax(scale · q kᵀ) v over the columns that the row sees and its sink; the others are never read.
+/// Computes softmax(scale · q kᵀ) v over the columns that the row sees and its sink; other columns are never read.
 Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& seen) {
   const Problem& p = at.p;
   Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim), at.sink(in)};
@@ -100,7 +100,7 @@ void for_each_row(const Problem& p, const Body& body) {
   }
 }
 
-/// Δ of one row: what the gradient of a score loses for each unit of its probability.
+/// Δ of one row, grad_o · o − grad_lse: it is subtracted from the gradient of each probability in the row.
 double delta_of(const Place& at, const Row& row, std::span<const double> grad_o, std::span<const double> grad_lse) {
   return dot(&grad_o[at.query(at.p.value_dim)], row.o.data(), at.p.value_dim) -
          (grad_lse.empty() ? 0.0 : grad_lse[at.lse()]);

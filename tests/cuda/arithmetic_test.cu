@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "cuda/common/arithmetic.cuh"
 #include "cuda/device_array.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 
 namespace flashmask::cuda {
 namespace {

@@ -36,13 +36,11 @@ void run_columns(Of& call, const Case& with, bool with_sums) {
                                   .head_dim = static_cast<int>(problem.head_dim),
                                   .value_dim = static_cast<int>(problem.value_dim),
                                   .head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads),
-                                  .scale = problem.softmax_scale(),
-                                  .scale_log2 = problem.softmax_scale() * 1.44269504088896F,
+                                  .score = emulator::score_arguments(problem, call.place),
                                   .columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles},
                                   .map = map,
                                   .choice = {},
-                                  .mask = call.mask.view(),
-                                  .dropout = emulator::dropout_arguments(problem, call.place)};
+                                  .mask = call.mask.view()};
   emulator::run({.blocks = static_cast<unsigned>(arguments.columns.all_tiles()),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(ColumnMemory<Shape>),
@@ -75,7 +73,8 @@ void run_rows(Of& call, const Case& with) {
   const HostMap map(with.mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, with.visit,
                     static_cast<int>(problem.query_heads));
   QueryGradientArguments arguments{};
-  static_cast<RowArguments&>(arguments) = emulator::row_arguments(problem, call.mask, map);
+  static_cast<RowArguments&>(arguments) =
+      emulator::row_arguments(problem, call.mask, map, emulator::score_arguments(problem, call.place));
   arguments.q = tensor_rows(tensors.q.view());
   arguments.k = tensor_rows(tensors.k.view());
   arguments.v = tensor_rows(tensors.v.view());
@@ -83,8 +82,6 @@ void run_rows(Of& call, const Case& with) {
   arguments.grad_q = output_rows(tensors.grad_q.view());
   arguments.statistics = call.statistics();
   arguments.head_dim = static_cast<int>(problem.head_dim);
-  arguments.scale = problem.softmax_scale();
-  arguments.dropout = emulator::dropout_arguments(problem, call.place);
   emulator::run({.blocks = static_cast<unsigned>(arguments.items),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(QueryGradientMemory<Shape>),

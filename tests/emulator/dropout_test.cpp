@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "cuda/common/dropout.cuh"
+#include "cuda/scores/dropout.cuh"
 #include "emulator/host_plan.h"
 
 /// Decisions of dropout as GPUs make them, on the emulator, against those that the library expands.

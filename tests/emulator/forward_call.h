@@ -64,10 +64,11 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
                     static_cast<int>(problem.query_heads));
   const ForwardTensors given = tensors.forward();
-  RowArguments rows = emulator::row_arguments(problem, host_mask, map);
+  RowArguments rows =
+      emulator::row_arguments(problem, host_mask, map, emulator::score_arguments(problem, how.place, given.sinks));
   int next_item = 0;
   if (how.blocks != 0) rows.next_item = &next_item;
-  const ForwardArguments arguments = forward_arguments(rows, given, emulator::dropout_arguments(problem, how.place));
+  const ForwardArguments arguments = forward_arguments(rows, given);
   emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : rows.items),
                           .threads = Shape::kThreads,
                           .shared_bytes = sizeof(typename ForwardOf<Shape>::Memory),

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "cuda/common/dropout.h"
 #include "cuda/common/row_arguments.h"
+#include "cuda/scores/score_arguments.h"
 #include "cuda/tile_words.h"
 #include "flashmask/mask.h"
 #include "flashmask/schedule.h"
@@ -113,14 +113,15 @@ class HostMap {
 };
 
 /// What kernels that walk row tiles are told.
-inline cuda::RowArguments row_arguments(const Problem& problem, const HostMask& mask, const HostMap& map) {
+inline cuda::RowArguments row_arguments(const Problem& problem, const HostMask& mask, const HostMap& map,
+                                        const cuda::ScoreArguments& score) {
   cuda::RowArguments arguments{};
   arguments.batch = static_cast<int>(problem.batch);
   arguments.query_length = static_cast<int>(problem.query_length);
   arguments.key_length = static_cast<int>(problem.key_length);
   arguments.query_heads = static_cast<int>(problem.query_heads);
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
-  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  arguments.score = score;
   arguments.section_heads = arguments.head_ratio;
   arguments.map = map.view();
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.outer_tiles;
@@ -132,12 +133,15 @@ inline cuda::RowArguments row_arguments(const Problem& problem, const HostMask& 
 inline constexpr DropoutState kDropoutState{.seed = 0x0FEDCBA987654321, .offset = 7};
 
 /// `place`: a packed DropoutPlace, or empty.
-inline cuda::DropoutArguments dropout_arguments(const Problem& problem, std::span<const std::int32_t> place = {}) {
-  return cuda::dropout_arguments(problem, {.executor = serial_executor(),
-                                           .workers = 1,
-                                           .workspace = nullptr,
-                                           .dropout = kDropoutState,
-                                           .dropout_place = dropout_tables(problem, place)});
+inline cuda::ScoreArguments score_arguments(const Problem& problem, std::span<const std::int32_t> place = {},
+                                            const TensorView& sinks = {}) {
+  return cuda::score_arguments(problem,
+                               {.executor = serial_executor(),
+                                .workers = 1,
+                                .workspace = nullptr,
+                                .dropout = kDropoutState,
+                                .dropout_place = dropout_tables(problem, place)},
+                               sinks);
 }
 
 /// Of a problem that is a part of one with more heads, rows and columns, whose rows and columns from multiples of

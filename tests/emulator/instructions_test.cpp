@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cuda/common/fragment_words.cuh"
+#include "cuda/sm80/common/fragment_words.cuh"
 #include "cuda/sm80/instruction_results.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"

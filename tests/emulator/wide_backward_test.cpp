@@ -18,7 +18,7 @@ void run_gradient(Call<T, 512>& call, const Case& with) {
                     static_cast<int>(call.problem.query_heads));
   const WideGradientArguments arguments =
       wide_gradient_arguments(kOf, call.problem, call.tensors.backward(), call.statistics(), map.view(),
-                              call.mask.view(), 2, emulator::dropout_arguments(call.problem, call.place));
+                              call.mask.view(), 2, emulator::score_arguments(call.problem, call.place));
   emulator::run({.blocks = static_cast<unsigned>(arguments.outer.all_tiles()),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(WideGradientMemory<Shape>),

@@ -9,7 +9,7 @@
 namespace flashmask::cuda {
 namespace {
 
-/// How many counters bundles of key tiles and of row tiles need at most: with the smallest tiles that any kernel has.
+/// The most counters that bundles of key tiles and row tiles can need: with the smallest tiles that any kernel has.
 std::int64_t bundle_count(const Problem& problem, std::int64_t padded_rows) {
   constexpr std::int64_t kRows = std::int64_t{64} * kBundle, kColumns = std::int64_t{128} * kBundle;
   return problem.batch * problem.kv_heads *

@@ -6,37 +6,37 @@
 
 #include "flashmask/problem.h"
 
-/// The caller's memory as the kernels of one backward share it.
+/// How the kernels of one backward share the caller's memory.
 namespace flashmask::cuda {
 
-/// Rows of a head in the workspace are rounded up to this, so that tiles of 64 and 128 rows end inside.
+/// The rows of a head are padded to a multiple of this in the workspace, so that tiles of 64 and 128 rows fit inside.
 constexpr std::int64_t kPaddedRows = 128;
 
-/// Rows whose share in the gradient of a sink one block adds up.
+/// Rows whose contributions to the gradient of a sink one block adds up.
 constexpr std::int64_t kSinkRows = 4096;
 
-/// What the backward needs of each query row beside the tensors, float32 [batch, query heads, padded rows].
+/// What the backward needs for each query row besides the tensors: float32 [batch, query heads, padded rows].
 struct BackwardStatistics {
   float* lse_log2;  ///< lse · log2(e); +∞ for rows that see nothing and for padding: their probabilities become 0
   float* dot;       ///< Σ o · grad_o − grad_lse; 0 for those rows
-  std::int64_t padded;  ///< rows of a head
+  std::int64_t padded;  ///< rows per head, padding included
 };
 
 struct BackwardWorkspace {
-  int* counters;  ///< zeroed before the first launch over key tiles: work items of kLaunches, row tiles, bundles
+  int* counters;  ///< zeroed before the first launch over key tiles: work items of each launch, row tiles, bundles
   int counter_count;
   BackwardStatistics rows;
   float* query_sums;  ///< gradients of q, not scaled yet, [batch, query heads, padded rows, kHeadDim]; inside a row
-                      ///< tile in the order of ColumnConsumer::add_to_queries(); null where the kernel makes no sums
-  float* sink_sums;   ///< [batch, query heads, sink_pieces]: what kSinkRows rows each add to the gradient of a sink
+                      ///< tile in the order of the kernel's add_to_queries(); null where the kernel makes no sums
+  float* sink_sums;   ///< [batch, query heads, sink_pieces]: what each kSinkRows rows add to the gradient of a sink
   std::int64_t sink_pieces;
   std::size_t bytes;
 
-  static constexpr int kLaunches = 3;  ///< at most, of one backward; each counts its work items
+  static constexpr int kLaunches = 3;  ///< most launches of one backward; each counts its work items
   int* taken_rows() const { return counters + kLaunches; }
   int* bundles() const { return counters + kLaunches + 1; }
 
-  /// head_dim: that of the kernel, or 0 where it makes no sums. With memory = nullptr only `bytes` means anything.
+  /// head_dim: the kernel's, or 0 where it makes no sums. With memory = nullptr only sizes are meaningful.
   BackwardWorkspace(const Problem& problem, std::int64_t head_dim, std::byte* memory);
 };
 

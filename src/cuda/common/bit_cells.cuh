@@ -8,8 +8,8 @@
 /// How kernels read a mask of cells.
 namespace flashmask::cuda {
 
-/// Where a cell's bits are in `words`, counted in cells: its own or, where only partial cells are stored, those that
-/// all masked or all visible cells share.
+/// Returns where a cell's bits lie in `words`, counted in cells: in its own cell or, where only partial cells are
+/// stored, in the one that all masked or all visible cells share.
 __device__ __forceinline__ std::uint32_t find_cell(const CellsView& cells, int list, int cell_row, int cell_column) {
   if (cell_row >= cells.rows || cell_column >= cells.columns) return cells.bits.stored + DeviceBits::kSkipped;
   const std::int64_t row = static_cast<std::int64_t>(list) * cells.rows + cell_row;
@@ -23,12 +23,12 @@ __device__ __forceinline__ std::uint32_t find_cell(const CellsView& cells, int l
   return cells.bits.stored + (!full ? DeviceBits::kSkipped : last ? DeviceBits::kFullAtEnd : DeviceBits::kFull);
 }
 
-/// [half][64]: word r of half h has columns 32 h … 32 h + 31 of row r, in the order of fragments, 1 = masked.
+/// [half][64]: word r of half h has columns 32 h … 32 h + 31 of row r in fragment order, 1 = masked.
 __device__ __forceinline__ const std::uint32_t* row_words(const CellsView& cells, std::uint32_t cell) {
   return cells.bits.words + static_cast<std::int64_t>(cell) * DeviceBits::kCellWords;
 }
 
-/// [half][64]: word c of half h has rows 32 h … 32 h + 31 of column c, likewise.
+/// [half][64]: word c of half h has rows 32 h … 32 h + 31 of column c, in the same way.
 __device__ __forceinline__ const std::uint32_t* column_words(const CellsView& cells, std::uint32_t cell) {
   return row_words(cells, cell) + DeviceBits::kCellWords / 2;
 }

@@ -6,7 +6,7 @@
 /// How kernels read a mask of intervals.
 namespace flashmask::cuda {
 
-/// A column's two ranges of masked rows: begin, end, begin, end. What lies past the last column is masked in every row.
+/// Loads a column's two ranges of masked rows: begin, end, begin, end. Past the last column every row is masked.
 __device__ __forceinline__ void load_intervals(const MaskView& mask, int list, int column, std::int32_t (&ends)[4]) {
   const bool exists = column < mask.columns;
   const std::int64_t at = static_cast<std::int64_t>(list) * mask.columns + column;

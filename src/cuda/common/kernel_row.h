@@ -12,7 +12,7 @@
 #include "cuda/runtime/status.h"
 #include "plan/kernel.h"
 
-/// What the rows of the kernel table for NVIDIA's GPUs have in common.
+/// What the kernel table's entries for NVIDIA's GPUs have in common.
 namespace flashmask::cuda {
 
 template <class T>
@@ -20,13 +20,13 @@ constexpr DType kDType = DType::bf16;
 template <>
 constexpr DType kDType<__half> = DType::f16;
 
-/// GPUs that kernels are for: what their names begin with, and the compute capability that their code needs.
+/// The GPUs that kernels are for: what the kernels' names begin with, and the compute capability their code needs.
 struct Architecture {
   const char* name;
   ComputeCapability capability;
 };
 
-/// Of q and k, and of v.
+/// The head dim of q and k, and that of v.
 struct HeadDims {
   int head_dim, value_dim;
 };
@@ -39,11 +39,12 @@ inline std::string to_string(HeadDims dims) {
 template <class Shape>
 inline constexpr TileShape kTile{Shape::kRows, Shape::kColumns};
 
-/// Of a map that only serves to choose between kernels or to leave out parts of tiles (8 MB): beyond, with many masks
-/// or very long ones, it costs more than it saves.
+/// The most bytes of a map that only serves to choose between kernels (8 MB): a larger one, for many masks or very long
+/// ones, costs more than it saves.
 inline constexpr std::size_t kMostChoiceBytes = std::size_t{8} << 20;
 
-/// For heads of up to `dims`; `tiles` as the name says them, such as m128n128; `features` beside what all of them have.
+/// Describes a kernel for heads of up to `dims`. `tiles`: as in its name, such as m128n128; `features`: besides those
+/// that all of these kernels have.
 template <class Shape>
 KernelInfo info_of(const Architecture& architecture, Direction direction, HeadDims dims, const std::string& tiles,
                    Features features = {}) {
@@ -72,7 +73,7 @@ std::string tile_name() {
 template <class Base>
 class KernelRow : public Base {
  public:
-  /// Of code that runs on one compute capability alone.
+  /// For code that runs on one compute capability only.
   explicit KernelRow(KernelInfo info) : KernelRow(info, {info.capability, true}) {}
   KernelRow(KernelInfo info, const DeviceNeeds& needs) : Base(std::move(info)), needs_(needs) {}
 

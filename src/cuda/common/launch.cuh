@@ -10,7 +10,7 @@
 
 namespace flashmask::cuda {
 
-/// Launches a kernel whose blocks have a Memory each in shared memory. `what`: the kernel's name in error messages.
+/// Launches a kernel whose blocks each have a Memory in shared memory. `what`: the kernel's name in error messages.
 template <class Memory, class... Parameters>
 void launch(const std::string& what, void (*kernel)(Parameters...), int blocks, int threads, cudaStream_t stream,
             const std::type_identity_t<Parameters>&... arguments) {

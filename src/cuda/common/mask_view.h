@@ -9,10 +9,10 @@
 /// The mask of a plan as a launch carries it; a kernel reads the form that it was made for.
 namespace flashmask::cuda {
 
-/// Read through bit_cells.cuh.
+/// A mask of cells, read through bit_cells.cuh.
 struct CellsView {
   DeviceBits bits;
-  int rows, columns;  // of cells
+  int rows, columns;  // counted in cells
 };
 
 struct MaskView {

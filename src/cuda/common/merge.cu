@@ -8,20 +8,20 @@
 #include <string>
 #include <vector>
 
-#include "cuda/common/arithmetic.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
 #include "flashmask/error.h"
 #include "plan/merge.h"
 
-// A warp merges a row of a head: it finds the row's lse, then each lane sums its columns over the parts.
+// Each warp merges one row of one head: it finds the row's lse, then each lane sums its columns over the parts.
 namespace flashmask {
 namespace cuda {
 namespace {
 
-constexpr int kWarps = 8;        // of a block
-constexpr int kMostStacks = 32;  // so that the arguments of a kernel hold them
-constexpr int kPartsAtOnce = 8;  // whose rows are on their way together
+constexpr int kWarps = 8;        // per block
+constexpr int kMostStacks = 32;  // so that they fit into a kernel's arguments
+constexpr int kPartsAtOnce = 8;  // whose rows are loaded together
 constexpr unsigned kAll = ~0U;
 
 /// o and lse of a result; strides in elements.
@@ -31,7 +31,7 @@ struct Result {
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head, lse_row;
 };
 
-/// Parts of one layout that lie evenly spaced in memory.
+/// Parts of one layout that are evenly spaced in memory.
 struct Stack {
   Result first;
   std::int64_t o_step, lse_step;  // elements from a part to the next
@@ -54,7 +54,7 @@ struct GradientArguments {
   MergeExtent extent;
 };
 
-/// Which row of which head this warp has; a negative batch: none.
+/// Returns the row and head that this warp has; a negative batch means none.
 __device__ __forceinline__ Row own_row(const MergeExtent& extent) {
   const unsigned index = blockIdx.x * kWarps + threadIdx.x / 32, heads = static_cast<unsigned>(extent.heads),
                  rows = static_cast<unsigned>(extent.rows);
@@ -71,7 +71,7 @@ __device__ __forceinline__ float* lse_of(const Result& result, const Row& at) {
   return result.lse + at.batch * result.lse_batch + at.head * result.lse_head + at.row * result.lse_row;
 }
 
-/// The weight of a part in what was merged to `lse`.
+/// The weight of a part in a result whose lse is `lse`.
 __device__ __forceinline__ float weight(float part, float lse) { return part == -INFINITY ? 0.0F : expf(part - lse); }
 
 /// Calls body(lse) for the parts that are this lane's, in order.
@@ -86,8 +86,8 @@ __device__ __forceinline__ void for_own_parts(const MergeArguments& arguments, c
   }
 }
 
-/// sum · e^shift is Σ e^lseᵢ: 0 where all are −inf, NaN where one is NaN. lse itself would be rounded too coarsely to
-/// find weights from it: to 3e-5 where it is 500.
+/// sum · e^shift is Σ e^lseᵢ: 0 where all are −inf, NaN where one is NaN. Weights are not found from lse itself, which
+/// is rounded too coarsely: to 3e-5 where it is 500.
 struct Total {
   float shift, sum;
 
@@ -111,7 +111,7 @@ struct alignas(sizeof(T) * kCount) Elements {
   T values[kCount];
 };
 
-/// sums += Σ weight · o over the parts of a stack, of kCount columns from `column` on. A row whose weight is 0 is not
+/// sums += Σ weight · o over the parts of a stack, for kCount columns from `column` on. A row whose weight is 0 is not
 /// read.
 template <class T, int kCount>
 __device__ __forceinline__ void add_parts(const Stack& stack, const Row& at, const Total& total, int column,
@@ -136,9 +136,9 @@ __device__ __forceinline__ void add_parts(const Stack& stack, const Row& at, con
   }
 }
 
-/// The result may be written over a part: a warp has read all that it needs of a place before it writes there. Said to
-/// run two blocks of a multiprocessor at least, the assembler takes the 80 registers it needs; by itself it takes 48
-/// and spills.
+/// The result may be written over a part: a warp has read all that it needs of a place before it writes there. Told
+/// that at least two blocks must fit a multiprocessor, the assembler uses the 80 registers that the kernel needs; left
+/// alone it uses 48 and spills.
 template <class T, int kCount>
 __global__ void __launch_bounds__(32 * kWarps, 2) merge_kernel(const __grid_constant__ MergeArguments arguments) {
   const Row at = own_row(arguments.extent);
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) merge_kernel(const __grid_cons
   if (lane_index() == 0) *lse_of(arguments.merged, at) = total.lse();
 }
 
-/// grad_o = w · grad of the merged o, grad_lse = w (grad_o · (o of the part − o) + grad of the merged lse).
+/// With g the gradient of the merged o: grad_o = w g, grad_lse = w (g · (o of the part − o) + grad of the merged lse).
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) merge_backward_kernel(const GradientArguments arguments) {
   const Row at = own_row(arguments.extent);
@@ -201,7 +201,7 @@ std::int64_t distance(const void* from, const void* to, std::size_t element) {
   return bytes % size == 0 ? bytes / size : 0;
 }
 
-/// Takes the part into the stack if it lies there where the next one would.
+/// Adds the part to the stack if it lies where the stack's next part would.
 bool joins(Stack& stack, const Result& part, std::size_t element) {
   if (!same_layout(stack.first, part)) return false;
   const std::int64_t o_step = distance(stack.first.o, part.o, element);

@@ -7,10 +7,10 @@
 
 namespace flashmask::cuda {
 
-/// Problems have fewer rows over all heads, padding included, and fewer tiles and tokens: indices fit 32 bits.
+/// Problems have fewer rows (over all heads, with padding), tiles and tokens than this, so that indices fit 32 bits.
 constexpr std::int64_t kItemLimit = std::int64_t{1} << 31;
 
-/// Why no kernel of a GPU can serve a problem; empty when they can.
+/// Says why no kernel of a GPU can serve a problem; empty when one can.
 std::string problem_refusal(const Problem& problem);
 
 }  // namespace flashmask::cuda

@@ -10,7 +10,8 @@
 namespace flashmask::cuda {
 namespace {
 
-/// What keys and values of heads that run side by side may take of an L2 cache of 50 to 60 MB: twice as much is slower.
+/// The most bytes that keys and values of heads running side by side may take of an L2 cache of 50 to 60 MB: twice as
+/// much is slower.
 constexpr std::int64_t kSectionBytes = std::int64_t{16} << 20;
 
 }  // namespace
@@ -46,7 +47,7 @@ TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   return view;
 }
 
-RowArguments row_arguments(const Plan& plan, const DeviceMap& map, int* next_item) {
+RowArguments row_arguments(const Plan& plan, const DeviceMap& map, const ScoreArguments& score, int* next_item) {
   const Problem& problem = plan.problem();
   RowArguments arguments{};
   arguments.batch = static_cast<int>(problem.batch);
@@ -54,7 +55,7 @@ RowArguments row_arguments(const Plan& plan, const DeviceMap& map, int* next_ite
   arguments.key_length = static_cast<int>(problem.key_length);
   arguments.query_heads = static_cast<int>(problem.query_heads);
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
-  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  arguments.score = score;
   arguments.section_heads = heads_in_section(problem, kSectionBytes);
   arguments.map = map_view(map, plan);
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.outer_tiles;

@@ -6,37 +6,38 @@
 #include <cstdint>
 
 #include "cuda/common/mask_view.h"
+#include "cuda/scores/score_arguments.h"
 #include "flashmask/attention.h"
 #include "plan/device_plan.h"
 
-/// What kernels that walk row tiles are told, beside their own tensors.
+/// Arguments of kernels that walk row tiles, besides their own tensors.
 namespace flashmask::cuda {
 
-/// A plan's map (cuda/plan/tile_map.h) and how heads find their list in it: for each outer tile, which a block takes,
-/// the inner ones that it visits. Outer tiles are row tiles in a map by rows and key tiles in one by columns.
+/// A plan's map (cuda/plan/tile_map.h) and how heads find their list in it. For each outer tile, which a block takes,
+/// it says which inner tiles to visit. Outer tiles are row tiles in a map by rows and key tiles in one by columns.
 struct TileMapView {
   const std::uint32_t* tiles;
-  const std::uint32_t* squares;   // of a map in squares, where `tiles` are theirs; null: it is flat
-  const std::uint32_t* occupied;  // where rows of squares are visited (plan/map_squares.h); null: look everywhere
+  const std::uint32_t* squares;   // numbers of the squares, whose words `tiles` then has; null: the map is flat
+  const std::uint32_t* occupied;  // where rows of squares are visited (plan/map_squares.h); null: possibly everywhere
   int occupied_shift;
   int outer_tiles, inner_tiles, words;
-  int lines;         // outer tiles of a list, those included that fill up its last squares
-  int batch, heads;  // of the mask
-  int head_ratio;    // query heads that share a mask head
+  int lines;         // outer tiles of a list, including those that pad its last squares
+  int batch, heads;  // the mask's
+  int head_ratio;    // query heads per mask head
   bool ragged;       // by rows: the last key tile ends beyond the last key and always needs bits
-  bool visit_all;    // skipped tiles as well, all of them as if they were partial
+  bool visit_all;    // visits skipped tiles as well, and all tiles as if they were partial
 
-  /// Over all lists.
+  /// Outer tiles of all lists.
   __host__ __device__ int all_outer_tiles() const { return batch * heads * outer_tiles; }
 };
 
-/// A call over tiles of two shapes launches both, since only the device knows how many tiles each visits. Every block
-/// reads the counts, and those of one launch return at once. The small tiles do the work where
+/// The choice between tiles of two shapes. Both are launched, since only the device knows how many tiles each visits.
+/// Every block reads the counts, and the blocks of one launch return at once. The small tiles do the work where
 /// visited_small < limit · visited + allowance.
 struct TileChoice {
-  const std::uint32_t *visited, *visited_small;  // of DeviceMap; visited_small is null where there is one launch
+  const std::uint32_t *visited, *visited_small;  // DeviceMap::visited; visited_small is null where there is one launch
   float limit, allowance;                        // `limit` is 0 where `visited` is null
-  bool small;                                    // whether this launch is that of the small tiles
+  bool small;                                    // whether this launch is the one with small tiles
 
   __device__ bool has_the_work() const {
     if (visited_small == nullptr) return true;
@@ -47,9 +48,9 @@ struct TileChoice {
 
 struct RowArguments {
   int batch, query_length, key_length, query_heads;
-  int head_ratio;     // query heads that share a key head
-  int items;          // row tiles of all heads
-  float scale_log2;   // softmax scale · log2(e)
+  int head_ratio;  // query heads per key head
+  int items;       // row tiles of all heads
+  ScoreArguments score;
   int section_heads;  // heads whose keys and values stay in the L2 cache together
   TileMapView map;
   MaskView mask;
@@ -57,13 +58,14 @@ struct RowArguments {
   TileChoice choice;  // empty where there is one launch
 };
 
-/// How many query heads have keys and values of so many bytes: whole groups, so that they share what they load.
+/// Returns how many query heads' keys and values fit in `section_bytes`, at least those of one key head: whole groups,
+/// so that heads share what they load.
 int heads_in_section(const Problem& problem, std::int64_t section_bytes);
 
-/// A map of the plan's.
+/// Returns the view of one of the plan's maps.
 TileMapView map_view(const DeviceMap& map, const Plan& plan);
 
-/// `map`: that of the kernel, in the plan, by rows.
-RowArguments row_arguments(const Plan& plan, const DeviceMap& map, int* next_item);
+/// `map`: the kernel's map by rows, in the plan.
+RowArguments row_arguments(const Plan& plan, const DeviceMap& map, const ScoreArguments& score, int* next_item);
 
 }  // namespace flashmask::cuda

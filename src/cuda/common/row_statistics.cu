@@ -10,20 +10,21 @@ namespace flashmask::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRows = 64;    // that a block takes at once
-constexpr int kBlocks = 32;  // of a multiprocessor
+constexpr int kRows = 64;    // rows that one block takes at once
+constexpr int kBlocks = 32;  // per multiprocessor
 
 struct Rows {
   const void *o, *grad_o;
   std::int64_t o_batch, o_row, o_head, grad_o_batch, grad_o_row, grad_o_head;  // strides in elements
   LseView lse;
   int query_length, query_heads, value_dim;
-  int heads;  // of all batch entries
+  int heads;  // over all batch entries
   BackwardStatistics out;
   TileChoice choice;
 };
 
-/// Of 64 rows of a head, by a block: up to a warp of threads a row, 16 bytes a thread and piece of the row.
+/// Finds the statistics of 64 rows of a head with one block: up to a warp of threads per row, 16 bytes per thread and
+/// piece of the row.
 template <class T, int kDim>
 __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head, int first) {
   constexpr int kPieces = kDim <= 256 ? 1 : kDim / 256, kPieceDim = kDim / kPieces;
@@ -42,7 +43,7 @@ __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head,
     values[round][piece] = __ldg(reinterpret_cast<const uint4*>(o + row * rows.o_row + dim));
     gradients[round][piece] = __ldg(reinterpret_cast<const uint4*>(grad_o + row * rows.grad_o_row + dim));
   }
-  // Lane i of a row finishes the row of round i, whose lse it loads while o and its gradient are still on their way.
+  // Lane i of a row finishes the row of round i; it loads that row's lse while o and its gradient are still in flight.
   const int round = threadIdx.x % kLanes, own_row = first + round * kRowsAtOnce + threadIdx.x / kLanes;
   const RowLse lse(rows.lse, static_cast<int>(batch), static_cast<int>(head),
                    round < kRounds ? own_row : rows.query_length);
@@ -59,7 +60,7 @@ __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head,
   if (round < kRounds) lse.store(rows.out, flat_head * rows.out.padded + own_row, own);
 }
 
-/// So many blocks loop over all rows: where the other launch has the work, few blocks begin only to return.
+/// A limited number of blocks loops over all rows: where the other launch has the work, only few blocks start in vain.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
   if (!rows.choice.has_the_work()) return;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/arithmetic.cuh"
 #include "cuda/common/backward_workspace.h"
+#include "cuda/instructions/arithmetic.cuh"
+#include "cuda/scores/logarithms.h"
 #include "flashmask/attention.h"
 
 /// The arithmetic of row statistics (backward_workspace.h), for the kernels that find them.
@@ -26,7 +27,7 @@ inline LseView lse_view(const Problem& problem, const BackwardTensors& tensors) 
           .query_length = static_cast<int>(problem.query_length)};
 }
 
-/// Both of one row. Past the last row lse is −∞, as in a row that sees nothing.
+/// lse and its gradient for one row. Past the last row lse is −∞, as in a row that sees nothing.
 struct RowLse {
   float lse, gradient;
 
@@ -37,12 +38,12 @@ struct RowLse {
       gradient = view.grad_lse[batch * view.grad_lse_batch + head * view.grad_lse_head + row];
   }
 
-  /// `dot`: Σ o · grad_o of the row, which lies at `at` in the workspace. Where lse is NaN, probabilities become +∞ in
-  /// place of NaN: those of scores that are masked, of −∞, stay 0, and keys that the row does not see know nothing of
-  /// it.
+  /// Stores the row's statistics at `at` in the workspace. `dot`: Σ o · grad_o of the row. Where lse is NaN,
+  /// probabilities become +∞ instead of NaN: those of masked scores, which are −∞, stay 0, so that keys which the row
+  /// does not see are not affected.
   __device__ __forceinline__ void store(const BackwardStatistics& out, std::int64_t at, float dot) const {
     constexpr float kLowest = -3.40282347e38F;
-    out.lse_log2[at] = lse == -INFINITY ? INFINITY : fmaxf(lse * 1.44269504088896F, kLowest);
+    out.lse_log2[at] = lse == -INFINITY ? INFINITY : fmaxf(lse * kLog2E, kLowest);
     out.dot[at] = lse > -INFINITY ? dot - gradient : 0;
   }
 };

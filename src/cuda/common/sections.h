@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-/// In which order kernels take the tiles of all heads, and how far a launch of the backward by sums has come.
+/// The order in which kernels take the tiles of all heads, and the progress of a launch of the backward by sums.
 namespace flashmask::cuda {
 
 /// Neighbouring tiles of a section that share a counter.
@@ -14,16 +14,16 @@ constexpr int kBundle = 8;
 /// A tile of one head among those of all heads.
 struct SectionTile {
   int section;
-  int head;  // of all batch entries
+  int head;  // counted over all batch entries
   int tile;
 };
 
 /// A section is heads that run side by side, so that what they share stays in the L2 cache. Tiles are taken section by
 /// section: in each the first tile of every head, then the second of every head, and so on.
 struct Sections {
-  int heads;         // of all batch entries
-  int side_by_side;  // of a section; the last may have fewer
-  int tiles;         // of a head
+  int heads;         // over all batch entries
+  int side_by_side;  // heads per section; the last may have fewer
+  int tiles;         // per head
 
   __host__ __device__ int count() const { return (heads + side_by_side - 1) / side_by_side; }
   __host__ __device__ int all_tiles() const { return heads * tiles; }
@@ -38,24 +38,24 @@ struct Sections {
     const int rest = index - section * side_by_side * tiles;
     return {section, section * side_by_side + rest % size, rest / size};
   }
-  /// Where, in that order, the tiles of this number begin in a section: one for each of its heads.
+  /// Index, in that order, of a section's first tile with this number; each of its heads has one.
   __host__ __device__ int index_of(int section, int tile) const {
     return section * side_by_side * tiles + tile * heads_of(section);
   }
-  /// The tile's number where heads follow one another, as they lie in memory.
+  /// The tile's number when tiles are counted head by head, as they lie in memory.
   __host__ __device__ std::int64_t place_of(const SectionTile& tile) const {
     return static_cast<std::int64_t>(tile.head) * tiles + tile.tile;
   }
-  /// Which of the counters is that of the bundle of a tile.
+  /// The index of the counter for a tile's bundle.
   __host__ __device__ int bundle_of(int section, int tile) const { return section * bundles() + tile / kBundle; }
-  /// How far it counts: the tiles of the bundle, over the section's heads.
+  /// The final value of that counter: the tiles of the bundle, over the section's heads.
   __host__ __device__ int in_bundle_of(int section, int tile) const {
     const int left = tiles - tile / kBundle * kBundle;
     return (left < kBundle ? left : kBundle) * heads_of(section);
   }
 };
 
-/// How far a launch has come, in global memory; all are 0 at its start.
+/// The progress of a launch, counted in global memory; all counters are 0 at its start.
 struct Progress {
   int* next_column;  // key tiles that blocks have taken
   int* next_row;     // row tiles that prologues have taken

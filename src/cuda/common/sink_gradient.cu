@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/common/sink_gradient.h"
-#include "cuda/common/sinks.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 #include "cuda/runtime/status.h"
+#include "cuda/scores/logarithms.h"
+#include "cuda/scores/sinks.h"
 
 namespace flashmask::cuda {
 namespace {
@@ -15,7 +17,7 @@ struct Arguments {
   int batch, query_heads, query_length, pieces;
 };
 
-/// Over the threads of a block; the result is that of thread 0.
+/// Sums over the threads of a block; only thread 0 returns the sum.
 __device__ __forceinline__ float sum_of_block(float own) {
   __shared__ float of_warps[kThreads / 32];
 #pragma unroll
@@ -35,11 +37,10 @@ __device__ __forceinline__ void store(const SinkView& gradient, std::int64_t pla
     static_cast<T*>(const_cast<void*>(gradient.data))[place] = static_cast<T>(value);
 }
 
-/// A block has kSinkRows rows of a head. Sinks of single rows are done here; for those of heads each block leaves a
-/// sum.
+/// Each block has kSinkRows rows of a head. Sinks of single rows are done here; for sinks of whole heads each block
+/// leaves a sum.
 template <class T>
 __global__ void __launch_bounds__(kThreads) differentiate_rows_of_sinks(const Arguments arguments) {
-  constexpr float kLog2E = 1.44269504088896F;
   const int flat_head = blockIdx.x / arguments.pieces, piece = blockIdx.x % arguments.pieces;
   const int batch = flat_head / arguments.query_heads, head = flat_head % arguments.query_heads;
   const bool of_rows = arguments.sinks.row != 0;
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) differentiate_rows_of_sinks(const Ar
   if (threadIdx.x == 0) arguments.sums[blockIdx.x] = sum;
 }
 
-/// A block has a head: the sums of its pieces in all batch entries.
+/// Each block adds up one head: the sums of its pieces in all batch entries.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_pieces_of_sinks(const Arguments arguments) {
   const int head = blockIdx.x, count = arguments.batch * arguments.pieces;

@@ -8,8 +8,8 @@
 
 namespace flashmask::cuda {
 
-/// The gradient of the sinks, where the call asks for it: −Σ e^(sink − lse) · Δ over rows, from their statistics, which
-/// launches before this one on the stream have filled. The same bits on every run.
+/// Finds the gradient of the sinks, where the call asks for it: −Σ e^(sink − lse) · Δ over rows, from their statistics,
+/// which earlier launches on the stream have filled. Gives the same bits on every run.
 void launch_sink_gradient(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                           cudaStream_t stream);
 

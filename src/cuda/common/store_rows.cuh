@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "cuda/common/arithmetic.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 
-/// From accumulators straight to rows in global memory, of 16-bit numbers or float32.
+/// Stores accumulators straight to rows in global memory, as 16-bit numbers or float32.
 namespace flashmask::cuda {
 
 template <int kDistance>
@@ -23,9 +23,9 @@ __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int
   exchange_in_quad<2>(words[1], words[3], quad);
 }
 
-/// Stores the thread's two rows of a head's result, `first` and the one 8 further on, times their factors. Four groups
-/// of eight columns at a time: a quad exchanges words, so that each thread stores 16 bytes of one group. Of two groups
-/// left over, both rows at once.
+/// Stores the thread's two rows of a head's result, `first` and the one 8 further on, times their factors. Takes four
+/// groups of eight columns at a time: a quad exchanges words, so that each thread stores 16 bytes of one group. Two
+/// groups left over are stored for both rows at once.
 template <class T, int kCount>
 __device__ __forceinline__ void store_rows(const float (&d)[kCount], const float (&factor)[2], T* out,
                                            std::int64_t row_stride, int first, int rows, int dim) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void store_rows(const float (&d)[kCount], const float
   }
 }
 
-/// The same in float32: a quad's pairs of a group are 32 bytes of memory as they are.
+/// store_rows() for float32, without an exchange: a quad's pairs of one group already are 32 contiguous bytes.
 template <int kCount>
 __device__ __forceinline__ void store_rows(const float (&d)[kCount], const float (&factor)[2], float* out,
                                            std::int64_t row_stride, int first, int rows, int dim) {

@@ -3,13 +3,13 @@
 
 #include <vector>
 
-#include "cuda/common/dropout.h"
 #include "cuda/common/kernel_row.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/runtime/device.h"
+#include "cuda/scores/dropout.h"
 #include "plan/plan_choice.h"
 
-/// How a row of the kernel table has tiles of two shapes, of which the device takes one (TileChoice).
+/// Gives an entry of the kernel table tiles of two shapes, of which the device takes one (TileChoice).
 namespace flashmask::cuda {
 
 /// When small tiles take less time. Larger ones multiply faster where rows are long.
@@ -18,8 +18,8 @@ struct WhenSmall {
   float per_row;  // and be this many more for each row tile
 };
 
-/// Maps by `side`. `row_tile`: whose rows per_row counts. Problems with dropout take the larger tiles, and so do
-/// devices of which a multiprocessor has less shared memory than `room`.
+/// `side`: that of the maps; `row_tile`: the tile whose rows per_row counts. Problems with dropout take the larger
+/// tiles, and so do devices whose multiprocessors have less shared memory than `room`.
 class TwoTiles {
  public:
   TwoTiles(Direction direction, MapSide side, TileShape large, TileShape small, TileShape row_tile,
@@ -45,7 +45,7 @@ class TwoTiles {
   const DeviceMap& large_map(const Plan& plan) const { return PlanAccess::device(plan).map(when_.own, side_); }
   const DeviceMap& small_map(const Plan& plan) const { return PlanAccess::device(plan).map(when_.small, side_); }
 
-  /// What a plan takes: without maps of small tiles there is no choice.
+  /// Returns the size that a plan takes; without maps of small tiles there is no choice.
   TileSize size(const Plan& plan) const {
     const Problem& problem = plan.problem();
     const bool has_room = device_facts(problem.device).shared_bytes >= room_;
@@ -53,7 +53,7 @@ class TwoTiles {
     return PlanAccess::tiles(plan, direction_);
   }
 
-  /// Where the device chooses: what the launch of either size is told.
+  /// Returns what the launch of either size needs to know where the device chooses.
   TileChoice choice(const Plan& plan, bool small) const {
     return {large_map(plan).visited, small_map(plan).visited, when_.limit,
             when_.allowance(PlanAccess::device(plan).mask.shape), small};

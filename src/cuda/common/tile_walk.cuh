@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/common/arithmetic.cuh"
 #include "cuda/common/row_arguments.h"
+#include "cuda/instructions/arithmetic.cuh"
 #include "cuda/plan/map_squares.h"
 
 namespace flashmask::cuda {
@@ -29,7 +29,7 @@ class FlatWords {
   const std::uint32_t* row_;
 };
 
-/// The same in a map that may be in squares (plan/map_squares.h).
+/// The words of one outer tile in a map that may be in squares (plan/map_squares.h).
 class MapWords {
  public:
   __device__ __forceinline__ MapWords(const TileMapView& map, int list, int outer_tile)
@@ -41,7 +41,8 @@ class MapWords {
     const std::uint32_t square = map.squares[std::uint64_t{line / MapSquares::kTiles} * words + word];
     return square == MapSquares::kSkipped ? 0 : map.tiles[MapSquares::place(square, line, kind)];
   }
-  /// The first word, from this one on, where a look at 32 words may find visited tiles; past the last one: nowhere.
+  /// Returns the first word, from this one on, whose group of 32 words may hold visited tiles; one past the last word
+  /// means none.
   __device__ __forceinline__ int next(const TileMapView& map, int word) const {
     if (map.occupied == nullptr) return word;
     const int bit = word >> map.occupied_shift;
@@ -51,7 +52,7 @@ class MapWords {
   }
 
  private:
-  /// So that no address is kept: some producers have 24 registers.
+  /// Keeps the compiler from holding an address in registers: some producers have only 24.
   __device__ __forceinline__ std::uint32_t forgotten_line() const {
     std::uint32_t line = line_;
     asm volatile("" : "+r"(line));
@@ -63,7 +64,7 @@ class MapWords {
 
 /// The inner tiles that one outer tile visits, as a warp walks them: partial tiles, then full ones, each in ascending
 /// order. A full tile that ends beyond the last key needs bits and is walked with the partial ones; kMayBeRagged:
-/// whether the view can have such tiles. kForm: that of the mask; maps of bits are flat.
+/// whether the view can have such tiles. kForm: the mask's; maps for bits are flat.
 template <bool kMayBeRagged = true, MaskForm kForm = MaskForm::intervals>
 struct TileList {
   using Words = std::conditional_t<kForm == MaskForm::bits, FlatWords, MapWords>;
@@ -112,13 +113,13 @@ struct TileList {
   __device__ __forceinline__ void for_each_tile(int lane, const Body& body) const {
     walk(lane, map.visit_all ? 3 : 2, [&](int tile, int) { body(tile); });
   }
-  /// body(tile, whether it needs bits)
+  /// Calls body(tile, whether it needs bits).
   template <class Body>
   __device__ __forceinline__ void for_each_marked_tile(int lane, const Body& body) const {
     walk(lane, map.visit_all ? 3 : 2, [&](int tile, int kind) { body(tile, map.visit_all || kind == 0); });
   }
 
-  /// Of a word. Kind 0: partial, 1: full, 2: skipped.
+  /// Returns a word of one kind. Kind 0: partial, 1: full, 2: skipped.
   __device__ __forceinline__ std::uint32_t tiles_of(int kind, int word) const {
     return kind == 0 ? masked(word) : kind == 1 ? full(word) : skipped(word);
   }
@@ -126,7 +127,7 @@ struct TileList {
  private:
   __device__ __forceinline__ std::uint32_t marked(int kind, int word) const { return words.of(map, kind, word); }
 
-  /// One loop over the three, so that the body is compiled once.
+  /// One loop over the three kinds, so that the body is compiled once.
   template <class Body>
   __device__ __forceinline__ void walk(int lane, int kinds, const Body& body) const {
     for (int kind = 0; kind < kinds; ++kind) {

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "cuda/common/arithmetic.cuh"
 #include "cuda/device_array.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 #include "cuda/sm90/instructions/ptx.h"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "flashmask/tensor.h"

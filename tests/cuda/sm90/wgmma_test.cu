@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/common/arithmetic.cuh"
 #include "cuda/device_array.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 #include "cuda/sm90/instructions/ptx.h"
 #include "cuda/sm90/instructions/wgmma.h"
 

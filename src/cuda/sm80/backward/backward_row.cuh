@@ -64,14 +64,12 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .head_dim = static_cast<int>(problem.head_dim),
           .value_dim = static_cast<int>(problem.value_dim),
           .head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads),
-          .scale = problem.softmax_scale(),
-          .scale_log2 = problem.softmax_scale() * 1.44269504088896F,
+          .score = score_arguments(problem, execution),
           .columns = {static_cast<int>(problem.batch * problem.kv_heads), column_heads_in_section(problem),
                       map.outer_tiles},
           .map = map,
           .choice = choice,
-          .mask = mask_view(made.mask),
-          .dropout = dropout_arguments(problem, execution)};
+          .mask = mask_view(made.mask)};
 }
 
 /// Asks for as much shared memory as there is, so that as many blocks fit as registers allow.
@@ -136,8 +134,8 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
                  const KernelExecution& execution) {
   const Problem& problem = plan.problem();
   QueryGradientArguments arguments{};
-  static_cast<RowArguments&>(arguments) =
-      row_arguments(plan, PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows), nullptr);
+  static_cast<RowArguments&>(arguments) = row_arguments(plan, PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows),
+                                                        score_arguments(problem, execution), nullptr);
   arguments.section_heads =
       heads_in_section(problem, static_cast<std::int64_t>(device_facts(problem.device).cache_bytes / 10 * 3));
   arguments.q = tensor_rows(tensors.q);
@@ -147,8 +145,6 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   arguments.grad_q = output_rows(tensors.grad_q);
   arguments.statistics = workspace.rows;
   arguments.head_dim = static_cast<int>(problem.head_dim);
-  arguments.scale = problem.softmax_scale();
-  arguments.dropout = dropout_arguments(problem, execution);
   if (arguments.items == 0) return;
   const auto kernel = has_dropout(problem) ? query_gradient_kernel<Dropping<Shape>> : query_gradient_kernel<Shape>;
   prefer_shared_memory(kernel);

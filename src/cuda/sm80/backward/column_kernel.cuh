@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/dropout.cuh"
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/dropout.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
-#include "cuda/sm80/common/unit_scores.cuh"
 #include "cuda/sm80/instructions/store_units.cuh"
 
 namespace flashmask::cuda::sm80 {
@@ -30,6 +30,7 @@ class ColumnBlock {
   static constexpr bool kSpreads = Shape::kStages == 2 && Shape::kHeadDim < 256;
   using Scores = float[kUnits][kEights][4];
   using Packed = std::uint32_t[kScoreSteps][kUnits][4];
+  using RowNumbers = TransposedRowNumbers<kEights>;
   using Gradients = float[kUnits][2 * kOwnPanels][4];
   using Values = std::uint32_t[Shape::kHoldsValues ? kDimSteps : 1][kUnits][4];
 
@@ -206,7 +207,7 @@ class ColumnBlock {
       Packed p, grad_s;
       DroppedWords<kUnits, Shape::kScoreRows> dropped;
       if constexpr (Shape::kDropout)
-        find_dropped_transposed(dropped, arguments_.dropout, batch(), query_head(now), first_key() + own_key(),
+        find_dropped_transposed(dropped, arguments_.score.dropout, batch(), query_head(now), first_key() + own_key(),
                                 now.tile * Shape::kRows + part_row(i) + row);
       KeyMask<kUnits, Shape::kScoreRows> mask;
       if (now.masked()) mask.ask(arguments_.mask, list_of(now), first_key() + own_key(), now.tile, part_row(i) + row);
@@ -219,17 +220,20 @@ class ColumnBlock {
       };
       multiply_keys(s, shared_.k, queries(i), row, ask);
       if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
-      exponentiate<OfTransposedRows>(s, arguments_.scale_log2, shared_.lse_log2[stage] + row);
-      pack_units<T>(p, s);
-      if constexpr (Shape::kDropout) drop_units(p, dropped);
+      RowNumbers lse_log2, dots;
+      lse_log2.load(shared_.lse_log2[stage] + row);
+      exponentiate(s, arguments_.score.scale_log2, lse_log2);
+      pack<T>(p, s);
+      if constexpr (Shape::kDropout) drop(p, dropped);
       Scores grad;
       if constexpr (Shape::kHoldsValues)
         multiply_held(grad, values, output_gradients(i), row);
       else
         multiply_keys(grad, shared_.v.bytes, output_gradients(i), row, [](int) {});
       if constexpr (Shape::kDropout) drop(grad, dropped);
-      differentiate<OfTransposedRows>(grad, s, shared_.dot[stage] + row, kept_scale());
-      pack_units<T>(grad_s, grad);
+      dots.load(shared_.dot[stage] + row);
+      differentiate(grad, s, dots, kept_scale());
+      pack<T>(grad_s, grad);
       if (Shape::kSharers > 1) store_scores(shared_.p.bytes, p, row);
       if (Shape::kSharers > 1 || arguments_.query_sums != nullptr) store_scores(score_gradients(i), grad_s, row);
       multiply_rows(grad_v, p, output_gradients(i), row);
@@ -250,7 +254,7 @@ class ColumnBlock {
 
   /// Returns the scale of the probabilities that dropout keeps.
   __device__ __forceinline__ float kept_scale() const {
-    if constexpr (Shape::kDropout) return arguments_.dropout.scale;
+    if constexpr (Shape::kDropout) return arguments_.score.dropout.scale;
     return 1;
   }
 
@@ -374,7 +378,8 @@ class ColumnBlock {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
       const int first = first_key() + own_key() + 16 * unit + lane_index() / 4;
-      store_rows(flat(grad_k[unit]), {to.scale, to.scale}, k, to.grad_k.row, first, to.key_length, to.head_dim - dim);
+      store_rows(flat(grad_k[unit]), {to.score.scale, to.score.scale}, k, to.grad_k.row, first, to.key_length,
+                 to.head_dim - dim);
       store_rows(flat(grad_v[unit]), {kept_scale(), kept_scale()}, v, to.grad_v.row, first, to.key_length,
                  to.value_dim - dim);
     }

@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "cuda/common/backward_workspace.h"
-#include "cuda/common/dropout.h"
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
+#include "cuda/scores/score_arguments.h"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"
 
@@ -22,12 +22,11 @@ struct ColumnArguments {
   float* query_sums;  // null: the gradient of q is left to another launch
   int key_length, query_heads, kv_heads, head_dim, value_dim;
   int head_ratio;  // query heads that share a key head
-  float scale, scale_log2;
+  ScoreArguments score;
   Sections columns;   // key tiles of key heads
   TileMapView map;    // by columns of tiles
   TileChoice choice;  // empty where there is one launch
   MaskView mask;
-  DropoutArguments dropout;  // for kernels with dropout
 };
 
 /// How a block divides its work among its warps.

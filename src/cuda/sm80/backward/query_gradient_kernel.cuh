@@ -2,13 +2,13 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
-#include "cuda/common/dropout.cuh"
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/dropout.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
-#include "cuda/sm80/common/unit_scores.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"
 
@@ -19,8 +19,6 @@ struct QueryGradientArguments : RowArguments {
   OutputRows grad_q;
   BackwardStatistics statistics;
   int head_dim;
-  float scale;
-  DropoutArguments dropout;  // for kernels with dropout
 };
 
 /// kUnits: a warp takes 16 · kUnits rows. kSharers warps take the same rows, and each 64 / kSharers columns of a tile,
@@ -191,19 +189,23 @@ class QueryGradientBlock {
       Scores s, grad;
       multiply_by_keys(s, shared_.q, keys(i), column, ask);
       if (now.masked()) hide_masked(s, i % Shape::kStages, column);
-      exponentiate<OfRows>(s, arguments_.scale_log2, shared_.lse_log2 + own_row());
+      RowNumbers<kUnits> lse_log2, dots;
+      lse_log2.load(shared_.lse_log2 + own_row());
+      exponentiate(s, arguments_.score.scale_log2, lse_log2);
       copies = copies_of(arguments_.v, values(i + 1), next);
       multiply_by_keys(grad, shared_.grad_o, values(i), column, ask);
       float kept_scale = 1;
       if constexpr (Shape::kDropout) {
         DroppedWords<kUnits, Shape::kScoreColumns> dropped;
-        find_dropped(dropped, arguments_.dropout, batch(), head(), first_row() + own_row(), first_key(now) + column);
+        find_dropped(dropped, arguments_.score.dropout, batch(), head(), first_row() + own_row(),
+                     first_key(now) + column);
         drop(grad, dropped);
-        kept_scale = arguments_.dropout.scale;
+        kept_scale = arguments_.score.dropout.scale;
       }
-      differentiate<OfRows>(grad, s, shared_.dot + own_row(), kept_scale);
+      dots.load(shared_.dot + own_row());
+      differentiate(grad, s, dots, kept_scale);
       Packed grad_s;
-      pack_units<T>(grad_s, grad);
+      pack<T>(grad_s, grad);
       multiply_keys(grad_q, grad_s, keys(i), column);
     }
     commit_copies();
@@ -308,7 +310,7 @@ class QueryGradientBlock {
     T* const out = to.grad_q.of<T>(batch(), head()) + dim;
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
-      store_rows(reinterpret_cast<const float(&)[kNumbers]>(grad_q[unit][0][0]), {to.scale, to.scale}, out,
+      store_rows(reinterpret_cast<const float(&)[kNumbers]>(grad_q[unit][0][0]), {to.score.scale, to.score.scale}, out,
                  to.grad_q.row, first_row() + own_row() + 16 * unit + lane_index() / 4, to.query_length,
                  to.head_dim - dim);
   }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
-#include "cuda/common/dropout.h"
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
+#include "cuda/scores/score_arguments.h"
 #include "cuda/sm80/instructions/tensor_rows.h"
 #include "flashmask/attention.h"
 
@@ -24,18 +24,17 @@ struct WideGradientArguments {
   int query_heads, outer_heads;  // per batch entry
   int outer_length, outer_dims;  // the gradient's rows and dims
   int head_ratio;                // query heads that share a key head
-  float scale_log2;
+  ScoreArguments score;
   Sections outer;   // outer tiles of all heads
   TileMapView map;  // by rows or by columns, whichever is the outer side
   MaskView mask;
-  DropoutArguments dropout;
 };
 
 /// Makes the arguments of a launch. side_by_side: heads per section.
 inline WideGradientArguments wide_gradient_arguments(GradientOf of, const Problem& problem,
                                                      const BackwardTensors& tensors, const BackwardStatistics& rows,
                                                      const TileMapView& map, const MaskView& mask, int side_by_side,
-                                                     const DropoutArguments& dropout) {
+                                                     const ScoreArguments& score) {
   const bool queries = of == GradientOf::queries;
   const TensorView& gradient = queries ? tensors.grad_q : of == GradientOf::keys ? tensors.grad_k : tensors.grad_v;
   const int outer_heads = static_cast<int>(queries ? problem.query_heads : problem.kv_heads);
@@ -45,18 +44,17 @@ inline WideGradientArguments wide_gradient_arguments(GradientOf of, const Proble
           .grad_o = tensor_rows(tensors.grad_o),
           .gradient = output_rows(gradient),
           .float32_gradient = gradient.dtype == DType::f32,
-          .factor = of == GradientOf::values ? dropout.scale : problem.softmax_scale(),
+          .factor = of == GradientOf::values ? score.dropout.scale : score.scale,
           .statistics = rows,
           .query_heads = static_cast<int>(problem.query_heads),
           .outer_heads = outer_heads,
           .outer_length = static_cast<int>(queries ? problem.query_length : problem.key_length),
           .outer_dims = static_cast<int>(of == GradientOf::values ? problem.value_dim : problem.head_dim),
           .head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads),
-          .scale_log2 = problem.softmax_scale() * 1.44269504088896F,
+          .score = score,
           .outer = {static_cast<int>(problem.batch) * outer_heads, side_by_side, map.outer_tiles},
           .map = map,
-          .mask = mask,
-          .dropout = dropout};
+          .mask = mask};
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -3,11 +3,11 @@
 
 #include <type_traits>
 
-#include "cuda/common/dropout.cuh"
+#include "cuda/scores/dropout.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/wide_gradient_arguments.h"
 #include "cuda/sm80/common/tile_steps.cuh"
-#include "cuda/sm80/common/unit_scores.cuh"
 #include "cuda/sm80/common/wide_products.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 
@@ -48,8 +48,7 @@ class WideGradientBlock {
   using Copies = ChunkCopies<Shape>;
   static constexpr bool kByKeys = Shape::kByKeys;
   static constexpr int kUnits = Shape::kUnits;
-  template <int kOfUnits, int kEights>
-  using RowNumbers = std::conditional_t<kByKeys, OfTransposedRows<kOfUnits, kEights>, OfRows<kOfUnits, kEights>>;
+  using Rows = std::conditional_t<kByKeys, TransposedRowNumbers<Shape::kOwnInner / 8>, RowNumbers<kUnits>>;
   enum class Product { scores, probability_gradients, sums };
 
  public:
@@ -174,7 +173,7 @@ class WideGradientBlock {
     if (kByKeys && now.masked())
       mask.ask(arguments_.mask, list_of(now), first_outer() + Products::own_outer(), cell_row(now), row_in_cell());
     DroppedWords<kUnits, Shape::kOwnInner> dropped{};
-    const bool drops = arguments_.dropout.drops();
+    const bool drops = arguments_.score.dropout.drops();
     if (drops) find_dropped_of(dropped, now);
     Words masked{};
     bool sees = true;
@@ -187,17 +186,21 @@ class WideGradientBlock {
     constexpr Product kBehindScores = kValues ? Product::sums : Product::probability_gradients;
     multiply<Product::scores, kBehindScores>(s, sees, now, find_masked);
     if (now.masked()) hide(s, masked);
-    exponentiate<RowNumbers>(s, arguments_.scale_log2, shared_.lse_log2 + first_row);
+    Rows lse_log2;
+    lse_log2.load(shared_.lse_log2 + first_row);
+    exponentiate(s, arguments_.score.scale_log2, lse_log2);
     typename Products::Packed packed;
     if constexpr (kValues) {
-      pack_units<T>(packed, s);
-      if (drops) drop_units(packed, dropped);
+      pack<T>(packed, s);
+      if (drops) drop(packed, dropped);
     } else {
       Scores grad = {};
       multiply<Product::probability_gradients, Product::sums>(grad, sees, now, [] {});
       if (drops) drop(grad, dropped);
-      differentiate<RowNumbers>(grad, s, shared_.dot + first_row, arguments_.dropout.scale);
-      pack_units<T>(packed, grad);
+      Rows dots;
+      dots.load(shared_.dot + first_row);
+      differentiate(grad, s, dots, arguments_.score.dropout.scale);
+      pack<T>(packed, grad);
     }
     products_.store_weights(packed, sees);
     const int count = Products::chunks(arguments_.outer_dims);
@@ -248,9 +251,9 @@ class WideGradientBlock {
                                                   const TileStep& now) const {
     const int outer = first_outer() + Products::own_outer(), inner = first_inner(now) + Products::own_inner();
     if constexpr (kByKeys)
-      find_dropped_transposed(dropped, arguments_.dropout, batch(), query_head(now), outer, inner);
+      find_dropped_transposed(dropped, arguments_.score.dropout, batch(), query_head(now), outer, inner);
     else
-      find_dropped(dropped, arguments_.dropout, batch(), query_head(now), outer, inner);
+      find_dropped(dropped, arguments_.score.dropout, batch(), query_head(now), outer, inner);
   }
 
   template <class Out>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/dropout.h"
 #include "cuda/common/row_arguments.h"
-#include "cuda/common/sinks.cuh"
 #include "cuda/sm80/instructions/tensor_rows.h"
 #include "flashmask/attention.h"
 
@@ -15,12 +13,9 @@ struct ForwardArguments : RowArguments {
   float* lse;
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
-  SinkView sinks;
-  DropoutArguments dropout;  // for kernels with dropout
 };
 
-inline ForwardArguments forward_arguments(const RowArguments& rows, const ForwardTensors& tensors,
-                                          const DropoutArguments& dropout) {
+inline ForwardArguments forward_arguments(const RowArguments& rows, const ForwardTensors& tensors) {
   return {rows,
           tensor_rows(tensors.q),
           tensor_rows(tensors.k),
@@ -32,9 +27,7 @@ inline ForwardArguments forward_arguments(const RowArguments& rows, const Forwar
           tensors.o.strides[2],
           tensors.lse.strides[0],
           tensors.lse.strides[1],
-          static_cast<int>(tensors.v.shape[3]),
-          sink_view(tensors.sinks),
-          dropout};
+          static_cast<int>(tensors.v.shape[3])};
 }
 
 }  // namespace flashmask::cuda::sm80

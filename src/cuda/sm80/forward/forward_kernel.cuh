@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/dropout.cuh"
-#include "cuda/common/scores.cuh"
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/dropout.cuh"
+#include "cuda/scores/running_softmax.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
-#include "cuda/sm80/forward/row_softmax.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 
 namespace flashmask::cuda::sm80 {
@@ -35,6 +35,7 @@ class ForwardWarp {
   using Outputs = float[kUnits][kOutputs][4];
   using Packed = std::uint32_t[kUnits][kSteps][4];
   using Dropped = DroppedWords<kUnits, Shape::kColumns>;
+  using Softmax = RunningSoftmax<kUnits>;
 
  public:
   __device__ __forceinline__ ForwardWarp(Memory& shared, const ForwardArguments& arguments)
@@ -72,8 +73,8 @@ class ForwardWarp {
 
   __device__ __forceinline__ void publish(const RowTile& tile) {
     if constexpr (kStoresSeed) {
-      const DropoutSeed seed(arguments_.dropout, tile.batch, tile.head);  // by all threads, since warps shuffle
-      if (thread_index() == 0) shared_.seed.store(seed, arguments_.dropout.place, tile.row_tile * Shape::kRows);
+      const DropoutSeed seed(arguments_.score.dropout, tile.batch, tile.head);  // by all threads, since warps shuffle
+      if (thread_index() == 0) shared_.seed.store(seed, arguments_.score.dropout.place, tile.row_tile * Shape::kRows);
     }
     if (thread_index() != 0) return;
     if constexpr (Shape::kShort) shared_.next_item = next_item();
@@ -343,23 +344,18 @@ class ForwardWarp {
 
   /// Raises the running maxima of the warp's rows once one lags behind.
   __device__ __forceinline__ void raise_maxima(const Scores& s, Outputs& o) {
-    typename RowSoftmax<kUnits>::OfRows found;
-    bool grew = false;
+    typename Softmax::OfRows found, factors;
 #pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        found[unit][row] = RowSoftmax<kUnits>::maximum_of(s[unit], row);
-        grew |= softmax_.lags_behind(found[unit][row], unit, row, arguments_.scale_log2);
-      }
-    }
-    if (__any_sync(~0U, grew)) softmax_.raise(found, o, arguments_.scale_log2);
+    for (int unit = 0; unit < kUnits; ++unit) Softmax::find_maxima(s[unit], found[unit]);
+    if (!__any_sync(~0U, softmax_.any_lags_behind(found, arguments_.score.scale_log2))) return;
+    softmax_.raise(found, factors, arguments_.score.scale_log2);
+    rescale(o, factors);
   }
 
   /// Computes the probabilities of a step's 16 columns and packs them: packed accumulators of one product are the
   /// operand of the next.
   __device__ __forceinline__ void weigh(Packed& p, Scores& s, int step) {
-    softmax_.template exponentiate<2>(s, 2 * step, arguments_.scale_log2);
+    softmax_.template exponentiate<2>(s, 2 * step, arguments_.score.scale_log2);
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
@@ -372,9 +368,9 @@ class ForwardWarp {
   __device__ __forceinline__ void find_dropped_scores(Dropped& dropped, int tile) const {
     const int first_row = first_row_of_tile() + warp_row(), first_column = tile * Shape::kColumns;
     if constexpr (kStoresSeed)
-      find_dropped(dropped, arguments_.dropout, shared_.seed, first_row, first_column);
+      find_dropped(dropped, arguments_.score.dropout, shared_.seed, first_row, first_column);
     else
-      find_dropped(dropped, arguments_.dropout, shared_.tile.batch, shared_.tile.head, first_row, first_column);
+      find_dropped(dropped, arguments_.score.dropout, shared_.tile.batch, shared_.tile.head, first_row, first_column);
   }
 
   /// Drops probabilities, which still count in the row sums.
@@ -395,10 +391,12 @@ class ForwardWarp {
       float factor[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        FinishedRow finished(softmax_.maximum(unit, row), softmax_.sum(unit, row), arguments_.scale_log2);
-        if (arguments_.sinks.data != nullptr) finished.add_sink_of<T>(arguments_, tile, first + 8 * row);
+        FinishedRow finished(softmax_.maximum(unit, row), softmax_.sum(unit, row), arguments_.score.scale_log2);
+        if (arguments_.score.sinks.data != nullptr)
+          finished.add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, first + 8 * row,
+                                  arguments_.query_length);
         factor[row] = finished.factor;
-        if constexpr (Shape::kDropout) factor[row] *= arguments_.dropout.scale;
+        if constexpr (Shape::kDropout) factor[row] *= arguments_.score.dropout.scale;
         if (lane_index() % 4 == 0 && first + 8 * row < arguments_.query_length) lse[first + 8 * row] = finished.lse();
       }
       store_rows(reinterpret_cast<float(&)[4 * kOutputs]>(o[unit]), factor, out, arguments_.o_row, first,
@@ -415,7 +413,7 @@ class ForwardWarp {
   const ForwardArguments& arguments_;
   std::uint32_t read_;  // where in the ring the buffer that the next step reads begins
   std::uint32_t q_[kUnits][kHeld < kPanels ? kHeld + 1 : kHeld][4];  // held panels, then one that is not
-  RowSoftmax<kUnits> softmax_;
+  Softmax softmax_;
 };
 
 /// A block takes one item. With tiles for short rows, where a launch has a counter of items, it takes items until none

@@ -65,7 +65,7 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
       return launch_forward<typename Code::Roomy>(plan, tensors, execution, map, next_item, choice);
   }
   const DeviceFacts& facts = device_facts(plan.problem().device);
-  RowArguments rows = row_arguments(plan, map, next_item);
+  RowArguments rows = row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks), next_item);
   rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
   rows.choice = choice;
   if (rows.items == 0) return;
@@ -74,7 +74,7 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
         "forward: shared memory");
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
   launch<typename Code::Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
-                                forward_arguments(rows, tensors, dropout_arguments(plan.problem(), execution)));
+                                forward_arguments(rows, tensors));
 }
 
 template <class Code>

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/dropout.cuh"
-#include "cuda/common/fragment_words.cuh"
+#include "cuda/common/row_tile.cuh"
+#include "cuda/scores/dropout.cuh"
+#include "cuda/scores/running_softmax.cuh"
+#include "cuda/scores/tile_scores.cuh"
+#include "cuda/sm80/common/fragment_words.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
-#include "cuda/sm80/common/unit_scores.cuh"
 #include "cuda/sm80/common/wide_products.cuh"
-#include "cuda/sm80/forward/row_softmax.cuh"
+#include "cuda/sm80/forward/forward_arguments.h"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 
 namespace flashmask::cuda::sm80 {
@@ -36,7 +38,7 @@ class WideForwardBlock {
   using Products = WideProducts<Shape>;
   using Scores = typename Products::Scores;
   using Sums = typename Products::Sums;
-  using Softmax = RowSoftmax<Shape::kUnits>;
+  using Softmax = RunningSoftmax<Shape::kUnits>;
   using OfRows = typename Softmax::OfRows;
   using Copies = ChunkCopies<Shape>;
   static constexpr int kUnits = Shape::kUnits;
@@ -125,10 +127,10 @@ class WideForwardBlock {
           });
     if (now.masked()) hide(s, masked);
     raise_maxima(s, o);
-    softmax_.template exponentiate<Shape::kOwnInner / 8>(s, 0, arguments_.scale_log2);
+    softmax_.template exponentiate<Shape::kOwnInner / 8>(s, 0, arguments_.score.scale_log2);
     typename Products::Packed p;
-    pack_units<T>(p, s);
-    if (arguments_.dropout.drops()) drop_scores(p, now.tile);
+    pack<T>(p, s);
+    if (arguments_.score.dropout.drops()) drop_scores(p, now.tile);
     products_.store_weights(p, sees);
     products_.add_products(o, value_chunks, [&](int chunk, std::uint32_t slot) {
       const bool last = chunk + 1 == value_chunks;
@@ -147,9 +149,9 @@ class WideForwardBlock {
   /// Drops probabilities, which still count in the row sums.
   __device__ __forceinline__ void drop_scores(typename Products::Packed& p, int tile) const {
     DroppedWords<kUnits, Shape::kOwnInner> dropped;
-    find_dropped(dropped, arguments_.dropout, batch(), head(), first_row() + Products::own_outer(),
+    find_dropped(dropped, arguments_.score.dropout, batch(), head(), first_row() + Products::own_outer(),
                  tile * Shape::kColumns + Products::own_inner());
-    drop_units(p, dropped);
+    drop(p, dropped);
   }
 
   /// Calls body(unit, half, row) for each of the lane's rows; `row` is counted from the block's first.
@@ -172,18 +174,19 @@ class WideForwardBlock {
 
   /// Raises the running maxima. All sharers come to the same maxima, since they compare the same numbers.
   __device__ __forceinline__ void raise_maxima(const Scores& s, Sums& o) {
-    OfRows found;
-    for_each_row([&](int unit, int half, int) { found[unit][half] = Softmax::maximum_of(s[unit], half); });
+    OfRows found, factors;
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) Softmax::find_maxima(s[unit], found[unit]);
     share(found);
-    bool grew = false;
     for_each_row([&](int unit, int half, int row) {
       float maximum = shared_.of_sharers[0][row];
 #pragma unroll
       for (int i = 1; i < Shape::kSharers; ++i) maximum = fmaxf(maximum, shared_.of_sharers[i][row]);
       found[unit][half] = maximum;
-      grew |= softmax_.lags_behind(maximum, unit, half, arguments_.scale_log2);
     });
-    if (__any_sync(~0U, grew)) softmax_.raise(found, o, arguments_.scale_log2);
+    if (!__any_sync(~0U, softmax_.any_lags_behind(found, arguments_.score.scale_log2))) return;
+    softmax_.raise(found, factors, arguments_.score.scale_log2);
+    rescale(o, factors);
   }
 
   __device__ __forceinline__ void finish_rows(const Sums& o) {
@@ -197,9 +200,10 @@ class WideForwardBlock {
 #pragma unroll
       for (int i = 0; i < Shape::kSharers; ++i) sum += shared_.of_sharers[i][row];
       const int at = first_row() + row;
-      FinishedRow finished(softmax_.maximum(unit, half), sum, arguments_.scale_log2);
-      if (arguments_.sinks.data != nullptr) finished.add_sink_of<T>(arguments_, tile, at);
-      factors[unit][half] = finished.factor * arguments_.dropout.scale;
+      FinishedRow finished(softmax_.maximum(unit, half), sum, arguments_.score.scale_log2);
+      if (arguments_.score.sinks.data != nullptr)
+        finished.add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, at, arguments_.query_length);
+      factors[unit][half] = finished.factor * arguments_.score.dropout.scale;
       if (Products::sharer() == 0 && lane_index() % 4 == 0 && at < arguments_.query_length) lse[at] = finished.lse();
     });
     T* const out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;

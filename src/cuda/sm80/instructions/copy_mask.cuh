@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/common/bit_cells.cuh"
-#include "cuda/common/fragment_words.cuh"
+#include "cuda/sm80/common/fragment_words.cuh"
 #include "cuda/sm80/instructions/mma.h"
 
 namespace flashmask::cuda::sm80 {

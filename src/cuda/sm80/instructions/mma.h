@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "cuda/common/arithmetic.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 
 /// The instructions of sm_80 that C++ has no name for: one short function each, tested one by one in tests/cuda. The
 /// emulator (tests/emulator) has the same functions for a CPU, so kernels name no instruction themselves.

@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// Stores a warp's packed scores, in the layout of pack_units(), in a tile of shared memory from `row` and `column` on,
+/// Stores a warp's packed scores, in the layout of pack(), in a tile of shared memory from `row` and `column` on,
 /// 32 bits at a time. load_matrices() then reads them back as they were packed: fragments a.
 template <class Tile, int kSteps, int kUnits>
 __device__ __forceinline__ void store_units(std::uint8_t* tile, const std::uint32_t (&packed)[kSteps][kUnits][4],

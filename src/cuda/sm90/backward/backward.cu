@@ -40,12 +40,13 @@ void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
 /// Launches the fused kernel for all the work.
 template <MaskForm kForm>
 void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                        int head_dim, cudaStream_t stream) {
+                        int head_dim, const KernelExecution& execution) {
+  const auto stream = static_cast<cudaStream_t>(execution.stream);
   launch_row_statistics(plan.problem(), tensors, {}, workspace, head_dim, stream);
   const DevicePlan& made = PlanAccess::device(plan);
   launch_fused<kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
-                      map_view(made.map(kFusedTile, MapSide::columns), plan), {}, workspace, workspace.counters,
-                      stream);
+                      map_view(made.map(kFusedTile, MapSide::columns), plan), {}, workspace, execution,
+                      workspace.counters);
   launch_sink_gradient(plan.problem(), tensors, workspace, stream);
 }
 
@@ -85,7 +86,7 @@ class Row final : public KernelRow<BackwardKernel> {
     clear_counters(workspace, stream);
     if constexpr (kChooses) {
       if (size_of(plan) == TileSize::small && !has_dropout(plan.problem()))
-        return launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, stream);
+        return launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, execution);
     }
     if constexpr (!Shape::kSums) launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
     TileChoice choice = choice_of(plan);
@@ -105,8 +106,8 @@ class Row final : public KernelRow<BackwardKernel> {
       choice.small = true;
       if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
       launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
-                                 map_view(made.map(kFusedTile, MapSide::columns), plan), choice, workspace, ++next_item,
-                                 stream);
+                                 map_view(made.map(kFusedTile, MapSide::columns), plan), choice, workspace, execution,
+                                 ++next_item);
     }
     launch_sink_gradient(problem, tensors, workspace, stream);
   }
@@ -180,7 +181,7 @@ class FusedRow final : public KernelRow<BackwardKernel> {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     const BackwardWorkspace workspace(problem, 0, execution.workspace);
     clear_counters(workspace, stream);
-    launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, stream);
+    launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, execution);
   }
 
  private:

@@ -100,10 +100,10 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
         barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
         Base::template differentiate_half<1>(p, grad_s, s, grad_p, dropped, shared_.dot[gradient]);
       } else {
-        typename Base::RowPairs dots;
-        load_pairs(dots, shared_.dot[gradient]);
-        Base::differentiate(grad_p, s, dots, dropped);
-        pack_all<T>(grad_s, grad_p);
+        typename Base::Rows dots;
+        dots.load(shared_.dot[gradient]);
+        Base::find_gradients(grad_p, s, dots, dropped);
+        pack<T>(as_unit(grad_s), as_unit(grad_p));
       }
       if constexpr (!kOfValues) let_go(shared_.grad_o_empty, gradients_);
     } else {
@@ -112,23 +112,23 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       let_go(shared_.q_empty, queries_);
     }
     if constexpr (kOfValues && !Base::kInHalves) {
-      if constexpr (Shape::kDropout) drop(s, dropped);
-      pack_all<T>(p, s);
+      if constexpr (Shape::kDropout) drop(as_unit(s), dropped);
+      pack<T>(as_unit(p), as_unit(s));
     }
   }
 
   __device__ __forceinline__ void find_probabilities(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords],
                                                      const RowStep& row_step, int stage) {
     pin(s);
-    if (row_step.masked != 0) hide_transposed(s, masked);
+    if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     if constexpr (Base::kInHalves) {
       Base::template exponentiate_half<0>(s, shared_.lse_log2[stage]);
       barrier_wait(&shared_.q_full[stage], queries_.phase(stage));
       Base::template exponentiate_half<1>(s, shared_.lse_log2[stage]);
     } else {
-      typename Base::RowPairs lse;
-      load_pairs(lse, shared_.lse_log2[stage]);
-      exponentiate_transposed(s, arguments_.scale_log2, lse);
+      typename Base::Rows lse;
+      lse.load(shared_.lse_log2[stage]);
+      exponentiate(as_unit(s), arguments_.scale_log2, lse);
     }
     pin(s);
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/dropout.cuh"
-#include "cuda/common/scores.cuh"
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/dropout.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm90/backward/column_memory.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
 
@@ -16,13 +16,15 @@ template <class Shape>
 class ColumnConsumer {
  protected:
   using T = typename Shape::Element;
-  using Words = typename Shape::Mask;
+  using Mask = typename Shape::Mask;
+  using Words = typename Mask::Words;
   static constexpr int kScores = Shape::kRows / 2;
   static constexpr int kGradients = Shape::kHeadDim / 2;
   static constexpr int kSteps = Shape::kRows / 16;
   static constexpr int kQuerySums = 32;  // per thread, of the 64 × 64 part of the gradient of q that the group computes
   static constexpr int kRowPanel = Shape::kRows * kPanel * 2, kColumnPanel = Shape::kColumns * kPanel * 2;
-  using RowPairs = cuda::RowPairs<Shape::kRows>;
+  using Rows = TransposedRowNumbers<Shape::kRows / 8>;
+  using HalfRows = TransposedRowNumbers<Shape::kRows / 16>;
   using Dropped = DroppedWords<1, Shape::kRows>;
   /// With 128 rows and dropout, registers hold the statistics of only half of the rows at a time.
   static constexpr bool kInHalves = Shape::kDropout && Shape::kRows == 128;
@@ -34,7 +36,7 @@ class ColumnConsumer {
       : shared_(shared),
         arguments_(arguments),
         group_(__shfl_sync(~0U, threadIdx.x / 128 - 1, 0)),
-        words_(shared.mask, arguments.mask, first_key()) {}
+        mask_(shared.mask, arguments.mask, first_key()) {}
 
   __device__ __forceinline__ void run() {
     for (;;) {
@@ -85,7 +87,7 @@ class ColumnConsumer {
 
   __device__ __forceinline__ void begin_keys() {
     const ColumnWork& work = shared_.work[work_.slot];
-    words_.begin_keys(work.list, work.column_tile * Shape::kColumns);
+    mask_.begin_keys(work.list, work.column_tile * Shape::kColumns);
   }
 
   /// Every key tile begins at stage 0, so that stages are known at compile time.
@@ -128,10 +130,10 @@ class ColumnConsumer {
     float s[kScores];
     float(&grad_p)[kScores] = grad_q;
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
-    RowPairs lse, dots;
+    Rows lse, dots;
     barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
     const RowStep row_step = shared_.steps[kStage];
-    load_pairs(lse, shared_.lse_log2[kStage]);
+    lse.load(shared_.lse_log2[kStage]);
     wgmma_fence();
     multiply_rows(s, shared_.k, shared_.q[kStage]);
     std::uint32_t masked[Words::kWords];
@@ -149,18 +151,18 @@ class ColumnConsumer {
     if constexpr (!kFirst) add_kept_tile(grad_q);
     wgmma_wait<0>();
     pin(s);
-    if (row_step.masked != 0) hide_transposed(s, masked);
-    exponentiate_transposed(s, arguments_.scale_log2, lse);
-    pack_all<T>(p, s);
+    if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
+    exponentiate(as_unit(s), arguments_.scale_log2, lse);
+    pack<T>(as_unit(p), as_unit(s));
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
-    load_pairs(dots, shared_.dot[kStage]);
+    dots.load(shared_.dot[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
-    differentiate_transposed(grad_p, s, dots);
-    pack_all<T>(grad_s, grad_p);
+    differentiate(as_unit(grad_p), as_unit(s), dots);
+    pack<T>(as_unit(grad_s), as_unit(grad_p));
     if constexpr (!kFirst) multiply_tile<1 - kStage>(grad_q);
     wgmma_fence();
     multiply_scores(grad_k, grad_s, shared_.q[kStage]);
@@ -235,7 +237,7 @@ class ColumnConsumer {
   __device__ __forceinline__ void step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
     float s[kScores], grad_p[kScores];
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
-    RowPairs lse, dots;
+    Rows lse, dots;
     barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
     const RowStep row_step = shared_.steps[kStage];
     wgmma_fence();
@@ -249,14 +251,14 @@ class ColumnConsumer {
     find_dropped(dropped, row_step, kStage, phases_.of(kStage));
     wgmma_wait<1>();
     pin(s);
-    if (row_step.masked != 0) hide_transposed(s, masked);
+    if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     if constexpr (kInHalves) {
       exponentiate_half<0>(s, shared_.lse_log2[kStage]);
       barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
       exponentiate_half<1>(s, shared_.lse_log2[kStage]);
     } else {
-      load_pairs(lse, shared_.lse_log2[kStage]);
-      exponentiate_transposed(s, arguments_.scale_log2, lse);
+      lse.load(shared_.lse_log2[kStage]);
+      exponentiate(as_unit(s), arguments_.scale_log2, lse);
     }
     pin(s);
     // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
@@ -269,11 +271,11 @@ class ColumnConsumer {
       barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
       differentiate_half<1>(p, grad_s, s, grad_p, dropped, shared_.dot[kStage]);
     } else {
-      load_pairs(dots, shared_.dot[kStage]);
-      differentiate(grad_p, s, dots, dropped);
-      if constexpr (Shape::kDropout) drop(s, dropped);
-      pack_all<T>(p, s);
-      pack_all<T>(grad_s, grad_p);
+      dots.load(shared_.dot[kStage]);
+      find_gradients(grad_p, s, dots, dropped);
+      if constexpr (Shape::kDropout) drop(as_unit(s), dropped);
+      pack<T>(as_unit(p), as_unit(s));
+      pack<T>(as_unit(grad_s), as_unit(grad_p));
     }
     wgmma_fence();
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
@@ -298,9 +300,9 @@ class ColumnConsumer {
   /// Turns the scores of half of the rows into probabilities. `lse_log2`: for all rows of the tile.
   template <int kHalf>
   __device__ __forceinline__ void exponentiate_half(float (&s)[kScores], const float* lse_log2) const {
-    float2 lse[Shape::kRows / 16];
-    load_pairs(lse, lse_log2 + kHalf * Shape::kRows / 2);
-    exponentiate_transposed(reinterpret_cast<HalfScores&>(s[kHalf * kScores / 2]), arguments_.scale_log2, lse);
+    HalfRows lse;
+    lse.load(lse_log2 + kHalf * Shape::kRows / 2);
+    exponentiate(as_unit(reinterpret_cast<HalfScores&>(s[kHalf * kScores / 2])), arguments_.scale_log2, lse);
   }
 
   /// Makes both packed operands for half of the rows from probabilities and their gradients. `dots`: for all rows of
@@ -313,19 +315,18 @@ class ColumnConsumer {
     auto& grad = reinterpret_cast<HalfScores&>(grad_p[kHalf * kScores / 2]);
     auto& packed = reinterpret_cast<HalfPacked&>(p[kHalf * kSteps / 2]);
     const DroppedWords<1, Shape::kRows / 2> of_half{{dropped.words[kHalf]}};
-    float2 pairs[Shape::kRows / 16];
-    load_pairs(pairs, dots + kHalf * Shape::kRows / 2);
-    drop(grad, of_half);
-    differentiate_transposed(grad, own, pairs, arguments_.dropout.scale);
-    pack_all<T>(packed, own);
-#pragma unroll
-    for (int step = 0; step < kSteps / 2; ++step) drop(packed[step], of_half, 0, step);
-    pack_all<T>(reinterpret_cast<HalfPacked&>(grad_s[kHalf * kSteps / 2]), grad);
+    HalfRows own_dots;
+    own_dots.load(dots + kHalf * Shape::kRows / 2);
+    drop(as_unit(grad), of_half);
+    differentiate(as_unit(grad), as_unit(own), own_dots, arguments_.dropout.scale);
+    pack<T>(as_unit(packed), as_unit(own));
+    drop(as_unit(packed), of_half);
+    pack<T>(as_unit(reinterpret_cast<HalfPacked&>(grad_s[kHalf * kSteps / 2])), as_unit(grad));
   }
 
   __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step, int stage) {
     const int first_key = shared_.work[work_.slot].column_tile * Shape::kColumns;
-    words_.load(masked, {step.list, step.row_tile * Shape::kRows, first_key, stage});
+    mask_.load(masked, {step.list, step.row_tile * Shape::kRows, first_key, stage});
   }
 
   /// Finds which of the thread's scores dropout drops in the rows of a stage. Called while products run. The waits at
@@ -341,13 +342,13 @@ class ColumnConsumer {
   }
 
   /// Turns gradients of probabilities into gradients of scores.
-  __device__ __forceinline__ void differentiate(float (&grad_p)[kScores], const float (&p)[kScores],
-                                                const RowPairs& dots, const Dropped& dropped) const {
+  __device__ __forceinline__ void find_gradients(float (&grad_p)[kScores], const float (&p)[kScores], const Rows& dots,
+                                                 const Dropped& dropped) const {
     if constexpr (Shape::kDropout) {
-      drop(grad_p, dropped);
-      differentiate_transposed(grad_p, p, dots, arguments_.dropout.scale);
+      drop(as_unit(grad_p), dropped);
+      differentiate(as_unit(grad_p), as_unit(p), dots, arguments_.dropout.scale);
     } else {
-      differentiate_transposed(grad_p, p, dots);
+      differentiate(as_unit(grad_p), as_unit(p), dots);
     }
   }
 
@@ -422,7 +423,7 @@ class ColumnConsumer {
   ColumnMemory<Shape>& shared_;
   const ColumnArguments& arguments_;
   int group_;
-  Words words_;
+  Mask mask_;
   int tile_before_;  // the tile whose gradient of q is not computed yet
   int tile_to_add_;  // the tile whose gradient of q is in registers, not added yet; -1: none
   std::uint32_t tile_phase_ = 0;

@@ -59,8 +59,10 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.value_dim = static_cast<int>(problem.value_dim);
-  arguments.scale = problem.softmax_scale();
-  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  const ScoreArguments score = score_arguments(problem, execution);
+  arguments.scale = score.scale;
+  arguments.scale_log2 = score.scale_log2;
+  arguments.dropout = score.dropout;
   const DeviceMap& map = on_device.map(kTile<Shape>, MapSide::columns);
   arguments.map = map_view(map, plan);
   arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads), column_heads_in_section(problem),
@@ -82,7 +84,6 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
   arguments.progress = {next_item, workspace.taken_rows(), added,
                         added + arguments.columns.count() * arguments.columns.bundles()};
   arguments.choice = choice;
-  arguments.dropout = dropout_arguments(problem, execution);
   return arguments;
 }
 

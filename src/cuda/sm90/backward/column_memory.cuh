@@ -4,14 +4,14 @@
 #include <cstdint>
 
 #include "cuda/common/backward_workspace.h"
-#include "cuda/common/dropout.h"
 #include "cuda/common/row_statistics.cuh"
 #include "cuda/common/sections.h"
 #include "cuda/common/tile_walk.cuh"
-#include "cuda/sm90/instructions/column_mask.cuh"
+#include "cuda/scores/score_arguments.h"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/masks/column_mask.cuh"
 
 /// What the warps of the column kernel share: the launch's arguments, shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
@@ -41,6 +41,8 @@ struct Visits {
 };
 
 /// Arguments of one launch, beside the tensors that the copy engine reads.
+/// scale, scale_log2 and dropout are those of ScoreArguments: as one member, wherever it stands, they make ptxas spill
+/// 20 bytes at 64 dims.
 struct ColumnArguments {
   void *grad_q, *grad_k, *grad_v;
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;
@@ -51,12 +53,12 @@ struct ColumnArguments {
   LseView lse;
   float* query_sums;
   int query_length, key_length, query_heads, kv_heads, head_dim, value_dim;
-  int head_ratio;           // query heads that share a key head
-  float scale, scale_log2;  // the softmax scale; the softmax scale · log2(e)
-  Sections columns;         // key tiles of key heads
-  Sections rows;            // row tiles of query heads, in the workspace
-  TileMapView map;          // by columns of tiles
-  TileMapView halves;       // by columns of tiles of one group's 64 keys; null: no group skips a tile
+  int head_ratio;  // query heads that share a key head
+  float scale, scale_log2;
+  Sections columns;    // key tiles of key heads
+  Sections rows;       // row tiles of query heads, in the workspace
+  TileMapView map;     // by columns of tiles
+  TileMapView halves;  // by columns of tiles of one group's 64 keys; null: no group skips a tile
   Visits visits;
   MaskView mask;
   Progress progress;

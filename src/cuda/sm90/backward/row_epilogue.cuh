@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/arithmetic.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 #include "cuda/sm90/backward/column_memory.cuh"
 
 namespace flashmask::cuda::sm90 {

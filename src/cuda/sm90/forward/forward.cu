@@ -16,7 +16,8 @@ namespace {
 
 ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const ForwardTensors& tensors,
                               const KernelExecution& execution, int* next_item) {
-  ForwardArguments arguments{row_arguments(plan, map, next_item)};
+  ForwardArguments arguments{
+      row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks), next_item)};
   arguments.o = tensors.o.data;
   arguments.o_batch = tensors.o.strides[0];
   arguments.o_row = tensors.o.strides[1];
@@ -25,8 +26,6 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   arguments.lse_batch = tensors.lse.strides[0];
   arguments.lse_head = tensors.lse.strides[1];
   arguments.value_dim = static_cast<int>(plan.problem().value_dim);
-  arguments.sinks = sink_view(tensors.sinks);
-  arguments.dropout = dropout_arguments(plan.problem(), execution);
   return arguments;
 }
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/running_softmax.cuh"
 #include "cuda/sm90/forward/forward_shape.cuh"
 #include "cuda/sm90/instructions/store_rows_staged.cuh"
 #include "cuda/sm90/rows/row_consumer.cuh"
 
 namespace flashmask::cuda::sm90 {
 
-constexpr float kRescaleThreshold = 8;  // the power of two by which the running maximum may lag behind
 constexpr int kTilesToLook = 4;         // the first tiles of a row tile, whose maxima are always computed
 constexpr float kLargestSum = 1 << 15;  // above this sum of a thread over a tile's row, a settled maximum is too small
 
@@ -19,6 +19,8 @@ class ForwardConsumer : RowConsumer<Shape> {
   using Base::kScores, Base::kSteps, Base::shared_, Base::group_, Base::row_, Base::work_, Base::queries_, Base::keys_,
       Base::values_, Base::lane, Base::release;
   using typename Base::T, typename Base::Dropped;
+  using Softmax = RunningSoftmax<1>;
+  using OfRows = Softmax::OfRows;
   static constexpr int kOutputs = Shape::kValueDim / 2;
   enum class Maxima { rising, in_doubt, settled };
 
@@ -32,7 +34,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (group_ + 1 == Shape::kGroups) pass_turn();
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o);
-      Base::begin_tile(work.tile, arguments_.dropout);
+      Base::begin_tile(work.tile, arguments_.score.dropout);
       if (work.tiles() > 0) attend(o, work);
       finish_rows(o, work);
     }
@@ -52,8 +54,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ void begin_rows(float (&o)[kOutputs]) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0;
-    maximum_[0] = maximum_[1] = -INFINITY;
-    sum_[0] = sum_[1] = 0;
+    softmax_.clear();
     maxima_ = Maxima::rising;
     tiles_to_look_ = kTilesToLook - 1;
   }
@@ -75,22 +76,23 @@ class ForwardConsumer : RowConsumer<Shape> {
   template <bool kMasked>
   __device__ __forceinline__ void whole_tile(float (&o)[kOutputs]) {
     float s[kScores];
-    std::uint32_t p[kSteps][4], bits[2];
+    std::uint32_t p[kSteps][4];
+    std::uint32_t bits[RowWords::kWords];
     Dropped dropped;
     if constexpr (kMasked && Shape::kSkipsHidden) {
       if (Base::take_bits(bits)) return pass_tile();
     }
     find_scores(s, [&] {
       if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
-      Base::find_dropped(dropped, arguments_.dropout);
+      Base::find_dropped(dropped, arguments_.score.dropout);
     });
-    if constexpr (kMasked) hide_in_rows(s, bits);
-    float factor[2], sum[2];
-    if (raise_maximum(s, factor)) rescale(o, factor);
-    exponentiate(s, sum);
-    add_sums(sum);
+    if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
+    OfRows factors, sums;
+    if (raise_maxima(s, factors)) rescale(as_unit(o), factors);
+    exponentiate(s, sums);
+    softmax_.add_sums(sums);
     drop_probabilities(s, dropped);
-    pack_all<T>(p, s);
+    pack<T>(as_unit(p), as_unit(s));
     multiply_last_values(o, p);
   }
 
@@ -181,18 +183,18 @@ class ForwardConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ void first_tile(std::uint32_t (&p)[kSteps][4], bool masked) {
     float s[kScores];
     Dropped dropped;
-    find_scores(s, [&] { Base::find_dropped(dropped, arguments_.dropout); });
+    find_scores(s, [&] { Base::find_dropped(dropped, arguments_.score.dropout); });
     if (masked) {
-      std::uint32_t bits[2];
+      std::uint32_t bits[RowWords::kWords];
       Base::take_bits(bits);
-      hide_in_rows(s, bits);
+      hide<RowWords>(as_unit(s), bits);
     }
-    float factor[2], sum[2];
-    raise_maximum(s, factor);
-    exponentiate(s, sum);
+    OfRows factors, sums;
+    raise_maxima(s, factors);
+    exponentiate(s, sums);
     drop_probabilities(s, dropped);
-    pack_all<T>(p, s);
-    add_sums(sum);
+    pack<T>(as_unit(p), as_unit(s));
+    softmax_.add_sums(sums);
   }
 
   /// kLooks: computes maxima. Otherwise K is held until it is clear that its scores are not needed again.
@@ -208,20 +210,20 @@ class ForwardConsumer : RowConsumer<Shape> {
     wgmma_fence();
     multiply_values(o, p);
     pass_turn();
-    std::uint32_t bits[2];
+    std::uint32_t bits[RowWords::kWords];
     if constexpr (kMasked) Base::take_bits(bits);
     Dropped dropped;
-    Base::find_dropped(dropped, arguments_.dropout);
+    Base::find_dropped(dropped, arguments_.score.dropout);
     wgmma_wait<1>();
     pin(s);
     if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
-    if constexpr (kMasked) hide_in_rows(s, bits);
-    float factor[2], sum[2];
-    const bool raised = kLooks && raise_maximum(s, factor);
-    exponentiate(s, sum);
+    if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
+    OfRows factors, sums;
+    const bool raised = kLooks && raise_maxima(s, factors);
+    exponentiate(s, sums);
     drop_probabilities(s, dropped);
     pin(s);
-    const bool repeats = !kLooks && any_in_group(sum[0] > kLargestSum || sum[1] > kLargestSum);
+    const bool repeats = !kLooks && any_in_group(sums[0][0] > kLargestSum || sums[0][1] > kLargestSum);
     // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
     // product.
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
@@ -229,18 +231,18 @@ class ForwardConsumer : RowConsumer<Shape> {
     pin(o);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
-    pack_all<T>(p, s);
-    if (raised) rescale(o, factor);
-    if (repeats) repeat_tile<kMasked>(o, p, bits, dropped, sum);
+    pack<T>(as_unit(p), as_unit(s));
+    if (raised) rescale(as_unit(o), factors);
+    if (repeats) repeat_tile<kMasked>(o, p, bits, dropped, sums);
     if constexpr (!kLooks) release(&shared_.k_empty[keys_.slot]);
     keys_.advance();
-    add_sums(sum);
+    softmax_.add_sums(sums);
   }
 
   /// Computes the tile again from its scores on: its probabilities were too large under the settled maxima.
   template <bool kMasked>
   __device__ __forceinline__ void repeat_tile(float (&o)[kOutputs], std::uint32_t (&p)[kSteps][4],
-                                              std::uint32_t (&bits)[2], Dropped& dropped, float (&sum)[2]) {
+                                              std::uint32_t (&bits)[RowWords::kWords], Dropped& dropped, OfRows& sums) {
     float s[kScores];
     // Shuffles each lane's words to itself, so that the assembler does not keep predicates of all bits from the first
     // time.
@@ -253,19 +255,19 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     wgmma_wait<0>();
     pin(s);
-    if constexpr (kMasked) hide_in_rows(s, bits);
-    float factor[2];
-    const bool raised = raise_maximum(s, factor);
-    exponentiate(s, sum);
+    if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
+    OfRows factors;
+    const bool raised = raise_maxima(s, factors);
+    exponentiate(s, sums);
     drop_probabilities(s, dropped);
-    pack_all<T>(p, s);
-    if (raised) rescale(o, factor);
+    pack<T>(as_unit(p), as_unit(s));
+    if (raised) rescale(as_unit(o), factors);
     maxima_ = Maxima::rising;
   }
 
   /// Drops probabilities, which still take part in the sums of their rows but in no output.
   __device__ __forceinline__ void drop_probabilities(float (&s)[kScores], const Dropped& dropped) {
-    if constexpr (Shape::kDropout) drop(s, dropped);
+    if constexpr (Shape::kDropout) drop(as_unit(s), dropped);
   }
 
   /// Returns whether any thread of the warpgroup passed true; its warps must issue the same products.
@@ -287,69 +289,34 @@ class ForwardConsumer : RowConsumer<Shape> {
   /// whether it did. `factor` is what the output so far must be multiplied by; the sums are multiplied here. A maximum
   /// that lags behind changes only rounding, because numerator and denominator share it. Also notes whether the
   /// thread's maxima are settled.
-  __device__ __forceinline__ bool raise_maximum(const float (&s)[kScores], float (&factor)[2]) {
-    // Two independent chains per row: in a single one, each operation would wait for the one before.
-    float chains[4] = {s[0], s[1], s[2], s[3]};
-#pragma unroll
-    for (int i = 4; i < kScores; ++i) chains[i % 4] = fmaxf(chains[i % 4], s[i]);
-    float found[2] = {fmaxf(chains[0], chains[1]), fmaxf(chains[2], chains[3])};
-    bool grew = false;
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      found[row] = fmaxf(found[row], __shfl_xor_sync(~0U, found[row], 1));
-      found[row] = fmaxf(found[row], __shfl_xor_sync(~0U, found[row], 2));
-      grew |= (found[row] - maximum_[row]) * arguments_.scale_log2 > kRescaleThreshold;
-    }
-    unsettled_ = grew || fminf(fmaxf(found[0], maximum_[0]), fmaxf(found[1], maximum_[1])) == -INFINITY;
+  __device__ __forceinline__ bool raise_maxima(const float (&s)[kScores], OfRows& factors) {
+    OfRows found;
+    Softmax::find_maxima(as_unit(s)[0], found[0]);
+    const bool grew = softmax_.any_lags_behind(found, arguments_.score.scale_log2);
+    unsettled_ = grew || fminf(fmaxf(found[0][0], softmax_.maximum(0, 0)),
+                               fmaxf(found[0][1], softmax_.maximum(0, 1))) == -INFINITY;
     if (!__any_sync(~0U, grew)) return false;
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const float raised = fmaxf(found[row], maximum_[row]);
-      const float shift = raised == -INFINITY ? 0 : raised;
-      factor[row] = exp2_approximate((maximum_[row] - shift) * arguments_.scale_log2);
-      maximum_[row] = raised;
-      sum_[row] *= factor[row];
-    }
+    softmax_.raise(found, factors, arguments_.score.scale_log2);
     return true;
   }
 
-  __device__ __forceinline__ void exponentiate(float (&s)[kScores], float (&sum)[2]) {
-    float shift[2];
-#pragma unroll
-    for (int row = 0; row < 2; ++row)
-      shift[row] = maximum_[row] == -INFINITY ? 0 : maximum_[row] * arguments_.scale_log2;
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      s[i] = exp2_approximate(fmaf(s[i], arguments_.scale_log2, -shift[i % 4 / 2]));
-      float& of_row = sum[i % 4 / 2];
-      of_row = i == 0 || i == 2 ? s[i] : of_row + s[i];
-    }
-  }
-
-  __device__ __forceinline__ void add_sums(const float (&sum)[2]) {
-    sum_[0] += sum[0];
-    sum_[1] += sum[1];
-  }
-
-  __device__ __forceinline__ void rescale(float (&o)[kOutputs], const float (&factor)[2]) {
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i % 4 / 2];
+  __device__ __forceinline__ void exponentiate(float (&s)[kScores], OfRows& sums) {
+    Softmax::clear_sums(sums);
+    softmax_.template exponentiate<kScores / 4>(as_unit(s), 0, arguments_.score.scale_log2, sums);
   }
 
   __device__ __forceinline__ void finish_rows(float (&o)[kOutputs], const Work& work) {
-    float factor[2], lse_log2[2];
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      sum_[row] += __shfl_xor_sync(~0U, sum_[row], 1);
-      sum_[row] += __shfl_xor_sync(~0U, sum_[row], 2);
-      factor[row] = factor_of(sum_[row]);
-      lse_log2[row] =
-          Shape::kDropout || sum_[row] > 0 ? maximum_[row] * arguments_.scale_log2 + log2f(sum_[row]) : -INFINITY;
-    }
+    FinishedRow rows[2] = {finished_row(0), finished_row(1)};
     const RowTile& tile = Base::tile_of(work);
     const int first = tile.row_tile * Shape::kRows;
-    if (arguments_.sinks.data != nullptr) add_sinks(tile, first + row_, factor, lse_log2);
-    if (lane() % 4 == 0) store_lse(tile, first + row_, lse_log2);
+    if (arguments_.score.sinks.data != nullptr) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+        rows[row].add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, first + row_ + 8 * row,
+                                 arguments_.query_length);
+    }
+    if (lane() % 4 == 0) store_lse(tile, first + row_, rows);
+    const float factor[2] = {rows[0].factor, rows[1].factor};
     if (Shape::kStagesResult && work.tiles() > 0) {
       named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // the whole group has read its rows
       store_rows_staged<T>(o, factor, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2, o_,
@@ -360,12 +327,11 @@ class ForwardConsumer : RowConsumer<Shape> {
     }
   }
 
-  /// Returns what a row's output is multiplied by. With dropout this takes the fast division, accurate to 2^−22, and
-  /// rows that see nothing need no special case, because their output is 0 and their lse −∞ + −∞: a constant for them
-  /// would take a register through all loops.
-  __device__ __forceinline__ float factor_of(float sum) const {
-    if constexpr (Shape::kDropout) return __fdividef(arguments_.dropout.scale, fmaxf(sum, 1e-30F));
-    return sum > 0 ? 1 / sum : 0;
+  __device__ __forceinline__ FinishedRow finished_row(int row) const {
+    if constexpr (Shape::kDropout)
+      return FinishedRow::with_dropout(softmax_.maximum(0, row), softmax_.sum(0, row), arguments_.score.scale_log2,
+                                       arguments_.score.dropout.scale);
+    return {softmax_.maximum(0, row), softmax_.sum(0, row), arguments_.score.scale_log2};
   }
 
   /// Releases the buffer of Q that results lie in, once the copy engine has read them.
@@ -379,29 +345,18 @@ class ForwardConsumer : RowConsumer<Shape> {
     staged_ = -1;
   }
 
-  __device__ __forceinline__ void add_sinks(const RowTile& tile, int first, float (&factor)[2],
-                                            float (&lse_log2)[2]) const {
-    constexpr float kLog2E = 1.44269504088896F;
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const int existing = min(first + 8 * row, arguments_.query_length - 1);
-      add_sink(arguments_.sinks.at<T>(tile.batch, tile.head, existing) * kLog2E, factor[row], lse_log2[row]);
-    }
-  }
-
-  __device__ __forceinline__ void store_lse(const RowTile& tile, int first, const float (&lse_log2)[2]) {
+  __device__ __forceinline__ void store_lse(const RowTile& tile, int first, const FinishedRow (&rows)[2]) {
     float* lse = arguments_.lse + tile.batch * arguments_.lse_batch + tile.head * arguments_.lse_head;
-    constexpr float kLn2 = 0.693147180559945F;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      if (first + 8 * row < arguments_.query_length) lse[first + 8 * row] = lse_log2[row] * kLn2;
+      if (first + 8 * row < arguments_.query_length) lse[first + 8 * row] = rows[row].lse();
     }
   }
 
   const ForwardArguments& arguments_;
   const CUtensorMap* o_;
   int staged_ = -1;  // the buffer of Q that results lie in; -1: none
-  float maximum_[2], sum_[2];
+  Softmax softmax_;
   Maxima maxima_;      // the group's
   int tiles_to_look_;  // tiles left before the group asks whether its maxima are settled
   bool unsettled_;     // a maximum of the thread rose in the last tile, or is still −∞

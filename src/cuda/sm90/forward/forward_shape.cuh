@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/dropout.h"
 #include "cuda/common/row_arguments.h"
-#include "cuda/common/sinks.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -12,8 +10,6 @@ struct ForwardArguments : RowArguments {
   float* lse;
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
-  SinkView sinks;
-  DropoutArguments dropout;
 };
 
 /// How the tiles of a row tile follow each other. overlapping: one tile's products run during the next tile's softmax.

@@ -48,15 +48,16 @@ void launch_shape(const BackwardTensors& tensors, FusedArguments arguments, cuda
 
 template <MaskForm kForm>
 void launch_fused(const Plan& plan, const BackwardTensors& tensors, const TileMapView& rows, const TileMapView& columns,
-                  const TileChoice& choice, const BackwardWorkspace& workspace, int* next_item, cudaStream_t stream) {
+                  const TileChoice& choice, const BackwardWorkspace& workspace, const KernelExecution& execution,
+                  int* next_item) {
   const Problem& problem = plan.problem();
+  const auto stream = static_cast<cudaStream_t>(execution.stream);
   FusedArguments arguments{};
   arguments.statistics = workspace.rows;
   arguments.query_heads = static_cast<int>(problem.query_heads);
   arguments.kv_heads = static_cast<int>(problem.kv_heads);
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
-  arguments.scale = problem.softmax_scale();
-  arguments.scale_log2 = problem.softmax_scale() * 1.44269504088896F;
+  arguments.score = score_arguments(problem, execution);
   if (tensors.grad_k.dtype == DType::f32) {
     arguments.float32_k = output_rows(tensors.grad_k);
     arguments.float32_v = output_rows(tensors.grad_v);
@@ -79,9 +80,9 @@ void launch_fused(const Plan& plan, const BackwardTensors& tensors, const TileMa
 }
 
 template void launch_fused<MaskForm::intervals>(const Plan&, const BackwardTensors&, const TileMapView&,
-                                                const TileMapView&, const TileChoice&, const BackwardWorkspace&, int*,
-                                                cudaStream_t);
+                                                const TileMapView&, const TileChoice&, const BackwardWorkspace&,
+                                                const KernelExecution&, int*);
 template void launch_fused<MaskForm::bits>(const Plan&, const BackwardTensors&, const TileMapView&, const TileMapView&,
-                                           const TileChoice&, const BackwardWorkspace&, int*, cudaStream_t);
+                                           const TileChoice&, const BackwardWorkspace&, const KernelExecution&, int*);
 
 }  // namespace flashmask::cuda::sm90

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include "cuda/common/backward_workspace.h"
 #include "cuda/common/row_arguments.h"
 #include "flashmask/attention.h"
+#include "plan/kernel.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -17,6 +16,7 @@ inline constexpr TileShape kFusedTile{64, 64};
 /// tiles. The statistics of rows must be in the workspace; `next_item` must point to 0.
 template <MaskForm kForm>
 void launch_fused(const Plan& plan, const BackwardTensors& tensors, const TileMapView& rows, const TileMapView& columns,
-                  const TileChoice& choice, const BackwardWorkspace& workspace, int* next_item, cudaStream_t stream);
+                  const TileChoice& choice, const BackwardWorkspace& workspace, const KernelExecution& execution,
+                  int* next_item);
 
 }  // namespace flashmask::cuda::sm90

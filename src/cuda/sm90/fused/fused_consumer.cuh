@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/scores.cuh"
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm90/fused/fused_memory.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
 
@@ -64,7 +64,7 @@ class FusedConsumer {
       if (step.visits) add_rows(grad_q, step);
       end_step();
       if (!step.last) continue;
-      store(grad_q, arguments_.scale, grad_q_, step);
+      store(grad_q, arguments_.score.scale, grad_q_, step);
       return;
     }
   }
@@ -79,10 +79,10 @@ class FusedConsumer {
       end_step();
       if (!step.last) continue;
       if (arguments_.float32_k.data != nullptr) {
-        store_sums(grad_k, arguments_.scale, arguments_.float32_k, arguments_.head_dim, step);
+        store_sums(grad_k, arguments_.score.scale, arguments_.float32_k, arguments_.head_dim, step);
         store_sums(grad_v, 1, arguments_.float32_v, arguments_.value_dim, step);
       } else {
-        store(grad_k, arguments_.scale, grad_k_, step);
+        store(grad_k, arguments_.score.scale, grad_k_, step);
         store(grad_v, 1, grad_v_, step);
       }
       return;
@@ -98,13 +98,10 @@ class FusedConsumer {
     multiply(s, queries[0], keys[0]);
     multiply(grad_p, queries[1], keys[1]);
     const int row = warp() * 16 + lane() / 4;
-    float lse_log2[2], dot[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      lse_log2[i] = shared_.statistics[step.query_pair][0][row + 8 * i];
-      dot[i] = shared_.statistics[step.query_pair][1][row + 8 * i];
-    }
-    std::uint32_t masked[2];
+    RowNumbers<1> lse_log2, dots;
+    lse_log2.load(shared_.statistics[step.query_pair][0] + warp() * 16);
+    dots.load(shared_.statistics[step.query_pair][1] + warp() * 16);
+    std::uint32_t masked[RowWords::kWords];
     if (step.masked) {
       using Bits = FragmentBits<Shape::kRows>;
       const std::uint32_t* words = shared_.masks[mask_.slot].of_rows.words + lane() % 4 * Bits::kPitch + row;
@@ -113,13 +110,13 @@ class FusedConsumer {
     }
     wgmma_wait<1>();
     pin(s);
-    if (step.masked) hide_in_rows(s, masked);
-    exponentiate_rows(s, arguments_.scale_log2, lse_log2);
+    if (step.masked) hide<RowWords>(as_unit(s), masked);
+    exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2);
     pin(s);
     wgmma_wait<0>();
     pin(grad_p);
-    differentiate_rows(s, grad_p, dot);
-    pack_all<T>(grad_s, s);
+    differentiate(as_unit(grad_p), as_unit(s), dots);
+    pack<T>(as_unit(grad_s), as_unit(grad_p));
     pin(grad_q);
     wgmma_fence();
     multiply_packed<T, kPanelBytes>(grad_q, grad_s, keys[0]);
@@ -135,22 +132,22 @@ class FusedConsumer {
     wgmma_fence();
     multiply(s, keys[0], queries[0]);
     multiply(grad_p, keys[1], queries[1]);
-    std::uint32_t masked[1];
+    std::uint32_t masked[ColumnWords<Shape::kRows>::kWords];
     if (step.masked)
       Shape::Mask::find_words(masked, shared_.masks[mask_.slot].of_keys, warp() * 16, step.row_tile * Shape::kRows);
-    RowPairs<Shape::kRows> lse_log2, dots;
-    load_pairs(lse_log2, shared_.statistics[step.query_pair][0]);
+    TransposedRowNumbers<Shape::kRows / 8> lse_log2, dots;
+    lse_log2.load(shared_.statistics[step.query_pair][0]);
     wgmma_wait<1>();
     pin(s);
-    if (step.masked) hide_transposed(s, masked);
-    exponentiate_transposed(s, arguments_.scale_log2, lse_log2);
-    load_pairs(dots, shared_.statistics[step.query_pair][1]);
+    if (step.masked) hide<ColumnWords<Shape::kRows>>(as_unit(s), masked);
+    exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2);
+    dots.load(shared_.statistics[step.query_pair][1]);
     pin(s);
     wgmma_wait<0>();
     pin(grad_p);
-    differentiate_transposed(grad_p, s, dots);
-    pack_all<T>(p, s);
-    pack_all<T>(grad_s, grad_p);
+    differentiate(as_unit(grad_p), as_unit(s), dots);
+    pack<T>(as_unit(p), as_unit(s));
+    pack<T>(as_unit(grad_s), as_unit(grad_p));
     pin(grad_v);
     wgmma_fence();
     multiply_packed<T, kPanelBytes>(grad_v, p, queries[1]);

@@ -5,14 +5,14 @@
 
 #include "cuda/common/backward_workspace.h"
 #include "cuda/common/output_rows.h"
-#include "cuda/common/partial_tile.cuh"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/tile_walk.cuh"
-#include "cuda/sm90/instructions/column_mask.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/masks/column_mask.cuh"
+#include "cuda/sm90/masks/partial_tile.cuh"
 
 /// What the warps of the fused kernel share: the launch's arguments, shared memory and its barriers, steps.
 namespace flashmask::cuda::sm90 {
@@ -20,8 +20,8 @@ namespace flashmask::cuda::sm90 {
 struct FusedArguments {
   BackwardStatistics statistics;
   int query_heads, kv_heads;
-  int head_ratio;                   // query heads that share a key head
-  float scale, scale_log2;          // the softmax scale; the softmax scale · log2(e)
+  int head_ratio;  // query heads that share a key head
+  ScoreArguments score;
   OutputRows float32_k, float32_v;  // gradients in float32; null: in the inputs' dtype, through the copy engine
   int key_length, head_dim, value_dim;
   int positions;          // a head's row tiles, or its key tiles where these are more

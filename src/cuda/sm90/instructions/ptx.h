@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cuda/common/arithmetic.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 
 /// The instructions of sm_90 that C++ has no name for: one short function each, tested one by one in tests/cuda.
 namespace flashmask::cuda::sm90 {

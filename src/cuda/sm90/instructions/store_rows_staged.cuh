@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/arithmetic.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 
 /// Stores accumulators as rows of 16-bit numbers in global memory, through shared memory that a group has to itself.

@@ -72,7 +72,7 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
                            const KernelExecution& execution, int* next_item) {
   const Problem& problem = plan.problem();
   const TensorView& grad_q = tensors.grad_q;
-  QueryGradientArguments arguments{row_arguments(plan, map, next_item)};
+  QueryGradientArguments arguments{row_arguments(plan, map, score_arguments(problem, execution), next_item)};
   if (arguments.items == 0) return;
   arguments.choice = choice;
   arguments.statistics = workspace.rows;
@@ -81,8 +81,6 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
   arguments.grad_q_row = grad_q.strides[1];
   arguments.grad_q_head = grad_q.strides[2];
   arguments.head_dim = static_cast<int>(problem.head_dim);
-  arguments.scale = problem.softmax_scale();
-  arguments.dropout = dropout_arguments(problem, execution);
   const WithShape run{tensors, arguments, has_dropout(problem), static_cast<cudaStream_t>(execution.stream)};
   if (problem.dtype == DType::bf16)
     with_shape<__nv_bfloat16, kForm>(head_dim, run);

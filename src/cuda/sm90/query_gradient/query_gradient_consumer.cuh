@@ -27,7 +27,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
 #pragma unroll
       for (int i = 0; i < kGradients; ++i) grad_q[i] = 0;
-      Base::begin_tile(work.tile, arguments_.dropout);
+      Base::begin_tile(work.tile, arguments_.score.dropout);
       if (work.tiles() > 0) {
         load_statistics(work.tile);
         sum_tiles(grad_q, work);
@@ -44,8 +44,8 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     for (int row = 0; row < 2; ++row) {
       const bool exists = first + 8 * row < arguments_.query_length;
       const std::int64_t at = flat_head * arguments_.statistics.padded + first + 8 * row;
-      lse_log2_[row] = exists ? __ldg(arguments_.statistics.lse_log2 + at) : INFINITY;
-      dot_[row] = exists ? __ldg(arguments_.statistics.dot + at) : 0;
+      lse_log2_.numbers[0][row] = exists ? __ldg(arguments_.statistics.lse_log2 + at) : INFINITY;
+      dot_.numbers[0][row] = exists ? __ldg(arguments_.statistics.dot + at) : 0;
     }
   }
 
@@ -79,15 +79,15 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     wgmma_fence();
     multiply_values(grad_p);
     Dropped dropped;
-    Base::find_dropped(dropped, arguments_.dropout);
+    Base::find_dropped(dropped, arguments_.score.dropout);
     wgmma_wait<1>();
     pin(s);
     if (masked) {
-      std::uint32_t bits[2];
-      Base::take_bits(bits);
-      hide_in_rows(s, bits);
+      std::uint32_t masked_scores[RowWords::kWords];
+      Base::take_bits(masked_scores);
+      hide<RowWords>(as_unit(s), masked_scores);
     }
-    exponentiate_rows(s, arguments_.scale_log2, lse_log2_);
+    exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p, dropped);
   }
 
@@ -103,10 +103,10 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
     wgmma_fence();
     multiply_keys(s);
-    std::uint32_t bits[2];
-    if constexpr (kMasked) Base::take_bits(bits);
+    std::uint32_t masked[RowWords::kWords];
+    if constexpr (kMasked) Base::take_bits(masked);
     Dropped dropped;
-    Base::find_dropped(dropped, arguments_.dropout);
+    Base::find_dropped(dropped, arguments_.score.dropout);
     if constexpr (Shape::kSharesRegisters) finish_sum<1>(grad_q, before);
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
     wgmma_fence();
@@ -114,8 +114,8 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     if constexpr (!Shape::kSharesRegisters) finish_sum<2>(grad_q, before);
     wgmma_wait<1>();
     pin(s);
-    if constexpr (kMasked) hide_in_rows(s, bits);
-    exponentiate_rows(s, arguments_.scale_log2, lse_log2_);
+    if constexpr (kMasked) hide<RowWords>(as_unit(s), masked);
+    exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p, dropped);
   }
 
@@ -139,12 +139,12 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
     if constexpr (Shape::kDropout) {
-      drop(grad_p, dropped);
-      differentiate_rows(p, grad_p, dot_, arguments_.dropout.scale);
+      drop(as_unit(grad_p), dropped);
+      differentiate(as_unit(grad_p), as_unit(p), dot_, arguments_.score.dropout.scale);
     } else {
-      differentiate_rows(p, grad_p, dot_);
+      differentiate(as_unit(grad_p), as_unit(p), dot_);
     }
-    pack_all<T>(grad_s, p);
+    pack<T>(as_unit(grad_s), as_unit(grad_p));
   }
 
   /// s = q kᵀ
@@ -167,13 +167,13 @@ class QueryGradientConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ void store(const float (&grad_q)[kGradients], const RowTile& tile) {
     T* out =
         static_cast<T*>(arguments_.grad_q) + tile.batch * arguments_.grad_q_batch + tile.head * arguments_.grad_q_head;
-    const float factor[2] = {arguments_.scale, arguments_.scale};
+    const float factor[2] = {arguments_.score.scale, arguments_.score.scale};
     store_rows(grad_q, factor, out, arguments_.grad_q_row, tile.row_tile * Shape::kRows + row_, arguments_.query_length,
                arguments_.head_dim);
   }
 
   const QueryGradientArguments& arguments_;
-  float lse_log2_[2], dot_[2];  // the statistics of the thread's two rows
+  RowNumbers<1> lse_log2_, dot_;  // the statistics of the thread's two rows
 };
 
 }  // namespace flashmask::cuda::sm90

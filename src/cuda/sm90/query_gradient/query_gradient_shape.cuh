@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
-#include "cuda/common/dropout.h"
 #include "cuda/common/row_arguments.h"
 
 namespace flashmask::cuda::sm90 {
@@ -12,8 +11,6 @@ struct QueryGradientArguments : RowArguments {
   void* grad_q;
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;  // strides in elements
   int head_dim;
-  float scale;
-  DropoutArguments dropout;
 };
 
 /// Stages: buffers of Q with the output's gradient, of K and of V. kSharesRegisters: grad_p reuses the registers of the

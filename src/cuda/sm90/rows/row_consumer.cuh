@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/dropout.cuh"
-#include "cuda/common/scores.cuh"
+#include "cuda/scores/dropout.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
 #include "cuda/sm90/rows/row_memory.cuh"
 
@@ -54,7 +54,7 @@ class RowConsumer {
 
   /// Reads the mask bits of the thread's two rows of a partial tile. Returns true where the shape skips hidden tiles
   /// and none of the group's rows sees anything of this one.
-  __device__ __forceinline__ bool take_bits(std::uint32_t (&masked)[2]) {
+  __device__ __forceinline__ bool take_bits(std::uint32_t (&masked)[RowWords::kWords]) {
     barrier_wait(&shared_.bits_full[bits_.slot], bits_.phase);
     const FragmentBits<Shape::kRows>& bits = shared_.bits[bits_.slot];
     const std::uint32_t* words = bits.words + lane() % 4 * FragmentBits<Shape::kRows>::kPitch + row_;

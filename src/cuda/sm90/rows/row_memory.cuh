@@ -3,14 +3,14 @@
 
 #include <cstdint>
 
-#include "cuda/common/dropout.cuh"
-#include "cuda/common/partial_tile.cuh"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/row_tile.cuh"
 #include "cuda/common/tile_walk.cuh"
+#include "cuda/scores/dropout.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/masks/partial_tile.cuh"
 
 /// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's
 /// Shape defines its tiles, its rings and its warps.

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "cuda/common/arithmetic.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 
 namespace flashmask::cuda::sm80 {
 

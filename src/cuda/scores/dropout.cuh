@@ -6,18 +6,19 @@
 #include <cstdint>
 
 #include "base/philox.h"
-#include "cuda/common/dropout.h"
-#include "cuda/common/fragment_words.cuh"
+#include "cuda/instructions/lane_exchanges.cuh"
+#include "cuda/scores/dropout.h"
+#include "cuda/scores/tile_scores.cuh"
 
-/// Which scores of a tile dropout takes away, as words of bits that a warp makes for its own scores: 1 = dropped. A
-/// draw of Philox 4×32-7 (Salmon et al. 2011) decides about eight neighbouring columns of one row; a lane makes one
-/// draw for every eight scores that it holds, and lanes then exchange decisions, so that none is made twice.
+/// Which scores of a tile dropout drops, as words of bits that a warp makes for its own scores: 1 = dropped. One draw
+/// of Philox 4×32-7 (Salmon et al. 2011) decides about eight neighbouring columns of one row. A lane makes one draw for
+/// every eight scores that it holds, and lanes then exchange decisions, so that no draw is made twice.
 namespace flashmask::cuda {
 
-/// Of a warp that has kUnits of 16 rows and kColumns columns, which begin at a multiple of 8, and lie as accumulators
-/// do: lane 4 g + q holds rows g and g + 8 of each unit, columns 2 q and 2 q + 1 of every eight. Or transposed: then
-/// the warp's rows are keys, 16 a unit, and its columns are rows of the sequence. A word holds four draws of the lane,
-/// draw i of kDraws those of rows g + 8 (i % (2 kUnits)) and columns from 32 (i / (2 kUnits)) on.
+/// The decisions for one warp's tile of 16 kUnits rows and kColumns columns, in accumulator layout: lane 4 g + q holds
+/// rows g and g + 8 of each unit, and columns 2 q and 2 q + 1 of every eight. The columns begin at a multiple of 8. In
+/// a transposed tile the warp's rows are keys, 16 per unit, and its columns are rows of the sequence. A word holds four
+/// draws of the lane; draw i of kDraws is for rows g + 8 (i % (2 kUnits)) and the columns from 32 (i / (2 kUnits)) on.
 template <int kUnits_, int kColumns_>
 struct DroppedWords {
   static constexpr int kUnits = kUnits_, kColumns = kColumns_, kEights = 2 * kUnits;
@@ -29,7 +30,7 @@ struct DroppedWords {
     return kDraws - 4 * word < 4 ? kDraws - 4 * word : 4;
   }
 
-  /// Of number `i` of an accumulator of 16 × 8 scores: the bit in words[word].
+  /// The bit in words[word] of number `i` of an accumulator of 16 × 8 scores.
   struct Place {
     int word, bit;
   };
@@ -38,50 +39,41 @@ struct DroppedWords {
     return {word, from % 2 * 16 + i % 2 * 8 + 8 - 2 * draws_in(word) + draw % 4 * 2 + from / 2};
   }
 
-  /// Of numbers 2 half and 2 half + 1: a mask of 16 bits each.
+  /// A mask of 16 bits for each of the numbers 2 half and 2 half + 1.
   __device__ __forceinline__ std::uint32_t halves(int unit, int eight, int half) const {
     const auto [word, bit] = place(unit, eight, 2 * half);
     return spread_tops(words[word] << (7 - bit % 8), bit < 16 ? 0x1100 : 0x3322);
   }
 };
 
-/// Scores of a warp, [unit of 16 rows][eight columns][number of the accumulator]: those that are dropped become 0.
+/// Drops scores, or probabilities, or their gradients: they become 0.
 template <int kUnits, int kEights>
 __device__ __forceinline__ void drop(float (&s)[kUnits][kEights][4], const DroppedWords<kUnits, 8 * kEights>& dropped) {
-#pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int eight = 0; eight < kEights; ++eight) {
-        const auto [word, bit] = DroppedWords<kUnits, 8 * kEights>::place(unit, eight, i);
-        if (dropped.words[word] & 1U << bit) s[unit][eight][i] = 0;
-      }
-    }
-  }
+  replace<DroppedWords<kUnits, 8 * kEights>>(s, dropped.words, 0);
 }
 
-/// The same for a warp of 16 rows, its numbers one after the other.
-template <int kScores>
-__device__ __forceinline__ void drop(float (&s)[kScores], const DroppedWords<1, 2 * kScores>& dropped) {
-  drop(reinterpret_cast<float(&)[1][kScores / 4][4]>(s), dropped);
-}
-
-/// The same of the scores of 16 columns of a unit, packed as an operand of a product.
+/// Drops 16 places of a unit from the packed operand of a product.
 template <class Words>
 __device__ __forceinline__ void drop(std::uint32_t (&packed)[4], const Words& dropped, int unit, int sixteen) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) packed[i] &= ~dropped.halves(unit, 2 * sixteen + i / 2, i % 2);
 }
 
-/// The first row, or column, of a warp as it is counted where decisions are drawn; the others of its tile follow it
-/// there too (DropoutPlace).
+/// Drops from all of a packed operand.
+template <int kUnits, int kSteps, class Words>
+__device__ __forceinline__ void drop(std::uint32_t (&packed)[kSteps][kUnits][4], const Words& dropped) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) drop(packed[step][unit], dropped, unit, step);
+}
+
+/// Where decisions count the warp's first row, or column; the others of its tile follow it there too (DropoutPlace).
 __device__ __forceinline__ int drawn_token(const std::int32_t* eights, int first) {
   return eights == nullptr ? first : __ldg(eights + first / 8) * 8;
 }
 
-/// Of all draws for a head, which is counted through batch entries. Read where it is used, as it may lie in memory: a
-/// captured graph finds another seed there each time.
+/// The Philox key of one head (numbered across the batch). Read at each use: a replayed graph may find a new seed.
 struct DropoutSeed {
   std::uint32_t keys[2], head, offset;
 
@@ -107,18 +99,18 @@ struct DropoutSeed {
     return heads == nullptr ? batch * dropout.heads + head : batch * heads[1] + heads[0] + head;
   }
 
-  /// The same for all lanes, as the compiler sees it: keys of the rounds then take no lane's registers.
+  /// Broadcasts, so that the compiler keeps the keys of all rounds in uniform registers.
   static __device__ __forceinline__ std::uint32_t uniform(std::uint32_t word) { return __shfl_sync(~0U, word, 0); }
 };
 
-/// The same in shared memory, for kernels that have no registers left: read anew at each use, like where a place lies.
-/// That cannot be a volatile look at the kernel's arguments: the compiler takes their offset for an address.
+/// DropoutSeed in shared memory, for kernels without registers to spare: read at each use, as is the place in a larger
+/// problem. A volatile read of the kernel's arguments does not serve: the compiler takes their offset for an address.
 struct StoredDropoutSeed {
   volatile std::uint32_t keys[2], head, offset;
-  volatile std::int32_t moved;  // by how many rows those of the tile lie further on where decisions are drawn
+  volatile std::int32_t moved;  // how many rows further on decisions count the tile's rows
   const std::int32_t* volatile column_eights;
 
-  /// By one thread. `first_row`: of the tile.
+  /// Called by one thread. `first_row`: the tile's first.
   __device__ __forceinline__ void store(const DropoutSeed& seed, const DropoutTables& place, int first_row) {
     moved = seed.row(place, first_row) - first_row;
     column_eights = place.column_eights;
@@ -133,11 +125,11 @@ struct StoredDropoutSeed {
   }
 };
 
-/// The numbers of eight columns, two a word.
+/// The random numbers of eight columns, two per word.
 struct DropoutNumbers {
   std::uint32_t x[4];
 
-  /// `eight`: of columns of the sequence.
+  /// `eight`: number of the eight columns in the sequence.
   template <class Seed>
   __device__ __forceinline__ DropoutNumbers(const Seed& seed, std::uint32_t row, std::uint32_t eight)
       : x{eight, row, seed.head, seed.offset} {
@@ -151,7 +143,7 @@ struct DropoutNumbers {
     }
   }
 
-  /// Bits 15 and 31 say whether two of them are dropped; the others mean nothing.
+  /// Bits 15 and 31 say whether two of the columns are dropped; the other bits have no meaning.
   __device__ __forceinline__ std::uint32_t dropped(int word, std::uint32_t addend) const {
     constexpr std::uint32_t kBelow = 0x7FFF7FFF;
     const std::uint32_t own = x[word], sum = (own & kBelow) + (addend & kBelow);
@@ -159,8 +151,8 @@ struct DropoutNumbers {
   }
 };
 
-/// Decisions of a lane, pushed draw by draw from the top of each byte: in the end, draw i of four says at bit
-/// 8 (c % 4) + 2 i + c / 4 whether its column c is dropped.
+/// Pushes one draw's decisions into the top of each byte: after four draws, bit 8 (c % 4) + 2 i + c / 4 says whether
+/// draw i drops its column c.
 __device__ __forceinline__ void push_decisions(std::uint32_t& word, const DropoutNumbers& numbers,
                                                std::uint32_t addend) {
   constexpr std::uint32_t kTops = 0x80808080, kOddBytes = 0x7531;
@@ -172,16 +164,7 @@ __device__ __forceinline__ void push_decisions(std::uint32_t& word, const Dropou
   }
 }
 
-/// Between lanes kDistance apart: bit 2 i + 1 of the lower one changes places with bit 2 i of the upper one.
-template <int kDistance>
-__device__ __forceinline__ std::uint32_t exchange_bits(std::uint32_t word) {
-  const bool upper = (lane_index() & kDistance) != 0;
-  const std::uint32_t received = __shfl_xor_sync(~0U, __funnelshift_l(word, word, upper ? 1 : 31), kDistance);
-  const std::uint32_t own = upper ? 0xAAAAAAAAU : 0x55555555U;
-  return (word & own) | (received & ~own);
-}
-
-/// For scores by rows. `first_row`, `first_column`: the warp's, multiples of 8.
+/// Finds what is dropped of scores by rows. `first_row`, `first_column`: the warp's, multiples of 8.
 template <int kUnits, int kColumns, class Seed>
 __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
                                              const Seed& seed, int first_row, int first_column) {
@@ -200,14 +183,14 @@ __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out
   }
 }
 
-/// `batch`, `head`: of the query.
+/// Does so with the seed of a query head.
 template <int kUnits, int kColumns>
 __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
                                              int batch, int head, int first_row, int first_column) {
   find_dropped(out, dropout, DropoutSeed(dropout, batch, head), first_row, first_column);
 }
 
-/// For transposed scores; `first_key`, `first_row`: likewise.
+/// Finds what is dropped of transposed scores. `first_key`, `first_row`: the warp's, multiples of 8.
 template <int kUnits, int kRows>
 __device__ __forceinline__ void find_dropped_transposed(DroppedWords<kUnits, kRows>& out,
                                                         const DropoutArguments& dropout, int batch, int head,
@@ -217,7 +200,7 @@ __device__ __forceinline__ void find_dropped_transposed(DroppedWords<kUnits, kRo
   const unsigned lane = lane_index(), g = lane / 4, own_row = lane % 4 * 2 + g % 2;
   const unsigned eight = seed.column(dropout.place, first_key) / 8;
   first_row = seed.row(dropout.place, first_row);
-  // Of 16 rows lanes that are 16 apart have the same: each makes half of the draws, then they share them.
+  // With 16 rows, lanes that are 16 apart need the same draws: each makes half of them, then they share.
   constexpr bool kShares = kRows == 16;
   constexpr int kOwnDraws = kShares ? Words::kDraws / 2 : Words::kDraws;
   static_assert(!kShares || Words::kDraws == 4);

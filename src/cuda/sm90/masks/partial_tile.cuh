@@ -5,19 +5,30 @@
 #include "cuda/common/intervals.cuh"
 #include "flashmask/mask.h"
 
-/// What a warp makes of a partial tile, from a mask of either form. Kernels know no more of a mask than that.
-namespace flashmask::cuda {
+/// The bits that a warp makes of a partial tile, from a mask of either form. Kernels know no more of a mask than that.
+namespace flashmask::cuda::sm90 {
 
 /// Bits of a partial tile in the order of accumulators: word [q][row] holds the columns 8 i + 2 q and 8 i + 2 q + 1 of
-/// a row at bits 2 i and 2 i + 1, 1 = masked. The padding keeps builders and consumers off each other's banks.
+/// a row at bits 2 i and 2 i + 1, 1 = masked. The padding spares builders and consumers bank conflicts.
 template <int kRows>
 struct FragmentBits {
   static constexpr int kPitch = kRows + 8;
   alignas(16) std::uint32_t words[4 * kPitch];
-  std::uint32_t hidden;  // bit i: rows [64 i, 64 i + 64) see nothing of the tile; only for shapes with kSkipsHidden
+  std::uint32_t hidden;  // bit i: rows [64 i, 64 i + 64) see nothing of the tile; only set for shapes with kSkipsHidden
 };
 
-/// Which groups of 64 rows see nothing of a tile of kColumns, from its bits: FragmentBits::hidden. Called by a warp.
+/// Which bits of FragmentBits a thread reads: one word for each of its two rows.
+struct RowWords {
+  static constexpr int kWords = 2;
+
+  /// The bit in words[word] of number `i` of an accumulator of 16 × 8 scores.
+  struct Place {
+    int word, bit;
+  };
+  static __device__ __forceinline__ constexpr Place place(int, int eight, int i) { return {i / 2, 2 * eight + i % 2}; }
+};
+
+/// Returns FragmentBits::hidden of a tile of kColumns, from its bits. Called by a warp.
 template <int kColumns, int kRows>
 __device__ __forceinline__ std::uint32_t hidden_groups(const FragmentBits<kRows>& bits) {
   constexpr std::uint32_t kAll = kColumns == 128 ? ~0U : (1U << kColumns / 4) - 1;
@@ -37,9 +48,9 @@ __device__ __forceinline__ std::uint32_t hidden_groups(const FragmentBits<kRows>
 }
 
 /// PartialTile<form, rows, columns, at once>(mask, list, first row, first column): the constructor loads what it needs
-/// of the mask, build() makes the bits. Columns past the mask's last are masked in every row. Warps short of registers
-/// take kAtOnce < kColumns: then build() loads, kAtOnce columns of intervals at a time, or of cells kAtOnce / kColumns
-/// of the rows.
+/// of the mask, build() makes the bits. Columns past the mask's last are masked in every row. With kAtOnce < kColumns,
+/// for warps short of registers, build() loads instead: intervals kAtOnce columns at a time, cells kAtOnce / kColumns
+/// of the rows at a time.
 template <MaskForm kForm, int kRows, int kColumns, int kAtOnce = kColumns>
 class PartialTile;
 
@@ -96,7 +107,7 @@ class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
     }
   }
 
-  /// words[row] becomes the exclusive or of words[0 … row]; a lane has consecutive rows.
+  /// Replaces words[row] by the exclusive or of words[0 … row]; each lane has consecutive rows.
   __device__ __forceinline__ void sum_rows(std::uint32_t* words) const {
     constexpr int kOwn = kRows / 32;
     struct alignas(kOwn % 4 == 0 ? 16 : 8) Rows {
@@ -118,15 +129,15 @@ class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
     rows = own;
   }
 
-  std::int32_t ends_[kAtOnce / 32][4];  // of a column a lane
+  std::int32_t ends_[kAtOnce / 32][4];  // of one column per lane
   const MaskView& mask_;
   int list_, first_row_, first_column_, lane_;
 };
 
 template <int kRows, int kColumns, int kAtOnce>
 class PartialTile<MaskForm::bits, kRows, kColumns, kAtOnce> {
-  static constexpr int kParts = kRows / 32 * kAtOnce / kColumns;  // of 32 rows, at once
-  static constexpr int kGroups = kColumns / 32;                   // of columns, a word each
+  static constexpr int kParts = kRows / 32 * kAtOnce / kColumns;  // groups of 32 rows loaded at once
+  static constexpr int kGroups = kColumns / 32;                   // groups of columns, one word each
   static constexpr int kCellColumns = kColumns % kCellSize == 0 ? kColumns / kCellSize : kColumns / kCellSize + 1;
   static_assert(kRows % kCellSize == 0 && kColumns % 32 == 0 && kRows / kCellSize * kCellColumns <= 32);
 
@@ -138,7 +149,8 @@ class PartialTile<MaskForm::bits, kRows, kColumns, kAtOnce> {
     if constexpr (kAtOnce == kColumns) load(0);
   }
 
-  /// A cell's word has 32 columns of a row, a byte for each lane of a quad: a tile's word is made of that byte of each.
+  /// A cell's word has 32 columns of a row, one byte for each lane of a quad; a word of the tile joins one such byte of
+  /// each cell.
   __device__ __forceinline__ void build(FragmentBits<kRows>& bits) {
     if constexpr (kAtOnce == kColumns) {
       store(bits, 0);
@@ -184,10 +196,10 @@ class PartialTile<MaskForm::bits, kRows, kColumns, kAtOnce> {
     to[3 * kPitch] = __byte_perm(high[0], high[1], kHighHalves);
   }
 
-  std::uint32_t words_[kParts][4] = {};  // of row 32 part + lane
+  std::uint32_t words_[kParts][4] = {};  // words of row 32 part + lane
   const CellsView& cells_;
   int first_group_, lane_;
   std::uint32_t own_cell_;
 };
 
-}  // namespace flashmask::cuda
+}  // namespace flashmask::cuda::sm90

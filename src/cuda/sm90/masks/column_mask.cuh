@@ -4,8 +4,8 @@
 #include <type_traits>
 
 #include "cuda/common/bit_cells.cuh"
-#include "cuda/common/column_intervals.cuh"
 #include "cuda/sm90/instructions/ptx.h"
+#include "cuda/sm90/masks/column_intervals.cuh"
 #include "flashmask/mask.h"
 
 namespace flashmask::cuda::sm90 {
@@ -19,7 +19,7 @@ class ColumnBits {
   static constexpr int kWordsOfColumns = DeviceBits::kCellWords / 2;
 
  public:
-  static constexpr int kWords = kRows / 64;
+  using Words = ColumnWords<kRows>;
   static constexpr int kCopiedBytes = kCellRows * kCellColumns * kWordsOfColumns * 4;
   struct alignas(16) Memory {
     std::uint32_t cells[kStages][kCellColumns][kCellRows][kWordsOfColumns];
@@ -41,7 +41,7 @@ class ColumnBits {
 
   __device__ __forceinline__ void begin_keys(int, int) {}
 
-  __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) const {
+  __device__ __forceinline__ void load(std::uint32_t (&words)[Words::kWords], const MaskedTile& tile) const {
     find_words(words, memory_.cells[tile.stage][own_keys_ / kCellSize][0] + own_keys_ % kCellSize);
   }
 
@@ -67,14 +67,14 @@ class ColumnBits {
   };
 
   /// Makes the words from what Keys stored; `own_keys`: the first of the warp's 16 keys, counted from the tile's first.
-  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const Memory& memory, int own_keys,
-                                                    int) {
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[Words::kWords], const Memory& memory,
+                                                    int own_keys, int) {
     find_words(words, memory.cells[0][0][0] + own_keys);
   }
 
  private:
   /// Takes the thread's byte of each word of 32 rows.
-  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const std::uint32_t* cells) {
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[Words::kWords], const std::uint32_t* cells) {
     const int lane = lane_index();
     const std::uint32_t* of_key = cells + lane / 4;
     const unsigned byte = lane % 4, bytes = byte | (byte + 4) << 4;

@@ -3,28 +3,44 @@
 
 #include <cstdint>
 
-#include "cuda/common/arithmetic.cuh"
 #include "cuda/common/intervals.cuh"
+#include "cuda/instructions/arithmetic.cuh"
 
-/// Which scores of a tile the thread of a consumer has to hide, as bits. It holds transposed scores: of key h (the
-/// thread's first and that 8 further on) the rows 8 i + 2 (lane % 4) and + 1 are bits h · kRows / 4 + 2 i and + 1;
-/// 1 = masked. What lies past the last key is masked in every row.
-namespace flashmask::cuda {
+/// Which scores of a tile a consumer's thread has to hide, as bits: 1 = masked. The thread holds transposed scores: for
+/// key h (0: its first key, 1: the key 8 further on), rows 8 i + 2 (lane % 4) and + 1 are bits h · kRows / 4 + 2 i and
+/// + 1. Keys past the last are masked in every row.
+namespace flashmask::cuda::sm90 {
 
-/// A tile of rows as consumers find it, and a tile of keys.
+/// A tile of rows in its stage, and a tile of keys.
 struct MaskedTile {
-  int list;  // of the mask's (batch, head)
+  int list;  // number of the mask's (batch, head)
   int first_row;
   int first_key;
   int stage;
 };
 
-/// From a mask of intervals: a warp of consumers reads those of its 16 keys into its part of shared memory when the
-/// list of the mask changes. A tile needs no copies.
+/// How a thread's words for transposed scores of kRows rows are laid out.
+template <int kRows>
+struct ColumnWords {
+  static constexpr int kWords = kRows / 64;
+
+  /// The bit in words[word] of number `i` of an accumulator of 16 × 8 scores.
+  struct Place {
+    int word, bit;
+  };
+  static __device__ __forceinline__ constexpr Place place(int, int eight, int i) {
+    const int bit = i / 2 * (kRows / 4) + 2 * eight + i % 2;
+    return {bit / 32, bit % 32};
+  }
+};
+
+/// Makes the words from a mask of intervals: when the list of the mask changes, a warp of consumers reads the intervals
+/// of its 16 keys into its part of shared memory. A tile needs no copies.
 template <int kRows, int kColumns>
 class ColumnIntervals {
  public:
-  static constexpr int kWords = kRows / 64, kCopiedBytes = 0;
+  using Words = ColumnWords<kRows>;
+  static constexpr int kCopiedBytes = 0;
   struct alignas(16) Memory {
     int4 keys[kColumns];
   };
@@ -35,18 +51,18 @@ class ColumnIntervals {
   __device__ __forceinline__ ColumnIntervals(Memory& memory, const MaskView& mask, int own_keys)
       : mask_(mask), keys_(memory.keys + own_keys), own_keys_(own_keys) {}
 
-  /// To be called when the key tile changes, with the list of its first tile of rows.
+  /// Called when the key tile changes, with the list of its first tile of rows.
   __device__ __forceinline__ void begin_keys(int list, int first_key) {
     read_keys(list, first_key + own_keys_);
     list_ = list;
   }
 
-  __device__ __forceinline__ void load(std::uint32_t (&words)[kWords], const MaskedTile& tile) {
+  __device__ __forceinline__ void load(std::uint32_t (&words)[Words::kWords], const MaskedTile& tile) {
     if (tile.list != list_) begin_keys(tile.list, tile.first_key);
     find_words(words, keys_, tile.first_row);
   }
 
-  /// The intervals of all keys of a tile, which one warp reads for the others.
+  /// The intervals of all keys of a tile; one warp reads them for all.
   class Keys {
    public:
     __device__ __forceinline__ Keys(const MaskView& mask, const MaskedTile& tile) {
@@ -61,17 +77,18 @@ class ColumnIntervals {
     }
 
    private:
-    std::int32_t ends_[kColumns / 32][4];  // of a key a lane
+    std::int32_t ends_[kColumns / 32][4];  // of one key per lane
   };
 
-  /// From what Keys stored; `own_keys` as in the constructor.
-  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const Memory& memory, int own_keys,
-                                                    int first_row) {
+  /// Makes the words from what Keys stored; `own_keys` as in the constructor.
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[Words::kWords], const Memory& memory,
+                                                    int own_keys, int first_row) {
     find_words(words, memory.keys + own_keys, first_row);
   }
 
  private:
-  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[kWords], const int4* keys, int first_row) {
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[Words::kWords], const int4* keys,
+                                                    int first_row) {
     const int lane = lane_index(), first = lane % 4 * 2;
     const std::uint32_t low = bits(keys[lane / 4], first_row, first);
     const std::uint32_t high = bits(keys[lane / 4 + 8], first_row, first);
@@ -83,7 +100,7 @@ class ColumnIntervals {
     }
   }
 
-  /// Lanes 0 to 15 read the first range of a key each, the others the second.
+  /// Lanes 0 to 15 each read the first range of one key, the others the second.
   __device__ __forceinline__ void read_keys(int list, int first_key) const {
     const int lane = lane_index(), key = first_key + lane % 16;
     const bool exists = key < mask_.columns;
@@ -101,7 +118,7 @@ class ColumnIntervals {
            bits_between(below(ends.z - first_row, first), below(ends.w - first_row, first));
   }
 
-  /// How many of the thread's rows, first + 8 i and first + 8 i + 1, lie before `end`.
+  /// Returns how many of the thread's rows, first + 8 i and first + 8 i + 1, lie before `end`.
   static __device__ __forceinline__ int below(int end, int first) {
     const int rows = min(max(end, 0), kRows) - first;
     return ((rows + 7) >> 3) + ((rows + 6) >> 3);
@@ -114,7 +131,7 @@ class ColumnIntervals {
   const MaskView& mask_;
   int4* keys_;
   int own_keys_;
-  int list_ = -1;  // of which the keys in shared memory are
+  int list_ = -1;  // whose keys are in shared memory
 };
 
-}  // namespace flashmask::cuda
+}  // namespace flashmask::cuda::sm90

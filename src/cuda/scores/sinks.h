@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/arithmetic.cuh"
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
 #include "flashmask/tensor.h"
 
-/// What a sink, a logit that takes probability and has no value, makes of a row that is otherwise finished.
+/// The effect of a sink, a logit that takes probability and has no value, on a row that is otherwise finished.
 namespace flashmask::cuda {
 
 /// Sinks as the caller gives them. Strides are in elements, 0 where rows or batch entries share one.
@@ -27,19 +30,6 @@ inline SinkView sink_view(const TensorView& sinks) {
           .head = sinks.strides[of_rows ? 1 : 0],
           .row = of_rows ? 1 : 0,
           .wide = sinks.dtype == DType::f32};
-}
-
-/// Adds a sink to a row's lse and takes its share from the row's factor, all in powers of two. A row that sees nothing,
-/// whose lse is −∞, keeps its factor.
-__device__ __forceinline__ void add_sink(float sink_log2, float& factor, float& lse_log2) {
-  if (lse_log2 == -INFINITY) {
-    lse_log2 = sink_log2;
-    return;
-  }
-  const float ratio = exp2_approximate(-fabsf(sink_log2 - lse_log2));  // of the smaller to the larger
-  // Of numbers from 1 to 2, which the short instructions get right to 2^−22.
-  factor *= __fdividef(sink_log2 > lse_log2 ? ratio : 1, 1 + ratio);
-  lse_log2 = fmaxf(sink_log2, lse_log2) + __log2f(1 + ratio);
 }
 
 }  // namespace flashmask::cuda

@@ -17,19 +17,19 @@ __device__ __forceinline__ int lane_index() {
   return lane;
 }
 
-/// The thread's number in its block, likewise.
+/// The thread's number in its block, also read at each use.
 __device__ __forceinline__ unsigned thread_index() {
   unsigned thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
 }
 
-/// Where shared memory lies among that of the block, as instructions take it.
+/// Converts a pointer into shared memory to the 32-bit address that instructions take.
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// Bits begin … begin + count − 1 of a word, neither below 0; what would lie past bit 31 is left out.
+/// Returns a word with bits begin … begin + count − 1 set; bits past 31 are left out. Neither argument is below 0.
 __device__ __forceinline__ std::uint32_t bits_from(int begin, int count) {
   std::uint32_t bits;
   asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(begin), "r"(count));
@@ -50,7 +50,7 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return result;
 }
 
-/// Two numbers rounded to T in one word, `low` in its low half.
+/// Rounds two numbers to T and packs them into one word, `low` in its low half.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high);
 
@@ -68,7 +68,7 @@ __device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
   return packed;
 }
 
-/// The two numbers of such a word.
+/// Returns the two numbers that pack() put into a word.
 template <class T>
 __device__ __forceinline__ float2 unpack(std::uint32_t packed);
 

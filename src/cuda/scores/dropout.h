@@ -12,29 +12,29 @@
 
 namespace flashmask::cuda {
 
-/// What kernels are told of a call's dropout. Its decisions are those of flashmask/dropout.h.
+/// A call's dropout, as kernels are given it. Its decisions are those of flashmask/dropout.h.
 struct DropoutArguments {
   DropoutState state;
-  const std::uint64_t* on_device;  // null: the state is that one; else seed and offset lie there
-  std::uint32_t addend;            // 65536 − threshold, twice: 16 bits that are kept carry when it is added
-  std::uint32_t heads;             // query heads of a batch entry
-  float scale;                     // of what is kept, 1 where nothing is dropped
+  const std::uint64_t* on_device;  // null: `state` applies; else seed and offset lie here
+  std::uint32_t addend;            // 65536 − threshold in both halves: added to 16 bits that are kept, it carries
+  std::uint32_t heads;             // query heads per batch entry
+  float scale;                     // factor for what is kept; 1 where nothing is dropped
   DropoutTables place;             // on the device; null where heads, rows and columns are those of the call
 
-  /// For kernels that serve calls with dropout and others alike.
+  /// For kernels that serve calls with and without dropout.
   __host__ __device__ bool drops() const { return scale != 1; }
 };
 
-/// A kernel's shape, which says kDropout = false, for calls with dropout.
+/// A kernel's shape for calls with dropout; the shape itself says kDropout = false.
 template <class Shape>
 struct Dropping : Shape {
   static constexpr bool kDropout = true;
 };
 
-/// Whether a call drops anything: kernels for calls that do not draw no numbers.
+/// Whether a call drops anything; kernels for calls without dropout draw no numbers.
 inline bool has_dropout(const Problem& problem) { return dropout_threshold(problem.dropout) != 0; }
 
-/// What a call that drops nothing draws from means nothing.
+/// Collects the dropout arguments of a call. Where it drops nothing, what it would draw from is meaningless.
 inline DropoutArguments dropout_arguments(const Problem& problem, const KernelExecution& execution) {
   return {.state = execution.dropout,
           .on_device = execution.dropout_on_device,
