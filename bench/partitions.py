@@ -145,25 +145,28 @@ def rows_in_both(command, name, mask, nodes, gpus=8):
 
 HEAD = """# Partitions, simulated
 
-What `flashmask partition` says of a sequence over 2 to 1,024 ranks: arithmetic, not a measurement.
-[several_gpus.md](several_gpus.md) has what was measured. Made by `bench/partitions.py build/ci/cli/flashmask`, which
-draws its packs with fixed seeds, so that the tables are the same on every machine.
+These tables show what `flashmask partition` predicts for a sequence over 2 to 1,024 ranks. They are computed, not
+measured; [several_gpus.md](several_gpus.md) has measurements. `bench/partitions.py build/ci/cli/flashmask` makes them
+and draws its packs with fixed seeds, so that the tables are the same on every machine.
 
-32 query heads over 8 key heads of 128, bfloat16; 600 TFLOP/s a GPU; 260 GB/s that a GPU sends and receives inside a
-node and 45 GB/s between nodes; three exchanges of 80 µs a layer where anything is fetched. Work is the tiles of 128 x
-128 that a rank's rows visit and two more a row tile; *work*, *pairs* (visible scores) and *columns* (tiles that a
-rank's columns are visited in) are the busiest rank over the mean. MB: of K and V, what the busiest rank sends or
-receives in a forward. *Long tail*: documents of log-normal lengths (median 330, σ = 2) cut at a quarter of the pack,
-5 % of the scores visible at 128K and 0.8 % at 1M; *shared questions*: 512 to 8,192 tokens with eight answers of 256
-to 4,096; *short documents*: 20 to 190 tokens. Means of six packs at 128K and of one at 1M; *worst work* is the
-largest of them. *Balanced* cuts at tiles here; the column on free cuts is of the first pack where cuts may also lie
-between tokens that nothing crosses."""
+The model has 32 query heads over 8 key heads of 128, bfloat16; 600 TFLOP/s per GPU; a GPU that sends and receives 260
+GB/s inside a node and 45 GB/s between nodes; three exchanges of 80 µs per layer where anything is fetched.
+
+- Work is the tiles of 128 x 128 that a rank's rows visit, plus two per row tile. *Work*, *pairs* (visible scores) and
+  *columns* (tiles that visit a rank's columns) are those of the busiest rank divided by the mean.
+- MB is how much of K and V the busiest rank sends or receives in a forward.
+- *Long tail*: documents of log-normal lengths (median 330, σ = 2) cut at a quarter of the pack, 5 % of the scores
+  visible at 128K and 0.8 % at 1M. *Shared questions*: 512 to 8,192 tokens with eight answers of 256 to 4,096. *Short
+  documents*: 20 to 190 tokens.
+- Numbers are means of six packs at 128K and of one at 1M; *worst work* is the largest of them.
+- *Balanced* cuts at tile boundaries here. The column on free cuts is for the first pack, with cuts also allowed
+  between tokens where no column crosses."""
 
 BETWEEN = """
 ## Several nodes
 
-Milliseconds of a layer, forward and backward. *heads x rows*: tokens become heads inside a node, and nodes share rows
-out; *rows*: both levels share rows out, cut between nodes first (`--ranks 8x8`). Nothing is overlapped.
+Milliseconds per layer, forward and backward. *heads x rows*: ranks trade tokens for heads inside a node, and nodes
+divide rows; *rows*: both levels divide rows, cut between nodes first (`--ranks 8x8`). Nothing is overlapped.
 
 | | nodes | scheme | attention, ms | between nodes, ms | NVLink, ms | of the ideal |
 |---|---|---|---|---|---|---|"""
