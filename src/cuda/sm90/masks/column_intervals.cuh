@@ -77,7 +77,7 @@ class ColumnIntervals {
     }
 
    private:
-    std::int32_t ends_[kColumns / 32][4];  // of one key per lane
+    std::int32_t ends_[kColumns / 32][4];  // one key per lane
   };
 
   /// Makes the words from what Keys stored; `own_keys` as in the constructor.

@@ -129,7 +129,7 @@ class PartialTile<MaskForm::intervals, kRows, kColumns, kAtOnce> {
     rows = own;
   }
 
-  std::int32_t ends_[kAtOnce / 32][4];  // of one column per lane
+  std::int32_t ends_[kAtOnce / 32][4];  // one column per lane
   const MaskView& mask_;
   int list_, first_row_, first_column_, lane_;
 };
