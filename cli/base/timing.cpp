@@ -19,7 +19,7 @@ double median_seconds(const std::function<void()>& work) {
   const double first = seconds_of(work);
   if (first > kLong) return first;
   std::vector<double> times;
-  for (double total = first; times.size() < kLeast || total < kEnough; total += times.back()) {
+  for (double total = 0; times.size() < kLeast || total < kEnough; total += times.back()) {
     times.push_back(seconds_of(work));
   }
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);

@@ -16,7 +16,7 @@ std::string plain_picture(const MaskRaster& raster);
 /// kind.
 std::string coloured_picture(const MaskRaster& raster);
 
-/// The same picture, with each cell in colour_at(row, column).
+/// A picture of that kind with each cell in colour_at(row, column).
 std::string coloured_picture(const MaskRaster& raster,
                              const std::function<Rgb(std::int64_t row, std::int64_t column)>& colour_at);
 

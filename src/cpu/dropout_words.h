@@ -27,7 +27,7 @@ struct DropoutWords {
     }
   }
 
-  /// The same decisions by columns: word[c] bit r.
+  /// Writes the decisions of row_words() by columns: word[c] bit r.
   static void column_words(const DropoutDraw& draw, std::int64_t row0, std::int64_t column0, std::uint64_t* word) {
     row_words(draw, row0, column0, word);
     transpose_cell(word);

@@ -50,7 +50,7 @@ class Local:
     keeps: bool
     """Whether keys and values that a forward fetched are kept for its backward."""
     agreed: str
-    """The same on all ranks, and different for each sharding and mask."""
+    """A number that all ranks share, different for each sharding and mask."""
     mask: Mask
     columns: Exchange | None = None
     owners_mask: Mask | None = None

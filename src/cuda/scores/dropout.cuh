@@ -30,11 +30,8 @@ struct DroppedWords {
     return kDraws - 4 * word < 4 ? kDraws - 4 * word : 4;
   }
 
-  /// The bit in words[word] of number `i` of an accumulator of 16 × 8 scores.
-  struct Place {
-    int word, bit;
-  };
-  static __device__ __forceinline__ constexpr Place place(int unit, int eight, int i) {
+  /// The place of number `i` of an accumulator of 16 × 8 scores.
+  static __device__ __forceinline__ constexpr BitPlace place(int unit, int eight, int i) {
     const int draw = eight / 4 * kEights + 2 * unit + i / 2, from = eight % 4, word = draw / 4;
     return {word, from % 2 * 16 + i % 2 * 8 + 8 - 2 * draws_in(word) + draw % 4 * 2 + from / 2};
   }

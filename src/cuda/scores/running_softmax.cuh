@@ -27,18 +27,16 @@ __device__ __forceinline__ void add_sink(float sink_log2, float& factor, float& 
 struct FinishedRow {
   float factor, lse_log2;
 
-  __device__ __forceinline__ FinishedRow(float maximum, float sum, float scale_log2)
-      : factor(sum > 0 ? 1 / sum : 0), lse_log2(sum > 0 ? maximum * scale_log2 + log2f(sum) : -INFINITY) {}
+  static __device__ __forceinline__ FinishedRow of(float maximum, float sum, float scale_log2) {
+    return {sum > 0 ? 1 / sum : 0, sum > 0 ? maximum * scale_log2 + log2f(sum) : -INFINITY};
+  }
 
-  /// The same for kernels with dropout and no registers to spare, with `kept_scale` in the factor: by the short
-  /// division, right to 2^−22. Rows that see nothing are no case of their own, since their output is 0 and their lse is
-  /// −∞ + −∞: a constant for them would take a register through all loops.
+  /// For kernels with dropout and no registers to spare: takes `kept_scale` into the factor, by the short division,
+  /// right to 2^−22. Rows that see nothing are no case of their own, since their output is 0 and their lse is −∞ + −∞:
+  /// a constant for them would take a register through all loops.
   static __device__ __forceinline__ FinishedRow with_dropout(float maximum, float sum, float scale_log2,
                                                              float kept_scale) {
-    FinishedRow row(maximum, sum, scale_log2);
-    row.factor = __fdividef(kept_scale, fmaxf(sum, 1e-30F));
-    row.lse_log2 = maximum * scale_log2 + log2f(sum);
-    return row;
+    return {__fdividef(kept_scale, fmaxf(sum, 1e-30F)), maximum * scale_log2 + log2f(sum)};
   }
 
   __device__ __forceinline__ float lse() const { return lse_log2 * kLn2; }

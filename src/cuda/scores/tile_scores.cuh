@@ -62,6 +62,11 @@ struct TransposedRowNumbers {
   }
 };
 
+/// A bit of a lane's words: bit `bit` of words[word].
+struct BitPlace {
+  int word, bit;
+};
+
 /// Calls body(unit, eight, i) for each score of the lane.
 template <int kUnits, int kEights, class Body>
 __device__ __forceinline__ void for_each_score(const Body& body) {
@@ -73,7 +78,8 @@ __device__ __forceinline__ void for_each_score(const Body& body) {
       for (int i = 0; i < 4; ++i) body(unit, eight, i);
 }
 
-/// Sets the scores whose bit is set in `words` to `value`. Layout::place(unit, eight, i) says which bit that is.
+/// Sets the scores whose bit is set in `words` to `value`. Layout::place(unit, eight, i), a BitPlace, says
+/// which bit that is.
 template <class Layout, int kUnits, int kEights, int kWords>
 __device__ __forceinline__ void replace(float (&s)[kUnits][kEights][4], const std::uint32_t (&words)[kWords],
                                         float value) {

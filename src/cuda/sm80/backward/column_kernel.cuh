@@ -30,7 +30,6 @@ class ColumnBlock {
   static constexpr bool kSpreads = Shape::kStages == 2 && Shape::kHeadDim < 256;
   using Scores = float[kUnits][kEights][4];
   using Packed = std::uint32_t[kScoreSteps][kUnits][4];
-  using RowNumbers = TransposedRowNumbers<kEights>;
   using Gradients = float[kUnits][2 * kOwnPanels][4];
   using Values = std::uint32_t[Shape::kHoldsValues ? kDimSteps : 1][kUnits][4];
 
@@ -220,7 +219,7 @@ class ColumnBlock {
       };
       multiply_keys(s, shared_.k, queries(i), row, ask);
       if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
-      RowNumbers lse_log2, dots;
+      TransposedRowNumbers<kEights> lse_log2, dots;
       lse_log2.load(shared_.lse_log2[stage] + row);
       exponentiate(s, arguments_.score.scale_log2, lse_log2);
       pack<T>(p, s);

@@ -44,11 +44,8 @@ struct FragmentWords {
     return __all_sync(~0U, any == 0);
   }
 
-  /// The bit in words[word] of number `i` of an accumulator of 16 × 8 scores.
-  struct Place {
-    int word, bit;
-  };
-  static __device__ __forceinline__ constexpr Place place(int unit, int eight, int i) {
+  /// The place of number `i` of an accumulator of 16 × 8 scores.
+  static __device__ __forceinline__ constexpr BitPlace place(int unit, int eight, int i) {
     const int byte = eight / 4 * (2 * kUnits) + 2 * unit + i / 2;
     return {byte / 4, byte % 4 * 8 + eight % 4 * 2 + i % 2};
   }

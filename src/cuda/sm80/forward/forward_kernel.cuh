@@ -391,7 +391,8 @@ class ForwardWarp {
       float factor[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        FinishedRow finished(softmax_.maximum(unit, row), softmax_.sum(unit, row), arguments_.score.scale_log2);
+        FinishedRow finished =
+            FinishedRow::of(softmax_.maximum(unit, row), softmax_.sum(unit, row), arguments_.score.scale_log2);
         if (arguments_.score.sinks.data != nullptr)
           finished.add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, first + 8 * row,
                                   arguments_.query_length);

@@ -200,7 +200,7 @@ class WideForwardBlock {
 #pragma unroll
       for (int i = 0; i < Shape::kSharers; ++i) sum += shared_.of_sharers[i][row];
       const int at = first_row() + row;
-      FinishedRow finished(softmax_.maximum(unit, half), sum, arguments_.score.scale_log2);
+      FinishedRow finished = FinishedRow::of(softmax_.maximum(unit, half), sum, arguments_.score.scale_log2);
       if (arguments_.score.sinks.data != nullptr)
         finished.add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, at, arguments_.query_length);
       factors[unit][half] = finished.factor * arguments_.score.dropout.scale;

@@ -331,7 +331,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if constexpr (Shape::kDropout)
       return FinishedRow::with_dropout(softmax_.maximum(0, row), softmax_.sum(0, row), arguments_.score.scale_log2,
                                        arguments_.score.dropout.scale);
-    return {softmax_.maximum(0, row), softmax_.sum(0, row), arguments_.score.scale_log2};
+    return FinishedRow::of(softmax_.maximum(0, row), softmax_.sum(0, row), arguments_.score.scale_log2);
   }
 
   /// Releases the buffer of Q that results lie in, once the copy engine has read them.

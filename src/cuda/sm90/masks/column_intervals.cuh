@@ -5,6 +5,7 @@
 
 #include "cuda/common/intervals.cuh"
 #include "cuda/instructions/arithmetic.cuh"
+#include "cuda/scores/tile_scores.cuh"
 
 /// Which scores of a tile a consumer's thread has to hide, as bits: 1 = masked. The thread holds transposed scores: for
 /// key h (0: its first key, 1: the key 8 further on), rows 8 i + 2 (lane % 4) and + 1 are bits h · kRows / 4 + 2 i and
@@ -24,11 +25,8 @@ template <int kRows>
 struct ColumnWords {
   static constexpr int kWords = kRows / 64;
 
-  /// The bit in words[word] of number `i` of an accumulator of 16 × 8 scores.
-  struct Place {
-    int word, bit;
-  };
-  static __device__ __forceinline__ constexpr Place place(int, int eight, int i) {
+  /// The place of number `i` of an accumulator of 16 × 8 scores.
+  static __device__ __forceinline__ constexpr BitPlace place(int, int eight, int i) {
     const int bit = i / 2 * (kRows / 4) + 2 * eight + i % 2;
     return {bit / 32, bit % 32};
   }

@@ -3,6 +3,7 @@
 
 #include "cuda/common/bit_cells.cuh"
 #include "cuda/common/intervals.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "flashmask/mask.h"
 
 /// The bits that a warp makes of a partial tile, from a mask of either form. Kernels know no more of a mask than that.
@@ -21,11 +22,10 @@ struct FragmentBits {
 struct RowWords {
   static constexpr int kWords = 2;
 
-  /// The bit in words[word] of number `i` of an accumulator of 16 × 8 scores.
-  struct Place {
-    int word, bit;
-  };
-  static __device__ __forceinline__ constexpr Place place(int, int eight, int i) { return {i / 2, 2 * eight + i % 2}; }
+  /// The place of number `i` of an accumulator of 16 × 8 scores.
+  static __device__ __forceinline__ constexpr BitPlace place(int, int eight, int i) {
+    return {i / 2, 2 * eight + i % 2};
+  }
 };
 
 /// Returns FragmentBits::hidden of a tile of kColumns, from its bits. Called by a warp.
