@@ -29,19 +29,19 @@ KernelInfo describe(const cpu::InstructionSet& set, Direction direction, DType d
 
 }  // namespace
 
-KernelRows cpu_kernels() {
-  KernelRows rows;
+KernelEntries cpu_kernels() {
+  KernelEntries entries;
   for (const cpu::InstructionSet& set : cpu::instruction_sets()) {
     for (const cpu::KernelCode& code : set.kernels) {
       for (const MaskForm predicate : {MaskForm::intervals, MaskForm::bits}) {
-        rows.push_back(
+        entries.push_back(
             cpu::forward_kernel(describe(set, Direction::forward, code.dtype, predicate), set, code.forward));
-        rows.push_back(
+        entries.push_back(
             cpu::backward_kernel(describe(set, Direction::backward, code.dtype, predicate), set, code.backward));
       }
     }
   }
-  return rows;
+  return entries;
 }
 
 }  // namespace flashmask

@@ -11,18 +11,18 @@ namespace cuda {
 namespace {
 
 /// The kernels() of each folder of kernels that this build compiles, as src/cuda/CMakeLists.txt lists them.
-constexpr KernelRows (*kArchitectures[])() = {FLASHMASK_CUDA_KERNELS};
+constexpr KernelEntries (*kArchitectures[])() = {FLASHMASK_CUDA_KERNELS};
 
 }  // namespace
 }  // namespace cuda
 
-KernelRows cuda_kernels() {
-  KernelRows rows;
+KernelEntries cuda_kernels() {
+  KernelEntries entries;
   for (const auto kernels : cuda::kArchitectures) {
-    KernelRows some = kernels();
-    rows.insert(rows.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+    KernelEntries some = kernels();
+    entries.insert(entries.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
   }
-  return rows;
+  return entries;
 }
 
 }  // namespace flashmask

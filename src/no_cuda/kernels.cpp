@@ -21,7 +21,7 @@ namespace {
 
 }  // namespace
 
-KernelRows cuda_kernels() { return {}; }
+KernelEntries cuda_kernels() { return {}; }
 
 std::size_t device_plan_bytes(const DeviceSource&, const std::vector<MapRequest>&, const MapLimits&) { refuse(); }
 

@@ -84,8 +84,8 @@ class BackwardKernel : public Kernel {
 };
 
 /// The entries of one kind of device, best first.
-using KernelRows = std::vector<std::unique_ptr<const Kernel>>;
-KernelRows cpu_kernels();
-KernelRows cuda_kernels();
+using KernelEntries = std::vector<std::unique_ptr<const Kernel>>;
+KernelEntries cpu_kernels();
+KernelEntries cuda_kernels();
 
 }  // namespace flashmask

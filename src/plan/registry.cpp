@@ -12,11 +12,11 @@
 namespace flashmask {
 namespace {
 
-KernelRows all_kernels() {
-  KernelRows rows = cuda_kernels();
-  KernelRows cpu = cpu_kernels();
-  rows.insert(rows.end(), std::make_move_iterator(cpu.begin()), std::make_move_iterator(cpu.end()));
-  return rows;
+KernelEntries all_kernels() {
+  KernelEntries entries = cuda_kernels();
+  KernelEntries cpu = cpu_kernels();
+  entries.insert(entries.end(), std::make_move_iterator(cpu.begin()), std::make_move_iterator(cpu.end()));
+  return entries;
 }
 
 std::string environment(const char* name) {
@@ -129,8 +129,8 @@ const Kernel& find_row(const char* caller, const KernelInfo& info) {
 }  // namespace
 
 std::span<const std::unique_ptr<const Kernel>> kernel_table() {
-  static const KernelRows rows = all_kernels();
-  return rows;
+  static const KernelEntries entries = all_kernels();
+  return entries;
 }
 
 const Kernel* find_kernel(const KernelRequest& request) {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cuda/common/kernel_row.h"
+#include "cuda/common/kernel_entry.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/runtime/device.h"
 #include "cuda/scores/dropout.h"

@@ -6,6 +6,6 @@
 namespace flashmask::cuda::sm80 {
 
 /// Returns the entries of the kernel table for GPUs since sm_80, best first.
-KernelRows kernels();
+KernelEntries kernels();
 
 }  // namespace flashmask::cuda::sm80

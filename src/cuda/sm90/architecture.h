@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/kernel_row.h"
+#include "cuda/common/kernel_entry.h"
 
 namespace flashmask::cuda::sm90 {
 

@@ -8,11 +8,11 @@
 
 namespace flashmask::cuda::sm90 {
 
-KernelRows kernels() {
-  KernelRows rows = forward_kernels();
-  KernelRows backward = backward_kernels();
-  rows.insert(rows.end(), std::make_move_iterator(backward.begin()), std::make_move_iterator(backward.end()));
-  return rows;
+KernelEntries kernels() {
+  KernelEntries entries = forward_kernels();
+  KernelEntries backward = backward_kernels();
+  entries.insert(entries.end(), std::make_move_iterator(backward.begin()), std::make_move_iterator(backward.end()));
+  return entries;
 }
 
 }  // namespace flashmask::cuda::sm90

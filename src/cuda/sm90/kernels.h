@@ -6,6 +6,6 @@
 namespace flashmask::cuda::sm90 {
 
 /// Returns the entries of the kernel table for H100 and H200, best first.
-KernelRows kernels();
+KernelEntries kernels();
 
 }  // namespace flashmask::cuda::sm90

@@ -3,15 +3,15 @@
 
 namespace flashmask::cuda::sm80 {
 
-KernelRows backward_kernels() {
-  KernelRows rows;
-  add_backward_64(rows);
-  add_backward_96(rows);
-  add_backward_128(rows);
-  add_backward_192(rows);
-  add_backward_256(rows);
-  add_backward_512(rows);
-  return rows;
+KernelEntries backward_kernels() {
+  KernelEntries entries;
+  add_backward_64(entries);
+  add_backward_96(entries);
+  add_backward_128(entries);
+  add_backward_192(entries);
+  add_backward_256(entries);
+  add_backward_512(entries);
+  return entries;
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/backward/backward_row.cuh"
+#include "cuda/sm80/backward/backward_entry.cuh"
 
 namespace flashmask::cuda::sm80 {
 
-void add_backward_192(KernelRows& rows) { add_large_rows<192>(rows); }
+void add_backward_192(KernelEntries& entries) { add_large_entries<192>(entries); }
 
 }  // namespace flashmask::cuda::sm80

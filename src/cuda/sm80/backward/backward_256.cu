@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/backward/backward_row.cuh"
+#include "cuda/sm80/backward/backward_entry.cuh"
 
 namespace flashmask::cuda::sm80 {
 
-void add_backward_256(KernelRows& rows) { add_large_rows<256>(rows); }
+void add_backward_256(KernelEntries& entries) { add_large_entries<256>(entries); }
 
 }  // namespace flashmask::cuda::sm80

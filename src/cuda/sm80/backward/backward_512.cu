@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/backward/wide_backward_row.cuh"
+#include "cuda/sm80/backward/wide_backward_entry.cuh"
 
 namespace flashmask::cuda::sm80 {
 
-void add_backward_512(KernelRows& rows) {
-  add_wide_rows<__nv_bfloat16>(rows, kLarge);
-  add_wide_rows<__half>(rows, kLarge);
+void add_backward_512(KernelEntries& entries) {
+  add_wide_entries<__nv_bfloat16>(entries, kLarge);
+  add_wide_entries<__half>(entries, kLarge);
 }
 
 }  // namespace flashmask::cuda::sm80

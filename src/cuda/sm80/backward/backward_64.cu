@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/backward/backward_row.cuh"
+#include "cuda/sm80/backward/backward_entry.cuh"
 
 namespace flashmask::cuda::sm80 {
 
-void add_backward_64(KernelRows& rows) { add_large_rows<64>(rows); }
+void add_backward_64(KernelEntries& entries) { add_large_entries<64>(entries); }
 
 }  // namespace flashmask::cuda::sm80

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/backward/backward_row.cuh"
+#include "cuda/sm80/backward/backward_entry.cuh"
 
 namespace flashmask::cuda::sm80 {
 
-void add_backward_96(KernelRows& rows) {
-  add_large_rows<96>(rows);
-  add_small_rows<96>(rows);
+void add_backward_96(KernelEntries& entries) {
+  add_large_entries<96>(entries);
+  add_compact_entries<96>(entries);
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -3,15 +3,15 @@
 
 namespace flashmask::cuda::sm80 {
 
-KernelRows forward_kernels() {
-  KernelRows rows;
-  add_forward_64(rows);
-  add_forward_96(rows);
-  add_forward_128(rows);
-  add_forward_192(rows);
-  add_forward_256(rows);
-  add_forward_512(rows);
-  return rows;
+KernelEntries forward_kernels() {
+  KernelEntries entries;
+  add_forward_64(entries);
+  add_forward_96(entries);
+  add_forward_128(entries);
+  add_forward_192(entries);
+  add_forward_256(entries);
+  add_forward_512(entries);
+  return entries;
 }
 
 }  // namespace flashmask::cuda::sm80

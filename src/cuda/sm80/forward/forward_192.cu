@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/forward/forward_row.cuh"
+#include "cuda/sm80/forward/forward_entry.cuh"
 
 namespace flashmask::cuda::sm80 {
 namespace {
 
 template <class T, int kValueDim>
 using Shape = ForwardShape<T, 192, kValueDim, 1, Queries::staged, 3>;
-static_assert(sizeof(ForwardMemory<Shape<__half, 192>>) <= kSmallSharedBytes);
+static_assert(sizeof(ForwardMemory<Shape<__half, 192>>) <= kCompactSharedBytes);
 
 }  // namespace
 
-void add_forward_192(KernelRows& rows) {
-  add_rows<Shape<__nv_bfloat16, 128>>(rows, kLarge);
-  add_rows<Shape<__half, 128>>(rows, kLarge);
-  add_rows<Shape<__nv_bfloat16, 192>>(rows, kLarge);
-  add_rows<Shape<__half, 192>>(rows, kLarge);
+void add_forward_192(KernelEntries& entries) {
+  add_entries<Shape<__nv_bfloat16, 128>>(entries, kLarge);
+  add_entries<Shape<__half, 128>>(entries, kLarge);
+  add_entries<Shape<__nv_bfloat16, 192>>(entries, kLarge);
+  add_entries<Shape<__half, 192>>(entries, kLarge);
 }
 
 }  // namespace flashmask::cuda::sm80

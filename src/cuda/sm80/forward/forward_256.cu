@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/forward/forward_row.cuh"
+#include "cuda/sm80/forward/forward_entry.cuh"
 
 namespace flashmask::cuda::sm80 {
 namespace {
@@ -8,17 +8,17 @@ namespace {
 template <class T>
 using Large = ForwardShape<T, 256, 256, 1, Queries::staged, 3, 128, 10>;
 template <class T>
-using Small = ForwardShape<T, 256, 256, 1, Queries::staged, 2, 128, 10>;
+using Compact = ForwardShape<T, 256, 256, 1, Queries::staged, 2, 128, 10>;
 static_assert(sizeof(ForwardMemory<Large<__half>>) <= kLargeSharedBytes);
-static_assert(sizeof(ForwardMemory<Small<__half>>) <= kSmallSharedBytes);
+static_assert(sizeof(ForwardMemory<Compact<__half>>) <= kCompactSharedBytes);
 
 }  // namespace
 
-void add_forward_256(KernelRows& rows) {
-  add_rows<Large<__nv_bfloat16>>(rows, kLarge);
-  add_rows<Large<__half>>(rows, kLarge);
-  add_rows<Small<__nv_bfloat16>>(rows, kSmall);
-  add_rows<Small<__half>>(rows, kSmall);
+void add_forward_256(KernelEntries& entries) {
+  add_entries<Large<__nv_bfloat16>>(entries, kLarge);
+  add_entries<Large<__half>>(entries, kLarge);
+  add_entries<Compact<__nv_bfloat16>>(entries, kCompact);
+  add_entries<Compact<__half>>(entries, kCompact);
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/forward/forward_row.cuh"
+#include "cuda/sm80/forward/forward_entry.cuh"
 #include "cuda/sm80/forward/wide_forward_kernel.cuh"
 
 namespace flashmask::cuda::sm80 {
@@ -15,9 +15,9 @@ struct WideForwardCode {
 
 }  // namespace
 
-void add_forward_512(KernelRows& rows) {
-  add_rows_of<WideForwardCode<__nv_bfloat16>>(rows, kLarge);
-  add_rows_of<WideForwardCode<__half>>(rows, kLarge);
+void add_forward_512(KernelEntries& entries) {
+  add_entries_of<WideForwardCode<__nv_bfloat16>>(entries, kLarge);
+  add_entries_of<WideForwardCode<__half>>(entries, kLarge);
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
-#include "cuda/common/kernel_row.h"
+#include "cuda/common/kernel_entry.h"
 #include "cuda/common/row_checks.h"
 #include "cuda/common/row_statistics.h"
 #include "cuda/common/sink_gradient.h"
@@ -54,9 +54,9 @@ void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const 
 /// or computed by a second pass over row tiles where the shape has no sums. kChooses: where rows are short and there is
 /// no dropout, the fused kernel does all the work instead. Passes: further passes over key tiles.
 template <bool kChooses, class Shape, class... Passes>
-class Row final : public KernelRow<BackwardKernel> {
+class BackwardEntry final : public KernelEntry<BackwardKernel> {
  public:
-  Row() : KernelRow(named(info(), !Shape::kSums)) {}
+  BackwardEntry() : KernelEntry(named(info(), !Shape::kSums)) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;
@@ -151,7 +151,7 @@ class Row final : public KernelRow<BackwardKernel> {
   }
 };
 
-/// The parts of a shape that FusedRow reads.
+/// The parts of a shape that FusedEntry reads.
 template <class T, MaskForm kForm_>
 struct FusedKernel {
   using Element = T;
@@ -162,9 +162,9 @@ struct FusedKernel {
 
 /// An entry with the fused kernel alone.
 template <class Shape>
-class FusedRow final : public KernelRow<BackwardKernel> {
+class FusedEntry final : public KernelEntry<BackwardKernel> {
  public:
-  FusedRow() : KernelRow(named(info(), true)) {}
+  FusedEntry() : KernelEntry(named(info(), true)) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, 0, nullptr).bytes;
@@ -192,37 +192,38 @@ class FusedRow final : public KernelRow<BackwardKernel> {
 };
 
 template <class T, MaskForm kForm, int kHeadDim>
-void add_wide_row(KernelRows& rows) {
-  rows.push_back(std::make_unique<Row<false, WideKeys<T, kForm, kHeadDim>, WideValues<T, kForm, kHeadDim>>>());
+void add_wide_entry(KernelEntries& entries) {
+  entries.push_back(
+      std::make_unique<BackwardEntry<false, WideKeys<T, kForm, kHeadDim>, WideValues<T, kForm, kHeadDim>>>());
 }
 
 /// Adds the entry that chooses, and one with the kernel over key tiles alone, for callers that ask for it by name.
 template <class Shape>
-void add_choosing_rows(KernelRows& rows) {
-  rows.push_back(std::make_unique<Row<true, Shape>>());
-  rows.push_back(std::make_unique<Row<false, Shape>>());
+void add_choosing_entries(KernelEntries& entries) {
+  entries.push_back(std::make_unique<BackwardEntry<true, Shape>>());
+  entries.push_back(std::make_unique<BackwardEntry<false, Shape>>());
 }
 
 template <class T, MaskForm kForm>
-void add_rows(KernelRows& rows) {
-  rows.push_back(std::make_unique<Row<false, Columns64<T, kForm>>>());
-  add_choosing_rows<Columns128<T, kForm>>(rows);
-  rows.push_back(std::make_unique<Row<false, CarriedColumns64<T, kForm>>>());
-  add_choosing_rows<CarriedColumns128<T, kForm>>(rows);
-  rows.push_back(std::make_unique<FusedRow<FusedKernel<T, kForm>>>());
-  add_wide_row<T, kForm, 192>(rows);
-  add_wide_row<T, kForm, 256>(rows);
+void add_entries(KernelEntries& entries) {
+  entries.push_back(std::make_unique<BackwardEntry<false, Columns64<T, kForm>>>());
+  add_choosing_entries<Columns128<T, kForm>>(entries);
+  entries.push_back(std::make_unique<BackwardEntry<false, CarriedColumns64<T, kForm>>>());
+  add_choosing_entries<CarriedColumns128<T, kForm>>(entries);
+  entries.push_back(std::make_unique<FusedEntry<FusedKernel<T, kForm>>>());
+  add_wide_entry<T, kForm, 192>(entries);
+  add_wide_entry<T, kForm, 256>(entries);
 }
 
 }  // namespace
 
-KernelRows backward_kernels() {
-  KernelRows rows;
-  add_rows<__nv_bfloat16, MaskForm::intervals>(rows);
-  add_rows<__nv_bfloat16, MaskForm::bits>(rows);
-  add_rows<__half, MaskForm::intervals>(rows);
-  add_rows<__half, MaskForm::bits>(rows);
-  return rows;
+KernelEntries backward_kernels() {
+  KernelEntries entries;
+  add_entries<__nv_bfloat16, MaskForm::intervals>(entries);
+  add_entries<__nv_bfloat16, MaskForm::bits>(entries);
+  add_entries<__half, MaskForm::intervals>(entries);
+  add_entries<__half, MaskForm::bits>(entries);
+  return entries;
 }
 
 }  // namespace flashmask::cuda::sm90

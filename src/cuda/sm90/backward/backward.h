@@ -7,6 +7,6 @@ namespace flashmask::cuda::sm90 {
 
 /// Returns the backward's entries of the kernel table: those by sums, then the deterministic ones, each with the
 /// smallest head dim first.
-KernelRows backward_kernels();
+KernelEntries backward_kernels();
 
 }  // namespace flashmask::cuda::sm90

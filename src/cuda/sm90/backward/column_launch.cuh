@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cuda/common/kernel_row.h"
+#include "cuda/common/kernel_entry.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/backward/column_kernel.cuh"

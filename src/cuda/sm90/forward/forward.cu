@@ -2,7 +2,7 @@
 #include <string>
 #include <type_traits>
 
-#include "cuda/common/kernel_row.h"
+#include "cuda/common/kernel_entry.h"
 #include "cuda/common/row_checks.h"
 #include "cuda/common/tile_choice.h"
 #include "cuda/sm90/architecture.h"
@@ -41,9 +41,9 @@ void attend_either(const Plan& plan, const ForwardArguments& arguments, const Fo
 
 /// Base of entries of the kernel table with one kernel and of entries that choose between two.
 template <class Shape, bool kDropout>
-class Row : public KernelRow<ForwardKernel> {
+class Entry : public KernelEntry<ForwardKernel> {
  public:
-  explicit Row(const std::string& tiles) : KernelRow(info(tiles)) {}
+  explicit Entry(const std::string& tiles) : KernelEntry(info(tiles)) {}
 
   /// A counter of row tiles for each of two launches.
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
@@ -71,9 +71,9 @@ class Row : public KernelRow<ForwardKernel> {
 
 /// `Dropping`: the shape of the kernel for problems with dropout; void: there is none.
 template <class Shape, class Dropping>
-class FixedRow final : public Row<Shape, !std::is_void_v<Dropping>> {
+class FixedEntry final : public Entry<Shape, !std::is_void_v<Dropping>> {
  public:
-  FixedRow() : Row<Shape, !std::is_void_v<Dropping>>(tile_name<Shape>()) {}
+  FixedEntry() : Entry<Shape, !std::is_void_v<Dropping>>(tile_name<Shape>()) {}
 
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
 
@@ -88,10 +88,10 @@ class FixedRow final : public Row<Shape, !std::is_void_v<Dropping>> {
 
 /// Problems with dropout take the larger tiles.
 template <class Shape, class Dropping, class Small>
-class ChoosingRow final : public Row<Shape, true> {
+class ChoosingEntry final : public Entry<Shape, true> {
  public:
-  explicit ChoosingRow(const WhenSmall& when)
-      : Row<Shape, true>(tile_name<Shape>() + "+" + tile_name<Small>()),
+  explicit ChoosingEntry(const WhenSmall& when)
+      : Entry<Shape, true>(tile_name<Shape>() + "+" + tile_name<Small>()),
         tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<Small>, kTile<Shape>, when) {}
 
   std::vector<MapRequest> maps() const override { return tiles_.maps(); }
@@ -122,33 +122,34 @@ class ChoosingRow final : public Row<Shape, true> {
 /// Adds a head dim's kernels: the entry that chooses, then one entry for each kernel alone, for callers that ask for it
 /// by name.
 template <class Shape, class Dropping, class Small>
-void add_choosing_rows(KernelRows& rows, const WhenSmall& when) {
-  rows.push_back(std::make_unique<ChoosingRow<Shape, Dropping, Small>>(when));
-  rows.push_back(std::make_unique<FixedRow<Shape, Dropping>>());
-  rows.push_back(std::make_unique<FixedRow<Small, void>>());
+void add_choosing_entries(KernelEntries& entries, const WhenSmall& when) {
+  entries.push_back(std::make_unique<ChoosingEntry<Shape, Dropping, Small>>(when));
+  entries.push_back(std::make_unique<FixedEntry<Shape, Dropping>>());
+  entries.push_back(std::make_unique<FixedEntry<Small, void>>());
 }
 
 /// The numbers of WhenSmall come from timing documents of many lengths in both tiles (docs/kernels/sm90.md).
 template <class T, MaskForm kForm>
-void add_rows(KernelRows& rows) {
-  add_choosing_rows<Forward64<T, kForm>, DroppingForward64<T, kForm>,
-                    ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184, TileOrder::one_by_one>>(rows, {0.656F, 0.8F});
-  add_choosing_rows<Forward128<T, kForm>, DroppingForward128<T, kForm>,
-                    ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrder::one_by_one, 4>>(rows, {0.815F, 0.9F});
-  rows.push_back(std::make_unique<FixedRow<Forward192v128<T, kForm>, DroppingForward192v128<T, kForm>>>());
-  rows.push_back(std::make_unique<FixedRow<Forward192<T, kForm>, DroppingForward192<T, kForm>>>());
-  rows.push_back(std::make_unique<FixedRow<Forward256<T, kForm>, DroppingForward256<T, kForm>>>());
+void add_entries(KernelEntries& entries) {
+  add_choosing_entries<Forward64<T, kForm>, DroppingForward64<T, kForm>,
+                       ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184, TileOrder::one_by_one>>(rows, {0.656F, 0.8F});
+  add_choosing_entries<Forward128<T, kForm>, DroppingForward128<T, kForm>,
+                       ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrder::one_by_one, 4>>(rows,
+                                                                                                   {0.815F, 0.9F});
+  entries.push_back(std::make_unique<FixedEntry<Forward192v128<T, kForm>, DroppingForward192v128<T, kForm>>>());
+  entries.push_back(std::make_unique<FixedEntry<Forward192<T, kForm>, DroppingForward192<T, kForm>>>());
+  entries.push_back(std::make_unique<FixedEntry<Forward256<T, kForm>, DroppingForward256<T, kForm>>>());
 }
 
 }  // namespace
 
-KernelRows forward_kernels() {
-  KernelRows rows;
-  add_rows<__nv_bfloat16, MaskForm::intervals>(rows);
-  add_rows<__nv_bfloat16, MaskForm::bits>(rows);
-  add_rows<__half, MaskForm::intervals>(rows);
-  add_rows<__half, MaskForm::bits>(rows);
-  return rows;
+KernelEntries forward_kernels() {
+  KernelEntries entries;
+  add_entries<__nv_bfloat16, MaskForm::intervals>(entries);
+  add_entries<__nv_bfloat16, MaskForm::bits>(entries);
+  add_entries<__half, MaskForm::intervals>(entries);
+  add_entries<__half, MaskForm::bits>(entries);
+  return entries;
 }
 
 }  // namespace flashmask::cuda::sm90

@@ -6,6 +6,6 @@
 namespace flashmask::cuda::sm90 {
 
 /// Returns the forward's entries of the kernel table, smallest head dim first.
-KernelRows forward_kernels();
+KernelEntries forward_kernels();
 
 }  // namespace flashmask::cuda::sm90

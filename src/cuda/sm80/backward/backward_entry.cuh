@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "cuda/common/kernel_row.h"
+#include "cuda/common/kernel_entry.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/row_checks.h"
 #include "cuda/common/row_statistics.h"
@@ -157,13 +157,13 @@ struct NoRows {};
 
 /// Roomy…: shapes for devices with enough shared memory for them. They have the same tiles, and the same order of sums.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
-class BackwardRow : public KernelRow<BackwardKernel> {
+class BackwardEntry : public KernelEntry<BackwardKernel> {
   static constexpr bool kSums = std::is_same_v<Rows, NoRows>;
   static constexpr int kSumsDim = kSums ? Columns::kHeadDim : 0;
 
  public:
-  BackwardRow(const Architecture& architecture, KernelInfo info, std::size_t shared_bytes)
-      : KernelRow(std::move(info), {architecture.capability, false, shared_bytes}) {}
+  BackwardEntry(const Architecture& architecture, KernelInfo info, std::size_t shared_bytes)
+      : KernelEntry(std::move(info), {architecture.capability, false, shared_bytes}) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;
@@ -213,12 +213,12 @@ class BackwardRow : public KernelRow<BackwardKernel> {
 
 /// An entry that takes small tiles where rows are short.
 template <class Columns, class RoomyColumns, class Short>
-class ChoosingBackwardRow final : public BackwardRow<Columns, RoomyColumns, NoRows, NoRows> {
-  using Base = BackwardRow<Columns, RoomyColumns, NoRows, NoRows>;
+class ChoosingBackwardEntry final : public BackwardEntry<Columns, RoomyColumns, NoRows, NoRows> {
+  using Base = BackwardEntry<Columns, RoomyColumns, NoRows, NoRows>;
 
  public:
-  ChoosingBackwardRow(const Architecture& architecture, KernelInfo info, std::size_t shared_bytes,
-                      const WhenSmall& when)
+  ChoosingBackwardEntry(const Architecture& architecture, KernelInfo info, std::size_t shared_bytes,
+                        const WhenSmall& when)
       : Base(architecture, std::move(info), shared_bytes),
         tiles_(Direction::backward, MapSide::columns, kTile<Columns>, kTile<Short>, kTile<Short>, when,
                shared_of_blocks(sizeof(ColumnMemory<Short>), Short::kBlocks)) {}
@@ -260,70 +260,70 @@ KernelInfo backward_info(const Architecture& architecture, const std::string& ti
 }
 
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows, MaskForm kForm>
-void add_rows_of(KernelRows& rows, const Architecture& architecture) {
+void add_entries_of(KernelEntries& entries, const Architecture& architecture) {
   KernelInfo info = backward_info<Columns, kForm>(architecture, tile_name<Columns>());
   constexpr std::size_t kColumnBytes = sizeof(ColumnMemory<Columns>), kRowBytes = sizeof(QueryGradientMemory<Rows>);
-  rows.push_back(
-      std::make_unique<BackwardRow<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));
+  entries.push_back(
+      std::make_unique<BackwardEntry<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));
   info.features.add(Feature::deterministic);
   info.name += ".deterministic";
-  rows.push_back(std::make_unique<BackwardRow<Columns, RoomyColumns, Rows, RoomyRows>>(
+  entries.push_back(std::make_unique<BackwardEntry<Columns, RoomyColumns, Rows, RoomyRows>>(
       architecture, std::move(info), std::max(kColumnBytes, kRowBytes)));
 }
 
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
-void add_rows(KernelRows& rows, const Architecture& architecture) {
-  add_rows_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::intervals>(rows, architecture);
-  add_rows_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::bits>(rows, architecture);
+void add_entries(KernelEntries& entries, const Architecture& architecture) {
+  add_entries_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::intervals>(entries, architecture);
+  add_entries_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::bits>(entries, architecture);
 }
 
 /// Adds the entry that chooses between both tiles, and that of short rows alone, to be requested by name.
 template <class Columns, class RoomyColumns, class Short, MaskForm kForm>
-void add_choosing_rows_of(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
-  rows.push_back(std::make_unique<ChoosingBackwardRow<Columns, RoomyColumns, Short>>(
+void add_choosing_entries_of(KernelEntries& entries, const Architecture& architecture, const WhenSmall& when) {
+  entries.push_back(std::make_unique<ChoosingBackwardEntry<Columns, RoomyColumns, Short>>(
       architecture, backward_info<Columns, kForm>(architecture, tile_name<Columns>() + "+" + tile_name<Short>()),
       sizeof(ColumnMemory<Columns>), when));
-  rows.push_back(std::make_unique<BackwardRow<Short, Short, NoRows, NoRows>>(
+  entries.push_back(std::make_unique<BackwardEntry<Short, Short, NoRows, NoRows>>(
       architecture, backward_info<Short, kForm>(architecture, tile_name<Short>()), sizeof(ColumnMemory<Short>)));
 }
 
 /// Adds the entries that choose; they come before those without a choice, since the first that serves is taken.
 template <class T, int kHeadDim>
-void add_choosing_rows(KernelRows& rows, const WhenSmall& when) {
+void add_choosing_entries(KernelEntries& entries, const WhenSmall& when) {
   using Columns = LargeColumns<T, kHeadDim>;
   using Short = ShortColumns<T, kHeadDim>;
-  add_choosing_rows_of<Columns, RoomyColumns<T, kHeadDim>, Short, MaskForm::intervals>(rows, kLarge, when);
-  add_choosing_rows_of<Columns, RoomyColumns<T, kHeadDim>, Short, MaskForm::bits>(rows, kLarge, when);
+  add_choosing_entries_of<Columns, RoomyColumns<T, kHeadDim>, Short, MaskForm::intervals>(entries, kLarge, when);
+  add_choosing_entries_of<Columns, RoomyColumns<T, kHeadDim>, Short, MaskForm::bits>(entries, kLarge, when);
 }
 
 template <class T, int kHeadDim>
-void add_large_rows_of(KernelRows& rows) {
+void add_large_entries_of(KernelEntries& entries) {
   using Columns = LargeColumns<T, kHeadDim>;
   using Rows = LargeRows<T, kHeadDim>;
   static_assert(sizeof(ColumnMemory<Columns>) <= kLargeSharedBytes);
   static_assert(sizeof(QueryGradientMemory<Rows>) <= kLargeSharedBytes);
-  add_rows<Columns, RoomyColumns<T, kHeadDim>, Rows, RoomyRows<T, kHeadDim>>(rows, kLarge);
+  add_entries<Columns, RoomyColumns<T, kHeadDim>, Rows, RoomyRows<T, kHeadDim>>(entries, kLarge);
 }
 
 template <int kHeadDim>
-void add_large_rows(KernelRows& rows) {
-  add_large_rows_of<__nv_bfloat16, kHeadDim>(rows);
-  add_large_rows_of<__half, kHeadDim>(rows);
+void add_large_entries(KernelEntries& entries) {
+  add_large_entries_of<__nv_bfloat16, kHeadDim>(entries);
+  add_large_entries_of<__half, kHeadDim>(entries);
 }
 
 template <class T, int kHeadDim>
-void add_small_rows_of(KernelRows& rows) {
-  using Columns = SmallColumns<T, kHeadDim>;
-  using Rows = SmallRows<T, kHeadDim>;
-  static_assert(sizeof(ColumnMemory<Columns>) <= kSmallSharedBytes);
-  static_assert(sizeof(QueryGradientMemory<Rows>) <= kSmallSharedBytes);
-  add_rows<Columns, Columns, Rows, Rows>(rows, kSmall);
+void add_compact_entries_of(KernelEntries& entries) {
+  using Columns = CompactColumns<T, kHeadDim>;
+  using Rows = CompactRows<T, kHeadDim>;
+  static_assert(sizeof(ColumnMemory<Columns>) <= kCompactSharedBytes);
+  static_assert(sizeof(QueryGradientMemory<Rows>) <= kCompactSharedBytes);
+  add_entries<Columns, Columns, Rows, Rows>(entries, kCompact);
 }
 
 template <int kHeadDim>
-void add_small_rows(KernelRows& rows) {
-  add_small_rows_of<__nv_bfloat16, kHeadDim>(rows);
-  add_small_rows_of<__half, kHeadDim>(rows);
+void add_compact_entries(KernelEntries& entries) {
+  add_compact_entries_of<__nv_bfloat16, kHeadDim>(entries);
+  add_compact_entries_of<__half, kHeadDim>(entries);
 }
 
 }  // namespace flashmask::cuda::sm80

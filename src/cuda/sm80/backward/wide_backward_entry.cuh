@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/sm80/backward/backward_row.cuh"
+#include "cuda/sm80/backward/backward_entry.cuh"
 #include "cuda/sm80/backward/wide_gradient_kernel.cuh"
 
 /// Entries of the kernel table for wide heads: one launch per gradient, all of them deterministic.
@@ -29,14 +29,14 @@ void launch_gradient(const Plan& plan, const BackwardTensors& tensors, const Bac
 }
 
 template <class T>
-class WideBackwardRow final : public KernelRow<BackwardKernel> {
+class WideBackwardEntry final : public KernelEntry<BackwardKernel> {
  public:
   using Queries = WideGradientShape<T, GradientOf::queries>;
   using Keys = WideGradientShape<T, GradientOf::keys>;
   using Values = WideGradientShape<T, GradientOf::values>;
 
-  WideBackwardRow(const Architecture& architecture, KernelInfo info)
-      : KernelRow(std::move(info), {architecture.capability, false, sizeof(WideGradientMemory<Keys>)}) {}
+  WideBackwardEntry(const Architecture& architecture, KernelInfo info)
+      : KernelEntry(std::move(info), {architecture.capability, false, sizeof(WideGradientMemory<Keys>)}) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, 0, nullptr).bytes;
@@ -63,19 +63,19 @@ class WideBackwardRow final : public KernelRow<BackwardKernel> {
 };
 
 template <class T, MaskForm kForm>
-void add_wide_row(KernelRows& rows, const Architecture& architecture) {
-  using Row = WideBackwardRow<T>;
-  using Keys = typename Row::Keys;
-  rows.push_back(std::make_unique<Row>(
+void add_wide_entry(KernelEntries& entries, const Architecture& architecture) {
+  using Entry = WideBackwardEntry<T>;
+  using Keys = typename Entry::Keys;
+  entries.push_back(std::make_unique<Entry>(
       architecture, info_of<ColumnsOfForm<Keys, kForm>>(
                         architecture, Direction::backward, {Keys::kHeadDim, Keys::kValueDim}, tile_name<Keys>(),
                         {Feature::deterministic, Feature::dropout, Feature::sinks, Feature::float32_key_gradients})));
 }
 
 template <class T>
-void add_wide_rows(KernelRows& rows, const Architecture& architecture) {
-  add_wide_row<T, MaskForm::intervals>(rows, architecture);
-  add_wide_row<T, MaskForm::bits>(rows, architecture);
+void add_wide_entries(KernelEntries& entries, const Architecture& architecture) {
+  add_wide_entry<T, MaskForm::intervals>(entries, architecture);
+  add_wide_entry<T, MaskForm::bits>(entries, architecture);
 }
 
 }  // namespace flashmask::cuda::sm80

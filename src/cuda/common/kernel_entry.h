@@ -71,11 +71,11 @@ std::string tile_name() {
 
 /// Base: ForwardKernel or BackwardKernel.
 template <class Base>
-class KernelRow : public Base {
+class KernelEntry : public Base {
  public:
   /// For code that runs on one compute capability only.
-  explicit KernelRow(KernelInfo info) : KernelRow(info, {info.capability, true}) {}
-  KernelRow(KernelInfo info, const DeviceNeeds& needs) : Base(std::move(info)), needs_(needs) {}
+  explicit KernelEntry(KernelInfo info) : KernelEntry(info, {info.capability, true}) {}
+  KernelEntry(KernelInfo info, const DeviceNeeds& needs) : Base(std::move(info)), needs_(needs) {}
 
   std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(Device device) const final { return device_refusal(device, needs_); }

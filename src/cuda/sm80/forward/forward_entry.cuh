@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "cuda/common/kernel_row.h"
+#include "cuda/common/kernel_entry.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/row_checks.h"
 #include "cuda/common/tile_choice.h"
@@ -78,12 +78,12 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
 }
 
 template <class Code>
-class ForwardRow final : public KernelRow<ForwardKernel> {
+class ForwardEntry final : public KernelEntry<ForwardKernel> {
   using Shape = typename Code::Shape;
 
  public:
-  ForwardRow(const Architecture& architecture, KernelInfo info)
-      : KernelRow(std::move(info), {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks}) {}
+  ForwardEntry(const Architecture& architecture, KernelInfo info)
+      : KernelEntry(std::move(info), {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks}) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
@@ -97,13 +97,13 @@ class ForwardRow final : public KernelRow<ForwardKernel> {
 
 /// An entry that takes small tiles where rows are short.
 template <class Code, class SmallCode>
-class ChoosingForwardRow final : public KernelRow<ForwardKernel> {
+class ChoosingForwardEntry final : public KernelEntry<ForwardKernel> {
   using Shape = typename Code::Shape;
   using Small = typename SmallCode::Shape;
 
  public:
-  ChoosingForwardRow(const Architecture& architecture, KernelInfo info, const WhenSmall& when)
-      : KernelRow(std::move(info), {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks}),
+  ChoosingForwardEntry(const Architecture& architecture, KernelInfo info, const WhenSmall& when)
+      : KernelEntry(std::move(info), {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks}),
         tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<Small>, kTile<Shape>, when,
                shared_of_blocks(sizeof(typename SmallCode::Memory), Small::kBlocks)) {}
 
@@ -139,38 +139,38 @@ KernelInfo forward_info(const Architecture& architecture, const std::string& til
 }
 
 template <class Code, MaskForm kForm>
-void add_row(KernelRows& rows, const Architecture& architecture) {
+void add_entry(KernelEntries& entries, const Architecture& architecture) {
   using Shape = typename Code::Shape;
-  rows.push_back(
-      std::make_unique<ForwardRow<Code>>(architecture, forward_info<Shape, kForm>(architecture, tile_name<Shape>())));
+  entries.push_back(
+      std::make_unique<ForwardEntry<Code>>(architecture, forward_info<Shape, kForm>(architecture, tile_name<Shape>())));
 }
 
 template <class Code>
-void add_rows_of(KernelRows& rows, const Architecture& architecture) {
-  add_row<Code, MaskForm::intervals>(rows, architecture);
-  add_row<Code, MaskForm::bits>(rows, architecture);
+void add_entries_of(KernelEntries& entries, const Architecture& architecture) {
+  add_entry<Code, MaskForm::intervals>(entries, architecture);
+  add_entry<Code, MaskForm::bits>(entries, architecture);
 }
 
 template <class Shape>
-void add_rows(KernelRows& rows, const Architecture& architecture) {
-  add_rows_of<ForwardCode<Shape>>(rows, architecture);
+void add_entries(KernelEntries& entries, const Architecture& architecture) {
+  add_entries_of<ForwardCode<Shape>>(entries, architecture);
 }
 
 /// Adds an entry that chooses between both kernels, then one for each kernel alone, to be requested by name.
 template <class Code, class SmallCode, MaskForm kForm>
-void add_choosing_rows_of(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
+void add_choosing_entries_of(KernelEntries& entries, const Architecture& architecture, const WhenSmall& when) {
   using Shape = typename Code::Shape;
   using Small = typename SmallCode::Shape;
-  rows.push_back(std::make_unique<ChoosingForwardRow<Code, SmallCode>>(
+  entries.push_back(std::make_unique<ChoosingForwardEntry<Code, SmallCode>>(
       architecture, forward_info<Shape, kForm>(architecture, tile_name<Shape>() + "+" + tile_name<Small>()), when));
-  add_row<Code, kForm>(rows, architecture);
-  add_row<SmallCode, kForm>(rows, architecture);
+  add_entry<Code, kForm>(entries, architecture);
+  add_entry<SmallCode, kForm>(entries, architecture);
 }
 
 template <class Code, class SmallCode>
-void add_choosing_rows(KernelRows& rows, const Architecture& architecture, const WhenSmall& when) {
-  add_choosing_rows_of<Code, SmallCode, MaskForm::intervals>(rows, architecture, when);
-  add_choosing_rows_of<Code, SmallCode, MaskForm::bits>(rows, architecture, when);
+void add_choosing_entries(KernelEntries& entries, const Architecture& architecture, const WhenSmall& when) {
+  add_choosing_entries_of<Code, SmallCode, MaskForm::intervals>(entries, architecture, when);
+  add_choosing_entries_of<Code, SmallCode, MaskForm::bits>(entries, architecture, when);
 }
 
 }  // namespace flashmask::cuda::sm80
