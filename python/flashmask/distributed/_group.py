@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from flashmask._arguments import described
+from flashmask.distributed._lent import lend
 
 _BACKENDS = ("gloo", "nccl")
 _MESSAGE_BYTES = 1000
@@ -124,6 +125,7 @@ def all_gather(group: Group, record: bytes) -> list[bytes]:
     own = torch.frombuffer(bytearray(record), dtype=torch.uint8).to(group.device)
     found = [torch.empty_like(own) for _ in range(group.size)]
     dist.all_gather(found, own, group=group.handle)
+    lend(own, *found)
     return [each.cpu().numpy().tobytes() for each in found]
 
 
@@ -131,4 +133,5 @@ def from_first(group: Group, tensor: Tensor) -> Tensor:
     """Returns the first rank's tensor on every rank; all have one shape and dtype, on the group's device."""
     found = tensor.clone()
     dist.broadcast(found, dist.get_global_rank(group.handle, 0), group=group.handle)
+    lend(found)
     return found

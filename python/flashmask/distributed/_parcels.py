@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flashmask.distributed._group import Group
+from flashmask.distributed._lent import lend
 from flashmask.distributed._runs import Runs, tokens
 
 Kinds: TypeAlias = tuple[tuple[torch.dtype, int, torch.Size], ...]
@@ -109,4 +110,5 @@ class Parcels:
         received = Parcels(counts, self._kinds, self._bytes.device)
         splits = received._layout.splits, self._layout.splits
         dist.all_to_all_single(received._bytes, self._bytes, *splits, group=group.handle)
+        lend(received._bytes, self._bytes)
         return received
