@@ -43,11 +43,11 @@ inline constexpr TileShape kTile{Shape::kRows, Shape::kColumns};
 /// ones, costs more than it saves.
 inline constexpr std::size_t kMostChoiceBytes = std::size_t{8} << 20;
 
-/// Describes a kernel for heads of up to `dims`. `tiles`: as in its name, such as m128n128; `features`: besides those
-/// that all of these kernels have.
+/// Describes a kernel for heads of up to `dims`, in its entry for one form of masks. `tiles`: as in its name, such as
+/// m128n128; `features`: besides those that all of these kernels have.
 template <class Shape>
-KernelInfo info_of(const Architecture& architecture, Direction direction, HeadDims dims, const std::string& tiles,
-                   Features features = {}) {
+KernelInfo info_of(const Architecture& architecture, Direction direction, MaskForm form, HeadDims dims,
+                   const std::string& tiles, Features features) {
   KernelInfo info;
   info.arch = architecture.name;
   info.capability = architecture.capability;
@@ -55,12 +55,12 @@ KernelInfo info_of(const Architecture& architecture, Direction direction, HeadDi
   info.dtype = kDType<typename Shape::Element>;
   info.device = DeviceType::cuda;
   info.tile = {Shape::kRows, Shape::kColumns};
-  info.predicate = Shape::kForm;
+  info.predicate = form;
   info.head_dim = dims.head_dim;
   info.value_dim = dims.value_dim;
   info.features = features | Features{Feature::block_map};
   info.name = info.arch + "." + to_string(direction) + "." + to_string(info.dtype) + ".d" + to_string(dims) + "." +
-              tiles + "." + to_string(Shape::kForm);
+              tiles + "." + to_string(form);
   return info;
 }
 
@@ -73,8 +73,6 @@ std::string tile_name() {
 template <class Base>
 class KernelEntry : public Base {
  public:
-  /// For code that runs on one compute capability only.
-  explicit KernelEntry(KernelInfo info) : KernelEntry(info, {info.capability, true}) {}
   KernelEntry(KernelInfo info, const DeviceNeeds& needs) : Base(std::move(info)), needs_(needs) {}
 
   std::string refusal() const final { return device_refusal(needs_); }

@@ -23,6 +23,14 @@ int heads_in_section(const Problem& problem, std::int64_t section_bytes) {
       std::min(kv_heads * (problem.query_heads / problem.kv_heads), problem.batch * problem.query_heads));
 }
 
+int key_heads_in_section(const Problem& problem, std::int64_t section_bytes) {
+  const std::int64_t row_bytes = problem.head_dim * (2 + 4) + problem.value_dim * 2;
+  const std::int64_t bytes = problem.query_heads / problem.kv_heads * problem.query_length * row_bytes;
+  const std::int64_t heads = section_bytes / std::max<std::int64_t>(bytes, 1);
+  return static_cast<int>(
+      std::clamp<std::int64_t>(heads, 1, std::max<std::int64_t>(problem.batch * problem.kv_heads, 1)));
+}
+
 TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   const MaskShape& mask = PlanAccess::device(plan).mask.shape;
   const TileGrid counts(mask, map.tile);

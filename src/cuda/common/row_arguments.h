@@ -62,6 +62,10 @@ struct RowArguments {
 /// so that heads share what they load.
 int heads_in_section(const Problem& problem, std::int64_t section_bytes);
 
+/// Returns how many key heads' queries, sums for the gradients of queries and gradients of the output fit in
+/// `section_bytes`, at least one.
+int key_heads_in_section(const Problem& problem, std::int64_t section_bytes);
+
 /// Returns the view of one of the plan's maps.
 TileMapView map_view(const DeviceMap& map, const Plan& plan);
 

@@ -53,8 +53,9 @@ class TwoTiles {
     return PlanAccess::tiles(plan, direction_);
   }
 
-  /// Returns what the launch of either size needs to know where the device chooses.
-  TileChoice choice(const Plan& plan, bool small) const {
+  /// Returns what the launch of either size needs to know where the device chooses, and nothing where `size` does.
+  TileChoice choice(const Plan& plan, TileSize size, bool small) const {
+    if (size != TileSize::automatic) return {};
     return {large_map(plan).visited, small_map(plan).visited, when_.limit,
             when_.allowance(PlanAccess::device(plan).mask.shape), small};
   }

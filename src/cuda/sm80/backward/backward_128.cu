@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/backward/backward_entry.cuh"
+#include "cuda/sm80/backward/backward_launch.cuh"
 
 namespace flashmask::cuda::sm80 {
 

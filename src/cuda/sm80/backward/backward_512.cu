@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/backward/wide_backward_entry.cuh"
+#include "cuda/sm80/backward/wide_backward_launch.cuh"
 
 namespace flashmask::cuda::sm80 {
 

@@ -15,7 +15,7 @@ struct RoomyForm : LargeForm<kHeadDim> {};
 template <int kHeadDim>
 struct ShortForm;
 template <int kHeadDim>
-struct SmallForm;
+struct CompactForm;
 
 /// Takes no more than 99 KB.
 template <>
@@ -57,11 +57,11 @@ struct ShortForm<128> {
       .units = 2, .groups = 2, .sharers = 2, .stages = 1, .blocks = 2, .delayed = true, .short_rows = true};
 };
 template <>
-struct SmallForm<96> {
+struct CompactForm<96> {
   static constexpr ColumnForm kForm{.units = 1, .groups = 8, .score_rows = 64, .holds_values = true};
 };
 template <>
-struct SmallForm<128> {
+struct CompactForm<128> {
   static constexpr ColumnForm kForm{.units = 1, .groups = 8, .rows = 32, .delayed = true, .holds_values = true};
 };
 
@@ -72,7 +72,7 @@ using RoomyColumns = ColumnShape<T, kHeadDim, RoomyForm<kHeadDim>>;
 template <class T, int kHeadDim>
 using ShortColumns = ColumnShape<T, kHeadDim, ShortForm<kHeadDim>>;
 template <class T, int kHeadDim>
-using SmallColumns = ColumnShape<T, kHeadDim, SmallForm<kHeadDim>>;
+using CompactColumns = ColumnShape<T, kHeadDim, CompactForm<kHeadDim>>;
 
 /// Shapes for the gradient of q alone: 16 rows per warp where registers hold no more, one buffer of k and v where there
 /// is no room for two.
@@ -84,6 +84,6 @@ using LargeRows = RowsOf<T, kHeadDim, kHeadDim == 256 ? 1 : 2>;
 template <class T, int kHeadDim>
 using RoomyRows = RowsOf<T, kHeadDim, 2>;
 template <class T, int kHeadDim>
-using SmallRows = QueryGradientShape<T, kHeadDim, 1, 2, kHeadDim == 128 ? 1 : 2, 1>;
+using CompactRows = QueryGradientShape<T, kHeadDim, 1, 2, kHeadDim == 128 ? 1 : 2, 1>;
 
 }  // namespace flashmask::cuda::sm80

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/forward/forward_entry.cuh"
+#include "cuda/sm80/forward/forward_launch.cuh"
 
 namespace flashmask::cuda::sm80 {
 namespace {

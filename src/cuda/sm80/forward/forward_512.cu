@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/forward/forward_entry.cuh"
+#include "cuda/sm80/forward/forward_launch.cuh"
 #include "cuda/sm80/forward/wide_forward_kernel.cuh"
 
 namespace flashmask::cuda::sm80 {
@@ -9,6 +9,7 @@ template <class T>
 struct WideForwardCode {
   using Shape = WideForwardShape<T>;
   using Memory = WideForwardMemory<Shape>;
+  static constexpr bool kDrops = true;
   static auto kernel(bool) { return wide_forward_kernel<Shape>; }
   static_assert(sizeof(Memory) <= kLargeSharedBytes);
 };

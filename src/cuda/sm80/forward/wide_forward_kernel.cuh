@@ -18,7 +18,6 @@ template <class T>
 struct WideForwardShape : WideShape<T, false> {
   using Base = WideShape<T, false>;
   static constexpr int kRows = Base::kOuter, kColumns = Base::kInner, kBlocks = 1;
-  static constexpr bool kShort = false;
 };
 
 template <class Shape>

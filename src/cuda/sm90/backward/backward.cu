@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
+#include <utility>
 
-#include "cuda/common/kernel_entry.h"
-#include "cuda/common/row_checks.h"
+#include "cuda/common/backward_entry.h"
 #include "cuda/common/row_statistics.h"
-#include "cuda/common/sink_gradient.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/backward/backward.h"
 #include "cuda/sm90/backward/column_shapes.cuh"
@@ -17,21 +16,6 @@ namespace {
 /// The fused kernel is faster where its row tiles visit fewer than this many tiles on average (docs/kernels/sm90.md).
 constexpr float kShortRows = 3.6F, kShortRepeatableRows = 6;
 
-KernelInfo named(KernelInfo info, bool deterministic) {
-  if (!deterministic) return info;
-  info.features.add(Feature::deterministic);
-  info.name += ".deterministic";
-  return info;
-}
-
-void check_tensor_rows(const BackwardTensors& tensors) {
-  check_rows("backward: o", tensors.o);
-  check_rows("backward: grad_o", tensors.grad_o);
-  check_rows("backward: grad_q", tensors.grad_q);
-  check_rows("backward: grad_k", tensors.grad_k);
-  check_rows("backward: grad_v", tensors.grad_v);
-}
-
 void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
   check(cudaMemsetAsync(workspace.counters, 0, workspace.counter_count * sizeof(int), stream),
         "backward: clearing the counters");
@@ -41,28 +25,21 @@ void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
 template <MaskForm kForm>
 void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                         int head_dim, const KernelExecution& execution) {
-  const auto stream = static_cast<cudaStream_t>(execution.stream);
-  launch_row_statistics(plan.problem(), tensors, {}, workspace, head_dim, stream);
+  launch_row_statistics(plan.problem(), tensors, {}, workspace, head_dim, static_cast<cudaStream_t>(execution.stream));
   const DevicePlan& made = PlanAccess::device(plan);
   launch_fused<kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
                       map_view(made.map(kFusedTile, MapSide::columns), plan), {}, workspace, execution,
                       workspace.counters);
-  launch_sink_gradient(plan.problem(), tensors, workspace, stream);
 }
 
-/// An entry with a pass over key tiles. The gradient of q is summed in global memory, which blocks add to in any order,
-/// or computed by a second pass over row tiles where the shape has no sums. kChooses: where rows are short and there is
-/// no dropout, the fused kernel does all the work instead. Passes: further passes over key tiles.
+/// A backward with a pass over key tiles. The gradient of q is summed in global memory, which blocks add to in any
+/// order, or computed by a second pass over row tiles where the shape has no sums. kChooses: where rows are short and
+/// there is no dropout, the fused kernel does all the work instead. Passes: further passes over key tiles.
 template <bool kChooses, class Shape, class... Passes>
-class BackwardEntry final : public KernelEntry<BackwardKernel> {
- public:
-  BackwardEntry() : KernelEntry(named(info(), !Shape::kSums)) {}
+struct ColumnSteps {
+  static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
 
-  std::size_t workspace_bytes(const Problem& problem, int) const override {
-    return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;
-  }
-
-  std::vector<MapRequest> maps() const override {
+  static std::vector<MapRequest> maps() {
     std::vector<MapRequest> all = {{.tile = kTile<Shape>, .side = MapSide::columns, .spans = Shape::kSums}};
     if constexpr (!Shape::kSums) all.push_back({query_gradient_tile(Shape::kHeadDim), MapSide::rows});
     if constexpr (kChooses) {
@@ -72,17 +49,15 @@ class BackwardEntry final : public KernelEntry<BackwardKernel> {
     return all;
   }
 
-  std::optional<SmallTiles> small_tiles() const override {
+  static std::optional<SmallTiles> small_tiles() {
     if constexpr (!kChooses) return {};
     return SmallTiles{kTile<Shape>, kFusedTile, 0, kShort, kFusedTile, kMostChoiceBytes, true};
   }
 
-  void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
+  static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                     const KernelExecution& execution) {
     const Problem& problem = plan.problem();
-    const CurrentDevice current(problem.device);
-    check_tensor_rows(tensors);
     const auto stream = static_cast<cudaStream_t>(execution.stream);
-    const BackwardWorkspace workspace(problem, kSumsDim, execution.workspace);
     clear_counters(workspace, stream);
     if constexpr (kChooses) {
       if (size_of(plan) == TileSize::small && !has_dropout(plan.problem()))
@@ -109,11 +84,16 @@ class BackwardEntry final : public KernelEntry<BackwardKernel> {
                                  map_view(made.map(kFusedTile, MapSide::columns), plan), choice, workspace, execution,
                                  ++next_item);
     }
-    launch_sink_gradient(problem, tensors, workspace, stream);
+  }
+
+  static KernelInfo info() {
+    const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
+    KernelInfo made = backward_info<Shape>(kArchitecture, Shape::kForm, {Shape::kHeadDim, Shape::kHeadDim},
+                                           tile_name<Shape>() + (kChooses ? fused : ""), {Feature::dropout});
+    return Shape::kSums ? made : deterministic(std::move(made));
   }
 
  private:
-  static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
   static constexpr float kShort = Shape::kSums ? kShortRows : kShortRepeatableRows;
 
   template <class Pass>
@@ -122,13 +102,6 @@ class BackwardEntry final : public KernelEntry<BackwardKernel> {
     const auto pass =
         has_dropout(plan.problem()) ? launch_columns<typename WithDropout<Pass>::Type> : launch_columns<Pass>;
     pass(plan, tensors, workspace, choice, execution, next_item);
-  }
-
-  static KernelInfo info() {
-    const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
-    return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim},
-                          tile_name<Shape>() + (kChooses ? fused : ""),
-                          {Feature::dropout, Feature::sinks, Feature::float32_key_gradients});
   }
 
   /// Returns the tile size to use; without maps of small tiles it is always large.
@@ -151,66 +124,57 @@ class BackwardEntry final : public KernelEntry<BackwardKernel> {
   }
 };
 
-/// The parts of a shape that FusedEntry reads.
-template <class T, MaskForm kForm_>
-struct FusedKernel {
-  using Element = T;
-  static constexpr MaskForm kForm = kForm_;
-  static constexpr int kHeadDim = kFusedHeadDim, kRows = static_cast<int>(kFusedTile.rows),
-                       kColumns = static_cast<int>(kFusedTile.columns);
-};
+/// The backward by the fused kernel alone.
+template <class T, MaskForm kForm>
+struct FusedSteps {
+  static constexpr int kSumsDim = 0;
 
-/// An entry with the fused kernel alone.
-template <class Shape>
-class FusedEntry final : public KernelEntry<BackwardKernel> {
- public:
-  FusedEntry() : KernelEntry(named(info(), true)) {}
+  static std::vector<MapRequest> maps() { return {{kFusedTile, MapSide::rows}, {kFusedTile, MapSide::columns}}; }
+  static std::optional<SmallTiles> small_tiles() { return {}; }
 
-  std::size_t workspace_bytes(const Problem& problem, int) const override {
-    return BackwardWorkspace(problem, 0, nullptr).bytes;
+  static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                     const KernelExecution& execution) {
+    clear_counters(workspace, static_cast<cudaStream_t>(execution.stream));
+    launch_fused_alone<kForm>(plan, tensors, workspace, kFusedHeadDim, execution);
   }
 
-  std::vector<MapRequest> maps() const override {
-    return {{kFusedTile, MapSide::rows}, {kFusedTile, MapSide::columns}};
-  }
-
-  void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
-    const Problem& problem = plan.problem();
-    const CurrentDevice current(problem.device);
-    check_tensor_rows(tensors);
-    const auto stream = static_cast<cudaStream_t>(execution.stream);
-    const BackwardWorkspace workspace(problem, 0, execution.workspace);
-    clear_counters(workspace, stream);
-    launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, execution);
+  static KernelInfo info() {
+    return deterministic(
+        backward_info<Shape>(kArchitecture, kForm, {kFusedHeadDim, kFusedHeadDim}, tile_name<Shape>(), {}));
   }
 
  private:
-  static KernelInfo info() {
-    return info_of<Shape>(kArchitecture, Direction::backward, {Shape::kHeadDim, Shape::kHeadDim}, tile_name<Shape>(),
-                          {Feature::sinks, Feature::float32_key_gradients});
-  }
+  /// What the entry's name and its KernelInfo need of a shape.
+  struct Shape {
+    using Element = T;
+    static constexpr int kRows = static_cast<int>(kFusedTile.rows), kColumns = static_cast<int>(kFusedTile.columns);
+  };
 };
+
+template <class Steps>
+void add_entry(KernelEntries& entries) {
+  add_backward_entry<Steps>(entries, Steps::info(), {kArchitecture.capability, true});
+}
 
 template <class T, MaskForm kForm, int kHeadDim>
 void add_wide_entry(KernelEntries& entries) {
-  entries.push_back(
-      std::make_unique<BackwardEntry<false, WideKeys<T, kForm, kHeadDim>, WideValues<T, kForm, kHeadDim>>>());
+  add_entry<ColumnSteps<false, WideKeys<T, kForm, kHeadDim>, WideValues<T, kForm, kHeadDim>>>(entries);
 }
 
 /// Adds the entry that chooses, and one with the kernel over key tiles alone, for callers that ask for it by name.
 template <class Shape>
 void add_choosing_entries(KernelEntries& entries) {
-  entries.push_back(std::make_unique<BackwardEntry<true, Shape>>());
-  entries.push_back(std::make_unique<BackwardEntry<false, Shape>>());
+  add_entry<ColumnSteps<true, Shape>>(entries);
+  add_entry<ColumnSteps<false, Shape>>(entries);
 }
 
 template <class T, MaskForm kForm>
 void add_entries(KernelEntries& entries) {
-  entries.push_back(std::make_unique<BackwardEntry<false, Columns64<T, kForm>>>());
+  add_entry<ColumnSteps<false, Columns64<T, kForm>>>(entries);
   add_choosing_entries<Columns128<T, kForm>>(entries);
-  entries.push_back(std::make_unique<BackwardEntry<false, CarriedColumns64<T, kForm>>>());
+  add_entry<ColumnSteps<false, CarriedColumns64<T, kForm>>>(entries);
   add_choosing_entries<CarriedColumns128<T, kForm>>(entries);
-  entries.push_back(std::make_unique<FusedEntry<FusedKernel<T, kForm>>>());
+  add_entry<FusedSteps<T, kForm>>(entries);
   add_wide_entry<T, kForm, 192>(entries);
   add_wide_entry<T, kForm, 256>(entries);
 }

@@ -17,14 +17,6 @@ namespace flashmask::cuda::sm90 {
 /// may take for the heads that run side by side (sections.h).
 inline constexpr std::int64_t kColumnSectionBytes = std::int64_t{36} << 20;
 
-inline int column_heads_in_section(const Problem& problem) {
-  const std::int64_t of_row = problem.head_dim * (2 + 4) + problem.value_dim * 2;
-  const std::int64_t bytes = problem.query_heads / problem.kv_heads * problem.query_length * of_row;
-  const std::int64_t heads = kColumnSectionBytes / std::max<std::int64_t>(bytes, 1);
-  return static_cast<int>(
-      std::clamp<std::int64_t>(heads, 1, std::max<std::int64_t>(problem.batch * problem.kv_heads, 1)));
-}
-
 /// Sets where the gradients go.
 inline void set_outputs(ColumnArguments& arguments, const BackwardTensors& tensors) {
   arguments.grad_q = tensors.grad_q.data;
@@ -65,8 +57,8 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
   arguments.dropout = score.dropout;
   const DeviceMap& map = on_device.map(kTile<Shape>, MapSide::columns);
   arguments.map = map_view(map, plan);
-  arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads), column_heads_in_section(problem),
-                       arguments.map.outer_tiles};
+  arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads),
+                       key_heads_in_section(problem, kColumnSectionBytes), arguments.map.outer_tiles};
   arguments.rows = {arguments.columns.heads * arguments.head_ratio,
                     arguments.columns.side_by_side * arguments.head_ratio,
                     static_cast<int>(workspace.rows.padded / Shape::kRows)};

@@ -28,7 +28,6 @@ auto encode_function() {
 
 CUtensorMap make_tensor_map(const char* name, const TensorView& tensor, int rows) {
   static const auto encode = encode_function();
-  check_rows(name, tensor);
   // Nothing is ever copied from an empty tensor, whose data may be null.
   if (tensor.data == nullptr) return {};
   const auto size = [&](std::size_t axis) {

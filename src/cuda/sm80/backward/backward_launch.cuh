@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
-#include "cuda/common/kernel_entry.h"
+#include "cuda/common/backward_entry.h"
 #include "cuda/common/launch.cuh"
-#include "cuda/common/row_checks.h"
 #include "cuda/common/row_statistics.h"
-#include "cuda/common/sink_gradient.h"
 #include "cuda/common/tile_choice.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm80/architecture.h"
@@ -18,29 +17,13 @@
 #include "cuda/sm80/backward/shapes.cuh"
 #include "plan/plan_choice.h"
 
-/// Entries of the kernel table: either a launch over key tiles that also sums the gradient of q and one that closes the
-/// sums, or one without sums and one over row tiles, which is deterministic.
+/// The backward's launches and entries: either a launch over key tiles that also sums the gradient of q and one that
+/// closes the sums, or one without sums and one over row tiles, which is deterministic.
 namespace flashmask::cuda::sm80 {
 
-inline void check_tensor_rows(const BackwardTensors& tensors) {
-  check_rows("backward: q", tensors.q);
-  check_rows("backward: k", tensors.k);
-  check_rows("backward: v", tensors.v);
-  check_rows("backward: o", tensors.o);
-  check_rows("backward: grad_o", tensors.grad_o);
-  check_rows("backward: grad_q", tensors.grad_q);
-  check_rows("backward: grad_k", tensors.grad_k);
-  check_rows("backward: grad_v", tensors.grad_v);
-}
-
-/// Returns how many key heads run side by side: as many as keep their queries, query sums and output gradients within
-/// 6/10 of the L2 cache.
+/// Returns how many key heads run side by side.
 inline int column_heads_in_section(const Problem& problem) {
-  const std::int64_t of_row = problem.head_dim * (2 + 4) + problem.value_dim * 2;
-  const std::int64_t bytes = problem.query_heads / problem.kv_heads * problem.query_length * of_row;
-  const auto cache = static_cast<std::int64_t>(device_facts(problem.device).cache_bytes);
-  return static_cast<int>(std::clamp<std::int64_t>(cache / 10 * 6 / std::max<std::int64_t>(bytes, 1), 1,
-                                                   std::max<std::int64_t>(problem.batch * problem.kv_heads, 1)));
+  return key_heads_in_section(problem, static_cast<std::int64_t>(device_facts(problem.device).cache_bytes) / 10 * 6);
 }
 
 template <class Shape>
@@ -152,148 +135,123 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
                                      static_cast<cudaStream_t>(execution.stream), arguments);
 }
 
+/// Computes the gradient of q alone. Roomy: as for pass_over_keys().
+template <class Shape, class Roomy>
+void pass_over_rows(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                    const KernelExecution& execution) {
+  const bool roomy = device_facts(plan.problem().device).block_shared_bytes >= sizeof(QueryGradientMemory<Roomy>);
+  const auto launch_own = roomy ? launch_rows<Roomy> : launch_rows<Shape>;
+  launch_own(plan, tensors, workspace, execution);
+}
+
+/// Computes what every pass needs of the rows, and clears the sums.
+template <class Shape, bool kSums>
+void prepare_rows(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                  const KernelExecution& execution) {
+  const auto stream = static_cast<cudaStream_t>(execution.stream);
+  launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim == 96 ? 128 : Shape::kHeadDim, stream);
+  if constexpr (kSums) {
+    const auto rows = static_cast<std::size_t>(problem.batch * problem.query_heads * workspace.rows.padded);
+    check(cudaMemsetAsync(workspace.query_sums, 0, rows * Shape::kHeadDim * sizeof(float), stream),
+          "backward: clearing the sums");
+  }
+}
+
 /// Stands in for the shape of a second pass, where the first one makes sums.
 struct NoRows {};
 
-/// Roomy…: shapes for devices with enough shared memory for them. They have the same tiles, and the same order of sums.
+/// The launches of a backward. Roomy…: shapes for devices with enough shared memory for them. They have the same tiles,
+/// and the same order of sums.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
-class BackwardEntry : public KernelEntry<BackwardKernel> {
+struct BackwardSteps {
   static constexpr bool kSums = std::is_same_v<Rows, NoRows>;
   static constexpr int kSumsDim = kSums ? Columns::kHeadDim : 0;
 
- public:
-  BackwardEntry(const Architecture& architecture, KernelInfo info, std::size_t shared_bytes)
-      : KernelEntry(std::move(info), {architecture.capability, false, shared_bytes}) {}
-
-  std::size_t workspace_bytes(const Problem& problem, int) const override {
-    return BackwardWorkspace(problem, kSumsDim, nullptr).bytes;
-  }
-
-  std::vector<MapRequest> maps() const override {
+  static std::vector<MapRequest> maps() {
     std::vector<MapRequest> all = {{kTile<Columns>, MapSide::columns}};
     if constexpr (!kSums) all.push_back({kTile<Rows>, MapSide::rows});
     return all;
   }
+  static std::optional<SmallTiles> small_tiles() { return {}; }
 
-  void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {
-    const Problem& problem = plan.problem();
-    const CurrentDevice current(problem.device);
-    check_tensor_rows(tensors);
-    const auto stream = static_cast<cudaStream_t>(execution.stream);
-    const BackwardWorkspace workspace(problem, kSumsDim, execution.workspace);
-    constexpr int kStatisticsDim = Columns::kHeadDim == 96 ? 128 : Columns::kHeadDim;
-    launch_row_statistics(problem, tensors, {}, workspace, kStatisticsDim, stream);
-    if constexpr (kSums) clear_sums(problem, workspace, stream);
-    if (kSums || PlanAccess::wants_key_gradients(plan)) run_columns(plan, tensors, workspace, execution);
+  static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                     const KernelExecution& execution) {
+    prepare_rows<Columns, kSums>(plan.problem(), tensors, workspace, execution);
+    if (kSums || PlanAccess::wants_key_gradients(plan))
+      pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution);
     if constexpr (!kSums) {
-      if (PlanAccess::wants_query_gradient(plan)) run_rows(plan, tensors, workspace, execution);
+      if (PlanAccess::wants_query_gradient(plan)) pass_over_rows<Rows, RoomyRows>(plan, tensors, workspace, execution);
     }
-    launch_sink_gradient(problem, tensors, workspace, stream);
   }
 
- private:
-  virtual void run_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                           const KernelExecution& execution) const {
-    pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution);
-  }
-
-  static void run_rows(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                       const KernelExecution& execution) {
-    const bool roomy = device_facts(plan.problem().device).block_shared_bytes >= sizeof(QueryGradientMemory<RoomyRows>);
-    const auto pass = roomy ? launch_rows<RoomyRows> : launch_rows<Rows>;
-    pass(plan, tensors, workspace, execution);
-  }
-
-  static void clear_sums(const Problem& problem, const BackwardWorkspace& workspace, cudaStream_t stream) {
-    const auto rows = static_cast<std::size_t>(problem.batch * problem.query_heads * workspace.rows.padded);
-    check(cudaMemsetAsync(workspace.query_sums, 0, rows * Columns::kHeadDim * sizeof(float), stream),
-          "backward: clearing the sums");
+  static DeviceNeeds needs(const Architecture& architecture) {
+    std::size_t bytes = sizeof(ColumnMemory<Columns>);
+    if constexpr (!kSums) bytes = std::max(bytes, sizeof(QueryGradientMemory<Rows>));
+    return {architecture.capability, false, bytes};
   }
 };
 
-/// An entry that takes small tiles where rows are short.
+/// The launches of a backward with sums that takes small tiles where rows are short.
 template <class Columns, class RoomyColumns, class Short>
-class ChoosingBackwardEntry final : public BackwardEntry<Columns, RoomyColumns, NoRows, NoRows> {
-  using Base = BackwardEntry<Columns, RoomyColumns, NoRows, NoRows>;
-
+class ChoosingSteps {
  public:
-  ChoosingBackwardEntry(const Architecture& architecture, KernelInfo info, std::size_t shared_bytes,
-                        const WhenSmall& when)
-      : Base(architecture, std::move(info), shared_bytes),
-        tiles_(Direction::backward, MapSide::columns, kTile<Columns>, kTile<Short>, kTile<Short>, when,
+  static constexpr int kSumsDim = Columns::kHeadDim;
+
+  explicit ChoosingSteps(const WhenSmall& when)
+      : tiles_(Direction::backward, MapSide::columns, kTile<Columns>, kTile<Short>, kTile<Short>, when,
                shared_of_blocks(sizeof(ColumnMemory<Short>), Short::kBlocks)) {}
 
-  std::vector<MapRequest> maps() const override { return tiles_.maps(); }
-  std::optional<SmallTiles> small_tiles() const override { return tiles_.small_tiles(); }
+  std::vector<MapRequest> maps() const { return tiles_.maps(); }
+  std::optional<SmallTiles> small_tiles() const { return tiles_.small_tiles(); }
 
- private:
-  void run_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                   const KernelExecution& execution) const override {
+  void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+              const KernelExecution& execution) const {
+    prepare_rows<Columns, true>(plan.problem(), tensors, workspace, execution);
     const TileSize size = tiles_.size(plan);
     if (size != TileSize::small)
-      pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution, choice(plan, size, false));
+      pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution, tiles_.choice(plan, size, false));
     if (size != TileSize::large)
-      pass_over_keys<Short, Short>(plan, tensors, workspace, execution, choice(plan, size, true));
+      pass_over_keys<Short, Short>(plan, tensors, workspace, execution, tiles_.choice(plan, size, true));
   }
 
-  TileChoice choice(const Plan& plan, TileSize size, bool small) const {
-    return size == TileSize::automatic ? tiles_.choice(plan, small) : TileChoice{};
-  }
-
+ private:
   TwoTiles tiles_;
 };
 
-/// A shape with one form of masks: a kernel reads both forms, and has an entry of the kernel table for each.
-template <class Shape, MaskForm kForm_>
-struct ColumnsOfForm {
-  using Element = typename Shape::Element;
-  static constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
-  static constexpr MaskForm kForm = kForm_;
-};
-
-template <class Columns, MaskForm kForm>
-KernelInfo backward_info(const Architecture& architecture, const std::string& tiles) {
-  Features features{Feature::sinks, Feature::float32_key_gradients};
+template <class Columns>
+KernelInfo column_info(const Architecture& architecture, MaskForm form, const std::string& tiles) {
+  Features features;
   if (!Columns::kForm.short_rows) features.add(Feature::dropout);
-  return info_of<ColumnsOfForm<Columns, kForm>>(architecture, Direction::backward,
-                                                {Columns::kHeadDim, Columns::kHeadDim}, tiles, features);
+  return backward_info<Columns>(architecture, form, {Columns::kHeadDim, Columns::kHeadDim}, tiles, features);
 }
 
-template <class Columns, class RoomyColumns, class Rows, class RoomyRows, MaskForm kForm>
-void add_entries_of(KernelEntries& entries, const Architecture& architecture) {
-  KernelInfo info = backward_info<Columns, kForm>(architecture, tile_name<Columns>());
-  constexpr std::size_t kColumnBytes = sizeof(ColumnMemory<Columns>), kRowBytes = sizeof(QueryGradientMemory<Rows>);
-  entries.push_back(
-      std::make_unique<BackwardEntry<Columns, RoomyColumns, NoRows, NoRows>>(architecture, info, kColumnBytes));
-  info.features.add(Feature::deterministic);
-  info.name += ".deterministic";
-  entries.push_back(std::make_unique<BackwardEntry<Columns, RoomyColumns, Rows, RoomyRows>>(
-      architecture, std::move(info), std::max(kColumnBytes, kRowBytes)));
-}
-
+/// Adds the entry that sums the gradient of q and the deterministic one. A kernel reads both forms of masks, and has an
+/// entry for each.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
 void add_entries(KernelEntries& entries, const Architecture& architecture) {
-  add_entries_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::intervals>(entries, architecture);
-  add_entries_of<Columns, RoomyColumns, Rows, RoomyRows, MaskForm::bits>(entries, architecture);
+  using Summing = BackwardSteps<Columns, RoomyColumns, NoRows, NoRows>;
+  using Repeatable = BackwardSteps<Columns, RoomyColumns, Rows, RoomyRows>;
+  for (const MaskForm form : {MaskForm::intervals, MaskForm::bits}) {
+    const KernelInfo info = column_info<Columns>(architecture, form, tile_name<Columns>());
+    add_backward_entry<Summing>(entries, info, Summing::needs(architecture));
+    add_backward_entry<Repeatable>(entries, deterministic(info), Repeatable::needs(architecture));
+  }
 }
 
-/// Adds the entry that chooses between both tiles, and that of short rows alone, to be requested by name.
-template <class Columns, class RoomyColumns, class Short, MaskForm kForm>
-void add_choosing_entries_of(KernelEntries& entries, const Architecture& architecture, const WhenSmall& when) {
-  entries.push_back(std::make_unique<ChoosingBackwardEntry<Columns, RoomyColumns, Short>>(
-      architecture, backward_info<Columns, kForm>(architecture, tile_name<Columns>() + "+" + tile_name<Short>()),
-      sizeof(ColumnMemory<Columns>), when));
-  entries.push_back(std::make_unique<BackwardEntry<Short, Short, NoRows, NoRows>>(
-      architecture, backward_info<Short, kForm>(architecture, tile_name<Short>()), sizeof(ColumnMemory<Short>)));
-}
-
-/// Adds the entries that choose; they come before those without a choice, since the first that serves is taken.
+/// Adds the entry that chooses between both tiles, before those without a choice, since the first that serves is taken,
+/// and that of short rows alone, to be requested by name.
 template <class T, int kHeadDim>
 void add_choosing_entries(KernelEntries& entries, const WhenSmall& when) {
   using Columns = LargeColumns<T, kHeadDim>;
   using Short = ShortColumns<T, kHeadDim>;
-  add_choosing_entries_of<Columns, RoomyColumns<T, kHeadDim>, Short, MaskForm::intervals>(entries, kLarge, when);
-  add_choosing_entries_of<Columns, RoomyColumns<T, kHeadDim>, Short, MaskForm::bits>(entries, kLarge, when);
+  using Large = BackwardSteps<Columns, RoomyColumns<T, kHeadDim>, NoRows, NoRows>;
+  using Small = BackwardSteps<Short, Short, NoRows, NoRows>;
+  using Choosing = ChoosingSteps<Columns, RoomyColumns<T, kHeadDim>, Short>;
+  for (const MaskForm form : {MaskForm::intervals, MaskForm::bits}) {
+    add_backward_entry(entries, column_info<Columns>(kLarge, form, tile_name<Columns>() + "+" + tile_name<Short>()),
+                       Large::needs(kLarge), Choosing(when));
+    add_backward_entry<Small>(entries, column_info<Short>(kLarge, form, tile_name<Short>()), Small::needs(kLarge));
+  }
 }
 
 template <class T, int kHeadDim>

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/common/forward_entry.h"
+#include "cuda/common/launch.cuh"
+#include "cuda/runtime/device.h"
+#include "cuda/sm80/architecture.h"
+#include "cuda/sm80/forward/forward.h"
+#include "cuda/sm80/forward/forward_kernel.cuh"
+#include "plan/plan_choice.h"
+
+namespace flashmask::cuda::sm80 {
+
+/// The kernels of a shape. kHasDropout: also one with dropout.
+template <class Shape_, bool kHasDropout = !Shape_::kShort>
+struct ForwardCode {
+  using Shape = Shape_;
+  static constexpr bool kDrops = kHasDropout;
+  using Memory = ForwardMemory<Shape>;
+  static auto kernel([[maybe_unused]] bool drops) {
+    auto kernel = forward_kernel<Shape>;
+    if constexpr (kDrops) {
+      if (drops) kernel = forward_kernel<Dropping<Shape>>;
+    }
+    return kernel;
+  }
+};
+
+/// ForwardCode with a second shape, of the same tiles and without dropout, for devices whose multiprocessors have room
+/// for its blocks.
+template <class Shape_, class RoomyShape>
+struct ForwardCodeWithRoomy : ForwardCode<Shape_> {
+  using Roomy = ForwardCode<RoomyShape, false>;
+
+  static bool takes_roomy(const Problem& problem) {
+    return !has_dropout(problem) && device_facts(problem.device).shared_bytes >=
+                                        shared_of_blocks(sizeof(typename Roomy::Memory), RoomyShape::kBlocks);
+  }
+};
+
+/// Launches a kernel of `Code`. next_item: nullptr, or a counter for blocks that take several items.
+template <class Code>
+void launch_forward(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
+                    const DeviceMap& map, int* next_item, const TileChoice& choice) {
+  using Shape = typename Code::Shape;
+  if constexpr (requires { typename Code::Roomy; }) {
+    if (Code::takes_roomy(plan.problem()))
+      return launch_forward<typename Code::Roomy>(plan, tensors, execution, map, next_item, choice);
+  }
+  const DeviceFacts& facts = device_facts(plan.problem().device);
+  RowArguments rows = row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks), next_item);
+  rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
+  rows.choice = choice;
+  if (rows.items == 0) return;
+  const auto kernel = Code::kernel(has_dropout(plan.problem()));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "forward: shared memory");
+  const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
+  launch<typename Code::Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
+                                forward_arguments(rows, tensors));
+}
+
+/// What the entries of common/forward_entry.h launch. A kernel reads both forms of masks, and has an entry for each.
+template <class Code>
+struct ForwardLauncher {
+  using Shape = typename Code::Shape;
+  static constexpr bool kDrops = Code::kDrops, kCounts = false;
+
+  static constexpr std::size_t room() { return shared_of_blocks(sizeof(typename Code::Memory), Shape::kBlocks); }
+  static DeviceNeeds needs(const Architecture& architecture) {
+    return {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks};
+  }
+  static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
+                     const DeviceMap& map, int* next_item, const TileChoice& choice) {
+    launch_forward<Code>(plan, tensors, execution, map, next_item, choice);
+  }
+};
+
+template <class Code>
+void add_entries_of(KernelEntries& entries, const Architecture& architecture) {
+  for (const MaskForm form : {MaskForm::intervals, MaskForm::bits})
+    add_forward_entry<ForwardLauncher<Code>>(entries, architecture, form);
+}
+
+template <class Shape>
+void add_entries(KernelEntries& entries, const Architecture& architecture) {
+  add_entries_of<ForwardCode<Shape>>(entries, architecture);
+}
+
+template <class Code, class SmallCode>
+void add_choosing_entries(KernelEntries& entries, const Architecture& architecture, const WhenSmall& when) {
+  for (const MaskForm form : {MaskForm::intervals, MaskForm::bits})
+    add_choosing_forward_entries<ForwardLauncher<Code>, ForwardLauncher<SmallCode>>(entries, architecture, form, when);
+}
+
+}  // namespace flashmask::cuda::sm80
