@@ -6,7 +6,6 @@
 #include "cli/base/names.h"
 #include "cli/base/quantities.h"
 #include "cli/base/table.h"
-#include "cli/commands/kernel_overview.h"
 #include "cli/commands/subcommands.h"
 #include "cli/commands/version.h"
 #include "flashmask/executor.h"
@@ -21,8 +20,6 @@ using Json = nlohmann::ordered_json;
 struct InfoOptions {
   bool all = false, json = false;
 };
-
-std::string tile_text(TileShape tile) { return std::to_string(tile.rows) + " × " + std::to_string(tile.columns); }
 
 Json features_json(Features features) {
   Json names = Json::array();
@@ -66,27 +63,10 @@ Json info_json() {
           {"kernels", table}};
 }
 
-std::string kernel_table(MaskForm predicate) {
-  Table table({Table::Align::left, Table::Align::left, Table::Align::left});
-  table.add({"kernels for masks as " + to_string(predicate), "tile", "runs here"});
-  for (const KernelInfo& kernel : kernels()) {
-    if (kernel.predicate != predicate) continue;
-    const std::string refused = why_not(kernel);
-    table.add({kernel.name, tile_text(kernel.tile), refused.empty() ? "yes" : "no: " + refused});
-  }
-  return table.text();
-}
-
 std::string device_text(const check::DeviceFacts& device) {
   return device.name + ", compute capability " + std::to_string(device.major) + "." + std::to_string(device.minor) +
          ", " + std::to_string(device.multiprocessors) + " multiprocessors, " +
          bytes(static_cast<double>(device.bytes));
-}
-
-std::vector<KernelOnMachine> kernels_on_machine() {
-  std::vector<KernelOnMachine> table;
-  for (const KernelInfo& kernel : kernels()) table.push_back({kernel, why_not(kernel)});
-  return table;
 }
 
 bool built_for_gpus() {
@@ -108,12 +88,10 @@ std::string facts_table() {
 }
 
 std::string info_text() {
-  return facts_table() + kernel_overview(kernels_on_machine()) + "\nevery kernel by name: flashmask info --all\n";
+  return facts_table() + describe_kernels() + "\nevery kernel by name: flashmask info --all\n";
 }
 
-std::string all_text() {
-  return facts_table() + kernel_table(MaskForm::intervals) + "\n" + kernel_table(MaskForm::bits);
-}
+std::string all_text() { return facts_table() + describe_kernels(true); }
 
 }  // namespace
 

@@ -715,6 +715,10 @@ typedef struct flashmask_kernel_info {
 FLASHMASK_API flashmask_status flashmask_kernel_count(int64_t* count);
 FLASHMASK_API flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info);
 
+/// The kernel table as text, for people: for each device, direction and dtype the kernels that run on this machine, or
+/// why none does; with every_kernel != 0 each kernel by name. The text lives as long as the process.
+FLASHMASK_API flashmask_status flashmask_describe_kernels(int every_kernel, const char** text);
+
 /// Instruction sets that plans on this machine choose from, best first, such as "avx512 avx2 scalar"; the text lives as
 /// long as the process.
 FLASHMASK_API flashmask_status flashmask_instruction_sets(const char** names);

@@ -42,6 +42,10 @@ struct KernelInfo {
 /// Returns every kernel of this build, best first for each direction, dtype and predicate.
 FLASHMASK_API std::vector<KernelInfo> kernels();
 
+/// Returns the kernel table as text, for people: for each device, direction and dtype the kernels that run on this
+/// machine with their head dims, or why none does; or every kernel by name, with its tile and why it does not run.
+FLASHMASK_API std::string describe_kernels(bool every_kernel = false);
+
 /// Says why plans on this machine do not take a kernel: it cannot run, the override variables exclude it, or it is
 /// slower here than others and no override names it. Empty when they do.
 FLASHMASK_API std::string why_not(const KernelInfo& kernel);

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import itertools
 import platform
-from collections.abc import Sequence
 from typing import Any
 
 from flashmask._abi import structs as s
@@ -73,60 +71,14 @@ def _installed(name: str) -> str | None:
 
 
 def as_text(facts: dict[str, Any], every_kernel: bool = False) -> str:
-    """Formats info() as tables, with one line of kernels per device, direction and dtype, or every kernel by name."""
+    """Formats info(), with the library's own text about kernels: an overview, or every kernel by name."""
     lines = [f"{name.replace('_', ' '):<18}{_cell(value)}" for name, value in facts.items() if name != "kernels"]
-    if every_kernel:
-        for form in FORMS:
-            lines += ["", *_by_name(form, facts["kernels"])]
-    else:
-        lines += ["", *_overview(facts["kernels"]), "", "every kernel by name: python -m flashmask info --all"]
+    told = ctypes.c_char_p()
+    call("describe_kernels", int(every_kernel), ctypes.byref(told))
+    lines += ["", (told.value or b"").decode().rstrip()]
+    if not every_kernel:
+        lines += ["", "every kernel by name: python -m flashmask info --all"]
     return "\n".join(lines)
-
-
-def _by_name(form: str, table: list[dict[str, Any]]) -> list[str]:
-    lines = [(f"kernels for masks as {form}", "tile", "runs here")]
-    lines += [
-        (kernel["name"], "{} x {}".format(*kernel["tile"]), _runs(kernel))
-        for kernel in table
-        if kernel["predicate"] == form
-    ]
-    return _aligned(lines)
-
-
-def _overview(table: list[dict[str, Any]]) -> list[str]:
-    """Lists for each device, direction and dtype the kernels that run, best first, or the reason why none does.
-
-    On a CPU only the best family, on a GPU one line per family: each has its own head dims.
-    """
-    lines = [("device", "direction", "dtype", "kernels", "head dims up to", "runs here")]
-    for key in itertools.product(_DEVICES, _DIRECTIONS, _DTYPES):
-        group = [kernel for kernel in table if (kernel["device"], kernel["direction"], kernel["dtype"]) == key]
-        if not group:
-            continue
-        shown = [kernel for kernel in group if kernel["runs"]] or group
-        families = list(dict.fromkeys(kernel["arch"] for kernel in shown))
-        if key[0] == "cpu" or not shown[0]["runs"]:
-            del families[1:]
-        for arch in families:
-            alike = [kernel for kernel in shown if kernel["arch"] == arch]
-            dims = ", ".join(dict.fromkeys(map(_head_dims, alike)))
-            lines.append((*key, arch, dims, _runs(alike[0])))
-    return _aligned(lines)
-
-
-def _head_dims(kernel: dict[str, Any]) -> str:
-    """Formats the largest head dims that a kernel takes: "64", or "192v128" where values have another one."""
-    head, value = kernel["head_dim"], kernel["value_dim"]
-    return str(head) if head == value else f"{head}v{value}"
-
-
-def _runs(kernel: dict[str, Any]) -> str:
-    return "yes" if kernel["runs"] else f"no: {kernel['why_not']}"
-
-
-def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def _cell(value: object) -> str:

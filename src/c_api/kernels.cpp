@@ -64,6 +64,10 @@ flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info
   return guard([&] { flashmask::c_api::write_struct(to_kernel_info(kernel_at(index)), info, "info"); });
 }
 
+flashmask_status flashmask_describe_kernels(int every_kernel, const char** text) {
+  return guard([&] { require(text, "text") = keep(flashmask::describe_kernels(every_kernel != 0)); });
+}
+
 flashmask_status flashmask_instruction_sets(const char** names) {
   return guard([&] {
     require(names, "names");

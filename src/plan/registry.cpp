@@ -120,7 +120,7 @@ std::string why_none_computes(const Problem& problem) {
          ": cast q, k and v to one of them, or compute on the CPU";
 }
 
-const Kernel& find_row(const char* caller, const KernelInfo& info) {
+const Kernel& find_entry(const char* caller, const KernelInfo& info) {
   for (const auto& kernel : kernel_table())
     if (kernel->info().name == info.name) return *kernel;
   throw Error(Status::invalid_argument, std::string(caller) + ": \"" + info.name + "\" is no kernel of this build");
@@ -168,16 +168,16 @@ std::vector<KernelInfo> kernels() {
 }
 
 std::string why_not(const KernelInfo& kernel) {
-  return machine_refusal(find_row("why_not", kernel), environment("FLASHMASK_KERNEL"));
+  return machine_refusal(find_entry("why_not", kernel), environment("FLASHMASK_KERNEL"));
 }
 
 std::string why_not(const KernelInfo& kernel, const Problem& problem, MaskForm form) {
   const std::string any_name;
-  return refusal(find_row("why_not", kernel), {kernel.direction, problem, form, any_name});
+  return refusal(find_entry("why_not", kernel), {kernel.direction, problem, form, any_name});
 }
 
 double measure_peak(const KernelInfo& kernel) {
-  const Kernel& row = find_row("measure_peak", kernel);
+  const Kernel& row = find_entry("measure_peak", kernel);
   const std::string reason = row.refusal();
   if (!reason.empty()) throw Error(Status::unsupported, "measure_peak: " + kernel.name + " cannot run here: " + reason);
   return row.measure_peak();

@@ -14,7 +14,6 @@ from matplotlib.colors import to_rgb
 import flashmask
 from flashmask import _plot, masks
 from flashmask.__main__ import main
-from flashmask._info import as_text
 
 matplotlib.use("agg")
 
@@ -190,30 +189,3 @@ def test_the_command_tells_what_this_build_can_do():
     running = {(kernel["direction"], kernel["dtype"]) for kernel in on_gpu}
     families = {(kernel["direction"], kernel["dtype"], kernel["arch"]) for kernel in on_gpu}  # a line each
     assert len(overview) == 1 + len(groups) - len(running) + len(families)
-
-
-def test_the_overview_says_which_kernels_run_or_once_why_none_does():
-    def kernel(arch, device, dtype, head_dim, value_dim, why_not):
-        facts = {"arch": arch, "direction": "forward", "dtype": dtype, "device": device}
-        dims = {"head_dim": head_dim, "value_dim": value_dim}
-        return {**facts, **dims, "predicate": "intervals", "runs": not why_not, "why_not": why_not}
-
-    table = [
-        kernel("sm90", "cuda", "bf16", 64, 64, "no GPU"),
-        kernel("sm90", "cuda", "bf16", 192, 128, "no GPU"),
-        kernel("sm90", "cuda", "bf16", 64, 64, "no GPU"),
-        kernel("sm90", "cuda", "f16", 64, 64, ""),
-        kernel("sm80", "cuda", "f16", 64, 64, ""),
-        kernel("sm80", "cuda", "f16", 512, 512, ""),
-        kernel("sm86", "cuda", "f16", 96, 96, "too little memory"),
-        kernel("avx512", "cpu", "f32", 256, 256, "no AVX-512"),
-        kernel("avx2", "cpu", "f32", 256, 256, ""),
-        kernel("scalar", "cpu", "f32", 256, 256, ""),
-    ]
-    assert as_text({"version": "1.2", "kernels": table}).splitlines()[2:-2] == [
-        "device  direction  dtype  kernels  head dims up to  runs here",
-        "cpu     forward    f32    avx2     256              yes",
-        "cuda    forward    bf16   sm90     64, 192v128      no: no GPU",
-        "cuda    forward    f16    sm90     64               yes",
-        "cuda    forward    f16    sm80     64, 512          yes",
-    ]

@@ -87,6 +87,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "set_thread_count": [c_int],
     "kernel_count": [POINTER(c_int64)],
     "kernel_get": [c_int64, POINTER(s.KernelInfo)],
+    "describe_kernels": [c_int, POINTER(c_char_p)],
     "instruction_sets": [POINTER(c_char_p)],
     "mask_to_startend_row_indices": [_MASK, POINTER(c_int32), c_int64, POINTER(s.StartendRowIndices)],
     "mask_expand": [_MASK, _BYTES, c_int64],

@@ -1,15 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/commands/kernel_overview.h"
+#include "plan/kernel_overview.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 
-#include "cli/base/names.h"
-#include "cli/base/table.h"
-
-namespace flashmask::cli {
+namespace flashmask {
 namespace {
+
+/// Returns lines of cells in aligned columns, two spaces apart.
+template <std::size_t kCells>
+std::string aligned(const std::vector<std::array<std::string, kCells>>& lines) {
+  std::array<std::size_t, kCells> widths{};
+  for (const auto& line : lines)
+    for (std::size_t i = 0; i < kCells; ++i) widths[i] = std::max(widths[i], line[i].size());
+  std::string text;
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i + 1 < kCells; ++i) text += line[i] + std::string(widths[i] - line[i].size() + 2, ' ');
+    text += line.back() + "\n";
+  }
+  return text;
+}
+
+std::string runs_text(const std::string& why_not) { return why_not.empty() ? "yes" : "no: " + why_not; }
 
 using Group = std::vector<KernelOnMachine>;
 
@@ -21,15 +35,18 @@ std::string head_dims_of(const KernelInfo& kernel) {
   return kernel.value_dim == kernel.head_dim ? head : head + "v" + std::to_string(kernel.value_dim);
 }
 
-/// Head dims of the kernels of `arch` that run, or of all of them if none does.
+/// The head dims of the kernels of `arch` that run, or of all of them if none does.
 std::string head_dims_text(const Group& group, const std::string& arch, bool running) {
   std::vector<std::string> dims;
+  std::string text;
   for (const KernelOnMachine& kernel : group) {
     const std::string dim = head_dims_of(kernel.info);
     const bool known = std::find(dims.begin(), dims.end(), dim) != dims.end();
-    if (kernel.info.arch == arch && runs(kernel) == running && !known) dims.push_back(dim);
+    if (kernel.info.arch != arch || runs(kernel) != running || known) continue;
+    text += (dims.empty() ? "" : ", ") + dim;
+    dims.push_back(dim);
   }
-  return join(dims);
+  return text;
 }
 
 /// The architectures that get a line, best first, in the order of the kernel table: on a GPU all that run, since each
@@ -45,7 +62,7 @@ std::vector<std::string> families_of(const Group& group) {
   return running;
 }
 
-std::vector<std::string> line_of(const Group& group, const std::string& arch) {
+std::array<std::string, 6> line_of(const Group& group, const std::string& arch) {
   const auto best = std::find_if(group.begin(), group.end(), [&arch](const KernelOnMachine& kernel) {
     return kernel.info.arch == arch && runs(kernel);
   });
@@ -57,7 +74,7 @@ std::vector<std::string> line_of(const Group& group, const std::string& arch) {
           to_string(info.dtype),
           info.arch,
           head_dims_text(group, info.arch, running),
-          running ? "yes" : "no: " + shown.why_not};
+          runs_text(running ? "" : shown.why_not)};
 }
 
 }  // namespace
@@ -68,13 +85,27 @@ std::string kernel_overview(const std::vector<KernelOnMachine>& kernels) {
     const KernelInfo& info = kernel.info;
     groups[{info.device, info.direction, info.dtype}].push_back(kernel);
   }
-  using enum Table::Align;
-  Table table({left, left, left, left, left, left});
-  table.add({"device", "direction", "dtype", "kernels", "head dims up to", "runs here"});
-  for (const auto& [key, group] : groups) {
-    for (const std::string& arch : families_of(group)) table.add(line_of(group, arch));
-  }
-  return table.text();
+  std::vector<std::array<std::string, 6>> lines = {
+      {"device", "direction", "dtype", "kernels", "head dims up to", "runs here"}};
+  for (const auto& [key, group] : groups)
+    for (const std::string& arch : families_of(group)) lines.push_back(line_of(group, arch));
+  return aligned(lines);
 }
 
-}  // namespace flashmask::cli
+std::string kernel_list(const std::vector<KernelOnMachine>& kernels, MaskForm form) {
+  std::vector<std::array<std::string, 3>> lines = {{"kernels for masks as " + to_string(form), "tile", "runs here"}};
+  for (const auto& [info, why_not] : kernels)
+    if (info.predicate == form)
+      lines.push_back(
+          {info.name, std::to_string(info.tile.rows) + " x " + std::to_string(info.tile.columns), runs_text(why_not)});
+  return aligned(lines);
+}
+
+std::string describe_kernels(bool every_kernel) {
+  std::vector<KernelOnMachine> table;
+  for (const KernelInfo& kernel : kernels()) table.push_back({kernel, why_not(kernel)});
+  if (!every_kernel) return kernel_overview(table);
+  return kernel_list(table, MaskForm::intervals) + "\n" + kernel_list(table, MaskForm::bits);
+}
+
+}  // namespace flashmask

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/commands/kernel_overview.h"
+#include "plan/kernel_overview.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "run_command.h"
-
-namespace flashmask::cli {
+namespace flashmask {
 namespace {
 
 struct HeadDims {
@@ -66,7 +64,7 @@ TEST(KernelOverview, NamesEveryFamilyThatRunsOnAGpu) {
             "cuda    forward    bf16   sm80     64, 512          yes\n");
 }
 
-TEST(KernelOverview, IsWhatInfoPrints) {
+TEST(KernelOverview, IsWhatPeopleGet) {
   std::set<std::tuple<DeviceType, Direction, DType>> groups, running;
   std::set<std::tuple<Direction, DType, std::string>> families;  // that run on a GPU, a line each
   for (const KernelInfo& info : kernels()) {
@@ -75,15 +73,24 @@ TEST(KernelOverview, IsWhatInfoPrints) {
     running.insert({info.device, info.direction, info.dtype});
     families.insert({info.direction, info.dtype, info.arch});
   }
-  const std::string text = command({"info"}).out;
-  const std::size_t begin = text.find("device  direction");
-  ASSERT_NE(begin, std::string::npos) << text;
-  const std::string overview = text.substr(begin, text.find("\n\n", begin) - begin);
-  EXPECT_EQ(std::count(overview.begin(), overview.end(), '\n'),
+  const std::string text = describe_kernels();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n') - 1,
             std::ssize(groups) - std::ssize(running) + std::ssize(families))
       << text;
-  EXPECT_LT(text.find("\nthreads "), begin);
+}
+
+TEST(KernelList, HasALineForEachKernelOfAForm) {
+  KernelOnMachine runs = kernel("avx2", Direction::forward, DType::f32, {256, 256}, ""), refused = runs, bits = runs;
+  runs.info.name = "avx2.forward";
+  refused.info.name = "a";
+  refused.why_not = "no AVX-512";
+  runs.info.tile = refused.info.tile = {64, 128};
+  bits.info.predicate = MaskForm::bits;
+  EXPECT_EQ(kernel_list({runs, bits, refused}, MaskForm::intervals),
+            "kernels for masks as intervals  tile      runs here\n"
+            "avx2.forward                    64 x 128  yes\n"
+            "a                               64 x 128  no: no AVX-512\n");
 }
 
 }  // namespace
-}  // namespace flashmask::cli
+}  // namespace flashmask
