@@ -9,10 +9,11 @@
 #include "base/checks.h"
 #include "partition/balance.h"
 #include "partition/checks.h"
-#include "partition/free_cuts.h"
 #include "partition/measures.h"
+#include "partition/moved_cuts.h"
 #include "partition/simple.h"
 #include "partition/split.h"
+#include "schedule/free_cuts.h"
 
 namespace flashmask {
 namespace {
@@ -76,7 +77,9 @@ class Choice {
   void consider_free_cuts(std::span<const WeightedMask> masks, Executor& executor) {
     if (best_ && best_->time == best_->attention) return;
     if (longest_uncut() > tokens_ / ranks_ + most_tokens_over(tokens_, ranks_, tile_)) return;
-    const std::vector<std::int64_t> cuts = free_cuts(masks, tokens_, executor);
+    std::vector<const Mask*> all;
+    for (const WeightedMask& one : masks) all.push_back(one.mask);
+    const std::vector<std::int64_t> cuts = free_cuts(all, tokens_, executor);
     for (const Partition& partition : tried_) {
       const auto runs = moved_to_free_cuts(partition, cuts);
       if (runs) consider_free({tokens_, ranks_, *runs, tile_, partition.why() + ", cut where nothing crosses"});

@@ -10,16 +10,12 @@
 
 namespace flashmask {
 
-/// Returns the tokens, ascending, before which a sequence can be cut for free: under none of the masks does a row on
-/// one side see a column on the other. The first token and the end are among them.
-std::vector<std::int64_t> free_cuts(std::span<const WeightedMask> masks, std::int64_t tokens, Executor& executor);
-
 /// Returns how far a rank's tokens may be from an even share for the sake of free cuts: 1 % of it or half a tile,
 /// whichever is more.
 std::int64_t most_tokens_over(std::int64_t tokens, std::int32_t ranks, std::int32_t tile);
 
-/// Returns the runs with each cut moved to a free one, so that no rank fetches anything; nullopt if a rank would then
-/// hold too many tokens or too few.
+/// Returns the runs with each cut moved to a free one (schedule/free_cuts.h), so that no rank fetches anything; nullopt
+/// if a rank would then hold too many tokens or too few.
 std::optional<std::vector<RankRun>> moved_to_free_cuts(const Partition& partition, std::span<const std::int64_t> cuts);
 
 }  // namespace flashmask
