@@ -47,7 +47,7 @@ def problem_of(q: Tensor, k: Tensor) -> Any:
 def of_intervals(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -> Attention:
     """Attends from row indices on the GPU. The plan made here shows what a plan costs; the first call makes another."""
     from flashmask._abi.header import Options
-    from flashmask._plans.device_plan import plan_of_rows
+    from flashmask._torch.plans.device_plan import plan_of_rows
 
     rows = case.rows
     if rows is None:
@@ -78,7 +78,7 @@ def of_mask(case: MaskCase, q: Tensor, k: Tensor, deterministic: bool = False) -
 def of_bits(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
     """Attends from booleans on the GPU. As in of_intervals(), the first call makes another plan."""
     from flashmask._abi.header import Options
-    from flashmask._plans.device_plan import plan_of_booleans
+    from flashmask._torch.plans.device_plan import plan_of_booleans
     from flashmask.operators import forward
 
     visible = case.visible

@@ -55,7 +55,7 @@ def test_row_indices_of_inference_mode_may_change_in_place():
 
 
 def test_plans_go_with_their_row_indices():
-    from flashmask._plans.device_plans import _of_tensors, _owner
+    from flashmask._torch.plans.device_plans import _of_tensors, _owner
 
     q, k, v = three()
     gc.collect()
@@ -178,7 +178,7 @@ def test_a_graph_replays_a_mask_of_the_host(kind):
 
 def forget_every_plan():
     """What 32 other masks do to the cache."""
-    from flashmask._plans.device_plans import device_plans
+    from flashmask._torch.plans.device_plans import device_plans
 
     device_plans.clear()
     gc.collect()

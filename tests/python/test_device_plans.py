@@ -11,9 +11,9 @@ from flashmask import masks
 from flashmask._abi.header import Options
 from flashmask._abi.problem import Problem
 from flashmask._plans import device_plan, device_plans
-from flashmask._plans.by_tensor import ByTensor
 from flashmask._plans.call import Call
-from flashmask._plans.device_plans import Inputs, remember_plans_of
+from flashmask._torch.plans.by_tensor import ByTensor
+from flashmask._torch.plans.device_plans import Inputs, remember_plans_of
 
 SHAPE = (1, 8, 2, 64)
 INPUTS = Inputs(SHAPE, SHAPE, SHAPE, 1, 0)

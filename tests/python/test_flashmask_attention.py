@@ -9,7 +9,7 @@ from attention_oracle import assert_within_bound, random_inputs, softmax_attenti
 
 import flashmask
 from flashmask import masks
-from flashmask._plans.mask_source import BLOCK
+from flashmask._torch.plans.mask_source import BLOCK
 
 pytestmark = pytest.mark.kernels
 

@@ -24,7 +24,7 @@ from flashmask._rows import RowIndices
 if TYPE_CHECKING:
     import torch
 
-    from flashmask._plans.device_plan import DevicePlan
+    from flashmask._torch.plans.device_plan import DevicePlan
 
 LAYOUTS = ("bshd", "bhsd")
 Layout: TypeAlias = Literal["bshd", "bhsd"]
@@ -71,7 +71,7 @@ class Plan:
         problem = self.problem
         source = self._packed[:HEADER_BYTES].tobytes()
         if problem.device != "cpu":
-            from flashmask._plans.device_plans import plan_of_header
+            from flashmask._torch.plans.device_plans import plan_of_header
 
             return plan_of_header(source, self.mask, problem, self._options)
         call = Call(scale=problem.scale or 0.0, dropout=problem.dropout)
@@ -238,7 +238,7 @@ def as_mask(mask: Any, problem: Problem) -> Mask:
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, RowIndices):
-        from flashmask._plans.mask_source import from_row_indices
+        from flashmask._torch.plans.mask_source import from_row_indices
 
         return from_row_indices(mask.startend_row_indices.detach().cpu(), mask.causal, problem)
     if mask is None:

@@ -14,8 +14,9 @@ from flashmask._abi.problem import DTYPES, make_problem
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu, numbers_of
 from flashmask._plans.live_plan import AnyPlan, Drawn, Sinks, View, make_plan
-from flashmask._plans.mask_source import named_mask, source_of
-from flashmask._plans.operands import (
+from flashmask._torch.dropout import place_in, seed_in, seed_offset_in
+from flashmask._torch.plans.mask_source import named_mask, source_of
+from flashmask._torch.plans.operands import (
     check_saved,
     check_sinks,
     code_of,
@@ -23,7 +24,6 @@ from flashmask._plans.operands import (
     lse_dtype,
     ready_sinks,
 )
-from flashmask._torch.dropout import place_in, seed_in, seed_offset_in
 from flashmask._torch.schemas import Gradients, Outputs
 
 _CPU = torch.device("cpu")

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from flashmask._abi import structs as s
 from flashmask._plans.call import Call
-from flashmask._plans.device_plans import plan_of_call
 from flashmask._plans.live_plan import Drawn, SinkGradient, Sinks, View
-from flashmask._plans.operands import check_devices, check_saved, check_sinks, key_gradient_dtype, ready_sinks
 from flashmask._torch.autograd_threads import await_at_exit
 from flashmask._torch.dropout import place_in, seed_in, seed_offset_in
+from flashmask._torch.plans.device_plans import plan_of_call
+from flashmask._torch.plans.operands import check_devices, check_saved, check_sinks, key_gradient_dtype, ready_sinks
 from flashmask._torch.schemas import Gradients, Outputs
 
 # Kernels read 16 bytes at a time: eight elements of their dtypes.

@@ -13,9 +13,9 @@ from torch import Tensor
 from flashmask._arguments import lengths as token_counts
 from flashmask._draft_tree import DraftTree
 from flashmask._plans.call import Call
-from flashmask._plans.streams import capture_of, current_stream
 from flashmask._torch.merge import merge_operator, merge_stacked
 from flashmask._torch.operators import forward
+from flashmask._torch.plans.streams import capture_of, current_stream
 from flashmask._torch.shared import shared
 
 _TILE = 128

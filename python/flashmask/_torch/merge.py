@@ -14,10 +14,10 @@ from flashmask._abi import merge as abi
 from flashmask._abi import structs as s
 from flashmask._abi.merge import ABSENT, Placed, layout
 from flashmask._merge_in_double import merge_backward_in_double, merge_in_double
-from flashmask._plans.streams import current_stream
 from flashmask._torch.autograd import BelowAutograd, is_differentiated, refuse_forward_mode, refuse_transforms
 from flashmask._torch.cpu import follow_threads
 from flashmask._torch.direct import is_plain
+from flashmask._torch.plans.streams import current_stream
 from flashmask._torch.schemas import LIBRARY, Outputs
 
 _Parts: TypeAlias = Sequence[Tensor]

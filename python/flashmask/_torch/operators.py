@@ -12,13 +12,13 @@ from torch import Tensor
 from flashmask._arguments import check_dense
 from flashmask._info import kernels
 from flashmask._plans.call import OF_BACKWARD, Call, call_of_backward
-from flashmask._plans.device_plan import rows_of_nothing
-from flashmask._plans.device_plans import remember_plans_of
-from flashmask._plans.streams import in_graph_tree
 from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_autograd, is_differentiated, record
 from flashmask._torch.cpu import backward_cpu, forward_cpu
 from flashmask._torch.cuda import backward_cuda, forward_cuda
 from flashmask._torch.direct import is_recordable, kernels_of
+from flashmask._torch.plans.device_plan import rows_of_nothing
+from flashmask._torch.plans.device_plans import remember_plans_of
+from flashmask._torch.plans.streams import in_graph_tree
 from flashmask._torch.schemas import LIBRARY, Outputs, forward_operator, snapshot_operator
 from flashmask._torch.shapes import backward_fake, forward_fake, snapshot_fake
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from flashmask._plans.call import Call
-from flashmask._plans.operands import key_gradient_dtype, lse_dtype
+from flashmask._torch.plans.operands import key_gradient_dtype, lse_dtype
 from flashmask._torch.schemas import Gradients, Outputs
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flashmask._plans.streams import capture_of, current_stream
+from flashmask._torch.plans.streams import capture_of, current_stream
 
 Result = TypeVar("Result")
 _shared: dict[Hashable, tuple[tuple[weakref.ref[Tensor], ...], object]] = {}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flashmask._plans.call import Call
-from flashmask._plans.operands import check_devices, code_of
 from flashmask._torch.dropout import seed_offset_in
+from flashmask._torch.plans.operands import check_devices, code_of
 from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._group import Group, agree, digest, group_named
 from flashmask.distributed._local import Local, local_of

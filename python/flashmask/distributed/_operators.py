@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from flashmask._plans.call import Call
-from flashmask._plans.operands import check_saved, lse_dtype
 from flashmask._torch.autograd import BelowAutograd, OnceDifferentiable, is_differentiated, refuse_transforms
 from flashmask._torch.direct import is_plain, is_recordable
+from flashmask._torch.plans.operands import check_saved, lse_dtype
 from flashmask._torch.schemas import LIBRARY
 from flashmask.distributed._checks import entered
 from flashmask.distributed._group import from_first

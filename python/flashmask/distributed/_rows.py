@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from flashmask._plans.call import Call
-from flashmask._plans.operands import lse_dtype
 from flashmask._torch.cpu import backward_cpu, forward_cpu
 from flashmask._torch.cuda import backward_cuda, forward_cuda
+from flashmask._torch.plans.operands import lse_dtype
 from flashmask.distributed._dropout import place_of_rows
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of a GPU, and captures of CUDA graphs on them. Imported only where torch is."""
+"""Streams of a GPU, and captures of CUDA graphs on them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators' requirements on their tensors, on any device. Imported only where torch is."""
+"""The operators' requirements on their tensors, on any device."""
 
 from __future__ import annotations
 

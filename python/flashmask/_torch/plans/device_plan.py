@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans on a GPU: made there, on torch's current stream and in torch's memory. Imported only where torch is."""
+"""Plans on a GPU: made there, on torch's current stream and in torch's memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from flashmask._plans.live_plan import (
     View,
     execution,
 )
-from flashmask._plans.mask_source import check_block_mask
 from flashmask._rows import check_row_indices
+from flashmask._torch.plans.mask_source import check_block_mask
 
 _HEAD_DIM_STEP = 8
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the plan of a call on a GPU, or makes it. Imported only where torch is."""
+"""Finds the plan of a call on a GPU, or makes it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 from flashmask._abi.header import HEADER_BYTES, Options, read_header, says_deterministic
 from flashmask._abi.problem import DTYPES, Problem, make_problem
 from flashmask._mask import Mask
-from flashmask._plans.by_tensor import ByTensor
 from flashmask._plans.cache import Key, PlanCache
 from flashmask._plans.call import Call, numbers_of
-from flashmask._plans.device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
-from flashmask._plans.mask_source import packed_header
-from flashmask._plans.operands import check_devices, code_of
-from flashmask._plans.streams import capture_of, current_stream
+from flashmask._torch.plans.by_tensor import ByTensor
+from flashmask._torch.plans.device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
+from flashmask._torch.plans.mask_source import packed_header
+from flashmask._torch.plans.operands import check_devices, code_of
+from flashmask._torch.plans.streams import capture_of, current_stream
 
 
 @dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that belong to tensors. Imported only where torch is."""
+"""Values that belong to tensors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns an operator's mask arguments into a key of the plan cache and into a Mask. Imported only where torch is."""
+"""Turns an operator's mask arguments into a key of the plan cache and into a Mask."""
 
 from __future__ import annotations
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans whose masks or memory are tensors of PyTorch."""
