@@ -372,6 +372,29 @@ FLASHMASK_API flashmask_status flashmask_mask_pack(const flashmask_mask* mask, v
 /// one mask and nothing else.
 FLASHMASK_API flashmask_status flashmask_mask_unpack(const void* bytes, int64_t size, flashmask_mask** mask);
 
+/* ---- Nodes -------------------------------------------------------------------------------------------------- */
+
+/// A mask as a tree of runs of tokens, for layers with a state, as flashmask/nodes.h describes it.
+typedef struct flashmask_nodes flashmask_nodes;
+
+typedef struct flashmask_nodes_view {
+  uint64_t struct_size;
+  int64_t count;          ///< nodes
+  int64_t tokens;         ///< batch × columns of the mask
+  const int64_t* begins;  ///< [count], as are ends, parents (−1: none) and levels
+  const int64_t* ends;
+  const int64_t* parents;
+  const int64_t* levels;
+  const int64_t* predecessors;  ///< [tokens]: the token whose state a token continues; −1: none
+} flashmask_nodes_view;
+
+/// Fails with FLASHMASK_INVALID_ARGUMENT, naming the first column that does not fit, where the mask is no tree.
+FLASHMASK_API flashmask_status flashmask_mask_nodes(const flashmask_mask* mask, flashmask_nodes** nodes);
+/// The arrays live as long as the handle.
+FLASHMASK_API flashmask_status flashmask_nodes_get(const flashmask_nodes* nodes, flashmask_nodes_view* view);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_nodes_destroy(flashmask_nodes* nodes);
+
 /* ---- Reordering --------------------------------------------------------------------------------------------- */
 
 /// A mask in an order of tokens that takes less work, as flashmask/reorder.h describes it.

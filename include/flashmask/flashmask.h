@@ -20,6 +20,7 @@
 #include "flashmask/kernels.h"
 #include "flashmask/mask.h"
 #include "flashmask/merge.h"
+#include "flashmask/nodes.h"
 #include "flashmask/packed_mask.h"
 #include "flashmask/partition.h"
 #include "flashmask/problem.h"

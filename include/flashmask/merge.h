@@ -18,7 +18,7 @@ struct MergePart {
 /// Attention of the same queries over disjoint keys: at least one part, all of one shape, dtype and device.
 struct MergeTensors {
   std::vector<MergePart> parts;  ///< in
-  TensorView o, lse;             ///< out; may be a part's own tensors
+  TensorView o, lse;             ///< out; may be a part's own tensors, and overlaps no other
 };
 
 /// Computes attention over the keys of all parts: lse = log Σ exp(lseᵢ), o = Σ exp(lseᵢ − lse) oᵢ, in float32 and in

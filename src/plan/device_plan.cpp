@@ -113,11 +113,13 @@ LoweredMask lowered(const Mask& mask, const PlanOptions& options) {
 
 /// Reorders tokens so that the forward kernel has the least work.
 Reordering reordered(const Mask& mask, const Problem& problem, const PlanOptions& options) {
+  check_reorder(problem);
   const Selection kernels(facts_of(HostMask{lowered(mask, options)}), problem, options);
   return reorder(mask, kernels.forward.kernel->info().tile);
 }
 
-HostMask host_mask(const Reordering& reordering, const PlanOptions& options) {
+HostMask host_mask(const Reordering& reordering, const Problem& problem, const PlanOptions& options) {
+  if (reordering.gained) check_reorder(problem);
   return {lowered(reordering.mask, options), reordering.gained ? &reordering : nullptr};
 }
 
@@ -220,7 +222,7 @@ std::size_t plan_bytes(const Mask& mask, const Problem& problem, const PlanOptio
 }
 
 std::size_t plan_bytes(const Reordering& reordering, const Problem& problem, const PlanOptions& options) {
-  return bytes_of(host_mask(reordering, options), problem, options);
+  return bytes_of(host_mask(reordering, problem, options), problem, options);
 }
 
 std::size_t plan_bytes(const DeviceRowIndices& rows, const Problem& problem, const PlanOptions& options) {
@@ -244,7 +246,7 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place, cons
 }
 
 Plan plan(const Reordering& reordering, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
-  return make_plan(host_mask(reordering, options), problem, place, options,
+  return make_plan(host_mask(reordering, problem, options), problem, place, options,
                    std::make_shared<const Reordering>(reordering));
 }
 

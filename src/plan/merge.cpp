@@ -2,6 +2,7 @@
 #include "plan/merge.h"
 
 #include <string>
+#include <vector>
 
 #include "flashmask/error.h"
 #include "plan/tensor_checks.h"
@@ -31,6 +32,7 @@ class MergeCheck {
   }
 
   const MergeExtent& extent() const { return extent_; }
+  const TensorCheck& tensors() const { return check_; }
 
  private:
   TensorCheck check_;
@@ -53,16 +55,42 @@ MergeCheck check_merged(const char* call, const Tensors& tensors) {
   return check;
 }
 
-MergeExtent check(const MergeTensors& tensors) { return check_merged("merge", tensors).extent(); }
+bool is_same(const TensorView& a, const TensorView& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides;
+}
+
+/// An output may be the very tensor that it is made from, since each element is read before it is written.
+MergeExtent check(const MergeTensors& tensors) {
+  const MergeCheck check = check_merged("merge", tensors);
+  std::vector<NamedTensor> inputs;
+  for (std::size_t i = 0; i < tensors.parts.size(); ++i) {
+    const auto& [o, lse] = tensors.parts[i];
+    if (!is_same(o, tensors.o)) inputs.push_back({"o" + std::to_string(i + 1), o});
+    if (!is_same(lse, tensors.lse)) inputs.push_back({"lse" + std::to_string(i + 1), lse});
+  }
+  const NamedTensor outputs[] = {{"o", tensors.o}, {"lse", tensors.lse}};
+  check_outputs(check.tensors(), outputs, inputs);
+  return check.extent();
+}
 
 MergeExtent check(const MergeGradients& tensors) {
   const MergeCheck check = check_merged("merge_backward", tensors);
   check.values("grad_o", tensors.grad_o);
   if (tensors.grad_lse.present()) check.lse("grad_lse", tensors.grad_lse);
+  std::vector<NamedTensor> outputs;
+  std::vector<NamedTensor> inputs = {
+      {"o", tensors.o}, {"lse", tensors.lse}, {"grad_o", tensors.grad_o}, {"grad_lse", tensors.grad_lse}};
   for (std::size_t i = 0; i < tensors.parts.size(); ++i) {
-    check.values("grad_o" + std::to_string(i + 1), tensors.parts[i].grad_o);
-    check.lse("grad_lse" + std::to_string(i + 1), tensors.parts[i].grad_lse);
+    const MergePartGradients& part = tensors.parts[i];
+    const std::string number = std::to_string(i + 1);
+    check.values("grad_o" + number, part.grad_o);
+    check.lse("grad_lse" + number, part.grad_lse);
+    outputs.push_back({"grad_o" + number, part.grad_o});
+    outputs.push_back({"grad_lse" + number, part.grad_lse});
+    inputs.push_back({"o" + number, part.o});
+    inputs.push_back({"lse" + number, part.lse});
   }
+  check_outputs(check.tensors(), outputs, inputs);
   return check.extent();
 }
 

@@ -33,6 +33,13 @@ void check_mask(const MaskShape& mask, const Problem& problem) {
                 std::to_string(problem.kv_heads) + ") or query_heads (" + std::to_string(problem.query_heads) + ")");
 }
 
+void check_reorder(const Problem& problem) {
+  if (problem.dropout > 0)
+    refuse_mask(
+        "reorder and dropout were asked for together; dropout belongs to a score's own row and column, which "
+        "kernels do not see in another order: take one of them");
+}
+
 void check_tiles(const Kernel& kernel, TileSize tiles) {
   if (tiles == TileSize::small && !kernel.small_tiles())
     throw Error(Status::unsupported, "plan: small tiles were asked for, which " + kernel.info().name +
@@ -90,10 +97,7 @@ Plan PlanAccess::on_device(const Problem& problem, Visit visit, Choice forward, 
 }
 
 Plan PlanAccess::reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor) {
-  if (problem.dropout > 0)
-    refuse_mask(
-        "reorder and dropout were asked for together; dropout belongs to a score's own row and column, which "
-        "kernels do not see in another order: take one of them");
+  check_reorder(problem);
   options.reorder = false;
   Plan made = plan(mask, problem, options, executor);
   const TileShape tile = made.kernel(Direction::forward).tile;

@@ -28,6 +28,9 @@ struct Plan::Choice {
 /// Throws if a mask of this shape does not fit the problem.
 void check_mask(const MaskShape& mask, const Problem& problem);
 
+/// Throws Status::invalid_argument if a plan that reorders tokens cannot serve the problem.
+void check_reorder(const Problem& problem);
+
 /// Throws if small tiles are asked for and the kernel has none.
 void check_tiles(const Kernel& kernel, TileSize tiles);
 

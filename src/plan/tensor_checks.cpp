@@ -40,34 +40,9 @@ struct Shapes {
   Shape q, k, v, o, lse;
 };
 
-/// A tensor and what messages call it.
-struct NamedTensor {
-  const char* name;
-  const TensorView& tensor;
-
-  bool is_empty() const {
-    const auto end = tensor.shape.begin() + tensor.rank;
-    return !tensor.present() || std::find(tensor.shape.begin(), end, 0) != end;
-  }
-};
-
-/// Throws unless each output has memory of its own: kernels differ in what they have read before they write over it.
-void check_outputs(const TensorCheck& check, std::initializer_list<NamedTensor> outputs,
-                   std::initializer_list<NamedTensor> inputs) {
-  for (const NamedTensor& output : outputs) {
-    if (output.is_empty()) continue;
-    if (overlaps_itself(output.tensor))
-      check.fail(output.name, "strides are " + shape_text(output.tensor.strides, output.tensor.rank) + " of shape " +
-                                  shape_text(output.tensor.shape, output.tensor.rank) +
-                                  ", so that elements share memory; expected memory for each element of an output");
-    const auto check_apart = [&](const NamedTensor& other) {
-      if (!other.is_empty() && overlap(output.tensor, other.tensor))
-        check.fail(output.name, std::string("its memory overlaps that of ") + other.name +
-                                    "; expected memory of its own for each output");
-    };
-    std::for_each(inputs.begin(), inputs.end(), check_apart);
-    std::for_each(outputs.begin(), &output, check_apart);
-  }
+bool is_empty(const TensorView& tensor) {
+  const auto end = tensor.shape.begin() + tensor.rank;
+  return !tensor.present() || std::find(tensor.shape.begin(), end, 0) != end;
 }
 
 /// Sinks are one number per head or one per query, in float32 or in the dtype of the call.
@@ -122,6 +97,25 @@ bool has_float32_key_gradients(const Problem& problem, const BackwardTensors& te
   return tensors.grad_k.dtype == DType::f32 && problem.dtype != DType::f32;
 }
 
+void check_outputs(const TensorCheck& check, std::span<const NamedTensor> outputs,
+                   std::span<const NamedTensor> inputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [name, output] = outputs[i];
+    if (is_empty(output)) continue;
+    if (overlaps_itself(output))
+      check.fail(name.c_str(), "strides are " + shape_text(output.strides, output.rank) + " of shape " +
+                                   shape_text(output.shape, output.rank) +
+                                   ", so that elements share memory; expected memory for each element of an output");
+    const auto check_apart = [&](const NamedTensor& other) {
+      if (!is_empty(other.tensor) && overlap(output, other.tensor))
+        check.fail(name.c_str(),
+                   "its memory overlaps that of " + other.name + "; expected memory of its own for each output");
+    };
+    std::ranges::for_each(inputs, check_apart);
+    std::ranges::for_each(outputs.first(i), check_apart);
+  }
+}
+
 void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   const TensorCheck check("forward", problem.device);
   const Shapes shapes(problem);
@@ -131,8 +125,9 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   check("o", tensors.o, problem.dtype, shapes.o);
   check("lse", tensors.lse, DType::f32, shapes.lse);
   if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
-  check_outputs(check, {{"o", tensors.o}, {"lse", tensors.lse}},
-                {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"sinks", tensors.sinks}});
+  const NamedTensor outputs[] = {{"o", tensors.o}, {"lse", tensors.lse}};
+  const NamedTensor inputs[] = {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"sinks", tensors.sinks}};
+  check_outputs(check, outputs, inputs);
 }
 
 void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
@@ -154,19 +149,19 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
     check("grad_sinks", tensors.grad_sinks, tensors.sinks.dtype,
           {tensors.sinks.shape.begin(), tensors.sinks.shape.begin() + tensors.sinks.rank});
   }
-  check_outputs(check,
-                {{"grad_q", tensors.grad_q},
-                 {"grad_k", tensors.grad_k},
-                 {"grad_v", tensors.grad_v},
-                 {"grad_sinks", tensors.grad_sinks}},
-                {{"q", tensors.q},
-                 {"k", tensors.k},
-                 {"v", tensors.v},
-                 {"o", tensors.o},
-                 {"lse", tensors.lse},
-                 {"grad_o", tensors.grad_o},
-                 {"grad_lse", tensors.grad_lse},
-                 {"sinks", tensors.sinks}});
+  const NamedTensor outputs[] = {{"grad_q", tensors.grad_q},
+                                 {"grad_k", tensors.grad_k},
+                                 {"grad_v", tensors.grad_v},
+                                 {"grad_sinks", tensors.grad_sinks}};
+  const NamedTensor inputs[] = {{"q", tensors.q},
+                                {"k", tensors.k},
+                                {"v", tensors.v},
+                                {"o", tensors.o},
+                                {"lse", tensors.lse},
+                                {"grad_o", tensors.grad_o},
+                                {"grad_lse", tensors.grad_lse},
+                                {"sinks", tensors.sinks}};
+  check_outputs(check, outputs, inputs);
 }
 
 }  // namespace flashmask

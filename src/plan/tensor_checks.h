@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,16 @@ class TensorCheck {
   const char* call_;
   Device device_;
 };
+
+/// A tensor and what messages call it.
+struct NamedTensor {
+  std::string name;
+  const TensorView& tensor;
+};
+
+/// Throws Status::invalid_argument unless each output has memory of its own: kernels differ in what they have read
+/// before they write over it.
+void check_outputs(const TensorCheck& check, std::span<const NamedTensor> outputs, std::span<const NamedTensor> inputs);
 
 /// Throws Status::invalid_argument, naming the first tensor that does not fit the problem.
 void check_tensors(const Problem& problem, const ForwardTensors& tensors);

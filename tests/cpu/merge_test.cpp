@@ -309,6 +309,27 @@ TEST(MergeChecks, NameTheTensorThatDoesNotFit) {
             "merge_backward: grad_lse: shape is (2, 3, 1); expected (2, 3, 70)");
 }
 
+TEST(MergeChecks, RefuseOutputsThatOverlap) {
+  const Tensors t(DType::f32, 8);
+  MergeTensors shifted = t.forward();
+  shifted.o.strides[1] = 0;
+  EXPECT_EQ(message_of([&] { merge(shifted); }).find("merge: o: strides are"), 0)
+      << message_of([&] { merge(shifted); });
+  shifted.o = shifted.parts[0].o;
+  shifted.parts[1].o.data = static_cast<float*>(shifted.o.data) + 8;
+  EXPECT_EQ(message_of([&] { merge(shifted); }),
+            "merge: o: its memory overlaps that of o2; expected memory of its own for each output");
+  MergeGradients shared = t.backward();
+  shared.parts[1].grad_o = shared.parts[0].grad_o;
+  EXPECT_EQ(message_of([&] { merge_backward(shared); }),
+            "merge_backward: grad_o2: its memory overlaps that of grad_o1; expected memory of its own for each output");
+  shared = t.backward();
+  shared.parts[0].grad_lse = shared.grad_lse;
+  EXPECT_EQ(
+      message_of([&] { merge_backward(shared); }),
+      "merge_backward: grad_lse1: its memory overlaps that of grad_lse; expected memory of its own for each output");
+}
+
 TEST(MergeChecks, TakeNoRows) {
   const HostTensor o(DType::f32, {1, 0, 2, 8}), lse(DType::f32, {1, 2, 0});
   merge({{{o.view(), lse.view()}, {o.view(), lse.view()}}, o.view(), lse.view()});

@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "flashmask/builders.h"
 #include "flashmask/kernels.h"
+#include "flashmask/reorder.h"
 #include "plan/device_plan.h"
 #include "plan/refusal.h"
 
@@ -51,6 +55,22 @@ TEST(DevicePlan, ChecksRowIndicesBeforeAnythingElse) {
   const DeviceRowIndices rows{values.data(), {1, 1, 64, 64}, 3, true};
   EXPECT_NE(refusal([&] { plan(rows, problem_on(DeviceType::cuda), PlanPlace{}); }, Status::invalid_argument)
                 .find("vectors is 3"),
+            std::string::npos);
+}
+
+TEST(DevicePlan, ReordersNothingUnderDropout) {
+  Problem problem = problem_on(DeviceType::cuda);
+  problem.dropout = 0.1;
+  const Mask mask = masks::causal(64, 64);
+  const Reordering order = reorder(mask, {64, 64});
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { plan_bytes(mask, problem, {.reorder = true}); },
+           [&] { plan(mask, problem, PlanPlace{}, {.reorder = true}); },
+       })
+    EXPECT_NE(refusal(call, Status::invalid_argument).find("reorder and dropout"), std::string::npos);
+  Reordering gained = order;
+  gained.gained = true;
+  EXPECT_NE(refusal([&] { plan(gained, problem, PlanPlace{}); }, Status::invalid_argument).find("reorder and dropout"),
             std::string::npos);
 }
 

@@ -272,7 +272,7 @@ def test_the_host_never_waits(name):
 
 
 def test_one_mask_takes_one_plan(monkeypatch):
-    from flashmask._plans import device_plans
+    from flashmask._torch.plans import device_plans
     from flashmask._plans.cache import PlanCache
 
     empty = PlanCache()
@@ -348,7 +348,7 @@ def test_booleans_are_read_where_they_lie(shape):
 
 @pytest.mark.parametrize("dims", [2, 3, 4])
 def test_booleans_of_one_tensor_take_one_plan(dims, monkeypatch):
-    from flashmask._plans import device_plans
+    from flashmask._torch.plans import device_plans
 
     made = []
     make = device_plans.plan_of_booleans

@@ -98,7 +98,7 @@ def test_lengths_do_not_wait_for_the_device():
 
 @pytest.mark.parametrize(("mode", "keys"), [("no_grad", 777), ("inference_mode", 778)])
 def test_layers_share_a_mask_and_its_plan(mode, keys, monkeypatch):
-    from flashmask._plans import device_plans
+    from flashmask._torch.plans import device_plans
 
     made = []
     real = device_plans.plan_of_rows

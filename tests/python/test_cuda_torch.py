@@ -129,7 +129,7 @@ def test_inductor_may_take_memory_of_row_indices_again(mode):
 
 
 def test_layers_of_a_compiled_graph_that_trains_share_a_plan(monkeypatch):
-    from flashmask._plans import device_plans
+    from flashmask._torch.plans import device_plans
 
     made = []
     make = device_plans.plan_of_rows

@@ -10,8 +10,8 @@ import torch
 from flashmask import masks
 from flashmask._abi.header import Options
 from flashmask._abi.problem import Problem
-from flashmask._plans import device_plan, device_plans
 from flashmask._plans.call import Call
+from flashmask._torch.plans import device_plan, device_plans
 from flashmask._torch.plans.by_tensor import ByTensor
 from flashmask._torch.plans.device_plans import Inputs, remember_plans_of
 

@@ -97,6 +97,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "mask_draw": [_MASK, POINTER(s.DrawOptions), c_char_p, c_size_t, POINTER(c_size_t)],
     "mask_reorder": [_MASK, c_int32, c_int32, _OUT],
     "mask_pack": [_MASK, c_void_p, c_int64, POINTER(c_int64)],
+    "mask_nodes": [_MASK, _OUT],
+    "nodes_get": [c_void_p, POINTER(s.NodesView)],
     "reordering_get": [c_void_p, POINTER(s.ReorderingView)],
     "reordering_get_mask": [c_void_p, _OUT],
     "reverse_cuthill_mckee": [c_int64, _LENGTHS, _LENGTHS, c_int64, _LENGTHS],
@@ -140,6 +142,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
 _DESTROYERS = (
     "mask_destroy",
     "block_map_destroy",
+    "nodes_destroy",
     "reordering_destroy",
     "partition_destroy",
     "needs_destroy",

@@ -130,6 +130,18 @@ class DrawOptions(Sized):
     _fields_ = [("batch", c_int64), ("head", c_int64), ("width", c_int64), ("colour", c_int64)]
 
 
+class NodesView(Sized):
+    _fields_ = [
+        ("count", c_int64),
+        ("tokens", c_int64),
+        ("begins", POINTER(c_int64)),
+        ("ends", POINTER(c_int64)),
+        ("parents", POINTER(c_int64)),
+        ("levels", POINTER(c_int64)),
+        ("predecessors", POINTER(c_int64)),
+    ]
+
+
 class ReorderingView(Sized):
     _fields_ = [
         ("gained", c_int64),

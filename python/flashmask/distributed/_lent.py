@@ -7,6 +7,7 @@ import atexit
 import itertools
 import time
 import weakref
+from functools import partial
 
 from torch import Tensor
 
@@ -25,8 +26,12 @@ def lend(*tensors: Tensor) -> None:
     for tensor in tensors:
         if tensor.device.type == "cpu":
             number = next(_numbers)
-            # Called when the Python object goes, which C++ keeps as long as it holds the tensor.
-            _lent[number] = weakref.ref(tensor, lambda _, number=number: _lent.pop(number, None))
+            # Forgotten when the Python object goes, which C++ keeps as long as it holds the tensor.
+            _lent[number] = weakref.ref(tensor, partial(_forget, number))
+
+
+def _forget(number: int, _: object) -> None:
+    _lent.pop(number, None)
 
 
 @atexit.register
