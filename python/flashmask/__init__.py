@@ -12,6 +12,7 @@ from flashmask._explain import Explanation
 from flashmask._flash_attention import flash_attn_func, flash_attn_varlen_func
 from flashmask._mask import Mask, MaskShape
 from flashmask._merge import merge
+from flashmask._nodes import Nodes, nodes
 from flashmask._plans.plan import Plan, plan
 from flashmask._reordering import Reordering
 from flashmask._row_index_attention import flashmask_attention
@@ -24,6 +25,7 @@ __all__ = [
     "Explanation",
     "Mask",
     "MaskShape",
+    "Nodes",
     "Plan",
     "Reordering",
     "RowIndices",
@@ -36,6 +38,7 @@ __all__ = [
     "flashmask_attention",
     "masks",
     "merge",
+    "nodes",
     "plan",
     "varlen_attention",
 ]

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""causal_conv: the short convolution of layers with a state, along the predecessors that a mask gives each token."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashmask._nodes import Nodes
+from flashmask.recurrent._checks import nodes_of_batch
+
+# Numbers computed at a time: what a core's cache holds, and on a GPU what keeps it busy.
+_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 27}
+
+
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, nodes: Nodes) -> Tensor:
+    """Convolves each channel over a token and its predecessors, as causal depthwise convolutions do over time.
+
+    x: (batch, sequence, channels), float32, bfloat16, float16 or float64. weight: (channels, width), or
+    (channels, 1, width) as torch.nn.Conv1d keeps it; weight[:, -1] belongs to the token itself. bias: (channels) or
+    None. nodes: flashmask.nodes(mask); of the whole batch, or of one entry, for each.
+
+    Returns (batch, sequence, channels) in the dtype of x: bias + sum of weight[:, width - 1 - k] times x of the k-th
+    predecessor, where there is one; sums in float32 at least. Tokens of padding get zeros. A document has the bits that
+    it has alone, and what is not seen is not read, NaN or not. Differentiable once.
+    """
+    of_channels = weight[:, 0] if weight.ndim == 3 and weight.shape[1] == 1 else weight
+    if x.ndim != 3:
+        raise ValueError(f"x has shape {list(x.shape)}; expected (batch, sequence, channels)")
+    if of_channels.ndim != 2 or len(of_channels) != x.shape[2] or of_channels.shape[1] == 0:
+        raise ValueError(
+            f"weight has shape {list(weight.shape)}; expected ({x.shape[2]}, width) or ({x.shape[2]}, 1, width), one "
+            "row per channel of x"
+        )
+    if bias is not None and bias.shape != x.shape[2:]:
+        raise ValueError(f"bias has shape {list(bias.shape)}; expected ({x.shape[2]},), a number per channel of x")
+    chains = _chains_of(nodes_of_batch(nodes, "x", x), of_channels.shape[1], x.device)
+    y: Tensor = _CausalConv.apply(x.reshape(-1, x.shape[2]), of_channels, bias, chains)  # type: ignore[no-untyped-call]
+    return y.reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class _Chains:
+    """Which tokens are not behind the `width` - 1 tokens before them in memory, and what they are behind."""
+
+    broken: Tensor
+    """These tokens, ascending."""
+    before: list[Tensor]
+    """before[k]: the k-th predecessor of each broken token, 0 where there is none."""
+    exists: list[Tensor]
+    """exists[k]: whether there is one, (broken, 1)."""
+    padding: Tensor
+    """Tokens in no node."""
+
+
+_kept: weakref.WeakKeyDictionary[Nodes, dict[tuple[int, torch.device], _Chains]] = weakref.WeakKeyDictionary()
+
+
+def _chains_of(nodes: Nodes, width: int, device: torch.device) -> _Chains:
+    of_nodes = _kept.setdefault(nodes, {})
+    if (width, device) not in of_nodes:
+        of_nodes[width, device] = _make_chains(nodes, width, device)
+    return of_nodes[width, device]
+
+
+def _make_chains(nodes: Nodes, width: int, device: torch.device) -> _Chains:
+    in_node = np.zeros(nodes.tokens + 1, np.int64)
+    np.add.at(in_node, nodes.begins, 1)
+    np.add.at(in_node, nodes.ends, -1)
+    padding = np.flatnonzero(np.cumsum(in_node[:-1]) == 0)
+    # A chain breaks where a node begins; the width - 1 tokens behind notice.
+    near = (nodes.begins[:, None] + np.arange(width - 1)).reshape(-1)
+    ends = np.repeat(nodes.ends, width - 1)
+    broken = np.union1d(near[near < ends], padding)
+    # A node shorter than the width breaks chains of the nodes behind it, which begin there and are in `near` too.
+    predecessors = np.append(nodes.predecessors, -1)
+    chain = [np.where(np.isin(broken, padding), -1, broken)]
+    for _ in range(width - 1):
+        chain.append(predecessors[chain[-1]])
+
+    def on_device(values: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+    return _Chains(
+        on_device(broken),
+        [on_device(np.maximum(each, 0)) for each in chain],
+        [on_device((each >= 0)[:, None]) for each in chain],
+        on_device(padding),
+    )
+
+
+class _CausalConv(torch.autograd.Function):
+    """x (tokens, channels), weight (channels, width)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, chains: _Chains) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.chains, ctx.bias_dtype = chains, None if bias is None else bias.dtype
+        taps = _taps(weight, x.dtype)
+        y = torch.empty_like(x)
+        for begin, end in _pieces(x):
+            total = _times(x[begin:end], taps[0])
+            for k, tap in enumerate(taps[1:], 1):
+                first = max(begin, k)
+                if first < end:
+                    total[first - begin :].addcmul_(x[first - k : end - k].to(tap.dtype), tap)
+            y[begin:end] = total if bias is None else total.add_(bias)
+        if len(chains.broken):
+            total = _times(_behind(x, chains, 0), taps[0])
+            for k, tap in enumerate(taps[1:], 1):
+                total.addcmul_(_behind(x, chains, k).to(tap.dtype), tap)
+            y[chains.broken] = (total if bias is None else total.add_(bias)).to(x.dtype)
+        if len(chains.padding):
+            y[chains.padding] = 0
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        chains: _Chains = ctx.chains
+        taps = _taps(weight, x.dtype)
+        of_broken = grad[chains.broken].to(taps[0].dtype)
+        of_broken = torch.where(chains.exists[0], of_broken, 0)
+        whole = grad
+        if len(chains.broken):
+            whole = grad.clone()
+            whole[chains.broken] = 0
+        grad_x = _grad_x(whole, of_broken, taps, chains) if ctx.needs_input_grad[0] else None
+        grad_weight = _grad_weight(x, whole, of_broken, taps, chains) if ctx.needs_input_grad[1] else None
+        grad_bias = None
+        if ctx.bias_dtype is not None and ctx.needs_input_grad[2]:
+            grad_bias = sum((whole[a:b].sum(0, dtype=taps[0].dtype) for a, b in _pieces(x)), of_broken.sum(0))
+            grad_bias = grad_bias.to(ctx.bias_dtype)
+        return grad_x, None if grad_weight is None else grad_weight.to(weight.dtype), grad_bias, None
+
+
+def _grad_x(whole: Tensor, of_broken: Tensor, taps: list[Tensor], chains: _Chains) -> Tensor:
+    tokens = len(whole)
+    grad_x = torch.empty_like(whole)
+    for begin, end in _pieces(whole):
+        total = _times(whole[begin:end], taps[0])
+        for k, tap in enumerate(taps[1:], 1):
+            last = min(end + k, tokens)
+            if begin + k < last:
+                total[: last - begin - k].addcmul_(whole[begin + k : last].to(tap.dtype), tap)
+        grad_x[begin:end] = total
+    if len(chains.broken):
+        # In a tensor of the sums' dtype, of the tokens that broken ones are behind alone.
+        before = torch.cat([each[exists[:, 0]] for each, exists in zip(chains.before, chains.exists, strict=True)])
+        parts = torch.cat([(of_broken * tap)[exists[:, 0]] for tap, exists in zip(taps, chains.exists, strict=True)])
+        reached, place = torch.unique(before, return_inverse=True)
+        sums = grad_x[reached].to(parts.dtype)
+        if sums.is_cuda:
+            sums.index_put_((place,), parts, accumulate=True)  # sorts: no two runs differ
+        else:
+            sums.index_add_(0, place, parts)
+        grad_x[reached] = sums.to(grad_x.dtype)
+    return grad_x
+
+
+def _grad_weight(x: Tensor, whole: Tensor, of_broken: Tensor, taps: list[Tensor], chains: _Chains) -> Tensor:
+    found = []
+    for k, tap in enumerate(taps):
+        total = (of_broken * _behind(x, chains, k).to(tap.dtype)).sum(0)
+        for begin, end in _pieces(x):
+            first = max(begin, k)
+            if first < end:
+                total += (whole[first:end].to(tap.dtype) * x[first - k : end - k].to(tap.dtype)).sum(0)
+        found.append(total)
+    return torch.stack(found[::-1], 1)
+
+
+def _taps(weight: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Returns the weights of a token, of its predecessor and so on, (channels), in the dtype of sums."""
+    return list(weight.to(torch.promote_types(dtype, torch.float32)).t().flip(0).contiguous())
+
+
+def _times(x: Tensor, tap: Tensor) -> Tensor:
+    return x.to(tap.dtype) * tap
+
+
+def _behind(x: Tensor, chains: _Chains, k: int) -> Tensor:
+    """Returns x of the k-th predecessors of the broken tokens, zeros where there is none."""
+    return torch.where(chains.exists[k], x[chains.before[k]], 0)
+
+
+def _pieces(x: Tensor) -> Iterator[tuple[int, int]]:
+    """Yields (begin, end) of runs of tokens that are computed at a time."""
+    step = max(_NUMBERS.get(x.device.type, 1 << 27) // max(x.shape[1], 1), 1)
+    for begin in range(0, len(x), step):
+        yield begin, min(begin + step, len(x))
