@@ -26,6 +26,7 @@ from transformers.utils import logging
 
 import flashmask.transformers
 from flashmask.transformers import _attention
+from flashmask.transformers._stateful import carriers_of
 
 FAMILIES = list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 PAGE = Path(__file__).parent / "transformers.md"
@@ -37,6 +38,11 @@ MOST_PARAMETERS = 3_000_000
 EQUAL = "Equal to eager, whole, padded and packed: logits and gradients"
 LEAKS = "Equal to eager whole and padded. Packed, documents do not see each other, while under eager they do"
 CARRIES = "Equal to eager. Packed, layers beside attention carry on from one document to the next, under eager too"
+STATES = (
+    "Equal to eager whole and padded. Packed, layers with a state begin anew with each document, as attention does, "
+    "while under eager they carry on ([recurrent.md](recurrent.md))"
+)
+UNREACHED = "Equal to eager whole and padded. Packed documents are refused: it has layers with a state out of reach"
 WITHOUT = "Has no attention: the name changes nothing"
 BY_LENGTHS = (
     "Equal to eager whole, padded on the right, and packed by `cu_seq_lens_q` with `position_ids` that go on. It "
@@ -264,10 +270,10 @@ class Runs:
         return logits.detach(), torch.cat(gradients)
 
 
-def close(found: Found, expected: Found) -> bool:
+def close(found: Found, expected: Found, tolerance: float = TOLERANCE) -> bool:
     """Whether logits and gradients agree but for rounding."""
     return all(
-        a.shape == b.shape and float((a - b).abs().max()) <= TOLERANCE * max(1.0, float(b.abs().max()))
+        a.shape == b.shape and float((a - b).abs().max()) <= tolerance * max(1.0, float(b.abs().max()))
         for a, b in zip(found, expected, strict=True)
     )
 
@@ -320,7 +326,15 @@ def _refusal(message: str) -> str:
 
 
 def _tried_packed(eager: Runs, ours: Runs) -> str:
-    packed, alone = ours.packed(), ours.alone()
+    try:
+        packed, alone = ours.packed(), ours.alone()
+    except ValueError as error:
+        assert "does not reach its layers that carry a state" in str(error), error
+        return UNREACHED
+    if carriers_of(ours.model):
+        # Recurrences with random weights amplify rounding: alone, olmo_hybrid is 1.2e-4 from float64.
+        assert close(packed, alone, 4 * TOLERANCE), "packed documents differ"
+        return STATES
     if close(packed, eager.packed()):
         return EQUAL if close(packed, alone) else CARRIES
     assert close(packed, alone) or close(packed, eager.under_numbers()), "packed documents differ"
@@ -344,7 +358,7 @@ def table(verdicts: dict[str, str]) -> str:
     for family, said in verdicts.items():
         text = text_model(family) if said == TOWERS else ""
         rows.setdefault(said, []).append(f"`{family}`" + (f" ({text})" if text else ""))
-    order = [EQUAL, LEAKS, CARRIES, BY_LENGTHS, WITHOUT, TOWERS]
+    order = [EQUAL, LEAKS, STATES, CARRIES, UNREACHED, BY_LENGTHS, WITHOUT, TOWERS]
     refused = sorted(
         (said for said in rows if said not in order), key=lambda said: (not said.startswith(REFUSED), said)
     )

@@ -272,8 +272,8 @@ def test_the_host_never_waits(name):
 
 
 def test_one_mask_takes_one_plan(monkeypatch):
-    from flashmask._torch.plans import device_plans
     from flashmask._plans.cache import PlanCache
+    from flashmask._torch.plans import device_plans
 
     empty = PlanCache()
     monkeypatch.setattr(device_plans, "device_plans", empty)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stops Transformers from taking registered names for FlashAttention, as it takes every name that contains "flash".
 
-Three of its functions are wrapped for that, and a fourth to find documents that a cache hides. Each wrapper acts on
+Three of its functions are wrapped for that, a fourth to find documents that a cache hides, and a fifth to reach the
+layers of hybrid models that carry a state. Each wrapper acts on
 registered names only and reads arguments by name. Where a version of Transformers lacks such a function or parameter,
 it is left as it is, and a warning says once, when a model is made, what is uncertain then.
 """
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel, masking_utils, modeling_utils
 
 from flashmask.transformers._models import refuse_model
 from flashmask.transformers._once import warn_once
+from flashmask.transformers._stateful import serve_states
 
 #: The oldest and the newest version of Transformers that the tests ran with.
 TESTED = ("5.5", "5.24")
@@ -133,6 +135,7 @@ def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
             return check(self, *arguments, **options)
         say_what_is_uncertain()
         refuse_model(self, name)
+        serve_states(self)  # of a model that is made already, and is given the name
         vars(self)[_COMPATIBLE] = None  # hides the list in the class
         try:
             return check(self, *arguments, **options)
@@ -140,6 +143,18 @@ def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
             del vars(self)[_COMPATIBLE]
 
     return check_others
+
+
+def _reaching_states(post_init: Callable[..., Any]) -> Callable[..., Any]:
+    """Reaches the layers that carry a state, in a model of ours that has just been made."""
+
+    def post_init_others(self: PreTrainedModel, *arguments: Any, **options: Any) -> Any:
+        found = post_init(self, *arguments, **options)
+        if is_ours(getattr(self.config, "_attn_implementation", None)):
+            serve_states(self)
+        return found
+
+    return post_init_others
 
 
 def _finding_documents(preprocess: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,6 +218,13 @@ _TABLE = (
         (("attn_implementation",),),
         "models that flashmask cannot serve are not refused when they are made: compare a step with "
         'attn_implementation="eager"',
+    ),
+    _Wrapped(
+        PreTrainedModel,
+        "post_init",
+        _reaching_states,
+        (("self",),),
+        "layers that carry a state, in hybrid models, go on from one document to the next",
     ),
     _Wrapped(
         masking_utils,

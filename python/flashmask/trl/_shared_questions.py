@@ -22,6 +22,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from flashmask.data import pack
 from flashmask.data._rollouts import common_prefix
 from flashmask.transformers import flashmask_mask, shard
+from flashmask.transformers._stateful import carriers_of, why_no_forks
 from flashmask.transformers._trainer import context_parallel_mesh
 
 #: Name of the packed batch among a model's arguments.
@@ -144,8 +145,9 @@ def _check_model(model: Any) -> None:
     if config.get_text_config() is not config:
         raise ValueError(f"{name} is a model of text and images; shared questions are packed for models of text only")
     others = set(getattr(config, "layer_types", None) or ()) - _LAYERS
-    if others or getattr(model, "_is_stateful", False):
-        what = f"{sorted(others)} layers" if others else "layers with a state"
+    unforked = why_no_forks(model)
+    if unforked or ((others or getattr(model, "_is_stateful", False)) and not carriers_of(model)):
+        what = unforked or (f"{sorted(others)} layers" if others else "layers with a state")
         raise ValueError(f"{name} has {what}, which carry one answer into the next; train it with TRL's own trainer")
     implementation = config._attn_implementation
     if ALL_MASK_ATTENTION_FUNCTIONS.get(implementation) is not flashmask_mask:

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hybrid models: finds where their states begin, end and fork, and tells each layer, or refuses what would leak."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashmask import Mask, RowIndices
+from flashmask._nodes import Nodes, nodes
+from flashmask._rows import one_name_of
+from flashmask._torch.shared import shared
+from flashmask.transformers._indices import Indices
+from flashmask.transformers._layer_mask import Call, layer_mask
+from flashmask.transformers._states import LayerNodes, running, serve, served_names
+
+_NODES = "flashmask_nodes"  # keyword by which a model hands them to its layers
+#: Classes of layers that carry something from token to token, by their names.
+_CARRIES = re.compile(
+    r"Mamba|Delta(Net|Attention|Rule)|ShortConv|Lightning|Rglru|RecurrentBlock|LinearAttention|RetNet|RWKV|xLSTM"
+)
+_CONVOLUTION = "causal_conv1d_fn"
+_FIRST_MAMBA = "mamba_selective_scan"  # takes no state to begin from
+_REGISTRY = "ALL_ATTENTION_FUNCTIONS"  # what attention itself looks up
+#: Layers that hand nothing but their attention_mask on to what carries a state: it takes the nodes along.
+_HANDS_ON_A_MASK_ALONE = ("JambaMambaDecoderLayer",)
+
+
+class _Told(NamedTuple):
+    """What a model tells its layers."""
+
+    nodes: Nodes | None
+    positions: Tensor | None
+    """The batch's position_ids, for models that do not hand them on to attention."""
+
+
+def serve_states(model: torch.nn.Module) -> None:
+    """Makes the layers of a model that carry a state keep to its masks; calling it again changes nothing."""
+    for text in model.modules():
+        layers = getattr(text, "layers", None)
+        if not isinstance(layers, torch.nn.ModuleList) or _NODES in vars(text):
+            continue
+        if not {"attention_mask", "position_ids"} <= set(inspect.signature(type(text).forward).parameters):
+            continue
+        carriers = [each for each in layers.modules() if _carries(each)]
+        if not carriers:
+            continue
+        for module in {type(each).__module__ for each in carriers}:
+            serve(sys.modules[module])
+        vars(text)[_NODES] = _why_not(carriers)
+        text.register_forward_pre_hook(_find_nodes, with_kwargs=True)
+        text.register_forward_hook(_end, always_call=True)
+        for layer in layers:
+            layer.register_forward_pre_hook(_hand_on, with_kwargs=True)
+        for carrier in carriers:  # not on their layers, whose hooks do not run where a checkpoint computes them again
+            carrier.register_forward_pre_hook(_enter, with_kwargs=True)
+            carrier.register_forward_hook(_leave, always_call=True)
+
+
+def carriers_of(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
+    """Returns the classes of a model's layers that carry a state; empty for attention alone."""
+    lists = [getattr(each, "layers", None) for each in model.modules()]
+    return {
+        type(each)
+        for found in lists
+        if isinstance(found, torch.nn.ModuleList)
+        for each in found.modules()
+        if _carries(each)
+    }
+
+
+def why_no_forks(model: torch.nn.Module) -> str:
+    """Returns the names of classes through which a state cannot fork after a shared prefix; empty if there are none."""
+    return ", ".join(
+        sorted(
+            each.__name__
+            for each in carriers_of(model)
+            if not _is_served(each) or _FIRST_MAMBA in _names_in(each.forward)
+        )
+    )
+
+
+def _carries(module: torch.nn.Module) -> bool:
+    """Whether a module itself computes something from the tokens before, other than attention."""
+    if any(isinstance(each, torch.nn.Conv1d) and each.groups > 1 for each in module.children()):
+        return True
+    if not _CARRIES.search(type(module).__name__) or _REGISTRY in _names_in(type(module).forward):
+        return False
+    # Of a decoder layer that is named for what it holds, what it holds.
+    return not any(_CARRIES.search(type(each).__name__) for each in module.children())
+
+
+def _why_not(carriers: list[torch.nn.Module]) -> str:
+    """Returns the names of classes that would carry on from one document to the next; empty if there are none."""
+    return ", ".join(sorted({type(each).__name__ for each in carriers if not _is_served(type(each))}))
+
+
+def _is_served(carrier: type[torch.nn.Module]) -> bool:
+    """Whether a class computes its state by wrapped functions: by a rule or a scan, or as a convolution alone."""
+    reached = served_names(sys.modules[carrier.__module__]) & _names_in(carrier.forward)
+    return bool(reached - {_CONVOLUTION}) or (_CONVOLUTION in reached and "Conv" in carrier.__name__)
+
+
+def _names_in(function: Any) -> set[str]:
+    """Returns the names that a function looks up."""
+    return set(inspect.unwrap(function).__code__.co_names)
+
+
+def _find_nodes(
+    text: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Hands the nodes of a batch to the layers, as a keyword that the model passes on."""
+    from flashmask.transformers._name import is_ours
+
+    _batches.append((id(text), _Told(None, None)))
+    if not is_ours(getattr(getattr(text, "config", None), "_attn_implementation", None)):
+        return None
+    given = _Given(text, arguments, options)
+    if given["sharding"] is not None:
+        raise ValueError(
+            f"tokens of {type(text).__name__} are spread over ranks, and its layers that carry a state "
+            f"({', '.join(sorted(each.__name__ for each in carriers_of(text)))}) would begin anew on each; attention "
+            "alone runs over ranks"
+        )
+    found = _nodes_of(given)
+    refused = vars(text)[_NODES]
+    if found is not None and refused:
+        raise ValueError(
+            f"several documents, or sequences with a shared prefix, came to {type(text).__name__}, and flashmask does "
+            f"not reach its layers that carry a state ({refused}), which would carry on from one to the next; give it "
+            "one document per batch entry, padded"
+        )
+    positions = given["position_ids"] if found is not None and given["cu_seq_lens_q"] is None else None
+    told = _Told(found, positions)
+    _batches[-1] = id(text), told
+    return arguments, {**options, _NODES: told}
+
+
+def _end(text: torch.nn.Module, *_: Any) -> None:
+    """Forgets the batch when the model has run, or failed."""
+    if _batches and _batches[-1][0] == id(text):
+        _batches.pop()
+
+
+class _Given:
+    """The arguments of a model's forward."""
+
+    def __init__(self, text: torch.nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        names = [name for name in inspect.signature(type(text).forward).parameters if name != "self"]
+        self._options = {**dict(zip(names, arguments, strict=False)), **options}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._options.get(name)
+
+    @property
+    def past(self) -> int:
+        """How many tokens a cache holds."""
+        cache = self["cache"] if self["cache"] is not None else self["past_key_values"]
+        return int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _nodes_of(given: _Given) -> Nodes | None:
+    """Returns the nodes of a batch; None where each entry is one sequence, whose padding layers find themselves."""
+    tokens = given["input_ids"] if given["input_ids"] is not None else given["inputs_embeds"]
+    if tokens is None or tokens.shape[1] == 1:
+        return None
+    rows = one_name_of(given["startend_row_indices"], given["attn_mask_startend_row_indices"])
+    positions, mask, lengths = given["position_ids"], given["attention_mask"], given["cu_seq_lens_q"]
+    if rows is None and lengths is None and positions is None and (mask is None or mask.ndim == 2):
+        return None
+    if given.past:
+        return None  # what comes behind a cache goes on from it; documents there are refused by attention
+    call = Call(
+        batch=tokens.shape[0],
+        rows=tokens.shape[1],
+        columns=tokens.shape[1],
+        device=tokens.device,
+        causal=True,
+        window=None,
+        attention_mask=mask,
+        row_indices=rows,
+        position_ids=positions if positions is None or positions.ndim == 2 else positions[0],
+        cu_seq_lens_q=lengths,
+        cu_seq_lens_k=given["cu_seq_lens_k"],
+    )
+    found = layer_mask(call)
+    if isinstance(found, Indices):
+        held = shared(_from_indices, (found.vectors,), causal=found.causal)
+    else:
+        held = nodes(found if isinstance(found, Mask) else _from_booleans(found))
+    plain = held.depth <= 1 and len(held) * tokens.shape[1] <= held.tokens
+    return None if plain else held
+
+
+def _from_indices(vectors: Tensor, *, causal: bool) -> Nodes:
+    return nodes(RowIndices(vectors, causal))
+
+
+def _from_booleans(visible: Tensor) -> Mask:
+    from flashmask.masks import from_dense
+
+    return from_dense(visible.cpu().numpy())
+
+
+_batches: list[tuple[int, _Told]] = []  # what the models that run have told, with the id of each
+_scopes: dict[int, list[AbstractContextManager[None]]] = {}
+
+
+def _hand_on(
+    layer: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Adds to what a layer is called with: the batch's position_ids, for its attention, and a mask with the nodes."""
+    told: _Told | None = options.get(_NODES)
+    if told is None or told.nodes is None:
+        return None
+    added = dict(options)
+    if told.positions is not None and added.get("position_ids") is None:
+        added["position_ids"] = told.positions
+    if type(layer).__name__ in _HANDS_ON_A_MASK_ALONE:
+        hidden, mask = arguments[0], added.get("attention_mask")
+        mask = hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.clone()
+        setattr(mask, _NODES, told)
+        added["attention_mask"] = mask
+    return arguments, added
+
+
+def _enter(
+    carrier: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Takes the nodes out of the keywords of what carries a state, and tells them to the functions that it calls."""
+    told: _Told | None = options.get(_NODES)
+    if told is None:
+        told = getattr(options.get("attention_mask"), _NODES, None)
+    if told is None:
+        if _batches and _batches[-1][1].nodes is not None:
+            raise ValueError(
+                f"several documents, or sequences with a shared prefix, came to a model whose layers do not tell "
+                f"{type(carrier).__name__}, which would carry on from one to the next; give it one document per batch "
+                "entry, padded"
+            )
+        return None
+    scope = running(LayerNodes(told.nodes))
+    scope.__enter__()
+    _scopes.setdefault(id(carrier), []).append(scope)
+    return arguments, {name: value for name, value in options.items() if name != _NODES}
+
+
+def _leave(carrier: torch.nn.Module, *_: Any) -> None:
+    scopes = _scopes.get(id(carrier))
+    if scopes:
+        scopes.pop().__exit__(None, None, None)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of Transformers' hybrid models that carry a state, run over the nodes of the layer's mask.
+
+A model's own module calls them by name: convolutions, gated delta rules, scans. Each wrapper calls the original where
+the mask is a plain sequence per batch entry, and else flashmask.recurrent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.activations import ACT2FN
+
+from flashmask._nodes import Nodes
+from flashmask.recurrent import causal_conv, one_by_one, over_nodes
+
+
+class LayerNodes(NamedTuple):
+    """What the layer that runs knows of its mask."""
+
+    nodes: Nodes | None
+    """None: a plain sequence per batch entry, with padding or without."""
+
+
+_running: list[LayerNodes] = []
+#: Keywords by which models say where documents begin; nodes say it here, and originals without a kernel refuse these.
+_SAID_BY_NODES = ("cu_seqlens", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+@contextmanager
+def running(nodes: LayerNodes) -> Iterator[None]:
+    """Tells the wrapped functions, until the end of the scope, which layer runs."""
+    _running.append(nodes)
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+def serve(module: ModuleType) -> None:
+    """Wraps the functions of a model's module that carry a state; calling it again changes nothing."""
+    for name, (make, parameters) in _SERVED.items():
+        original = vars(module).get(name)
+        if original is None or hasattr(original, "__flashmask_original__"):
+            continue
+        if not parameters <= set(signature(original).parameters):
+            continue  # another version's: is_served() does not count it
+        wrapper = _where_forked(original, make(original))
+        wrapper.__flashmask_original__ = original  # type: ignore[attr-defined]
+        setattr(module, name, wrapper)
+
+
+def served_names(module: ModuleType) -> set[str]:
+    """Returns the names of a module's functions that serve() has wrapped."""
+    return {name for name in _SERVED if hasattr(vars(module).get(name), "__flashmask_original__")}
+
+
+def _where_forked(original: Callable[..., Any], forked: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that calls `forked` with nodes first where the running layer has some, else `original`."""
+
+    @wraps(original)
+    def run(*arguments: Any, **options: Any) -> Any:
+        if not _running:
+            return original(*arguments, **options)
+        options = {name: value for name, value in options.items() if name not in _SAID_BY_NODES}
+        nodes = _running[-1].nodes
+        return original(*arguments, **options) if nodes is None else forked(nodes, *arguments, **options)
+
+    return torch.compiler.disable(run)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _convolution(_: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def convolve(
+        nodes: Nodes,
+        hidden_states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        **_: Any,
+    ) -> Tensor:
+        given = hidden_states.shape[0] * hidden_states.shape[2]
+        if given != nodes.tokens:  # a cache may have put states of a sequence before, all zero, in front
+            hidden_states = hidden_states[..., -nodes.tokens // len(hidden_states) :]
+        found = causal_conv(hidden_states.transpose(1, 2).to(weight.dtype), weight, bias, nodes=nodes).transpose(1, 2)
+        return (found if activation is None else ACT2FN[activation](found)).to(hidden_states.dtype)
+
+    return convolve
+
+
+def _delta_rule(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(
+        nodes: Nodes,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        _refuse_past(initial_state)
+
+        def run(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, rate: Tensor, **states: Any) -> Any:
+            return original(q, k, v, g=gate, beta=rate, **states, **options)
+
+        return _with_last_states(_packed(run), nodes, (query, key, value, g, beta), output_final_state)
+
+    return compute
+
+
+def _chunk_scan(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(
+        nodes: Nodes,
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        *,
+        chunk_size: int,
+        initial_states: Tensor | None = None,
+        return_final_states: bool = False,
+        z: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        _refuse_past(initial_states)
+
+        def run(*given: Any, initial_state: Tensor | None, output_final_state: bool) -> Any:
+            x, step, b, c, gate = given
+            found = original(
+                *(x, step, A, b, c),
+                chunk_size=chunk_size,
+                z=gate,
+                initial_states=initial_state,
+                return_final_states=output_final_state,
+                **options,
+            )
+            return found if output_final_state else (found, None)
+
+        inputs = (hidden_states, dt, B, C, z)
+        output, state = _with_last_states(one_by_one(run), nodes, inputs, return_final_states)
+        return (output, state) if return_final_states else output
+
+    return compute
+
+
+def _selective_scan(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Mamba's first scan has channels before tokens, and takes no state to begin from."""
+
+    def compute(
+        nodes: Nodes,
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        *,
+        z: Tensor | None = None,
+        return_last_state: bool = False,
+        **options: Any,
+    ) -> Any:
+        if nodes.depth > 1:
+            raise ValueError(
+                "a mask in which sequences share a prefix came to a layer of Mamba 1, whose scan takes no state to "
+                "begin from; repeat the prefix instead, or pack whole documents"
+            )
+
+        def run(*given: Any, initial_state: None, output_final_state: bool) -> Any:
+            x, step, b, c, gate = (None if each is None else each.transpose(1, 2) for each in given)
+            found = original(x, step, A, b, c, z=gate, return_last_state=output_final_state, **options)
+            output, state = found if output_final_state else (found, None)
+            return output.transpose(1, 2), state
+
+        inputs = tuple(None if each is None else each.transpose(1, 2) for each in (hidden_states, dt, B, C, z))
+        output, state = _with_last_states(one_by_one(run), nodes, inputs, return_last_state)
+        output = output.transpose(1, 2)
+        return (output, state) if return_last_state else output
+
+    return compute
+
+
+def _nothing(_: Callable[..., Any]) -> Callable[..., None]:
+    """Stands for a fused kernel; models take their other path where it returns nothing, as without that kernel."""
+    return lambda nodes, *arguments, **options: None
+
+
+def _with_last_states(
+    run: Callable[..., Any], nodes: Nodes, inputs: tuple[Tensor | None, ...], wants_states: bool
+) -> tuple[Tensor, Any]:
+    """Returns the output and, if wanted, the state behind the last node of each batch entry, which a cache keeps."""
+    if not wants_states:
+        return over_nodes(run, nodes, *inputs), None
+    output, states = over_nodes(run, nodes, *inputs, output_final_state=True)
+    length = output.shape[1]
+    last = [int((nodes.begins < (entry + 1) * length).sum()) - 1 for entry in range(output.shape[0])]
+    return output, states[torch.tensor(last, device=states.device)]
+
+
+def _packed(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `run` for packed sequences: in one call where a kernel takes cu_seqlens, else one by one."""
+
+    def packed(*given: Any, cu_seqlens: Tensor, **states: Any) -> Any:
+        try:
+            return run(*given, cu_seqlens=cu_seqlens, **states)
+        except ValueError as error:  # before anything is computed, where there is no kernel
+            if "packed sequences" not in str(error):
+                raise
+        return one_by_one(run)(*given, cu_seqlens=cu_seqlens, **states)
+
+    return packed
+
+
+def _refuse_past(state: Tensor | None) -> None:
+    if state is not None:
+        raise ValueError(
+            "several documents, or sequences with a shared prefix, came to a layer with a state behind a cache that "
+            "holds tokens already; give them to the model without a cache"
+        )
+
+
+_Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+_RULE = {"query", "key", "value", "g", "beta", "initial_state", "output_final_state"}
+_SCAN = {"hidden_states", "dt", "A", "B", "C"}
+#: What is wrapped, by its name in a model's module, and the parameters that the wrapper counts on.
+_SERVED: dict[str, tuple[_Make, set[str]]] = {
+    "causal_conv1d_fn": (_convolution, {"hidden_states", "weight", "bias", "activation"}),
+    "torch_chunk_gated_delta_rule": (_delta_rule, _RULE),
+    "chunk_kimi_delta_attention": (_delta_rule, _RULE),
+    "mamba2_chunk_scan": (_chunk_scan, {*_SCAN, "chunk_size", "initial_states", "return_final_states"}),
+    "mamba2_split_conv1d_scan_combined": (_nothing, set()),
+    "mamba_selective_scan": (_selective_scan, {*_SCAN, "z", "return_last_state"}),
+    "mamba_inner_fn": (_nothing, set()),
+}

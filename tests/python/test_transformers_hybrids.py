@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hybrid models in Transformers: layers with a state keep to the documents and forks of the mask, as attention does."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="Transformers runs on torch")
+transformers = pytest.importorskip("transformers", reason="tests its integration")
+
+import flashmask.transformers  # noqa: E402
+from flashmask import masks  # noqa: E402
+
+SCRIPT = Path(__file__).parents[2] / "docs/transformers_families.py"
+spec = importlib.util.spec_from_file_location("transformers_families_of_hybrids", SCRIPT)
+families = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = families
+spec.loader.exec_module(families)
+
+if transformers.__version__ != families.read()[0]:
+    pytest.skip(f"the table is about Transformers {families.read()[0]}", allow_module_level=True)
+flashmask.transformers.register()
+
+LENGTHS = (7, 1, 12, 4)
+SERVED = [
+    *("bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lara_mini", "lfm2"),
+    *("lfm2_moe", "lfm3", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+    *("qwen4_exp_text", "zamba", "zamba2"),
+]
+QUICK = ["qwen3_next", "bamba", "lfm2", "jamba", "granitemoehybrid", "kimi_linear"]  # one of each kind
+REFUSING_FORKS = {
+    **dict.fromkeys(("jamba", "zamba"), "whose scan takes no state to begin from"),
+    "qwen4_exp_text": "came together",  # its attention chooses keys, in a mask of pairs
+}
+by_family = pytest.mark.parametrize(
+    "family", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in SERVED]
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The models are too small to share."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make(family, **changes):
+    torch.manual_seed(0)
+    model = families.make(family, "flashmask").train()
+    for name, value in changes.items():
+        setattr(model.config, name, value)
+    return model
+
+
+def ids_of(tokens, seed=1):
+    return torch.randint(3, 60, (1, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def positions_of(lengths):
+    return torch.cat([torch.arange(length) for length in lengths])[None]
+
+
+def results(model, *logits):
+    """The logits of some calls as one tensor, and the gradients of all weights."""
+    joined = torch.cat(logits, 1)
+    weight = torch.randn(joined.shape, generator=torch.Generator().manual_seed(2))
+    model.zero_grad()
+    (joined * weight).sum().backward()
+    return joined.detach(), {
+        name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None
+    }
+
+
+def assert_same(found, expected, tolerance=5e-5):
+    (logits, grads), (logits_of, grads_of) = found, expected
+    assert float((logits - logits_of).abs().max()) < tolerance * float(logits_of.abs().max())
+    assert grads.keys() == grads_of.keys()
+    for name, grad in grads_of.items():
+        assert float((grads[name] - grad).abs().max()) <= tolerance * max(float(grad.abs().max()), 1e-3), name
+
+
+def alone(model, ids, lengths=LENGTHS):
+    return [model(input_ids=each, use_cache=False).logits for each in ids.split(list(lengths), 1)]
+
+
+@by_family
+def test_packed_documents_are_what_they_are_alone(family):
+    model, ids = make(family), ids_of(sum(LENGTHS))
+    found = results(model, model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False).logits)
+    assert_same(found, results(model, *alone(model, ids)))
+
+
+@by_family
+def test_a_document_changes_no_bit_of_another(family):
+    model, ids = make(family), ids_of(sum(LENGTHS))
+    inputs = {"position_ids": positions_of(LENGTHS), "use_cache": False}
+    before = model(input_ids=ids, **inputs).logits
+    spoilt = ids.clone()
+    spoilt[0, 8:20] = (spoilt[0, 8:20] + 7) % 50 + 3
+    after = model(input_ids=spoilt, **inputs).logits
+    assert torch.equal(before[:, :8], after[:, :8]) and torch.equal(before[:, 20:], after[:, 20:])
+    assert not torch.equal(before[:, 8:20], after[:, 8:20])
+
+
+def forked(prompt, answers):
+    """Row indices and positions of answers that see their prompt and themselves."""
+    total = prompt + sum(answers)
+    ends, at = [total] * prompt, prompt
+    for length in answers:
+        at += length
+        ends += [at] * length
+    rows = torch.tensor(ends, dtype=torch.int32)[None, None, :, None]
+    positions = torch.cat([torch.arange(prompt), *(torch.arange(prompt, prompt + length) for length in answers)])[None]
+    return {"startend_row_indices": rows, "position_ids": positions, "use_cache": False}
+
+
+@by_family
+def test_a_shared_prompt_is_what_repeated_prompts_are(family):
+    model, prompt, answers = make(family), 6, (5, 1, 8)
+    ids = ids_of(prompt + sum(answers))
+    if family in REFUSING_FORKS:
+        with pytest.raises(ValueError, match=REFUSING_FORKS[family]):
+            model(input_ids=ids, **forked(prompt, answers))
+        return
+    found = results(model, model(input_ids=ids, **forked(prompt, answers)).logits[:, prompt:])
+    shared, *others = ids.split([prompt, *answers], 1)
+    repeated = [model(input_ids=torch.cat([shared, each], 1), use_cache=False).logits[:, prompt:] for each in others]
+    assert_same(found, results(model, *repeated))
+
+
+@pytest.mark.parametrize("family", QUICK)
+def test_lengths_and_a_batch_with_padding_say_the_same(family):
+    model, ids = make(family), ids_of(sum(LENGTHS))
+    expected = torch.cat(alone(model, ids), 1)
+    lengths = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0)], dtype=torch.int32)
+    said = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 12, "max_length_k": 12}
+    said["seq_idx"] = torch.repeat_interleave(torch.arange(4, dtype=torch.int32), torch.tensor(LENGTHS))[None]
+    if family != "granitemoehybrid":  # hands no positions to attention, and takes lengths
+        said["position_ids"] = positions_of(LENGTHS)
+    found = model(input_ids=ids, use_cache=False, **said).logits
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-3)
+    batch = torch.cat([ids, torch.cat([ids[:, 8:20], torch.zeros(1, 12, dtype=torch.long)], 1)])
+    mask = torch.ones(2, 24, dtype=torch.long)
+    mask[1, 12:] = 0
+    positions = torch.cat([positions_of(LENGTHS), positions_of((5, 7, 12))])
+    found = model(input_ids=batch, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(found[:1], expected, atol=2e-5, rtol=1e-3)
+    torch.testing.assert_close(found[1:, :12], torch.cat(alone(model, ids[:, 8:20], (5, 7)), 1), atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", QUICK)
+def test_an_empty_cache_changes_nothing(family):
+    model, ids = make(family).eval(), ids_of(sum(LENGTHS))
+    found = model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=True).logits
+    torch.testing.assert_close(found, torch.cat(alone(model, ids), 1), atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "bamba"])
+def test_checkpoints_compute_layers_again_with_their_own_mask(family):
+    model, ids = make(family), ids_of(sum(LENGTHS))
+    expected = results(model, *alone(model, ids))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    found = model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False).logits
+    model(input_ids=ids_of(9), use_cache=False)  # another mask before the backward computes the first one again
+    assert_same(results(model, found), expected)
+
+
+def test_a_model_that_is_given_the_name_later_is_served():
+    torch.manual_seed(0)
+    model, ids = families.make("qwen3_next", "eager").train(), ids_of(sum(LENGTHS))
+    expected = torch.cat(alone(model, ids), 1)
+    inputs = {"position_ids": positions_of(LENGTHS), "use_cache": False}
+    assert not torch.allclose(model(input_ids=ids, **inputs).logits, expected, atol=1e-2)
+    model.set_attn_implementation("flashmask")
+    torch.testing.assert_close(model(input_ids=ids, **inputs).logits, expected, atol=2e-5, rtol=1e-3)
+    model.set_attn_implementation("eager")
+    assert not torch.allclose(model(input_ids=ids, **inputs).logits, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("family", QUICK)
+def test_generates_what_eager_attention_generates(family):
+    ids = ids_of(9)
+    found, expected = (
+        families.make(family, each).generate(ids, max_new_tokens=6, do_sample=False).tolist()
+        for each in ("flashmask", "eager")
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "layers"),
+    [
+        ("minimax", "MiniMaxLightningAttention"),
+        ("recurrent_gemma", "RecurrentGemmaRecurrentBlock"),
+        ("zaya", "ZayaCCAProjection"),
+    ],
+)
+def test_layers_that_are_not_reached_refuse_documents(family, layers):
+    model, ids = make(family), ids_of(sum(LENGTHS))
+    with pytest.raises(ValueError, match=f"does not reach its layers that carry a state .*{layers}"):
+        model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False)
+    assert model(input_ids=ids, use_cache=False).logits.shape[1] == sum(LENGTHS)
+
+
+def test_masks_that_are_no_tree_are_refused():
+    model = make("qwen3_next")
+    rows = masks.sliding_window(24, 24, 4).to_startend_row_indices()[0]
+    with pytest.raises(ValueError, match="column 1 is seen by row"):
+        model(input_ids=ids_of(24), startend_row_indices=torch.from_numpy(rows), use_cache=False)
