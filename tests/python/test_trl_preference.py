@@ -216,6 +216,33 @@ def test_windows_reach_back_from_an_answer_into_its_question(tmp_path):
     assert_same_step(ours, theirs)
 
 
+def hybrid(attention, seed=0):
+    """A small Qwen3-Next without experts: a gated delta rule, then attention."""
+    torch.manual_seed(seed)
+    sizes = transformers.Qwen3NextConfig(
+        **SIZES,
+        vocab_size=62,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        num_experts=0,
+        mlp_only_layers=[0, 1],
+        attn_implementation=attention,
+    )
+    return transformers.Qwen3NextForCausalLM(sizes)
+
+
+def test_a_state_forks_behind_the_question(tmp_path):
+    options = {"model": hybrid, "router_aux_loss_coef": 0.0}
+    ours, theirs = (
+        dpo(kind, tmp_path, named={"ref_model": hybrid(attention_of(kind), seed=1)}, **options)
+        for kind in (SharedQuestionDPOTrainer, DPOTrainer)
+    )
+    assert_same_step(ours, theirs)
+
+
 @pytest.mark.parametrize("make", [dpo, reward])
 def test_training_and_evaluation_log_what_trl_logs(make, tmp_path):
     logs = []

@@ -39,6 +39,8 @@ class _Told(NamedTuple):
     nodes: Nodes | None
     positions: Tensor | None
     """The batch's position_ids, for models that do not hand them on to attention."""
+    shape: tuple[int, ...] | None
+    """Batch and length of the tokens that it is about."""
 
 
 def serve_states(model: torch.nn.Module) -> None:
@@ -119,10 +121,19 @@ def _find_nodes(
     """Hands the nodes of a batch to the layers, as a keyword that the model passes on."""
     from flashmask.transformers._name import is_ours
 
-    _batches.append((id(text), _Told(None, None)))
+    _batches.append((id(text), _Told(None, None, None)))
     if not is_ours(getattr(getattr(text, "config", None), "_attn_implementation", None)):
         return None
-    given = _Given(text, arguments, options)
+    return arguments, {**options, _NODES: _tell(text, _Given(text, arguments, options))}
+
+
+def with_nodes(text: torch.nn.Module, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns keywords for the forward of a model that runs, for who puts another batch in place of its own."""
+    return {**options, _NODES: _tell(text, _Given(text, (), options))} if _NODES in vars(text) else options
+
+
+def _tell(text: torch.nn.Module, given: _Given) -> _Told:
+    """Finds what a model tells its layers; raises where they would leak."""
     if given["sharding"] is not None:
         raise ValueError(
             f"tokens of {type(text).__name__} are spread over ranks, and its layers that carry a state "
@@ -138,9 +149,9 @@ def _find_nodes(
             "one document per batch entry, padded"
         )
     positions = given["position_ids"] if found is not None and given["cu_seq_lens_q"] is None else None
-    told = _Told(found, positions)
+    told = _Told(found, positions, None if given.tokens is None else tuple(given.tokens.shape[:2]))
     _batches[-1] = id(text), told
-    return arguments, {**options, _NODES: told}
+    return told
 
 
 def _end(text: torch.nn.Module, *_: Any) -> None:
@@ -160,6 +171,12 @@ class _Given:
         return self._options.get(name)
 
     @property
+    def tokens(self) -> Tensor | None:
+        """The input_ids or the embeddings: (batch, length, ...)."""
+        found: Tensor | None = self["input_ids"] if self["input_ids"] is not None else self["inputs_embeds"]
+        return found
+
+    @property
     def past(self) -> int:
         """How many tokens a cache holds."""
         cache = self["cache"] if self["cache"] is not None else self["past_key_values"]
@@ -169,7 +186,7 @@ class _Given:
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _nodes_of(given: _Given) -> Nodes | None:
     """Returns the nodes of a batch; None where each entry is one sequence, whose padding layers find themselves."""
-    tokens = given["input_ids"] if given["input_ids"] is not None else given["inputs_embeds"]
+    tokens = given.tokens
     if tokens is None or tokens.shape[1] == 1:
         return None
     rows = one_name_of(given["startend_row_indices"], given["attn_mask_startend_row_indices"])
@@ -247,6 +264,12 @@ def _enter(
                 "entry, padded"
             )
         return None
+    hidden = arguments[0] if arguments else options.get("hidden_states")
+    if hidden is not None and told.shape is not None and tuple(hidden.shape[:2]) != told.shape:
+        raise RuntimeError(
+            f"{type(carrier).__name__} got {list(hidden.shape[:2])} tokens, and the model was called with "
+            f"{list(told.shape)}: somebody replaced the model's forward, and flashmask does not know the mask"
+        )
     scope = running(LayerNodes(told.nodes))
     scope.__enter__()
     _scopes.setdefault(id(carrier), []).append(scope)

@@ -22,7 +22,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from flashmask.data import pack
 from flashmask.data._rollouts import common_prefix
 from flashmask.transformers import flashmask_mask, shard
-from flashmask.transformers._stateful import carriers_of, why_no_forks
+from flashmask.transformers._stateful import carriers_of, why_no_forks, with_nodes
 from flashmask.transformers._trainer import context_parallel_mesh
 
 #: Name of the packed batch among a model's arguments.
@@ -122,7 +122,7 @@ def _share_in(model: Any) -> None:
         others = {name: value for name, value in options.items() if name not in replaced}
         packed = dict(packed)
         rows = packed.pop("rows")
-        output = padded_forward(**packed, **others)
+        output = padded_forward(**with_nodes(backbone, {**others, **packed}))
         hidden, sharding = output.last_hidden_state, packed.get("sharding")
         output.last_hidden_state = (hidden if sharding is None else sharding.unshard(hidden))[0, rows]
         return output
