@@ -211,3 +211,23 @@ def test_masks_that_are_no_tree_are_refused():
     rows = masks.sliding_window(24, 24, 4).to_startend_row_indices()[0]
     with pytest.raises(ValueError, match="column 1 is seen by row"):
         model(input_ids=ids_of(24), startend_row_indices=torch.from_numpy(rows), use_cache=False)
+
+
+def test_packed_rollouts_are_what_each_is_alone():
+    from flashmask.data import pack_rollouts
+
+    model, ids = make("qwen3_next"), ids_of(40)[0].tolist()
+    rollouts = [ids[:10], ids[:6] + ids[20:27], ids[:6] + ids[20:23] + ids[30:34], ids[35:40]]
+    batch = pack_rollouts(rollouts, pad_to_multiple_of=16)
+    inputs = {name: batch[name] for name in ("input_ids", "position_ids", "startend_row_indices")}
+    logits = model(**inputs, use_cache=False).logits[0]
+    for rollout, rows in zip(rollouts, batch["rows"], strict=True):
+        alone = model(input_ids=torch.tensor([rollout]), use_cache=False).logits[0]
+        torch.testing.assert_close(logits[rows[: len(rollout)]], alone, atol=2e-5, rtol=1e-3)
+
+
+def test_long_context_refuses_layers_with_a_state_by_name():
+    from flashmask.training import long_context
+
+    with pytest.raises(ValueError, match="Qwen3NextDecoderLayer"):
+        long_context(make("qwen3_next"), chunk=8)
