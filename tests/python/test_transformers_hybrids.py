@@ -181,6 +181,23 @@ def test_a_model_that_is_given_the_name_later_is_served():
     assert not torch.allclose(model(input_ids=ids, **inputs).logits, expected, atol=1e-2)
 
 
+def test_a_model_that_another_process_pickled_is_served():
+    model, ids = make("qwen3_next"), ids_of(sum(LENGTHS))
+    module = sys.modules[type(model).__module__]
+    for name in ("causal_conv1d_fn", "torch_chunk_gated_delta_rule"):  # as in a process that made no such model
+        setattr(module, name, getattr(module, name).__flashmask_original__)
+    found = model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False).logits
+    torch.testing.assert_close(found, torch.cat(alone(model, ids), 1), atol=2e-5, rtol=1e-3)
+
+
+def test_a_compiled_model_keeps_documents_apart():
+    model, ids = make("qwen3_next"), ids_of(sum(LENGTHS))
+    expected = results(model, *alone(model, ids))
+    compiled = torch.compile(model, backend="aot_eager")
+    found = compiled(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False).logits
+    assert_same(results(model, found), expected)
+
+
 @pytest.mark.parametrize("family", QUICK)
 def test_generates_what_eager_attention_generates(family):
     ids = ids_of(9)

@@ -54,9 +54,10 @@ def serve_states(model: torch.nn.Module) -> None:
         carriers = [each for each in layers.modules() if _carries(each)]
         if not carriers:
             continue
-        for module in {type(each).__module__ for each in carriers}:
+        modules = sorted({type(each).__module__ for each in carriers})
+        for module in modules:
             serve(sys.modules[module])
-        vars(text)[_NODES] = _why_not(carriers)
+        vars(text)[_NODES] = _why_not(carriers), modules
         text.register_forward_pre_hook(_find_nodes, with_kwargs=True)
         text.register_forward_hook(_end, always_call=True)
         for layer in layers:
@@ -141,7 +142,10 @@ def _tell(text: torch.nn.Module, given: _Given) -> _Told:
             "alone runs over ranks"
         )
     found = _nodes_of(given)
-    refused = vars(text)[_NODES]
+    refused, modules = vars(text)[_NODES]
+    if found is not None:
+        for module in modules:  # once more: the model may have been pickled by another process
+            serve(sys.modules[module])
     if found is not None and refused:
         raise ValueError(
             f"several documents, or sequences with a shared prefix, came to {type(text).__name__}, and flashmask does "
