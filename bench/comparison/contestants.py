@@ -210,7 +210,7 @@ def cudnn_flex(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
     package = imported("cudnn.flex_attention", "pip install 'nvidia-cudnn-frontend[cutedsl]>=1.32'")
     if case.rows is None or case.mask.shape.batch * case.mask.shape.heads > 1:
         raise Absent("has no masks but a few ranges of keys a row, the same for all heads and sequences")
-    plan = package.create_mask_plan(case.row_ends.repeat(1, q.shape[0])[None], q, k, k)
+    plan = package.create_mask_plan(case.row_ends.repeat(1, 1, q.shape[0]), q, k, k)
     return lambda q, k, v: _output(package.flex_attn_func(q, k, v, mask_plan=plan))
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
-from torch.nn.functional import pad
 
 import flashmask
 from comparison.data import Documents, alpaca, sample
@@ -26,8 +25,6 @@ SEED = 20261121
 GLOBALS = 16
 BLOCK = 128
 NEIGHBOURS = 4
-ROWS = 1024
-"""Rows that are evaluated at once, since all pairs would not fit."""
 
 
 @dataclass(frozen=True)
@@ -74,39 +71,12 @@ class MaskCase:
 
     @cached_property
     def row_ends(self) -> Tensor:
-        """int32 [n, rows] of the first head, n odd: a row sees the keys before its first number, those from the second
-        to the third, and so on."""
-        rows, columns = self.mask.shape[2:]
-        blocks = [ends_of_rows(self.visible_rows(first), columns) for first in range(0, rows, ROWS)]
-        most = max(block.shape[0] for block in blocks)
-        return torch.cat([pad(block, (0, 0, 0, most - block.shape[0]), value=columns) for block in blocks], 1)
-
-    def visible_rows(self, first: int) -> Tensor:
-        """Booleans of ROWS rows, beginning at `first`, with all columns."""
-        shape = self.mask.shape
-        row = torch.arange(first, min(first + ROWS, shape.rows), device=self.device)[:, None]
-        column = torch.arange(shape.columns, device=self.device)[None]
-        every = (row >= 0) & (column >= 0)
-        zero = torch.zeros_like(column)
-        return every if self.mask_mod is None else every & self.mask_mod(zero, zero, row, column)
+        """What each row sees, int32 [heads, n, batch * rows] as Mask.to_row_ranges() returns it, on the device."""
+        return torch.from_numpy(self.mask.to_row_ranges()).to(self.device)
 
     @cached_property
     def visible_pairs(self) -> int:
         return self.mask.explain().visible_pairs
-
-
-def ends_of_rows(visible: Tensor, columns: int) -> Tensor:
-    """Turns booleans [rows, columns] into int32 [n, rows]: where visibility changes, starting from visible before the
-    first column and ending hidden behind the last, filled up with `columns`."""
-    framed = pad(visible, (1, 1))
-    framed[:, 0] = True
-    changes = framed[:, 1:] != framed[:, :-1]
-    counts = changes.sum(1)
-    row, column = changes.nonzero(as_tuple=True)
-    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
-    ends = torch.full((int(counts.max()), len(visible)), columns, dtype=torch.int32, device=visible.device)
-    ends[place, row] = column.int()
-    return ends
 
 
 def spread(values: Sequence[int], lengths: Sequence[int], device: str) -> Tensor:

@@ -372,6 +372,30 @@ FLASHMASK_API flashmask_status flashmask_mask_pack(const flashmask_mask* mask, v
 /// one mask and nothing else.
 FLASHMASK_API flashmask_status flashmask_mask_unpack(const void* bytes, int64_t size, flashmask_mask** mask);
 
+/* ---- Row ranges --------------------------------------------------------------------------------------------- */
+
+/// What the rows of a mask see, as flashmask/row_ranges.h describes it.
+typedef struct flashmask_row_ranges flashmask_row_ranges;
+
+typedef struct flashmask_row_ranges_view {
+  uint64_t struct_size;
+  int64_t ends;           ///< per row, an odd number
+  int64_t size;           ///< of values
+  const int32_t* values;  ///< [heads, ends, batch × rows]
+} flashmask_row_ranges_view;
+
+/// Fails with FLASHMASK_UNSUPPORTED, naming the first row that needs more than `most_ends`.
+FLASHMASK_API flashmask_status flashmask_mask_to_row_ranges(const flashmask_mask* mask, int32_t most_ends,
+                                                            flashmask_row_ranges** ranges);
+/// The array lives as long as the handle.
+FLASHMASK_API flashmask_status flashmask_row_ranges_get(const flashmask_row_ranges* ranges,
+                                                        flashmask_row_ranges_view* view);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_row_ranges_destroy(flashmask_row_ranges* ranges);
+/// values [heads, ends, batch × rows] of the shape.
+FLASHMASK_API flashmask_status flashmask_mask_from_row_ranges(const int32_t* values, const flashmask_mask_shape* shape,
+                                                              int32_t ends, flashmask_mask** mask);
+
 /* ---- Nodes -------------------------------------------------------------------------------------------------- */
 
 /// A mask as a tree of runs of tokens, for layers with a state, as flashmask/nodes.h describes it.

@@ -26,6 +26,7 @@
 #include "flashmask/problem.h"
 #include "flashmask/reference.h"
 #include "flashmask/reorder.h"
+#include "flashmask/row_ranges.h"
 #include "flashmask/schedule.h"
 #include "flashmask/slice.h"
 #include "flashmask/span.h"

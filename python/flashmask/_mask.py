@@ -178,6 +178,22 @@ class Mask:
         return values, bool(encoding.causal)
 
     @breaks_graph
+    def to_row_ranges(self, most_ends: int = 63) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Returns what each row sees, int32 [heads, ends, batch * rows]: the `mask_func` of NVIDIA's flex_attention.
+
+        Row r sees the columns [0, e0), [e1, e2), [e3, e4) and so on: an odd number of ends, the fewest that express all
+        rows. Raises NotImplementedError, naming the first row that needs more than `most_ends`.
+        """
+        handle = create("mask_to_row_ranges", self._handle, integer("most_ends", most_ends, minimum=1))
+        try:
+            view = s.RowRangesView()
+            call("row_ranges_get", handle, ctypes.byref(view))
+            shape = (self.shape.heads, view.ends, self.shape.batch * self.shape.rows)
+            return np.ctypeslib.as_array(view.values, shape).copy() if view.size else np.empty(shape, np.int32)
+        finally:
+            library.flashmask_row_ranges_destroy(handle)
+
+    @breaks_graph
     def explain(self, tile: tuple[int, int] = (128, 128)) -> Explanation:
         """Explains what the mask is and what it costs, in tiles of `tile` (rows, columns)."""
         return explain(self._handle, self.why, tile)

@@ -41,6 +41,7 @@ LAYOUT(flashmask_explanation, FIELD(struct_size), FIELD(form), FIELD(tile_rows),
        FIELD(skipped_tiles), FIELD(partial_tiles), FIELD(full_tiles), FIELD(density), FIELD(waste), FIELD(mask_bytes),
        FIELD(schedule_bytes), FIELD(dense_bytes));
 LAYOUT(flashmask_draw_options, FIELD(struct_size), FIELD(batch), FIELD(head), FIELD(width), FIELD(colour));
+LAYOUT(flashmask_row_ranges_view, FIELD(struct_size), FIELD(ends), FIELD(size), FIELD(values));
 LAYOUT(flashmask_nodes_view, FIELD(struct_size), FIELD(count), FIELD(tokens), FIELD(begins), FIELD(ends),
        FIELD(parents), FIELD(levels), FIELD(predecessors));
 LAYOUT(flashmask_reordering_view, FIELD(struct_size), FIELD(gained), FIELD(tile_rows), FIELD(tile_columns),

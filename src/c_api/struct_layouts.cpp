@@ -27,11 +27,11 @@ flashmask_status flashmask_struct_layouts(const char** text) {
     static const std::string all =
         lines<flashmask_mask_shape, flashmask_shared_question, flashmask_span, flashmask_hashed_token,
               flashmask_big_bird, flashmask_neighbourhood_axis, flashmask_visible_pair, flashmask_startend_row_indices,
-              flashmask_explanation, flashmask_draw_options, flashmask_nodes_view, flashmask_reordering_view,
-              flashmask_partition_options, flashmask_partition_view, flashmask_tensor, flashmask_problem,
-              flashmask_executor, flashmask_plan_options, flashmask_plan_place, flashmask_device_mask,
-              flashmask_execution, flashmask_forward_tensors, flashmask_backward_tensors, flashmask_kernel_info,
-              flashmask_merge_tensors, flashmask_merge_gradients, flashmask_reference_inputs>();
+              flashmask_explanation, flashmask_draw_options, flashmask_row_ranges_view, flashmask_nodes_view,
+              flashmask_reordering_view, flashmask_partition_options, flashmask_partition_view, flashmask_tensor,
+              flashmask_problem, flashmask_executor, flashmask_plan_options, flashmask_plan_place,
+              flashmask_device_mask, flashmask_execution, flashmask_forward_tensors, flashmask_backward_tensors,
+              flashmask_kernel_info, flashmask_merge_tensors, flashmask_merge_gradients, flashmask_reference_inputs>();
     flashmask::c_api::require(text, "text") = all.c_str();
   });
 }

@@ -130,6 +130,10 @@ class DrawOptions(Sized):
     _fields_ = [("batch", c_int64), ("head", c_int64), ("width", c_int64), ("colour", c_int64)]
 
 
+class RowRangesView(Sized):
+    _fields_ = [("ends", c_int64), ("size", c_int64), ("values", POINTER(c_int32))]
+
+
 class NodesView(Sized):
     _fields_ = [
         ("count", c_int64),

@@ -24,6 +24,7 @@ from flashmask.masks._imports import (
     from_dense,
     from_packed,
     from_pairs,
+    from_row_ranges,
     from_startend_row_indices,
 )
 from flashmask.masks._mask_mod import from_mask_mod
@@ -78,6 +79,7 @@ __all__ = [
     "from_packed",
     "from_pairs",
     "from_position_ids",
+    "from_row_ranges",
     "from_startend_row_indices",
     "from_tree",
     "full",

@@ -16,6 +16,7 @@ from flashmask._arguments import (
     SparseRows,
     array,
     described,
+    integer,
     integers,
     length,
     pointer,
@@ -160,6 +161,25 @@ def from_startend_row_indices(
     return Mask(
         create("mask_from_startend_row_indices", pointer(given, ctypes.c_int32), shape.struct(), vectors, int(causal))
     )
+
+
+@breaks_graph
+def from_row_ranges(values: AnyArray | torch.Tensor, columns: int, *, batch: int = 1) -> Mask:
+    """Makes a mask from what each row sees, int32 [heads, ends, batch * rows]: `mask_func` of NVIDIA's flex_attention.
+
+    Row r sees the columns [0, e0), [e1, e2), [e3, e4) and so on, an odd number of ends. Values outside [0, columns] are
+    clipped; ranges may be empty, overlap and come in any order. `columns` is the number of keys.
+    """
+    given = array("values", values)
+    if given.ndim != 3 or given.dtype != np.int32:
+        raise ValueError(f"values is {given.dtype} {list(given.shape)}; expected int32 [heads, ends, batch * rows]")
+    batch = integer("batch", batch, minimum=1)
+    heads, ends, lines = given.shape
+    if lines % batch:
+        raise ValueError(f"values has shape {list(given.shape)}; expected a multiple of the batch, {batch}, at the end")
+    shape = MaskShape(batch, heads, lines // batch, length("columns", columns))
+    given = np.ascontiguousarray(given)
+    return Mask(create("mask_from_row_ranges", pointer(given, ctypes.c_int32), shape.struct(), ends))
 
 
 @breaks_graph
