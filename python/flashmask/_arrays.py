@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from flashmask._abi.header import HEADER_BYTES, Options, header
-from flashmask._abi.problem import DTYPES, F64, Problem, check_mask, make_problem
+from flashmask._abi.problem import DTYPES, F64, Problem, check_mask
 from flashmask._arguments import described, sink_dtypes
 from flashmask._graph_break import breaks_graph
 from flashmask._plans.cache import plans
@@ -31,7 +31,7 @@ def attention_of_arrays(
     if heads_first:
         _check_rank(arrays)
         arrays = [array.swapaxes(1, 2) for array in arrays]
-    problem = make_problem([array.shape for array in arrays], dtypes[0], scale or None, 0.0)
+    problem = Call(scale=scale).problem([array.shape for array in arrays], dtypes[0])
     given = None if sinks is None else _sinks(_array("sinks", sinks), problem)
     o, lse = _run(_live_plan(mask, problem) if plan is None else _live_plan_of(plan, problem), arrays, problem, given)
     return (o.swapaxes(1, 2) if heads_first else o), lse
@@ -81,7 +81,7 @@ def _live_plan(mask: Any, problem: Problem) -> AnyPlan:
     made = as_mask(mask, problem)
     check_mask("mask", made.shape, problem)
     source = header(made._id, Options()) if mask is not None else None
-    call = Call(scale=problem.scale or 0.0, dropout=problem.dropout)
+    call = Call.of(problem)
     key = key_on_cpu(source, problem.shapes, problem.code, call)
     found = plans.find(key)
     if found is None:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flashmask._abi.problem import Problem, make_problem
 from flashmask._plans.cache import Key
 
 if TYPE_CHECKING:
@@ -29,6 +30,15 @@ class Call(NamedTuple):
     deterministic: bool = False
     sinks: Tensor | None = None
     dropout_place: Tensor | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> Call:
+        """Returns the numbers of a call that a plan's problem describes."""
+        return cls(scale=problem.scale or 0.0, dropout=problem.dropout)
+
+    def problem(self, shapes: Sequence[Sequence[int]], dtype: str) -> Problem:
+        """Returns the problem of the call with tensors of these shapes; raises where they do not fit."""
+        return make_problem(shapes, dtype, self.scale or None, self.dropout)
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}

@@ -74,7 +74,7 @@ class Plan:
             from flashmask._torch.plans.device_plans import plan_of_header
 
             return plan_of_header(source, self.mask, problem, self._options)
-        call = Call(scale=problem.scale or 0.0, dropout=problem.dropout)
+        call = Call.of(problem)
         key = key_on_cpu(source, problem.shapes, problem.code, call)
         found = plans.find(key)
         if found is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashmask._abi.library import library
-from flashmask._abi.problem import DTYPES, make_problem
+from flashmask._abi.problem import DTYPES
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu, numbers_of
 from flashmask._plans.live_plan import AnyPlan, Drawn, Sinks, View, make_plan
@@ -77,7 +77,7 @@ def _find_or_make(q: Tensor, k: Tensor, v: Tensor, call: Call) -> AnyPlan:
     found = plans.find(key)
     if found is not None:
         return found
-    problem = make_problem(shapes, DTYPES[code], call.scale or None, call.dropout)
+    problem = call.problem(shapes, DTYPES[code])
     name, made, options, size = named_mask(call, problem)
     return plans.keep(key, make_plan(name, made, problem, options), size)
 

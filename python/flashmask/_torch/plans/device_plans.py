@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flashmask._abi.header import HEADER_BYTES, Options, read_header, says_deterministic
-from flashmask._abi.problem import DTYPES, Problem, make_problem
+from flashmask._abi.problem import DTYPES, Problem
 from flashmask._mask import Mask
 from flashmask._plans.cache import Key, PlanCache
 from flashmask._plans.call import Call, numbers_of
@@ -86,7 +86,7 @@ class Inputs(NamedTuple):
 
     def problem(self, call: Call) -> Problem:
         """Returns the problem of a call with these inputs."""
-        made = make_problem(self[:3], DTYPES[self.code], call.scale or None, call.dropout)
+        made = call.problem(self[:3], DTYPES[self.code])
         return made._replace(device=f"cuda:{self.device_index}")
 
 
@@ -110,7 +110,7 @@ def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[DevicePla
 def plan_of_header(header: bytes, mask: Mask, problem: Problem, options: Options) -> DevicePlan:
     """Returns the plan behind a Plan, kept where calls with the Plan's tensor find it."""
     index = int(problem.device.partition(":")[2])
-    call = Call(scale=problem.scale or 0.0, dropout=problem.dropout)
+    call = Call.of(problem)
     key: Key = (header, Inputs(*problem.shapes, problem.code, index), numbers_of(call))
     found = device_plans.find(key)
     if found is None:
