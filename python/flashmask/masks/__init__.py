@@ -43,6 +43,7 @@ from flashmask.masks._sparse import (
     strided_factorised,
 )
 from flashmask.masks._stacks import drop_queries, stack_batch, stack_heads
+from flashmask.masks._tensor_drafts import dflash
 from flashmask.masks._tensor_trees import from_tree
 from flashmask.masks._tensors import from_cu_seqlens, from_document_ids, from_position_ids
 from flashmask.masks._trees import TreeMask, graph, medusa_parents, medusa_tree, tree, tree_in_order
@@ -66,6 +67,7 @@ __all__ = [
     "causal",
     "causal_blockwise",
     "causal_document",
+    "dflash",
     "dilated_window",
     "document",
     "drop_queries",
