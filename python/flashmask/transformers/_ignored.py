@@ -9,16 +9,13 @@ from typing import Any
 from torch import Tensor
 from transformers import AttentionInterface
 
-from flashmask.transformers._name import is_ours
+from flashmask.transformers._ours import is_ours
 
 _NAMES = "startend_row_indices", "attn_mask_startend_row_indices"
 
 
-def refuse_ignored_row_indices() -> None:
+def refusing_row_indices(look_up: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the look-up of attention functions; "eager" goes through it too, although it is in no registry."""
-    look_up = AttentionInterface.get_interface
-    if hasattr(look_up, "__flashmask_original__"):
-        return
 
     def get_interface(self: AttentionInterface, attn_implementation: str, default: Callable[..., Any]) -> Any:
         found = look_up(self, attn_implementation, default)
@@ -26,8 +23,7 @@ def refuse_ignored_row_indices() -> None:
             return found
         return _refusing(found, attn_implementation)
 
-    get_interface.__flashmask_original__ = look_up  # type: ignore[attr-defined]
-    AttentionInterface.get_interface = get_interface  # type: ignore[method-assign]
+    return get_interface
 
 
 def _is_of_transformers(attend: Any) -> bool:

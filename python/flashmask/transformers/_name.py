@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stops Transformers from taking registered names for FlashAttention, as it takes every name that contains "flash".
 
-Three of its functions are wrapped for that, a fourth to find documents that a cache hides, and a fifth to reach the
-layers of hybrid models that carry a state. Each wrapper acts on
-registered names only and reads arguments by name. Where a version of Transformers lacks such a function or parameter,
-it is left as it is, and a warning says once, when a model is made, what is uncertain then.
+Three of its functions are wrapped for that, a fourth to find documents that a cache hides, a fifth to reach the layers
+of hybrid models that carry a state; these act on registered names only. A sixth makes other attention functions refuse
+row indices. All read arguments by name. Where a version of Transformers lacks such a function or parameter, it is left
+as it is, and a warning says once, when a model is made, what is uncertain then.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from transformers import PreTrainedModel, masking_utils, modeling_utils
+from transformers import AttentionInterface, PreTrainedModel, masking_utils, modeling_utils
 
+from flashmask.transformers._ignored import refusing_row_indices
 from flashmask.transformers._models import refuse_model
 from flashmask.transformers._once import warn_once
+from flashmask.transformers._ours import is_ours, keep_name
 from flashmask.transformers._stateful import serve_states
 
 #: The oldest and the newest version of Transformers that the tests ran with.
@@ -28,7 +30,6 @@ CACHE = ("cache", "past_key_values")
 
 _COMPATIBLE = "_compatible_flash_implementations"
 _CHECK = "_check_and_adjust_attn_implementation"
-_names: set[str] = set()
 _uncertain: list[str] = []
 
 
@@ -46,7 +47,7 @@ class _Wrapped(NamedTuple):
 
 def keep(name: str) -> None:
     """Records a name as ours, and wraps the functions that have to know."""
-    _names.add(name)
+    keep_name(name)
     for each in _TABLE:
         _wrap(each)
     if not hasattr(getattr(PreTrainedModel, _CHECK, None), "__flashmask_original__"):
@@ -82,11 +83,6 @@ def _wrap(wrapped: _Wrapped) -> None:
 def _note(said: str) -> None:
     if said not in _uncertain:
         _uncertain.append(said)
-
-
-def is_ours(name: object) -> bool:
-    """Whether a name was given to register()."""
-    return isinstance(name, str) and name in _names
 
 
 def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -225,6 +221,13 @@ _TABLE = (
         _reaching_states,
         (("self",),),
         "layers that carry a state, in hybrid models, go on from one document to the next",
+    ),
+    _Wrapped(
+        AttentionInterface,
+        "get_interface",
+        refusing_row_indices,
+        (("attn_implementation",), ("default",)),
+        "other attention implementations ignore startend_row_indices rather than refuse them",
     ),
     _Wrapped(
         masking_utils,

@@ -10,7 +10,6 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from flashmask._arguments import choice
 from flashmask._plans.plan import VISITS
 from flashmask.transformers._attention import attention_function
-from flashmask.transformers._ignored import refuse_ignored_row_indices
 from flashmask.transformers._mask import flashmask_mask
 from flashmask.transformers._name import TESTED, keep
 
@@ -37,7 +36,6 @@ def register(name: str = "flashmask", *, visit: str = "active") -> None:
         if found is not None and found is not ours:
             raise ValueError(f"name {name!r} belongs to {found!r} in the {registry} registry; expected a free name")
     keep(name)
-    refuse_ignored_row_indices()
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, flashmask_mask)
 

@@ -23,7 +23,8 @@ from flashmask.transformers._given import dense_mask
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._mask import is_made, is_padded
-from flashmask.transformers._name import CACHE, is_ours
+from flashmask.transformers._name import CACHE
+from flashmask.transformers._ours import is_ours
 
 _IGNORED = -100
 _MAIN = "mask"

@@ -19,6 +19,7 @@ from flashmask._rows import one_name_of
 from flashmask._torch.shared import shared
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
+from flashmask.transformers._ours import is_ours
 from flashmask.transformers._states import LayerNodes, running, serve, served_names
 
 _NODES = "flashmask_nodes"  # keyword by which a model hands them to its layers
@@ -120,8 +121,6 @@ def _find_nodes(
     text: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Hands the nodes of a batch to the layers, as a keyword that the model passes on."""
-    from flashmask.transformers._name import is_ours
-
     _batches.append((id(text), _Told(None, None, None)))
     if not is_ours(getattr(getattr(text, "config", None), "_attn_implementation", None)):
         return None
