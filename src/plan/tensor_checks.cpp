@@ -100,7 +100,8 @@ bool has_float32_key_gradients(const Problem& problem, const BackwardTensors& te
 void check_outputs(const TensorCheck& check, std::span<const NamedTensor> outputs,
                    std::span<const NamedTensor> inputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const auto& [name, output] = outputs[i];
+    const std::string& name = outputs[i].name;
+    const TensorView& output = outputs[i].tensor;
     if (is_empty(output)) continue;
     if (overlaps_itself(output))
       check.fail(name.c_str(), "strides are " + shape_text(output.strides, output.rank) + " of shape " +

@@ -7,6 +7,7 @@ torchrun --nproc-per-node 2 trainers_of_ranks.py <folder> <task>...
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -96,3 +97,6 @@ if __name__ == "__main__":
     folder, *tasks = sys.argv[1:]
     found = {task: run(task, folder, int(os.environ["WORLD_SIZE"])) for task in tasks}
     Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(found))
+    # Threads of Gloo must let go of the tensors of DDP's and Accelerate's collectives before the interpreter ends, or
+    # they abort the process; flashmask.distributed waits for those of its own.
+    time.sleep(0.5)
