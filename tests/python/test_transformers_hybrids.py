@@ -3,6 +3,7 @@
 
 import importlib.util
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,21 @@ def test_a_model_that_another_process_pickled_is_served():
         setattr(module, name, getattr(module, name).__flashmask_original__)
     found = model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False).logits
     torch.testing.assert_close(found, torch.cat(alone(model, ids), 1), atol=2e-5, rtol=1e-3)
+
+
+def test_models_in_several_threads_keep_to_their_own_masks():
+    model, ids = make("qwen3_next").eval(), ids_of(sum(LENGTHS))
+    expected = torch.cat(alone(model, ids), 1).detach()
+
+    def compute(lengths):
+        with torch.no_grad():
+            return [model(input_ids=ids, position_ids=positions_of(lengths), use_cache=False).logits for _ in range(5)]
+
+    with ThreadPoolExecutor(2) as pool:
+        packed, plain = pool.map(compute, [LENGTHS, (sum(LENGTHS),)])
+    for each in packed:
+        torch.testing.assert_close(each, expected, atol=2e-5, rtol=1e-3)
+    assert all(torch.equal(each, plain[0]) for each in plain)
 
 
 def test_a_compiled_model_keeps_documents_apart():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -121,7 +122,7 @@ def _find_nodes(
     text: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Hands the nodes of a batch to the layers, as a keyword that the model passes on."""
-    _batches.append((id(text), _Told(None, None, None)))
+    _thread.batches.append((id(text), _Told(None, None, None)))
     if not is_ours(getattr(getattr(text, "config", None), "_attn_implementation", None)):
         return None
     return arguments, {**options, _NODES: _tell(text, _Given(text, arguments, options))}
@@ -153,14 +154,14 @@ def _tell(text: torch.nn.Module, given: _Given) -> _Told:
         )
     positions = given["position_ids"] if found is not None and given["cu_seq_lens_q"] is None else None
     told = _Told(found, positions, None if given.tokens is None else tuple(given.tokens.shape[:2]))
-    _batches[-1] = id(text), told
+    _thread.batches[-1] = id(text), told
     return told
 
 
 def _end(text: torch.nn.Module, *_: Any) -> None:
     """Forgets the batch when the model has run, or failed."""
-    if _batches and _batches[-1][0] == id(text):
-        _batches.pop()
+    if _thread.batches and _thread.batches[-1][0] == id(text):
+        _thread.batches.pop()
 
 
 class _Given:
@@ -230,8 +231,17 @@ def _from_booleans(visible: Tensor) -> Mask:
     return from_dense(visible.cpu().numpy())
 
 
-_batches: list[tuple[int, _Told]] = []  # what the models that run have told, with the id of each
-_scopes: dict[int, list[AbstractContextManager[None]]] = {}
+class _Thread(threading.local):
+    """What runs in a thread."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, _Told]] = []
+        """What the models that run have told, with the id of each."""
+        self.scopes: dict[int, list[AbstractContextManager[None]]] = {}
+        """Those that layers have entered, by their ids."""
+
+
+_thread = _Thread()
 
 
 def _hand_on(
@@ -260,7 +270,7 @@ def _enter(
     if told is None:
         told = getattr(options.get("attention_mask"), _NODES, None)
     if told is None:
-        if _batches and _batches[-1][1].nodes is not None:
+        if _thread.batches and _thread.batches[-1][1].nodes is not None:
             raise ValueError(
                 f"several documents, or sequences with a shared prefix, came to a model whose layers do not tell "
                 f"{type(carrier).__name__}, which would carry on from one to the next; give it one document per batch "
@@ -275,11 +285,11 @@ def _enter(
         )
     scope = running(LayerNodes(told.nodes))
     scope.__enter__()
-    _scopes.setdefault(id(carrier), []).append(scope)
+    _thread.scopes.setdefault(id(carrier), []).append(scope)
     return arguments, {name: value for name, value in options.items() if name != _NODES}
 
 
 def _leave(carrier: torch.nn.Module, *_: Any) -> None:
-    scopes = _scopes.get(id(carrier))
+    scopes = _thread.scopes.get(id(carrier))
     if scopes:
         scopes.pop().__exit__(None, None, None)

@@ -7,6 +7,7 @@ the mask is a plain sequence per batch entry, and else flashmask.recurrent.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -29,7 +30,14 @@ class LayerNodes(NamedTuple):
     """None: a plain sequence per batch entry, with padding or without."""
 
 
-_running: list[LayerNodes] = []
+class _Thread(threading.local):
+    """What runs in a thread: models may run in several, and a checkpoint computes a layer again in another one."""
+
+    def __init__(self) -> None:
+        self.layers: list[LayerNodes] = []
+
+
+_thread = _Thread()
 #: Keywords by which models say where documents begin; nodes say it here, and originals without a kernel refuse these.
 _SAID_BY_NODES = ("cu_seqlens", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
@@ -37,11 +45,11 @@ _SAID_BY_NODES = ("cu_seqlens", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "ma
 @contextmanager
 def running(nodes: LayerNodes) -> Iterator[None]:
     """Tells the wrapped functions, until the end of the scope, which layer runs."""
-    _running.append(nodes)
+    _thread.layers.append(nodes)
     try:
         yield
     finally:
-        _running.pop()
+        _thread.layers.pop()
 
 
 def serve(module: ModuleType) -> None:
@@ -67,10 +75,10 @@ def _where_forked(original: Callable[..., Any], forked: Callable[..., Any]) -> C
 
     @wraps(original)
     def run(*arguments: Any, **options: Any) -> Any:
-        if not _running:
+        if not _thread.layers:
             return original(*arguments, **options)
         options = {name: value for name, value in options.items() if name not in _SAID_BY_NODES}
-        nodes = _running[-1].nodes
+        nodes = _thread.layers[-1].nodes
         return original(*arguments, **options) if nodes is None else forked(nodes, *arguments, **options)
 
     return torch.compiler.disable(run)  # type: ignore[no-untyped-call,no-any-return]
