@@ -204,6 +204,11 @@ def pointer(numbers: AnyArray, kind: Any = ctypes.c_int64) -> Any:
     return numbers.ctypes.data_as(ctypes.POINTER(kind))
 
 
+def copied(values: Any, *shape: int, dtype: type[np.generic] = np.int64) -> AnyArray:
+    """Copies an array of the library, whose pointer may be null if it is empty."""
+    return np.ctypeslib.as_array(values, shape).copy() if 0 not in shape else np.empty(shape, dtype)
+
+
 def structs(rows: IntArray, kind: Any) -> Any:
     """Copies rows of integers [count, fields] into a C array of structs of 64-bit integers."""
     return (kind * len(rows)).from_buffer_copy(np.ascontiguousarray(rows).tobytes()) if len(rows) else (kind * 0)()

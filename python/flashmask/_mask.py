@@ -14,7 +14,7 @@ import numpy as np
 from flashmask._abi import structs as s
 from flashmask._abi.header import HEADER_BYTES, Options, header, read_header
 from flashmask._abi.library import call, create, library
-from flashmask._arguments import boolean, integer, integers, length, pairs, pointer, structs
+from flashmask._arguments import boolean, copied, integer, integers, length, pairs, pointer, structs
 from flashmask._explain import FORMS, Explanation, explain, percent
 from flashmask._graph_break import breaks_graph
 
@@ -189,7 +189,7 @@ class Mask:
             view = s.RowRangesView()
             call("row_ranges_get", handle, ctypes.byref(view))
             shape = (self.shape.heads, view.ends, self.shape.batch * self.shape.rows)
-            return np.ctypeslib.as_array(view.values, shape).copy() if view.size else np.empty(shape, np.int32)
+            return copied(view.values, *shape, dtype=np.int32)
         finally:
             library.flashmask_row_ranges_destroy(handle)
 

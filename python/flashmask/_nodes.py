@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar, cast
 
 import numpy as np
 
 from flashmask._abi import structs as s
 from flashmask._abi.library import call, create, library
-from flashmask._arguments import IntArray, described
+from flashmask._arguments import IntArray, copied, described
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 from flashmask._rows import RowIndices
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,14 +52,28 @@ class Nodes:
         return int(self.levels.max(initial=-1)) + 1
 
     @cached_property
-    def is_padded(self) -> bool:
-        """Whether some tokens are in no node."""
-        return int((self.ends - self.begins).sum()) != self.tokens
+    def padding(self) -> IntArray:
+        """Tokens in no node."""
+        inside = np.zeros(self.tokens + 1, np.int64)
+        np.add.at(inside, self.begins, 1)
+        np.add.at(inside, self.ends, -1)
+        return np.flatnonzero(np.cumsum(inside[:-1]) == 0)
+
+    def kept(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Returns what `make` makes of the nodes, made once for each key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return cast("Made", self._kept[key])
+
+    @cached_property
+    def _kept(self) -> dict[Hashable, object]:
+        return {}
 
     def repeated(self, times: int) -> Nodes:
-        """Returns the nodes of a batch whose entries all have this mask."""
-        if times == 1:
-            return self
+        """Returns the nodes of a batch whose entries all have this mask; the same ones for the same number."""
+        return self if times == 1 else self.kept(("repeated", times), lambda: self._repeated(times))
+
+    def _repeated(self, times: int) -> Nodes:
         entry = np.arange(times)[:, None]
 
         def shifted(values: IntArray, step: int) -> IntArray:
@@ -96,15 +114,11 @@ def nodes(mask: Mask | RowIndices) -> Nodes:
         call("nodes_get", handle, ctypes.byref(view))
         return Nodes(
             view.tokens,
-            begins=_copied(view.begins, view.count),
-            ends=_copied(view.ends, view.count),
-            parents=_copied(view.parents, view.count),
-            levels=_copied(view.levels, view.count),
-            predecessors=_copied(view.predecessors, view.tokens),
+            begins=copied(view.begins, view.count),
+            ends=copied(view.ends, view.count),
+            parents=copied(view.parents, view.count),
+            levels=copied(view.levels, view.count),
+            predecessors=copied(view.predecessors, view.tokens),
         )
     finally:
         library.flashmask_nodes_destroy(handle)
-
-
-def _copied(values: ctypes._Pointer[ctypes.c_int64], count: int) -> IntArray:
-    return np.ctypeslib.as_array(values, (count,)).copy() if count else np.empty(0, np.int64)

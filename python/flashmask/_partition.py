@@ -11,7 +11,7 @@ import numpy as np
 
 from flashmask._abi import structs as s
 from flashmask._abi.library import call, create, library
-from flashmask._arguments import IntArray, boolean, choice, described, integer, integers, items, pointer
+from flashmask._arguments import IntArray, boolean, choice, copied, described, integer, integers, items, pointer
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 
@@ -72,7 +72,7 @@ class Partition:
         call("partition_get", handle, ctypes.byref(view))
         self.tokens, self.ranks, self.tile = view.tokens, view.ranks, view.tile
         self.aligned = bool(view.aligned)
-        self.runs = _copied(view.runs, view.run_count, 3)
+        self.runs = copied(view.runs, view.run_count, 3)
         self.why = view.why.decode()
 
     def __del__(self, destroy: Any = library.flashmask_partition_destroy) -> None:
@@ -115,7 +115,7 @@ class Partition:
         try:
             values, count = ctypes.POINTER(ctypes.c_int64)(), ctypes.c_int64()
             call("needs_get", handle, ctypes.byref(values), ctypes.byref(count))
-            return _copied(values, count.value, 4)
+            return copied(values, count.value, 4)
         finally:
             library.flashmask_needs_destroy(handle)
 
@@ -226,7 +226,3 @@ def _options(division: str, aligned: bool, tile: int, prices: Prices | None) -> 
         integer("tile", tile, minimum=1),
         *numbers,
     )
-
-
-def _copied(values: ctypes._Pointer[ctypes.c_int64], count: int, width: int) -> IntArray:
-    return np.ctypeslib.as_array(values, (count, width)).copy() if count else np.empty((0, width), np.int64)

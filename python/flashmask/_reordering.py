@@ -10,7 +10,7 @@ import numpy as np
 
 from flashmask._abi import structs as s
 from flashmask._abi.library import call, create, library
-from flashmask._arguments import IntArray, SparseRows, described, integers, pointer
+from flashmask._arguments import IntArray, SparseRows, copied, described, integers, pointer
 from flashmask._explain import tile_shape
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask, MaskShape
@@ -64,12 +64,6 @@ def reorder(mask: Mask, tile: object) -> Reordering:
         )
     finally:
         library.flashmask_reordering_destroy(handle)
-
-
-def copied(values: ctypes._Pointer[ctypes.c_int64], batch: int, tokens: int) -> IntArray:
-    if batch * tokens == 0:
-        return np.empty((batch, tokens), np.int64)
-    return np.ctypeslib.as_array(values, (batch, tokens)).copy()
 
 
 def permute(mask: Mask, rows: object, columns: object) -> Mask:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create
 from flashmask._abi.problem import DTYPES, Problem, check_scale, make_problem
-from flashmask._arguments import boolean, check_dense, choice, described, is_autocast, is_tensor
+from flashmask._arguments import boolean, check_dense, choice, copied, described, is_autocast, is_tensor
 from flashmask._explain import Explanation
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
@@ -18,7 +18,7 @@ from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import AnyPlan, make_plan
 from flashmask._plans.tile_sizes import TILES, tile_sizes
-from flashmask._reordering import Reordering, copied
+from flashmask._reordering import Reordering
 from flashmask._rows import RowIndices
 
 if TYPE_CHECKING:

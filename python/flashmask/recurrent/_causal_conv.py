@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flashmask._nodes import Nodes
-from flashmask.recurrent._checks import nodes_of_batch
+from flashmask.recurrent._batch import nodes_of_batch, on_device
 
 # Numbers computed at a time: what a core's cache holds, and on a GPU what keeps it busy.
 _NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 27}
@@ -59,39 +58,25 @@ class _Chains:
     """Tokens in no node."""
 
 
-_kept: weakref.WeakKeyDictionary[Nodes, dict[tuple[int, torch.device], _Chains]] = weakref.WeakKeyDictionary()
-
-
 def _chains_of(nodes: Nodes, width: int, device: torch.device) -> _Chains:
-    of_nodes = _kept.setdefault(nodes, {})
-    if (width, device) not in of_nodes:
-        of_nodes[width, device] = _make_chains(nodes, width, device)
-    return of_nodes[width, device]
+    return nodes.kept(("chains", width, device), lambda: _make_chains(nodes, width, device))
 
 
 def _make_chains(nodes: Nodes, width: int, device: torch.device) -> _Chains:
-    in_node = np.zeros(nodes.tokens + 1, np.int64)
-    np.add.at(in_node, nodes.begins, 1)
-    np.add.at(in_node, nodes.ends, -1)
-    padding = np.flatnonzero(np.cumsum(in_node[:-1]) == 0)
     # A chain breaks where a node begins; the width - 1 tokens behind notice.
     near = (nodes.begins[:, None] + np.arange(width - 1)).reshape(-1)
     ends = np.repeat(nodes.ends, width - 1)
-    broken = np.union1d(near[near < ends], padding)
+    broken = np.union1d(near[near < ends], nodes.padding)
     # A node shorter than the width breaks chains of the nodes behind it, which begin there and are in `near` too.
     predecessors = np.append(nodes.predecessors, -1)
-    chain = [np.where(np.isin(broken, padding), -1, broken)]
+    chain = [np.where(np.isin(broken, nodes.padding), -1, broken)]
     for _ in range(width - 1):
         chain.append(predecessors[chain[-1]])
-
-    def on_device(values: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
-
     return _Chains(
-        on_device(broken),
-        [on_device(np.maximum(each, 0)) for each in chain],
-        [on_device((each >= 0)[:, None]) for each in chain],
-        on_device(padding),
+        on_device(broken, device),
+        [on_device(np.maximum(each, 0), device) for each in chain],
+        [on_device((each >= 0)[:, None], device) for each in chain],
+        on_device(nodes.padding, device),
     )
 
 

@@ -8,7 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from flashmask._torch.shared import shared
 from flashmask.recurrent._states import changed
 
 
@@ -20,7 +22,7 @@ def one_by_one(run: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def packed(*inputs: Any, cu_seqlens: Any, initial_state: Any, output_final_state: bool) -> tuple[Any, Any]:
-        cuts = cu_seqlens.tolist()
+        cuts = shared(Tensor.tolist, (cu_seqlens,))  # the host waits once for a mask, not in each layer
         outputs, states = [], []
         for number, (begin, end) in enumerate(pairwise(cuts)):
             given = [None if each is None else each[:, begin:end] for each in inputs]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from flashmask._arguments import IntArray
 from flashmask._nodes import Nodes
-from flashmask.recurrent._checks import nodes_of_batch
+from flashmask.recurrent._batch import nodes_of_batch, on_device
 from flashmask.recurrent._states import changed
 
 
@@ -70,7 +69,7 @@ def over_nodes(
         states.append(state)
     if not outputs:
         raise ValueError("over_nodes: the mask has no nodes: every token is padding")
-    whole = outputs[0] if levels.is_one else levels.in_order(outputs)
+    whole = levels.in_order(outputs)
     whole = whole.reshape(*first.shape[:2], *whole.shape[2:])
     if not output_final_state:
         return whole
@@ -107,7 +106,7 @@ class _Forked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, parents: IntArray) -> Tensor:
         ctx.parents, ctx.count = parents, len(states)
-        return states.index_select(0, torch.from_numpy(parents).to(states.device))
+        return states.index_select(0, on_device(parents, states.device))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -116,8 +115,7 @@ class _Forked(torch.autograd.Function):
         turn = np.arange(len(ctx.parents)) - np.searchsorted(ctx.parents, ctx.parents)
         for number in range(int(turn.max(initial=-1)) + 1):
             chosen = np.flatnonzero(turn == number)
-            at = torch.from_numpy(ctx.parents[chosen]).to(grad.device)
-            total[at] += grad[torch.from_numpy(chosen).to(grad.device)]
+            total[on_device(ctx.parents[chosen], grad.device)] += grad[on_device(chosen, grad.device)]
         return total, None
 
 
@@ -129,29 +127,20 @@ class _Levels:
     order_of_nodes: Tensor
     """Where each node lies among the nodes of all levels."""
     roots: int
-    is_one: bool
-    """Whether the first level has all tokens, in order."""
 
     def in_order(self, outputs: list[Tensor]) -> Tensor:
         """Puts the outputs of the levels, (1, tokens, ...), in the order of tokens; zeros for padding."""
+        if self.each[0].is_all:
+            return outputs[0]
         padding = outputs[0].new_zeros(1, 1, *outputs[0].shape[2:])
         return torch.cat([*outputs, padding], 1).index_select(1, self.places)
 
 
-_kept: weakref.WeakKeyDictionary[Nodes, dict[torch.device, _Levels]] = weakref.WeakKeyDictionary()
-
-
 def _levels_of(nodes: Nodes, device: torch.device) -> _Levels:
-    of_nodes = _kept.setdefault(nodes, {})
-    if device not in of_nodes:
-        of_nodes[device] = _make_levels(nodes, device)
-    return of_nodes[device]
+    return nodes.kept(("levels", device), lambda: _make_levels(nodes, device))
 
 
 def _make_levels(nodes: Nodes, device: torch.device) -> _Levels:
-    def on_device(values: IntArray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
-
     each: list[_Level] = []
     numbers = [np.flatnonzero(nodes.levels == level) for level in range(nodes.depth)]
     number_in_level = np.zeros(len(nodes), np.int64)
@@ -165,11 +154,13 @@ def _make_levels(nodes: Nodes, device: torch.device) -> _Levels:
         done += len(tokens)
         parents = number_in_level[nodes.parents[chosen]] if level else None
         is_all = len(tokens) == nodes.tokens
-        each.append(_Level(on_device(tokens), on_device(cuts), parents, level + 1 < nodes.depth, is_all))
+        each.append(
+            _Level(on_device(tokens, device), on_device(cuts, device), parents, level + 1 < nodes.depth, is_all)
+        )
     places[places < 0] = done
     order = np.argsort(np.concatenate([*numbers, np.empty(0, np.int64)]).astype(np.int64))
     roots = len(numbers[0]) if numbers else 0
-    return _Levels(each, on_device(places), on_device(order), roots, bool(each) and each[0].is_all)
+    return _Levels(each, on_device(places, device), on_device(order, device), roots)
 
 
 def _check_initial(initial_state: Any, levels: _Levels) -> None:

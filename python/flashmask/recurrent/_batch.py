@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every call of this package requires of nodes and tensors."""
+"""A batch of sequences and its nodes: the check that they fit, and arrays on the device of the tensors."""
 
 from __future__ import annotations
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from flashmask._arguments import described
+from flashmask._arguments import AnyArray, described
 from flashmask._nodes import Nodes
 
 
@@ -24,3 +26,8 @@ def nodes_of_batch(nodes: Nodes, name: str, tensor: Tensor) -> Nodes:
         f"{name} has shape {list(tensor.shape)}, and the nodes have {nodes.tokens:,} tokens; expected a sequence of "
         "that many, or a batch with that many in all"
     )
+
+
+def on_device(values: AnyArray, device: torch.device) -> Tensor:
+    """Returns an array as a tensor on a device."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
