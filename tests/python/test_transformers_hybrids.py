@@ -154,6 +154,14 @@ def test_lengths_and_a_batch_with_padding_say_the_same(family):
 
 
 @pytest.mark.parametrize("family", QUICK)
+def test_positions_of_one_entry_are_those_of_a_batch(family):
+    model, batch = make(family), torch.cat([ids_of(sum(LENGTHS)), ids_of(sum(LENGTHS), seed=2)])
+    found = model(input_ids=batch, position_ids=positions_of(LENGTHS), use_cache=False).logits
+    expected = torch.cat([torch.cat(alone(model, ids[None]), 1) for ids in batch])
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", QUICK)
 def test_an_empty_cache_changes_nothing(family):
     model, ids = make(family).eval(), ids_of(sum(LENGTHS))
     found = model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=True).logits

@@ -6,9 +6,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +19,8 @@ from flashmask._torch.shared import shared
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._ours import is_ours
-from flashmask.transformers._states import LayerNodes, running, serve, served_names
+from flashmask.transformers._running import Running
+from flashmask.transformers._states import carriers, serve, served_names
 
 _NODES = "flashmask_nodes"  # keyword by which a model hands them to its layers
 #: Classes of layers that carry something from token to token, by their names.
@@ -45,6 +44,9 @@ class _Told(NamedTuple):
     """Batch and length of the tokens that it is about."""
 
 
+_texts: Running[_Told] = Running()
+
+
 def serve_states(model: torch.nn.Module) -> None:
     """Makes the layers of a model that carry a state keep to its masks; calling it again changes nothing."""
     for text in model.modules():
@@ -53,18 +55,18 @@ def serve_states(model: torch.nn.Module) -> None:
             continue
         if not {"attention_mask", "position_ids"} <= set(inspect.signature(type(text).forward).parameters):
             continue
-        carriers = [each for each in layers.modules() if _carries(each)]
-        if not carriers:
+        found = [each for each in layers.modules() if _carries(each)]
+        if not found:
             continue
-        modules = sorted({type(each).__module__ for each in carriers})
+        modules = sorted({type(each).__module__ for each in found})
         for module in modules:
             serve(sys.modules[module])
-        vars(text)[_NODES] = _why_not(carriers), modules
+        vars(text)[_NODES] = _names_of(each for each in map(type, found) if not _is_served(each)), modules
         text.register_forward_pre_hook(_find_nodes, with_kwargs=True)
         text.register_forward_hook(_end, always_call=True)
         for layer in layers:
             layer.register_forward_pre_hook(_hand_on, with_kwargs=True)
-        for carrier in carriers:  # not on their layers, whose hooks do not run where a checkpoint computes them again
+        for carrier in found:  # not on their layers, whose hooks do not run where a checkpoint computes them again
             carrier.register_forward_pre_hook(_enter, with_kwargs=True)
             carrier.register_forward_hook(_leave, always_call=True)
 
@@ -83,13 +85,13 @@ def carriers_of(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
 
 def why_no_forks(model: torch.nn.Module) -> str:
     """Returns the names of classes through which a state cannot fork after a shared prefix; empty if there are none."""
-    return ", ".join(
-        sorted(
-            each.__name__
-            for each in carriers_of(model)
-            if not _is_served(each) or _FIRST_MAMBA in _names_in(each.forward)
-        )
+    return _names_of(
+        each for each in carriers_of(model) if not _is_served(each) or _FIRST_MAMBA in _names_in(each.forward)
     )
+
+
+def _names_of(classes: Iterable[type[torch.nn.Module]]) -> str:
+    return ", ".join(sorted({each.__name__ for each in classes}))
 
 
 def _carries(module: torch.nn.Module) -> bool:
@@ -98,13 +100,8 @@ def _carries(module: torch.nn.Module) -> bool:
         return True
     if not _CARRIES.search(type(module).__name__) or _REGISTRY in _names_in(type(module).forward):
         return False
-    # Of a decoder layer that is named for what it holds, what it holds.
+    # A decoder layer may be named for what it holds; then what it holds carries the state.
     return not any(_CARRIES.search(type(each).__name__) for each in module.children())
-
-
-def _why_not(carriers: list[torch.nn.Module]) -> str:
-    """Returns the names of classes that would carry on from one document to the next; empty if there are none."""
-    return ", ".join(sorted({type(each).__name__ for each in carriers if not _is_served(type(each))}))
 
 
 def _is_served(carrier: type[torch.nn.Module]) -> bool:
@@ -122,7 +119,7 @@ def _find_nodes(
     text: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Hands the nodes of a batch to the layers, as a keyword that the model passes on."""
-    _thread.batches.append((id(text), _Told(None, None, None)))
+    _texts.enter(text, _Told(None, None, None))
     if not is_ours(getattr(getattr(text, "config", None), "_attn_implementation", None)):
         return None
     return arguments, {**options, _NODES: _tell(text, _Given(text, arguments, options))}
@@ -138,7 +135,7 @@ def _tell(text: torch.nn.Module, given: _Given) -> _Told:
     if given["sharding"] is not None:
         raise ValueError(
             f"tokens of {type(text).__name__} are spread over ranks, and its layers that carry a state "
-            f"({', '.join(sorted(each.__name__ for each in carriers_of(text)))}) would begin anew on each; attention "
+            f"({_names_of(carriers_of(text))}) would begin anew on each; attention "
             "alone runs over ranks"
         )
     found = _nodes_of(given)
@@ -154,14 +151,13 @@ def _tell(text: torch.nn.Module, given: _Given) -> _Told:
         )
     positions = given["position_ids"] if found is not None and given["cu_seq_lens_q"] is None else None
     told = _Told(found, positions, None if given.tokens is None else tuple(given.tokens.shape[:2]))
-    _thread.batches[-1] = id(text), told
+    _texts.enter(text, told)
     return told
 
 
 def _end(text: torch.nn.Module, *_: Any) -> None:
     """Forgets the batch when the model has run, or failed."""
-    if _thread.batches and _thread.batches[-1][0] == id(text):
-        _thread.batches.pop()
+    _texts.leave(text)
 
 
 class _Given:
@@ -217,8 +213,9 @@ def _nodes_of(given: _Given) -> Nodes | None:
         held = shared(_from_indices, (found.vectors,), causal=found.causal)
     else:
         held = nodes(found if isinstance(found, Mask) else _from_booleans(found))
-    plain = held.depth <= 1 and len(held) * tokens.shape[1] <= held.tokens
-    return None if plain else held
+    entries = held.tokens // call.rows
+    plain = held.depth <= 1 and len(held) <= entries
+    return None if plain else held.repeated(call.batch // entries)  # one mask may be for all entries of the batch
 
 
 def _from_indices(vectors: Tensor, *, causal: bool) -> Nodes:
@@ -229,19 +226,6 @@ def _from_booleans(visible: Tensor) -> Mask:
     from flashmask.masks import from_dense
 
     return from_dense(visible.cpu().numpy())
-
-
-class _Thread(threading.local):
-    """What runs in a thread."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[int, _Told]] = []
-        """What the models that run have told, with the id of each."""
-        self.scopes: dict[int, list[AbstractContextManager[None]]] = {}
-        """Those that layers have entered, by their ids."""
-
-
-_thread = _Thread()
 
 
 def _hand_on(
@@ -270,7 +254,7 @@ def _enter(
     if told is None:
         told = getattr(options.get("attention_mask"), _NODES, None)
     if told is None:
-        if _thread.batches and _thread.batches[-1][1].nodes is not None:
+        if _texts and _texts.told.nodes is not None:
             raise ValueError(
                 f"several documents, or sequences with a shared prefix, came to a model whose layers do not tell "
                 f"{type(carrier).__name__}, which would carry on from one to the next; give it one document per batch "
@@ -283,13 +267,9 @@ def _enter(
             f"{type(carrier).__name__} got {list(hidden.shape[:2])} tokens, and the model was called with "
             f"{list(told.shape)}: somebody replaced the model's forward, and flashmask does not know the mask"
         )
-    scope = running(LayerNodes(told.nodes))
-    scope.__enter__()
-    _thread.scopes.setdefault(id(carrier), []).append(scope)
+    carriers.enter(carrier, told.nodes)
     return arguments, {name: value for name, value in options.items() if name != _NODES}
 
 
 def _leave(carrier: torch.nn.Module, *_: Any) -> None:
-    scopes = _thread.scopes.get(id(carrier))
-    if scopes:
-        scopes.pop().__exit__(None, None, None)
+    carriers.leave(carrier)

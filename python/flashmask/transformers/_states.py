@@ -7,13 +7,11 @@ the mask is a plain sequence per batch entry, and else flashmask.recurrent.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,35 +19,12 @@ from transformers.activations import ACT2FN
 
 from flashmask._nodes import Nodes
 from flashmask.recurrent import causal_conv, one_by_one, over_nodes
+from flashmask.transformers._running import Running
 
-
-class LayerNodes(NamedTuple):
-    """What the layer that runs knows of its mask."""
-
-    nodes: Nodes | None
-    """None: a plain sequence per batch entry, with padding or without."""
-
-
-class _Thread(threading.local):
-    """What runs in a thread: models may run in several, and a checkpoint computes a layer again in another one."""
-
-    def __init__(self) -> None:
-        self.layers: list[LayerNodes] = []
-
-
-_thread = _Thread()
+#: What carries a state and runs, with the nodes of its batch; None: a plain sequence per entry, padded or not.
+carriers: Running[Nodes | None] = Running()
 #: Keywords by which models say where documents begin; nodes say it here, and originals without a kernel refuse these.
 _SAID_BY_NODES = ("cu_seqlens", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-
-
-@contextmanager
-def running(nodes: LayerNodes) -> Iterator[None]:
-    """Tells the wrapped functions, until the end of the scope, which layer runs."""
-    _thread.layers.append(nodes)
-    try:
-        yield
-    finally:
-        _thread.layers.pop()
 
 
 def serve(module: ModuleType) -> None:
@@ -59,7 +34,7 @@ def serve(module: ModuleType) -> None:
         if original is None or hasattr(original, "__flashmask_original__"):
             continue
         if not parameters <= set(signature(original).parameters):
-            continue  # another version's: is_served() does not count it
+            continue  # another version's: served_names() does not count it
         wrapper = _where_forked(original, make(original))
         wrapper.__flashmask_original__ = original  # type: ignore[attr-defined]
         setattr(module, name, wrapper)
@@ -75,10 +50,10 @@ def _where_forked(original: Callable[..., Any], forked: Callable[..., Any]) -> C
 
     @wraps(original)
     def run(*arguments: Any, **options: Any) -> Any:
-        if not _thread.layers:
+        if not carriers:
             return original(*arguments, **options)
         options = {name: value for name, value in options.items() if name not in _SAID_BY_NODES}
-        nodes = _thread.layers[-1].nodes
+        nodes = carriers.told
         return original(*arguments, **options) if nodes is None else forked(nodes, *arguments, **options)
 
     return torch.compiler.disable(run)  # type: ignore[no-untyped-call,no-any-return]
@@ -93,9 +68,8 @@ def _convolution(_: Callable[..., Tensor]) -> Callable[..., Tensor]:
         activation: str | None = None,
         **_: Any,
     ) -> Tensor:
-        given = hidden_states.shape[0] * hidden_states.shape[2]
-        if given != nodes.tokens:  # a cache may have put states of a sequence before, all zero, in front
-            hidden_states = hidden_states[..., -nodes.tokens // len(hidden_states) :]
+        length = nodes.tokens // len(hidden_states)
+        hidden_states = hidden_states[..., -length:]  # without the zeros that a new cache puts in front of a short one
         found = causal_conv(hidden_states.transpose(1, 2).to(weight.dtype), weight, bias, nodes=nodes).transpose(1, 2)
         return (found if activation is None else ACT2FN[activation](found)).to(hidden_states.dtype)
 
