@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/masks.md: its pictures show every family."""
 
-import importlib.util
 import inspect
 import re
-from pathlib import Path
 
 import pytest
+from docs_scripts import DOCS, docs_script
 
 from flashmask import block_maps, masks
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def drawn():
     """docs/draw_masks.py as a module."""
-    spec = importlib.util.spec_from_file_location("draw_masks", DOCS / "draw_masks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_script("draw_masks")
 
 
 def builders(module):

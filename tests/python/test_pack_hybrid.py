@@ -8,21 +8,16 @@ from pathlib import Path
 
 import pytest
 
-transformers = pytest.importorskip("transformers", reason="runs its integration")
+pytest.importorskip("transformers", reason="runs its integration")
 
-torch = pytest.importorskip("torch", reason="Transformers runs on torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 EXAMPLE = Path(__file__).parents[2] / "examples/pack_hybrid.py"
 
 
 def largest_difference(monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", ["pack_hybrid.py", *arguments])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the models are too small to share
-    try:
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    finally:
-        torch.set_num_threads(threads)
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
     said = capsys.readouterr().out
     losses = [float(loss) for loss in re.findall(r"packed ([\d.]+)", said)]
     assert losses[-1] < losses[0]

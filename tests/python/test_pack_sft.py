@@ -14,13 +14,7 @@ torch = pytest.importorskip("torch", reason="Transformers runs on torch")
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The models are too small to share."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_example_learns(capsys):

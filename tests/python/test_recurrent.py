@@ -76,18 +76,20 @@ def by_scores(q, k, v, g, mask):
     return o.masked_fill(padding[None, :, None, None], 0)
 
 
+def assert_same(found, expected, given):
+    """Values, and the gradients of what was given."""
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn_like(found)
+    gradients = (torch.autograd.grad((each * weight).sum(), given) for each in (found, expected))
+    for own, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, other)
+
+
 def test_a_recurrence_computes_what_its_scores_say(mask):
     given = inputs_of(mask.shape.rows, dtype=torch.float64)
     found = over_nodes(one_by_one(decay), flashmask.nodes(mask), *given)
     expected = by_scores(*given, mask)
-    torch.testing.assert_close(found, expected)
-    weight = torch.randn_like(found)
-    for own, other in zip(
-        torch.autograd.grad((found * weight).sum(), given),
-        torch.autograd.grad((expected * weight).sum(), given),
-        strict=True,
-    ):
-        torch.testing.assert_close(own, other)
+    assert_same(found, expected, given)
 
 
 def test_a_recurrence_is_called_once_a_level():
@@ -197,14 +199,7 @@ def test_the_convolution_runs_along_predecessors(mask, width):
         torch.randn(5, dtype=torch.float64, requires_grad=True),
     ]
     found, expected = causal_conv(*given, nodes=nodes), by_predecessors(*given, nodes)
-    torch.testing.assert_close(found, expected)
-    weight = torch.randn_like(found)
-    for own, other in zip(
-        torch.autograd.grad((found * weight).sum(), given),
-        torch.autograd.grad((expected * weight).sum(), given),
-        strict=True,
-    ):
-        torch.testing.assert_close(own, other)
+    assert_same(found, expected, given)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

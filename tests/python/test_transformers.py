@@ -47,13 +47,7 @@ LENGTHS = [7, 1, 12, 4]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The models are too small to share."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def model(name, implementation="flashmask", dtype=torch.float32, **changes):

@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Families of language models in Transformers: the table in docs/transformers.md says what is found by trying them."""
 
-import importlib.util
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="Transformers runs on torch")
 transformers = pytest.importorskip("transformers", reason="tests its integration")
 
+from docs_scripts import docs_script  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, masking_utils  # noqa: E402
 from transformers.utils import generic  # noqa: E402
 
 import flashmask.transformers  # noqa: E402
 from flashmask.transformers import _attention, _heads, _name, _once, _wide, flashmask_mask  # noqa: E402
 
-SCRIPT = Path(__file__).parents[2] / "docs/transformers_families.py"
-spec = importlib.util.spec_from_file_location("transformers_families", SCRIPT)
-families = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = families
-spec.loader.exec_module(families)
+families = docs_script("transformers_families")
 
 VERSION, VERDICTS = families.read()
 QUICK = [  # one of each kind
@@ -32,13 +26,7 @@ QUICK = [  # one of each kind
 flashmask.transformers.register()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The models are too small to share."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.skipif(transformers.__version__ != VERSION, reason=f"the table is about Transformers {VERSION}")

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hybrid models in Transformers: layers with a state keep to the documents and forks of the mask, as attention does."""
 
-import importlib.util
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="Transformers runs on torch")
 transformers = pytest.importorskip("transformers", reason="tests its integration")
 
+from docs_scripts import docs_script  # noqa: E402
+
 import flashmask.transformers  # noqa: E402
 from flashmask import masks  # noqa: E402
 
-SCRIPT = Path(__file__).parents[2] / "docs/transformers_families.py"
-spec = importlib.util.spec_from_file_location("transformers_families_of_hybrids", SCRIPT)
-families = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = families
-spec.loader.exec_module(families)
+families = docs_script("transformers_families")
 
 if transformers.__version__ != families.read()[0]:
     pytest.skip(f"the table is about Transformers {families.read()[0]}", allow_module_level=True)
@@ -40,13 +36,7 @@ by_family = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The models are too small to share."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(family, **changes):

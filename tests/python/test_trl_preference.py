@@ -28,13 +28,7 @@ LOSSES = (
 TIMES = ("runtime", "per_second", "flos")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The models are too small to share."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def arguments(kind, folder, **options):
