@@ -24,7 +24,8 @@ class NodeFinder {
       const std::int64_t end = visible_end(i);
       ends_.push_back(end);
       nodes_.predecessors.push_back(-1);
-      follows = end > i && add(i, end, follows);
+      if (end > i) add(i, end, follows);
+      follows = end > i;
     }
   }
 
@@ -46,7 +47,7 @@ class NodeFinder {
   }
 
   /// Puts a token into the node of its predecessor, or into a new one.
-  bool add(std::int64_t i, std::int64_t end, bool follows) {
+  void add(std::int64_t i, std::int64_t end, bool follows) {
     while (!seen_.empty() && ends_[static_cast<std::size_t>(seen_.back())] <= i) seen_.pop_back();
     const std::int64_t before = seen_.empty() ? -1 : seen_.back();
     const std::int64_t until = before < 0 ? 0 : ends_[static_cast<std::size_t>(before)];
@@ -65,7 +66,6 @@ class NodeFinder {
     }
     node_of_.resize(seen_.size());
     node_of_.back() = std::ssize(nodes_.begins) - 1;
-    return true;
   }
 
   [[noreturn]] void refuse(std::int64_t column, const std::string& why) const {
