@@ -24,8 +24,10 @@ struct Heads {
   bool grad_lse;
   double dropout;
   Sinks sinks = Sinks::none;
+  double softcap = 0;
 };
-constexpr std::array<Heads, 9> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
+/// The last three have caps that most scores are far from, close to and beyond.
+constexpr std::array<Heads, 12> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
                                        {2, 3, 1, 3, 80, 48, true, 0.1, Sinks::of_heads},
                                        {1, 2, 2, 2, 128, 128, false, 0},
                                        {1, 4, 2, 2, 17, 33, true, 0, Sinks::of_rows},
@@ -33,7 +35,10 @@ constexpr std::array<Heads, 9> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
                                        {1, 1, 1, 1, 256, 256, true, 0},
                                        {1, 5, 1, 1, 1, 3, false, 0, Sinks::narrow_of_heads},
                                        {2, 6, 2, 6, 96, 72, true, 0, Sinks::of_heads},
-                                       {2, 3, 3, 3, 40, 64, false, 0, Sinks::narrow_of_heads}}};
+                                       {2, 3, 3, 3, 40, 64, false, 0, Sinks::narrow_of_heads},
+                                       {1, 2, 1, 1, 128, 128, false, 0, Sinks::none, 50},
+                                       {2, 4, 2, 1, 64, 64, true, 0.2, Sinks::of_heads, 2},
+                                       {1, 1, 1, 1, 200, 256, true, 0, Sinks::none, 0.25}}};
 /// For a given mask, which fixes the batch and the key heads; query_heads is how many query heads share a key head.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
@@ -56,10 +61,11 @@ Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
   problem.head_dim = heads.head_dim;
   problem.value_dim = heads.value_dim;
   problem.dropout = heads.dropout;
+  problem.softcap = heads.softcap;
   const std::string name = mask_name + " " + std::to_string(problem.query_length) + " × " +
                            std::to_string(problem.key_length) + ", d " + std::to_string(heads.head_dim) + "/" +
                            std::to_string(heads.value_dim) + ", heads " + std::to_string(heads.query_heads) + "/" +
-                           std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout") +
+                           std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout") + (heads.softcap == 0 ? "" : ", softcap") +
                            (heads.sinks == Sinks::none ? "" : ", sinks");
   return {std::move(mask), problem, heads.grad_lse, heads.sinks, name};
 }

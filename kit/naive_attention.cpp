@@ -83,11 +83,20 @@ void softmax(const Place& at, const reference::Inputs& in, Row& row) {
   row.p.pop_back();
 }
 
+/// Caps a score; returns its derivative by the score.
+float cap(const Problem& p, float& score) {
+  const auto softcap = static_cast<float>(p.softcap);
+  const float y = round_to(p.dtype, std::tanh(round_to(p.dtype, score / softcap)));
+  score = round_to(p.dtype, softcap * y);
+  return round_to(p.dtype, 1 - round_to(p.dtype, y * y));
+}
+
 void attend_row(const Place& at, const reference::Inputs& in, Row& row) {
   const Problem& p = at.p;
   for (const std::int64_t j : row.columns) {
     const float score = dot(&in.q[at.of_query(p.head_dim)], &in.k[at.of_key(j, p.head_dim)], p.head_dim);
     row.p.push_back(round_to(p.dtype, round_to(p.dtype, score) * p.softmax_scale()));
+    row.slopes.push_back(p.softcap > 0 ? cap(p, row.p.back()) : 1);
   }
   softmax(at, in, row);
   row.o.assign(static_cast<std::size_t>(p.value_dim), 0);
@@ -115,7 +124,8 @@ void differentiate_row(const Place& at, const reference::Inputs& in, std::span<c
   for (std::size_t n = 0; n < row.columns.size(); ++n) {
     const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
     const float grad_p = round_to(p.dtype, dot(grad, v, p.value_dim) * kept(at, in, row.columns[n]));
-    row.grad_scores.push_back(round_to(p.dtype, row.p[n] * (grad_p - delta)));
+    const float grad_score = round_to(p.dtype, row.p[n] * (grad_p - delta));
+    row.grad_scores.push_back(round_to(p.dtype, grad_score * row.slopes[n]));
   }
 }
 
@@ -160,7 +170,7 @@ struct Sums {
 Row row(const Problem& problem, const Mask& mask, const reference::Inputs& inputs, std::int64_t batch,
         std::int64_t head, std::int64_t query, std::span<const double> grad_o, std::span<const double> grad_lse) {
   const Place at{problem, batch, head, query};
-  Row row{.columns = seen_columns(at, mask), .p = {}, .grad_scores = {}, .o = {}};
+  Row row{.columns = seen_columns(at, mask), .p = {}, .slopes = {}, .grad_scores = {}, .o = {}};
   attend_row(at, inputs, row);
   differentiate_row(at, inputs, grad_o, grad_lse, row);
   return row;

@@ -16,6 +16,7 @@ namespace flashmask::check::naive {
 struct Row {
   std::vector<std::int64_t> columns;  ///< columns that the row sees
   std::vector<float> p;               ///< over `columns`
+  std::vector<float> slopes;          ///< over `columns`: the derivative of a capped score by the score
   std::vector<float> grad_scores;     ///< over `columns`
   std::vector<float> o;
   float sink = 0;  ///< the probability that the sink takes

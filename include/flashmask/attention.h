@@ -131,7 +131,7 @@ struct Execution {
   std::span<const std::int32_t> dropout_place = {};
 };
 
-/// Computes exact attention: o = softmax(scale · q kᵀ under the mask) v. Rows that see nothing get o = 0 and
+/// Computes exact attention: o = softmax(scale · q kᵀ, capped where the problem has a softcap, under the mask) v. Rows that see nothing get o = 0 and
 /// lse = −inf, or lse = their sink.
 /// Bit-identical for any number of threads. On a GPU the call returns before the work is done.
 FLASHMASK_API void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution = {});

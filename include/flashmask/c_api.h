@@ -565,6 +565,7 @@ typedef struct flashmask_problem {
   int32_t device_index;
   float scale;     ///< 0: 1 / sqrt(head_dim)
   double dropout;  ///< probability with which an attention probability is dropped, in [0, 1)
+  double softcap;  ///< above 0: scores s become softcap · tanh(s / softcap); 0: they stay as they are
 } flashmask_problem;
 
 /// Where CPU work runs, so that a host framework can lend its threads. `run` calls body(body_context, 0) …
@@ -718,7 +719,7 @@ typedef struct flashmask_backward_tensors {
   flashmask_tensor sinks, grad_sinks;        ///< in and out, where the gradient of the sinks is wanted; may be absent
 } flashmask_backward_tensors;
 
-/// Computes o = softmax(scale · q kᵀ under the mask) v, with e^sink added to the sum that o is divided by where sinks
+/// Computes o = softmax(scale · q kᵀ, capped where the problem has a softcap, under the mask) v, with e^sink added to the sum that o is divided by where sinks
 /// are given: flashmask/attention.h. `execution` NULL: all of it zero. On a GPU a call returns before the work is done.
 FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_forward_tensors* tensors,
                                                  const flashmask_execution* execution);
@@ -736,6 +737,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_BLOCK_MAP,
   FLASHMASK_FEATURE_SINKS,
   FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS,
+  FLASHMASK_FEATURE_SOFTCAP,
 } flashmask_feature;
 
 /// An entry of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.

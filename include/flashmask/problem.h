@@ -32,6 +32,9 @@ struct Problem {
   std::optional<float> scale = {};  ///< nullopt: 1 / sqrt(head_dim)
   /// Probability with which each attention probability is dropped, 0 to 0.99999; see dropout.h. 0: no dropout.
   double dropout = 0;
+  /// Where above 0 (1e-30 to 1e30), scores s become softcap · tanh(s / softcap), which lies within ± softcap, before any is masked; 0:
+  /// scores stay as they are. lse is that of the capped scores; sinks are not capped.
+  double softcap = 0;
 
   FLASHMASK_API float softmax_scale() const;
 };

@@ -21,9 +21,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @breaks_graph
 def attention_of_arrays(
-    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, scale: float, heads_first: bool, sinks: Any
+    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, scale: float, heads_first: bool, sinks: Any, softcap: float
 ) -> tuple[Array, Array]:
-    """Returns o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim)."""
+    """Returns o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none."""
     arrays = [_array(name, values) for name, values in (("q", q), ("k", k), ("v", v))]
     dtypes = [dtype_name(name, array) for name, array in zip("qkv", arrays, strict=True)]
     if len(set(dtypes)) > 1:
@@ -31,7 +31,7 @@ def attention_of_arrays(
     if heads_first:
         _check_rank(arrays)
         arrays = [array.swapaxes(1, 2) for array in arrays]
-    problem = Call(scale=scale).problem([array.shape for array in arrays], dtypes[0])
+    problem = Call(scale=scale, softcap=softcap).problem([array.shape for array in arrays], dtypes[0])
     given = None if sinks is None else _sinks(_array("sinks", sinks), problem)
     o, lse = _run(_live_plan(mask, problem) if plan is None else _live_plan_of(plan, problem), arrays, problem, given)
     return (o.swapaxes(1, 2) if heads_first else o), lse

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from flashmask._abi.problem import check_scale
+from flashmask._abi.problem import check_scale, check_softcap
 from flashmask._arguments import Kind, boolean, choice, described, is_tensor
 from flashmask._mask import Mask
 from flashmask._plans.plan import LAYOUTS, Layout, Plan
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         deterministic: bool
         plan: Plan | None
         sinks: Any
+        softcap: float | None
 
 
 _MASK = "pass mask=flashmask.masks.causal(query length, key length)"
@@ -65,9 +66,10 @@ def attention(
     deterministic: bool = False,
     plan: Plan | None = None,
     sinks: Any = None,
+    softcap: float | None = None,
     **unknown: Any,
 ) -> Any:
-    """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
+    """Computes softmax(scale · q kᵀ under the mask) v exactly; differentiable once in q, k, v and sinks, through o and lse.
 
     Args:
         q: (batch, query length, query heads, head dim). A torch tensor: float32, bfloat16, float16 or float64 (which
@@ -90,6 +92,8 @@ def attention(
         sinks: logits that take probability from the keys and have no value, as gpt-oss learns them: exp(sink) is added
             to the sum that every row is divided by. [query heads], or [batch, query heads, query length] with or
             without a last dimension of 1, float32 or the dtype of q. Differentiable.
+        softcap: scores s become softcap · tanh(s / softcap), before any is masked, as Gemma 2 caps them: a number above
+            0, or None (or 0, as FlashAttention says it) for no cap. Sinks are not capped.
 
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
@@ -104,34 +108,40 @@ def attention(
         _refuse_keywords(unknown)
     heads_first = layout != "bshd" and choice("layout", layout, LAYOUTS) == 1
     if plan is not None:
-        scale = _scale_of(plan, mask, scale)
+        scale, softcap = _numbers_of(plan, mask, scale, softcap)
     if deterministic is not False:
         boolean("deterministic", deterministic)
     factor = 0.0 if scale is None else check_scale("scale", scale)
+    cap = 0.0 if softcap is None else check_softcap("softcap", softcap)
     if is_tensor(q):
         from flashmask._torch.attention import attention_of_tensors
 
-        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic, sinks)
+        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap)
         return (o, lse) if return_lse else o
     from flashmask._arrays import attention_of_arrays
 
-    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks)
+    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks, cap)
     return outputs if return_lse else outputs[0]
 
 
 def _refuse_keywords(unknown: dict[str, Any]) -> None:
     name, value = next(iter(unknown.items()))
     hint = _ELSEWHERE.get(
-        name, "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, plan, sinks"
+        name, "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, plan, sinks, softcap"
     )
     raise TypeError(f"attention() does not take {name}, which is {described(value)}; {hint}")
 
 
-def _scale_of(plan: object, mask: object, scale: float | None) -> float | None:
+def _numbers_of(
+    plan: object, mask: object, scale: float | None, softcap: float | None
+) -> tuple[float | None, float | None]:
+    """Returns the scale and softcap that a plan was made for; refuses others."""
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is {described(plan)}; expected what flashmask.plan() returns")
     if mask is not None and mask is not plan.mask:
         raise ValueError("mask and plan are both given, and the plan was made for another mask; pass one of them")
     if scale is not None and scale != plan.problem.scale:
         raise ValueError(f"scale is {scale}; the plan was made for {plan.problem.scale}: leave it out")
-    return plan.problem.scale
+    if softcap is not None and softcap != plan.problem.softcap:
+        raise ValueError(f"softcap is {softcap}; the plan was made for {plan.problem.softcap or None}: leave it out")
+    return plan.problem.scale, plan.problem.softcap

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from flashmask._abi.problem import check_scale
+from flashmask._abi.problem import check_scale, check_softcap
 from flashmask._arguments import check_dense, choice, described, integer, is_tensor, sink_dtypes
 from flashmask._draft_tree import draft_tree
 from flashmask._plans.plan import LAYOUTS
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         scale: float | None
         sinks: Tensor | None
         layout: Layout
+        softcap: float | None
 
 
 MOST_ROWS = 256
@@ -76,6 +77,7 @@ def decode_attention(
     sinks: Tensor | None = None,
     layout: Layout = "bshd",
     return_lse: bool = False,
+    softcap: float | None = None,
 ) -> Any:
     """Computes attention of each request's last tokens to its cache: decoding, and verifying drafted tokens.
 
@@ -102,6 +104,7 @@ def decode_attention(
             q; a row that sees nothing has the lse of its sink alone.
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
+        softcap: scores s become softcap · tanh(s / softcap), as for attention(); None: they are not capped.
 
     Returns:
         o (batch, rows, query heads, value dim), with `return_lse` also lse (batch, query heads, rows): what attention()
@@ -127,9 +130,10 @@ def decode_attention(
     _check(q, k, v, splits)
     nodes = None if tree is None else draft_tree(tree, q.shape[1])
     factor = 0.0 if scale is None else check_scale("scale", scale)
+    cap = check_softcap("softcap", softcap)
     if sinks is not None:
         _check_sinks(sinks, q)
-    o, lse = decode(q, k, v, lengths, nodes, splits, factor, sinks, return_lse)
+    o, lse = decode(q, k, v, lengths, nodes, splits, factor, sinks, return_lse, cap)
     if heads_first:
         o = o.transpose(1, 2)
     return (o, lse) if return_lse else o

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flashmask._abi.problem import check_dropout, check_scale
+from flashmask._abi.problem import check_dropout, check_scale, check_softcap
 from flashmask._arguments import boolean
 from flashmask._plans.call import Call
 from flashmask._row_index_attention import check_tensors, window_rows
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # Arguments of FlashAttention's functions that are not supported here: their meaning, and the value that turns them off.
 _REFUSED = {
-    "softcap": ("a cap on the scores", 0.0),
     "alibi_slopes": ("a bias on the scores", None),
     "block_table": ("pages of keys", None),
 }
@@ -43,13 +42,14 @@ def flash_attn_func(
     varlen_attention() describes the other arguments; s_aux is its `sinks`. The last query is aligned with the last key.
 
     Returns o (batch, query length, query heads, value dim), or with `return_attn_probs` (o, lse, None), lse (batch,
-    query heads, query length). Raises ValueError for softcap and alibi_slopes, which are not supported.
+    query heads, query length). Raises ValueError for alibi_slopes, which are not supported.
     """
-    _refuse(softcap=softcap, alibi_slopes=alibi_slopes)
+    _refuse(alibi_slopes=alibi_slopes)
     boolean("causal", causal)
     boolean("deterministic", deterministic)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
+    cap = check_softcap("softcap", softcap)
     check_tensors(q, k, v, ("q", "k", "v"))
 
     from flashmask._torch.attention import sinks_tensor
@@ -58,7 +58,9 @@ def flash_attn_func(
 
     rows = window_rows(window_size, q, k, causal)
     seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
-    o, lse = forward(q, k, v, Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks_tensor(s_aux)))
+    sinks = sinks_tensor(s_aux)
+    call = Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks, softcap=cap)
+    o, lse = forward(q, k, v, call)
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -84,9 +86,9 @@ def flash_attn_varlen_func(
 ) -> Any:
     """FlashAttention's function of this name: varlen_attention(), with its arguments in FlashAttention's order.
 
-    s_aux is varlen_attention()'s `sinks`. Raises ValueError for softcap, alibi_slopes and block_table: not supported.
+    s_aux is varlen_attention()'s `sinks`. Raises ValueError for alibi_slopes and block_table: not supported.
     """
-    _refuse(softcap=softcap, alibi_slopes=alibi_slopes, block_table=block_table)
+    _refuse(alibi_slopes=alibi_slopes, block_table=block_table)
     return varlen_attention(
         q,
         k,
@@ -100,6 +102,7 @@ def flash_attn_varlen_func(
         deterministic=deterministic,
         return_attn_probs=return_attn_probs,
         sinks=s_aux,
+        softcap=softcap,
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from flashmask._abi.problem import check_dropout, check_scale, make_problem
+from flashmask._abi.problem import check_dropout, check_scale, check_softcap, make_problem
 from flashmask._arguments import boolean, check_dense, described, integer, is_autocast, is_tensor
 from flashmask._plans.call import Call
 from flashmask._rows import check_row_indices
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         softmax_scale: float | None
         block_mask: Tensor | None
         sinks: Tensor | None
+        softcap: float | None
 
 
 @overload
@@ -103,6 +104,7 @@ def flashmask_attention(
     softmax_scale: float | None = None,
     block_mask: Tensor | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Any:
     """Computes attention under row indices, which say for each key which query rows do not see it.
 
@@ -132,6 +134,7 @@ def flashmask_attention(
         block_mask: int32 [batch or 1, mask heads, ceil(query length / 128), ceil(key length / 128)], 1: the block of
         128 x 128 scores is kept, 0: it is left out. Used together with the row indices, or alone.
         sinks: logits that take probability and have no value, as flashmask.attention() takes them.
+        softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
 
     Returns:
         The output (batch, query length, query heads, value dim), or a tuple of the output and those of lse and
@@ -142,6 +145,7 @@ def flashmask_attention(
     """
     boolean("causal", causal)
     scale = check_scale("softmax_scale", softmax_scale)
+    cap = check_softcap("softcap", softcap)
     p = check_dropout("dropout", dropout) if training else 0.0
     check_tensors(query, key, value)
     _check_masks(startend_row_indices, causal, window_size, block_mask)
@@ -155,7 +159,7 @@ def flashmask_attention(
     if window_size is not None:
         rows = window_rows(window_size, query, key, causal)
     seeds = seed_offset if p > 0 else None
-    call = Call(rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks))
+    call = Call(rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks), softcap=cap)
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o

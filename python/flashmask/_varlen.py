@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from flashmask._abi.problem import check_dropout, check_scale
+from flashmask._abi.problem import check_dropout, check_scale, check_softcap
 from flashmask._arguments import boolean, check_dense, described, is_tensor
 from flashmask._plans.call import Call
 from flashmask._row_index_attention import window_sides
@@ -32,6 +32,7 @@ def varlen_attention(
     *,
     return_lse: Literal[False] = False,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor: ...
 @overload
 def varlen_attention(
@@ -51,6 +52,7 @@ def varlen_attention(
     *,
     return_lse: Literal[True],
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def varlen_attention(
@@ -70,6 +72,7 @@ def varlen_attention(
     return_attn_probs: Literal[True],
     return_lse: bool = False,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor, None]: ...
 @overload
 def varlen_attention(
@@ -89,6 +92,7 @@ def varlen_attention(
     *,
     return_lse: bool = False,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Any: ...
 def varlen_attention(
     q: Tensor,
@@ -107,6 +111,7 @@ def varlen_attention(
     *,
     return_lse: bool = False,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Any:
     """Computes attention within each sequence, with flash_attn_varlen_func's arguments and attention()'s kernels.
 
@@ -131,6 +136,7 @@ def varlen_attention(
         return_lse: also return lse, (query heads, total queries) float32.
         sinks: logits that take probability and have no value, [query heads] or [query heads, total queries], as
             flashmask.attention() takes them.
+        softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
 
     Returns:
         o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
@@ -143,6 +149,7 @@ def varlen_attention(
     boolean("deterministic", deterministic)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
+    cap = check_softcap("softcap", softcap)
 
     from flashmask._torch.attention import sinks_tensor
     from flashmask._torch.dropout import seed_offset_of
@@ -155,7 +162,15 @@ def varlen_attention(
     if given is not None and given.ndim == 2:
         given = given[None]
     seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
-    call = Call(rows, scale=scale, dropout=p, seed_offset=seed_offset, deterministic=deterministic, sinks=given)
+    call = Call(
+        rows,
+        scale=scale,
+        dropout=p,
+        seed_offset=seed_offset,
+        deterministic=deterministic,
+        sinks=given,
+        softcap=cap,
+    )
     o, lse = forward(q[None], k[None], v[None], call)
     if return_attn_probs:
         return o[0], lse[0], None

@@ -8,6 +8,7 @@
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
+#include "cpu/softcap.h"
 #include "cpu/tile_extent.h"
 #include "cpu/tile_memory.h"
 
@@ -92,7 +93,8 @@ class BackwardKernel {
         value_stride_(local_stride<Isa>(sizes.value_dim)),
         key_columns_(round_up_lanes<Isa>(sizes.head_dim)),
         value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
-        scale_(sizes.scale) {
+        scale_(sizes.scale),
+        softcap_(sizes) {
     Scratch scratch(memory);
     keys_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(key_units_) * kKeys);
     values_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(value_units_) * kKeys);
@@ -236,7 +238,8 @@ class BackwardKernel {
     }
   }
 
-  /// Computes P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each in turn. With
+  /// Computes P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each in turn; with
+  /// a softcap, of capped scores, and dS is that of the scores ahead of the cap. With
   /// dropout, P keeps its dropped elements only within dS = P ∘ (D ∘ dO vᵀ − Δ), where D is 0 or the scale of what is
   /// kept.
   template <bool Masked, bool Dropout>
@@ -263,10 +266,11 @@ class BackwardKernel {
   template <bool Masked, bool Dropout, int Rows>
   FLASHMASK_INLINE void register_tile_of_scores(const BackwardHead& head, const TileBounds& tile, int panel, int q0,
                                                 Panel<Unit> keys, Panel<Unit> values) {
-    const Vec scale = Isa::broadcast(scale_ * kLog2E);
+    const Vec scale = Isa::broadcast(softcap_.scale() * kLog2E);
     Accumulators<Isa, Rows, Isa::vectors> p =
         register_tile<Isa, Rows, Isa::vectors>({queries_ + q0 * key_stride_, key_stride_, 1}, keys, key_units_);
-    alignas(64) float softmax[Rows][kPanel<Isa>];
+    alignas(64) float softmax[Rows][kPanel<Isa>], slopes[Rows][kPanel<Isa>];
+    if (softcap_.caps()) cap_register_tile<Rows>(p, slopes);
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
       const Vec lse2 = Isa::broadcast(head.statistics.lse2[tile.row0 + q0 + r]);
       unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
@@ -281,6 +285,7 @@ class BackwardKernel {
       });
     });
     store_register_tile(probabilities_, panel, q0, p);
+    if (softcap_.caps()) multiply_by_slopes<Rows>(softmax, slopes);
 
     Accumulators<Isa, Rows, Isa::vectors> ds = register_tile<Isa, Rows, Isa::vectors>(
         {grad_outputs_ + q0 * value_stride_, value_stride_, 1}, values, value_units_);
@@ -296,6 +301,25 @@ class BackwardKernel {
     });
     store_register_tile(grad_scores_, panel, q0, ds);
     store_register_tile_rows(panel, q0, ds);
+  }
+
+  template <int Rows>
+  FLASHMASK_INLINE void cap_register_tile(Accumulators<Isa, Rows, Isa::vectors>& p,
+                                          float (&slopes)[Rows][kPanel<Isa>]) const {
+    unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+      unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
+        p.v[r][v] = softcap_.bounded(p.v[r][v]);
+        Isa::store(slopes[r] + v * Isa::lanes, softcap_.slope(p.v[r][v]));
+      });
+    });
+  }
+
+  template <int Rows>
+  static FLASHMASK_INLINE void multiply_by_slopes(float (&softmax)[Rows][kPanel<Isa>],
+                                                  const float (&slopes)[Rows][kPanel<Isa>]) {
+    for (int r = 0; r < Rows; ++r)
+      for (int lane = 0; lane < kPanel<Isa>; lane += Isa::lanes)
+        Isa::store(softmax[r] + lane, Isa::mul(Isa::load(softmax[r] + lane), Isa::load(slopes[r] + lane)));
   }
 
   FLASHMASK_INLINE std::uint64_t kept_bits(int panel, int query, int vector) const {
@@ -435,6 +459,7 @@ class BackwardKernel {
 
   const std::int64_t key_units_, value_units_, key_stride_, value_stride_, key_columns_, value_columns_;
   const float scale_;
+  const Softcap<Isa> softcap_;
   std::size_t used_;
   Unit *keys_transposed_, *values_transposed_, *keys_, *queries_, *grad_outputs_, *query_units_, *grad_output_units_;
   Unit *probabilities_, *grad_scores_, *grad_score_rows_;

@@ -11,6 +11,7 @@
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
+#include "cpu/softcap.h"
 #include "cpu/tile_extent.h"
 #include "cpu/tile_memory.h"
 
@@ -66,7 +67,7 @@ class ForwardKernel {
         value_stride_(local_stride<Isa>(sizes.value_dim)),
         value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
         key_stride_(local_stride<Isa>(sizes.head_dim)),
-        scale_(sizes.scale * kLog2E) {
+        softcap_(sizes) {
     Scratch scratch(memory);
     queries_ = scratch.take<Unit>(round_up_lanes<Isa>(units_) * kTile);
     keys_ = scratch.take<Unit>(key_stride_ * kTile);
@@ -163,10 +164,11 @@ class ForwardKernel {
 
   template <bool Masked, int Rows>
   FLASHMASK_INLINE void score_register_tile(int key0, int panel, Broadcast<Unit> keys, Panel<Unit> queries) {
-    const Vec scale = Isa::broadcast(scale_);
+    const Vec scale = Isa::broadcast(softcap_.scale() * kLog2E);
     // Not const: GCC 12 would keep a constant aggregate in memory through the whole inner loop.
     Accumulators<Isa, Rows, Isa::vectors> acc = register_tile<Isa, Rows, Isa::vectors>(
         {keys.data + key0 * keys.row_stride, keys.row_stride, 1}, queries, units_);
+    if (softcap_.caps()) cap_register_tile<Rows>(acc);
     unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
       const int lane = panel * kPanel<Isa> + v * Isa::lanes;
       Vec top = Isa::load(tile_maximum_ + lane);
@@ -177,6 +179,13 @@ class ForwardKernel {
         Isa::store(scores_ + (key0 + r) * kTile + lane, s);
       });
       Isa::store(tile_maximum_ + lane, top);
+    });
+  }
+
+  template <int Rows>
+  FLASHMASK_INLINE void cap_register_tile(Accumulators<Isa, Rows, Isa::vectors>& acc) const {
+    unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+      unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { acc.v[r][v] = softcap_.bounded(acc.v[r][v]); });
     });
   }
 
@@ -315,7 +324,7 @@ class ForwardKernel {
   FLASHMASK_INLINE Unit* probabilities() { return reinterpret_cast<Unit*>(scores_); }
 
   const std::int64_t units_, value_stride_, value_columns_, key_stride_;
-  const float scale_;
+  const Softcap<Isa> softcap_;
   std::size_t used_;
   Unit *queries_, *keys_, *values_;
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;

@@ -98,6 +98,7 @@ struct HeadSizes {
   int head_dim;
   int value_dim;
   float scale;
+  float softcap;  ///< 0: none
 };
 
 /// The operands that a forward task reads before anything else; q.data is null if it reads nothing.

@@ -60,9 +60,12 @@ struct Scalar {
   static FLASHMASK_INLINE Vec add(Vec a, Vec b) { return a + b; }
   static FLASHMASK_INLINE Vec sub(Vec a, Vec b) { return a - b; }
   static FLASHMASK_INLINE Vec mul(Vec a, Vec b) { return a * b; }
+  static FLASHMASK_INLINE Vec div(Vec a, Vec b) { return a / b; }
   /// a · b + c
   static FLASHMASK_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+  /// Both return b where one is NaN.
   static FLASHMASK_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+  static FLASHMASK_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
   /// The sum of all lanes, halves added to halves.
   static FLASHMASK_INLINE float sum(Vec x) { return (x[0] + x[2]) + (x[1] + x[3]); }
   /// Lane i is x where bit i is set, otherwise y.

@@ -18,14 +18,26 @@ void require(bool accepted, const char* field, std::int64_t given, const std::st
                 std::string("problem: ") + field + " is " + std::to_string(given) + "; expected " + expected);
 }
 
+/// Returns the shortest text that reads back as the same number.
+std::string shortest(double number) {
+  std::array<char, 32> text{};
+  std::to_chars(text.data(), text.data() + text.size(), number);
+  return text.data();
+}
+
 /// Probabilities are rounded to multiples of 2^−16; one that rounds to 1 would keep nothing.
 void require_dropout(double dropout) {
   if (dropout >= 0 && std::lround(dropout * 65536) < 65536) return;
-  std::array<char, 32> given{};  // the shortest text that reads back as the same number
-  std::to_chars(given.data(), given.data() + given.size(), dropout);
-  throw Error(Status::invalid_argument, std::string("problem: dropout is ") + given.data() +
+  throw Error(Status::invalid_argument, "problem: dropout is " + shortest(dropout) +
                                             "; expected a probability from 0 to 0.99999, as it is rounded to a "
                                             "multiple of 1/65536, and 1 would keep nothing");
+}
+
+/// Kernels compute with the cap and its reciprocal in float32.
+void require_softcap(double softcap) {
+  if (softcap == 0 || (softcap >= 1e-30 && softcap <= 1e30)) return;
+  throw Error(Status::invalid_argument,
+              "problem: softcap is " + shortest(softcap) + "; expected a number from 1e-30 to 1e30, or 0 for no cap");
 }
 
 }  // namespace
@@ -54,6 +66,7 @@ void validate(const Problem& problem) {
   if (!std::isfinite(problem.softmax_scale()))
     throw Error(Status::invalid_argument,
                 "problem: scale is not finite; expected a number, or nothing for 1/sqrt(head_dim)");
+  require_softcap(problem.softcap);
 }
 
 std::string to_string(Direction direction) { return direction == Direction::forward ? "forward" : "backward"; }

@@ -60,10 +60,17 @@ void add_scaled(double* sum, double factor, const double* x, std::int64_t n) {
   for (std::int64_t c = 0; c < n; ++c) sum[c] += factor * x[c];
 }
 
+void cap(double softcap, double& score, double& slope) {
+  const double y = std::tanh(score / softcap);
+  score = softcap * y;
+  slope = 1 - y * y;
+}
+
 /// Computes softmax(scale · q kᵀ) v over the columns that the row sees and its sink; other columns are never read.
 Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& seen) {
   const Problem& p = at.p;
-  Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim), at.sink(in)};
+  Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim), std::vector<double>(p.key_length, 1),
+          at.sink(in)};
   if (seen.empty()) return row;
 
   const double* q = &in.q[at.query(p.head_dim)];
@@ -71,6 +78,7 @@ Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& s
   double largest = sink;
   for (std::int64_t j : seen) {
     row.p[j] = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
+    if (p.softcap > 0) cap(p.softcap, row.p[j], row.slopes[j]);
     largest = std::max(largest, row.p[j]);
   }
   double sum = largest == -HUGE_VAL ? 0 : std::exp(sink - largest);
@@ -134,7 +142,7 @@ std::vector<double> grad_scores(const Problem& p, const Inputs& in, const Row& r
   std::vector<double> ds(p.key_length);
   for (std::int64_t j = 0; j < p.key_length; ++j) {
     if (row.p[j] == 0) continue;
-    ds[j] = row.p[j] * (at.kept(in, j) * dot(go, &in.v[at.key(j, p.value_dim)], p.value_dim) - delta);
+    ds[j] = row.p[j] * (at.kept(in, j) * dot(go, &in.v[at.key(j, p.value_dim)], p.value_dim) - delta) * row.slopes[j];
   }
   return ds;
 }

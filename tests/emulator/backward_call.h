@@ -36,6 +36,7 @@ struct Case {
   std::int64_t query_heads = 2, kv_heads = 1, head_dim = 0, value_dim = 0;  // 0: the kernel's
   double dropout = 0;
   bool part = false;  // of a larger problem, whose decisions it takes
+  double softcap = 0;
 };
 
 /// A call's tensors, what is right, and what the launch of row statistics makes.
@@ -76,6 +77,7 @@ struct Call {
     problem.value_dim = with.value_dim == 0 ? kHeadDim : with.value_dim;
     problem.dtype = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
     problem.dropout = with.dropout;
+    problem.softcap = with.softcap;
     return problem;
   }
 

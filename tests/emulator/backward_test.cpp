@@ -106,6 +106,7 @@ template <class Columns>
 struct BySums {
   using Element = typename Columns::Element;
   using WithDropout = BySums<Dropping<Columns>>;
+  using WithChanges = BySums<Changing<Columns>>;
   static constexpr int kHeadDim = Columns::kHeadDim;
   static void run(Call<Element, kHeadDim>& call, const Case& with) {
     run_columns<Columns>(call, with, true);
@@ -117,6 +118,7 @@ template <class Columns, class Rows>
 struct InTwoPasses {
   using Element = typename Columns::Element;
   using WithDropout = InTwoPasses<Dropping<Columns>, Dropping<Rows>>;
+  using WithChanges = InTwoPasses<Changing<Columns>, Changing<Rows>>;
   static constexpr int kHeadDim = Columns::kHeadDim;
   static void run(Call<Element, kHeadDim>& call, const Case& with) {
     run_columns<Columns>(call, with, false);
@@ -175,6 +177,23 @@ TYPED_TEST(EmulatedBackward, DropsWhatTheReferenceDrops) {
     Way::run(call, with);
     call.expect_accurate(with.name);
   }
+}
+
+template <class Way>
+void expect_right_with(const Case& with) {
+  Call<typename Way::Element, Way::kHeadDim> call(with, 6);
+  Way::run(call, with);
+  call.expect_accurate(with.name);
+}
+
+/// A cap that most scores are close to, one that they are far from, and the first together with dropout.
+TYPED_TEST(EmulatedBackward, CapsScoresAsTheReferenceDoes) {
+  using Way = typename TypeParam::WithChanges;
+  expect_right_with<Way>({.name = "a window", .mask = masks::sliding_window(150, 200, 70), .softcap = 1});
+  expect_right_with<Way>(
+      {.name = "causal, as bits", .mask = masks::causal(130, 150), .form = MaskForm::bits, .softcap = 50});
+  expect_right_with<typename Way::WithDropout>(
+      {.name = "causal with dropout", .mask = masks::causal(130, 150), .dropout = 0.3, .softcap = 1});
 }
 
 TYPED_TEST(EmulatedBackward, ReadsNoKeysOfSkippedTiles) {

@@ -147,6 +147,26 @@ TEST(EmulatedForward, DropsWhatTheReferenceDrops) {
 }
 
 template <class Shape>
+void expect_right_with_softcap() {
+  for (const double softcap : {1.0, 50.0}) {
+    SCOPED_TRACE(softcap);
+    Problem problem = problem_for<Shape>({150, 203, 4, 2, 2});
+    problem.softcap = softcap;
+    expect_right<Changing<Shape>>(masks::sliding_window(150, 203, 90), problem, check::Sinks::of_heads);
+    problem.dropout = 0.1;
+    expect_right<Changing<Dropping<Shape>>>(masks::sliding_window(150, 203, 90), problem);
+  }
+}
+
+TEST(EmulatedForward, CapsScoresAsTheReferenceDoes) {
+  expect_right_with_softcap<Of64>();
+  expect_right_with_softcap<Large128>();
+  expect_right_with_softcap<Small128>();
+  expect_right_with_softcap<Of192>();
+  expect_right_with_softcap<Large256>();
+}
+
+template <class Shape>
 void expect_right_as_a_part() {
   Problem problem = problem_for<Shape>({150, 203, 4, 2, 2});
   problem.dropout = 0.5;

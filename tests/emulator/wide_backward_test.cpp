@@ -72,6 +72,21 @@ TEST(EmulatedWideBackward, DropsWhatTheReferenceDrops) {
                             .dropout = 0.5});
 }
 
+TEST(EmulatedWideBackward, CapsScoresAsTheReferenceDoes) {
+  expect_gradients<__nv_bfloat16>({.name = "a window with dropout",
+                                   .mask = masks::sliding_window(100, 150, 70),
+                                   .head_dim = 264,
+                                   .value_dim = 264,
+                                   .dropout = 0.1,
+                                   .softcap = 1});
+  expect_gradients<__half>({.name = "causal, as bits",
+                            .mask = masks::causal(70, 150),
+                            .form = MaskForm::bits,
+                            .head_dim = 264,
+                            .value_dim = 264,
+                            .softcap = 50});
+}
+
 TEST(EmulatedWideBackward, GivesGradientsOfKeysInFloat32) {
   const Case with{.name = "causal", .mask = masks::causal(40, 60), .head_dim = 264, .value_dim = 512};
   Call<__nv_bfloat16, 512> wide(with, 4), narrow(with, 4);

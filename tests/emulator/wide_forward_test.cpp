@@ -52,6 +52,14 @@ TEST(EmulatedWideForward, DropsWhatTheReferenceDrops) {
   expect_right<Forward>(masks::sliding_window(100, 203, 90), problem);
 }
 
+TEST(EmulatedWideForward, CapsScoresAsTheReferenceDoes) {
+  Problem problem = problem_for<Forward>({100, 203, 4, 2, 2}, 264, 264);
+  for (const double softcap : {1.0, 50.0}) {
+    problem.softcap = softcap;
+    expect_right<Forward>(masks::sliding_window(100, 203, 90), problem);
+  }
+}
+
 TEST(EmulatedWideForward, VisitingEveryTileGivesTheSameBits) {
   const Problem problem = problem_for<Forward>({100, 330});
   const Mask mask = masks::sliding_window(100, 330, 60);

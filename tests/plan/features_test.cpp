@@ -40,10 +40,16 @@ TEST(Features, AProblemNeedsDropoutWhereItHasSome) {
   EXPECT_EQ(required(problem), Features{Feature::dropout});
 }
 
-/// Whether `other` takes all calls that `kernel` takes, and these with dropout.
-bool serves_dropout_for(const KernelInfo& other, const KernelInfo& kernel) {
-  const Features all = kernel.features | Features{Feature::dropout};
-  return (all.bits() & ~other.features.bits()) == 0 && other.arch == kernel.arch &&
+TEST(Features, AProblemNeedsASoftcapWhereItHasOne) {
+  Problem problem;
+  problem.softcap = 50;
+  EXPECT_EQ(required(problem), Features{Feature::softcap});
+}
+
+/// Whether `other` takes all calls that `kernel` takes, and these with the feature.
+bool serves_for(const KernelInfo& other, const KernelInfo& kernel, Feature feature) {
+  const Features all = kernel.features | Features{feature};
+  return (all.bits() & ~other.features.bits()) == 0 && other.device == kernel.device &&
          other.direction == kernel.direction && other.dtype == kernel.dtype && other.predicate == kernel.predicate &&
          other.head_dim >= kernel.head_dim && other.value_dim >= kernel.value_dim;
 }
@@ -55,9 +61,17 @@ TEST(Features, WhereAKernelHasNoDropoutAnotherHas) {
     const bool has_dropout = kernel.features.has(Feature::dropout);
     EXPECT_EQ(why_not(kernel, problem, kernel.predicate) == "it has no dropout", !has_dropout) << kernel.name;
     EXPECT_TRUE(std::ranges::any_of(kernels(), [&](const KernelInfo& other) {
-      return serves_dropout_for(other, kernel);
+      return other.arch == kernel.arch && serves_for(other, kernel, Feature::dropout);
     })) << kernel.name;
   }
+}
+
+/// On a Hopper GPU these are kernels of sm80.
+TEST(Features, EveryDeviceCapsScores) {
+  for (const KernelInfo& kernel : kernels())
+    EXPECT_TRUE(std::ranges::any_of(kernels(), [&](const KernelInfo& other) {
+      return serves_for(other, kernel, Feature::softcap);
+    })) << kernel.name;
 }
 
 TEST(Features, LargerHeadsThanAKernelHasAreRefused) {

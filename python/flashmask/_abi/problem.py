@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problem: shapes, dtype, scale and dropout of one attention call."""
+"""Problem: shapes, dtype, scale, softcap and dropout of one attention call."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class Problem(NamedTuple):
     dropout: float = 0.0
     device: str = "cpu"
     """"cpu", or a GPU such as "cuda:0"."""
+    softcap: float = 0.0
+    """Above 0: scores s become softcap · tanh(s / softcap)."""
 
     @property
     def code(self) -> int:
@@ -55,7 +57,7 @@ class Problem(NamedTuple):
         dtype = s.F32 if self.code == F64 else self.code
         kind, _, index = self.device.partition(":")
         device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
-        return s.Problem(*self[:7], dtype, *device, self.scale or 0.0, self.dropout)
+        return s.Problem(*self[:7], dtype, *device, self.scale or 0.0, self.dropout, self.softcap)
 
 
 def make_problem(
@@ -64,6 +66,7 @@ def make_problem(
     scale: float | None,
     dropout: float,
     names: tuple[str, str, str] = ("q", "k", "v"),
+    softcap: float = 0.0,
 ) -> Problem:
     """Returns the problem of q, k and v, each (batch, sequence, heads, head dim); raises where they do not fit."""
     for name, shape in zip(names, shapes, strict=True):
@@ -86,7 +89,7 @@ def make_problem(
         if not 1 <= dim <= MAX_HEAD_DIM:
             raise ValueError(f"{name} has a head dim of {dim}; expected 1 to {MAX_HEAD_DIM}")
     check_dropout("dropout", dropout)
-    return Problem(q[0], q[1], k[1], q[2], k[2], q[3], v[3], dtype, scale, dropout)
+    return Problem(q[0], q[1], k[1], q[2], k[2], q[3], v[3], dtype, scale, dropout, softcap=softcap)
 
 
 def check_scale(name: str, scale: object) -> float:
@@ -98,6 +101,17 @@ def check_scale(name: str, scale: object) -> float:
     if scale == 0 or not math.isfinite(scale):
         raise ValueError(f"{name} is {scale}; expected a finite number other than 0, or None for 1 / sqrt(head dim)")
     return float(scale)
+
+
+def check_softcap(name: str, softcap: object) -> float:
+    """Returns the softcap as the C ABI takes it, where 0 means that scores are not capped."""
+    if softcap is None:
+        return 0.0
+    if isinstance(softcap, bool) or not isinstance(softcap, (int, float)):
+        raise TypeError(f"{name} is {described(softcap)}; expected a number above 0, or None for no cap")
+    if softcap != 0 and not 1e-30 <= softcap <= 1e30:
+        raise ValueError(f"{name} is {softcap}; expected a number from 1e-30 to 1e30, or None for no cap")
+    return float(softcap)
 
 
 def check_dropout(name: str, dropout: object) -> float:

@@ -103,7 +103,7 @@ class Explanation(Sized):
     ]
 
 
-FEATURES = ("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients")
+FEATURES = ("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap")
 """Bits of KernelInfo.features."""
 
 
@@ -213,6 +213,7 @@ class Problem(Sized):
         ("device_index", c_int32),
         ("scale", c_float),
         ("dropout", c_double),
+        ("softcap", c_double),
     ]
 
 

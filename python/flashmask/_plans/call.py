@@ -30,15 +30,16 @@ class Call(NamedTuple):
     deterministic: bool = False
     sinks: Tensor | None = None
     dropout_place: Tensor | None = None
+    softcap: float = 0.0
 
     @classmethod
     def of(cls, problem: Problem) -> Call:
         """Returns the numbers of a call that a plan's problem describes."""
-        return cls(scale=problem.scale or 0.0, dropout=problem.dropout)
+        return cls(scale=problem.scale or 0.0, dropout=problem.dropout, softcap=problem.softcap)
 
     def problem(self, shapes: Sequence[Sequence[int]], dtype: str) -> Problem:
         """Returns the problem of the call with tensors of these shapes; raises where they do not fit."""
-        return make_problem(shapes, dtype, self.scale or None, self.dropout)
+        return make_problem(shapes, dtype, self.scale or None, self.dropout, softcap=self.softcap)
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create
-from flashmask._abi.problem import DTYPES, Problem, check_scale, make_problem
+from flashmask._abi.problem import DTYPES, Problem, check_scale, check_softcap, make_problem
 from flashmask._arguments import boolean, check_dense, choice, copied, described, is_autocast, is_tensor
 from flashmask._explain import Explanation
 from flashmask._graph_break import breaks_graph
@@ -42,7 +42,7 @@ class Plan:
     mask: Mask
     """The mask as it was given."""
     problem: Problem
-    """Shapes, dtype and scale of the calls that the plan is for."""
+    """Shapes, dtype, scale and softcap of the calls that the plan is for."""
 
     def __init__(self, mask: Mask, problem: Problem, options: Options) -> None:
         """flashmask.plan() calls this, users do not."""
@@ -185,6 +185,7 @@ def plan(
     reorder: bool = False,
     deterministic: bool = False,
     tiles: tuple[str, str] = ("automatic", "automatic"),
+    softcap: float | None = None,
 ) -> Plan:
     """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
 
@@ -206,6 +207,7 @@ def plan(
         tiles: tile sizes of forward and backward: "large" or "small" where a GPU kernel has both; "automatic":
             whichever takes less time. A plan of a slice of a mask gives the bits of the whole if it is given Plan.tiles
             of the whole.
+        softcap: scores s become softcap · tanh(s / softcap), as for attention(); None: they are not capped.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
@@ -228,7 +230,9 @@ def plan(
     order = (0, 2, 1, 3) if choice("layout", layout, LAYOUTS) else (0, 1, 2, 3)
     dtype = computed_dtype("q", q)
     shapes = [_shape(name, tensor, order) for name, tensor in (("q", q), ("k", k), ("v", k if v is None else v))]
-    problem = make_problem(shapes, dtype, check_scale("scale", scale) or None, 0.0)._replace(device=_device(q))
+    cap = check_softcap("softcap", softcap)
+    problem = make_problem(shapes, dtype, check_scale("scale", scale) or None, 0.0, softcap=cap)
+    problem = problem._replace(device=_device(q))
     return Plan(as_mask(mask, problem), problem, options)
 
 

@@ -26,8 +26,9 @@ def attention_of_tensors(
     heads_first: bool,
     deterministic: bool,
     sinks: Any,
+    softcap: float,
 ) -> tuple[Tensor, Tensor]:
-    """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim)."""
+    """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_types(q=q, k=k, v=v)
     if heads_first:
@@ -39,7 +40,14 @@ def attention_of_tensors(
         tensor = plan.tensor
     else:
         tensor, causal = mask_tensor(mask, q)
-    call = Call(tensor, causal=causal, scale=scale, deterministic=deterministic, sinks=sinks_tensor(sinks))
+    call = Call(
+        tensor,
+        causal=causal,
+        scale=scale,
+        deterministic=deterministic,
+        sinks=sinks_tensor(sinks),
+        softcap=softcap,
+    )
     o, lse = forward(q, k, v, call)
     return (o.transpose(1, 2) if heads_first else o), lse
 

@@ -32,16 +32,18 @@ def decode(
     scale: float,
     sinks: Tensor | None,
     wants_lse: bool,
+    softcap: float,
 ) -> tuple[Tensor, Tensor | None]:
     """Returns o, and lse (batch, heads, rows) if wanted; tensors (batch, sequence, heads, head dim), sinks [heads]."""
     parts = parts_of(q, k, v, splits)
     if lengths is not None:
         lengths = _lengths(lengths, q, k.shape[1])
     masks = _masks(lengths, tree, q, k.shape[1], parts)
+    numbers = Call(scale=scale, softcap=softcap)
     if tree is None or tree.is_in_order:
-        return attend_in_parts(q, k, v, masks, parts, scale, sinks, wants_lse)
+        return attend_in_parts(q, k, v, masks, parts, numbers, sinks, wants_lse)
     depth_first = _on_device(tree, q.device)
-    o, lse = attend_in_parts(q.index_select(1, depth_first.order), k, v, masks, parts, scale, sinks, wants_lse)
+    o, lse = attend_in_parts(q.index_select(1, depth_first.order), k, v, masks, parts, numbers, sinks, wants_lse)
     position = depth_first.position
     return o.index_select(1, position), None if lse is None else lse.index_select(2, position)
 
@@ -136,12 +138,15 @@ _known_best_splits = functools.lru_cache(maxsize=1024)(_best_splits)
 
 
 def attend_few_rows(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, sinks: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, numbers: Call, sinks: Tensor | None = None
 ) -> Tensor:
-    """Computes o of a few rows under row indices [batch or 1, 1, keys, 2], not causal, with the keys in parts."""
+    """Computes o of a few rows under row indices [batch or 1, 1, keys, 2], not causal, with the keys in parts.
+
+    `numbers`: a call without tensors, which holds the scale and the softcap.
+    """
     parts = parts_of(q, k, v, None)
     masks = shared(masks_of_parts, (visible,), batch=q.shape[0], parts=parts)
-    return attend_in_parts(q, k, v, masks, parts, scale, sinks, False)[0]
+    return attend_in_parts(q, k, v, masks, parts, numbers, sinks, False)[0]
 
 
 def attend_in_parts(
@@ -150,15 +155,15 @@ def attend_in_parts(
     v: Tensor,
     masks: Sequence[Tensor],
     parts: Parts,
-    scale: float,
+    numbers: Call,
     sinks: Tensor | None,
     wants_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Attends part by part; `masks` come from masks_of_parts(): one for all requests together, or one for each."""
     if parts.together:
-        o, lse = _attend(q, k, v, masks[0], parts, scale)
+        o, lse = _attend(q, k, v, masks[0], parts, numbers)
     else:
-        each = [_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], mask, parts, scale) for i, mask in enumerate(masks)]
+        each = [_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], mask, parts, numbers) for i, mask in enumerate(masks)]
         o, lse = torch.cat([one for one, _ in each]), torch.cat([its for _, its in each])
     if sinks is None:
         return _by_head(o, lse, parts, wants_lse)
@@ -184,15 +189,15 @@ def _by_head(o: Tensor, lse: Tensor, parts: Parts, wants_lse: bool) -> tuple[Ten
     return o, lse.reshape(batch, group * kv_heads, tokens)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, parts: Parts, scale: float) -> tuple[Tensor, Tensor]:
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, parts: Parts, numbers: Call) -> tuple[Tensor, Tensor]:
     """Returns o (batch, rows · group, kv heads, value dim) and lse (batch, kv heads, rows · group)."""
     batch, tokens, _, dim = q.shape
     kv_heads, (splits, _, _, group, _) = k.shape[2], parts
     rows = q.view(batch, 1, tokens, kv_heads, group, dim).expand(-1, splits, -1, -1, -1, -1).transpose(3, 4)
     rows = rows.reshape(batch * splits, tokens * group, kv_heads, dim)
     if splits == 1:
-        return forward(rows, k, v, Call(mask, scale=scale))
-    o, lse = forward(rows, _in_parts(k, parts), _in_parts(v, parts), Call(mask, scale=scale))
+        return forward(rows, k, v, numbers._replace(mask=mask))
+    o, lse = forward(rows, _in_parts(k, parts), _in_parts(v, parts), numbers._replace(mask=mask))
     return merge_stacked(o, lse, splits)
 
 

@@ -59,6 +59,7 @@ def flashmask_attention_forward(
     deterministic: bool = False,
     visit: str = "active",
     sharding: Any = None,
+    softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Computes the attention of one layer; Transformers calls this, users do not.
@@ -68,12 +69,13 @@ def flashmask_attention_forward(
     of row indices or booleans in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids
     [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
-    [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. deterministic: makes gradients the same bits on every run. sharding:
+    [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap). deterministic: makes gradients the same bits on every run. sharding:
     the one from flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
     Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """
     refuse_keywords(others)
     if sharding is not None:
+        _refuse_softcap(softcap, "tokens spread over ranks")
         query, key, value = in_kernels_dtype(module, query, key, value)
         local = sharded_attention(
             *(query, key, value, sharding),
@@ -108,20 +110,22 @@ def flashmask_attention_forward(
     query, key, value = in_kernels_dtype(module, query, key, value)
     dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
+        _refuse_softcap(softcap, f"heads of {query.shape[-1]} on this device")
         _refuse_beside_wide_heads(query, s_aux=s_aux, sinks=sinks, indices=indices, block_indices=block_indices)
         return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
     sinks = _sinks(s_aux, sinks)
-    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and sinks is None:
+    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and sinks is None and not softcap:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     refuse_float32(module, query)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
+    numbers: dict[str, Any] = {"scaling": scaling, "sinks": sinks, "softcap": softcap}
     if visit == "active":
-        few = few_rows(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks)
+        few = few_rows(q, k, v, mask, dropout=dropout, deterministic=deterministic, **numbers)
         if few is not None:
             return few, None
     attend = _attend if visit == "active" else _attend_everywhere
-    return attend(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks), None
+    return attend(q, k, v, mask, dropout=dropout, deterministic=deterministic, **numbers), None
 
 
 def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
@@ -140,6 +144,14 @@ def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | None) -> None:
                 f"{name} came to a layer with heads of {query.shape[-1]}, for which flashmask has no kernel on this "
                 'device; use another attn_implementation for this model, such as "eager"'
             )
+
+
+def _refuse_softcap(softcap: float | None, where: str) -> None:
+    if softcap:
+        raise ValueError(
+            f"softcap={softcap} came to flashmask's attention with {where}, where scores cannot be capped yet, and "
+            'leaving it out would change the result; use another attn_implementation for this model, such as "eager"'
+        )
 
 
 def _chosen(
@@ -189,18 +201,21 @@ def _attend(
     scaling: float | None,
     deterministic: bool,
     sinks: Tensor | None,
+    softcap: float | None,
 ) -> Tensor:
     if isinstance(mask, Indices) and not deterministic:
         indices = mask.vectors
         out: Tensor = flashmask.flashmask_attention(
-            q, k, v, indices, dropout=dropout, causal=mask.causal, softmax_scale=scaling, sinks=sinks
+            q, k, v, indices, dropout=dropout, causal=mask.causal, softmax_scale=scaling, sinks=sinks, softcap=softcap
         )
         return out
     if dropout:
         asked = "deterministic=True" if deterministic else "a dense mask"
         raise ValueError(f"dropout={dropout} under {asked} is not supported; set attention_dropout of the model to 0")
     said = RowIndices(*mask, q.shape[1]) if isinstance(mask, Indices) else mask
-    held: Tensor = flashmask.attention(q, k, v, said, scale=scaling, deterministic=deterministic, sinks=sinks)
+    held: Tensor = flashmask.attention(
+        q, k, v, said, scale=scaling, deterministic=deterministic, sinks=sinks, softcap=softcap
+    )
     return held
 
 
@@ -214,6 +229,7 @@ def _attend_everywhere(
     scaling: float | None,
     deterministic: bool,
     sinks: Tensor | None,
+    softcap: float | None,
 ) -> Tensor:
     """Returns the same bits as _attend(), but also computes tiles without visible scores."""
     if dropout:
@@ -226,7 +242,7 @@ def _attend_everywhere(
         mask = shared(_to_mask, (mask.vectors,), causal=mask.causal, rows=q.shape[1])
     elif isinstance(mask, Tensor):
         mask = shared(dense_mask, (mask,))
-    plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all", deterministic=deterministic)
+    plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all", deterministic=deterministic, softcap=softcap)
     out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks)
     return out
 

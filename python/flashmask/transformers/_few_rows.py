@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from flashmask._plans.call import Call
 from flashmask._torch.decode import attend_few_rows
 from flashmask.transformers._indices import Indices
 
@@ -23,10 +24,11 @@ def few_rows(
     scaling: float | None,
     deterministic: bool = False,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor | None:
     """Returns o (batch, rows, heads, value dim) for few rows and more keys; None where another way is better."""
     if not q.shape[1] <= MOST_ROWS < k.shape[1] or dropout or deterministic:
         return None
     if not isinstance(mask, Indices) or mask.causal or mask.vectors.shape[1] != 1 or mask.vectors.shape[3] != 2:
         return None
-    return attend_few_rows(q, k, v, mask.vectors, scaling or 0.0, sinks)
+    return attend_few_rows(q, k, v, mask.vectors, Call(scale=scaling or 0.0, softcap=softcap or 0.0), sinks)

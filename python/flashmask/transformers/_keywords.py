@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 _REFUSED = {
-    "softcap": "a cap on the scores",
     "head_mask": "a mask of whole heads",
     "position_bias": "a bias on the scores",
     "cache": "a paged cache (continuous batching)",

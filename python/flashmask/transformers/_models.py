@@ -39,8 +39,6 @@ def _why_not(kind: type[torch.nn.Module], config: Any) -> str:
     by_itself = any(map(_has_attention, modules)) and not any(_REGISTRY in each for each in modules)
     if by_itself and (any(map(_makes_masks, modules)) or hasattr(config, "vocab_size")):
         return _ITSELF
-    if getattr(config, "attn_logit_softcapping", None):
-        return f"it caps scores (attn_logit_softcapping={config.attn_logit_softcapping}), which flashmask does not"
     return _TYPES.get(getattr(config, "model_type", ""), "")
 
 

@@ -68,8 +68,10 @@ struct Avx2 {
   static FLASHMASK_INLINE Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
   static FLASHMASK_INLINE Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
   static FLASHMASK_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+  static FLASHMASK_INLINE Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
   static FLASHMASK_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
   static FLASHMASK_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static FLASHMASK_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
   static FLASHMASK_INLINE float sum(Vec x) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

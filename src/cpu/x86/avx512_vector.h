@@ -58,8 +58,10 @@ struct Avx512 {
   static FLASHMASK_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   static FLASHMASK_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
   static FLASHMASK_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static FLASHMASK_INLINE Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
   static FLASHMASK_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
   static FLASHMASK_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static FLASHMASK_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
   static FLASHMASK_INLINE float sum(Vec x) { return _mm512_reduce_add_ps(x); }
   static FLASHMASK_INLINE Vec select(std::uint64_t bits, Vec x, Vec y) {
     return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), y, x);

@@ -17,8 +17,8 @@
 ///
 ///     struct Launcher {
 ///       using Shape = …;  // kRows, kColumns, kHeadDim, kValueDim, Element
-///       static constexpr bool kDrops;   // whether it serves problems with dropout
-///       static constexpr bool kCounts;  // whether its blocks always take their work items from a counter
+///       static constexpr Features kFeatures;  // besides those of every forward
+///       static constexpr bool kCounts;        // whether its blocks always take their work items from a counter
 ///       static constexpr std::size_t room();  // the shared memory of a multiprocessor with which small tiles pay
 ///       static DeviceNeeds needs(const Architecture&);
 ///       static void launch(const Plan&, const ForwardTensors&, const KernelExecution&, const DeviceMap&,
@@ -46,8 +46,7 @@ inline void check_forward_rows(const ForwardTensors& tensors) {
 template <class Launcher>
 KernelInfo forward_info(const Architecture& architecture, MaskForm form, const std::string& tiles) {
   using Shape = typename Launcher::Shape;
-  Features features{Feature::deterministic, Feature::sinks};
-  if (Launcher::kDrops) features.add(Feature::dropout);
+  const Features features = Features{Feature::deterministic, Feature::sinks} | Launcher::kFeatures;
   return info_of<Shape>(architecture, Direction::forward, form, {Shape::kHeadDim, Shape::kValueDim}, tiles, features);
 }
 

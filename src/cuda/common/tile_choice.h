@@ -6,7 +6,7 @@
 #include "cuda/common/kernel_entry.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/runtime/device.h"
-#include "cuda/scores/dropout.h"
+#include "cuda/scores/changes.h"
 #include "plan/plan_choice.h"
 
 /// Gives an entry of the kernel table tiles of two shapes, of which the device takes one (TileChoice).
@@ -18,8 +18,8 @@ struct WhenSmall {
   float per_row;  // and be this many more for each row tile
 };
 
-/// `side`: that of the maps; `row_tile`: the tile whose rows per_row counts. Problems with dropout take the larger
-/// tiles, and so do devices whose multiprocessors have less shared memory than `room`.
+/// `side`: that of the maps; `row_tile`: the tile whose rows per_row counts. Problems whose scores are changed or dropped
+/// take the larger tiles, and so do devices whose multiprocessors have less shared memory than `room`.
 class TwoTiles {
  public:
   TwoTiles(Direction direction, MapSide side, TileShape large, TileShape small, TileShape row_tile,
@@ -49,7 +49,7 @@ class TwoTiles {
   TileSize size(const Plan& plan) const {
     const Problem& problem = plan.problem();
     const bool has_room = device_facts(problem.device).shared_bytes >= room_;
-    if (!has_room || small_map(plan).visited == nullptr || has_dropout(problem)) return TileSize::large;
+    if (!has_room || small_map(plan).visited == nullptr || !has_plain_scores(problem)) return TileSize::large;
     return PlanAccess::tiles(plan, direction_);
   }
 

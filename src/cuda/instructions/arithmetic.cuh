@@ -50,6 +50,20 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return result;
 }
 
+/// log₂ x, −inf for 0, right to 2^−22 of the result or of 1, whichever is larger.
+__device__ __forceinline__ float log2_approximate(float x) {
+  float result;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+/// 1 / x to 2^−23 of the result, 0 for infinity.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 /// Rounds two numbers to T and packs them into one word, `low` in its low half.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high);

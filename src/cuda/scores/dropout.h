@@ -25,12 +25,6 @@ struct DropoutArguments {
   __host__ __device__ bool drops() const { return scale != 1; }
 };
 
-/// A kernel's shape for calls with dropout; the shape itself says kDropout = false.
-template <class Shape>
-struct Dropping : Shape {
-  static constexpr bool kDropout = true;
-};
-
 /// Whether a call drops anything; kernels for calls without dropout draw no numbers.
 inline bool has_dropout(const Problem& problem) { return dropout_threshold(problem.dropout) != 0; }
 

@@ -10,15 +10,16 @@ namespace flashmask::cuda {
 /// What kernels are told about a call's scores.
 struct ScoreArguments {
   float scale;               // softmax scale
-  float scale_log2;          // softmax scale · log₂ e
+  float scale_log2;          // softmax scale · log₂ e; cap · log₂ e where scores are capped
+  float to_exponent;         // 2 log₂ e · softmax scale / cap (softcap.cuh); 0: scores are not capped
   DropoutArguments dropout;  // for kernels with dropout
   SinkView sinks;            // the forward's alone
 };
 
 inline ScoreArguments score_arguments(const Problem& problem, const KernelExecution& execution,
                                       const TensorView& sinks = {}) {
-  const float scale = problem.softmax_scale();
-  return {scale, scale * kLog2E, dropout_arguments(problem, execution), sink_view(sinks)};
+  const float scale = problem.softmax_scale(), cap = static_cast<float>(problem.softcap);
+  return {scale, (cap > 0 ? cap : scale) * kLog2E, cap > 0 ? 2 * kLog2E * (scale / cap) : 0, dropout_arguments(problem, execution), sink_view(sinks)};
 }
 
 }  // namespace flashmask::cuda

@@ -10,6 +10,7 @@
 #include "cuda/common/row_statistics.h"
 #include "cuda/common/tile_choice.h"
 #include "cuda/runtime/device.h"
+#include "cuda/scores/changes.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/backward/backward.h"
 #include "cuda/sm80/backward/close_rows.cuh"
@@ -63,12 +64,11 @@ void prefer_shared_memory(Kernel kernel) {
 }
 
 template <class Shape>
-auto column_kernel_of(const Problem& problem) {
-  auto kernel = column_kernel<Shape>;
-  if constexpr (!Shape::kForm.short_rows) {
-    if (has_dropout(problem)) kernel = column_kernel<Dropping<Shape>>;
-  }
-  return kernel;
+auto column_kernel_of([[maybe_unused]] const Problem& problem) {
+  if constexpr (Shape::kForm.short_rows)
+    return column_kernel<Shape>;
+  else
+    return with_instance<Shape>(problem, [](auto name) { return column_kernel<typename decltype(name)::Shape>; });
 }
 
 template <class Shape>
@@ -129,7 +129,8 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   arguments.statistics = workspace.rows;
   arguments.head_dim = static_cast<int>(problem.head_dim);
   if (arguments.items == 0) return;
-  const auto kernel = has_dropout(problem) ? query_gradient_kernel<Dropping<Shape>> : query_gradient_kernel<Shape>;
+  const auto kernel =
+      with_instance<Shape>(problem, [](auto name) { return query_gradient_kernel<typename decltype(name)::Shape>; });
   prefer_shared_memory(kernel);
   launch<QueryGradientMemory<Shape>>("backward: the gradient of q", kernel, arguments.items, Shape::kThreads,
                                      static_cast<cudaStream_t>(execution.stream), arguments);
@@ -220,8 +221,7 @@ class ChoosingSteps {
 
 template <class Columns>
 KernelInfo column_info(const Architecture& architecture, MaskForm form, const std::string& tiles) {
-  Features features;
-  if (!Columns::kForm.short_rows) features.add(Feature::dropout);
+  const Features features = Columns::kForm.short_rows ? Features() : kInstanceFeatures;
   return backward_info<Columns>(architecture, form, {Columns::kHeadDim, Columns::kHeadDim}, tiles, features);
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/change_scores.cuh"
+#include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/column_shape.cuh"
@@ -99,11 +101,11 @@ class ColumnBlock {
     int i = 0;
 #pragma unroll 1
     for (;; ++i) {
-      if constexpr (Shape::kDropout) extend((i + 1) / Shape::kParts);
+      if constexpr (Drops<Shape>) extend((i + 1) / Shape::kParts);
       await_copies<0>();
       __syncthreads();
       // Extending here is faster, but takes registers that dropout needs.
-      if (!Shape::kDropout && warp() == 0) extend((i + 1) / Shape::kParts);
+      if (!Drops<Shape> && warp() == 0) extend((i + 1) / Shape::kParts);
       const TileStep now = part(i), next = part(i + 1);
       if (next.exists()) {
         if constexpr (kSpreads)
@@ -205,7 +207,7 @@ class ColumnBlock {
       const bool asks = kSpreads && time == 0;
       Packed p, grad_s;
       DroppedWords<kUnits, Shape::kScoreRows> dropped;
-      if constexpr (Shape::kDropout)
+      if constexpr (Drops<Shape>)
         find_dropped_transposed(dropped, arguments_.score.dropout, batch(), query_head(now), first_key() + own_key(),
                                 now.tile * Shape::kRows + part_row(i) + row);
       KeyMask<kUnits, Shape::kScoreRows> mask;
@@ -218,18 +220,20 @@ class ColumnBlock {
         copies.template ask_part<kDimSteps / 2>(step % (kDimSteps / 2));
       };
       multiply_keys(s, shared_.k, queries(i), row, ask);
+      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score);
       if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
       TransposedRowNumbers<kEights> lse_log2, dots;
       lse_log2.load(shared_.lse_log2[stage] + row);
       exponentiate(s, arguments_.score.scale_log2, lse_log2);
       pack<T>(p, s);
-      if constexpr (Shape::kDropout) drop(p, dropped);
+      if constexpr (Drops<Shape>) drop(p, dropped);
+      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2);
       Scores grad;
       if constexpr (Shape::kHoldsValues)
         multiply_held(grad, values, output_gradients(i), row);
       else
         multiply_keys(grad, shared_.v.bytes, output_gradients(i), row, [](int) {});
-      if constexpr (Shape::kDropout) drop(grad, dropped);
+      if constexpr (Drops<Shape>) drop(grad, dropped);
       dots.load(shared_.dot[stage] + row);
       differentiate(grad, s, dots, kept_scale());
       pack<T>(grad_s, grad);
@@ -253,7 +257,7 @@ class ColumnBlock {
 
   /// Returns the scale of the probabilities that dropout keeps.
   __device__ __forceinline__ float kept_scale() const {
-    if constexpr (Shape::kDropout) return arguments_.score.dropout.scale;
+    if constexpr (Drops<Shape>) return arguments_.score.dropout.scale;
     return 1;
   }
 

@@ -42,7 +42,7 @@ struct ColumnForm {
   bool delayed = false;  ///< the gradient of q is computed one part later, which takes a second buffer of
                          ///< gradients of scores and saves a barrier
   bool holds_values = false;  ///< v stays in registers
-  bool short_rows = false;    ///< for short rows; has no kernel with dropout
+  bool short_rows = false;    ///< for short rows; has a kernel for plain scores only
 };
 
 /// The shape of the form Of::kForm. Tiles of the map have kRows rows; each tile is visited in kParts parts.
@@ -53,7 +53,7 @@ struct ColumnShape {
   static constexpr int kHeadDim = kHeadDim_, kUnits = kForm.units, kGroups = kForm.groups, kSharers = kForm.sharers,
                        kPartRows = kForm.rows, kScoreRows = kForm.score_rows, kStages = kForm.stages,
                        kBlocks = kForm.blocks;
-  static constexpr bool kDelayed = kForm.delayed, kHoldsValues = kForm.holds_values, kDropout = false;
+  static constexpr bool kDelayed = kForm.delayed, kHoldsValues = kForm.holds_values;
   static constexpr int kRows = 64, kColumns = 16 * kUnits * kGroups, kParts = kRows / kPartRows;
   static constexpr int kWarps = kGroups * kSharers, kThreads = 32 * kWarps;
   static constexpr int kOwnKeys = 16 * kUnits, kOwnRows = kPartRows / kSharers, kOwnDims = kHeadDim / kSharers;

@@ -6,6 +6,8 @@
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/change_scores.cuh"
+#include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
@@ -28,7 +30,6 @@ struct QueryGradientShape {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_, kUnits = kUnits_, kSharers = kSharers_, kStages = kStages_,
                        kBlocks = kBlocks_;
-  static constexpr bool kDropout = false;
   static constexpr int kGroups = 4, kRows = 16 * kUnits * kGroups, kColumns = 64, kScoreColumns = 32;
   static constexpr int kWarps = kGroups * kSharers, kThreads = 32 * kWarps;
   static constexpr int kOwnRows = 16 * kUnits, kOwnColumns = kColumns / kSharers, kOwnDims = kHeadDim / kSharers;
@@ -188,14 +189,16 @@ class QueryGradientBlock {
       };
       Scores s, grad;
       multiply_by_keys(s, shared_.q, keys(i), column, ask);
+      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score);
       if (now.masked()) hide_masked(s, i % Shape::kStages, column);
       RowNumbers<kUnits> lse_log2, dots;
       lse_log2.load(shared_.lse_log2 + own_row());
       exponentiate(s, arguments_.score.scale_log2, lse_log2);
+      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2);
       copies = copies_of(arguments_.v, values(i + 1), next);
       multiply_by_keys(grad, shared_.grad_o, values(i), column, ask);
       float kept_scale = 1;
-      if constexpr (Shape::kDropout) {
+      if constexpr (Drops<Shape>) {
         DroppedWords<kUnits, Shape::kScoreColumns> dropped;
         find_dropped(dropped, arguments_.score.dropout, batch(), head(), first_row() + own_row(),
                      first_key(now) + column);

@@ -55,7 +55,7 @@ void add_wide_entries(KernelEntries& entries, const Architecture& architecture) 
   for (const MaskForm form : {MaskForm::intervals, MaskForm::bits})
     add_backward_entry<WideSteps<T>>(entries,
                                      backward_info<Keys>(architecture, form, {Keys::kHeadDim, Keys::kValueDim},
-                                                         tile_name<Keys>(), {Feature::deterministic, Feature::dropout}),
+                                                         tile_name<Keys>(), Features{Feature::deterministic} | kInstanceFeatures),
                                      {architecture.capability, false, sizeof(WideGradientMemory<Keys>)});
 }
 

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
@@ -185,6 +186,7 @@ class WideGradientBlock {
     };
     constexpr Product kBehindScores = kValues ? Product::sums : Product::probability_gradients;
     multiply<Product::scores, kBehindScores>(s, sees, now, find_masked);
+    change_scores(s, arguments_.score);
     if (now.masked()) hide(s, masked);
     Rows lse_log2;
     lse_log2.load(shared_.lse_log2 + first_row);
@@ -194,6 +196,7 @@ class WideGradientBlock {
       pack<T>(packed, s);
       if (drops) drop(packed, dropped);
     } else {
+      follow_changes(s, arguments_.score, lse_log2);
       Scores grad = {};
       multiply<Product::probability_gradients, Product::sums>(grad, sees, now, [] {});
       if (drops) drop(grad, dropped);

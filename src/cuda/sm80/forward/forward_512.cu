@@ -9,8 +9,8 @@ template <class T>
 struct WideForwardCode {
   using Shape = WideForwardShape<T>;
   using Memory = WideForwardMemory<Shape>;
-  static constexpr bool kDrops = true;
-  static auto kernel(bool) { return wide_forward_kernel<Shape>; }
+  static constexpr Features kFeatures = kInstanceFeatures;
+  static auto kernel(const Problem&) { return wide_forward_kernel<Shape>; }
   static_assert(sizeof(Memory) <= kLargeSharedBytes);
 };
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/change_scores.cuh"
+#include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
@@ -24,7 +26,7 @@ class ForwardWarp {
   static constexpr int kUnits = Shape::kUnits, kEights = Shape::kColumns / 8, kSteps = Shape::kColumns / 16,
                        kPanels = Shape::kHeadDim / 16, kOutputs = Shape::kValueDim / 8;
   static constexpr int kHeld = Shape::kHeld;
-  static constexpr bool kStoresSeed = Shape::kDropout && Shape::kHeadDim == 256;  // registers cannot hold it
+  static constexpr bool kStoresSeed = Drops<Shape> && Shape::kHeadDim == 256;  // registers cannot hold it
   /// Whether exponentials are computed between products with V, not before the barrier ahead of them. With two buffers,
   /// the copies that are issued after that barrier would arrive late.
   static constexpr bool kExponentiatesLate = Shape::kSlots == 3;
@@ -241,6 +243,7 @@ class ForwardWarp {
     }
     add_scores<1, kPanels>(s, keys, next);
     commit_copies();
+    if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score);
     if constexpr (kMasked) {
       if (!masked.hide_nothing()) hide(s, masked);
     }
@@ -252,10 +255,10 @@ class ForwardWarp {
     }
     auto behind_next = next_of_values_step<kMasked>(i);
     Dropped dropped;
-    if constexpr (Shape::kDropout) find_dropped_scores(dropped, shared_.steps[i].tile);
+    if constexpr (Drops<Shape>) find_dropped_scores(dropped, shared_.steps[i].tile);
     multiply_values(o, p, advance<Of::values>(), behind_next, [&](int step) {
       if constexpr (kExponentiatesLate) weigh(p, s, step);
-      if constexpr (Shape::kDropout) drop_scores(p, dropped, step);
+      if constexpr (Drops<Shape>) drop_scores(p, dropped, step);
     });
     commit_copies();
     return shared_.steps[i + 1];
@@ -397,7 +400,7 @@ class ForwardWarp {
           finished.add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, first + 8 * row,
                                   arguments_.query_length);
         factor[row] = finished.factor;
-        if constexpr (Shape::kDropout) factor[row] *= arguments_.score.dropout.scale;
+        if constexpr (Drops<Shape>) factor[row] *= arguments_.score.dropout.scale;
         if (lane_index() % 4 == 0 && first + 8 * row < arguments_.query_length) lse[first + 8 * row] = finished.lse();
       }
       store_rows(reinterpret_cast<float(&)[4 * kOutputs]>(o[unit]), factor, out, arguments_.o_row, first,

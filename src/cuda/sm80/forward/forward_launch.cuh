@@ -6,6 +6,7 @@
 #include "cuda/common/forward_entry.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/device.h"
+#include "cuda/scores/changes.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/forward/forward.h"
 #include "cuda/sm80/forward/forward_kernel.cuh"
@@ -13,29 +14,28 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The kernels of a shape. kHasDropout: also one with dropout.
-template <class Shape_, bool kHasDropout = !Shape_::kShort>
+/// The kernels of a shape. kHasInstances: also those that change scores and drop probabilities.
+template <class Shape_, bool kHasInstances = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
-  static constexpr bool kDrops = kHasDropout;
+  static constexpr Features kFeatures = kHasInstances ? kInstanceFeatures : Features();
   using Memory = ForwardMemory<Shape>;
-  static auto kernel([[maybe_unused]] bool drops) {
-    auto kernel = forward_kernel<Shape>;
-    if constexpr (kDrops) {
-      if (drops) kernel = forward_kernel<Dropping<Shape>>;
-    }
-    return kernel;
+  static auto kernel([[maybe_unused]] const Problem& problem) {
+    if constexpr (kHasInstances)
+      return with_instance<Shape>(problem, [](auto name) { return forward_kernel<typename decltype(name)::Shape>; });
+    else
+      return forward_kernel<Shape>;
   }
 };
 
-/// ForwardCode with a second shape, of the same tiles and without dropout, for devices whose multiprocessors have room
+/// ForwardCode with a second shape, of the same tiles and for plain scores, for devices whose multiprocessors have room
 /// for its blocks.
 template <class Shape_, class RoomyShape>
 struct ForwardCodeWithRoomy : ForwardCode<Shape_> {
   using Roomy = ForwardCode<RoomyShape, false>;
 
   static bool takes_roomy(const Problem& problem) {
-    return !has_dropout(problem) && device_facts(problem.device).shared_bytes >=
+    return has_plain_scores(problem) && device_facts(problem.device).shared_bytes >=
                                         shared_of_blocks(sizeof(typename Roomy::Memory), RoomyShape::kBlocks);
   }
 };
@@ -54,7 +54,7 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
   rows.choice = choice;
   if (rows.items == 0) return;
-  const auto kernel = Code::kernel(has_dropout(plan.problem()));
+  const auto kernel = Code::kernel(plan.problem());
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
         "forward: shared memory");
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
@@ -66,7 +66,8 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
 template <class Code>
 struct ForwardLauncher {
   using Shape = typename Code::Shape;
-  static constexpr bool kDrops = Code::kDrops, kCounts = false;
+  static constexpr Features kFeatures = Code::kFeatures;
+  static constexpr bool kCounts = false;
 
   static constexpr std::size_t room() { return shared_of_blocks(sizeof(typename Code::Memory), Shape::kBlocks); }
   static DeviceNeeds needs(const Architecture& architecture) {

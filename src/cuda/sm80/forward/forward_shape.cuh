@@ -17,7 +17,7 @@ enum class Queries { shared, registers, staged };
 
 /// The shape of tiles of kRows × 64. kUnits: units of 16 rows per warp; kSlots: buffers of the ring of K and V; kHeld:
 /// panels of Q, of 16 dims, in registers. Shapes of 64 rows are for short rows: they give more blocks, which wait for
-/// each other less. They have no kernel with dropout.
+/// each other less. They have kernels for plain scores only.
 template <class T, int kHeadDim_, int kValueDim_, int kUnits_, Queries kQueries_, int kSlots_, int kRows_ = 128,
           int kHeld_ = kQueries_ == Queries::shared ? 0 : kHeadDim_ / 16>
 struct ForwardShape {
@@ -30,7 +30,7 @@ struct ForwardShape {
                                                : 1;  // blocks per multiprocessor
   static constexpr Queries kQueries = kQueries_;
   static constexpr int kHeld = kHeld_;
-  static constexpr bool kDropout = false, kShort = kRows == 64;
+  static constexpr bool kShort = kRows == 64;
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;

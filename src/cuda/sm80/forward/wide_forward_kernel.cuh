@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/row_tile.cuh"
+#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
@@ -124,6 +125,7 @@ class WideForwardBlock {
             else
               copies.ask_all();
           });
+    change_scores(s, arguments_.score);
     if (now.masked()) hide(s, masked);
     raise_maxima(s, o);
     softmax_.template exponentiate<Shape::kOwnInner / 8>(s, 0, arguments_.score.scale_log2);

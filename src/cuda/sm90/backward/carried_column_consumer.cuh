@@ -112,7 +112,7 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       let_go(shared_.q_empty, queries_);
     }
     if constexpr (kOfValues && !Base::kInHalves) {
-      if constexpr (Shape::kDropout) drop(as_unit(s), dropped);
+      if constexpr (Drops<Shape>) drop(as_unit(s), dropped);
       pack<T>(as_unit(p), as_unit(s));
     }
   }

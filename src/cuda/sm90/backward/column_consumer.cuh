@@ -27,7 +27,7 @@ class ColumnConsumer {
   using HalfRows = TransposedRowNumbers<Shape::kRows / 16>;
   using Dropped = DroppedWords<1, Shape::kRows>;
   /// With 128 rows and dropout, registers hold the statistics of only half of the rows at a time.
-  static constexpr bool kInHalves = Shape::kDropout && Shape::kRows == 128;
+  static constexpr bool kInHalves = Drops<Shape> && Shape::kRows == 128;
   using HalfScores = float[kScores / 2];
   using HalfPacked = std::uint32_t[kSteps / 2][4];
 
@@ -126,7 +126,7 @@ class ColumnConsumer {
   template <int kStage, bool kFirst>
   __device__ __forceinline__ void delayed_step(float (&grad_k)[kGradients], float (&grad_v)[kGradients],
                                                float (&grad_q)[kQuerySums]) {
-    static_assert(kScores == kQuerySums && !Shape::kDropout);
+    static_assert(kScores == kQuerySums && !Drops<Shape>);
     float s[kScores];
     float(&grad_p)[kScores] = grad_q;
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
@@ -273,7 +273,7 @@ class ColumnConsumer {
     } else {
       dots.load(shared_.dot[kStage]);
       find_gradients(grad_p, s, dots, dropped);
-      if constexpr (Shape::kDropout) drop(as_unit(s), dropped);
+      if constexpr (Drops<Shape>) drop(as_unit(s), dropped);
       pack<T>(as_unit(p), as_unit(s));
       pack<T>(as_unit(grad_s), as_unit(grad_p));
     }
@@ -333,7 +333,7 @@ class ColumnConsumer {
   /// the barrier pass at once: their branches keep the compiler from moving the draws in between the products'
   /// instructions or past the wait for the products.
   __device__ __forceinline__ void find_dropped(Dropped& dropped, const RowStep& step, int stage, std::uint32_t phase) {
-    if constexpr (!Shape::kDropout) return;
+    if constexpr (!Drops<Shape>) return;
     barrier_wait(&shared_.q_full[stage], phase);
     const ColumnWork& work = shared_.work[work_.slot];
     find_dropped_transposed(dropped, arguments_.dropout, work.batch, shared_.heads[stage],
@@ -344,7 +344,7 @@ class ColumnConsumer {
   /// Turns gradients of probabilities into gradients of scores.
   __device__ __forceinline__ void find_gradients(float (&grad_p)[kScores], const float (&p)[kScores], const Rows& dots,
                                                  const Dropped& dropped) const {
-    if constexpr (Shape::kDropout) {
+    if constexpr (Drops<Shape>) {
       drop(as_unit(grad_p), dropped);
       differentiate(as_unit(grad_p), as_unit(p), dots, arguments_.dropout.scale);
     } else {
@@ -415,7 +415,7 @@ class ColumnConsumer {
     if constexpr (Shape::kOfKeys)
       store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, to.key_length, to.head_dim);
     if constexpr (Shape::kOfValues) {
-      const float factor = Shape::kDropout ? to.dropout.scale : 1;
+      const float factor = Drops<Shape> ? to.dropout.scale : 1;
       store_rows(grad_v, {factor, factor}, v, to.grad_v_row, first, to.key_length, to.value_dim);
     }
   }

@@ -7,6 +7,7 @@
 #include "cuda/common/row_statistics.cuh"
 #include "cuda/common/sections.h"
 #include "cuda/common/tile_walk.cuh"
+#include "cuda/scores/changes.h"
 #include "cuda/scores/score_arguments.h"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
@@ -77,7 +78,7 @@ struct ColumnShape {
   static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2,
                        kGradientStages = 2;
   using Mask = ColumnMask<kForm, kRows, kColumns, kStages>;
-  static constexpr bool kDelayed = kDelayed_, kSums = kSums_, kOfKeys = true, kOfValues = true, kDropout = false;
+  static constexpr bool kDelayed = kDelayed_, kSums = kSums_, kOfKeys = true, kOfValues = true;
   static constexpr bool kLeavesOut = kDelayed && kForm == MaskForm::intervals;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
@@ -131,7 +132,7 @@ struct ColumnMemory {
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
-  int heads[Shape::kDropout ? Shape::kStages : 0];  // the query head of the rows in each stage
+  int heads[Drops<Shape> ? Shape::kStages : 0];  // the query head of the rows in each stage
 };
 
 /// Returns whether a counter of Progress has reached `count`. All lanes get the same answer, even if the counter

@@ -31,7 +31,8 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
 template <class Shape_, class Dropping>
 struct ForwardLauncher {
   using Shape = Shape_;
-  static constexpr bool kDrops = !std::is_void_v<Dropping>, kCounts = true;
+  static constexpr bool kHasDropout = !std::is_void_v<Dropping>, kCounts = true;
+  static constexpr Features kFeatures = kHasDropout ? Features{Feature::dropout} : Features();
   static constexpr std::size_t room() { return 0; }
 
   static DeviceNeeds needs(const Architecture& architecture) { return {architecture.capability, true}; }
@@ -40,7 +41,7 @@ struct ForwardLauncher {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_item);
     arguments.choice = choice;
-    if constexpr (kDrops) {
+    if constexpr (kHasDropout) {
       if (has_dropout(plan.problem())) return attend<Dropping>(arguments, tensors, stream);
     }
     attend<Shape>(arguments, tensors, stream);

@@ -249,7 +249,7 @@ class ForwardConsumer : RowConsumer<Shape> {
 #pragma unroll
     for (int row = 0; kMasked && row < 2; ++row) bits[row] = __shfl_sync(~0U, bits[row], lane());
 #pragma unroll
-    for (int i = 0; Shape::kDropout && i < Dropped::kWords; ++i)
+    for (int i = 0; Drops<Shape> && i < Dropped::kWords; ++i)
       dropped.words[i] = __shfl_sync(~0U, dropped.words[i], lane());
     wgmma_fence();
     multiply_keys(s);
@@ -267,7 +267,7 @@ class ForwardConsumer : RowConsumer<Shape> {
 
   /// Drops probabilities, which still take part in the sums of their rows but in no output.
   __device__ __forceinline__ void drop_probabilities(float (&s)[kScores], const Dropped& dropped) {
-    if constexpr (Shape::kDropout) drop(as_unit(s), dropped);
+    if constexpr (Drops<Shape>) drop(as_unit(s), dropped);
   }
 
   /// Returns whether any thread of the warpgroup passed true; its warps must issue the same products.
@@ -328,7 +328,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   }
 
   __device__ __forceinline__ FinishedRow finished_row(int row) const {
-    if constexpr (Shape::kDropout)
+    if constexpr (Drops<Shape>)
       return FinishedRow::with_dropout(softmax_.maximum(0, row), softmax_.sum(0, row), arguments_.score.scale_log2,
                                        arguments_.score.dropout.scale);
     return FinishedRow::of(softmax_.maximum(0, row), softmax_.sum(0, row), arguments_.score.scale_log2);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/row_arguments.h"
+#include "cuda/scores/changes.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -28,7 +29,7 @@ struct ForwardShape {
   static constexpr int kQueryStages = kHeadDim > 128 ? 1 : 2, kKeyStages = kTileStages_, kValueStages = kTileStages_,
                        kBuilderWarps = 2, kBitSlots = 4, kMaskAtOnce = kColumns;
   static constexpr TileOrder kOrder = kOrder_;
-  static constexpr bool kPingPongs = kOrder == TileOrder::ping_pong, kReadsOutputGradient = false, kDropout = false;
+  static constexpr bool kPingPongs = kOrder == TileOrder::ping_pong, kReadsOutputGradient = false;
   static constexpr bool kSettles = true;  // maxima are not computed in every tile
   /// A warpgroup skips a tile in which its own rows see nothing.
   static constexpr bool kSkipsHidden = kOrder == TileOrder::one_by_one && kGroups > 1;

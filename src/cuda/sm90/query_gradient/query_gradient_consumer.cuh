@@ -138,7 +138,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     pin(grad_p);
     release(&shared_.v_empty[values_.slot]);
     values_.advance();
-    if constexpr (Shape::kDropout) {
+    if constexpr (Drops<Shape>) {
       drop(as_unit(grad_p), dropped);
       differentiate(as_unit(grad_p), as_unit(p), dot_, arguments_.score.dropout.scale);
     } else {

@@ -25,8 +25,7 @@ struct QueryGradientShape {
   static constexpr int kQueryStages = kQueryStages_, kKeyStages = kKeyStages_, kValueStages = kValueStages_,
                        kBitSlots = kHeadDim > 192 ? 1 : 4, kBuilderWarps = kBitSlots == 1 ? 1 : 2,
                        kMaskAtOnce = kForm == MaskForm::bits && kProducerRegisters_ < 72 ? 32 : 64;
-  static constexpr bool kReadsOutputGradient = true, kSkipsHidden = false, kSharesRegisters = kSharesRegisters_,
-                        kDropout = false;
+  static constexpr bool kReadsOutputGradient = true, kSkipsHidden = false, kSharesRegisters = kSharesRegisters_;
   static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kQueryBytes = kRows * (kHeadDim + kValueDim) * 2, kKeyBytes = kColumns * kHeadDim * 2,

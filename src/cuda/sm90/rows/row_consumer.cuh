@@ -69,7 +69,7 @@ class RowConsumer {
 
   /// With dropout, stores the row tile that the warp is at in shared memory, because registers are short.
   __device__ __forceinline__ void begin_tile(const RowTile& tile, const DropoutArguments& dropout) {
-    if constexpr (!Shape::kDropout) return;
+    if constexpr (!Drops<Shape>) return;
     if (lane() == 0) shared_.row_tiles[warp()] = tile;
     if constexpr (kStoresSeed<Shape>) {
       const DropoutSeed seed(dropout, tile.batch, tile.head);
@@ -78,7 +78,7 @@ class RowConsumer {
     __syncwarp();
   }
   __device__ __forceinline__ RowTile tile_of(const Work& work) const {
-    if constexpr (!Shape::kDropout) return work.tile;
+    if constexpr (!Drops<Shape>) return work.tile;
     return shared_.row_tiles[warp()];
   }
 
@@ -86,7 +86,7 @@ class RowConsumer {
   /// run. The waits at the barrier pass at once: their branches keep the compiler from moving the draws in between the
   /// products' instructions, where they would hold up the other groups' products, or past the wait for the products.
   __device__ __forceinline__ void find_dropped(Dropped& dropped, const DropoutArguments& dropout) const {
-    if constexpr (!Shape::kDropout) return;
+    if constexpr (!Drops<Shape>) return;
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
     const RowTile& tile = shared_.row_tiles[warp()];
     const int first_column = shared_.column_tiles[keys_.slot] * Shape::kColumns;

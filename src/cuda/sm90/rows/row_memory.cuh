@@ -6,6 +6,7 @@
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/row_tile.cuh"
 #include "cuda/common/tile_walk.cuh"
+#include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
@@ -40,7 +41,7 @@ struct Work {
 
 /// Whether the seed of dropout is kept in shared memory, where wide heads leave no registers for it.
 template <class Shape>
-inline constexpr bool kStoresSeed = Shape::kHeadDim > 192 && Shape::kDropout;
+inline constexpr bool kStoresSeed = Shape::kHeadDim > 192 && Drops<Shape>;
 
 /// q: Q of a row tile, followed by the gradient of O for kernels that read it.
 template <class Shape>
@@ -55,8 +56,8 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
-  int column_tiles[Shape::kDropout ? Shape::kKeyStages : 0];       // the key tile in each buffer of K
-  RowTile row_tiles[Shape::kDropout ? Shape::kConsumerWarps : 0];  // the row tile that each warp is at
+  int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];       // the key tile in each buffer of K
+  RowTile row_tiles[Drops<Shape> ? Shape::kConsumerWarps : 0];  // the row tile that each warp is at
   StoredDropoutSeed seeds[kStoresSeed<Shape> ? Shape::kConsumerWarps : 0];
 };
 

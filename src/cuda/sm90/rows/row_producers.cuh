@@ -128,7 +128,7 @@ class Producer {
   __device__ __forceinline__ void copy_keys(int column_tile, int kv_head, int batch) {
     barrier_wait(&shared_.k_empty[keys_.slot], keys_.phase ^ 1);
     if (lane_ == 0) {
-      if constexpr (Shape::kDropout) shared_.column_tiles[keys_.slot] = column_tile;
+      if constexpr (Drops<Shape>) shared_.column_tiles[keys_.slot] = column_tile;
       barrier_arrive_expecting(&shared_.k_full[keys_.slot], Shape::kKeyBytes);
       copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k[keys_.slot], tensors_.k, &shared_.k_full[keys_.slot],
                                                   column_tile * Shape::kColumns, kv_head, batch);

@@ -31,6 +31,8 @@ inline std::uint32_t spread_tops(std::uint32_t word, std::uint32_t selectors) {
 }
 
 inline float exp2_approximate(float x) { return std::exp2(x); }
+inline float log2_approximate(float x) { return std::log2(x); }
+inline float reciprocal_approximate(float x) { return 1 / x; }
 
 template <class T>
 std::uint16_t to_word(float x);

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/scores/dropout.h"
+#include "flashmask/features.h"
+#include "flashmask/problem.h"
+
+/// What a call may want done to scores and probabilities besides the softmax, and which instance of a kernel does it.
+/// Kernels ask Drops<Shape> and ChangesScores<Shape>; a shape that says nothing does neither.
+namespace flashmask::cuda {
+
+template <class Shape>
+concept Drops = requires { requires Shape::kDropout; };
+template <class Shape>
+concept ChangesScores = requires { requires Shape::kScoreChanges; };
+
+/// The shape of the kernel that drops probabilities.
+template <class Shape>
+struct Dropping : Shape {
+  static constexpr bool kDropout = true;
+};
+
+/// The shape of the kernel that changes scores as change_scores() does.
+template <class Shape>
+struct Changing : Shape {
+  static constexpr bool kScoreChanges = true;
+};
+
+inline bool has_score_changes(const Problem& problem) { return problem.softcap > 0; }
+
+/// Whether the kernel of the shape itself serves a problem.
+inline bool has_plain_scores(const Problem& problem) { return !has_dropout(problem) && !has_score_changes(problem); }
+
+/// The features of an entry whose kernel has all instances that with_instance() chooses from.
+inline constexpr Features kInstanceFeatures{Feature::dropout, Feature::softcap};
+
+/// Names a shape, to pass it to a function.
+template <class Shape_>
+struct ShapeName {
+  using Shape = Shape_;
+};
+
+/// Calls body(ShapeName<…>) with the instance of Shape that serves a problem.
+template <class Shape, class Body>
+auto with_instance(const Problem& problem, const Body& body) {
+  if (has_score_changes(problem)) {
+    if (has_dropout(problem)) return body(ShapeName<Changing<Dropping<Shape>>>());
+    return body(ShapeName<Changing<Shape>>());
+  }
+  if (has_dropout(problem)) return body(ShapeName<Dropping<Shape>>());
+  return body(ShapeName<Shape>());
+}
+
+}  // namespace flashmask::cuda
