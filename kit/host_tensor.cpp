@@ -105,6 +105,18 @@ AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed, Sinks w
   RandomNumbers random(seed);
   for (HostTensor* input : {&q, &k, &v, &grad_o, &grad_lse}) input->fill_normal(random);
   if (sinks) sinks->fill_normal(random);
+  if (p.bias != ScoreBias::alibi) return;
+  const bool shared = p.batch == 1;
+  alibi_slopes.emplace(DType::f32, shared ? std::vector{p.query_heads} : std::vector{p.batch, p.query_heads});
+  for (std::int64_t i = 0; i < alibi_slopes->size(); ++i) alibi_slopes->set(i, 0.5F / static_cast<float>(1 << i % 7));
+  if (shared) return;
+  const auto positions = [&](std::int64_t length) {
+    HostTensor made(DType::f32, {p.batch, length});
+    for (std::int64_t i = 0; i < made.size(); ++i) made.set(i, static_cast<float>(i % length / 2 + i % 3 * 5));
+    return made;
+  };
+  query_positions.emplace(positions(p.query_length));
+  key_positions.emplace(positions(p.key_length));
 }
 
 void AttentionTensors::clear_outputs() {
@@ -113,12 +125,23 @@ void AttentionTensors::clear_outputs() {
 }
 
 ForwardTensors AttentionTensors::forward() const {
-  return {q.view(), k.view(), v.view(), o.view(), lse.view(), view_of(sinks)};
+  return {q.view(), k.view(), v.view(), o.view(), lse.view(), view_of(sinks), alibi()};
 }
 
 BackwardTensors AttentionTensors::backward() const {
   return {q.view(),        k.view(),      v.view(),      o.view(),      lse.view(),     grad_o.view(),
-          grad_lse.view(), grad_q.view(), grad_k.view(), grad_v.view(), view_of(sinks), view_of(grad_sinks)};
+          grad_lse.view(), grad_q.view(), grad_k.view(), grad_v.view(), view_of(sinks), view_of(grad_sinks),
+          alibi()};
+}
+
+AlibiNumbers::AlibiNumbers(const AttentionTensors& tensors) {
+  if (tensors.alibi_slopes) slopes = tensors.alibi_slopes->values();
+  if (tensors.query_positions) query_positions = tensors.query_positions->values();
+  if (tensors.key_positions) key_positions = tensors.key_positions->values();
+}
+
+AlibiTensors AttentionTensors::alibi() const {
+  return {view_of(alibi_slopes), view_of(query_positions), view_of(key_positions)};
 }
 
 }  // namespace flashmask::check

@@ -53,7 +53,8 @@ class HostTensor {
 /// Which sinks a call is given: none; one per head in float32, or in the problem's dtype (narrow); or one per row.
 enum class Sinks : std::uint8_t { none, of_heads, narrow_of_heads, of_rows };
 
-/// The tensors of one problem, forward and backward, with random normal inputs.
+/// The tensors of one problem, forward and backward, with random normal inputs. For a problem with ALiBi: slopes of
+/// heads and no positions in a batch of one; in a larger one slopes of each entry, and positions that are not in order.
 struct AttentionTensors {
   AttentionTensors(const Problem& problem, std::uint64_t seed, Sinks which = Sinks::none);
 
@@ -64,7 +65,16 @@ struct AttentionTensors {
   void clear_outputs();
 
   HostTensor q, k, v, o, lse, grad_o, grad_lse, grad_q, grad_k, grad_v;
-  std::optional<HostTensor> sinks, grad_sinks;
+  std::optional<HostTensor> sinks, grad_sinks, alibi_slopes, query_positions, key_positions;
+
+ private:
+  AlibiTensors alibi() const;
+};
+
+/// A problem's slopes and positions as the reference takes them; empty where it has none.
+struct AlibiNumbers {
+  explicit AlibiNumbers(const AttentionTensors& tensors);
+  std::vector<double> slopes, query_positions, key_positions;
 };
 
 }  // namespace flashmask::check

@@ -25,20 +25,24 @@ struct Heads {
   double dropout;
   Sinks sinks = Sinks::none;
   double softcap = 0;
+  ScoreBias bias = ScoreBias::none;
 };
-/// The last three have caps that most scores are far from, close to and beyond.
-constexpr std::array<Heads, 12> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
-                                       {2, 3, 1, 3, 80, 48, true, 0.1, Sinks::of_heads},
-                                       {1, 2, 2, 2, 128, 128, false, 0},
-                                       {1, 4, 2, 2, 17, 33, true, 0, Sinks::of_rows},
-                                       {2, 2, 1, 1, 100, 72, false, 0.5},
-                                       {1, 1, 1, 1, 256, 256, true, 0},
-                                       {1, 5, 1, 1, 1, 3, false, 0, Sinks::narrow_of_heads},
-                                       {2, 6, 2, 6, 96, 72, true, 0, Sinks::of_heads},
-                                       {2, 3, 3, 3, 40, 64, false, 0, Sinks::narrow_of_heads},
-                                       {1, 2, 1, 1, 128, 128, false, 0, Sinks::none, 50},
-                                       {2, 4, 2, 1, 64, 64, true, 0.2, Sinks::of_heads, 2},
-                                       {1, 1, 1, 1, 200, 256, true, 0, Sinks::none, 0.25}}};
+/// The last six have caps that most scores are far from, close to and beyond, and ALiBi with and without one.
+constexpr std::array<Heads, 15> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
+                                        {2, 3, 1, 3, 80, 48, true, 0.1, Sinks::of_heads},
+                                        {1, 2, 2, 2, 128, 128, false, 0},
+                                        {1, 4, 2, 2, 17, 33, true, 0, Sinks::of_rows},
+                                        {2, 2, 1, 1, 100, 72, false, 0.5},
+                                        {1, 1, 1, 1, 256, 256, true, 0},
+                                        {1, 5, 1, 1, 1, 3, false, 0, Sinks::narrow_of_heads},
+                                        {2, 6, 2, 6, 96, 72, true, 0, Sinks::of_heads},
+                                        {2, 3, 3, 3, 40, 64, false, 0, Sinks::narrow_of_heads},
+                                        {1, 2, 1, 1, 128, 128, false, 0, Sinks::none, 50},
+                                        {2, 4, 2, 1, 64, 64, true, 0.2, Sinks::of_heads, 2},
+                                        {1, 1, 1, 1, 200, 256, true, 0, Sinks::none, 0.25},
+                                        {1, 4, 2, 1, 128, 128, true, 0, Sinks::none, 0, ScoreBias::alibi},
+                                        {2, 2, 2, 1, 64, 64, false, 0.1, Sinks::of_rows, 0, ScoreBias::alibi},
+                                        {2, 2, 1, 1, 72, 128, true, 0, Sinks::none, 3, ScoreBias::alibi}}};
 /// For a given mask, which fixes the batch and the key heads; query_heads is how many query heads share a key head.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
@@ -62,10 +66,12 @@ Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
   problem.value_dim = heads.value_dim;
   problem.dropout = heads.dropout;
   problem.softcap = heads.softcap;
+  problem.bias = heads.bias;
   const std::string name = mask_name + " " + std::to_string(problem.query_length) + " × " +
                            std::to_string(problem.key_length) + ", d " + std::to_string(heads.head_dim) + "/" +
                            std::to_string(heads.value_dim) + ", heads " + std::to_string(heads.query_heads) + "/" +
-                           std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout") + (heads.softcap == 0 ? "" : ", softcap") +
+                           std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout") +
+                           (heads.softcap == 0 ? "" : ", softcap") + (heads.bias == ScoreBias::none ? "" : ", ALiBi") +
                            (heads.sinks == Sinks::none ? "" : ", sinks");
   return {std::move(mask), problem, heads.grad_lse, heads.sinks, name};
 }
@@ -144,7 +150,8 @@ class Expected {
     const std::vector<double> grad_lse = with_grad_lse_ ? tensors_.grad_lse.values() : std::vector<double>();
     const std::vector<double> dropout = dropout_factors(problem, state);
     const std::vector<double> sinks = tensors_.sinks ? tensors_.sinks->values() : std::vector<double>();
-    const reference::Inputs inputs{q, k, v, dropout, sinks};
+    const AlibiNumbers alibi(tensors_);
+    const reference::Inputs inputs{q, k, v, dropout, sinks, alibi.slopes, alibi.query_positions, alibi.key_positions};
     outputs_ = reference::forward(problem, one.mask, inputs);
     gradients_ = reference::backward(problem, one.mask, inputs, grad_o, grad_lse);
     naive_ = naive::attend(problem, one.mask, inputs, grad_o, grad_lse);

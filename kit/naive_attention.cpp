@@ -83,6 +83,18 @@ void softmax(const Place& at, const reference::Inputs& in, Row& row) {
   row.p.pop_back();
 }
 
+/// What ALiBi adds to the score of a column, as frameworks add it: in the problem's dtype.
+float alibi_of(const Place& at, const reference::Inputs& in, std::int64_t column) {
+  const Problem& p = at.p;
+  const auto number = [&](std::span<const double> of, std::int64_t length, std::int64_t i) {
+    return of[static_cast<std::size_t>(std::ssize(of) == length ? i : at.batch * length + i)];
+  };
+  double distance = static_cast<double>(at.query + p.key_length - p.query_length - column);
+  if (!in.query_positions.empty())
+    distance = number(in.query_positions, p.query_length, at.query) - number(in.key_positions, p.key_length, column);
+  return round_to(p.dtype, static_cast<float>(-number(in.alibi_slopes, p.query_heads, at.head) * std::abs(distance)));
+}
+
 /// Caps a score; returns its derivative by the score.
 float cap(const Problem& p, float& score) {
   const auto softcap = static_cast<float>(p.softcap);
@@ -97,6 +109,7 @@ void attend_row(const Place& at, const reference::Inputs& in, Row& row) {
     const float score = dot(&in.q[at.of_query(p.head_dim)], &in.k[at.of_key(j, p.head_dim)], p.head_dim);
     row.p.push_back(round_to(p.dtype, round_to(p.dtype, score) * p.softmax_scale()));
     row.slopes.push_back(p.softcap > 0 ? cap(p, row.p.back()) : 1);
+    if (p.bias == ScoreBias::alibi) row.p.back() = round_to(p.dtype, row.p.back() + alibi_of(at, in, j));
   }
   softmax(at, in, row);
   row.o.assign(static_cast<std::size_t>(p.value_dim), 0);

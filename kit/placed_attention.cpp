@@ -22,7 +22,12 @@ PlacedTensors::PlacedTensors(const AttentionTensors& host, Device device) : devi
     to.sinks = place(from.sinks, false);
     to.grad_sinks = place(from.grad_sinks, true);
   }
-  forward_ = {to.q, to.k, to.v, to.o, to.lse, to.sinks};
+  const auto place_optional = [&](const TensorView& tensor) {
+    return tensor.present() ? place(tensor, false) : TensorView();
+  };
+  to.alibi = {place_optional(from.alibi.slopes), place_optional(from.alibi.query_positions),
+              place_optional(from.alibi.key_positions)};
+  forward_ = {to.q, to.k, to.v, to.o, to.lse, to.sinks, to.alibi};
 }
 
 TensorView PlacedTensors::place(const TensorView& host, bool result) {

@@ -90,6 +90,16 @@ class FLASHMASK_API Plan {
 FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options = {},
                         Executor& executor = default_executor());
 
+/// What a problem with ScoreBias::alibi is given: the score of row i and column j loses slope · |position of i −
+/// position of j|. All are float32, contiguous in their last dimension.
+struct AlibiTensors {
+  TensorView slopes = {};  ///< (query_heads) or (batch, query_heads)
+  /// (1 or batch, query_length) and (1 or batch, key_length): whole numbers below 2^24. Absent: row i has position i +
+  /// key_length − query_length and column j has j, which is right for packed documents whose rows and columns are the
+  /// same tokens, too.
+  TensorView query_positions = {}, key_positions = {};
+};
+
 /// Each element of an output has memory of its own: Status::invalid_argument names an output that overlaps an input,
 /// another output or itself. Inputs may overlap; q, k and v may be views of one packed tensor.
 /// Tokens that see nothing or are never seen, such as padding, must be finite too: kernels compute whole tiles, and 0
@@ -102,6 +112,7 @@ struct ForwardTensors {
   /// that takes probability as the score of a key would, but has no value: e^sink is added to the sum that o is divided
   /// by and whose logarithm is lse. float32 or the problem's dtype.
   TensorView sinks = {};
+  AlibiTensors alibi = {};  ///< in; given where the problem has this bias. Slopes and positions have no gradient
 };
 
 /// The rules of ForwardTensors hold here too. A NaN or infinity in q or grad_o of rows that see nothing reaches the
@@ -115,6 +126,7 @@ struct BackwardTensors {
   /// In and out, with the shape and dtype of the forward's sinks; given where the gradient of the sinks is wanted. The
   /// other gradients need neither, as o and lse already include the effect of the sinks.
   TensorView sinks = {}, grad_sinks = {};
+  AlibiTensors alibi = {};  ///< in; those of the forward
 };
 
 /// Where a call runs and the memory it may use.
@@ -131,9 +143,9 @@ struct Execution {
   std::span<const std::int32_t> dropout_place = {};
 };
 
-/// Computes exact attention: o = softmax(scale · q kᵀ, capped where the problem has a softcap, under the mask) v. Rows that see nothing get o = 0 and
-/// lse = −inf, or lse = their sink.
-/// Bit-identical for any number of threads. On a GPU the call returns before the work is done.
+/// Computes exact attention: o = softmax(scale · q kᵀ, capped and biased as the problem says, under the mask) v. Rows
+/// that see nothing get o = 0 and lse = −inf, or lse = their sink. Bit-identical for any number of threads. On a GPU
+/// the call returns before the work is done.
 FLASHMASK_API void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution = {});
 
 /// Computes the gradients of q, k and v, including the gradient through lse where grad_lse is given. Bit-identical for

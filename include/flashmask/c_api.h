@@ -550,6 +550,12 @@ typedef struct flashmask_tensor {
   int64_t strides[4];
 } flashmask_tensor;
 
+/// What is added to scores; flashmask/problem.h and attention.h (AlibiTensors) describe it.
+typedef enum flashmask_score_bias {
+  FLASHMASK_BIAS_NONE,
+  FLASHMASK_BIAS_ALIBI,
+} flashmask_score_bias;
+
 /// Everything about an attention call except the data; the layout of each tensor is in flashmask/problem.h.
 typedef struct flashmask_problem {
   uint64_t struct_size;
@@ -566,6 +572,7 @@ typedef struct flashmask_problem {
   float scale;     ///< 0: 1 / sqrt(head_dim)
   double dropout;  ///< probability with which an attention probability is dropped, in [0, 1)
   double softcap;  ///< above 0: scores s become softcap · tanh(s / softcap); 0: they stay as they are
+  int64_t bias;    ///< what is then added to them: a flashmask_score_bias
 } flashmask_problem;
 
 /// Where CPU work runs, so that a host framework can lend its threads. `run` calls body(body_context, 0) …
@@ -705,9 +712,11 @@ typedef struct flashmask_execution {
 /// flashmask/attention.h.
 typedef struct flashmask_forward_tensors {
   uint64_t struct_size;
-  flashmask_tensor q, k, v;  ///< in
-  flashmask_tensor o, lse;   ///< out; every element is written
-  flashmask_tensor sinks;    ///< in, (query_heads) or (batch, query_heads, query_length); may be absent
+  flashmask_tensor q, k, v;       ///< in
+  flashmask_tensor o, lse;        ///< out; every element is written
+  flashmask_tensor sinks;         ///< in, (query_heads) or (batch, query_heads, query_length); may be absent
+  flashmask_tensor alibi_slopes;  ///< in, float32, where the problem has FLASHMASK_BIAS_ALIBI
+  flashmask_tensor query_positions, key_positions;  ///< in, float32, beside alibi_slopes; may be absent
 } flashmask_forward_tensors;
 
 /// The rules of flashmask_forward_tensors hold here too.
@@ -717,10 +726,13 @@ typedef struct flashmask_backward_tensors {
   flashmask_tensor grad_lse;                 ///< in, shape and dtype of lse; may be absent
   flashmask_tensor grad_q, grad_k, grad_v;   ///< out; every element is written. grad_k and grad_v may both be float32
   flashmask_tensor sinks, grad_sinks;        ///< in and out, where the gradient of the sinks is wanted; may be absent
+  flashmask_tensor alibi_slopes;             ///< in, as in the forward
+  flashmask_tensor query_positions, key_positions;  ///< in, as in the forward
 } flashmask_backward_tensors;
 
-/// Computes o = softmax(scale · q kᵀ, capped where the problem has a softcap, under the mask) v, with e^sink added to the sum that o is divided by where sinks
-/// are given: flashmask/attention.h. `execution` NULL: all of it zero. On a GPU a call returns before the work is done.
+/// Computes o = softmax(scale · q kᵀ, capped and biased as the problem says, under the mask) v, with e^sink added to
+/// the sum that o is divided by where sinks are given: flashmask/attention.h. `execution` NULL: all of it zero. On a
+/// GPU a call returns before the work is done.
 FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_forward_tensors* tensors,
                                                  const flashmask_execution* execution);
 
@@ -738,6 +750,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_SINKS,
   FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS,
   FLASHMASK_FEATURE_SOFTCAP,
+  FLASHMASK_FEATURE_ALIBI,
 } flashmask_feature;
 
 /// An entry of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
@@ -812,6 +825,12 @@ typedef struct flashmask_reference_inputs {
   int64_t sink_count;            ///< query_heads, or batch · query_heads · query_length
   const int32_t* dropout_place;  ///< [dropout_place_size], a packed place; NULL: none
   int64_t dropout_place_size;
+  const double* alibi_slopes;     ///< [alibi_slope_count], for a problem with FLASHMASK_BIAS_ALIBI
+  int64_t alibi_slope_count;      ///< query_heads, or batch · query_heads
+  const double* query_positions;  ///< [query_position_count], beside alibi_slopes; NULL: as AlibiTensors says
+  int64_t query_position_count;   ///< query_length, or batch · query_length
+  const double* key_positions;    ///< [key_position_count]
+  int64_t key_position_count;     ///< key_length, or batch · key_length
 } flashmask_reference_inputs;
 
 /// o [batch, query_length, query_heads, value_dim], lse [batch, query_heads, query_length].

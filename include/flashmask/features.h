@@ -18,8 +18,9 @@ enum class Feature : std::uint8_t {
   sinks,                  ///< logits that take probability and have no value
   float32_key_gradients,  ///< backward only: float32 gradients of k and v for 16-bit tensors
   softcap,                ///< scores that are capped by a tanh
+  alibi,                  ///< a bias of scores by distance
 };
-inline constexpr int kFeatureCount = 6;
+inline constexpr int kFeatureCount = 7;
 
 /// A set of features: what a kernel has, or what a call needs.
 class Features {

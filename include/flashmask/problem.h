@@ -15,6 +15,12 @@ inline constexpr std::int64_t kMaxHeadDim = 512;
 
 enum class Direction : std::uint8_t { forward, backward };
 
+/// What is added to scores, behind the softcap and ahead of the mask.
+enum class ScoreBias : std::uint8_t {
+  none,
+  alibi,  ///< −slope · |distance|, by AlibiTensors (Press et al. 2022, attention with linear biases)
+};
+
 /// Shapes, dtype and device of one attention call; everything but the data.
 /// q (batch, query_length, query_heads, head_dim); k (batch, key_length, kv_heads, head_dim);
 /// v (batch, key_length, kv_heads, value_dim); o (batch, query_length, query_heads, value_dim);
@@ -32,9 +38,10 @@ struct Problem {
   std::optional<float> scale = {};  ///< nullopt: 1 / sqrt(head_dim)
   /// Probability with which each attention probability is dropped, 0 to 0.99999; see dropout.h. 0: no dropout.
   double dropout = 0;
-  /// Where above 0 (1e-30 to 1e30), scores s become softcap · tanh(s / softcap), which lies within ± softcap, before any is masked; 0:
-  /// scores stay as they are. lse is that of the capped scores; sinks are not capped.
+  /// Where above 0 (1e-30 to 1e30), scores s become softcap · tanh(s / softcap), which lies within ± softcap, before
+  /// any is masked; 0: scores stay as they are. lse is that of the capped scores; sinks are not capped.
   double softcap = 0;
+  ScoreBias bias = ScoreBias::none;
 
   FLASHMASK_API float softmax_scale() const;
 };

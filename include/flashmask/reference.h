@@ -20,6 +20,10 @@ struct Inputs {
   std::span<const double> dropout = {};
   /// [query_heads], or [batch, query_heads, query_length]: logits that take probability and have no value; empty: none.
   std::span<const double> sinks = {};
+  /// For a problem with ScoreBias::alibi: [query_heads] or [batch, query_heads].
+  std::span<const double> alibi_slopes = {};
+  /// [query_length] or [batch, query_length], and the same of keys; empty: as AlibiTensors says.
+  std::span<const double> query_positions = {}, key_positions = {};
 };
 
 struct Outputs {
@@ -40,7 +44,7 @@ FLASHMASK_API Gradients backward(const Problem& problem, const Mask& mask, const
 /// The result of one query row: probabilities over the columns (0 where masked), output and lse.
 struct Row {
   std::vector<double> p, o;
-  std::vector<double> slopes;  ///< over the columns: the derivative of a capped score by the score; 1 without a cap
+  std::vector<double> slopes;  ///< over the columns: the derivative of a changed score by the score; 1 without a cap
   double lse = 0;
 };
 FLASHMASK_API Row row(const Problem& problem, const Mask& mask, const Inputs& inputs, std::int64_t batch,

@@ -13,7 +13,7 @@ from flashmask._arguments import described, sink_dtypes
 from flashmask._graph_break import breaks_graph
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
-from flashmask._plans.live_plan import AnyPlan, View, make_plan
+from flashmask._plans.live_plan import Alibi, AnyPlan, View, make_plan
 from flashmask._plans.plan import Plan, as_mask, dtype_name
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -21,7 +21,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @breaks_graph
 def attention_of_arrays(
-    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, scale: float, heads_first: bool, sinks: Any, softcap: float
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    plan: Plan | None,
+    scale: float,
+    heads_first: bool,
+    sinks: Any,
+    softcap: float,
+    alibi: tuple[Any, Any, Any],
 ) -> tuple[Array, Array]:
     """Returns o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none."""
     arrays = [_array(name, values) for name, values in (("q", q), ("k", k), ("v", v))]
@@ -31,9 +40,12 @@ def attention_of_arrays(
     if heads_first:
         _check_rank(arrays)
         arrays = [array.swapaxes(1, 2) for array in arrays]
-    problem = Call(scale=scale, softcap=softcap).problem([array.shape for array in arrays], dtypes[0])
+    problem = Call(scale=scale, softcap=softcap, alibi=alibi[0] is not None).problem(
+        [array.shape for array in arrays], dtypes[0]
+    )
     given = None if sinks is None else _sinks(_array("sinks", sinks), problem)
-    o, lse = _run(_live_plan(mask, problem) if plan is None else _live_plan_of(plan, problem), arrays, problem, given)
+    live = _live_plan(mask, problem) if plan is None else _live_plan_of(plan, problem)
+    o, lse = _run(live, arrays, problem, given, _alibi_numbers(alibi, problem))
     return (o.swapaxes(1, 2) if heads_first else o), lse
 
 
@@ -71,6 +83,24 @@ def _sinks(sinks: Array, problem: Problem) -> Array:
     return np.array(sinks, np.float64 if problem.code == F64 else sinks.dtype, order="C")
 
 
+def _alibi_numbers(alibi: tuple[Any, Any, Any], problem: Problem) -> list[Array]:
+    """Returns slopes and, if given, positions of queries and keys, in the dtype of lse; nothing without ALiBi."""
+    names, batch = ("alibi_slopes", "query_positions", "key_positions"), problem.batch
+    lengths = problem.query_heads, problem.query_length, problem.key_length
+    if (alibi[1] is None) != (alibi[2] is None):
+        raise ValueError("one of query_positions and key_positions is given; give both or none")
+    made = []
+    for name, values, length in zip(names, alibi, lengths, strict=True):
+        if values is None:
+            continue
+        array = _array(name, values)
+        shapes = (length,) if name == "alibi_slopes" else (1, length), (batch, length)
+        if array.shape not in shapes:
+            raise ValueError(f"{name} has shape {list(array.shape)}; expected {list(shapes[0])} or {list(shapes[1])}")
+        made.append(np.array(array, np.float64 if problem.code == F64 else np.float32, order="C"))
+    return made
+
+
 def _check_rank(arrays: list[Array]) -> None:
     for name, array in zip("qkv", arrays, strict=True):
         if array.ndim != 4:
@@ -96,7 +126,9 @@ def _live_plan_of(plan: Plan, problem: Problem) -> AnyPlan:
     return cast(AnyPlan, plan._live)
 
 
-def _run(plan: AnyPlan, arrays: list[Array], problem: Problem, sinks: Array | None) -> tuple[Array, Array]:
+def _run(
+    plan: AnyPlan, arrays: list[Array], problem: Problem, sinks: Array | None, alibi: list[Array]
+) -> tuple[Array, Array]:
     batch, rows, heads, _ = problem.shapes[0]
     ready = [_ready(array, plan.contiguous) for array in arrays]
     o = np.empty((batch, rows, heads, problem.value_dim), arrays[0].dtype)
@@ -105,7 +137,11 @@ def _run(plan: AnyPlan, arrays: list[Array], problem: Problem, sinks: Array | No
     given = None
     if sinks is not None:
         given = sinks.ctypes.data, DTYPES.index(dtype_name("sinks", sinks)), sinks.ndim
-    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None, given)
+    of_alibi = None
+    if alibi:
+        positions = [number for each in alibi[1:] for number in (each.ctypes.data, len(each))]
+        of_alibi = Alibi(alibi[0].ctypes.data, alibi[0].ndim, *positions)
+    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None, given, of_alibi)
     return o, lse
 
 

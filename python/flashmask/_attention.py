@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         plan: Plan | None
         sinks: Any
         softcap: float | None
+        alibi_slopes: Any
+        query_positions: Any
+        key_positions: Any
 
 
 _MASK = "pass mask=flashmask.masks.causal(query length, key length)"
@@ -67,9 +70,12 @@ def attention(
     plan: Plan | None = None,
     sinks: Any = None,
     softcap: float | None = None,
+    alibi_slopes: Any = None,
+    query_positions: Any = None,
+    key_positions: Any = None,
     **unknown: Any,
 ) -> Any:
-    """Computes softmax(scale · q kᵀ under the mask) v exactly; differentiable once in q, k, v and sinks, through o and lse.
+    """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
 
     Args:
         q: (batch, query length, query heads, head dim). A torch tensor: float32, bfloat16, float16 or float64 (which
@@ -94,6 +100,12 @@ def attention(
             without a last dimension of 1, float32 or the dtype of q. Differentiable.
         softcap: scores s become softcap · tanh(s / softcap), before any is masked, as Gemma 2 caps them: a number above
             0, or None (or 0, as FlashAttention says it) for no cap. Sinks are not capped.
+        alibi_slopes: float32 [query heads] or [batch, query heads]: scores lose slope · |position of the query -
+            position of the key| (ALiBi), behind the softcap and before any is masked. It has no gradient.
+        query_positions: beside alibi_slopes, [1 or batch, query length], whole numbers below 2^24. None: query i has
+            position i + key length - query length and key j has j. Packed documents whose queries and keys are the same
+            tokens need none, since only distances count; shared questions, trees and parts of a sequence do.
+        key_positions: [1 or batch, key length], given together with query_positions.
 
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
@@ -108,32 +120,37 @@ def attention(
         _refuse_keywords(unknown)
     heads_first = layout != "bshd" and choice("layout", layout, LAYOUTS) == 1
     if plan is not None:
-        scale, softcap = _numbers_of(plan, mask, scale, softcap)
+        scale, softcap = _numbers_of(plan, mask, scale, softcap, alibi_slopes is not None)
     if deterministic is not False:
         boolean("deterministic", deterministic)
     factor = 0.0 if scale is None else check_scale("scale", scale)
     cap = 0.0 if softcap is None else check_softcap("softcap", softcap)
+    alibi = alibi_slopes, query_positions, key_positions
+    if alibi_slopes is None and (query_positions is not None or key_positions is not None):
+        raise ValueError("positions are given without alibi_slopes, which is all that they are for; leave them out")
     if is_tensor(q):
         from flashmask._torch.attention import attention_of_tensors
 
-        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap)
+        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap, alibi)
         return (o, lse) if return_lse else o
     from flashmask._arrays import attention_of_arrays
 
-    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks, cap)
+    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks, cap, alibi)
     return outputs if return_lse else outputs[0]
 
 
 def _refuse_keywords(unknown: dict[str, Any]) -> None:
     name, value = next(iter(unknown.items()))
     hint = _ELSEWHERE.get(
-        name, "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, plan, sinks, softcap"
+        name,
+        "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, plan, sinks, softcap, "
+        "alibi_slopes, query_positions, key_positions",
     )
     raise TypeError(f"attention() does not take {name}, which is {described(value)}; {hint}")
 
 
 def _numbers_of(
-    plan: object, mask: object, scale: float | None, softcap: float | None
+    plan: object, mask: object, scale: float | None, softcap: float | None, alibi: bool
 ) -> tuple[float | None, float | None]:
     """Returns the scale and softcap that a plan was made for; refuses others."""
     if not isinstance(plan, Plan):
@@ -144,4 +161,7 @@ def _numbers_of(
         raise ValueError(f"scale is {scale}; the plan was made for {plan.problem.scale}: leave it out")
     if softcap is not None and softcap != plan.problem.softcap:
         raise ValueError(f"softcap is {softcap}; the plan was made for {plan.problem.softcap or None}: leave it out")
+    if alibi != plan.problem.alibi:
+        given, made = ("given", "without") if alibi else ("not given", "with")
+        raise ValueError(f"alibi_slopes is {given}, and the plan was made {made} alibi=True")
     return plan.problem.scale, plan.problem.softcap

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # Arguments of FlashAttention's functions that are not supported here: their meaning, and the value that turns them off.
 _REFUSED = {
-    "alibi_slopes": ("a bias on the scores", None),
     "block_table": ("pages of keys", None),
 }
 
@@ -42,9 +41,10 @@ def flash_attn_func(
     varlen_attention() describes the other arguments; s_aux is its `sinks`. The last query is aligned with the last key.
 
     Returns o (batch, query length, query heads, value dim), or with `return_attn_probs` (o, lse, None), lse (batch,
-    query heads, query length). Raises ValueError for alibi_slopes, which are not supported.
+    query heads, query length). Scores lose slope · |distance|
+    with alibi_slopes, float32 [heads] or [batch, heads], causal or not: where FlashAttention's causal function adds
+    slope · column, which differs by a number per row, o is the same and lse is not.
     """
-    _refuse(alibi_slopes=alibi_slopes)
     boolean("causal", causal)
     boolean("deterministic", deterministic)
     scale = check_scale("softmax_scale", softmax_scale)
@@ -52,7 +52,7 @@ def flash_attn_func(
     cap = check_softcap("softcap", softcap)
     check_tensors(q, k, v, ("q", "k", "v"))
 
-    from flashmask._torch.attention import sinks_tensor
+    from flashmask._torch.attention import sinks_tensor, with_alibi
     from flashmask._torch.dropout import seed_offset_of
     from flashmask._torch.operators import forward
 
@@ -60,6 +60,8 @@ def flash_attn_func(
     seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
     sinks = sinks_tensor(s_aux)
     call = Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks, softcap=cap)
+    if alibi_slopes is not None:
+        call = with_alibi(call, alibi_slopes)
     o, lse = forward(q, k, v, call)
     return (o, lse, None) if return_attn_probs else o
 
@@ -86,9 +88,9 @@ def flash_attn_varlen_func(
 ) -> Any:
     """FlashAttention's function of this name: varlen_attention(), with its arguments in FlashAttention's order.
 
-    s_aux is varlen_attention()'s `sinks`. Raises ValueError for alibi_slopes and block_table: not supported.
+    s_aux is varlen_attention()'s `sinks`. Raises ValueError for block_table: not supported.
     """
-    _refuse(alibi_slopes=alibi_slopes, block_table=block_table)
+    _refuse(block_table=block_table)
     return varlen_attention(
         q,
         k,
@@ -103,6 +105,7 @@ def flash_attn_varlen_func(
         return_attn_probs=return_attn_probs,
         sinks=s_aux,
         softcap=softcap,
+        alibi_slopes=alibi_slopes,
     )
 
 

@@ -33,6 +33,7 @@ def varlen_attention(
     return_lse: Literal[False] = False,
     sinks: Tensor | None = None,
     softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> Tensor: ...
 @overload
 def varlen_attention(
@@ -53,6 +54,7 @@ def varlen_attention(
     return_lse: Literal[True],
     sinks: Tensor | None = None,
     softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def varlen_attention(
@@ -73,6 +75,7 @@ def varlen_attention(
     return_lse: bool = False,
     sinks: Tensor | None = None,
     softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, None]: ...
 @overload
 def varlen_attention(
@@ -93,6 +96,7 @@ def varlen_attention(
     return_lse: bool = False,
     sinks: Tensor | None = None,
     softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> Any: ...
 def varlen_attention(
     q: Tensor,
@@ -112,6 +116,7 @@ def varlen_attention(
     return_lse: bool = False,
     sinks: Tensor | None = None,
     softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> Any:
     """Computes attention within each sequence, with flash_attn_varlen_func's arguments and attention()'s kernels.
 
@@ -137,6 +142,8 @@ def varlen_attention(
         sinks: logits that take probability and have no value, [query heads] or [query heads, total queries], as
             flashmask.attention() takes them.
         softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
+        alibi_slopes: float32 [query heads]: scores lose slope · |distance|, as for flashmask.attention(); a sequence's
+            last query has the position of its last key. It has no gradient.
 
     Returns:
         o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
@@ -151,7 +158,7 @@ def varlen_attention(
     p = check_dropout("dropout_p", dropout_p)
     cap = check_softcap("softcap", softcap)
 
-    from flashmask._torch.attention import sinks_tensor
+    from flashmask._torch.attention import sinks_tensor, with_alibi
     from flashmask._torch.dropout import seed_offset_of
     from flashmask._torch.operators import forward
     from flashmask._torch.shared import shared
@@ -171,6 +178,11 @@ def varlen_attention(
         sinks=given,
         softcap=cap,
     )
+    if alibi_slopes is not None:
+        positions: tuple[Tensor | None, Tensor | None] = (None, None)
+        if cu_seqlens_q is not cu_seqlens_k:
+            positions = shared(_positions, (cu_seqlens_q, cu_seqlens_k), queries=q.shape[0], keys=k.shape[0])
+        call = with_alibi(call, alibi_slopes, *positions)
     o, lse = forward(q[None], k[None], v[None], call)
     if return_attn_probs:
         return o[0], lse[0], None
@@ -196,6 +208,19 @@ def _row_indices(
     end = end_row if left is None else torch.minimum(end_row, aligned + left + 1)
     # Rows from `end` on and rows before `begin` are masked; where end <= begin that is every row.
     return torch.stack([end, begin], dim=-1).to(torch.int32)[None, None]
+
+
+def _positions(cu_q: Tensor, cu_k: Tensor, *, queries: int, keys: int) -> tuple[Tensor, Tensor]:
+    """Returns float32 [1, queries] and [1, keys]: each token's distance to the end of its sequence, below 0."""
+    import torch
+
+    from flashmask._torch.packing import document_of
+
+    found = []
+    for cu, tokens in ((cu_q, queries), (cu_k, keys)):
+        _, end = _bounds(cu, document_of(cu, tokens))
+        found.append((torch.arange(tokens, device=cu.device, dtype=cu.dtype) - end).float()[None])
+    return found[0], found[1]
 
 
 def _bounds(cu_seqlens: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:

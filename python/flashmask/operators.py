@@ -19,6 +19,9 @@ plain tensors and numbers, so that a program that calls them can be traced, save
 - float32_key_gradients, in the backward only: returns the gradients of k and v in float32 for bfloat16 or float16
   tensors, to be added to others, such as those of other ranks, and rounded once. Not with a Plan.tensor that reorders.
 - softcap: scores s become softcap · tanh(s / softcap); 0: they are not capped.
+- alibi, alibi_slopes, query_positions, key_positions: False and None; or True and float32 [query heads] or [batch,
+  query heads], beside None or numbers [1 or batch, tokens]: scores lose slope · |query position - key position|. They
+  have no gradient.
 - deterministic: makes gradients the same bits on every run; on the CPU they always are.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 if q is.

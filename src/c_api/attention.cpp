@@ -33,9 +33,21 @@ std::optional<CallbackExecutor> borrow(const flashmask_executor* executor) {
   return CallbackExecutor(read_struct(executor, "executor"));
 }
 
+template <typename Tensors>
+flashmask::AlibiTensors to_alibi(const Tensors& tensors) {
+  return {.slopes = to_tensor_view(tensors.alibi_slopes, "alibi_slopes"),
+          .query_positions = to_tensor_view(tensors.query_positions, "query_positions"),
+          .key_positions = to_tensor_view(tensors.key_positions, "key_positions")};
+}
+
 flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
-  return {to_tensor_view(tensors.q, "q"), to_tensor_view(tensors.k, "k"),     to_tensor_view(tensors.v, "v"),
-          to_tensor_view(tensors.o, "o"), to_tensor_view(tensors.lse, "lse"), to_tensor_view(tensors.sinks, "sinks")};
+  return {.q = to_tensor_view(tensors.q, "q"),
+          .k = to_tensor_view(tensors.k, "k"),
+          .v = to_tensor_view(tensors.v, "v"),
+          .o = to_tensor_view(tensors.o, "o"),
+          .lse = to_tensor_view(tensors.lse, "lse"),
+          .sinks = to_tensor_view(tensors.sinks, "sinks"),
+          .alibi = to_alibi(tensors)};
 }
 
 flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors& tensors) {
@@ -50,7 +62,8 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
           .grad_k = to_tensor_view(tensors.grad_k, "grad_k"),
           .grad_v = to_tensor_view(tensors.grad_v, "grad_v"),
           .sinks = to_tensor_view(tensors.sinks, "sinks"),
-          .grad_sinks = to_tensor_view(tensors.grad_sinks, "grad_sinks")};
+          .grad_sinks = to_tensor_view(tensors.grad_sinks, "grad_sinks"),
+          .alibi = to_alibi(tensors)};
 }
 
 /// Views of the tensors after the first two parts, `kinds` per part; messages name them by kind and part: lse3.

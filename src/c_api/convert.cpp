@@ -33,7 +33,10 @@ static_assert(FLASHMASK_FEATURE_BLOCK_MAP == static_cast<int>(Feature::block_map
 static_assert(FLASHMASK_FEATURE_SINKS == static_cast<int>(Feature::sinks));
 static_assert(FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS == static_cast<int>(Feature::float32_key_gradients));
 static_assert(FLASHMASK_FEATURE_SOFTCAP == static_cast<int>(Feature::softcap));
-static_assert(FLASHMASK_FEATURE_SOFTCAP + 1 == kFeatureCount);
+static_assert(FLASHMASK_FEATURE_ALIBI == static_cast<int>(Feature::alibi));
+static_assert(FLASHMASK_FEATURE_ALIBI + 1 == kFeatureCount);
+static_assert(FLASHMASK_BIAS_NONE == static_cast<int>(ScoreBias::none));
+static_assert(FLASHMASK_BIAS_ALIBI == static_cast<int>(ScoreBias::alibi));
 
 Device to_device(std::int32_t type, std::int32_t index, const std::string& name) {
   return {enumerator(type, DeviceType::cuda, name + ".device_type"), index};
@@ -91,6 +94,7 @@ Problem to_problem(const flashmask_problem* given) {
   if (problem.scale != 0.0F) result.scale = problem.scale;
   result.dropout = problem.dropout;
   result.softcap = problem.softcap;
+  result.bias = enumerator(problem.bias, ScoreBias::alibi, "problem.bias");
   return result;
 }
 

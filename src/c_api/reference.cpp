@@ -46,8 +46,14 @@ class Given {
       dropout_ = flashmask::dropout_factors(problem_, {from.dropout_seed, from.dropout_offset},
                                             flashmask::c_api::to_place(from.dropout_place, from.dropout_place_size));
     const Sizes sizes(problem_);
-    inputs_ = {array(from.q, sizes.q, "inputs.q"), array(from.k, sizes.k, "inputs.k"),
-               array(from.v, sizes.v, "inputs.v"), dropout_, sinks_of(from)};
+    inputs_ = {array(from.q, sizes.q, "inputs.q"),
+               array(from.k, sizes.k, "inputs.k"),
+               array(from.v, sizes.v, "inputs.v"),
+               dropout_,
+               optional(from.sinks, from.sink_count, "inputs.sinks"),
+               optional(from.alibi_slopes, from.alibi_slope_count, "inputs.alibi_slopes"),
+               optional(from.query_positions, from.query_position_count, "inputs.query_positions"),
+               optional(from.key_positions, from.key_position_count, "inputs.key_positions")};
   }
   Given(const Given&) = delete;
   Given& operator=(const Given&) = delete;
@@ -56,8 +62,8 @@ class Given {
   const reference::Inputs& inputs() const { return inputs_; }
 
  private:
-  static std::span<const double> sinks_of(const flashmask_reference_inputs& inputs) {
-    return inputs.sinks == nullptr ? std::span<const double>() : array(inputs.sinks, inputs.sink_count, "inputs.sinks");
+  static std::span<const double> optional(const double* given, std::int64_t count, const char* name) {
+    return given == nullptr ? std::span<const double>() : array(given, count, name);
   }
 
   Problem problem_;

@@ -55,7 +55,7 @@ LAYOUT(flashmask_tensor, FIELD(data), FIELD(dtype), FIELD(device_type), FIELD(de
        FIELD(strides));
 LAYOUT(flashmask_problem, FIELD(struct_size), FIELD(batch), FIELD(query_length), FIELD(key_length), FIELD(query_heads),
        FIELD(kv_heads), FIELD(head_dim), FIELD(value_dim), FIELD(dtype), FIELD(device_type), FIELD(device_index),
-       FIELD(scale), FIELD(dropout), FIELD(softcap));
+       FIELD(scale), FIELD(dropout), FIELD(softcap), FIELD(bias));
 LAYOUT(flashmask_executor, FIELD(struct_size), FIELD(context), FIELD(workers), FIELD(run));
 LAYOUT(flashmask_plan_options, FIELD(struct_size), FIELD(kernel), FIELD(executor), FIELD(visit), FIELD(form),
        FIELD(reorder), FIELD(deterministic), FIELD(forward_tiles), FIELD(backward_tiles), FIELD(skip_query_gradient),
@@ -66,9 +66,11 @@ LAYOUT(flashmask_device_mask, FIELD(struct_size), FIELD(kind), FIELD(vectors), F
 LAYOUT(flashmask_execution, FIELD(struct_size), FIELD(executor), FIELD(workspace), FIELD(workspace_bytes),
        FIELD(stream), FIELD(dropout_seed), FIELD(dropout_offset), FIELD(dropout_on_device), FIELD(dropout_place),
        FIELD(dropout_place_size));
-LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse), FIELD(sinks));
+LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse), FIELD(sinks),
+       FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions));
 LAYOUT(flashmask_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
-       FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v), FIELD(sinks), FIELD(grad_sinks));
+       FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v), FIELD(sinks), FIELD(grad_sinks),
+       FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions));
 LAYOUT(flashmask_kernel_info, FIELD(struct_size), FIELD(name), FIELD(arch), FIELD(direction), FIELD(dtype),
        FIELD(device_type), FIELD(form), FIELD(tile_rows), FIELD(tile_columns), FIELD(why_not), FIELD(head_dim),
        FIELD(value_dim), FIELD(features), FIELD(compute_capability_major), FIELD(compute_capability_minor));
@@ -78,7 +80,9 @@ LAYOUT(flashmask_merge_gradients, FIELD(struct_size), FIELD(o1), FIELD(lse1), FI
        FIELD(lse), FIELD(grad_o), FIELD(grad_lse), FIELD(grad_o1), FIELD(grad_lse1), FIELD(grad_o2), FIELD(grad_lse2),
        FIELD(more), FIELD(more_count));
 LAYOUT(flashmask_reference_inputs, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(dropout_seed),
-       FIELD(dropout_offset), FIELD(sinks), FIELD(sink_count), FIELD(dropout_place), FIELD(dropout_place_size));
+       FIELD(dropout_offset), FIELD(sinks), FIELD(sink_count), FIELD(dropout_place), FIELD(dropout_place_size),
+       FIELD(alibi_slopes), FIELD(alibi_slope_count), FIELD(query_positions), FIELD(query_position_count),
+       FIELD(key_positions), FIELD(key_position_count));
 
 #undef LAYOUT
 #undef FIELD

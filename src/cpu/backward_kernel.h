@@ -8,7 +8,7 @@
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
-#include "cpu/softcap.h"
+#include "cpu/score_change.h"
 #include "cpu/tile_extent.h"
 #include "cpu/tile_memory.h"
 
@@ -93,8 +93,7 @@ class BackwardKernel {
         value_stride_(local_stride<Isa>(sizes.value_dim)),
         key_columns_(round_up_lanes<Isa>(sizes.head_dim)),
         value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
-        scale_(sizes.scale),
-        softcap_(sizes) {
+        scale_(sizes.scale) {
     Scratch scratch(memory);
     keys_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(key_units_) * kKeys);
     values_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(value_units_) * kKeys);
@@ -131,6 +130,11 @@ class BackwardKernel {
     const std::int64_t row0 = row_tile * kQueries;
     const std::int64_t left = task.sizes.query_length - row0;
     const TileBounds tile{row0, column0_, static_cast<int>(left < kQueries ? left : kQueries), columns_};
+    change_ = ScoreChange<Isa>(task.sizes, head.bias);
+    if (change_.biases()) {
+      query_positions_.read(head.bias.query_positions, row0, head.bias.row_shift, tile.rows);
+      key_positions_.read(head.bias.key_positions, column0_, 0, columns_);
+    }
     for (int half = 0; half < kHalves; ++half) extent_[half].set_whole();
     const bool dropout = head.dropout.threshold != 0;
     if (kind == TileKind::full && columns_ == kKeys && !dropout) {
@@ -238,8 +242,8 @@ class BackwardKernel {
     }
   }
 
-  /// Computes P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each in turn; with
-  /// a softcap, of capped scores, and dS is that of the scores ahead of the cap. With
+  /// Computes P = 2^(scale · log2(e) · q kᵀ − lse2) and dS = P ∘ (dO vᵀ − Δ), one register tile of each in turn; of
+  /// changed scores where there are changes, and dS is that of the scores ahead of them. With
   /// dropout, P keeps its dropped elements only within dS = P ∘ (D ∘ dO vᵀ − Δ), where D is 0 or the scale of what is
   /// kept.
   template <bool Masked, bool Dropout>
@@ -266,26 +270,18 @@ class BackwardKernel {
   template <bool Masked, bool Dropout, int Rows>
   FLASHMASK_INLINE void register_tile_of_scores(const BackwardHead& head, const TileBounds& tile, int panel, int q0,
                                                 Panel<Unit> keys, Panel<Unit> values) {
-    const Vec scale = Isa::broadcast(softcap_.scale() * kLog2E);
     Accumulators<Isa, Rows, Isa::vectors> p =
         register_tile<Isa, Rows, Isa::vectors>({queries_ + q0 * key_stride_, key_stride_, 1}, keys, key_units_);
-    alignas(64) float softmax[Rows][kPanel<Isa>], slopes[Rows][kPanel<Isa>];
-    if (softcap_.caps()) cap_register_tile<Rows>(p, slopes);
-    unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
-      const Vec lse2 = Isa::broadcast(head.statistics.lse2[tile.row0 + q0 + r]);
-      unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
-        Vec x = Isa::exp2(Isa::sub(Isa::mul(p.v[r][v], scale), lse2));
-        if constexpr (Masked)
-          x = Isa::select(
-              bits_[panel / kHalfPanels].word[q0 + r] >> (panel % kHalfPanels * kPanel<Isa> + v * Isa::lanes), x,
-              Isa::broadcast(0.0f));
-        Isa::store(softmax[r] + v * Isa::lanes, x);
-        if constexpr (Dropout) x = Isa::select(kept_bits(panel, q0 + r, v), x, Isa::broadcast(0.0f));
-        p.v[r][v] = x;
-      });
-    });
+    alignas(64) float softmax[Rows][kPanel<Isa>];  // P; where scores are changed, times their derivatives
+    if (change_.changes()) {
+      change_.template change<Rows>(p, query_positions_.at + q0, key_positions_.at + panel * kPanel<Isa>,
+                                    [&](auto r, auto v, Vec slope)
+                                        FLASHMASK_INLINE_LAMBDA { Isa::store(softmax[r] + v * Isa::lanes, slope); });
+      exponentiate<Masked, Dropout, true>(head, tile, panel, q0, p, softmax);
+    } else {
+      exponentiate<Masked, Dropout, false>(head, tile, panel, q0, p, softmax);
+    }
     store_register_tile(probabilities_, panel, q0, p);
-    if (softcap_.caps()) multiply_by_slopes<Rows>(softmax, slopes);
 
     Accumulators<Isa, Rows, Isa::vectors> ds = register_tile<Isa, Rows, Isa::vectors>(
         {grad_outputs_ + q0 * value_stride_, value_stride_, 1}, values, value_units_);
@@ -303,23 +299,25 @@ class BackwardKernel {
     store_register_tile_rows(panel, q0, ds);
   }
 
-  template <int Rows>
-  FLASHMASK_INLINE void cap_register_tile(Accumulators<Isa, Rows, Isa::vectors>& p,
-                                          float (&slopes)[Rows][kPanel<Isa>]) const {
+  /// Turns scores into P in place. `softmax` also gets it, or P times what it holds where scores are changed.
+  template <bool Masked, bool Dropout, bool Changed, int Rows>
+  FLASHMASK_INLINE void exponentiate(const BackwardHead& head, const TileBounds& tile, int panel, int q0,
+                                     Accumulators<Isa, Rows, Isa::vectors>& p, float (&softmax)[Rows][kPanel<Isa>]) {
+    const Vec scale = Isa::broadcast(change_.scale() * kLog2E);
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+      const Vec lse2 = Isa::broadcast(head.statistics.lse2[tile.row0 + q0 + r]);
       unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
-        p.v[r][v] = softcap_.bounded(p.v[r][v]);
-        Isa::store(slopes[r] + v * Isa::lanes, softcap_.slope(p.v[r][v]));
+        float* const kept = softmax[r] + v * Isa::lanes;
+        Vec x = Isa::exp2(Isa::sub(Isa::mul(p.v[r][v], scale), lse2));
+        if constexpr (Masked)
+          x = Isa::select(
+              bits_[panel / kHalfPanels].word[q0 + r] >> (panel % kHalfPanels * kPanel<Isa> + v * Isa::lanes), x,
+              Isa::broadcast(0.0f));
+        Isa::store(kept, Changed ? Isa::mul(x, Isa::load(kept)) : x);
+        if constexpr (Dropout) x = Isa::select(kept_bits(panel, q0 + r, v), x, Isa::broadcast(0.0f));
+        p.v[r][v] = x;
       });
     });
-  }
-
-  template <int Rows>
-  static FLASHMASK_INLINE void multiply_by_slopes(float (&softmax)[Rows][kPanel<Isa>],
-                                                  const float (&slopes)[Rows][kPanel<Isa>]) {
-    for (int r = 0; r < Rows; ++r)
-      for (int lane = 0; lane < kPanel<Isa>; lane += Isa::lanes)
-        Isa::store(softmax[r] + lane, Isa::mul(Isa::load(softmax[r] + lane), Isa::load(slopes[r] + lane)));
   }
 
   FLASHMASK_INLINE std::uint64_t kept_bits(int panel, int query, int vector) const {
@@ -459,7 +457,6 @@ class BackwardKernel {
 
   const std::int64_t key_units_, value_units_, key_stride_, value_stride_, key_columns_, value_columns_;
   const float scale_;
-  const Softcap<Isa> softcap_;
   std::size_t used_;
   Unit *keys_transposed_, *values_transposed_, *keys_, *queries_, *grad_outputs_, *query_units_, *grad_output_units_;
   Unit *probabilities_, *grad_scores_, *grad_score_rows_;
@@ -469,6 +466,9 @@ class BackwardKernel {
   Prefetch next_[2];
   VisibleLines<kQueries> bits_[kHalves], kept_[kHalves];
   TileExtent<Isa, kQueries> extent_[kHalves];
+  ScoreChange<Isa> change_;
+  TilePositions<Isa, kQueries> query_positions_;
+  TilePositions<Isa, kKeys> key_positions_;
   Sum sums_[kHalves * KeyBlocks::count];  ///< whether anything was added to the gradients of a block of keys
 };
 

@@ -125,7 +125,8 @@ class BackwardCall {
                                    turns + g,
                                    mask.column_runs(column_tile),
                                    mask.partial_tiles(),
-                                   dropout_draw(problem_, execution_, batch, head)};
+                                   dropout_draw(problem_, execution_, batch, head),
+                                   head_bias(problem_, tensors_.alibi, batch, head)};
     }
     code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
                head_rows<Rows>(tensors_.v, batch, kv_head), written(tensors_.grad_k, batch, kv_head),

@@ -11,7 +11,7 @@
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
-#include "cpu/softcap.h"
+#include "cpu/score_change.h"
 #include "cpu/tile_extent.h"
 #include "cpu/tile_memory.h"
 
@@ -66,8 +66,7 @@ class ForwardKernel {
       : units_(units_of<Isa>(sizes.head_dim)),
         value_stride_(local_stride<Isa>(sizes.value_dim)),
         value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
-        key_stride_(local_stride<Isa>(sizes.head_dim)),
-        softcap_(sizes) {
+        key_stride_(local_stride<Isa>(sizes.head_dim)) {
     Scratch scratch(memory);
     queries_ = scratch.take<Unit>(round_up_lanes<Isa>(units_) * kTile);
     keys_ = scratch.take<Unit>(key_stride_ * kTile);
@@ -84,6 +83,8 @@ class ForwardKernel {
   FLASHMASK_INLINE void begin(const ForwardTask& task) {
     row0_ = task.row_tile * kTile;
     rows_ = static_cast<int>(task.sizes.query_length - row0_ < kTile ? task.sizes.query_length - row0_ : kTile);
+    change_ = ScoreChange<Isa>(task.sizes, task.bias);
+    if (change_.biases()) query_positions_.read(task.bias.query_positions, row0_, task.bias.row_shift, rows_);
     if (task.runs.count != 0) {
       load_transposed<Isa, In>(queries_, keys_, key_stride_, task.q, row0_, kTile, rows_, task.sizes.head_dim);
     }
@@ -116,6 +117,7 @@ class ForwardKernel {
     const std::int64_t left = task.sizes.key_length - column0;
     const TileBounds tile{row0_, column0, rows_, static_cast<int>(left < kTile ? left : kTile)};
     extent_.set_whole();
+    if (change_.biases()) key_positions_.read(task.bias.key_positions, column0, 0, tile.columns);
     if (kind == TileKind::full && tile.columns == kTile) {
       step<false>(task, tile);
       return;
@@ -164,11 +166,13 @@ class ForwardKernel {
 
   template <bool Masked, int Rows>
   FLASHMASK_INLINE void score_register_tile(int key0, int panel, Broadcast<Unit> keys, Panel<Unit> queries) {
-    const Vec scale = Isa::broadcast(softcap_.scale() * kLog2E);
+    const Vec scale = Isa::broadcast(change_.scale() * kLog2E);
     // Not const: GCC 12 would keep a constant aggregate in memory through the whole inner loop.
     Accumulators<Isa, Rows, Isa::vectors> acc = register_tile<Isa, Rows, Isa::vectors>(
         {keys.data + key0 * keys.row_stride, keys.row_stride, 1}, queries, units_);
-    if (softcap_.caps()) cap_register_tile<Rows>(acc);
+    if (change_.changes())
+      change_.template change<Rows>(acc, key_positions_.at + key0, query_positions_.at + panel * kPanel<Isa>,
+                                    [](auto, auto, Vec) FLASHMASK_INLINE_LAMBDA {});
     unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
       const int lane = panel * kPanel<Isa> + v * Isa::lanes;
       Vec top = Isa::load(tile_maximum_ + lane);
@@ -179,13 +183,6 @@ class ForwardKernel {
         Isa::store(scores_ + (key0 + r) * kTile + lane, s);
       });
       Isa::store(tile_maximum_ + lane, top);
-    });
-  }
-
-  template <int Rows>
-  FLASHMASK_INLINE void cap_register_tile(Accumulators<Isa, Rows, Isa::vectors>& acc) const {
-    unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
-      unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { acc.v[r][v] = softcap_.bounded(acc.v[r][v]); });
     });
   }
 
@@ -324,7 +321,6 @@ class ForwardKernel {
   FLASHMASK_INLINE Unit* probabilities() { return reinterpret_cast<Unit*>(scores_); }
 
   const std::int64_t units_, value_stride_, value_columns_, key_stride_;
-  const Softcap<Isa> softcap_;
   std::size_t used_;
   Unit *queries_, *keys_, *values_;
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
@@ -333,6 +329,8 @@ class ForwardKernel {
   Prefetch next_[3];
   VisibleLines<kTile> bits_, kept_;
   TileExtent<Isa, kTile> extent_;
+  ScoreChange<Isa> change_;
+  TilePositions<Isa, kTile> query_positions_, key_positions_;
 };
 
 }  // namespace flashmask::cpu

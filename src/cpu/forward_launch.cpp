@@ -73,9 +73,9 @@ class Forward final : public ForwardKernel {
     code_.run({head_sizes(problem), head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
                head_rows<Rows>(tensors.v, batch, kv_head),
                written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
-               tensors.sinks.present() ? sinks : nullptr, row_tile, next, mask.row_runs(row_tile), mask.partial_tiles(),
-               set_.predicates.of(info().predicate).column_words, dropout_draw(problem, execution, batch, head),
-               plan.visit() == Visit::active, scratch});
+               tensors.sinks.present() ? sinks : nullptr, head_bias(problem, tensors.alibi, batch, head), row_tile,
+               next, mask.row_runs(row_tile), mask.partial_tiles(), set_.predicates.of(info().predicate).column_words,
+               dropout_draw(problem, execution, batch, head), plan.visit() == Visit::active, scratch});
   }
 
   const InstructionSet& set_;

@@ -101,6 +101,15 @@ struct HeadSizes {
   float softcap;  ///< 0: none
 };
 
+/// ALiBi of one query head: the score of a row and a column loses slope · |their distance|.
+struct HeadBias {
+  bool present;
+  float slope;
+  const float* query_positions;  ///< of row 0; null: row i has position i + row_shift
+  const float* key_positions;    ///< of column 0; null: column j has position j
+  std::int64_t row_shift;
+};
+
 /// The operands that a forward task reads before anything else; q.data is null if it reads nothing.
 struct FirstRead {
   Rows q, k, v;
@@ -115,6 +124,7 @@ struct ForwardTask {
   MutableRows o;
   float* lse;          ///< of row 0
   const float* sinks;  ///< [kForwardRows], of the row tile; null: none
+  HeadBias bias;
   std::int64_t row_tile;
   FirstRead next;  ///< a guess at this worker's next task, for prefetching
   RunList runs;
@@ -158,6 +168,7 @@ struct BackwardHead {
   RunList runs;  ///< row tiles of this column tile
   PartialTiles mask;
   DropoutDraw dropout;
+  HeadBias bias;
 };
 
 /// One column tile of one key head.

@@ -92,8 +92,26 @@ inline float* head_line(const TensorView& tensor, std::int64_t batch, std::int64
 }
 
 inline HeadSizes head_sizes(const Problem& problem) {
-  return {problem.query_length, problem.key_length, static_cast<int>(problem.head_dim),
-          static_cast<int>(problem.value_dim), problem.softmax_scale(), static_cast<float>(problem.softcap)};
+  return {problem.query_length,
+          problem.key_length,
+          static_cast<int>(problem.head_dim),
+          static_cast<int>(problem.value_dim),
+          problem.softmax_scale(),
+          static_cast<float>(problem.softcap)};
+}
+
+inline HeadBias head_bias(const Problem& problem, const AlibiTensors& alibi, std::int64_t batch,
+                          std::int64_t query_head) {
+  if (problem.bias != ScoreBias::alibi) return {};
+  // An array for all batch entries has one entry, or one dimension less.
+  const auto of_entry = [&](const TensorView& tensor, bool shared) {
+    return static_cast<const float*>(tensor.data) + (shared ? 0 : batch * tensor.strides[0]);
+  };
+  const auto positions = [&](const TensorView& tensor) {
+    return tensor.present() ? of_entry(tensor, tensor.shape[0] == 1) : nullptr;
+  };
+  return {true, of_entry(alibi.slopes, alibi.slopes.rank == 1)[query_head], positions(alibi.query_positions),
+          positions(alibi.key_positions), problem.key_length - problem.query_length};
 }
 
 inline DropoutDraw dropout_draw(const Problem& problem, const KernelExecution& execution, std::int64_t batch,

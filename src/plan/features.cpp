@@ -6,8 +6,8 @@
 namespace flashmask {
 
 std::string to_string(Feature feature) {
-  constexpr std::array<const char*, kFeatureCount> kNames = {"dropout", "determinism", "block maps", "sinks",
-                                                             "float32 gradients of k and v", "softcap"};
+  constexpr std::array<const char*, kFeatureCount> kNames = {
+      "dropout", "determinism", "block maps", "sinks", "float32 gradients of k and v", "softcap", "ALiBi"};
   const auto number = static_cast<std::size_t>(feature);
   return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
 }
@@ -15,10 +15,11 @@ std::string to_string(Feature feature) {
 Features required(const Problem& problem) {
   // Names every field, so that a new one does not compile until it is decided here what kernels need for it.
   const auto& [batch, query_length, key_length, query_heads, kv_heads, head_dim, value_dim, dtype, device, scale,
-               dropout, softcap] = problem;
+               dropout, softcap, bias] = problem;
   Features needed;
   if (dropout > 0) needed.add(Feature::dropout);
   if (softcap > 0) needed.add(Feature::softcap);
+  if (bias == ScoreBias::alibi) needed.add(Feature::alibi);
   return needed;
 }
 

@@ -111,7 +111,8 @@ ForwardTensors TokenGatherer::gather(const ForwardTensors& t) {
           gather(t.v, TokenSide::columns),
           place(t.o),
           place(t.lse),
-          t.sinks};
+          t.sinks,
+          {}};
 }
 
 BackwardTensors TokenGatherer::gather(const BackwardTensors& t) {

@@ -38,6 +38,8 @@ void check_reorder(const Problem& problem) {
     refuse_mask(
         "reorder and dropout were asked for together; dropout belongs to a score's own row and column, which "
         "kernels do not see in another order: take one of them");
+  if (problem.bias != ScoreBias::none)
+    refuse_mask("reorder and a bias of scores were asked for together, and positions are not reordered: take one");
 }
 
 void check_tiles(const Kernel& kernel, TileSize tiles) {

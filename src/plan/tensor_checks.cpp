@@ -54,6 +54,30 @@ void check_sinks(const TensorCheck& check, const Problem& p, const char* name, c
     check(name, sinks, dtype, {p.query_heads});
 }
 
+void check_positions(const TensorCheck& check, const Problem& p, const char* name, const TensorView& positions,
+                     std::int64_t length) {
+  if (positions.present()) check(name, positions, DType::f32, {positions.shape[0] == 1 ? 1 : p.batch, length});
+}
+
+void check_alibi(const TensorCheck& check, const Problem& p, const AlibiTensors& alibi) {
+  const auto absent = [&](const char* name, const TensorView& tensor) {
+    if (tensor.present()) check.fail(name, "it is given, and the plan was made for a problem without ALiBi");
+  };
+  if (p.bias != ScoreBias::alibi) {
+    absent("alibi_slopes", alibi.slopes);
+    absent("query_positions", alibi.query_positions);
+    return absent("key_positions", alibi.key_positions);
+  }
+  if (alibi.slopes.rank == 2)
+    check("alibi_slopes", alibi.slopes, DType::f32, {p.batch, p.query_heads});
+  else
+    check("alibi_slopes", alibi.slopes, DType::f32, {p.query_heads});
+  if (alibi.query_positions.present() != alibi.key_positions.present())
+    check.fail("query_positions", "it is given without key_positions, or they without it; give both or none");
+  check_positions(check, p, "query_positions", alibi.query_positions, p.query_length);
+  check_positions(check, p, "key_positions", alibi.key_positions, p.key_length);
+}
+
 }  // namespace
 
 void TensorCheck::operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const {
@@ -126,8 +150,15 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   check("o", tensors.o, problem.dtype, shapes.o);
   check("lse", tensors.lse, DType::f32, shapes.lse);
   if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
+  check_alibi(check, problem, tensors.alibi);
   const NamedTensor outputs[] = {{"o", tensors.o}, {"lse", tensors.lse}};
-  const NamedTensor inputs[] = {{"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"sinks", tensors.sinks}};
+  const NamedTensor inputs[] = {{"q", tensors.q},
+                                {"k", tensors.k},
+                                {"v", tensors.v},
+                                {"sinks", tensors.sinks},
+                                {"alibi_slopes", tensors.alibi.slopes},
+                                {"query_positions", tensors.alibi.query_positions},
+                                {"key_positions", tensors.alibi.key_positions}};
   check_outputs(check, outputs, inputs);
 }
 
@@ -150,6 +181,7 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
     check("grad_sinks", tensors.grad_sinks, tensors.sinks.dtype,
           {tensors.sinks.shape.begin(), tensors.sinks.shape.begin() + tensors.sinks.rank});
   }
+  check_alibi(check, problem, tensors.alibi);
   const NamedTensor outputs[] = {{"grad_q", tensors.grad_q},
                                  {"grad_k", tensors.grad_k},
                                  {"grad_v", tensors.grad_v},
@@ -161,7 +193,10 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
                                 {"lse", tensors.lse},
                                 {"grad_o", tensors.grad_o},
                                 {"grad_lse", tensors.grad_lse},
-                                {"sinks", tensors.sinks}};
+                                {"sinks", tensors.sinks},
+                                {"alibi_slopes", tensors.alibi.slopes},
+                                {"query_positions", tensors.alibi.query_positions},
+                                {"key_positions", tensors.alibi.key_positions}};
   check_outputs(check, outputs, inputs);
 }
 

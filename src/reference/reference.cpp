@@ -27,6 +27,19 @@ void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
   const std::int64_t sinks = std::ssize(in.sinks);
   if (sinks != 0 && sinks != p.query_heads)
     require_size("sinks", in.sinks.size(), p.batch * p.query_heads * p.query_length);
+  const auto require_either = [](const char* name, std::span<const double> given, std::int64_t one,
+                                 std::int64_t other) {
+    if (std::ssize(given) != one) require_size(name, given.size(), other);
+  };
+  if (p.bias == ScoreBias::alibi) {
+    require_either("alibi_slopes", in.alibi_slopes, p.query_heads, p.batch * p.query_heads);
+    if (in.query_positions.empty() != in.key_positions.empty())
+      refuse("reference: one of query_positions and key_positions is given; give both or none");
+    if (!in.query_positions.empty()) {
+      require_either("query_positions", in.query_positions, p.query_length, p.batch * p.query_length);
+      require_either("key_positions", in.key_positions, p.key_length, p.batch * p.key_length);
+    }
+  }
   const MaskShape& m = mask.shape();
   const bool heads = m.heads == 1 || m.heads == p.kv_heads || m.heads == p.query_heads;
   if (heads && (m.batch == 1 || m.batch == p.batch) && m.rows == p.query_length && m.columns == p.key_length) return;
@@ -60,6 +73,20 @@ void add_scaled(double* sum, double factor, const double* x, std::int64_t n) {
   for (std::int64_t c = 0; c < n; ++c) sum[c] += factor * x[c];
 }
 
+/// What ALiBi adds to the score of a column.
+double alibi_of(const Place& at, const Inputs& in, std::int64_t j) {
+  const Problem& p = at.p;
+  // An array for all batch entries is one entry's, which every entry reads.
+  const auto number = [&](std::span<const double> of, std::int64_t length, std::int64_t i) {
+    return of[std::ssize(of) == length ? i : at.b * length + i];
+  };
+  const bool given = !in.query_positions.empty();
+  const double row = given ? number(in.query_positions, p.query_length, at.i)
+                           : static_cast<double>(at.i + p.key_length - p.query_length);
+  const double column = given ? number(in.key_positions, p.key_length, j) : static_cast<double>(j);
+  return -number(in.alibi_slopes, p.query_heads, at.h) * std::abs(row - column);
+}
+
 void cap(double softcap, double& score, double& slope) {
   const double y = std::tanh(score / softcap);
   score = softcap * y;
@@ -79,6 +106,7 @@ Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& s
   for (std::int64_t j : seen) {
     row.p[j] = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
     if (p.softcap > 0) cap(p.softcap, row.p[j], row.slopes[j]);
+    if (p.bias == ScoreBias::alibi) row.p[j] += alibi_of(at, in, j);
     largest = std::max(largest, row.p[j]);
   }
   double sum = largest == -HUGE_VAL ? 0 : std::exp(sink - largest);

@@ -37,6 +37,7 @@ struct Case {
   double dropout = 0;
   bool part = false;  // of a larger problem, whose decisions it takes
   double softcap = 0;
+  ScoreBias bias = ScoreBias::none;
 };
 
 /// A call's tensors, what is right, and what the launch of row statistics makes.
@@ -51,7 +52,8 @@ struct Call {
     const std::vector<double> grad_o = tensors.grad_o.values(), grad_lse = tensors.grad_lse.values();
     if (with.part) place = emulator::some_dropout_place(problem, kHeadDim % 96 == 0 ? 384 : 128);
     const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState, place);
-    const reference::Inputs inputs{q, k, v, dropout};
+    const check::AlibiNumbers alibi(tensors);
+    const reference::Inputs inputs{q, k, v, dropout, {}, alibi.slopes, alibi.query_positions, alibi.key_positions};
     const reference::Outputs outputs = reference::forward(problem, with.mask, inputs);
     expected = reference::backward(problem, with.mask, inputs, grad_o, grad_lse);
     naive = check::naive::attend(problem, with.mask, inputs, grad_o, grad_lse);
@@ -78,6 +80,7 @@ struct Call {
     problem.dtype = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
     problem.dropout = with.dropout;
     problem.softcap = with.softcap;
+    problem.bias = with.bias;
     return problem;
   }
 
@@ -95,6 +98,8 @@ struct Call {
     lse_log2[at] = static_cast<float>(outputs.lse[of_lse] * 1.44269504088896);
     dot[at] = static_cast<float>(sum);
   }
+
+  ScoreArguments score() const { return emulator::score_arguments(problem, place, {}, tensors.backward().alibi); }
 
   BackwardStatistics statistics() { return {lse_log2.data(), dot.data(), padded}; }
 

@@ -36,7 +36,7 @@ void run_columns(Of& call, const Case& with, bool with_sums) {
                                   .head_dim = static_cast<int>(problem.head_dim),
                                   .value_dim = static_cast<int>(problem.value_dim),
                                   .head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads),
-                                  .score = emulator::score_arguments(problem, call.place),
+                                  .score = call.score(),
                                   .columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles},
                                   .map = map,
                                   .choice = {},
@@ -73,8 +73,7 @@ void run_rows(Of& call, const Case& with) {
   const HostMap map(with.mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, with.visit,
                     static_cast<int>(problem.query_heads));
   QueryGradientArguments arguments{};
-  static_cast<RowArguments&>(arguments) =
-      emulator::row_arguments(problem, call.mask, map, emulator::score_arguments(problem, call.place));
+  static_cast<RowArguments&>(arguments) = emulator::row_arguments(problem, call.mask, map, call.score());
   arguments.q = tensor_rows(tensors.q.view());
   arguments.k = tensor_rows(tensors.k.view());
   arguments.v = tensor_rows(tensors.v.view());
@@ -194,6 +193,20 @@ TYPED_TEST(EmulatedBackward, CapsScoresAsTheReferenceDoes) {
       {.name = "causal, as bits", .mask = masks::causal(130, 150), .form = MaskForm::bits, .softcap = 50});
   expect_right_with<typename Way::WithDropout>(
       {.name = "causal with dropout", .mask = masks::causal(130, 150), .dropout = 0.3, .softcap = 1});
+}
+
+/// Alone, with a softcap, and with dropout. The batch has two entries, and so positions that are not in order.
+TYPED_TEST(EmulatedBackward, BiasesScoresByDistance) {
+  using Way = typename TypeParam::WithChanges;
+  constexpr auto kAlibi = ScoreBias::alibi;
+  expect_right_with<Way>({.name = "a window", .mask = masks::sliding_window(150, 200, 70), .bias = kAlibi});
+  expect_right_with<Way>({.name = "causal with a softcap, as bits",
+                          .mask = masks::causal(130, 150),
+                          .form = MaskForm::bits,
+                          .softcap = 2,
+                          .bias = kAlibi});
+  expect_right_with<typename Way::WithDropout>(
+      {.name = "causal with dropout", .mask = masks::causal(130, 150), .dropout = 0.3, .bias = kAlibi});
 }
 
 TYPED_TEST(EmulatedBackward, ReadsNoKeysOfSkippedTiles) {

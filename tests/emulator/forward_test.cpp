@@ -166,6 +166,27 @@ TEST(EmulatedForward, CapsScoresAsTheReferenceDoes) {
   expect_right_with_softcap<Large256>();
 }
 
+/// A batch of one has no positions; one of two has some that are not in order.
+template <class Shape>
+void expect_right_with_alibi() {
+  for (const int batch : {1, 2}) {
+    Problem problem = problem_for<Shape>({150, 203, 4, 2, batch});
+    problem.bias = ScoreBias::alibi;
+    expect_right<Changing<Shape>>(masks::sliding_window(150, 203, 90), problem);
+    problem.softcap = 2;
+    problem.dropout = 0.1;
+    expect_right<Changing<Dropping<Shape>>>(masks::causal(150, 203), problem);
+  }
+}
+
+TEST(EmulatedForward, BiasesScoresByDistance) {
+  expect_right_with_alibi<Of64>();
+  expect_right_with_alibi<Large128>();
+  expect_right_with_alibi<Small128>();
+  expect_right_with_alibi<Of192>();
+  expect_right_with_alibi<Large256>();
+}
+
 template <class Shape>
 void expect_right_as_a_part() {
   Problem problem = problem_for<Shape>({150, 203, 4, 2, 2});

@@ -16,9 +16,8 @@ void run_gradient(Call<T, 512>& call, const Case& with) {
   using Shape = WideGradientShape<T, kOf>;
   const HostMap map(with.mask, {Shape::kRows, Shape::kColumns}, Shape::kSide, with.visit,
                     static_cast<int>(call.problem.query_heads));
-  const WideGradientArguments arguments =
-      wide_gradient_arguments(kOf, call.problem, call.tensors.backward(), call.statistics(), map.view(),
-                              call.mask.view(), 2, emulator::score_arguments(call.problem, call.place));
+  const WideGradientArguments arguments = wide_gradient_arguments(
+      kOf, call.problem, call.tensors.backward(), call.statistics(), map.view(), call.mask.view(), 2, call.score());
   emulator::run({.blocks = static_cast<unsigned>(arguments.outer.all_tiles()),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(WideGradientMemory<Shape>),
@@ -85,6 +84,15 @@ TEST(EmulatedWideBackward, CapsScoresAsTheReferenceDoes) {
                             .head_dim = 264,
                             .value_dim = 264,
                             .softcap = 50});
+}
+
+TEST(EmulatedWideBackward, BiasesScoresByDistance) {
+  expect_gradients<__nv_bfloat16>({.name = "causal with a softcap",
+                                   .mask = masks::causal(70, 150),
+                                   .head_dim = 264,
+                                   .value_dim = 264,
+                                   .softcap = 2,
+                                   .bias = ScoreBias::alibi});
 }
 
 TEST(EmulatedWideBackward, GivesGradientsOfKeysInFloat32) {

@@ -60,6 +60,14 @@ TEST(EmulatedWideForward, CapsScoresAsTheReferenceDoes) {
   }
 }
 
+TEST(EmulatedWideForward, BiasesScoresByDistance) {
+  for (const int batch : {1, 2}) {  // without positions, and with some
+    Problem problem = problem_for<Forward>({100, 203, 4, 2, batch}, 264, 264);
+    problem.bias = ScoreBias::alibi;
+    expect_right<Forward>(masks::sliding_window(100, 203, 90), problem);
+  }
+}
+
 TEST(EmulatedWideForward, VisitingEveryTileGivesTheSameBits) {
   const Problem problem = problem_for<Forward>({100, 330});
   const Mask mask = masks::sliding_window(100, 330, 60);

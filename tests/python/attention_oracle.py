@@ -4,16 +4,23 @@
 import torch
 
 
-def softmax_attention(q, k, v, visible=None, scale=None, kept=None, keep_scale=1.0, sinks=None):
+def softmax_attention(
+    q, k, v, visible=None, scale=None, kept=None, keep_scale=1.0, sinks=None, softcap=None, bias=None
+):
     """o and lse of (batch, sequence, heads, head dim) tensors, in their dtype.
 
     `visible` booleans [1 | batch, mask heads, rows, columns]; `kept` [batch, heads, rows, columns] of a dropout;
-    `sinks` [heads] or [batch, heads, rows]: the score of one key more, whose value is 0.
+    `sinks` [heads] or [batch, heads, rows]: the score of one key more, whose value is 0. `bias` [1 | batch, heads,
+    rows, columns] is added to scores that softcap has capped.
     """
     batch, rows, heads, dim = q.shape
     columns = k.shape[1]
     k, v = (t.repeat_interleave(heads // t.shape[2], dim=2) for t in (k, v))
     scores = torch.einsum("bihd,bjhd->bhij", q, k) * (dim**-0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
     if visible is not None:
         visible = visible.repeat_interleave(heads // visible.shape[1], dim=1).expand(batch, heads, rows, columns)
         scores = scores.masked_fill(~visible, -torch.inf)

@@ -90,11 +90,11 @@ def test_arguments_stand_in_flash_attentions_order():
     assert of_sequences[:16] == ["q", "k", "v", *lengths, *ORDER, "return_attn_probs", "block_table"]
 
 
-@pytest.mark.parametrize("name", ["softcap", "alibi_slopes", "block_table", "num_splits"])
+@pytest.mark.parametrize("name", ["block_table", "num_splits"])
 def test_what_nobody_serves_is_refused_by_name(name):
     q, k, v = (each.detach()[0] for each in inputs(8, 8))
     cu = torch.tensor([0, 8], dtype=torch.int32)
-    given = {"softcap": 30.0, "num_splits": 2}.get(name, torch.zeros(4))
+    given = {"num_splits": 2}.get(name, torch.zeros(4))
     with pytest.raises((ValueError, TypeError), match=name):
         flashmask.flash_attn_varlen_func(q, k, v, cu, cu, **{name: given})
     if name != "block_table":

@@ -99,11 +99,16 @@ def test_every_struct_of_the_header_is_known():
             "has flashmask_problem.dropout at byte 88 with 8 bytes where this package expects "
             "flashmask_problem.dropout at byte 80 with 8 bytes",
         ),
-        (" dropout:80:8", "", "has the end of flashmask_problem where this package expects flashmask_problem.dropout"),
+        (
+            " bias:96:8\nflashmask_executor",
+            "\nflashmask_executor",
+            "has the end of flashmask_problem where this package expects flashmask_problem.bias",
+        ),
         (
             "dropout:80:8",
-            "dropout:80:8 softcap:88:8",
-            "has flashmask_problem.softcap at byte 88 with 8 bytes where this package expects the end of flashmask_pro",
+            "dropout:80:8 softcap:80:8",
+            "has flashmask_problem.softcap at byte 80 with 8 bytes where this package expects "
+            "flashmask_problem.softcap at byte 88",
         ),
         ("flashmask_span 16 ", "flashmask_span 24 ", "has 24 bytes in flashmask_span where this package expects 16"),
         ("flashmask_span ", "flashmask_range ", "has no flashmask_span"),

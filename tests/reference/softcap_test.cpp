@@ -69,8 +69,7 @@ TEST(ReferenceSoftcap, GradientsAreFiniteDifferences) {
   p.head_dim = 3;
   p.value_dim = 2;
   p.softcap = 1.5;
-  const Mask causal =
-      from_predicate({1, 1, 5, 3}, [](auto, auto, auto row, auto column) { return column <= row - 2; });
+  const Mask causal = from_predicate({1, 1, 5, 3}, [](auto, auto, auto row, auto column) { return column <= row - 2; });
   std::vector<double> q = random_values(2 * 5 * 4 * 3, 1), k = random_values(2 * 3 * 2 * 3, 2),
                       v = random_values(2 * 3 * 2 * 2, 3), sinks = random_values(4, 6);
   const std::vector<double> grad_o = random_values(2 * 5 * 4 * 2, 4), grad_lse = random_values(2 * 4 * 5, 5);

@@ -37,6 +37,8 @@ class Problem(NamedTuple):
     """"cpu", or a GPU such as "cuda:0"."""
     softcap: float = 0.0
     """Above 0: scores s become softcap · tanh(s / softcap)."""
+    alibi: bool = False
+    """Whether slopes are given, by which scores are biased."""
 
     @property
     def code(self) -> int:
@@ -57,7 +59,7 @@ class Problem(NamedTuple):
         dtype = s.F32 if self.code == F64 else self.code
         kind, _, index = self.device.partition(":")
         device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
-        return s.Problem(*self[:7], dtype, *device, self.scale or 0.0, self.dropout, self.softcap)
+        return s.Problem(*self[:7], dtype, *device, self.scale or 0.0, self.dropout, self.softcap, int(self.alibi))
 
 
 def make_problem(
@@ -67,6 +69,7 @@ def make_problem(
     dropout: float,
     names: tuple[str, str, str] = ("q", "k", "v"),
     softcap: float = 0.0,
+    alibi: bool = False,
 ) -> Problem:
     """Returns the problem of q, k and v, each (batch, sequence, heads, head dim); raises where they do not fit."""
     for name, shape in zip(names, shapes, strict=True):
@@ -89,7 +92,7 @@ def make_problem(
         if not 1 <= dim <= MAX_HEAD_DIM:
             raise ValueError(f"{name} has a head dim of {dim}; expected 1 to {MAX_HEAD_DIM}")
     check_dropout("dropout", dropout)
-    return Problem(q[0], q[1], k[1], q[2], k[2], q[3], v[3], dtype, scale, dropout, softcap=softcap)
+    return Problem(q[0], q[1], k[1], q[2], k[2], q[3], v[3], dtype, scale, dropout, softcap=softcap, alibi=alibi)
 
 
 def check_scale(name: str, scale: object) -> float:

@@ -30,6 +30,7 @@ FORWARD, BACKWARD = range(2)
 INTERVALS, BITS = range(2)
 FORM_BEST, FORM_INTERVALS, FORM_BITS = range(3)
 VISIT_ACTIVE, VISIT_ALL = range(2)
+BIAS_NONE, BIAS_ALIBI = range(2)
 BALANCED, CONTIGUOUS, ZIGZAG = range(3)
 DEVICE_ROW_INDICES, DEVICE_DENSE, DEVICE_PACKED = range(3)
 DENSE_BOOLEAN, DENSE_I8, DENSE_I16, DENSE_I32, DENSE_I64 = range(5)
@@ -103,7 +104,7 @@ class Explanation(Sized):
     ]
 
 
-FEATURES = ("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap")
+FEATURES = ("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap", "alibi")
 """Bits of KernelInfo.features."""
 
 
@@ -214,6 +215,7 @@ class Problem(Sized):
         ("scale", c_float),
         ("dropout", c_double),
         ("softcap", c_double),
+        ("bias", c_int64),
     ]
 
 
@@ -284,11 +286,20 @@ class ReferenceInputs(Sized):
         ("sink_count", c_int64),
         ("dropout_place", c_void_p),
         ("dropout_place_size", c_int64),
+        ("alibi_slopes", c_void_p),
+        ("alibi_slope_count", c_int64),
+        ("query_positions", c_void_p),
+        ("query_position_count", c_int64),
+        ("key_positions", c_void_p),
+        ("key_position_count", c_int64),
     ]
 
 
+_ALIBI = ("alibi_slopes", "query_positions", "key_positions")
+
+
 class ForwardTensors(Sized):
-    _fields_ = [(name, Tensor) for name in ("q", "k", "v", "o", "lse", "sinks")]
+    _fields_ = [(name, Tensor) for name in ("q", "k", "v", "o", "lse", "sinks", *_ALIBI)]
 
 
 class BackwardTensors(Sized):
@@ -307,6 +318,7 @@ class BackwardTensors(Sized):
             "grad_v",
             "sinks",
             "grad_sinks",
+            *_ALIBI,
         )
     ]
 

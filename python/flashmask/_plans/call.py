@@ -31,15 +31,19 @@ class Call(NamedTuple):
     sinks: Tensor | None = None
     dropout_place: Tensor | None = None
     softcap: float = 0.0
+    alibi: bool = False
+    alibi_slopes: Tensor | None = None
+    query_positions: Tensor | None = None
+    key_positions: Tensor | None = None
 
     @classmethod
     def of(cls, problem: Problem) -> Call:
         """Returns the numbers of a call that a plan's problem describes."""
-        return cls(scale=problem.scale or 0.0, dropout=problem.dropout, softcap=problem.softcap)
+        return cls(scale=problem.scale or 0.0, dropout=problem.dropout, softcap=problem.softcap, alibi=problem.alibi)
 
     def problem(self, shapes: Sequence[Sequence[int]], dtype: str) -> Problem:
         """Returns the problem of the call with tensors of these shapes; raises where they do not fit."""
-        return make_problem(shapes, dtype, self.scale or None, self.dropout, softcap=self.softcap)
+        return make_problem(shapes, dtype, self.scale or None, self.dropout, softcap=self.softcap, alibi=self.alibi)
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}

@@ -27,6 +27,17 @@ SinkGradient: TypeAlias = tuple[Sinks, int]
 """Sinks, and the address of their gradient, which has their layout."""
 
 
+class Alibi(NamedTuple):
+    """Addresses of contiguous slopes, [heads] or [batch, heads], and of positions, [1 or batch, tokens] (0: none)."""
+
+    slopes: int
+    slope_dimensions: int
+    query_positions: int = 0
+    query_entries: int = 0
+    key_positions: int = 0
+    key_entries: int = 0
+
+
 class Drawn(NamedTuple):
     """Values that a call's dropout depends on: the last fields of a flashmask_execution."""
 
@@ -48,15 +59,20 @@ _FORWARD = struct.Struct("=Q" + 3 * _TENSOR + 2 * _WHOLE)
 _BACKWARD = struct.Struct("=Q" + 4 * _TENSOR + _WHOLE + _TENSOR + 4 * _WHOLE)
 _FORWARD_OF_SINKS = struct.Struct(_FORWARD.format + _WHOLE)
 _BACKWARD_OF_SINKS = struct.Struct(_BACKWARD.format + 2 * _WHOLE)
+_FORWARD_OF_ALIBI = struct.Struct(_FORWARD_OF_SINKS.format + 3 * _WHOLE)
+_BACKWARD_OF_ALIBI = struct.Struct(_BACKWARD_OF_SINKS.format + 3 * _WHOLE)
 _EXECUTION = struct.Struct("=10Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
-# Calls without sinks pass shorter structs; their size says so.
+_NO_TENSOR = 0, _ABSENT
+# Calls without sinks or ALiBi pass shorter structs; their size says so.
 assert _FORWARD.size == s.ForwardTensors.sinks.offset
 assert _BACKWARD.size == s.BackwardTensors.sinks.offset
-assert _FORWARD_OF_SINKS.size == ctypes.sizeof(s.ForwardTensors)
-assert _BACKWARD_OF_SINKS.size == ctypes.sizeof(s.BackwardTensors)
+assert _FORWARD_OF_SINKS.size == s.ForwardTensors.alibi_slopes.offset
+assert _BACKWARD_OF_SINKS.size == s.BackwardTensors.alibi_slopes.offset
+assert _FORWARD_OF_ALIBI.size == ctypes.sizeof(s.ForwardTensors)
+assert _BACKWARD_OF_ALIBI.size == ctypes.sizeof(s.BackwardTensors)
 assert _EXECUTION.size == ctypes.sizeof(s.Execution)
 
 _forward = library.flashmask_forward
@@ -119,18 +135,36 @@ class CompiledPlan:
             for code in {s.F32, problem.code}
             for shape in ((heads,), (batch, heads, rows))
         }
+        self._slopes = {len(shape): whole(s.F32, shape) for shape in ((heads,), (batch, heads))}
+        self._query_positions = {entries: whole(s.F32, (entries, rows)) for entries in {1, batch}}
+        self._key_positions = {entries: whole(s.F32, (entries, k[1])) for entries in {1, batch}}
+
+    def _of_alibi(self, alibi: Alibi) -> tuple[int | bytes, ...]:
+        of_rows = alibi.query_positions, self._query_positions.get(alibi.query_entries, _ABSENT)
+        of_columns = alibi.key_positions, self._key_positions.get(alibi.key_entries, _ABSENT)
+        return alibi.slopes, self._slopes[alibi.slope_dimensions], *of_rows, *of_columns
 
     def _run_forward(
-        self, q: View, k: View, v: View, o: int, lse: int, execution: bytes | None, sinks: Sinks | None
+        self,
+        q: View,
+        k: View,
+        v: View,
+        o: int,
+        lse: int,
+        execution: bytes | None,
+        sinks: Sinks | None,
+        alibi: Alibi | None,
     ) -> None:
         fields = (
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1]),
             *(o, self._whole_o, lse, self._lse),
         )
-        if sinks is None:
+        of_sinks = _NO_TENSOR if sinks is None else (sinks[0], self._sinks[sinks[1:]])
+        if alibi is not None:
+            tensors = _FORWARD_OF_ALIBI.pack(_FORWARD_OF_ALIBI.size, *fields, *of_sinks, *self._of_alibi(alibi))
+        elif sinks is None:
             tensors = _FORWARD.pack(_FORWARD.size, *fields)
         else:
-            of_sinks = sinks[0], self._sinks[sinks[1:]]
             tensors = _FORWARD_OF_SINKS.pack(_FORWARD_OF_SINKS.size, *fields, *of_sinks)
         status = _forward(self._handle, tensors, execution)
         if status:
@@ -144,6 +178,7 @@ class CompiledPlan:
         execution: bytes | None,
         sinks: SinkGradient | None,
         float32_key_gradients: bool,
+        alibi: Alibi | None,
     ) -> None:
         q, k, v, o, lse = saved
         grad_o, grad_lse = grads
@@ -154,12 +189,16 @@ class CompiledPlan:
             *(lse, self._lse, grad_o[0], self._o, *grad_o[1], grad_lse, self._lse if grad_lse else _ABSENT),
             *(out[0], self._whole_q, out[1], grad_k, out[2], grad_v),
         )
-        if sinks is None:
-            tensors = _BACKWARD.pack(_BACKWARD.size, *fields)
-        else:
+        of_sinks: tuple[int | bytes, ...] = (*_NO_TENSOR, *_NO_TENSOR)
+        if sinks is not None:
             given, gradient = sinks
             described = self._sinks[given[1:]]
             of_sinks = given[0], described, gradient, described
+        if alibi is not None:
+            tensors = _BACKWARD_OF_ALIBI.pack(_BACKWARD_OF_ALIBI.size, *fields, *of_sinks, *self._of_alibi(alibi))
+        elif sinks is None:
+            tensors = _BACKWARD.pack(_BACKWARD.size, *fields)
+        else:
             tensors = _BACKWARD_OF_SINKS.pack(_BACKWARD_OF_SINKS.size, *fields, *of_sinks)
         status = _backward(self._handle, tensors, execution)
         if status:
@@ -190,10 +229,18 @@ class LivePlan(CompiledPlan):
         super().__init__(create("plan_create", mask._handle, *given), problem)
 
     def forward(
-        self, q: View, k: View, v: View, o: int, lse: int, drawn: Drawn | None, sinks: Sinks | None = None
+        self,
+        q: View,
+        k: View,
+        v: View,
+        o: int,
+        lse: int,
+        drawn: Drawn | None,
+        sinks: Sinks | None = None,
+        alibi: Alibi | None = None,
     ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _on_cpu(drawn), sinks)
+        self._run_forward(q, k, v, o, lse, _on_cpu(drawn), sinks, alibi)
 
     def backward(
         self,
@@ -203,9 +250,10 @@ class LivePlan(CompiledPlan):
         drawn: Drawn | None,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
+        alibi: Alibi | None = None,
     ) -> None:
         """Writes the gradients of q, k, v and the sinks, given those of o and lse (0: none) and the saved tensors."""
-        self._run_backward(saved, grads, out, _on_cpu(drawn), sinks, float32_key_gradients)
+        self._run_backward(saved, grads, out, _on_cpu(drawn), sinks, float32_key_gradients, alibi)
 
 
 class ReferencePlan:
@@ -224,20 +272,36 @@ class ReferencePlan:
         self._problem = problem.struct()
         self._rows = problem.batch * problem.query_length
 
-    def _arguments(self, q: View, k: View, v: View, drawn: Drawn | None, sinks: Sinks | None) -> tuple[Any, ...]:
+    def _arguments(
+        self, q: View, k: View, v: View, drawn: Drawn | None, sinks: Sinks | None, alibi: Alibi | None
+    ) -> tuple[Any, ...]:
         inputs = s.ReferenceInputs(q[0], k[0], v[0])
         if drawn is not None:
             inputs.dropout_seed, inputs.dropout_offset, _, inputs.dropout_place, inputs.dropout_place_size = drawn
         if sinks is not None:
             inputs.sinks, _, dimensions = sinks
             inputs.sink_count = self._problem.query_heads * (1 if dimensions == 1 else self._rows)
+        if alibi is not None:
+            problem = self._problem
+            inputs.alibi_slopes, inputs.query_positions, inputs.key_positions = alibi[::2]
+            inputs.alibi_slope_count = problem.query_heads * (1 if alibi.slope_dimensions == 1 else problem.batch)
+            inputs.query_position_count = problem.query_length * alibi.query_entries
+            inputs.key_position_count = problem.key_length * alibi.key_entries
         return self._mask._handle, ctypes.byref(self._problem), ctypes.byref(inputs)
 
     def forward(
-        self, q: View, k: View, v: View, o: int, lse: int, drawn: Drawn | None, sinks: Sinks | None = None
+        self,
+        q: View,
+        k: View,
+        v: View,
+        o: int,
+        lse: int,
+        drawn: Drawn | None,
+        sinks: Sinks | None = None,
+        alibi: Alibi | None = None,
     ) -> None:
-        """Does what LivePlan.forward() does, with lse and sinks in double precision too."""
-        call("reference_forward", *self._arguments(q, k, v, drawn, sinks), o, lse)
+        """Does what LivePlan.forward() does, with lse, sinks and ALiBi in double precision too."""
+        call("reference_forward", *self._arguments(q, k, v, drawn, sinks, alibi), o, lse)
 
     def backward(
         self,
@@ -247,11 +311,12 @@ class ReferencePlan:
         drawn: Drawn | None,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
+        alibi: Alibi | None = None,
     ) -> None:
         """Does what LivePlan.backward() does, all in double precision."""
         q, k, v, _, _ = saved
         gradients = grads[0][0], grads[1] or None
-        given = self._arguments(q, k, v, drawn, None if sinks is None else sinks[0])
+        given = self._arguments(q, k, v, drawn, None if sinks is None else sinks[0], alibi)
         call("reference_backward", *given, *gradients, *out)
         if sinks is not None:
             call("reference_backward_sinks", *given, *gradients, sinks[1])

@@ -42,7 +42,7 @@ class Plan:
     mask: Mask
     """The mask as it was given."""
     problem: Problem
-    """Shapes, dtype, scale and softcap of the calls that the plan is for."""
+    """Shapes, dtype, scale, softcap and ALiBi of the calls that the plan is for."""
 
     def __init__(self, mask: Mask, problem: Problem, options: Options) -> None:
         """flashmask.plan() calls this, users do not."""
@@ -186,6 +186,7 @@ def plan(
     deterministic: bool = False,
     tiles: tuple[str, str] = ("automatic", "automatic"),
     softcap: float | None = None,
+    alibi: bool = False,
 ) -> Plan:
     """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
 
@@ -208,6 +209,7 @@ def plan(
             whichever takes less time. A plan of a slice of a mask gives the bits of the whole if it is given Plan.tiles
             of the whole.
         softcap: scores s become softcap · tanh(s / softcap), as for attention(); None: they are not capped.
+        alibi: whether calls pass alibi_slopes.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
@@ -231,7 +233,9 @@ def plan(
     dtype = computed_dtype("q", q)
     shapes = [_shape(name, tensor, order) for name, tensor in (("q", q), ("k", k), ("v", k if v is None else v))]
     cap = check_softcap("softcap", softcap)
-    problem = make_problem(shapes, dtype, check_scale("scale", scale) or None, 0.0, softcap=cap)
+    problem = make_problem(
+        shapes, dtype, check_scale("scale", scale) or None, 0.0, softcap=cap, alibi=boolean("alibi", alibi)
+    )
     problem = problem._replace(device=_device(q))
     return Plan(as_mask(mask, problem), problem, options)
 

@@ -27,8 +27,9 @@ def attention_of_tensors(
     deterministic: bool,
     sinks: Any,
     softcap: float,
+    alibi: tuple[Any, Any, Any],
 ) -> tuple[Tensor, Tensor]:
-    """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none."""
+    """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none; `alibi`: slopes, positions."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_types(q=q, k=k, v=v)
     if heads_first:
@@ -48,6 +49,8 @@ def attention_of_tensors(
         sinks=sinks_tensor(sinks),
         softcap=softcap,
     )
+    if alibi[0] is not None:
+        call = with_alibi(call, *alibi)
     o, lse = forward(q, k, v, call)
     return (o.transpose(1, 2) if heads_first else o), lse
 
@@ -65,6 +68,19 @@ def sinks_tensor(sinks: Any) -> Tensor | None:
     if not isinstance(sinks, Tensor):
         raise TypeError(f"sinks is {described(sinks)}; expected a torch tensor, as the others are")
     return sinks[..., 0] if sinks.ndim == 4 and sinks.shape[3] == 1 else sinks
+
+
+def with_alibi(call: Call, slopes: Any, query_positions: Any = None, key_positions: Any = None) -> Call:
+    """Returns a call with ALiBi; refuses slopes that learn."""
+    names = ("alibi_slopes", "query_positions", "key_positions")
+    for name, tensor in zip(names, (slopes, query_positions, key_positions), strict=True):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor, as the others are")
+        if tensor.requires_grad:
+            raise ValueError(f"{name} requires a gradient, and none is computed; pass {name}.detach()")
+    return call._replace(alibi=True, **dict(zip(names, (slopes, query_positions, key_positions), strict=True)))
 
 
 def heads_last(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

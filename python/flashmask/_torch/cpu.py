@@ -22,6 +22,7 @@ from flashmask._torch.plans.operands import (
     code_of,
     key_gradient_dtype,
     lse_dtype,
+    ready_alibi,
     ready_sinks,
 )
 from flashmask._torch.schemas import Gradients, Outputs
@@ -111,6 +112,7 @@ def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     plan = _live_plan(q, k, v, call)
     drawn = _drawn(call)
     _kept, sinks = _sinks(call.sinks, q)
+    _numbers, alibi = ready_alibi(call, q, k)
     batch, rows, heads, _ = q.shape
     # Separate sizes are read twice as fast as a tuple of them.
     o = torch.empty(batch, rows, heads, v.shape[3], dtype=q.dtype)
@@ -119,7 +121,7 @@ def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     k, at_k = _view(k, plan)
     v, at_v = _view(v, plan)
     follow_threads()
-    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), drawn, sinks)
+    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), drawn, sinks, alibi)
     return o, lse
 
 
@@ -140,6 +142,7 @@ def backward_cpu(
     drawn = _drawn(call)
     sinks, at_sinks = _sinks(call.sinks, q)
     grad_sinks = None if sinks is None else torch.empty_like(sinks)
+    _numbers, alibi = ready_alibi(call, q, k)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
     grad_q, grad_k, grad_v = empty_like(q), empty_like(k, key_dtype), empty_like(v, key_dtype)
     q, at_q = _view(q, plan)
@@ -157,6 +160,7 @@ def backward_cpu(
         drawn,
         None if at_sinks is None or grad_sinks is None else (at_sinks, grad_sinks.data_ptr()),
         float32_key_gradients,
+        alibi,
     )
     if grad_sinks is None or call.sinks is None:
         return grad_q, grad_k, grad_v

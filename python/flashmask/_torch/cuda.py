@@ -14,7 +14,14 @@ from flashmask._plans.live_plan import Drawn, SinkGradient, Sinks, View
 from flashmask._torch.autograd_threads import await_at_exit
 from flashmask._torch.dropout import place_in, seed_in, seed_offset_in
 from flashmask._torch.plans.device_plans import plan_of_call
-from flashmask._torch.plans.operands import check_devices, check_saved, check_sinks, key_gradient_dtype, ready_sinks
+from flashmask._torch.plans.operands import (
+    check_devices,
+    check_saved,
+    check_sinks,
+    key_gradient_dtype,
+    ready_alibi,
+    ready_sinks,
+)
 from flashmask._torch.schemas import Gradients, Outputs
 
 # Kernels read 16 bytes at a time: eight elements of their dtypes.
@@ -26,13 +33,15 @@ def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Runs flashmask::forward; returns before the device is done."""
     plan, stream = plan_of_call(q, k, v, call)
     _kept, sinks = _sinks(call.sinks, q)
+    _numbers, alibi = ready_alibi(call, q, k)
     _seed_offset, drawn = _drawn(call, q.device)
     batch, rows, heads, _ = q.shape
     o = torch.empty(batch, rows, heads, plan.value_dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
     workspace = plan.workspace(s.FORWARD)
     q, k, v_ready = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
-    plan.forward(_view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr(), workspace, stream, drawn, sinks)
+    tensors = _view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr()
+    plan.forward(*tensors, workspace, stream, drawn, sinks, alibi)
     return _columns(o, v.shape[3]), lse
 
 
@@ -55,6 +64,7 @@ def backward_cuda(
     check_devices(q.device, grad_o=grad_o, grad_lse=grad_lse, o=o, lse=lse)
     workspace = plan.workspace(s.BACKWARD)
     sinks, at_sinks = _sinks(call.sinks, q)
+    _numbers, alibi = ready_alibi(call, q, k)
     _seed_offset, drawn = _drawn(call, q.device)
     head_dim, value_dim = q.shape[3], v.shape[3]
     q, k, v = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
@@ -79,6 +89,7 @@ def backward_cuda(
         drawn,
         of_sinks,
         float32_key_gradients,
+        alibi,
     )
     gradients = _columns(grad_q, head_dim), _columns(grad_k, head_dim), _columns(grad_v, value_dim)
     return gradients if grad_sinks is None else (*gradients, grad_sinks)

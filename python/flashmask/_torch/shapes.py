@@ -13,6 +13,9 @@ from flashmask._torch.schemas import Gradients, Outputs
 def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Returns empty o and lse, also for tensors on meta."""
     check_meta(q, k=k, v=v, mask=call.mask, block_mask=call.block_mask, sinks=call.sinks)
+    check_meta(
+        q, alibi_slopes=call.alibi_slopes, query_positions=call.query_positions, key_positions=call.key_positions
+    )
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, sequence, heads, head dim)")

@@ -69,8 +69,9 @@ def flashmask_attention_forward(
     of row indices or booleans in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids
     [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
-    [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap). deterministic: makes gradients the same bits on every run. sharding:
-    the one from flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
+    [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
+    deterministic: makes gradients the same bits on every run. sharding: the one from flashmask.transformers.shard(),
+    which holds the masks when tokens are spread over ranks.
     Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """
     refuse_keywords(others)

@@ -18,6 +18,7 @@
 ///     struct Launcher {
 ///       using Shape = …;  // kRows, kColumns, kHeadDim, kValueDim, Element
 ///       static constexpr Features kFeatures;  // besides those of every forward
+///       static constexpr bool kChangesAndDrops;  // whether it does both at once
 ///       static constexpr bool kCounts;        // whether its blocks always take their work items from a counter
 ///       static constexpr std::size_t room();  // the shared memory of a multiprocessor with which small tiles pay
 ///       static DeviceNeeds needs(const Architecture&);
@@ -56,7 +57,8 @@ class ForwardEntry final : public KernelEntry<ForwardKernel> {
 
  public:
   ForwardEntry(const Architecture& architecture, MaskForm form)
-      : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>()), Launcher::needs(architecture)) {}
+      : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>()), Launcher::needs(architecture),
+                    Launcher::kChangesAndDrops) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return Launcher::kCounts ? 2 * sizeof(int) : 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
@@ -79,7 +81,7 @@ class ChoosingForwardEntry final : public KernelEntry<ForwardKernel> {
  public:
   ChoosingForwardEntry(const Architecture& architecture, MaskForm form, const WhenSmall& when)
       : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>() + "+" + tile_name<SmallShape>()),
-                    Launcher::needs(architecture)),
+                    Launcher::needs(architecture), Launcher::kChangesAndDrops),
         tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<SmallShape>, kTile<Shape>, when, Small::room()) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }

@@ -10,6 +10,7 @@
 #include "cuda/common/problem_refusal.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
+#include "cuda/scores/changes.h"
 #include "plan/kernel.h"
 
 /// What the kernel table's entries for NVIDIA's GPUs have in common.
@@ -73,11 +74,15 @@ std::string tile_name() {
 template <class Base>
 class KernelEntry : public Base {
  public:
-  KernelEntry(KernelInfo info, const DeviceNeeds& needs) : Base(std::move(info)), needs_(needs) {}
+  /// changes_and_drops: whether there is a kernel that does both at once, where there are some that do either.
+  KernelEntry(KernelInfo info, const DeviceNeeds& needs, bool changes_and_drops = true)
+      : Base(std::move(info)), needs_(needs), changes_and_drops_(changes_and_drops) {}
 
   std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(Device device) const final { return device_refusal(device, needs_); }
   std::string refusal(const Problem& problem) const final {
+    if (!changes_and_drops_ && has_dropout(problem) && has_score_changes(problem))
+      return "it changes scores or drops probabilities, not both at once";
     const std::string reason = refusal(problem.device);
     return reason.empty() ? problem_refusal(problem) : reason;
   }
@@ -87,6 +92,7 @@ class KernelEntry : public Base {
 
  private:
   DeviceNeeds needs_;
+  bool changes_and_drops_;
 };
 
 }  // namespace flashmask::cuda

@@ -18,8 +18,8 @@ struct WhenSmall {
   float per_row;  // and be this many more for each row tile
 };
 
-/// `side`: that of the maps; `row_tile`: the tile whose rows per_row counts. Problems whose scores are changed or dropped
-/// take the larger tiles, and so do devices whose multiprocessors have less shared memory than `room`.
+/// `side`: that of the maps; `row_tile`: the tile whose rows per_row counts. Problems whose scores are changed or
+/// dropped take the larger tiles, and so do devices whose multiprocessors have less shared memory than `room`.
 class TwoTiles {
  public:
   TwoTiles(Direction direction, MapSide side, TileShape large, TileShape small, TileShape row_tile,

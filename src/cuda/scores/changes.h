@@ -10,9 +10,13 @@
 namespace flashmask::cuda {
 
 template <class Shape>
-concept Drops = requires { requires Shape::kDropout; };
+concept Drops = requires {
+  requires Shape::kDropout;
+};
 template <class Shape>
-concept ChangesScores = requires { requires Shape::kScoreChanges; };
+concept ChangesScores = requires {
+  requires Shape::kScoreChanges;
+};
 
 /// The shape of the kernel that drops probabilities.
 template <class Shape>
@@ -26,13 +30,13 @@ struct Changing : Shape {
   static constexpr bool kScoreChanges = true;
 };
 
-inline bool has_score_changes(const Problem& problem) { return problem.softcap > 0; }
+inline bool has_score_changes(const Problem& problem) { return problem.softcap > 0 || problem.bias != ScoreBias::none; }
 
 /// Whether the kernel of the shape itself serves a problem.
 inline bool has_plain_scores(const Problem& problem) { return !has_dropout(problem) && !has_score_changes(problem); }
 
 /// The features of an entry whose kernel has all instances that with_instance() chooses from.
-inline constexpr Features kInstanceFeatures{Feature::dropout, Feature::softcap};
+inline constexpr Features kInstanceFeatures{Feature::dropout, Feature::softcap, Feature::alibi};
 
 /// Names a shape, to pass it to a function.
 template <class Shape_>

@@ -20,17 +20,12 @@ __device__ __forceinline__ void cap(float (&s)[kUnits][kEights][4], const float&
       [&](int unit, int eight, int i) { s[unit][eight][i] = tanh_of_power(s[unit][eight][i] * to_exponent); });
 }
 
-/// Multiplies probabilities by the derivative of their capped scores, 1 − y² for y = tanh(…). Kept nowhere, y is found
-/// from its probability: log₂ p = y · scale_log2 − lse_log2. Where p is 0, which has no logarithm, so is the result.
-template <int kUnits, int kEights, class Rows>
-__device__ __forceinline__ void multiply_by_slopes(float (&p)[kUnits][kEights][4], const float& scale_log2,
-                                                   const Rows& lse_log2) {
-  const float to_bounded = reciprocal_approximate(scale_log2);
-  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
-    float& own = p[unit][eight][i];
-    const float y = fmaxf((log2_approximate(own) + lse_log2.at(unit, eight, i)) * to_bounded, -1);
-    own *= fmaf(-y, y, 1);
-  });
+/// The derivative of a capped score, 1 − y² for y = tanh(…). Kept nowhere, y is found from the score's probability:
+/// log₂ p = (y − bias) · scale_log2 − lse_log2, `per_scale` = 1 / scale_log2. Where p is 0, which has no logarithm, the
+/// result is 0 or a number.
+__device__ __forceinline__ float slope_of_capped(float p, float lse_log2, float bias, float per_scale) {
+  const float y = fmaxf(fmaf(log2_approximate(p) + lse_log2, per_scale, bias), -1);
+  return fmaf(-y, y, 1);
 }
 
 }  // namespace flashmask::cuda

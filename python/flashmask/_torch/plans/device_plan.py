@@ -18,6 +18,7 @@ from flashmask._info import kernels
 from flashmask._mask import Mask, MaskShape
 from flashmask._plans.live_plan import (
     Addresses,
+    Alibi,
     CompiledPlan,
     Drawn,
     Saved,
@@ -78,9 +79,10 @@ class DevicePlan(CompiledPlan):
         stream: int,
         drawn: Drawn,
         sinks: Sinks | None = None,
+        alibi: Alibi | None = None,
     ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks)
+        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks, alibi)
 
     def backward(
         self,
@@ -92,9 +94,11 @@ class DevicePlan(CompiledPlan):
         drawn: Drawn,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
+        alibi: Alibi | None = None,
     ) -> None:
         """Writes the gradients of q, k, v and the sinks, given those of o and lse (0: none) and the saved tensors."""
-        self._run_backward(saved, grads, out, _execution(workspace, stream, drawn), sinks, float32_key_gradients)
+        where = _execution(workspace, stream, drawn)
+        self._run_backward(saved, grads, out, where, sinks, float32_key_gradients, alibi)
 
 
 def _execution(workspace: Tensor, stream: int, drawn: Drawn) -> bytes:

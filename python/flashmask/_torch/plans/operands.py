@@ -8,7 +8,8 @@ from torch import Tensor
 
 from flashmask._abi.problem import DTYPES
 from flashmask._arguments import sink_dtypes
-from flashmask._plans.live_plan import Sinks
+from flashmask._plans.call import Call
+from flashmask._plans.live_plan import Alibi, Sinks
 
 _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 
@@ -43,6 +44,45 @@ def ready_sinks(sinks: Tensor) -> tuple[Tensor, Sinks]:
     """Returns the sinks, or a contiguous copy, and their description for the C ABI."""
     sinks = sinks.contiguous()
     return sinks, (sinks.data_ptr(), _CODES[sinks.dtype], sinks.ndim)
+
+
+def ready_alibi(call: Call, q: Tensor, k: Tensor) -> tuple[list[Tensor], Alibi | None]:
+    """Returns the slopes and positions of a call as its plan takes them, and their addresses; none without ALiBi.
+
+    Numbers are float32, or float64 where q is, which the reference computes.
+    """
+    slopes = call.alibi_slopes
+    if not call.alibi or slopes is None:
+        if call.alibi or slopes is not None:
+            raise ValueError("alibi and alibi_slopes belong together; give alibi=True and slopes, or neither")
+        return [], None
+    batch, rows, heads, _ = q.shape
+    if slopes.dtype is not torch.float32:
+        raise TypeError(f"alibi_slopes has dtype {slopes.dtype}; expected torch.float32")
+    if slopes.shape not in ((heads,), (batch, heads)):
+        raise ValueError(
+            f"alibi_slopes has shape {list(slopes.shape)}; expected [{heads}], one for each head of q, or "
+            f"[{batch}, {heads}]"
+        )
+    check_devices(q.device, alibi_slopes=slopes, query_positions=call.query_positions, key_positions=call.key_positions)
+    if (call.query_positions is None) != (call.key_positions is None):
+        raise ValueError("one of query_positions and key_positions is given; give both or none")
+    kept = [slopes.to(lse_dtype(q.dtype)).contiguous()]
+    if call.query_positions is None or call.key_positions is None:
+        return kept, Alibi(kept[0].data_ptr(), slopes.ndim)
+    for name, positions, length in (
+        ("query_positions", call.query_positions, rows),
+        ("key_positions", call.key_positions, k.shape[1]),
+    ):
+        if positions.shape not in ((1, length), (batch, length)):
+            raise ValueError(
+                f"{name} has shape {list(positions.shape)}; expected [1, {length}] or [{batch}, {length}], one for "
+                "each token"
+            )
+        kept.append(positions.to(kept[0].dtype).contiguous())
+    _, of_rows, of_columns = kept
+    addresses = of_rows.data_ptr(), len(of_rows), of_columns.data_ptr(), len(of_columns)
+    return kept, Alibi(kept[0].data_ptr(), slopes.ndim, *addresses)
 
 
 def lse_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
-#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
+#include "cuda/sm80/common/change_scores.cuh"
 #include "cuda/sm80/instructions/store_units.cuh"
 
 namespace flashmask::cuda::sm80 {
@@ -220,14 +220,16 @@ class ColumnBlock {
         copies.template ask_part<kDimSteps / 2>(step % (kDimSteps / 2));
       };
       multiply_keys(s, shared_.k, queries(i), row, ask);
-      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score);
+      [[maybe_unused]] const TransposedPlace place{
+          batch(), query_head(now), now.tile * Shape::kRows + part_row(i) + row, first_key() + own_key()};
+      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place);
       if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
       TransposedRowNumbers<kEights> lse_log2, dots;
       lse_log2.load(shared_.lse_log2[stage] + row);
       exponentiate(s, arguments_.score.scale_log2, lse_log2);
       pack<T>(p, s);
       if constexpr (Drops<Shape>) drop(p, dropped);
-      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2);
+      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2, place);
       Scores grad;
       if constexpr (Shape::kHoldsValues)
         multiply_held(grad, values, output_gradients(i), row);

@@ -6,10 +6,10 @@
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/store_rows.cuh"
-#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/sm80/common/change_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"
@@ -189,12 +189,13 @@ class QueryGradientBlock {
       };
       Scores s, grad;
       multiply_by_keys(s, shared_.q, keys(i), column, ask);
-      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score);
+      [[maybe_unused]] const PlaceByRows place{batch(), head(), first_row() + own_row(), first_key(now) + column};
+      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place);
       if (now.masked()) hide_masked(s, i % Shape::kStages, column);
       RowNumbers<kUnits> lse_log2, dots;
       lse_log2.load(shared_.lse_log2 + own_row());
       exponentiate(s, arguments_.score.scale_log2, lse_log2);
-      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2);
+      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2, place);
       copies = copies_of(arguments_.v, values(i + 1), next);
       multiply_by_keys(grad, shared_.grad_o, values(i), column, ask);
       float kept_scale = 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/scores/changes.h"
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/query_gradient_kernel.cuh"
 
@@ -87,3 +88,20 @@ template <class T, int kHeadDim>
 using CompactRows = QueryGradientShape<T, kHeadDim, 1, 2, kHeadDim == 128 ? 1 : 2, 1>;
 
 }  // namespace flashmask::cuda::sm80
+
+namespace flashmask::cuda {
+
+/// Registers of warps with 32 keys hold fewer rows of scores at once where these are changed: at 64 dims, and beside
+/// dropout up to 128.
+template <class T, int kHeadDim, class Of>
+struct Changing<sm80::ColumnShape<T, kHeadDim, Of>> : sm80::ColumnShape<T, kHeadDim, Of> {
+  static constexpr bool kScoreChanges = true;
+  static constexpr int kScoreRows = Of::kForm.units == 2 && kHeadDim == 64 ? 16 : Of::kForm.score_rows;
+};
+template <class T, int kHeadDim, class Of>
+struct Changing<Dropping<sm80::ColumnShape<T, kHeadDim, Of>>> : Dropping<sm80::ColumnShape<T, kHeadDim, Of>> {
+  static constexpr bool kScoreChanges = true;
+  static constexpr int kScoreRows = Of::kForm.units == 2 && kHeadDim <= 128 ? 16 : Of::kForm.score_rows;
+};
+
+}  // namespace flashmask::cuda

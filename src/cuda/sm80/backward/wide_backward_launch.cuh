@@ -21,7 +21,7 @@ void launch_gradient(const Plan& plan, const BackwardTensors& tensors, const Bac
           : heads_in_section(problem, static_cast<std::int64_t>(device_facts(problem.device).cache_bytes / 10 * 3));
   const WideGradientArguments arguments =
       wide_gradient_arguments(Shape::kOf, problem, tensors, workspace.rows, map, mask_view(made.mask), side_by_side,
-                              score_arguments(problem, execution));
+                              score_arguments(problem, execution, {}, tensors.alibi));
   if (arguments.outer.all_tiles() == 0) return;
   prefer_shared_memory(wide_gradient_kernel<Shape>);
   launch<Memory>("backward: a gradient of wide heads", wide_gradient_kernel<Shape>, arguments.outer.all_tiles(),
@@ -53,10 +53,11 @@ template <class T>
 void add_wide_entries(KernelEntries& entries, const Architecture& architecture) {
   using Keys = typename WideSteps<T>::Keys;
   for (const MaskForm form : {MaskForm::intervals, MaskForm::bits})
-    add_backward_entry<WideSteps<T>>(entries,
-                                     backward_info<Keys>(architecture, form, {Keys::kHeadDim, Keys::kValueDim},
-                                                         tile_name<Keys>(), Features{Feature::deterministic} | kInstanceFeatures),
-                                     {architecture.capability, false, sizeof(WideGradientMemory<Keys>)});
+    add_backward_entry<WideSteps<T>>(
+        entries,
+        backward_info<Keys>(architecture, form, {Keys::kHeadDim, Keys::kValueDim}, tile_name<Keys>(),
+                            Features{Feature::deterministic} | kInstanceFeatures),
+        {architecture.capability, false, sizeof(WideGradientMemory<Keys>)});
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -3,11 +3,11 @@
 
 #include <type_traits>
 
-#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/wide_gradient_arguments.h"
+#include "cuda/sm80/common/change_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/common/wide_products.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
@@ -50,6 +50,7 @@ class WideGradientBlock {
   static constexpr bool kByKeys = Shape::kByKeys;
   static constexpr int kUnits = Shape::kUnits;
   using Rows = std::conditional_t<kByKeys, TransposedRowNumbers<Shape::kOwnInner / 8>, RowNumbers<kUnits>>;
+  using Place = std::conditional_t<kByKeys, TransposedPlace, PlaceByRows>;
   enum class Product { scores, probability_gradients, sums };
 
  public:
@@ -186,7 +187,8 @@ class WideGradientBlock {
     };
     constexpr Product kBehindScores = kValues ? Product::sums : Product::probability_gradients;
     multiply<Product::scores, kBehindScores>(s, sees, now, find_masked);
-    change_scores(s, arguments_.score);
+    const Place place = place_of(now);
+    change_scores(s, arguments_.score, place);
     if (now.masked()) hide(s, masked);
     Rows lse_log2;
     lse_log2.load(shared_.lse_log2 + first_row);
@@ -196,7 +198,7 @@ class WideGradientBlock {
       pack<T>(packed, s);
       if (drops) drop(packed, dropped);
     } else {
-      follow_changes(s, arguments_.score, lse_log2);
+      follow_changes(s, arguments_.score, lse_log2, place);
       Scores grad = {};
       multiply<Product::probability_gradients, Product::sums>(grad, sees, now, [] {});
       if (drops) drop(grad, dropped);
@@ -257,6 +259,11 @@ class WideGradientBlock {
       find_dropped_transposed(dropped, arguments_.score.dropout, batch(), query_head(now), outer, inner);
     else
       find_dropped(dropped, arguments_.score.dropout, batch(), query_head(now), outer, inner);
+  }
+
+  __device__ __forceinline__ Place place_of(const TileStep& now) const {
+    const int outer = first_outer() + Products::own_outer(), inner = first_inner(now) + Products::own_inner();
+    return {batch(), query_head(now), kByKeys ? inner : outer, kByKeys ? outer : inner};
   }
 
   template <class Out>

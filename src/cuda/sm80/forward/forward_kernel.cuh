@@ -2,11 +2,11 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
-#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/sm80/common/change_scores.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 
@@ -243,7 +243,7 @@ class ForwardWarp {
     }
     add_scores<1, kPanels>(s, keys, next);
     commit_copies();
-    if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score);
+    if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place_of(shared_.steps[i].tile));
     if constexpr (kMasked) {
       if (!masked.hide_nothing()) hide(s, masked);
     }
@@ -366,6 +366,10 @@ class ForwardWarp {
         const auto& pair = s[unit][2 * step + i / 2];
         p[unit][step][i] = pack<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
       }
+  }
+
+  __device__ __forceinline__ PlaceByRows place_of(int tile) const {
+    return {shared_.tile.batch, shared_.tile.head, first_row_of_tile() + warp_row(), tile * Shape::kColumns};
   }
 
   __device__ __forceinline__ void find_dropped_scores(Dropped& dropped, int tile) const {

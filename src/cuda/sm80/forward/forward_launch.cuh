@@ -36,7 +36,7 @@ struct ForwardCodeWithRoomy : ForwardCode<Shape_> {
 
   static bool takes_roomy(const Problem& problem) {
     return has_plain_scores(problem) && device_facts(problem.device).shared_bytes >=
-                                        shared_of_blocks(sizeof(typename Roomy::Memory), RoomyShape::kBlocks);
+                                            shared_of_blocks(sizeof(typename Roomy::Memory), RoomyShape::kBlocks);
   }
 };
 
@@ -50,7 +50,8 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
       return launch_forward<typename Code::Roomy>(plan, tensors, execution, map, next_item, choice);
   }
   const DeviceFacts& facts = device_facts(plan.problem().device);
-  RowArguments rows = row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks), next_item);
+  RowArguments rows =
+      row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi), next_item);
   rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
   rows.choice = choice;
   if (rows.items == 0) return;
@@ -67,7 +68,7 @@ template <class Code>
 struct ForwardLauncher {
   using Shape = typename Code::Shape;
   static constexpr Features kFeatures = Code::kFeatures;
-  static constexpr bool kCounts = false;
+  static constexpr bool kCounts = false, kChangesAndDrops = true;
 
   static constexpr std::size_t room() { return shared_of_blocks(sizeof(typename Code::Memory), Shape::kBlocks); }
   static DeviceNeeds needs(const Architecture& architecture) {

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "cuda/common/row_tile.cuh"
-#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/sm80/common/change_scores.cuh"
 #include "cuda/sm80/common/fragment_words.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/common/wide_products.cuh"
@@ -125,7 +125,9 @@ class WideForwardBlock {
             else
               copies.ask_all();
           });
-    change_scores(s, arguments_.score);
+    change_scores(s, arguments_.score,
+                  PlaceByRows{batch(), head(), first_row() + Products::own_outer(),
+                              now.tile * Shape::kColumns + Products::own_inner()});
     if (now.masked()) hide(s, masked);
     raise_maxima(s, o);
     softmax_.template exponentiate<Shape::kOwnInner / 8>(s, 0, arguments_.score.scale_log2);

@@ -26,13 +26,13 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   return arguments;
 }
 
-/// What the entries of common/forward_entry.h launch. `Dropping`: the shape of the kernel for problems with dropout;
-/// void: there is none.
-template <class Shape_, class Dropping>
+/// What the entries of common/forward_entry.h launch. `Drops`, `Changes`: the shapes of the kernels that drop
+/// probabilities and that cap scores; void: there are none. No kernel does both.
+template <class Shape_, class Drops = void, class Changes = void>
 struct ForwardLauncher {
   using Shape = Shape_;
-  static constexpr bool kHasDropout = !std::is_void_v<Dropping>, kCounts = true;
-  static constexpr Features kFeatures = kHasDropout ? Features{Feature::dropout} : Features();
+  static constexpr bool kHasInstances = !std::is_void_v<Drops>, kCounts = true, kChangesAndDrops = false;
+  static constexpr Features kFeatures = kHasInstances ? Features{Feature::dropout, Feature::softcap} : Features();
   static constexpr std::size_t room() { return 0; }
 
   static DeviceNeeds needs(const Architecture& architecture) { return {architecture.capability, true}; }
@@ -41,35 +41,40 @@ struct ForwardLauncher {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_item);
     arguments.choice = choice;
-    if constexpr (kHasDropout) {
-      if (has_dropout(plan.problem())) return attend<Dropping>(arguments, tensors, stream);
+    if constexpr (kHasInstances) {
+      if (has_score_changes(plan.problem())) return attend<Changes>(arguments, tensors, stream);
+      if (has_dropout(plan.problem())) return attend<Drops>(arguments, tensors, stream);
     }
     attend<Shape>(arguments, tensors, stream);
   }
 };
 
-template <class Shape, class Dropping>
+/// Of: the shape's template, and Instance: that of its instances.
+template <template <class, MaskForm> class Of, template <template <class> class, class, MaskForm> class Instance,
+          class T, MaskForm kForm>
+using LauncherOf = ForwardLauncher<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Changing, T, kForm>>;
+
+template <class Launcher>
 void add_entry(KernelEntries& entries) {
-  add_forward_entry<ForwardLauncher<Shape, Dropping>>(entries, kArchitecture, Shape::kForm);
+  add_forward_entry<Launcher>(entries, kArchitecture, Launcher::Shape::kForm);
 }
 
-template <class Shape, class Dropping, class Small>
+template <class Launcher, class Small>
 void add_choosing_entries(KernelEntries& entries, const WhenSmall& when) {
-  add_choosing_forward_entries<ForwardLauncher<Shape, Dropping>, ForwardLauncher<Small, void>>(entries, kArchitecture,
-                                                                                               Shape::kForm, when);
+  add_choosing_forward_entries<Launcher, ForwardLauncher<Small>>(entries, kArchitecture, Small::kForm, when);
 }
 
 /// The numbers of WhenSmall come from timing documents of many lengths in both tiles (docs/kernels/sm90.md).
 template <class T, MaskForm kForm>
 void add_entries(KernelEntries& entries) {
-  add_choosing_entries<Forward64<T, kForm>, DroppingForward64<T, kForm>,
+  add_choosing_entries<LauncherOf<Forward64, ForwardInstance64, T, kForm>,
                        ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184, TileOrder::one_by_one>>(entries, {0.656F, 0.8F});
-  add_choosing_entries<Forward128<T, kForm>, DroppingForward128<T, kForm>,
+  add_choosing_entries<LauncherOf<Forward128, ForwardInstance128, T, kForm>,
                        ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrder::one_by_one, 4>>(entries,
                                                                                                    {0.815F, 0.9F});
-  add_entry<Forward192v128<T, kForm>, DroppingForward192v128<T, kForm>>(entries);
-  add_entry<Forward192<T, kForm>, DroppingForward192<T, kForm>>(entries);
-  add_entry<Forward256<T, kForm>, DroppingForward256<T, kForm>>(entries);
+  add_entry<LauncherOf<Forward192v128, ForwardInstance192v128, T, kForm>>(entries);
+  add_entry<LauncherOf<Forward192, ForwardInstance192, T, kForm>>(entries);
+  add_entry<LauncherOf<Forward256, ForwardInstance256, T, kForm>>(entries);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "cuda/common/store_rows.cuh"
 #include "cuda/scores/running_softmax.cuh"
+#include "cuda/scores/softcap.cuh"
 #include "cuda/sm90/forward/forward_shape.cuh"
 #include "cuda/sm90/instructions/store_rows_staged.cuh"
 #include "cuda/sm90/rows/row_consumer.cuh"
@@ -86,6 +87,7 @@ class ForwardConsumer : RowConsumer<Shape> {
       if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
       Base::find_dropped(dropped, arguments_.score.dropout);
     });
+    change(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors, sums;
     if (raise_maxima(s, factors)) rescale(as_unit(o), factors);
@@ -184,6 +186,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     float s[kScores];
     Dropped dropped;
     find_scores(s, [&] { Base::find_dropped(dropped, arguments_.score.dropout); });
+    change(s);
     if (masked) {
       std::uint32_t bits[RowWords::kWords];
       Base::take_bits(bits);
@@ -217,6 +220,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     wgmma_wait<1>();
     pin(s);
     if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
+    change(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors, sums;
     const bool raised = kLooks && raise_maxima(s, factors);
@@ -255,6 +259,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     wgmma_wait<0>();
     pin(s);
+    change(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors;
     const bool raised = raise_maxima(s, factors);
@@ -263,6 +268,11 @@ class ForwardConsumer : RowConsumer<Shape> {
     pack<T>(as_unit(p), as_unit(s));
     if (raised) rescale(as_unit(o), factors);
     maxima_ = Maxima::rising;
+  }
+
+  /// Caps scores, ahead of hiding.
+  __device__ __forceinline__ void change(float (&s)[kScores]) {
+    if constexpr (ChangesScores<Shape>) cap(as_unit(s), arguments_.score.to_exponent);
   }
 
   /// Drops probabilities, which still take part in the sums of their rows but in no output.

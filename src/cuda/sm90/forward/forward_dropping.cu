@@ -3,9 +3,6 @@
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_DROPPING_FORWARD(, __nv_bfloat16, MaskForm::intervals);
-FLASHMASK_DROPPING_FORWARD(, __nv_bfloat16, MaskForm::bits);
-FLASHMASK_DROPPING_FORWARD(, __half, MaskForm::intervals);
-FLASHMASK_DROPPING_FORWARD(, __half, MaskForm::bits);
+FLASHMASK_FORWARD_INSTANCES(, Dropping);
 
 }  // namespace flashmask::cuda::sm90

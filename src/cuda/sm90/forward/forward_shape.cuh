@@ -43,10 +43,11 @@ struct ForwardShape {
                        kValueBytes = kColumns * kValueDim * 2;
 };
 
-/// The shape of the same kernel for problems with dropout, which takes registers: results are stored straight from
-/// registers, and only at 128 dims are enough left to settle maxima.
-template <class Shape, int kProducerRegisters_, int kConsumerRegisters_>
-struct DroppingForwardShape : Dropping<Shape> {
+/// The shape of the same kernel for problems whose scores are dropped or changed, which takes registers: results are
+/// stored straight from registers, and only at 128 dims are enough left to settle maxima. Instance: Dropping or
+/// Changing.
+template <template <class> class Instance, class Shape, int kProducerRegisters_, int kConsumerRegisters_>
+struct ForwardInstance : Instance<Shape> {
   static constexpr bool kStagesResult = false, kSettles = Shape::kHeadDim == 128;
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce

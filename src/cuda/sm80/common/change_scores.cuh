@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/scores/score_arguments.h"
+#include "cuda/scores/softcap.cuh"
+#include "cuda/sm80/common/alibi.cuh"
+
+/// The two places where a kernel changes scores. A new change is a line in each, and a member of ScoreArguments.
+namespace flashmask::cuda {
+
+/// Where a warp's scores lie: the query head, and the first row and column of the sequence, multiples of 8.
+struct PlaceByRows {
+  int batch, head, first_row, first_column;
+
+  /// Of number 0 of the lane's first unit and eight; the others lie rows_to() rows and columns_to() columns further on.
+  __device__ __forceinline__ int row(int lane) const { return first_row + lane / 4; }
+  __device__ __forceinline__ int column(int lane) const { return first_column + lane % 4 * 2; }
+  static __device__ __forceinline__ constexpr int rows_to(int unit, int, int i) { return 16 * unit + i / 2 * 8; }
+  static __device__ __forceinline__ constexpr int columns_to(int, int eight, int i) { return 8 * eight + i % 2; }
+};
+/// The same of transposed scores, whose lines are columns.
+struct TransposedPlace {
+  int batch, head, first_row, first_column;
+
+  __device__ __forceinline__ int row(int lane) const { return first_row + lane % 4 * 2; }
+  __device__ __forceinline__ int column(int lane) const { return first_column + lane / 4; }
+  static __device__ __forceinline__ constexpr int rows_to(int, int eight, int i) { return 8 * eight + i % 2; }
+  static __device__ __forceinline__ constexpr int columns_to(int unit, int, int i) { return 16 * unit + i / 2 * 8; }
+};
+
+/// Changes the scores of a tile, ahead of hiding.
+template <int kUnits, int kEights, class Place>
+__device__ __forceinline__ void change_scores(float (&s)[kUnits][kEights][4], const ScoreArguments& score,
+                                              const Place& place) {
+  if (score.to_exponent != 0) cap(s, score.to_exponent);
+  if (score.alibi.slopes != nullptr)
+    for_each_bias<kUnits, kEights>(score.alibi, place,
+                                   [&](int unit, int eight, int i, float bias) { s[unit][eight][i] -= bias; });
+}
+
+/// Multiplies probabilities by the derivatives of their changed scores, ahead of differentiate().
+template <int kUnits, int kEights, class Rows, class Place>
+__device__ __forceinline__ void follow_changes(float (&p)[kUnits][kEights][4], const ScoreArguments& score,
+                                               const Rows& lse_log2, const Place& place) {
+  if (score.to_exponent == 0) return;
+  const float per_scale = reciprocal_approximate(score.scale_log2);
+  const auto multiply = [&](int unit, int eight, int i, float bias) {
+    float& own = p[unit][eight][i];
+    own *= slope_of_capped(own, lse_log2.at(unit, eight, i), bias, per_scale);
+  };
+  if (score.alibi.slopes != nullptr)
+    for_each_bias<kUnits, kEights>(score.alibi, place, multiply);
+  else
+    for_each_score<kUnits, kEights>([&](int unit, int eight, int i) { multiply(unit, eight, i, 0); });
+}
+
+}  // namespace flashmask::cuda
