@@ -17,8 +17,9 @@ enum class Feature : std::uint8_t {
   block_map,              ///< a block map beside intervals, whose blocks are whole tiles
   sinks,                  ///< logits that take probability and have no value
   float32_key_gradients,  ///< backward only: float32 gradients of k and v for 16-bit tensors
+  invariant,              ///< the same bits whatever a document is packed with
 };
-inline constexpr int kFeatureCount = 5;
+inline constexpr int kFeatureCount = 6;
 
 /// A set of features: what a kernel has, or what a call needs.
 class Features {

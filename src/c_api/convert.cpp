@@ -32,7 +32,8 @@ static_assert(FLASHMASK_FEATURE_DETERMINISTIC == static_cast<int>(Feature::deter
 static_assert(FLASHMASK_FEATURE_BLOCK_MAP == static_cast<int>(Feature::block_map));
 static_assert(FLASHMASK_FEATURE_SINKS == static_cast<int>(Feature::sinks));
 static_assert(FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS == static_cast<int>(Feature::float32_key_gradients));
-static_assert(FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS + 1 == kFeatureCount);
+static_assert(FLASHMASK_FEATURE_INVARIANT == static_cast<int>(Feature::invariant));
+static_assert(FLASHMASK_FEATURE_INVARIANT + 1 == kFeatureCount);
 
 Device to_device(std::int32_t type, std::int32_t index, const std::string& name) {
   return {enumerator(type, DeviceType::cuda, name + ".device_type"), index};
