@@ -36,6 +36,7 @@ def flash_attn_func(
     return_attn_probs: bool = False,
     *,
     s_aux: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any:
     """FlashAttention's function of this name: full, causal or window attention of every batch entry.
 
@@ -48,6 +49,7 @@ def flash_attn_func(
     _refuse(softcap=softcap, alibi_slopes=alibi_slopes)
     boolean("causal", causal)
     boolean("deterministic", deterministic)
+    boolean("invariant", invariant)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
     check_tensors(q, k, v, ("q", "k", "v"))
@@ -58,7 +60,8 @@ def flash_attn_func(
 
     rows = window_rows(window_size, q, k, causal)
     seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
-    o, lse = forward(q, k, v, Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks_tensor(s_aux)))
+    call = Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks_tensor(s_aux), invariant=invariant)
+    o, lse = forward(q, k, v, call)
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -81,6 +84,7 @@ def flash_attn_varlen_func(
     block_table: Tensor | None = None,
     *,
     s_aux: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any:
     """FlashAttention's function of this name: varlen_attention(), with its arguments in FlashAttention's order.
 
@@ -100,6 +104,7 @@ def flash_attn_varlen_func(
         deterministic=deterministic,
         return_attn_probs=return_attn_probs,
         sinks=s_aux,
+        invariant=invariant,
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         softmax_scale: float | None
         block_mask: Tensor | None
         sinks: Tensor | None
+        invariant: bool
 
 
 @overload
@@ -103,6 +104,7 @@ def flashmask_attention(
     softmax_scale: float | None = None,
     block_mask: Tensor | None = None,
     sinks: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any:
     """Computes attention under row indices, which say for each key which query rows do not see it.
 
@@ -132,6 +134,8 @@ def flashmask_attention(
         block_mask: int32 [batch or 1, mask heads, ceil(query length / 128), ceil(key length / 128)], 1: the block of
         128 x 128 scores is kept, 0: it is left out. Used together with the row indices, or alone.
         sinks: logits that take probability and have no value, as flashmask.attention() takes them.
+        invariant: give every document the bits that it has alone, as flashmask.attention() does. With dropout,
+            documents begin at multiples of 8; not with `block_mask`.
 
     Returns:
         The output (batch, query length, query heads, value dim), or a tuple of the output and those of lse and
@@ -141,6 +145,7 @@ def flashmask_attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
     """
     boolean("causal", causal)
+    boolean("invariant", invariant)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout", dropout) if training else 0.0
     check_tensors(query, key, value)
@@ -155,7 +160,7 @@ def flashmask_attention(
     if window_size is not None:
         rows = window_rows(window_size, query, key, causal)
     seeds = seed_offset if p > 0 else None
-    call = Call(rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks))
+    call = Call(rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks), invariant=invariant)
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o

@@ -32,6 +32,7 @@ def varlen_attention(
     *,
     return_lse: Literal[False] = False,
     sinks: Tensor | None = None,
+    invariant: bool = False,
 ) -> Tensor: ...
 @overload
 def varlen_attention(
@@ -51,6 +52,7 @@ def varlen_attention(
     *,
     return_lse: Literal[True],
     sinks: Tensor | None = None,
+    invariant: bool = False,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def varlen_attention(
@@ -70,6 +72,7 @@ def varlen_attention(
     return_attn_probs: Literal[True],
     return_lse: bool = False,
     sinks: Tensor | None = None,
+    invariant: bool = False,
 ) -> tuple[Tensor, Tensor, None]: ...
 @overload
 def varlen_attention(
@@ -89,6 +92,7 @@ def varlen_attention(
     *,
     return_lse: bool = False,
     sinks: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any: ...
 def varlen_attention(
     q: Tensor,
@@ -107,6 +111,7 @@ def varlen_attention(
     *,
     return_lse: bool = False,
     sinks: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any:
     """Computes attention within each sequence, with flash_attn_varlen_func's arguments and attention()'s kernels.
 
@@ -131,6 +136,8 @@ def varlen_attention(
         return_lse: also return lse, (query heads, total queries) float32.
         sinks: logits that take probability and have no value, [query heads] or [query heads, total queries], as
             flashmask.attention() takes them.
+        invariant: give every sequence the bits that it has alone, as flashmask.attention() does. With dropout,
+            sequences begin at multiples of 8.
 
     Returns:
         o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
@@ -141,6 +148,7 @@ def varlen_attention(
     _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
     boolean("causal", causal)
     boolean("deterministic", deterministic)
+    boolean("invariant", invariant)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
 
@@ -155,7 +163,15 @@ def varlen_attention(
     if given is not None and given.ndim == 2:
         given = given[None]
     seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
-    call = Call(rows, scale=scale, dropout=p, seed_offset=seed_offset, deterministic=deterministic, sinks=given)
+    call = Call(
+        rows,
+        scale=scale,
+        dropout=p,
+        seed_offset=seed_offset,
+        deterministic=deterministic,
+        sinks=given,
+        invariant=invariant,
+    )
     o, lse = forward(q[None], k[None], v[None], call)
     if return_attn_probs:
         return o[0], lse[0], None

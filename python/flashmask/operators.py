@@ -19,6 +19,7 @@ plain tensors and numbers, so that a program that calls them can be traced, save
 - float32_key_gradients, in the backward only: returns the gradients of k and v in float32 for bfloat16 or float16
   tensors, to be added to others, such as those of other ranks, and rounded once. Not with a Plan.tensor that reorders.
 - deterministic: makes gradients the same bits on every run; on the CPU they always are.
+- invariant: gives every document of the mask the bits that it has alone; on the CPU so far.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 if q is.
 

@@ -103,7 +103,7 @@ class Explanation(Sized):
     ]
 
 
-FEATURES = ("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients")
+FEATURES = ("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "invariant")
 """Bits of KernelInfo.features."""
 
 
@@ -237,6 +237,7 @@ class PlanOptions(Sized):
         ("backward_tiles", c_int32),
         ("skip_query_gradient", c_int32),
         ("skip_key_gradients", c_int32),
+        ("invariant", c_int64),
     ]
 
 

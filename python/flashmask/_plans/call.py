@@ -30,6 +30,7 @@ class Call(NamedTuple):
     deterministic: bool = False
     sinks: Tensor | None = None
     dropout_place: Tensor | None = None
+    invariant: bool = False
 
     @classmethod
     def of(cls, problem: Problem) -> Call:

@@ -26,6 +26,7 @@ def attention_of_tensors(
     heads_first: bool,
     deterministic: bool,
     sinks: Any,
+    invariant: bool,
 ) -> tuple[Tensor, Tensor]:
     """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim)."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
@@ -39,7 +40,8 @@ def attention_of_tensors(
         tensor = plan.tensor
     else:
         tensor, causal = mask_tensor(mask, q)
-    call = Call(tensor, causal=causal, scale=scale, deterministic=deterministic, sinks=sinks_tensor(sinks))
+    given = sinks_tensor(sinks)
+    call = Call(tensor, causal=causal, scale=scale, deterministic=deterministic, sinks=given, invariant=invariant)
     o, lse = forward(q, k, v, call)
     return (o.transpose(1, 2) if heads_first else o), lse
 

@@ -57,6 +57,7 @@ def flashmask_attention_forward(
     indices: Tensor | None = None,
     block_indices: Tensor | None = None,
     deterministic: bool = False,
+    invariant: bool = False,
     visit: str = "active",
     sharding: Any = None,
     **others: Any,
@@ -68,11 +69,14 @@ def flashmask_attention_forward(
     of row indices or booleans in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids
     [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
-    [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. deterministic: makes gradients the same bits on every run. sharding:
-    the one from flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
+    [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. deterministic: makes gradients the same bits on every run.
+    invariant: gives every document the bits that it has alone, on the CPU so far. sharding: the one from
+    flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
     Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """
     refuse_keywords(others)
+    if invariant and sharding is not None:
+        raise ValueError("invariant=True came beside a sharding, whose ranks do not promise it; leave it out")
     if sharding is not None:
         query, key, value = in_kernels_dtype(module, query, key, value)
         local = sharded_attention(
@@ -108,20 +112,28 @@ def flashmask_attention_forward(
     query, key, value = in_kernels_dtype(module, query, key, value)
     dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
-        _refuse_beside_wide_heads(query, s_aux=s_aux, sinks=sinks, indices=indices, block_indices=block_indices)
+        _refuse_beside_wide_heads(
+            query,
+            s_aux=s_aux,
+            sinks=sinks,
+            indices=indices,
+            block_indices=block_indices,
+            invariant=True if invariant else None,
+        )
         return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
     sinks = _sinks(s_aux, sinks)
-    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and sinks is None:
+    if query.shape[2] == 1 and not invariant and isinstance(mask, Indices) and not mask.causal and sinks is None:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     refuse_float32(module, query)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    if visit == "active":
+    if visit == "active" and not invariant:
         few = few_rows(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks)
         if few is not None:
             return few, None
     attend = _attend if visit == "active" else _attend_everywhere
-    return attend(q, k, v, mask, dropout=dropout, scaling=scaling, deterministic=deterministic, sinks=sinks), None
+    bits = {"deterministic": deterministic, "invariant": invariant}
+    return attend(q, k, v, mask, dropout=dropout, scaling=scaling, sinks=sinks, **bits), None
 
 
 def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
@@ -133,7 +145,7 @@ def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
     return None if given is None else given.float()  # autocast and adapters may mix dtypes
 
 
-def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | None) -> None:
+def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | bool | None) -> None:
     for name, value in others.items():
         if value is not None:
             raise ValueError(
@@ -188,19 +200,27 @@ def _attend(
     dropout: float,
     scaling: float | None,
     deterministic: bool,
+    invariant: bool,
     sinks: Tensor | None,
 ) -> Tensor:
     if isinstance(mask, Indices) and not deterministic:
         indices = mask.vectors
         out: Tensor = flashmask.flashmask_attention(
-            q, k, v, indices, dropout=dropout, causal=mask.causal, softmax_scale=scaling, sinks=sinks
+            *(q, k, v, indices),
+            dropout=dropout,
+            causal=mask.causal,
+            softmax_scale=scaling,
+            sinks=sinks,
+            invariant=invariant,
         )
         return out
     if dropout:
         asked = "deterministic=True" if deterministic else "a dense mask"
         raise ValueError(f"dropout={dropout} under {asked} is not supported; set attention_dropout of the model to 0")
     said = RowIndices(*mask, q.shape[1]) if isinstance(mask, Indices) else mask
-    held: Tensor = flashmask.attention(q, k, v, said, scale=scaling, deterministic=deterministic, sinks=sinks)
+    held: Tensor = flashmask.attention(
+        q, k, v, said, scale=scaling, deterministic=deterministic, invariant=invariant, sinks=sinks
+    )
     return held
 
 
@@ -213,6 +233,7 @@ def _attend_everywhere(
     dropout: float,
     scaling: float | None,
     deterministic: bool,
+    invariant: bool,
     sinks: Tensor | None,
 ) -> Tensor:
     """Returns the same bits as _attend(), but also computes tiles without visible scores."""
@@ -226,7 +247,7 @@ def _attend_everywhere(
         mask = shared(_to_mask, (mask.vectors,), causal=mask.causal, rows=q.shape[1])
     elif isinstance(mask, Tensor):
         mask = shared(dense_mask, (mask,))
-    plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all", deterministic=deterministic)
+    plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all", deterministic=deterministic, invariant=invariant)
     out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks)
     return out
 
