@@ -142,8 +142,12 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
 /// Inputs in one dtype, the right results, and those of a naive computation.
 class Expected {
  public:
-  Expected(const Case& one, const Problem& problem, const DropoutState& state)
-      : tensors_(problem, 1, one.sinks), dtype_(problem.dtype), with_grad_lse_(one.grad_lse) {
+  Expected(const CheckRequest& request, const Case& one, const Problem& problem)
+      : tensors_(problem, 1, one.sinks),
+        dtype_(problem.dtype),
+        with_grad_lse_(one.grad_lse),
+        with_grad_sinks_(!request.invariant) {
+    const DropoutState& state = request.dropout_state;
     execution_.dropout = state;
     const std::vector<double> q = tensors_.q.values(), k = tensors_.k.values(), v = tensors_.v.values();
     const std::vector<double> grad_o = tensors_.grad_o.values();
@@ -172,7 +176,7 @@ class Expected {
     note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
     note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
     note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
-    if (tensors_.grad_sinks) note("dsinks", bound_of_sinks());
+    if (tensors_.grad_sinks && with_grad_sinks_) note("dsinks", bound_of_sinks());
   }
 
  private:
@@ -181,6 +185,7 @@ class Expected {
     if (direction == Direction::forward) return;
     BackwardTensors backward = tensors.backward();
     if (!with_grad_lse_) backward.grad_lse = {};
+    if (!with_grad_sinks_) backward.sinks = backward.grad_sinks = {};
     placed.backward(backward, execution_);
   }
 
@@ -207,7 +212,7 @@ class Expected {
 
   AttentionTensors tensors_;
   DType dtype_;
-  bool with_grad_lse_;
+  bool with_grad_lse_, with_grad_sinks_;
   Execution execution_;
   reference::Outputs outputs_;
   reference::Gradients gradients_;
@@ -220,7 +225,8 @@ std::unique_ptr<PlacedPlan> plan_case(const CheckRequest& request, const KernelI
                                       Problem problem) {
   problem.device = request.device.value_or(Device{kernel.device, 0});
   if (!why_not(kernel, problem, kernel.predicate).empty()) return nullptr;
-  const PlanOptions options{.form = kernel.predicate, .kernel = kernel.name, .reorder = request.reorder};
+  const PlanOptions options{
+      .form = kernel.predicate, .kernel = kernel.name, .reorder = request.reorder, .invariant = request.invariant};
   try {
     return std::make_unique<PlacedPlan>(mask, problem, options);
   } catch (const Error& error) {
@@ -253,7 +259,7 @@ void check_case(const CheckRequest& request, const Case& one, const std::vector<
     problem.dtype = dtype;
     const auto tested = [&](const KernelInfo& kernel) { return kernel.dtype == dtype; };
     if (std::none_of(kernels.begin(), kernels.end(), tested)) continue;
-    Expected expected(one, problem, request.dropout_state);
+    Expected expected(request, one, problem);
     for (std::size_t i = 0; i < kernels.size(); ++i) {
       if (!tested(kernels[i])) continue;
       const std::unique_ptr<PlacedPlan> placed = plan_case(request, kernels[i], one.mask, problem);

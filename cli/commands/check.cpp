@@ -113,6 +113,9 @@ check::CheckRequest request_of(const CheckOptions& options) {
   if (options.dropout.given() && request.reorder) {
     throw Error(Status::invalid_argument, "check: --dropout and --reorder; a plan takes one of them");
   }
+  if (request.invariant && request.reorder) {
+    throw Error(Status::invalid_argument, "check: --invariant and --reorder; a plan takes one of them");
+  }
   return request;
 }
 
@@ -140,6 +143,7 @@ void add_check(CLI::App& command, Console& console, int& status) {
   add_dropout_options(sub, options->dropout);
   sub.option("--seed", options->seed, "Seed of dropout [1]").group("Dropout");
   sub.flag("--reorder", options->request.reorder, "Reorder tokens where that saves tiles");
+  sub.flag("--invariant", options->request.invariant, "Begin tiles where documents begin, too");
   sub.flag("--quick", options->request.quick, "One size a mask instead of all");
   sub.option("--threads", options->threads, "Threads [as many as the process may use]").range(1, 4096);
   sub.flag("--json", options->json, "Print JSON");

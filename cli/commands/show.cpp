@@ -28,6 +28,7 @@ struct ShowOptions {
   MaskInput input;
   DropoutOptions dropout;
   bool reorder = false;
+  bool invariant = false;
   std::int64_t batch = 0, head = 0;
   std::optional<std::int32_t> tile;
   std::string png, svg;
@@ -162,6 +163,7 @@ nlohmann::ordered_json json_of(const Explanation& e) {
           {"visible_pairs", e.visible_pairs},
           {"density", e.density},
           {"tile", {e.tile.rows, e.tile.columns}},
+          {"invariant", e.invariant},
           {"tiles", {{"skip", e.tiles.skip}, {"partial", e.tiles.partial}, {"full", e.tiles.full}}},
           {"waste", e.waste},
           {"empty_rows", e.empty_rows},
@@ -224,7 +226,7 @@ void show(ShowOptions options, Console& console) {
     facts.reordering = report_of(reordering);
     mask = std::move(reordering.mask);
   }
-  facts.mask = explain(mask, tile_of(options, mask.shape()));
+  facts.mask = explain(mask, tile_of(options, mask.shape()), options.invariant);
   if (options.dropout.given()) {
     mask = surviving(options, mask);
     facts.dropped = facts.mask.visible_pairs - explain(mask).visible_pairs;
@@ -249,6 +251,7 @@ void add_show(CLI::App& command, Console& console, int&) {
   add_form_option(sub, options->input);
   add_dropout_options(sub, options->dropout);
   sub.flag("--reorder", options->reorder, "Draw the mask in an order with fewer tiles, if there is one");
+  sub.flag("--invariant", options->invariant, "Count tiles that begin where documents begin, too");
   sub.option("--batch", options->batch, "The batch entry to draw [0]").at_least(0);
   sub.option("--head", options->head, "The mask head to draw [0]").at_least(0);
   sub.option("--tile", options->tile, "Rows and columns of a tile [4 to 64, by size]").range(1, 65536);

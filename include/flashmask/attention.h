@@ -20,6 +20,7 @@
 namespace flashmask {
 
 struct DevicePlan;
+struct Places;
 struct Reordering;
 
 /// Which tiles a kernel uses if it has small ones beside its own (docs/kernels/sm90.md).
@@ -39,6 +40,12 @@ struct PlanOptions {
   bool reorder = false;
   /// Whether gradients must be bit-identical on every run. On a CPU they always are; GPU kernels take longer for it.
   bool deterministic = false;
+  /// Whether o, lse and the gradients of q, k and v of a document are the bits that it has alone, whatever it is packed
+  /// with and wherever it lies: tiles begin at every free cut of the mask, which no row sees a column across, and no
+  /// choice depends on the whole call. What a document does not see must be finite, and so must its products. With
+  /// dropout, documents begin at multiples of 8. Not together with `reorder` or a block map beside intervals, nor for
+  /// the gradient of sinks, a sum over the call.
+  bool invariant = false;
   /// When planning a slice of a mask, pass the sizes that tile_sizes() gives for the whole mask; results are then
   /// bit-identical.
   TileSize forward_tiles = TileSize::automatic;
@@ -55,7 +62,8 @@ struct PlanOptions {
 class FLASHMASK_API Plan {
  public:
   const Problem& problem() const { return problem_; }
-  /// The mask in the order that the kernels see. mask() and schedule() throw where the plan is on a GPU.
+  /// The mask in the order that the kernels see; of an invariant plan, with the empty rows and columns that fill tiles.
+  /// mask() and schedule() throw where the plan is on a GPU.
   const LoweredMask& mask() const;
   Visit visit() const { return visit_; }
   const TileSchedule& schedule(Direction direction) const;
@@ -73,11 +81,14 @@ class FLASHMASK_API Plan {
 
   Plan() = default;
   void refuse_moved_from() const;
+  /// Moves mask_ to places, in units that are whole tiles of both kernels.
+  void place(TileShape forward, TileShape backward, Executor& executor);
   const Choice& choice(Direction direction) const;
 
   Problem problem_;
   Visit visit_ = Visit::active;
   std::shared_ptr<const LoweredMask> mask_;
+  std::shared_ptr<const Places> places_;
   std::shared_ptr<const DevicePlan> device_;
   std::shared_ptr<const Reordering> reordering_;
   std::shared_ptr<const Choice> forward_, backward_;

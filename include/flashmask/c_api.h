@@ -600,6 +600,7 @@ typedef struct flashmask_plan_options {
   int32_t backward_tiles;              ///< a flashmask_tile_size, as for forward_tiles
   int32_t skip_query_gradient;         ///< nonzero: grad_q is never read, and may hold anything afterwards
   int32_t skip_key_gradients;          ///< nonzero: the same for grad_k and grad_v
+  int64_t invariant;                   ///< nonzero: a document's results are the bits that it has alone (attention.h)
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.
@@ -751,6 +752,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS,
   FLASHMASK_FEATURE_SOFTCAP,
   FLASHMASK_FEATURE_ALIBI,
+  FLASHMASK_FEATURE_INVARIANT,
 } flashmask_feature;
 
 /// An entry of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.

@@ -19,6 +19,7 @@ struct Explanation {
   MaskForm form = MaskForm::intervals;
   std::string why;  ///< why that form
   TileShape tile;
+  bool invariant = false;  ///< whether tiles begin at free cuts, as under PlanOptions::invariant
   std::int64_t visible_pairs = 0;
   double density = 0;  ///< visible pairs ÷ all pairs
   TileCounts tiles;
@@ -31,7 +32,8 @@ struct Explanation {
   std::size_t dense_bytes = 0;  ///< one byte per score: the boolean matrix the mask replaces
 };
 
-FLASHMASK_API Explanation explain(const Mask& mask, TileShape tile = {});
+/// `invariant`: tiles also begin at every free cut, as under PlanOptions::invariant; sides then divide 128, or 192.
+FLASHMASK_API Explanation explain(const Mask& mask, TileShape tile = {}, bool invariant = false);
 
 /// Formats the explanation as a small table for people to read.
 FLASHMASK_API std::string to_string(const Explanation& explanation);

@@ -19,8 +19,9 @@ enum class Feature : std::uint8_t {
   float32_key_gradients,  ///< backward only: float32 gradients of k and v for 16-bit tensors
   softcap,                ///< scores that are capped by a tanh
   alibi,                  ///< a bias of scores by distance
+  invariant,              ///< the same bits whatever a document is packed with
 };
-inline constexpr int kFeatureCount = 7;
+inline constexpr int kFeatureCount = 8;
 
 /// A set of features: what a kernel has, or what a call needs.
 class Features {

@@ -31,6 +31,7 @@ def attention_of_arrays(
     sinks: Any,
     softcap: float,
     alibi: tuple[Any, Any, Any],
+    invariant: bool,
 ) -> tuple[Array, Array]:
     """Returns o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none."""
     arrays = [_array(name, values) for name, values in (("q", q), ("k", k), ("v", v))]
@@ -44,7 +45,7 @@ def attention_of_arrays(
         [array.shape for array in arrays], dtypes[0]
     )
     given = None if sinks is None else _sinks(_array("sinks", sinks), problem)
-    live = _live_plan(mask, problem) if plan is None else _live_plan_of(plan, problem)
+    live = _live_plan(mask, problem, invariant) if plan is None else _live_plan_of(plan, problem, invariant)
     o, lse = _run(live, arrays, problem, given, _alibi_numbers(alibi, problem))
     return (o.swapaxes(1, 2) if heads_first else o), lse
 
@@ -107,20 +108,25 @@ def _check_rank(arrays: list[Array]) -> None:
             raise ValueError(f"{name} has shape {list(array.shape)}; expected (batch, heads, sequence, head dim)")
 
 
-def _live_plan(mask: Any, problem: Problem) -> AnyPlan:
+def _live_plan(mask: Any, problem: Problem, invariant: bool) -> AnyPlan:
     made = as_mask(mask, problem)
     check_mask("mask", made.shape, problem)
+    options = Options(invariant=int(invariant))
     source = header(made._id, Options()) if mask is not None else None
-    call = Call.of(problem)
+    call = Call.of(problem)._replace(invariant=invariant)
     key = key_on_cpu(source, problem.shapes, problem.code, call)
     found = plans.find(key)
     if found is None:
-        found = plans.keep(key, make_plan("mask", made, problem, Options()), HEADER_BYTES + 8 * problem.key_length)
+        found = plans.keep(key, make_plan("mask", made, problem, options), HEADER_BYTES + 8 * problem.key_length)
     return found
 
 
-def _live_plan_of(plan: Plan, problem: Problem) -> AnyPlan:
+def _live_plan_of(plan: Plan, problem: Problem, invariant: bool) -> AnyPlan:
     plan.check_fits(*problem.shapes)
+    if invariant and not plan.invariant:
+        raise ValueError(
+            "invariant=True came beside a plan that is not invariant; make it by flashmask.plan(..., invariant=True)"
+        )
     if plan.problem.device != "cpu":
         raise ValueError(f"plan was made for {plan.problem.device}; arrays take one for the CPU")
     return cast(AnyPlan, plan._live)

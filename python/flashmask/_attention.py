@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         scale: float | None
         layout: Layout
         deterministic: bool
+        invariant: bool
         plan: Plan | None
         sinks: Any
         softcap: float | None
@@ -67,6 +68,7 @@ def attention(
     layout: Layout = "bshd",
     return_lse: bool = False,
     deterministic: bool = False,
+    invariant: bool = False,
     plan: Plan | None = None,
     sinks: Any = None,
     softcap: float | None = None,
@@ -94,6 +96,9 @@ def attention(
         return_lse: return (o, lse) rather than o.
         deterministic: make gradients bitwise the same in every run, as torch.use_deterministic_algorithms asks for.
             Gradients on the CPU always are, and so are o and lse on every device.
+        invariant: give every document the bits that it has alone: o, lse and the gradients of q, k and v, whatever it
+            is packed with and wherever it lies, for masks whose documents do not see each other. On the CPU so far; not
+            with a gradient of `sinks`. A pack of short documents takes longer.
         plan: from flashmask.plan(), instead of a mask; it must have been made for these shapes.
         sinks: logits that take probability from the keys and have no value, as gpt-oss learns them: exp(sink) is added
             to the sum that every row is divided by. [query heads], or [batch, query heads, query length] with or
@@ -123,6 +128,8 @@ def attention(
         scale, softcap = _numbers_of(plan, mask, scale, softcap, alibi_slopes is not None)
     if deterministic is not False:
         boolean("deterministic", deterministic)
+    if invariant is not False:
+        boolean("invariant", invariant)
     factor = 0.0 if scale is None else check_scale("scale", scale)
     cap = 0.0 if softcap is None else check_softcap("softcap", softcap)
     alibi = alibi_slopes, query_positions, key_positions
@@ -131,11 +138,13 @@ def attention(
     if is_tensor(q):
         from flashmask._torch.attention import attention_of_tensors
 
-        o, lse = attention_of_tensors(q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap, alibi)
+        o, lse = attention_of_tensors(
+            q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap, alibi, invariant
+        )
         return (o, lse) if return_lse else o
     from flashmask._arrays import attention_of_arrays
 
-    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks, cap, alibi)
+    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks, cap, alibi, invariant)
     return outputs if return_lse else outputs[0]
 
 
@@ -143,7 +152,8 @@ def _refuse_keywords(unknown: dict[str, Any]) -> None:
     name, value = next(iter(unknown.items()))
     hint = _ELSEWHERE.get(
         name,
-        "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, plan, sinks, softcap, "
+        "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, invariant, plan, sinks, "
+        "softcap, "
         "alibi_slopes, query_positions, key_positions",
     )
     raise TypeError(f"attention() does not take {name}, which is {described(value)}; {hint}")

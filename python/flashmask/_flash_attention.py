@@ -34,6 +34,7 @@ def flash_attn_func(
     return_attn_probs: bool = False,
     *,
     s_aux: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any:
     """FlashAttention's function of this name: full, causal or window attention of every batch entry.
 
@@ -47,6 +48,7 @@ def flash_attn_func(
     """
     boolean("causal", causal)
     boolean("deterministic", deterministic)
+    boolean("invariant", invariant)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
     cap = check_softcap("softcap", softcap)
@@ -59,7 +61,7 @@ def flash_attn_func(
     rows = window_rows(window_size, q, k, causal)
     seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
     sinks = sinks_tensor(s_aux)
-    call = Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks, softcap=cap)
+    call = Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks, softcap=cap, invariant=invariant)
     if alibi_slopes is not None:
         call = with_alibi(call, alibi_slopes)
     o, lse = forward(q, k, v, call)
@@ -85,6 +87,7 @@ def flash_attn_varlen_func(
     block_table: Tensor | None = None,
     *,
     s_aux: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any:
     """FlashAttention's function of this name: varlen_attention(), with its arguments in FlashAttention's order.
 
@@ -106,6 +109,7 @@ def flash_attn_varlen_func(
         sinks=s_aux,
         softcap=softcap,
         alibi_slopes=alibi_slopes,
+        invariant=invariant,
     )
 
 

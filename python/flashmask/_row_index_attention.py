@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         block_mask: Tensor | None
         sinks: Tensor | None
         softcap: float | None
+        invariant: bool
 
 
 @overload
@@ -105,6 +106,7 @@ def flashmask_attention(
     block_mask: Tensor | None = None,
     sinks: Tensor | None = None,
     softcap: float | None = None,
+    invariant: bool = False,
 ) -> Any:
     """Computes attention under row indices, which say for each key which query rows do not see it.
 
@@ -135,6 +137,8 @@ def flashmask_attention(
         128 x 128 scores is kept, 0: it is left out. Used together with the row indices, or alone.
         sinks: logits that take probability and have no value, as flashmask.attention() takes them.
         softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
+        invariant: give every document the bits that it has alone, as flashmask.attention() does. With dropout,
+            documents begin at multiples of 8; not with `block_mask`.
 
     Returns:
         The output (batch, query length, query heads, value dim), or a tuple of the output and those of lse and
@@ -144,6 +148,7 @@ def flashmask_attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
     """
     boolean("causal", causal)
+    boolean("invariant", invariant)
     scale = check_scale("softmax_scale", softmax_scale)
     cap = check_softcap("softcap", softcap)
     p = check_dropout("dropout", dropout) if training else 0.0
@@ -159,7 +164,9 @@ def flashmask_attention(
     if window_size is not None:
         rows = window_rows(window_size, query, key, causal)
     seeds = seed_offset if p > 0 else None
-    call = Call(rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks), softcap=cap)
+    call = Call(
+        rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks), softcap=cap, invariant=invariant
+    )
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o

@@ -34,6 +34,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    invariant: bool = False,
 ) -> Tensor: ...
 @overload
 def varlen_attention(
@@ -55,6 +56,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    invariant: bool = False,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def varlen_attention(
@@ -76,6 +78,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    invariant: bool = False,
 ) -> tuple[Tensor, Tensor, None]: ...
 @overload
 def varlen_attention(
@@ -97,6 +100,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any: ...
 def varlen_attention(
     q: Tensor,
@@ -117,6 +121,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any:
     """Computes attention within each sequence, with flash_attn_varlen_func's arguments and attention()'s kernels.
 
@@ -144,6 +149,8 @@ def varlen_attention(
         softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
         alibi_slopes: float32 [query heads]: scores lose slope · |distance|, as for flashmask.attention(); a sequence's
             last query has the position of its last key. It has no gradient.
+        invariant: give every sequence the bits that it has alone, as flashmask.attention() does. With dropout,
+            sequences begin at multiples of 8.
 
     Returns:
         o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
@@ -154,6 +161,7 @@ def varlen_attention(
     _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
     boolean("causal", causal)
     boolean("deterministic", deterministic)
+    boolean("invariant", invariant)
     scale = check_scale("softmax_scale", softmax_scale)
     p = check_dropout("dropout_p", dropout_p)
     cap = check_softcap("softcap", softcap)
@@ -177,6 +185,7 @@ def varlen_attention(
         deterministic=deterministic,
         sinks=given,
         softcap=cap,
+        invariant=invariant,
     )
     if alibi_slopes is not None:
         positions: tuple[Tensor | None, Tensor | None] = (None, None)

@@ -145,6 +145,7 @@ flashmask::PlanOptions flashmask::c_api::to_plan_options(const flashmask_plan_op
           .kernel = given.kernel == nullptr ? "" : given.kernel,
           .reorder = given.reorder != 0,
           .deterministic = given.deterministic != 0,
+          .invariant = given.invariant != 0,
           .forward_tiles = to_tile_size(given.forward_tiles, "options.forward_tiles"),
           .backward_tiles = to_tile_size(given.backward_tiles, "options.backward_tiles"),
           .skip_query_gradient = given.skip_query_gradient != 0,

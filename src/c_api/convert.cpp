@@ -34,7 +34,8 @@ static_assert(FLASHMASK_FEATURE_SINKS == static_cast<int>(Feature::sinks));
 static_assert(FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS == static_cast<int>(Feature::float32_key_gradients));
 static_assert(FLASHMASK_FEATURE_SOFTCAP == static_cast<int>(Feature::softcap));
 static_assert(FLASHMASK_FEATURE_ALIBI == static_cast<int>(Feature::alibi));
-static_assert(FLASHMASK_FEATURE_ALIBI + 1 == kFeatureCount);
+static_assert(FLASHMASK_FEATURE_INVARIANT == static_cast<int>(Feature::invariant));
+static_assert(FLASHMASK_FEATURE_INVARIANT + 1 == kFeatureCount);
 static_assert(FLASHMASK_BIAS_NONE == static_cast<int>(ScoreBias::none));
 static_assert(FLASHMASK_BIAS_ALIBI == static_cast<int>(ScoreBias::alibi));
 

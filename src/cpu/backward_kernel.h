@@ -35,11 +35,13 @@ class BackwardKernel {
   static void prepare(const PrepareTask& task) {
     [[maybe_unused]] typename Isa::FlushDenormals mode;
     const std::int64_t row0 = task.row_tile * kQueries;
-    for (std::int64_t row = row0; row < row0 + kQueries; ++row) {
-      const bool exists = row < task.sizes.query_length;
+    const TokenRun rows = task.sizes.queries.at(row0, kQueries);
+    for (int r = 0; r < kQueries; ++r) {
+      const std::int64_t row = rows.first + r;
+      const bool exists = r < rows.count;
       const float lse = exists ? task.lse[row] : -kInfinity;
-      task.statistics.lse2[row] = lse != -kInfinity ? lse * kLog2E : kInfinity;
-      task.statistics.delta[row] =
+      task.statistics.lse2[row0 + r] = lse != -kInfinity ? lse * kLog2E : kInfinity;
+      task.statistics.delta[row0 + r] =
           lse > -kInfinity ? dot_rows(row_of<In>(task.o, row), row_of<In>(task.grad_o, row), task.sizes.value_dim) -
                                  (task.grad_lse ? task.grad_lse[row] : 0.0f)
                            : 0.0f;
@@ -113,27 +115,29 @@ class BackwardKernel {
 
   FLASHMASK_INLINE void begin(const BackwardTask& task) {
     column0_ = task.column_tile * kKeys;
-    const std::int64_t left = task.sizes.key_length - column0_;
-    columns_ = static_cast<int>(left < kKeys ? left : kKeys);
-    load_transposed<Isa, In>(values_transposed_, grad_outputs_, value_stride_, task.v, column0_, kKeys, columns_,
+    const TokenRun columns = task.sizes.keys.at(column0_, kKeys);
+    column_token_ = columns.first;
+    columns_ = static_cast<int>(columns.count);
+    load_transposed<Isa, In>(values_transposed_, grad_outputs_, value_stride_, task.v, column_token_, kKeys, columns_,
                              task.sizes.value_dim);
     Unit* keys = Isa::step == 1 ? keys_ : queries_;
-    load_rows<Isa, In>(keys, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
+    load_rows<Isa, In>(keys, key_stride_, task.k, column_token_, 0, kKeys, columns_, task.sizes.head_dim);
     transpose_to_panels<Isa>(keys, key_stride_, keys_transposed_, kKeys, key_units_);
     if constexpr (Isa::step != 1)
-      load_row_units<Isa, In>(keys_, key_stride_, task.k, column0_, 0, kKeys, columns_, task.sizes.head_dim);
+      load_row_units<Isa, In>(keys_, key_stride_, task.k, column_token_, 0, kKeys, columns_, task.sizes.head_dim);
     for (int i = 0; i < kHalves * KeyBlocks::count; ++i) sums_[i] = Sum::start;
   }
 
   FLASHMASK_INLINE void visit(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                               TileKind kind) {
     const std::int64_t row0 = row_tile * kQueries;
-    const std::int64_t left = task.sizes.query_length - row0;
-    const TileBounds tile{row0, column0_, static_cast<int>(left < kQueries ? left : kQueries), columns_};
+    const TokenRun rows = task.sizes.queries.at(row0, kQueries);
+    if (rows.count == 0) return;  // a tile of padding alone, which no row's sum waits for
+    const TileBounds tile{row0, column0_, static_cast<int>(rows.count), columns_, rows.first, column_token_};
     change_ = ScoreChange<Isa>(task.sizes, head.bias);
     if (change_.biases()) {
-      query_positions_.read(head.bias.query_positions, row0, head.bias.row_shift, tile.rows);
-      key_positions_.read(head.bias.key_positions, column0_, 0, columns_);
+      query_positions_.read(head.bias.query_positions, tile.row_token, head.bias.row_shift, tile.rows);
+      key_positions_.read(head.bias.key_positions, tile.column_token, 0, columns_);
     }
     for (int half = 0; half < kHalves; ++half) extent_[half].set_whole();
     const bool dropout = head.dropout.threshold != 0;
@@ -170,27 +174,28 @@ class BackwardKernel {
   FLASHMASK_INLINE void draw_dropout(const DropoutDraw& draw, const TileBounds& tile) {
     for (int half = 0; half < kHalves; ++half)
       for (int r = 0; r < kQueries; r += kWordBits)
-        DropoutWords<Isa>::row_words(draw, tile.row0 + r, tile.column0 + half * kWordBits, kept_[half].word + r);
+        DropoutWords<Isa>::row_words(draw, tile.row_token + r, tile.column_token + half * kWordBits,
+                                     kept_[half].word + r);
   }
 
   /// Starts to prefetch what the next visit, or the next task, reads first.
   FLASHMASK_INLINE void prefetch_next(const BackwardTask& task, const BackwardHead& head, std::int64_t row_tile,
                                       bool last) {
     if (last) {
-      prefetch_tile(next_[0], task.next_k, task.next_column_tile * kKeys, task.sizes.key_length, task.sizes.head_dim);
-      prefetch_tile(next_[1], task.next_v, task.next_column_tile * kKeys, task.sizes.key_length, task.sizes.value_dim);
+      const TokenRun next = task.sizes.keys.at(task.next_column_tile * kKeys, kKeys);
+      prefetch_tokens(next_[0], task.next_k, next, task.sizes.head_dim);
+      prefetch_tokens(next_[1], task.next_v, next, task.sizes.value_dim);
     } else {
-      const std::int64_t row0 = (row_tile + 1) * kQueries;
-      prefetch_tile(next_[0], head.q, row0, task.sizes.query_length, task.sizes.head_dim);
-      prefetch_tile(next_[1], head.grad_o, row0, task.sizes.query_length, task.sizes.value_dim);
+      const TokenRun next = task.sizes.queries.at((row_tile + 1) * kQueries, kQueries);
+      prefetch_tokens(next_[0], head.q, next, task.sizes.head_dim);
+      prefetch_tokens(next_[1], head.grad_o, next, task.sizes.value_dim);
     }
   }
 
-  static FLASHMASK_INLINE void prefetch_tile(Prefetch& prefetch, const Rows& rows, std::int64_t row0,
-                                             std::int64_t length, int width) {
+  static FLASHMASK_INLINE void prefetch_tokens(Prefetch& prefetch, const Rows& rows, const TokenRun& tokens,
+                                               int width) {
     constexpr std::int64_t kElement = sizeof(In);
-    const std::int64_t left = length - row0;
-    prefetch.begin(row_of<In>(rows, row0), rows.stride * kElement, left < kKeys ? left : kKeys, width * kElement);
+    prefetch.begin(row_of<In>(rows, tokens.first), rows.stride * kElement, tokens.count, width * kElement);
   }
 
   template <bool Masked, bool Dropout>
@@ -232,12 +237,13 @@ class BackwardKernel {
     begin -= begin % QueryBlocks::size;
     end = (end + QueryBlocks::size - 1) / QueryBlocks::size * QueryBlocks::size;
     end = end < kQueries ? end : kQueries;
-    load_rows<Isa, In>(queries_, key_stride_, head.q, tile.row0, begin, end, tile.rows, task.sizes.head_dim);
-    load_rows<Isa, In>(grad_outputs_, value_stride_, head.grad_o, tile.row0, begin, end, tile.rows,
+    load_rows<Isa, In>(queries_, key_stride_, head.q, tile.row_token, begin, end, tile.rows, task.sizes.head_dim);
+    load_rows<Isa, In>(grad_outputs_, value_stride_, head.grad_o, tile.row_token, begin, end, tile.rows,
                        task.sizes.value_dim);
     if constexpr (Isa::step != 1) {
-      load_row_units<Isa, In>(query_units_, key_stride_, head.q, tile.row0, begin, end, tile.rows, task.sizes.head_dim);
-      load_row_units<Isa, In>(grad_output_units_, value_stride_, head.grad_o, tile.row0, begin, end, tile.rows,
+      load_row_units<Isa, In>(query_units_, key_stride_, head.q, tile.row_token, begin, end, tile.rows,
+                              task.sizes.head_dim);
+      load_row_units<Isa, In>(grad_output_units_, value_stride_, head.grad_o, tile.row_token, begin, end, tile.rows,
                               task.sizes.value_dim);
     }
   }
@@ -413,7 +419,7 @@ class BackwardKernel {
     }
     if (turn.last) {
       for (int q = 0; q < tile.rows; ++q)
-        store_row_scaled<Isa, In>(head.grad_q, tile.row0 + q, sum + q * key_columns_, scale_, task.sizes.head_dim);
+        store_row_scaled<Isa, In>(head.grad_q, tile.row_token + q, sum + q * key_columns_, scale_, task.sizes.head_dim);
     }
     pass_turn(*head.turns, row_tile);
   }
@@ -430,12 +436,13 @@ class BackwardKernel {
   FLASHMASK_INLINE void store_keys(const BackwardTask& task) {
     for (int c = 0; c < columns_; ++c) {
       if (sums_[c / kWordBits * KeyBlocks::count + c % kWordBits / KeyBlocks::size] == Sum::start) {
-        store_zero_row(row_of<Out>(task.grad_k, column0_ + c), task.sizes.head_dim);
-        store_zero_row(row_of<Out>(task.grad_v, column0_ + c), task.sizes.value_dim);
+        store_zero_row(row_of<Out>(task.grad_k, column_token_ + c), task.sizes.head_dim);
+        store_zero_row(row_of<Out>(task.grad_v, column_token_ + c), task.sizes.value_dim);
         continue;
       }
-      store_row_scaled<Isa, Out>(task.grad_k, column0_ + c, grad_keys_ + c * key_stride_, scale_, task.sizes.head_dim);
-      store_row_scaled<Isa, Out>(task.grad_v, column0_ + c, grad_values_ + c * value_stride_, task.dropout_scale,
+      store_row_scaled<Isa, Out>(task.grad_k, column_token_ + c, grad_keys_ + c * key_stride_, scale_,
+                                 task.sizes.head_dim);
+      store_row_scaled<Isa, Out>(task.grad_v, column_token_ + c, grad_values_ + c * value_stride_, task.dropout_scale,
                                  task.sizes.value_dim);
     }
   }
@@ -461,7 +468,7 @@ class BackwardKernel {
   Unit *keys_transposed_, *values_transposed_, *keys_, *queries_, *grad_outputs_, *query_units_, *grad_output_units_;
   Unit *probabilities_, *grad_scores_, *grad_score_rows_;
   float *grad_keys_, *grad_values_;
-  std::int64_t column0_ = 0;
+  std::int64_t column0_ = 0, column_token_ = 0;
   int columns_ = 0;
   Prefetch next_[2];
   VisibleLines<kQueries> bits_[kHalves], kept_[kHalves];

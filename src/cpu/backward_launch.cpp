@@ -60,7 +60,7 @@ class BackwardCall {
         problem_(plan.problem()),
         tensors_(tensors),
         execution_(execution),
-        layout_(problem_, code, execution.workers) {}
+        layout_(PlanAccess::problem_in_places(plan), code, execution.workers) {}
 
   void run() const {
     const TileSchedule& schedule = plan_.schedule(Direction::backward);
@@ -70,7 +70,7 @@ class BackwardCall {
     if (tensors_.grad_sinks.present())
       differentiate_sinks(tensors_.sinks, tensors_.grad_sinks, {problem_, statistics(0), layout_.padded_rows},
                           workspace<double>(layout_.sink_sums), execution_);
-    const TaskOrder columns(schedule, tensors_.k, problem_.kv_heads, tiles_of(problem_.key_length, kBackwardColumns));
+    const TaskOrder columns(schedule, tensors_.k, problem_.kv_heads, schedule.column_tiles());
     for_each_task(execution_.executor, execution_.workers, columns.tasks(), [&](std::int64_t task, int worker) {
       const std::int64_t next = std::min(task + execution_.workers, columns.tasks() - 1);
       run_column_tile(columns[task], columns[next], worker);
@@ -100,7 +100,7 @@ class BackwardCall {
     const std::int64_t head_index = batch * problem_.query_heads + head;
     new (added(head_index) + row_tile) std::atomic<std::int32_t>(0);
     const HeadMask mask(plan_, Direction::backward, batch, head);
-    code_.prepare({head_sizes(problem_), head_rows<Rows>(tensors_.o, batch, head),
+    code_.prepare({head_sizes(plan_, batch), head_rows<Rows>(tensors_.o, batch, head),
                    head_rows<Rows>(tensors_.grad_o, batch, head), head_line(tensors_.lse, batch, head),
                    tensors_.grad_lse.present() ? head_line(tensors_.grad_lse, batch, head) : nullptr,
                    statistics(head_index), written(tensors_.grad_q, batch, head), mask.row_runs(row_tile).count != 0,
@@ -128,7 +128,7 @@ class BackwardCall {
                                    dropout_draw(problem_, execution_, batch, head),
                                    head_bias(problem_, tensors_.alibi, batch, head)};
     }
-    code_.run({head_sizes(problem_), head_rows<Rows>(tensors_.k, batch, kv_head),
+    code_.run({head_sizes(plan_, batch), head_rows<Rows>(tensors_.k, batch, kv_head),
                head_rows<Rows>(tensors_.v, batch, kv_head), written(tensors_.grad_k, batch, kv_head),
                written(tensors_.grad_v, batch, kv_head), PlanAccess::wants_key_gradients(plan_),
                tensors_.grad_k.dtype == DType::f32, column_tile, head_rows<Rows>(tensors_.k, next.batch, next.head),

@@ -13,7 +13,7 @@ namespace flashmask::cpu {
 /// lanes. Only the low halves count: the next product does not read what the last one leaves in the high halves.
 template <class Isa>
 struct DropoutWords {
-  /// word[r] bit c: the probability of row row0 + r, column column0 + c is kept. row0 and column0 are multiples of 64.
+  /// word[r] bit c: the probability of row row0 + r, column column0 + c is kept. row0 and column0 are multiples of 8.
   static void row_words(const DropoutDraw& draw, std::int64_t row0, std::int64_t column0, std::uint64_t* word) {
     std::uint32_t counters[kCountersPerRow];
     find_eights(draw.column_eights, column0, counters);

@@ -82,11 +82,13 @@ class ForwardKernel {
 
   FLASHMASK_INLINE void begin(const ForwardTask& task) {
     row0_ = task.row_tile * kTile;
-    rows_ = static_cast<int>(task.sizes.query_length - row0_ < kTile ? task.sizes.query_length - row0_ : kTile);
+    const TokenRun rows = task.sizes.queries.at(row0_, kTile);
+    row_token_ = rows.first;
+    rows_ = static_cast<int>(rows.count);
     change_ = ScoreChange<Isa>(task.sizes, task.bias);
-    if (change_.biases()) query_positions_.read(task.bias.query_positions, row0_, task.bias.row_shift, rows_);
+    if (change_.biases()) query_positions_.read(task.bias.query_positions, row_token_, task.bias.row_shift, rows_);
     if (task.runs.count != 0) {
-      load_transposed<Isa, In>(queries_, keys_, key_stride_, task.q, row0_, kTile, rows_, task.sizes.head_dim);
+      load_transposed<Isa, In>(queries_, keys_, key_stride_, task.q, row_token_, kTile, rows_, task.sizes.head_dim);
     }
     for (int q = 0; q < kTile; q += Isa::lanes) {
       Isa::store(maximum_ + q, Isa::broadcast(-kInfinity));
@@ -100,24 +102,23 @@ class ForwardKernel {
   FLASHMASK_INLINE void prefetch_next(const ForwardTask& task) {
     const FirstRead& next = task.next;
     if (next.q.data == nullptr) return;
-    prefetch_tiles(next_[0], next.q, next.row_tile, 1, task.sizes.query_length, task.sizes.head_dim);
-    prefetch_tiles(next_[1], next.k, next.column_tile, next.column_tiles, task.sizes.key_length, task.sizes.head_dim);
-    prefetch_tiles(next_[2], next.v, next.column_tile, next.column_tiles, task.sizes.key_length, task.sizes.value_dim);
+    prefetch_tokens(next_[0], next.q, next.rows, task.sizes.head_dim);
+    prefetch_tokens(next_[1], next.k, next.columns, task.sizes.head_dim);
+    prefetch_tokens(next_[2], next.v, next.columns, task.sizes.value_dim);
   }
 
-  static FLASHMASK_INLINE void prefetch_tiles(Prefetch& prefetch, const Rows& rows, std::int64_t tile,
-                                              std::int64_t tiles, std::int64_t length, int width) {
+  static FLASHMASK_INLINE void prefetch_tokens(Prefetch& prefetch, const Rows& rows, const TokenRun& tokens,
+                                               int width) {
     constexpr std::int64_t kElement = sizeof(In);
-    const std::int64_t row0 = tile * kTile, left = length - row0, wanted = tiles * kTile;
-    prefetch.begin(row_of<In>(rows, row0), rows.stride * kElement, left < wanted ? left : wanted, width * kElement);
+    prefetch.begin(row_of<In>(rows, tokens.first), rows.stride * kElement, tokens.count, width * kElement);
   }
 
   FLASHMASK_INLINE void visit(const ForwardTask& task, std::int64_t column_tile, TileKind kind) {
     const std::int64_t column0 = column_tile * kTile;
-    const std::int64_t left = task.sizes.key_length - column0;
-    const TileBounds tile{row0_, column0, rows_, static_cast<int>(left < kTile ? left : kTile)};
+    const TokenRun columns = task.sizes.keys.at(column0, kTile);
+    const TileBounds tile{row0_, column0, rows_, static_cast<int>(columns.count), row_token_, columns.first};
     extent_.set_whole();
-    if (change_.biases()) key_positions_.read(task.bias.key_positions, column0, 0, tile.columns);
+    if (change_.biases()) key_positions_.read(task.bias.key_positions, tile.column_token, 0, tile.columns);
     if (kind == TileKind::full && tile.columns == kTile) {
       step<false>(task, tile);
       return;
@@ -138,10 +139,10 @@ class ForwardKernel {
     if (task.dropout.threshold == 0) {
       exponentiate<false>();
     } else {
-      DropoutWords<Isa>::column_words(task.dropout, tile.row0, tile.column0, kept_.word);
+      DropoutWords<Isa>::column_words(task.dropout, tile.row_token, tile.column_token, kept_.word);
       exponentiate<true>();
     }
-    load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column0, extent_.lines.begin, extent_.lines.end,
+    load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column_token, extent_.lines.begin, extent_.lines.end,
                             tile.columns, task.sizes.value_dim);
     accumulate();
   }
@@ -189,7 +190,7 @@ class ForwardKernel {
   /// Returns the keys of a tile as they lie in memory, or a copy where they are of another type, are not made of
   /// aligned whole units, or end inside the tile.
   FLASHMASK_INLINE Broadcast<Unit> key_operand(const ForwardTask& task, const TileBounds& tile) {
-    const In* keys = row_of<In>(task.k, tile.column0);
+    const In* keys = row_of<In>(task.k, tile.column_token);
     if (tile.columns == kTile) {
       if constexpr (std::is_same_v<In, Unit>) return {keys, task.k.stride, 1};
       if constexpr (Isa::step == 2) {
@@ -198,8 +199,8 @@ class ForwardKernel {
           return {reinterpret_cast<const Unit*>(keys), task.k.stride / 2, 1};
       }
     }
-    load_rows<Isa, In>(keys_, key_stride_, task.k, tile.column0, extent_.lines.begin, extent_.lines.end, tile.columns,
-                       task.sizes.head_dim);
+    load_rows<Isa, In>(keys_, key_stride_, task.k, tile.column_token, extent_.lines.begin, extent_.lines.end,
+                       tile.columns, task.sizes.head_dim);
     return {keys_, key_stride_, 1};
   }
 
@@ -310,10 +311,10 @@ class ForwardKernel {
     for (int q = 0; q < rows_; ++q) {
       const bool sees_nothing = sum_[q] == 0.0f;
       const float scale = Sinks ? task.dropout.scale * rescale_[q] : task.dropout.scale;
-      store_row_scaled<Isa, In>(task.o, row0_ + q, output_ + q * value_stride_, sees_nothing ? 0.0f : scale / sums[q],
-                                task.sizes.value_dim);
+      store_row_scaled<Isa, In>(task.o, row_token_ + q, output_ + q * value_stride_,
+                                sees_nothing ? 0.0f : scale / sums[q], task.sizes.value_dim);
       const float of_nothing = Sinks ? task.sinks[q] : -kInfinity;
-      task.lse[row0_ + q] = sees_nothing ? of_nothing : (maximum_[q] + log2f(sums[q])) * kLn2;
+      task.lse[row_token_ + q] = sees_nothing ? of_nothing : (maximum_[q] + log2f(sums[q])) * kLn2;
     }
   }
 
@@ -324,7 +325,7 @@ class ForwardKernel {
   std::size_t used_;
   Unit *queries_, *keys_, *values_;
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
-  std::int64_t row0_ = 0;
+  std::int64_t row0_ = 0, row_token_ = 0;
   int rows_ = 0;
   Prefetch next_[3];
   VisibleLines<kTile> bits_, kept_;

@@ -24,7 +24,7 @@ class Forward final : public ForwardKernel {
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
     const Problem& problem = plan.problem();
-    const std::int64_t row_tiles = tiles_of(problem.query_length, kForwardRows);
+    const std::int64_t row_tiles = plan.schedule(Direction::forward).row_tiles();
     const std::size_t scratch = scratch_bytes(problem);
     const TaskOrder order(plan.schedule(Direction::forward), tensors.q, problem.query_heads, row_tiles);
     // The last row tiles of a causal mask are the heaviest: they go first, so that threads end together.
@@ -54,12 +54,10 @@ class Forward final : public ForwardKernel {
     if (runs.count == 0) return {};
     const std::int64_t begin = runs.runs[0].begin, end = runs.runs[runs.count - 1].end;
     const std::int64_t kv_head = place.head / (plan.problem().query_heads / plan.problem().kv_heads);
-    return {head_rows<Rows>(tensors.q, place.batch, place.head),
-            head_rows<Rows>(tensors.k, place.batch, kv_head),
-            head_rows<Rows>(tensors.v, place.batch, kv_head),
-            place.tile,
-            begin,
-            std::min(end - begin, most)};
+    const HeadSizes sizes = head_sizes(plan, place.batch);
+    return {head_rows<Rows>(tensors.q, place.batch, place.head), head_rows<Rows>(tensors.k, place.batch, kv_head),
+            head_rows<Rows>(tensors.v, place.batch, kv_head), sizes.queries.at(place.tile * kForwardRows, kForwardRows),
+            sizes.keys.at(begin * kForwardColumns, std::min(end - begin, most) * kForwardColumns)};
   }
 
   void run_row_tile(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place, const FirstRead& next,
@@ -68,9 +66,12 @@ class Forward final : public ForwardKernel {
     const auto [batch, head, row_tile] = place;
     const std::int64_t kv_head = head / (problem.query_heads / problem.kv_heads);
     const HeadMask mask(plan, Direction::forward, batch, head);
+    const HeadSizes sizes = head_sizes(plan, batch);
+    const TokenRun rows = sizes.queries.at(row_tile * kForwardRows, kForwardRows);
+    if (rows.count == 0) return;
     float sinks[kForwardRows];
-    if (tensors.sinks.present()) read_sinks(tensors.sinks, batch, head, row_tile * kForwardRows, sinks);
-    code_.run({head_sizes(problem), head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
+    if (tensors.sinks.present()) read_sinks(tensors.sinks, batch, head, rows.first, sinks);
+    code_.run({sizes, head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
                head_rows<Rows>(tensors.v, batch, kv_head),
                written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
                tensors.sinks.present() ? sinks : nullptr, head_bias(problem, tensors.alibi, batch, head), row_tile,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/units.h"
 #include "flashmask/tile.h"
 #include "mask/cell_words.h"
 
@@ -50,12 +51,14 @@ struct PartialTiles {
   HeadCells cells;
 };
 
-/// Where a tile lies and how much of it exists.
+/// Where a tile lies and how much of it exists. Masks and statistics are read by place, tensors by token.
 struct TileBounds {
-  std::int64_t row0;
+  std::int64_t row0;  ///< place
   std::int64_t column0;
   int rows;
   int columns;
+  std::int64_t row_token = 0;  ///< at row0
+  std::int64_t column_token = 0;
 };
 
 /// Reads 64 × 64 scores as words: bit r of word c, or bit c of word r, says whether row r sees column c.
@@ -93,8 +96,7 @@ struct MutableRows {
 };
 
 struct HeadSizes {
-  std::int64_t query_length;
-  std::int64_t key_length;
+  PlacedTokens queries, keys;
   int head_dim;
   int value_dim;
   float scale;
@@ -113,11 +115,10 @@ struct HeadBias {
 /// The operands that a forward task reads before anything else; q.data is null if it reads nothing.
 struct FirstRead {
   Rows q, k, v;
-  std::int64_t row_tile;
-  std::int64_t column_tile, column_tiles;
+  TokenRun rows, columns;
 };
 
-/// One row tile of one query head.
+/// One row tile of one query head; its first row exists.
 struct ForwardTask {
   HeadSizes sizes;
   Rows q, k, v;

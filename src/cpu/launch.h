@@ -13,6 +13,8 @@
 #include "plan/dropout.h"
 #include "plan/gather.h"
 #include "plan/kernel.h"
+#include "plan/plan_choice.h"
+#include "schedule/places.h"
 
 namespace flashmask::cpu {
 
@@ -91,12 +93,12 @@ inline float* head_line(const TensorView& tensor, std::int64_t batch, std::int64
   return static_cast<float*>(tensor.data) + batch * tensor.strides[0] + head * tensor.strides[1];
 }
 
-inline HeadSizes head_sizes(const Problem& problem) {
-  return {problem.query_length,
-          problem.key_length,
-          static_cast<int>(problem.head_dim),
-          static_cast<int>(problem.value_dim),
-          problem.softmax_scale(),
+inline HeadSizes head_sizes(const Plan& plan, std::int64_t batch) {
+  const Problem& problem = plan.problem();
+  const Places* places = PlanAccess::places(plan);
+  return {places == nullptr ? PlacedTokens{.tokens = problem.query_length} : places->rows.of(batch),
+          places == nullptr ? PlacedTokens{.tokens = problem.key_length} : places->columns.of(batch),
+          static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim), problem.softmax_scale(),
           static_cast<float>(problem.softcap)};
 }
 

@@ -3,17 +3,14 @@
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/checks.h"
 #include "flashmask/block_map.h"
-#include "mask/cell_reader.h"
-#include "mask/cell_row_builder.h"
-#include "mask/cell_rows.h"
 #include "mask/chosen_tokens.h"
+#include "mask/moved_mask.h"
 #include "mask/to_bits.h"
 
 namespace flashmask {
@@ -53,39 +50,6 @@ void check_disjoint(std::span<const Span> columns) {
   }
 }
 
-/// Returns [tokens + 1]: how many of the chosen rows come before each row.
-std::vector<std::int32_t> rows_before(const ChosenTokens& rows, std::int64_t tokens) {
-  std::vector<std::int32_t> before(static_cast<std::size_t>(tokens) + 1, static_cast<std::int32_t>(rows.count()));
-  std::int64_t token = 0;
-  for (std::int64_t i = 0; i < rows.spans(); ++i) {
-    auto number = static_cast<std::int32_t>(rows.first(i));
-    for (; token < rows.span(i).begin; ++token) before[static_cast<std::size_t>(token)] = number;
-    for (; token < rows.span(i).end; ++token) before[static_cast<std::size_t>(token)] = number++;
-  }
-  return before;
-}
-
-/// Slices intervals. The chosen rows of a masked range are consecutive, so each range stays one range.
-IntervalMask slice_intervals(const IntervalMask& mask, const ChosenTokens& rows, const ChosenTokens& columns) {
-  const MaskShape& from = mask.shape();
-  IntervalMask out({from.batch, from.heads, rows.count(), columns.count()});
-  const std::vector<std::int32_t> before = rows_before(rows, from.rows);
-  const auto left = [&](Interval range) {
-    return Interval{before[static_cast<std::size_t>(range.begin)], before[static_cast<std::size_t>(range.end)]};
-  };
-  for (std::int64_t batch = 0; batch < from.batch; ++batch) {
-    for (std::int64_t head = 0; head < from.heads; ++head) {
-      for (std::int64_t i = 0; i < columns.spans(); ++i) {
-        std::size_t source = mask.index(batch, head, columns.span(i).begin);
-        std::size_t target = out.index(batch, head, columns.first(i));
-        for (std::int64_t c = columns.span(i).begin; c < columns.span(i).end; ++c, ++source, ++target)
-          out.set(target, left(mask.first(source)), left(mask.second(source)));
-      }
-    }
-  }
-  return out;
-}
-
 /// Slices a block map by spans of whole blocks.
 BlockMap slice_blocks(const BlockMap& map, const ChosenTokens& rows, const ChosenTokens& columns) {
   const MaskShape& from = map.shape();
@@ -107,75 +71,6 @@ BlockMap slice_blocks(const BlockMap& map, const ChosenTokens& rows, const Chose
   return {{from.batch, from.heads, rows.count(), columns.count()}, map.block(), keep};
 }
 
-/// Consecutive rows of one row of cells: `count` of them, starting at its row `row`.
-struct CellRowPart {
-  std::int64_t cell_row;
-  std::int64_t row;
-  std::int64_t count;
-};
-
-/// Returns the longest part, of at most `most` rows, whose first row has the new number `number`.
-CellRowPart part_from(const ChosenTokens& rows, std::int64_t number, std::int64_t most) {
-  const std::int64_t i = rows.span_of(number);
-  const std::int64_t row = rows.span(i).begin + number - rows.first(i);
-  const std::int64_t in_cell = row % kCellSize;
-  return {row / kCellSize, in_cell, std::min({most, kCellSize - in_cell, rows.span(i).end - row})};
-}
-
-/// Copies what the part's rows see of a run to rows `to`, `to` + 1, … of `out`, for the columns in `span`; the first
-/// column of the span becomes column `first`.
-void show_run(const CellRun& run, const CellRowPart& part, const Span& span, std::int64_t first, std::int64_t to,
-              CellRowBuilder& out) {
-  const auto column = [&](std::int64_t source) {
-    return std::clamp(source, span.begin, span.end) - span.begin + first;
-  };
-  if (run.kind == TileKind::full) {
-    const std::int64_t begin = column(std::int64_t{run.begin} * kCellSize);
-    const std::int64_t end = column(std::int64_t{run.end} * kCellSize);
-    for (std::int64_t r = 0; r < part.count; ++r) out.show(to + r, begin, end);
-    return;
-  }
-  for (std::int32_t cell = run.begin; cell < run.end; ++cell) {
-    const std::int64_t column0 = std::int64_t{cell} * kCellSize;
-    const std::uint64_t inside = range_bits(span.begin - column0, span.end - column0);
-    for (std::int64_t r = 0; r < part.count; ++r) {
-      const std::uint64_t word = run.words_of(cell)[part.row + r] & inside;
-      out.show_bits(to + r, column0 - span.begin + first, word);
-    }
-  }
-}
-
-void show_part(const BitMask& mask, std::int64_t batch, std::int64_t head, const CellRowPart& part,
-               const ChosenTokens& columns, std::int64_t to, CellRowBuilder& out) {
-  for (std::int64_t i = 0; i < columns.spans(); ++i) {
-    const Span& span = columns.span(i);
-    CellReader cells(mask, batch, head, part.cell_row);
-    const auto end = static_cast<std::int32_t>((span.end + kCellSize - 1) / kCellSize);
-    for (auto cell = static_cast<std::int32_t>(span.begin / kCellSize); cell < end;) {
-      CellRun run = cells.at(cell);
-      cell = run.end = std::min(run.end, end);
-      if (run.kind != TileKind::skip) show_run(run, part, span, columns.first(i), to, out);
-    }
-  }
-}
-
-BitMask slice_bits(const BitMask& mask, const ChosenTokens& rows, const ChosenTokens& columns, Executor& executor) {
-  const MaskShape shape{mask.shape().batch, mask.shape().heads, rows.count(), columns.count()};
-  return build_bits(shape, executor, [&]() -> FillCells {
-    return [&, cells = std::make_shared<CellRowBuilder>(shape.columns)](std::int64_t batch, std::int64_t head,
-                                                                        std::int64_t cell_row, CellRows& out) {
-      const std::int64_t row0 = cell_row * kCellSize;
-      const std::int64_t count = std::min<std::int64_t>(kCellSize, shape.rows - row0);
-      for (std::int64_t r = 0; r < count;) {
-        const CellRowPart part = part_from(rows, row0 + r, count - r);
-        show_part(mask, batch, head, part, columns, r, *cells);
-        r += part.count;
-      }
-      cells->drain(count, out);
-    };
-  });
-}
-
 }  // namespace
 
 Mask slice(const Mask& mask, std::span<const Span> rows, std::span<const Span> columns, Executor& executor) {
@@ -188,17 +83,18 @@ Mask slice(const Mask& mask, std::span<const Span> rows, std::span<const Span> c
   const std::string description = mask.description() + ", " + grouped(chosen_rows.count()) + " of " +
                                   grouped(shape.rows) + " rows and " + grouped(chosen_columns.count()) + " of " +
                                   grouped(shape.columns) + " columns";
+  const MaskShape to{shape.batch, shape.heads, chosen_rows.count(), chosen_columns.count()};
+  const auto tokens = [&](std::int64_t) { return TokensOfEntry{chosen_rows, chosen_columns}; };
   const LoweredMask& lowered = mask.lowered();
-  if (is_plain_intervals(lowered))
-    return {slice_intervals(lowered.intervals(), chosen_rows, chosen_columns), description};
+  if (is_plain_intervals(lowered)) return {moved_intervals(lowered.intervals(), to, tokens), description};
   const BlockMap* blocks = lowered.blocks();
   if (blocks != nullptr && chosen_rows.holds_whole(blocks->block(), shape.rows) &&
       chosen_columns.holds_whole(blocks->block(), shape.columns)) {
-    const Mask intervals(slice_intervals(lowered.intervals(), chosen_rows, chosen_columns), description);
+    const Mask intervals(moved_intervals(lowered.intervals(), to, tokens), description);
     const Mask both = intervals & slice_blocks(*blocks, chosen_rows, chosen_columns);
     return {both.lowered(), description, both.misfit()};
   }
-  return {slice_bits(*to_bits(lowered, executor), chosen_rows, chosen_columns, executor), description};
+  return {moved_bits(*to_bits(lowered, executor), to, tokens, executor), description};
 }
 
 }  // namespace flashmask

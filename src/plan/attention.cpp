@@ -105,6 +105,13 @@ void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks
                     "give a sink for each head");
 }
 
+void check_sink_gradients(const Plan& plan, const BackwardTensors& tensors) {
+  if (tensors.grad_sinks.present() && PlanAccess::places(plan) != nullptr)
+    throw Error(Status::unsupported,
+                "backward: grad_sinks is given, and the plan is invariant; the gradient of a sink is a sum over the "
+                "whole call, which no document has alone: make the plan without `invariant`, or leave grad_sinks out");
+}
+
 void check_key_gradients(const Plan& plan, const Kernel& kernel, const BackwardTensors& tensors) {
   if (!has_float32_key_gradients(plan.problem(), tensors)) return;
   const std::string given = "backward: grad_k and grad_v are f32 beside tensors of " + to_string(plan.problem().dtype);
@@ -157,6 +164,7 @@ void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& e
 void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
   check_sinks(plan, PlanAccess::backward(plan), tensors.sinks);
+  check_sink_gradients(plan, tensors);
   check_key_gradients(plan, PlanAccess::backward(plan), tensors);
   if (plan.problem().batch == 0 || plan.problem().query_heads == 0) return clear_sinks(tensors.grad_sinks);
   const CallResources resources(plan, Direction::backward, execution);

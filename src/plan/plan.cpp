@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "flashmask/attention.h"
@@ -42,6 +43,19 @@ void check_reorder(const Problem& problem) {
     refuse_mask("reorder and a bias of scores were asked for together, and positions are not reordered: take one");
 }
 
+void check_invariant(const LoweredMask& mask, const PlanOptions& options) {
+  if (!options.invariant) return;
+  const auto refuse = [](const std::string& beside) {
+    throw Error(Status::unsupported, "plan: invariant and " + beside);
+  };
+  if (options.reorder)
+    refuse("reorder were asked for together; an order is found for the whole mask, so that it differs from a " +
+           std::string("document's own: take one of them"));
+  if (mask.blocks() != nullptr && options.form != MaskForm::bits)
+    refuse("a block map beside intervals; its blocks lie at multiples of their size, not where documents begin: plan " +
+           std::string("with form bits, or leave invariant out"));
+}
+
 void check_tiles(const Kernel& kernel, TileSize tiles) {
   if (tiles == TileSize::small && !kernel.small_tiles())
     throw Error(Status::unsupported, "plan: small tiles were asked for, which " + kernel.info().name +
@@ -49,7 +63,10 @@ void check_tiles(const Kernel& kernel, TileSize tiles) {
 }
 
 Features needed_by(const PlanOptions& options) {
-  return options.deterministic ? Features{Feature::deterministic} : Features();
+  Features needed;
+  if (options.deterministic) needed.add(Feature::deterministic);
+  if (options.invariant) needed.add(Feature::invariant);
+  return needed;
 }
 
 const LoweredMask& Plan::mask() const {
@@ -76,6 +93,14 @@ const TileSchedule& Plan::schedule(Direction direction) const {
   return *chosen.schedule;
 }
 
+void Plan::place(TileShape forward, TileShape backward, Executor& executor) {
+  constexpr std::int64_t kDropoutGroup = 8;
+  const TileShape both{std::lcm(forward.rows, backward.rows), std::lcm(forward.columns, backward.columns)};
+  const std::int64_t step = problem_.dropout > 0 ? kDropoutGroup : 1;
+  places_ = std::make_shared<const Places>(places(*mask_, unit_of(both), step, executor));
+  mask_ = std::shared_ptr<const LoweredMask>(places_, &places_->mask);
+}
+
 const KernelInfo& Plan::kernel(Direction direction) const { return choice(direction).kernel->info(); }
 
 std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
@@ -83,7 +108,16 @@ std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
   if (problem_.query_heads == 0) return 0;
   const std::size_t gathered = PlanAccess::reorders(*this) ? gathered_bytes(problem_, direction) : 0;
   // The caller's memory may start anywhere; what kernels get is aligned.
-  return gathered + choice.kernel->workspace_bytes(problem_, std::max(workers, 1)) + kWorkspaceAlignment;
+  return gathered + choice.kernel->workspace_bytes(PlanAccess::problem_in_places(*this), std::max(workers, 1)) +
+         kWorkspaceAlignment;
+}
+
+Problem PlanAccess::problem_in_places(const Plan& plan) {
+  Problem problem = plan.problem_;
+  if (plan.places_ == nullptr) return problem;
+  problem.query_length = plan.places_->mask.shape().rows;
+  problem.key_length = plan.places_->mask.shape().columns;
+  return problem;
 }
 
 Plan PlanAccess::on_device(const Problem& problem, Visit visit, Choice forward, Choice backward, const DevicePlan& made,
@@ -117,6 +151,7 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
     refuse_mask("the problem is on " + to_string(problem.device) +
                 "; give a PlanPlace, as a plan for a GPU is made in memory there");
   }
+  check_invariant(mask.lowered(), options);
   if (options.reorder) return PlanAccess::reordered(mask, problem, options, executor);
   Plan made;
   made.problem_ = problem;
@@ -127,6 +162,7 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
   const Kernel& backward = select_kernel({Direction::backward, problem, form, options.kernel, needed_by(options)});
   check_tiles(forward, options.forward_tiles);
   check_tiles(backward, options.backward_tiles);
+  if (options.invariant) made.place(forward.info().tile, backward.info().tile, executor);
   auto rows = std::make_shared<const TileSchedule>(schedule(*made.mask_, forward.info().tile, options.visit, executor));
   auto columns =
       backward.info().tile == forward.info().tile

@@ -9,6 +9,7 @@
 #include "flashmask/reorder.h"
 #include "plan/device_plan.h"
 #include "plan/kernel.h"
+#include "schedule/places.h"
 
 namespace flashmask {
 
@@ -31,6 +32,10 @@ void check_mask(const MaskShape& mask, const Problem& problem);
 /// Throws Status::invalid_argument if a plan that reorders tokens cannot serve the problem.
 void check_reorder(const Problem& problem);
 
+/// Throws Status::unsupported if a plan whose results must not depend on what a document is packed with cannot serve
+/// what else was asked for.
+void check_invariant(const LoweredMask& mask, const PlanOptions& options);
+
 /// Throws if small tiles are asked for and the kernel has none.
 void check_tiles(const Kernel& kernel, TileSize tiles);
 
@@ -52,6 +57,10 @@ struct PlanAccess {
   static TileSize tiles(const Plan& plan, Direction direction) { return plan.choice(direction).tiles; }
   /// Whether tokens are in another order than the caller's.
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
+  /// Returns where tokens lie for the kernels; nullptr: a token's place is its number.
+  static const Places* places(const Plan& plan) { return plan.places_.get(); }
+  /// Returns the problem with lengths counted in places, as its workspace is laid out.
+  static Problem problem_in_places(const Plan& plan);
   /// Returns the part on the device; only for plans for a GPU.
   static const DevicePlan& device(const Plan& plan) { return *plan.device_; }
   static Plan on_device(const Problem& problem, Visit visit, Choice forward, Choice backward, const DevicePlan& made,

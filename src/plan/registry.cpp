@@ -120,6 +120,22 @@ std::string why_none_computes(const Problem& problem) {
          ": cast q, k and v to one of them, or compute on the CPU";
 }
 
+Features of_any_kernel(DeviceType device) {
+  Features had;
+  for (const auto& kernel : kernel_table())
+    if (kernel->info().device == device) had = had | kernel->info().features;
+  return had;
+}
+
+/// Returns a sentence if no kernel for such devices has a feature that kernels for the CPU have.
+std::string why_none_has(Features needed, Device device) {
+  const std::uint32_t missing =
+      needed.bits() & of_any_kernel(DeviceType::cpu).bits() & ~of_any_kernel(device.type).bits();
+  if (missing == 0) return "";
+  return "kernels on " + to_string(device) + " have no " + to_string(static_cast<Feature>(std::countr_zero(missing))) +
+         ": leave it out, or compute on the CPU";
+}
+
 const Kernel& find_entry(const char* caller, const KernelInfo& info) {
   for (const auto& kernel : kernel_table())
     if (kernel->info().name == info.name) return *kernel;
@@ -146,6 +162,8 @@ const Kernel* find_kernel(const KernelRequest& request) {
 std::string no_kernel(const KernelRequest& request) {
   if (const std::string reason = why_none_runs_on(request.problem.device); !reason.empty()) return reason;
   if (const std::string reason = why_none_computes(request.problem); !reason.empty()) return reason;
+  if (const std::string reason = why_none_has(all_needed(request), request.problem.device); !reason.empty())
+    return reason;
   const std::string prefix = prefix_of(request);
   std::string features;
   for (std::uint32_t bits = all_needed(request).bits(); bits != 0; bits &= bits - 1)

@@ -5,11 +5,14 @@
 #include <array>
 #include <bit>
 #include <cstdio>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/checks.h"
 #include "mask/cell_reader.h"
 #include "mask/to_bits.h"
+#include "schedule/places.h"
 
 namespace flashmask {
 namespace {
@@ -87,20 +90,60 @@ Census census_of(const LoweredMask& mask) {
   return is_plain_intervals(mask) ? census_of(mask.intervals()) : census_of(*to_bits(mask, default_executor()));
 }
 
-/// Counts the scores in the tiles that a kernel computes; in ragged tiles, only the scores that exist.
-std::int64_t active_scores(const TileSchedule& schedule) {
-  const MaskShape& shape = schedule.mask_shape();
-  const TileShape tile = schedule.tile();
-  std::int64_t scores = 0;
-  for (std::int64_t list = 0; list < shape.batch * shape.heads * schedule.row_tiles(); ++list) {
-    const std::int64_t first_row = list % schedule.row_tiles() * tile.rows;
-    const std::int64_t rows = std::min<std::int64_t>(tile.rows, shape.rows - first_row);
-    for (const Run& run : schedule.rows().list(list)) {
-      const std::int64_t begin = std::int64_t{run.begin} * tile.columns;
-      scores += rows * (std::min(std::int64_t{run.end} * tile.columns, shape.columns) - begin);
+/// The grid that tiles lie on: rows and columns, or their places.
+struct Grid {
+  const LoweredMask& mask;
+  const Places* places;  ///< nullptr: places are tokens
+
+  PlacedTokens rows(std::int64_t batch) const {
+    return places == nullptr ? PlacedTokens{.tokens = mask.shape().rows} : places->rows.of(batch);
+  }
+  PlacedTokens columns(std::int64_t batch) const {
+    return places == nullptr ? PlacedTokens{.tokens = mask.shape().columns} : places->columns.of(batch);
+  }
+};
+
+/// What a kernel computes.
+struct Computed {
+  TileCounts tiles;
+  std::int64_t scores = 0;  ///< in active tiles; of tiles that end early, only the scores that exist
+};
+
+std::int64_t tiles_with_tokens(const PlacedTokens& tokens, std::int64_t tiles, std::int64_t side) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < tiles; ++i) count += tokens.at(i * side, side).count > 0 ? 1 : 0;
+  return count;
+}
+
+/// Counts the tiles of one list of rows, of which those without a token do not exist.
+void count_row_tile(std::span<const Run> runs, std::int64_t rows, const PlacedTokens& columns, std::int64_t side,
+                    Computed& computed) {
+  for (const Run& run : runs) {
+    for (std::int64_t tile = run.begin; tile < run.end; ++tile) {
+      const std::int64_t width = columns.at(tile * side, side).count;
+      if (rows == 0 || width == 0) continue;
+      ++(run.kind == TileKind::full ? computed.tiles.full : computed.tiles.partial);
+      computed.scores += rows * width;
     }
   }
-  return scores;
+}
+
+Computed computed_of(const TileSchedule& schedule, const Grid& grid) {
+  const MaskShape& shape = schedule.mask_shape();
+  const TileShape tile = schedule.tile();
+  Computed computed;
+  std::int64_t all = 0;
+  for (std::int64_t batch = 0; batch < shape.batch; ++batch) {
+    const PlacedTokens rows = grid.rows(batch), columns = grid.columns(batch);
+    all += shape.heads * tiles_with_tokens(rows, schedule.row_tiles(), tile.rows) *
+           tiles_with_tokens(columns, schedule.column_tiles(), tile.columns);
+    for (std::int64_t head = 0; head < shape.heads; ++head)
+      for (std::int64_t i = 0; i < schedule.row_tiles(); ++i)
+        count_row_tile(schedule.row_runs(batch, head, i), rows.at(i * tile.rows, tile.rows).count, columns,
+                       tile.columns, computed);
+  }
+  computed.tiles.skip = all - computed.tiles.active();
+  return computed;
 }
 
 double ratio(double a, double b) { return b == 0 ? 0 : a / b; }
@@ -130,8 +173,10 @@ std::string pairs_line(const Explanation& e) {
   return grouped(e.visible_pairs) + " of " + grouped(pairs) + " (" + with_digits(100 * e.density, 2) + " %)";
 }
 
-std::string tiles_line(const TileCounts& tiles) {
-  return grouped(tiles.skip) + " skip, " + grouped(tiles.partial) + " partial, " + grouped(tiles.full) + " full";
+std::string tiles_line(const TileCounts& tiles, bool invariant) {
+  const std::string counts =
+      grouped(tiles.skip) + " skip, " + grouped(tiles.partial) + " partial, " + grouped(tiles.full) + " full";
+  return invariant ? counts + ", beginning at every free cut" : counts;
 }
 
 std::string empty_rows_line(const Explanation& e) {
@@ -157,9 +202,13 @@ std::string mask_memory_line(const Explanation& e) {
 
 }  // namespace
 
-Explanation explain(const Mask& mask, TileShape tile) {
+Explanation explain(const Mask& mask, TileShape tile, bool invariant) {
   const LoweredMask& lowered = mask.lowered();
-  const TileSchedule tiles = schedule(lowered, tile);
+  std::optional<Places> cut;
+  if (invariant) cut = places(lowered, unit_of(tile), 1, default_executor());
+  const Grid grid{cut ? cut->mask : lowered, cut ? &*cut : nullptr};
+  const TileSchedule tiles = schedule(grid.mask, tile);
+  const Computed computed = computed_of(tiles, grid);
   const MaskShape& shape = mask.shape();
   Census census = census_of(lowered);
   Explanation result;
@@ -168,11 +217,12 @@ Explanation explain(const Mask& mask, TileShape tile) {
   result.form = lowered.form();
   result.why = lowered.why();
   result.tile = tile;
+  result.invariant = invariant;
   result.visible_pairs = census.visible;
   result.dense_bytes = static_cast<std::size_t>(shape.batch * shape.heads * shape.rows * shape.columns);
   result.density = ratio(static_cast<double>(result.visible_pairs), static_cast<double>(result.dense_bytes));
-  result.tiles = tiles.counts();
-  result.waste = ratio(static_cast<double>(active_scores(tiles)), static_cast<double>(result.visible_pairs));
+  result.tiles = computed.tiles;
+  result.waste = ratio(static_cast<double>(computed.scores), static_cast<double>(result.visible_pairs));
   result.empty_rows = census.empty_rows;
   result.first_empty_rows = std::move(census.first_empty_rows);
   result.mask_bytes = lowered.memory_bytes();
@@ -188,7 +238,7 @@ std::string to_string(const Explanation& e) {
       {"shape", shape_line(e.shape)},
       {"form", to_string(e.form) + ": " + e.why},
       {"visible pairs", pairs_line(e)},
-      {"tiles " + tile, tiles_line(e.tiles)},
+      {"tiles " + tile, tiles_line(e.tiles, e.invariant)},
       {"waste", with_digits(e.waste, 2) + " scores computed for each visible pair"},
       {"empty rows", empty_rows_line(e)},
       {"mask memory", mask_memory_line(e)},

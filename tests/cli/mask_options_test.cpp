@@ -177,6 +177,19 @@ TEST_F(ShowOptions, SaysWhyItDoesNotReorder) {
   EXPECT_EQ(shown.out.rfind(command({"show", "causal", "--tokens", "64", "--no-explain"}).out, 0), 0U);
 }
 
+TEST_F(ShowOptions, CountsTilesThatBeginWhereDocumentsBegin) {
+  const std::vector<std::string> show = {"show", "causal_document", "--documents", "100,100", "--tile",
+                                         "128",  "--json"};
+  EXPECT_EQ(command(show).json()["tiles"]["partial"], 3);
+  std::vector<std::string> invariant = show;
+  invariant.emplace_back("--invariant");
+  const auto json = command(invariant).json();
+  EXPECT_EQ(json["invariant"], true);
+  EXPECT_EQ(json["tiles"]["partial"], 2);
+  expect_refused({"show", "causal", "--tokens", "64", "--tile", "5", "--invariant"},
+                 "give sides that divide 128, or 192");
+}
+
 TEST_F(ShowOptions, DrawsWhatSurvivesDropout) {
   const std::vector<std::string> asked = {"show", "full", "--tokens", "60", "--dropout", "0.25", "--seed", "3"};
   const auto with = [&](const std::vector<std::string>& more) {
@@ -275,6 +288,13 @@ TEST_F(CheckOptions, HoldsDropoutAndReorderingAgainstTheReference) {
   const Outcome reordered = command({"check", "--mask", file, "--kernel", "scalar.", "--reorder", "--quick"});
   EXPECT_EQ(reordered.status, 0) << reordered.out;
   expect_refused({"check", "--mask", file, "--dropout", "0.1", "--reorder"}, "a plan takes one of them");
+}
+
+TEST_F(CheckOptions, HoldsInvariantPlansAgainstTheReference) {
+  const Outcome outcome = command({"check", "--mask", "causal_document", "--kernel", "scalar.", "--invariant"});
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_NE(outcome.out.find("passes"), std::string::npos) << outcome.out;
+  expect_refused({"check", "--invariant", "--reorder"}, "a plan takes one of them");
 }
 
 TEST_F(CheckOptions, RefusesMasksOfOneSizeForTheCorpus) {

@@ -22,15 +22,15 @@ FIELDS = (
     "Tensor? mask, Tensor? block_mask, bool causal, float scale, float dropout, Tensor? seed_offset, "
     "bool deterministic=False"
 )
-PLACE = (
-    "Tensor? dropout_place=None, float softcap=0., bool alibi=False, Tensor? alibi_slopes=None, "
-    "Tensor? query_positions=None, Tensor? key_positions=None"
+LAST = (
+    "Tensor? dropout_place=None, bool invariant=False, float softcap=0., bool alibi=False, "
+    "Tensor? alibi_slopes=None, Tensor? query_positions=None, Tensor? key_positions=None"
 )
 
 
 def test_schemas_end_with_the_fields():
-    assert f"Tensor v, {FIELDS}, Tensor? sinks=None, {PLACE}) ->" in str(flashmask.operators.forward_operator._schema)
-    last = f"{PLACE}, bool float32_key_gradients=False"
+    assert f"Tensor v, {FIELDS}, Tensor? sinks=None, {LAST}) ->" in str(flashmask.operators.forward_operator._schema)
+    last = f"{LAST}, bool float32_key_gradients=False"
     assert f"Tensor lse, {FIELDS}, {last}) ->" in str(flashmask.operators.backward_operator._schema)
     with_sinks = str(flashmask.operators.backward_with_sinks_operator._schema)
     assert f"Tensor lse, Tensor sinks, {FIELDS}, {last}) ->" in with_sinks
@@ -48,14 +48,14 @@ def test_backwards_take_a_call_without_its_sinks():
 def test_a_call_is_its_tensors_and_its_numbers():
     mask, blocks, seed, sinks, place = torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(2), torch.ones(4)
     alibi = torch.ones(2), torch.ones(1, 8), torch.ones(1, 8)
-    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place, 50.0, True, *alibi)
+    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place, True, 50.0, True, *alibi)
     assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed, sinks, place, *alibi), strict=True))
-    assert numbers_of(call) == (True, 0.5, 0.25, True, 50.0, True)
+    assert numbers_of(call) == (True, 0.5, 0.25, True, True, 50.0, True)
     assert all(a is b for a, b in zip(joined(tensors_of(call), numbers_of(call)), call, strict=True))
 
 
 @pytest.mark.parametrize(
-    "change", [{"causal": True}, {"scale": 0.5}, {"dropout": 0.25}, {"softcap": 5.0}, {"alibi": True}]
+    "change", [{"causal": True}, {"scale": 0.5}, {"dropout": 0.25}, {"invariant": True}, {"softcap": 5.0}, {"alibi": True}]
 )
 def test_another_number_is_another_plan(change):
     assert key_on_cpu(None, SHAPES, 0, Call(**change)) != key_on_cpu(None, SHAPES, 0, Call())

@@ -46,6 +46,11 @@ def second_derivative():
     gradient.sum().backward()
 
 
+def trained_sinks_of_documents():
+    q = tensor()
+    flashmask.attention(q, q, q, MASK, sinks=torch.zeros(2, requires_grad=True), invariant=True)
+
+
 def assert_said(sentence, text):
     """By the library, in so many words, and by the page."""
     assert sentence in text
@@ -58,8 +63,9 @@ def assert_said(sentence, text):
         second_derivative,
         lambda: torch.func.vmap(Layer())(torch.randn(3, 1, 8, 2, 8)),
         lambda: torch.func.grad(lambda q: Layer()(q).sum())(tensor()),
+        trained_sinks_of_documents,
     ],
-    ids=["second derivative", "vmap", "func.grad"],
+    ids=["second derivative", "vmap", "func.grad", "sinks"],
 )
 def test_transforms(ask):
     with pytest.raises(NotImplementedError) as error:

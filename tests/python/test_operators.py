@@ -415,7 +415,7 @@ def test_gradients_of_keys_in_float32_are_refused_of_a_plan_that_reorders():
 
 
 def test_headers_of_packed_masks_hold_every_option():
-    options = Options(1, 2, 1, 1, "avx2.forward", 1, 2, 1, 0)
+    options = Options(1, 2, 1, 1, "avx2.forward", 1, 2, 1, 0, 1)
     assert read_header(header(bytes(range(16)), options)) == (bytes(range(16)), options)
     assert read_header(header(bytes(16), Options(skip_key_gradients=1))) == (bytes(16), Options(skip_key_gradients=1))
 

@@ -10,9 +10,9 @@ from flashmask._abi import structs as s
 
 HEADER_BYTES = 128
 _MAGIC = b"flashmask mask 1"
-_LAYOUT = struct.Struct("<16s16shhhhii72sii")
+_LAYOUT = struct.Struct("<16s16shhhhihh72sii")
 assert _LAYOUT.size == HEADER_BYTES
-_DETERMINISTIC = slice(44, 48)
+_DETERMINISTIC = slice(44, 46)
 
 
 class Options(NamedTuple):
@@ -27,6 +27,7 @@ class Options(NamedTuple):
     backward_tiles: int = 0
     skip_query_gradient: int = 0
     skip_key_gradients: int = 0
+    invariant: int = 0
 
     def struct(self) -> s.PlanOptions:
         """Returns the options as the struct of the C ABI."""
@@ -39,6 +40,7 @@ class Options(NamedTuple):
             backward_tiles=self.backward_tiles,
             skip_query_gradient=self.skip_query_gradient,
             skip_key_gradients=self.skip_key_gradients,
+            invariant=self.invariant,
         )
         options.kernel = self.kernel.encode()
         return options
@@ -50,7 +52,7 @@ def header(mask_id: bytes, options: Options) -> bytes:
     if len(kernel) > 72:
         raise ValueError(f"kernel is {options.kernel!r}; expected a kernel name of at most 72 bytes")
     skipped = options.skip_query_gradient, options.skip_key_gradients
-    chosen = options.visit, options.form, *skipped, options.reorder, options.deterministic
+    chosen = options.visit, options.form, *skipped, options.reorder, options.deterministic, options.invariant
     return _LAYOUT.pack(_MAGIC, mask_id, *chosen, kernel, options.forward_tiles, options.backward_tiles)
 
 
@@ -63,8 +65,9 @@ def read_header(packed: bytes) -> tuple[bytes, Options]:
     """Returns the id and options in the first HEADER_BYTES bytes of a packed mask."""
     if len(packed) < HEADER_BYTES or packed[: len(_MAGIC)] != _MAGIC:
         raise ValueError("mask is a uint8 tensor that does not hold a packed mask; pass Mask.tensor or Plan.tensor")
-    _, mask_id, visit, form, *skipped, reorder, deterministic, kernel, forward, backward = _LAYOUT.unpack(
+    _, mask_id, visit, form, *skipped, reorder, deterministic, invariant, kernel, forward, backward = _LAYOUT.unpack(
         packed[:HEADER_BYTES]
     )
     name = kernel.rstrip(b"\0").decode()
-    return mask_id, Options(visit, form, reorder, deterministic, name, forward, backward, *skipped)
+    chosen = Options(visit, form, reorder, deterministic, name, forward, backward, *skipped)
+    return mask_id, chosen._replace(invariant=invariant)

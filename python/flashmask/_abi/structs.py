@@ -104,7 +104,10 @@ class Explanation(Sized):
     ]
 
 
-FEATURES = ("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap", "alibi")
+FEATURES = (
+    *("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap", "alibi"),
+    "invariant",
+)
 """Bits of KernelInfo.features."""
 
 
@@ -240,6 +243,7 @@ class PlanOptions(Sized):
         ("backward_tiles", c_int32),
         ("skip_query_gradient", c_int32),
         ("skip_key_gradients", c_int32),
+        ("invariant", c_int64),
     ]
 
 

@@ -30,6 +30,7 @@ class Call(NamedTuple):
     deterministic: bool = False
     sinks: Tensor | None = None
     dropout_place: Tensor | None = None
+    invariant: bool = False
     softcap: float = 0.0
     alibi: bool = False
     alibi_slopes: Tensor | None = None

@@ -263,7 +263,7 @@ class ReferencePlan:
 
     def __init__(self, name: str, mask: Mask, problem: Problem, options: Options) -> None:
         check_mask(name, mask.shape, problem)
-        if options._replace(deterministic=0) != Options():
+        if options._replace(deterministic=0, invariant=0) != Options():
             raise ValueError(
                 "q has dtype float64, which the reference computes; it has no visit, form, kernel, reorder or tiles: "
                 "leave them at their defaults"

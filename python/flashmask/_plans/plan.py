@@ -131,6 +131,12 @@ class Plan:
         return self._live.kernel(choice("direction", direction, _DIRECTIONS))
 
     @property
+    def invariant(self) -> bool:
+        """Whether documents have the bits that they have alone."""
+        self._live  # noqa: B018  reads the options of a plan that came from a tensor
+        return bool(self._options.invariant)
+
+    @property
     def tiles(self) -> tuple[str, str]:
         """Tile sizes of forward and backward: "large" or "small" where a kernel has both, else "automatic"."""
         self._live  # noqa: B018  reads the options of a plan that came from a tensor
@@ -184,6 +190,7 @@ def plan(
     kernel: str = "",
     reorder: bool = False,
     deterministic: bool = False,
+    invariant: bool = False,
     tiles: tuple[str, str] = ("automatic", "automatic"),
     softcap: float | None = None,
     alibi: bool = False,
@@ -205,6 +212,8 @@ def plan(
         reorder: compute in another order of tokens where that takes less work.
         deterministic: make gradients the same bits on every run, as torch.use_deterministic_algorithms asks for; on the
             CPU they always are.
+        invariant: give every document the bits that it has alone, as for attention(). On the CPU so far; not together
+            with `reorder`, nor with a block map unless `form` is "bits".
         tiles: tile sizes of forward and backward: "large" or "small" where a GPU kernel has both; "automatic":
             whichever takes less time. A plan of a slice of a mask gives the bits of the whole if it is given Plan.tiles
             of the whole.
@@ -220,6 +229,7 @@ def plan(
         form=0 if form is None else 1 + choice("form", form, _FORMS),
         reorder=int(boolean("reorder", reorder)),
         deterministic=int(boolean("deterministic", deterministic) or _asked_for_deterministic()),
+        invariant=int(boolean("invariant", invariant)),
         kernel=_kernel_name(kernel),
         forward_tiles=choice("tiles[0]", _pair("tiles", tiles)[0], TILES),
         backward_tiles=choice("tiles[1]", tiles[1], TILES),

@@ -28,6 +28,7 @@ def attention_of_tensors(
     sinks: Any,
     softcap: float,
     alibi: tuple[Any, Any, Any],
+    invariant: bool,
 ) -> tuple[Tensor, Tensor]:
     """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none; `alibi`: slopes, positions."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
@@ -48,6 +49,7 @@ def attention_of_tensors(
         deterministic=deterministic,
         sinks=sinks_tensor(sinks),
         softcap=softcap,
+        invariant=invariant,
     )
     if alibi[0] is not None:
         call = with_alibi(call, *alibi)

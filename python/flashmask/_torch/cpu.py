@@ -80,6 +80,7 @@ def _find_or_make(q: Tensor, k: Tensor, v: Tensor, call: Call) -> AnyPlan:
         return found
     problem = call.problem(shapes, DTYPES[code])
     name, made, options, size = named_mask(call, problem)
+    options = options._replace(invariant=options.invariant | call.invariant)
     return plans.keep(key, make_plan(name, made, problem, options), size)
 
 

@@ -27,6 +27,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Runs flashmask::forward, bypassing the dispatcher and autograd where they have nothing to do."""
     if torch.are_deterministic_algorithms_enabled():
         call = call._replace(deterministic=True)
+    if call.invariant:
+        _check_invariant(call)
     if q.is_cuda:
         call = _shared_by_layers(q, k, call)
     if torch.compiler.is_compiling():
@@ -43,6 +45,15 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
         return kernels.forward(q, k, v, call)
     with BelowAutograd():
         return forward_operator(q, k, v, *call)
+
+
+def _check_invariant(call: Call) -> None:
+    """Refuses what no document has alone."""
+    if call.sinks is not None and call.sinks.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError(
+            "sinks require a gradient, and invariant=True was asked for: the gradient of a sink is a sum over the "
+            "whole call, which no document has alone; leave invariant out, or pass sinks.detach()"
+        )
 
 
 def _shared_by_layers(q: Tensor, k: Tensor, call: Call) -> Call:

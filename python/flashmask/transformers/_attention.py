@@ -57,6 +57,7 @@ def flashmask_attention_forward(
     indices: Tensor | None = None,
     block_indices: Tensor | None = None,
     deterministic: bool = False,
+    invariant: bool = False,
     visit: str = "active",
     sharding: Any = None,
     softcap: float | None = None,
@@ -70,11 +71,14 @@ def flashmask_attention_forward(
     [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
     [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
-    deterministic: makes gradients the same bits on every run. sharding: the one from flashmask.transformers.shard(),
-    which holds the masks when tokens are spread over ranks.
+    deterministic: makes gradients the same bits on every run. invariant: gives every document the bits that it has
+    alone, on the CPU so far. sharding: the one from flashmask.transformers.shard(), which holds the masks when tokens
+    are spread over ranks.
     Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """
     refuse_keywords(others)
+    if invariant and sharding is not None:
+        raise ValueError("invariant=True came beside a sharding, whose ranks do not promise it; leave it out")
     if sharding is not None:
         _refuse_softcap(softcap, "tokens spread over ranks")
         query, key, value = in_kernels_dtype(module, query, key, value)
@@ -112,21 +116,30 @@ def flashmask_attention_forward(
     dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
         _refuse_softcap(softcap, f"heads of {query.shape[-1]} on this device")
-        _refuse_beside_wide_heads(query, s_aux=s_aux, sinks=sinks, indices=indices, block_indices=block_indices)
+        _refuse_beside_wide_heads(
+            query,
+            s_aux=s_aux,
+            sinks=sinks,
+            indices=indices,
+            block_indices=block_indices,
+            invariant=True if invariant else None,
+        )
         return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
     sinks = _sinks(s_aux, sinks)
-    if query.shape[2] == 1 and isinstance(mask, Indices) and not mask.causal and sinks is None and not softcap:
+    changed = invariant or softcap or sinks is not None
+    if query.shape[2] == 1 and not changed and isinstance(mask, Indices) and not mask.causal:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     refuse_float32(module, query)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     numbers: dict[str, Any] = {"scaling": scaling, "sinks": sinks, "softcap": softcap}
-    if visit == "active":
+    if visit == "active" and not invariant:
         few = few_rows(q, k, v, mask, dropout=dropout, deterministic=deterministic, **numbers)
         if few is not None:
             return few, None
     attend = _attend if visit == "active" else _attend_everywhere
-    return attend(q, k, v, mask, dropout=dropout, deterministic=deterministic, **numbers), None
+    bits = {"deterministic": deterministic, "invariant": invariant}
+    return attend(q, k, v, mask, dropout=dropout, **numbers, **bits), None
 
 
 def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
@@ -138,7 +151,7 @@ def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
     return None if given is None else given.float()  # autocast and adapters may mix dtypes
 
 
-def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | None) -> None:
+def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | bool | None) -> None:
     for name, value in others.items():
         if value is not None:
             raise ValueError(
@@ -201,13 +214,20 @@ def _attend(
     dropout: float,
     scaling: float | None,
     deterministic: bool,
+    invariant: bool,
     sinks: Tensor | None,
     softcap: float | None,
 ) -> Tensor:
     if isinstance(mask, Indices) and not deterministic:
         indices = mask.vectors
         out: Tensor = flashmask.flashmask_attention(
-            q, k, v, indices, dropout=dropout, causal=mask.causal, softmax_scale=scaling, sinks=sinks, softcap=softcap
+            *(q, k, v, indices),
+            dropout=dropout,
+            causal=mask.causal,
+            softmax_scale=scaling,
+            sinks=sinks,
+            softcap=softcap,
+            invariant=invariant,
         )
         return out
     if dropout:
@@ -215,7 +235,15 @@ def _attend(
         raise ValueError(f"dropout={dropout} under {asked} is not supported; set attention_dropout of the model to 0")
     said = RowIndices(*mask, q.shape[1]) if isinstance(mask, Indices) else mask
     held: Tensor = flashmask.attention(
-        q, k, v, said, scale=scaling, deterministic=deterministic, sinks=sinks, softcap=softcap
+        q,
+        k,
+        v,
+        said,
+        scale=scaling,
+        deterministic=deterministic,
+        invariant=invariant,
+        sinks=sinks,
+        softcap=softcap,
     )
     return held
 
@@ -229,6 +257,7 @@ def _attend_everywhere(
     dropout: float,
     scaling: float | None,
     deterministic: bool,
+    invariant: bool,
     sinks: Tensor | None,
     softcap: float | None,
 ) -> Tensor:
@@ -243,7 +272,14 @@ def _attend_everywhere(
         mask = shared(_to_mask, (mask.vectors,), causal=mask.causal, rows=q.shape[1])
     elif isinstance(mask, Tensor):
         mask = shared(dense_mask, (mask,))
-    plan = flashmask.plan(mask, q, k, v, scale=scaling, visit="all", deterministic=deterministic, softcap=softcap)
+    plan = flashmask.plan(
+        *(mask, q, k, v),
+        scale=scaling,
+        visit="all",
+        deterministic=deterministic,
+        invariant=invariant,
+        softcap=softcap,
+    )
     out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks)
     return out
 

@@ -156,7 +156,7 @@ def _make_of_tensors(call: Call, inputs: Inputs) -> DevicePlan:
     mask, block_mask, causal = call.mask, call.block_mask, call.causal
     problem = inputs.problem(call)
     device = torch.device(problem.device)
-    options = Options(deterministic=int(call.deterministic))
+    options = Options(deterministic=int(call.deterministic), invariant=int(call.invariant))
     if mask is not None and mask.dtype is torch.bool:
         check_devices(device, mask=mask)
         if causal or block_mask is not None:
@@ -198,7 +198,9 @@ def _make(call: Call, inputs: Inputs) -> DevicePlan:
     if mask is None:
         return _make_of_tensors(call, inputs)
     _, options = read_header(mask[:HEADER_BYTES].numpy().tobytes())
-    options = options._replace(deterministic=options.deterministic | call.deterministic)
+    options = options._replace(
+        deterministic=options.deterministic | call.deterministic, invariant=options.invariant | call.invariant
+    )
     return plan_of_mask(Mask._from_tensor(mask), inputs.problem(call), options)
 
 

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""invariant=True: documents have the bits that they have alone, through every function that takes it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import flashmask
+from flashmask import RowIndices, masks
+from flashmask.transformers._attention import flashmask_attention_forward
+
+pytestmark = pytest.mark.kernels
+
+LENGTHS = [100, 257, 64, 1, 190]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def inputs(tokens, dtype=torch.float32, seed=0):
+    torch.manual_seed(seed)
+    return [torch.randn(1, tokens, heads, 24, dtype=dtype) for heads in (4, 2, 2, 4)]
+
+
+def both_ways(attend, q, k, v, grad):
+    """o, lse with rows on axis 1, and the gradients of q, k and v."""
+    leaves = [each.detach().clone().requires_grad_() for each in (q, k, v)]
+    o, lse = attend(*leaves)
+    gradients = torch.autograd.grad([o, lse], leaves, [grad, grad[..., 0].transpose(1, 2).to(lse.dtype)])
+    return o, lse.transpose(1, 2), *gradients
+
+
+def same_bits(a, b):
+    return torch.equal(a, b) and torch.equal(torch.signbit(a), torch.signbit(b))
+
+
+def documents_that_differ(packed, alone, dtype=torch.float32, lengths=LENGTHS):
+    """Packs the documents, computes each alone, and names those with other bits."""
+    given = inputs(sum(lengths), dtype)
+    of_all = both_ways(packed, *given)
+    different, begin = [], 0
+    for length in lengths:
+        own = both_ways(alone(length), *(each[:, begin : begin + length] for each in given))
+        if not all(same_bits(a[:, begin : begin + length], b) for a, b in zip(of_all, own, strict=True)):
+            different.append(length)
+        begin += length
+    return different
+
+
+def under(mask, **options):
+    return lambda q, k, v: flashmask.attention(q, k, v, mask, return_lse=True, **{"invariant": True, **options})
+
+
+def causal(length):
+    return under(masks.causal(length, length))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+def test_documents_have_the_bits_that_they_have_alone(dtype):
+    assert documents_that_differ(under(masks.causal_document(LENGTHS)), causal, dtype) == []
+
+
+def test_they_have_others_without_it():
+    mask = masks.causal_document(LENGTHS)
+    assert documents_that_differ(under(mask, invariant=False), lambda n: under(masks.causal(n, n), invariant=False))
+
+
+def test_every_form_of_a_mask_gives_them():
+    mask = masks.causal_document(LENGTHS)
+    rows = RowIndices(torch.from_numpy(mask.to_startend_row_indices()[0]), mask.to_startend_row_indices()[1])
+    dense = torch.from_numpy(mask.to_dense())
+    q, k, v, _ = inputs(sum(LENGTHS))
+    plan = flashmask.plan(mask, q, k, v, invariant=True)
+    assert plan.invariant
+    assert not flashmask.plan(mask, q, k, v).invariant
+    bits = flashmask.plan(mask, q, k, v, form="bits", invariant=True)
+
+    def with_plan(plan):
+        return lambda q, k, v: flashmask.attention(q, k, v, plan=plan, return_lse=True)
+
+    for packed in (under(rows), under(dense), with_plan(plan), with_plan(bits)):
+        assert documents_that_differ(packed, causal) == []
+
+
+def test_the_other_functions_give_them():
+    ends = torch.tensor([0, *LENGTHS]).cumsum(0).int()
+    rows = torch.repeat_interleave(ends[1:], torch.tensor(LENGTHS)).int()[None, None, :, None]
+
+    def of_row_indices(q, k, v):
+        return flashmask.flashmask_attention(q, k, v, rows, causal=True, return_softmax_lse=True, invariant=True)
+
+    def of_lengths(q, k, v):
+        o, lse = flashmask.varlen_attention(q[0], k[0], v[0], ends, ends, causal=True, return_lse=True, invariant=True)
+        return o[None], lse[None]
+
+    def of_flash_attention(q, k, v):
+        given = {"causal": True, "return_attn_probs": True, "invariant": True}
+        o, lse, _ = flashmask.flash_attn_varlen_func(q[0], k[0], v[0], ends, ends, **given)
+        return o[None], lse[None]
+
+    def alone(_):
+        return lambda q, k, v: flashmask.flash_attn_func(q, k, v, causal=True, return_attn_probs=True, invariant=True)[
+            :2
+        ]
+
+    for packed in (of_row_indices, of_lengths, of_flash_attention):
+        assert documents_that_differ(packed, causal) == []
+    assert documents_that_differ(of_lengths, alone) == []
+
+
+def test_numpy_arrays_have_them():
+    q, k, v, _ = (each.numpy() for each in inputs(sum(LENGTHS)))
+    packed = flashmask.attention(q, k, v, masks.causal_document(LENGTHS), invariant=True)
+    own = [each[:, 100:357] for each in (q, k, v)]
+    assert np.array_equal(packed[:, 100:357], flashmask.attention(*own, masks.causal(257, 257), invariant=True))
+    with pytest.raises(ValueError, match="beside a plan that is not invariant"):
+        flashmask.attention(*own, plan=flashmask.plan(masks.causal(257, 257), *own), invariant=True)
+
+
+def test_a_layer_of_transformers_gives_them():
+    layer = torch.nn.Module().eval()
+    layer.config, layer.is_causal = SimpleNamespace(_attn_implementation="flashmask"), True
+
+    def attend(lengths):
+        positions = torch.cat([torch.arange(n) for n in lengths])[None]
+
+        def run(q, k, v):
+            given = {"position_ids": positions, "invariant": True}
+            o, _ = flashmask_attention_forward(layer, *(x.transpose(1, 2) for x in (q, k, v)), None, **given)
+            return o, o[..., 0].transpose(1, 2)
+
+        return run
+
+    from flashmask.transformers import register
+
+    register()
+    assert documents_that_differ(attend(LENGTHS), lambda n: attend([n])) == []
+
+
+def test_a_compiled_call_gives_them():
+    mask = masks.causal_document(LENGTHS)
+    packed = torch.compile(under(mask), backend="aot_eager", fullgraph=True)
+    assert documents_that_differ(packed, causal) == []
+
+
+def test_any_number_of_threads_gives_them():
+    before = torch.get_num_threads()
+    try:
+        given = inputs(sum(LENGTHS))
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(both_ways(under(masks.causal_document(LENGTHS)), *given))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(same_bits(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_it_differs_from_the_grid_by_rounding_alone():
+    given = inputs(sum(LENGTHS))
+    mask = masks.causal_document(LENGTHS)
+    for a, b in zip(both_ways(under(mask), *given), both_ways(under(mask, invariant=False), *given), strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5)
+
+
+def test_what_no_document_has_alone_is_refused():
+    q, k, v, _ = inputs(300)
+    mask = masks.causal_document([100, 200])
+    with pytest.raises(NotImplementedError, match="the gradient of a sink is a sum over the whole call"):
+        flashmask.attention(q, k, v, mask, sinks=torch.zeros(4, requires_grad=True), invariant=True)
+    flashmask.attention(q, k, v, mask, sinks=torch.zeros(4), invariant=True)
+    with pytest.raises(NotImplementedError, match="invariant and reorder were asked for together"):
+        flashmask.plan(mask, q, k, v, reorder=True, invariant=True)
+    blocks = torch.ones(1, 1, 3, 3, dtype=torch.int32).tril()
+    with pytest.raises(NotImplementedError, match="invariant and a block map beside intervals"):
+        flashmask.flashmask_attention(q, k, v, block_mask=blocks, causal=True, invariant=True)
+    rows = RowIndices(torch.tensor([100] * 100 + [300] * 200, dtype=torch.int32)[None, None, :, None], True)
+    with pytest.raises(NotImplementedError, match="a document begins at row 100; let all begin at multiples of 8"):
+        flashmask.flashmask_attention(q, k, v, rows.startend_row_indices, causal=True, dropout=0.1, invariant=True)
+    with pytest.raises(TypeError, match="invariant"):
+        flashmask.attention(q, k, v, mask, invariant=1)
