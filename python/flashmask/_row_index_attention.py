@@ -164,9 +164,7 @@ def flashmask_attention(
     if window_size is not None:
         rows = window_rows(window_size, query, key, causal)
     seeds = seed_offset if p > 0 else None
-    call = Call(
-        rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks), softcap=cap, invariant=invariant
-    )
+    call = Call(rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks), softcap=cap, invariant=invariant)
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o

@@ -55,7 +55,8 @@ def test_a_call_is_its_tensors_and_its_numbers():
 
 
 @pytest.mark.parametrize(
-    "change", [{"causal": True}, {"scale": 0.5}, {"dropout": 0.25}, {"invariant": True}, {"softcap": 5.0}, {"alibi": True}]
+    "change",
+    [{"causal": True}, {"scale": 0.5}, {"dropout": 0.25}, {"invariant": True}, {"softcap": 5.0}, {"alibi": True}],
 )
 def test_another_number_is_another_plan(change):
     assert key_on_cpu(None, SHAPES, 0, Call(**change)) != key_on_cpu(None, SHAPES, 0, Call())

@@ -138,7 +138,7 @@ def flashmask_attention_forward(
         if few is not None:
             return few, None
     attend = _attend if visit == "active" else _attend_everywhere
-    bits = {"deterministic": deterministic, "invariant": invariant}
+    bits: dict[str, Any] = {"deterministic": deterministic, "invariant": invariant}
     return attend(q, k, v, mask, dropout=dropout, **numbers, **bits), None
 
 
