@@ -8,7 +8,7 @@
 
 #include "base/checks.h"
 #include "flashmask/reference.h"
-#include "plan/linear_nodes.h"
+#include "plan/linear.h"
 
 namespace flashmask::reference {
 namespace {
