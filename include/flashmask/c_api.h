@@ -812,6 +812,75 @@ FLASHMASK_API flashmask_status flashmask_merge(const flashmask_merge_tensors* te
 FLASHMASK_API flashmask_status flashmask_merge_backward(const flashmask_merge_gradients* tensors,
                                                         const flashmask_execution* execution);
 
+/* ---- Linear attention --------------------------------------------------------------------------------------- */
+
+/// Shapes, dtype and kind of a call of linear attention, as flashmask/linear_attention.h describes them.
+typedef struct flashmask_linear_problem {
+  uint64_t struct_size;
+  int64_t batch;
+  int64_t length;
+  int64_t heads;
+  int64_t key_heads;
+  int64_t key_dim;
+  int64_t value_dim;
+  int32_t dtype;
+  int32_t device_type;
+  int32_t device_index;
+  float scale;        ///< 0: 1 / sqrt(key_dim)
+  int64_t normalize;  ///< nonzero: divide as mLSTM does
+} flashmask_linear_problem;
+
+/// The nodes of a mask and a kernel, for any number of calls.
+typedef struct flashmask_linear_plan flashmask_linear_plan;
+
+typedef struct flashmask_linear_plan_view {
+  uint64_t struct_size;
+  int64_t nodes;       ///< of the whole batch: how many final states there are
+  int64_t roots;       ///< how many initial states there are
+  const char* kernel;  ///< lives as long as the plan
+} flashmask_linear_plan_view;
+
+/// `kernel`: a prefix or whole kernel name; NULL or "": the best that runs here. Fails with FLASHMASK_INVALID_ARGUMENT,
+/// naming the first column that does not fit, where the mask is no tree, and with FLASHMASK_UNSUPPORTED on GPUs.
+FLASHMASK_API flashmask_status flashmask_linear_plan_create(const flashmask_mask* mask,
+                                                            const flashmask_linear_problem* problem, const char* kernel,
+                                                            flashmask_linear_plan** plan);
+FLASHMASK_API flashmask_status flashmask_linear_plan_get(const flashmask_linear_plan* plan,
+                                                         flashmask_linear_plan_view* view);
+/// Destroying NULL is legal.
+FLASHMASK_API void flashmask_linear_plan_destroy(flashmask_linear_plan* plan);
+
+/// Gates and states are float32. States are one per root going in and one per node coming out, in all of their three
+/// tensors, or absent.
+typedef struct flashmask_linear_forward_tensors {
+  uint64_t struct_size;
+  flashmask_tensor q, k, v;                                               ///< in
+  flashmask_tensor log_forget, log_input;                                 ///< in; may be absent
+  flashmask_tensor initial_state, initial_normalizer, initial_log_scale;  ///< in; may be absent
+  flashmask_tensor o;                                                     ///< out
+  flashmask_tensor final_state, final_normalizer, final_log_scale;        ///< out; may be absent
+} flashmask_linear_forward_tensors;
+
+typedef struct flashmask_linear_backward_tensors {
+  uint64_t struct_size;
+  flashmask_tensor q, k, v;                                               ///< in
+  flashmask_tensor log_forget, log_input;                                 ///< in, as in the forward
+  flashmask_tensor initial_state, initial_normalizer, initial_log_scale;  ///< in, as in the forward
+  flashmask_tensor o, grad_o;                                             ///< in
+  flashmask_tensor grad_final_state, grad_final_normalizer;               ///< in; may be absent
+  flashmask_tensor grad_q, grad_k, grad_v;                                ///< out
+  flashmask_tensor grad_log_forget, grad_log_input;                       ///< out; may be absent
+  flashmask_tensor grad_initial_state, grad_initial_normalizer;           ///< out; may be absent
+} flashmask_linear_backward_tensors;
+
+/// Computes linear attention and its gradients. Only the executor of `execution` is used; NULL: the library's own pool.
+FLASHMASK_API flashmask_status flashmask_linear_forward(const flashmask_linear_plan* plan,
+                                                        const flashmask_linear_forward_tensors* tensors,
+                                                        const flashmask_execution* execution);
+FLASHMASK_API flashmask_status flashmask_linear_backward(const flashmask_linear_plan* plan,
+                                                         const flashmask_linear_backward_tensors* tensors,
+                                                         const flashmask_execution* execution);
+
 /* ---- Reference ---------------------------------------------------------------------------------------------- */
 
 /// Dense attention in double precision, which every kernel is checked against: slow, but right. Arrays are contiguous,

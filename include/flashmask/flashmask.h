@@ -18,6 +18,7 @@
 #include "flashmask/features.h"
 #include "flashmask/interval_mask.h"
 #include "flashmask/kernels.h"
+#include "flashmask/linear_attention.h"
 #include "flashmask/mask.h"
 #include "flashmask/merge.h"
 #include "flashmask/nodes.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flashmask/export.h"
+#include "flashmask/linear_attention.h"
 #include "flashmask/mask.h"
 #include "flashmask/problem.h"
 
@@ -54,5 +55,33 @@ FLASHMASK_API Row row(const Problem& problem, const Mask& mask, const Inputs& in
 FLASHMASK_API std::vector<double> grad_scores(const Problem& problem, const Inputs& inputs, const Row& row,
                                               std::int64_t batch, std::int64_t head, std::int64_t query,
                                               std::span<const double> grad_o, std::span<const double> grad_lse);
+
+/// Linear attention as a recurrence along the predecessors of each token; tensors are contiguous in the layout of
+/// LinearProblem, whose dtype and device are ignored. Memory grows with length × key_dim × value_dim.
+struct LinearInputs {
+  std::span<const double> q, k, v;
+  std::span<const double> log_forget = {}, log_input = {};  ///< empty: 0
+  /// One per root, that is per node without a parent; empty: zero. e^log_scale state stands for Σ W k vᵀ, (heads,
+  /// key_dim, value_dim), and e^log_scale normalizer, present where the problem normalizes, for Σ W k.
+  std::span<const double> state = {}, normalizer = {}, log_scale = {};
+};
+
+struct LinearOutputs {
+  std::vector<double> o;
+  std::vector<double> state, normalizer, log_scale;  ///< one per node
+};
+
+struct LinearGradients {
+  std::vector<double> q, k, v, log_forget, log_input;
+  std::vector<double> state, normalizer;  ///< of initial states, one per root, given or not
+};
+
+FLASHMASK_API LinearOutputs linear_forward(const LinearProblem& problem, const Mask& mask, const LinearInputs& inputs);
+
+/// The gradients of the final states may be empty.
+FLASHMASK_API LinearGradients linear_backward(const LinearProblem& problem, const Mask& mask,
+                                              const LinearInputs& inputs, std::span<const double> grad_o,
+                                              std::span<const double> grad_state = {},
+                                              std::span<const double> grad_normalizer = {});
 
 }  // namespace flashmask::reference

@@ -10,6 +10,7 @@ from flashmask._block_map import BlockMap
 from flashmask._decode import decode_attention
 from flashmask._explain import Explanation
 from flashmask._flash_attention import flash_attn_func, flash_attn_varlen_func
+from flashmask._linear_attention import linear_attention
 from flashmask._mask import Mask, MaskShape
 from flashmask._merge import merge
 from flashmask._nodes import Nodes, nodes
@@ -36,6 +37,7 @@ __all__ = [
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flashmask_attention",
+    "linear_attention",
     "masks",
     "merge",
     "nodes",

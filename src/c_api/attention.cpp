@@ -2,12 +2,11 @@
 #include "flashmask/attention.h"
 
 #include <array>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "c_api/callback_executor.h"
+#include "c_api/execution.h"
 #include "c_api/plan.h"
 #include "c_api/sized_struct.h"
 #include "flashmask/merge.h"
@@ -16,7 +15,8 @@ using flashmask::Error;
 using flashmask::Execution;
 using flashmask::Status;
 using flashmask::c_api::array;
-using flashmask::c_api::CallbackExecutor;
+using flashmask::c_api::borrow;
+using flashmask::c_api::execute;
 using flashmask::c_api::guard;
 using flashmask::c_api::read_optional_struct;
 using flashmask::c_api::read_struct;
@@ -27,11 +27,6 @@ using flashmask::c_api::to_tensor_view;
 using flashmask::c_api::write_struct;
 
 namespace {
-
-std::optional<CallbackExecutor> borrow(const flashmask_executor* executor) {
-  if (executor == nullptr) return std::nullopt;
-  return CallbackExecutor(read_struct(executor, "executor"));
-}
 
 template <typename Tensors>
 flashmask::AlibiTensors to_alibi(const Tensors& tensors) {
@@ -102,14 +97,6 @@ flashmask::MergeGradients to_merge_gradients(const flashmask_merge_gradients& te
   for (std::size_t i = 0; i < more.size(); i += kKinds.size())
     views.parts.push_back({more[i], more[i + 1], more[i + 2], more[i + 3]});
   return views;
-}
-
-/// Calls `run` with the Execution of a call without a plan.
-template <typename Run>
-void execute(const flashmask_execution* execution, Run&& run) {
-  const flashmask_execution given = read_optional_struct(execution, "execution");
-  auto executor = borrow(given.executor);
-  run(Execution{.executor = executor ? &*executor : nullptr, .stream = given.stream});
 }
 
 void check_stream(const flashmask::Plan& plan, const void* stream) {

@@ -79,6 +79,18 @@ LAYOUT(flashmask_merge_tensors, FIELD(struct_size), FIELD(o1), FIELD(lse1), FIEL
 LAYOUT(flashmask_merge_gradients, FIELD(struct_size), FIELD(o1), FIELD(lse1), FIELD(o2), FIELD(lse2), FIELD(o),
        FIELD(lse), FIELD(grad_o), FIELD(grad_lse), FIELD(grad_o1), FIELD(grad_lse1), FIELD(grad_o2), FIELD(grad_lse2),
        FIELD(more), FIELD(more_count));
+LAYOUT(flashmask_linear_problem, FIELD(struct_size), FIELD(batch), FIELD(length), FIELD(heads), FIELD(key_heads),
+       FIELD(key_dim), FIELD(value_dim), FIELD(dtype), FIELD(device_type), FIELD(device_index), FIELD(scale),
+       FIELD(normalize));
+LAYOUT(flashmask_linear_plan_view, FIELD(struct_size), FIELD(nodes), FIELD(roots), FIELD(kernel));
+LAYOUT(flashmask_linear_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(log_forget),
+       FIELD(log_input), FIELD(initial_state), FIELD(initial_normalizer), FIELD(initial_log_scale), FIELD(o),
+       FIELD(final_state), FIELD(final_normalizer), FIELD(final_log_scale));
+LAYOUT(flashmask_linear_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(log_forget),
+       FIELD(log_input), FIELD(initial_state), FIELD(initial_normalizer), FIELD(initial_log_scale), FIELD(o),
+       FIELD(grad_o), FIELD(grad_final_state), FIELD(grad_final_normalizer), FIELD(grad_q), FIELD(grad_k),
+       FIELD(grad_v), FIELD(grad_log_forget), FIELD(grad_log_input), FIELD(grad_initial_state),
+       FIELD(grad_initial_normalizer));
 LAYOUT(flashmask_reference_inputs, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(dropout_seed),
        FIELD(dropout_offset), FIELD(sinks), FIELD(sink_count), FIELD(dropout_place), FIELD(dropout_place_size),
        FIELD(alibi_slopes), FIELD(alibi_slope_count), FIELD(query_positions), FIELD(query_position_count),

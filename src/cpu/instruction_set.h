@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/kernel_tasks.h"
+#include "cpu/linear_tasks.h"
 #include "flashmask/mask.h"
 #include "flashmask/tensor.h"
 
@@ -15,6 +16,7 @@ struct KernelCode {
   DType dtype;
   ForwardCode forward;
   BackwardCode backward;
+  LinearCode linear;
 };
 
 /// The code that reads the partial tiles of each lowered form.

@@ -28,16 +28,12 @@ struct Accumulators {
   typename Isa::Vec v[Rows][Vectors];
 };
 
-/// The one inner loop of all products: acc[row][column] = Σ_k a(row, k) · b(k, column). Each element is one chain in
+/// The one inner loop of all products: acc[row][column] += Σ_k a(row, k) · b(k, column). Each element is one chain in
 /// ascending k, so that leaving out zero terms at either end changes no bit.
 template <class Isa, int Rows, int Vectors>
-FLASHMASK_INLINE Accumulators<Isa, Rows, Vectors> register_tile(Broadcast<typename Isa::Unit> a,
-                                                                Panel<typename Isa::Unit> b, std::int64_t units) {
+FLASHMASK_INLINE void add_products(Accumulators<Isa, Rows, Vectors>& acc, Broadcast<typename Isa::Unit> a,
+                                   Panel<typename Isa::Unit> b, std::int64_t units) {
   using Vec = typename Isa::Vec;
-  Accumulators<Isa, Rows, Vectors> acc;
-  unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
-    unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { acc.v[r][v] = Isa::broadcast(0.0f); });
-  });
   for (std::int64_t k = 0; k < units; ++k) {
     Vec columns[Vectors];
     unrolled<Vectors>(
@@ -47,6 +43,23 @@ FLASHMASK_INLINE Accumulators<Isa, Rows, Vectors> register_tile(Broadcast<typena
       unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { acc.v[r][v] = Isa::dot(acc.v[r][v], x, columns[v]); });
     });
   }
+}
+
+template <class Isa, int Rows, int Vectors>
+FLASHMASK_INLINE Accumulators<Isa, Rows, Vectors> zero_accumulators() {
+  Accumulators<Isa, Rows, Vectors> acc;
+  unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+    unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { acc.v[r][v] = Isa::broadcast(0.0f); });
+  });
+  return acc;
+}
+
+/// Returns Σ_k a(row, k) · b(k, column).
+template <class Isa, int Rows, int Vectors>
+FLASHMASK_INLINE Accumulators<Isa, Rows, Vectors> register_tile(Broadcast<typename Isa::Unit> a,
+                                                                Panel<typename Isa::Unit> b, std::int64_t units) {
+  Accumulators<Isa, Rows, Vectors> acc = zero_accumulators<Isa, Rows, Vectors>();
+  add_products(acc, a, b, units);
   return acc;
 }
 

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <string>
 
 #include "flashmask/error.h"
@@ -14,23 +12,10 @@
 #include "plan/gather.h"
 #include "plan/plan_choice.h"
 #include "plan/tensor_checks.h"
+#include "plan/workspace.h"
 
 namespace flashmask {
 namespace {
-
-struct FreeAligned {
-  void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(kWorkspaceAlignment)); }
-};
-
-std::byte* allocate(const std::string& call, std::size_t bytes, int workers) {
-  try {
-    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kWorkspaceAlignment)));
-  } catch (const std::bad_alloc&) {
-    throw Error(Status::out_of_memory, call + ": no memory for a workspace of " + std::to_string(bytes) +
-                                           " bytes for " + std::to_string(workers) +
-                                           " workers; free memory, or take fewer workers or a smaller batch");
-  }
-}
 
 std::byte* align(void* memory) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
@@ -59,7 +44,7 @@ class CallResources {
                                                 ": dropout_on_device is given but the plan is for "
                                                 "the CPU; give seed and offset themselves");
     if (on_host && execution.workspace == nullptr) {
-      own_.reset(allocate(to_string(direction), needed, workers_));
+      own_ = allocate_workspace(to_string(direction), needed, workers_);
       workspace_ = own_.get();
       return;
     }
@@ -87,7 +72,7 @@ class CallResources {
   Executor& executor_;
   int workers_;
   const Execution& execution_;
-  std::unique_ptr<std::byte, FreeAligned> own_;
+  Workspace own_;
   std::byte* workspace_ = nullptr;
 };
 

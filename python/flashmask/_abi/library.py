@@ -137,6 +137,10 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "backward": [_PLAN, c_void_p, c_void_p],
     "merge": [c_void_p, c_void_p],
     "merge_backward": [c_void_p, c_void_p],
+    "linear_plan_create": [_MASK, POINTER(s.LinearProblem), c_char_p, _OUT],
+    "linear_plan_get": [c_void_p, POINTER(s.LinearPlanView)],
+    "linear_forward": [c_void_p, c_void_p, c_void_p],
+    "linear_backward": [c_void_p, c_void_p, c_void_p],
     "reference_forward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), c_void_p, c_void_p],
     "reference_backward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 5],
     "reference_backward_sinks": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 3],
@@ -151,6 +155,7 @@ _DESTROYERS = (
     "partition_destroy",
     "needs_destroy",
     "plan_destroy",
+    "linear_plan_destroy",
 )
 
 _EXCEPTIONS: dict[int, type[Exception]] = {

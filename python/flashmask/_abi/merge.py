@@ -30,15 +30,15 @@ def layout(code: int, device: tuple[int, int], shape: tuple[int, ...], strides: 
 
 def merge(parts: Sequence[Placed], o: Placed, lse: Placed, stream: int) -> None:
     """Merges at least two parts, o1, lse1, o2, lse2 and so on; `stream` is a cudaStream_t or 0."""
-    more = _packed(*parts[4:])
-    _run("merge", _packed(*parts[:4], o, lse), more, len(parts) // 2 - 2, stream)
+    more = packed(*parts[4:])
+    _run("merge", packed(*parts[:4], o, lse), more, len(parts) // 2 - 2, stream)
 
 
 def merge_backward(parts: Sequence[Placed], merged: Sequence[Placed], gradients: Sequence[Placed], stream: int) -> None:
     """Writes merge()'s `gradients`, grad_o1, grad_lse1 and so on; `merged`: o, lse, grad_o, grad_lse."""
     pairs = range(4, len(parts), 2)
-    more = _packed(*(each for i in pairs for each in (*parts[i : i + 2], *gradients[i : i + 2])))
-    _run("merge_backward", _packed(*parts[:4], *merged, *gradients[:4]), more, len(pairs), stream)
+    more = packed(*(each for i in pairs for each in (*parts[i : i + 2], *gradients[i : i + 2])))
+    _run("merge_backward", packed(*parts[:4], *merged, *gradients[:4]), more, len(pairs), stream)
 
 
 @functools.cache
@@ -46,7 +46,8 @@ def _packer(count: int) -> struct.Struct:
     return struct.Struct("=" + f"Q{_LAYOUT.size}s" * count)
 
 
-def _packed(*tensors: Placed) -> bytes:
+def packed(*tensors: Placed) -> bytes:
+    """Packs flashmask_tensor structs, one after the other."""
     return _packer(len(tensors)).pack(*chain.from_iterable(tensors))
 
 

@@ -342,3 +342,37 @@ class MergeGradients(Sized):
         ("more", POINTER(Tensor)),
         ("more_count", c_int64),
     ]
+
+
+class LinearProblem(Sized):
+    _fields_ = [
+        *((name, c_int64) for name in ("batch", "length", "heads", "key_heads", "key_dim", "value_dim")),
+        ("dtype", c_int32),
+        ("device_type", c_int32),
+        ("device_index", c_int32),
+        ("scale", c_float),
+        ("normalize", c_int64),
+    ]
+
+
+class LinearPlanView(Sized):
+    _fields_ = [("nodes", c_int64), ("roots", c_int64), ("kernel", c_char_p)]
+
+
+_LINEAR_INPUTS = ("q", "k", "v", "log_forget", "log_input", "initial_state", "initial_normalizer", "initial_log_scale")
+
+
+class LinearForwardTensors(Sized):
+    _fields_ = [(name, Tensor) for name in (*_LINEAR_INPUTS, "o", "final_state", "final_normalizer", "final_log_scale")]
+
+
+class LinearBackwardTensors(Sized):
+    _fields_ = [
+        (name, Tensor)
+        for name in (
+            *_LINEAR_INPUTS,
+            *("o", "grad_o", "grad_final_state", "grad_final_normalizer"),
+            *("grad_q", "grad_k", "grad_v", "grad_log_forget", "grad_log_input"),
+            *("grad_initial_state", "grad_initial_normalizer"),
+        )
+    ]

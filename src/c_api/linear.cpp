@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "c_api/execution.h"
+#include "c_api/sized_struct.h"
+#include "flashmask/linear_attention.h"
+
+using flashmask::Execution;
+using flashmask::LinearStates;
+using flashmask::c_api::execute;
+using flashmask::c_api::guard;
+using flashmask::c_api::read_struct;
+using flashmask::c_api::require;
+using flashmask::c_api::to_tensor_view;
+
+struct flashmask_linear_plan {
+  flashmask::LinearPlan plan;
+};
+
+namespace {
+
+flashmask::LinearProblem to_linear_problem(const flashmask_linear_problem* problem) {
+  const flashmask_linear_problem given = read_struct(problem, "problem");
+  flashmask_problem device{};  // dtype and device are read as those of attention are
+  device.struct_size = sizeof(device);
+  device.dtype = given.dtype;
+  device.device_type = given.device_type;
+  device.device_index = given.device_index;
+  device.scale = given.scale;
+  const flashmask::Problem read = flashmask::c_api::to_problem(&device);
+  return {.batch = given.batch,
+          .length = given.length,
+          .heads = given.heads,
+          .key_heads = given.key_heads,
+          .key_dim = given.key_dim,
+          .value_dim = given.value_dim,
+          .dtype = read.dtype,
+          .device = read.device,
+          .scale = read.scale,
+          .normalize = given.normalize != 0};
+}
+
+LinearStates to_states(const std::string& name, const flashmask_tensor& state, const flashmask_tensor& normalizer,
+                       const flashmask_tensor& log_scale) {
+  return {to_tensor_view(state, name + "_state"), to_tensor_view(normalizer, name + "_normalizer"),
+          to_tensor_view(log_scale, name + "_log_scale")};
+}
+
+flashmask::LinearForwardTensors to_tensors(const flashmask_linear_forward_tensors& t) {
+  return {.q = to_tensor_view(t.q, "q"),
+          .k = to_tensor_view(t.k, "k"),
+          .v = to_tensor_view(t.v, "v"),
+          .log_forget = to_tensor_view(t.log_forget, "log_forget"),
+          .log_input = to_tensor_view(t.log_input, "log_input"),
+          .initial = to_states("initial", t.initial_state, t.initial_normalizer, t.initial_log_scale),
+          .o = to_tensor_view(t.o, "o"),
+          .final = to_states("final", t.final_state, t.final_normalizer, t.final_log_scale)};
+}
+
+flashmask::LinearBackwardTensors to_tensors(const flashmask_linear_backward_tensors& t) {
+  return {.q = to_tensor_view(t.q, "q"),
+          .k = to_tensor_view(t.k, "k"),
+          .v = to_tensor_view(t.v, "v"),
+          .log_forget = to_tensor_view(t.log_forget, "log_forget"),
+          .log_input = to_tensor_view(t.log_input, "log_input"),
+          .initial = to_states("initial", t.initial_state, t.initial_normalizer, t.initial_log_scale),
+          .o = to_tensor_view(t.o, "o"),
+          .grad_o = to_tensor_view(t.grad_o, "grad_o"),
+          .grad_final = to_states("grad_final", t.grad_final_state, t.grad_final_normalizer, {}),
+          .grad_q = to_tensor_view(t.grad_q, "grad_q"),
+          .grad_k = to_tensor_view(t.grad_k, "grad_k"),
+          .grad_v = to_tensor_view(t.grad_v, "grad_v"),
+          .grad_log_forget = to_tensor_view(t.grad_log_forget, "grad_log_forget"),
+          .grad_log_input = to_tensor_view(t.grad_log_input, "grad_log_input"),
+          .grad_initial = to_states("grad_initial", t.grad_initial_state, t.grad_initial_normalizer, {})};
+}
+
+}  // namespace
+
+flashmask_status flashmask_linear_plan_create(const flashmask_mask* mask, const flashmask_linear_problem* problem,
+                                              const char* kernel, flashmask_linear_plan** plan) {
+  return guard([&] {
+    require(plan, "plan");
+    *plan = new flashmask_linear_plan{flashmask::linear_plan(require(mask, "mask").mask, to_linear_problem(problem),
+                                                             kernel == nullptr ? "" : kernel)};
+  });
+}
+
+void flashmask_linear_plan_destroy(flashmask_linear_plan* plan) { delete plan; }
+
+flashmask_status flashmask_linear_plan_get(const flashmask_linear_plan* plan, flashmask_linear_plan_view* view) {
+  return guard([&] {
+    const flashmask::LinearPlan& made = require(plan, "plan").plan;
+    flashmask_linear_plan_view read{};
+    read.nodes = std::ssize(made.nodes().begins);
+    read.roots = made.roots();
+    read.kernel = made.kernel().c_str();
+    flashmask::c_api::write_struct(read, view, "view");
+  });
+}
+
+flashmask_status flashmask_linear_forward(const flashmask_linear_plan* plan,
+                                          const flashmask_linear_forward_tensors* tensors,
+                                          const flashmask_execution* execution) {
+  return guard([&] {
+    const flashmask::LinearPlan& ready = require(plan, "plan").plan;
+    const auto views = to_tensors(read_struct(tensors, "tensors"));
+    execute(execution, [&](const Execution& where) { flashmask::linear_forward(ready, views, where); });
+  });
+}
+
+flashmask_status flashmask_linear_backward(const flashmask_linear_plan* plan,
+                                           const flashmask_linear_backward_tensors* tensors,
+                                           const flashmask_execution* execution) {
+  return guard([&] {
+    const flashmask::LinearPlan& ready = require(plan, "plan").plan;
+    const auto views = to_tensors(read_struct(tensors, "tensors"));
+    execute(execution, [&](const Execution& where) { flashmask::linear_backward(ready, views, where); });
+  });
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/linear.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "flashmask/error.h"
+
+namespace flashmask {
+namespace {
+
+void require(bool accepted, const char* field, std::int64_t given, const std::string& expected) {
+  if (!accepted)
+    throw Error(Status::invalid_argument,
+                std::string("linear_attention: ") + field + " is " + std::to_string(given) + "; expected " + expected);
+}
+
+/// Appends numbers of tokens or nodes, moved on by `by`; −1, which stands for none, stays.
+void append_moved(std::vector<std::int64_t>& to, const std::vector<std::int64_t>& numbers, std::int64_t by) {
+  for (const std::int64_t number : numbers) to.push_back(number < 0 ? number : number + by);
+}
+
+/// Returns the nodes of a batch whose entries all have the given ones.
+Nodes repeated(const Nodes& one, std::int64_t batch) {
+  const std::int64_t tokens = std::ssize(one.predecessors), count = std::ssize(one.begins);
+  Nodes all;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    append_moved(all.begins, one.begins, b * tokens);
+    append_moved(all.ends, one.ends, b * tokens);
+    append_moved(all.parents, one.parents, b * count);
+    append_moved(all.levels, one.levels, 0);
+    append_moved(all.predecessors, one.predecessors, b * tokens);
+  }
+  return all;
+}
+
+std::vector<LinearTree> trees_of(const Nodes& nodes) {
+  std::vector<LinearTree> trees;
+  for (std::int64_t i = 0; i < std::ssize(nodes.begins); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (nodes.parents[at] < 0) trees.push_back({i, 0, std::ssize(trees), 0});
+    LinearTree& tree = trees.back();
+    ++tree.nodes;
+    tree.tokens = nodes.ends[at] - nodes.begins[static_cast<std::size_t>(tree.first_node)];
+  }
+  return trees;
+}
+
+std::vector<Span> padding_of(const Nodes& nodes) {
+  std::vector<Span> padding;
+  std::int64_t end = 0;
+  const auto add = [&](std::int64_t begin) {
+    if (begin > end) padding.push_back({end, begin});
+  };
+  for (std::size_t i = 0; i < nodes.begins.size(); ++i) {
+    add(nodes.begins[i]);
+    end = nodes.ends[i];
+  }
+  add(std::ssize(nodes.predecessors));
+  return padding;
+}
+
+using Table = std::vector<std::unique_ptr<const LinearKernel>>;
+
+const Table& table() {
+  static const Table kernels = linear_cpu_kernels();
+  return kernels;
+}
+
+/// A prefix that begins with the whole name of an instruction set asks for it.
+std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
+  if (!kernel.name().starts_with(prefix)) return "its name does not begin with \"" + prefix + "\"";
+  const std::string reason = kernel.refusal();
+  return reason.empty() && prefix.empty() ? kernel.reservation() : reason;
+}
+
+const LinearKernel& select(const LinearProblem& problem, const std::string& prefix) {
+  if (problem.device.type != DeviceType::cpu)
+    throw Error(Status::unsupported, "linear_attention: the tensors are on " + to_string(problem.device) +
+                                         "; its kernels run on the CPU so far: give CPU tensors");
+  std::string reasons;
+  for (const auto& kernel : table()) {
+    if (kernel->dtype() != problem.dtype) continue;
+    const std::string reason = refusal(*kernel, prefix);
+    if (reason.empty()) return *kernel;
+    reasons += "\n  " + kernel->name() + ": " + reason;
+  }
+  throw Error(Status::unsupported,
+              "linear_attention: no kernel of this build serves " + to_string(problem.dtype) + " here:" + reasons);
+}
+
+Executor& executor_of(const Execution& execution) {
+  return execution.executor != nullptr ? *execution.executor : default_executor();
+}
+
+}  // namespace
+
+float LinearProblem::query_scale() const {
+  return scale.has_value() ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(key_dim)));
+}
+
+void validate(const LinearProblem& p) {
+  constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();
+  const std::string dim = "1 … " + std::to_string(kMaxHeadDim);
+  require(p.batch >= 0, "batch", p.batch, "0 or more");
+  require(p.length >= 0 && p.length <= kMaxLength, "length", p.length, "0 … 2147483647 tokens");
+  require(p.key_heads >= 0, "key_heads", p.key_heads, "0 or more");
+  if (p.key_heads == 0)
+    require(p.heads == 0, "heads", p.heads, "0, as key_heads is 0");
+  else
+    require(p.heads >= 1 && p.heads % p.key_heads == 0, "heads", p.heads,
+            "a multiple of key_heads, which is " + std::to_string(p.key_heads));
+  require(p.key_dim >= 1 && p.key_dim <= kMaxHeadDim, "key_dim", p.key_dim, dim);
+  require(p.value_dim >= 1 && p.value_dim <= kMaxHeadDim, "value_dim", p.value_dim, dim);
+  if (!std::isfinite(p.query_scale()))
+    throw Error(Status::invalid_argument,
+                "linear_attention: scale is not finite; expected a number, or nothing for 1/sqrt(key_dim)");
+}
+
+Nodes linear_nodes(const Mask& mask, const LinearProblem& problem) {
+  const MaskShape& shape = mask.shape();
+  if (shape.rows != problem.length || shape.columns != problem.length ||
+      (shape.batch != 1 && shape.batch != problem.batch))
+    throw Error(Status::invalid_argument,
+                "linear_attention: " + mask.description() + " has batch " + std::to_string(shape.batch) + ", " +
+                    std::to_string(shape.rows) + " rows and " + std::to_string(shape.columns) +
+                    " columns; expected batch 1 or " + std::to_string(problem.batch) + ", and " +
+                    std::to_string(problem.length) + " rows and columns, the tokens of q");
+  Nodes found;
+  try {
+    found = nodes(mask);
+  } catch (const Error& error) {
+    throw Error(error.status(), std::string("linear_attention: ") + error.what() +
+                                    " (docs/linear.md lists the masks that linear attention takes)");
+  }
+  return shape.batch == problem.batch ? found : repeated(found, problem.batch);
+}
+
+const LinearProblem& LinearPlan::problem() const { return content_->problem; }
+const Nodes& LinearPlan::nodes() const { return content_->nodes; }
+std::int64_t LinearPlan::roots() const { return content_->roots; }
+const std::string& LinearPlan::kernel() const { return content_->kernel->name(); }
+
+LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel) {
+  validate(problem);
+  LinearPlanContent made;
+  made.problem = problem;
+  made.kernel = &select(problem, kernel);
+  made.nodes = linear_nodes(mask, problem);
+  made.trees = trees_of(made.nodes);
+  made.roots = std::ssize(made.trees);
+  std::ranges::stable_sort(made.trees, std::greater<>(), &LinearTree::tokens);
+  made.padding = padding_of(made.nodes);
+  return LinearPlan(std::make_shared<const LinearPlanContent>(std::move(made)));
+}
+
+std::vector<std::string> linear_kernels() {
+  std::vector<std::string> names;
+  for (const auto& kernel : table()) names.push_back(kernel->name());
+  return names;
+}
+
+std::string why_not_linear(const std::string& kernel) {
+  for (const auto& each : table())
+    if (each->name() == kernel) return each->refusal().empty() ? each->reservation() : each->refusal();
+  throw Error(Status::invalid_argument, "why_not_linear: \"" + kernel + "\" is no kernel of this build");
+}
+
+void linear_forward(const LinearPlan& plan, const LinearForwardTensors& tensors, const Execution& execution) {
+  check_tensors(plan.content(), tensors);
+  if (plan.problem().heads != 0) plan.content().kernel->forward(plan.content(), tensors, executor_of(execution));
+}
+
+void linear_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors, const Execution& execution) {
+  check_tensors(plan.content(), tensors);
+  if (plan.problem().heads != 0) plan.content().kernel->backward(plan.content(), tensors, executor_of(execution));
+}
+
+}  // namespace flashmask

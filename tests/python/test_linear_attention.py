@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linear_attention() against the quadratic form of what the mask sees, differentiated by torch in double precision."""
+
+import numpy as np
+import pytest
+import torch
+
+import flashmask
+from flashmask import masks
+
+pytestmark = pytest.mark.kernels
+
+
+def visible(mask):
+    return torch.from_numpy(mask.to_dense()[0, 0])
+
+
+def quadratic(q, k, v, log_forget, log_input, see, normalize, scale=None):
+    """The definition, one batch entry after the other: gates of the tokens behind j that i sees and that see j."""
+    group = v.shape[2] // q.shape[2]
+    q, k = (t.repeat_interleave(group, 2) for t in (q, k))
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    path = see[:, :, None] & see[None, :, :]  # [i, t, j]: i sees t, and t sees j
+    path = path & ~torch.eye(len(see), dtype=torch.bool)[None]  # without t = j itself
+    sums = torch.einsum("itj,bth->bhij", path.double(), log_forget) + log_input.permute(0, 2, 1)[:, :, None]
+    weights = torch.where(see, sums, -torch.inf).exp() * scale * torch.einsum("bihd,bjhd->bhij", q, k)
+    o = torch.einsum("bhij,bjhc->bihc", weights, v)
+    if not normalize:
+        return o
+    return o / weights.sum(-1).abs().clamp(min=1).transpose(1, 2)[..., None]
+
+
+def inputs(length, batch=2, heads=4, key_heads=2, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    q, k = normal(batch, length, key_heads, 16), normal(batch, length, key_heads, 16)
+    v = normal(batch, length, heads, 24)
+    log_forget = -torch.nn.functional.softplus(-2 - normal(batch, length, heads).float())
+    return q, k, v, log_forget, normal(batch, length, heads).float() - 1
+
+
+def close(a, b, dtype):
+    bound = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    assert (a.double() - b).abs().max() <= bound * b.abs().max()
+
+
+MASKS = {
+    "causal": None,
+    "documents": masks.causal_document([30, 1, 70], 110),
+    "shared question": masks.shared_question([(40, [30, 1, 20])], 100),
+}
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", MASKS)
+def test_values_and_gradients_are_those_of_the_definition(name, dtype, normalize):
+    mask = MASKS[name]
+    length = 90 if mask is None else mask.shape.columns
+    leaves = [t.requires_grad_() for t in inputs(length, dtype=dtype)]
+    doubles = [t.detach().double().requires_grad_() for t in leaves]
+    o = flashmask.linear_attention(*leaves, mask, normalize=normalize)
+    expected = quadratic(*doubles, visible(masks.causal(length) if mask is None else mask), normalize)
+    assert o.dtype is dtype
+    close(o, expected, dtype)
+    grad = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = torch.autograd.grad(o, leaves, grad)
+    for a, b in zip(found, torch.autograd.grad(expected, doubles, grad.double()), strict=True):
+        close(a, b, dtype)
+
+
+def test_plain_retnet_and_mamba_are_cases():
+    q, k, v, *_ = inputs(70)
+    zeros, see = torch.zeros(2, 70, 4), visible(masks.causal(70))
+    double = [t.double() for t in (q, k, v)]
+    close(flashmask.linear_attention(q, k, v), quadratic(*double, zeros.double(), zeros, see, False), torch.float32)
+    decay = torch.log(1 - 2.0 ** -torch.arange(5, 9)).requires_grad_()
+    o = flashmask.linear_attention(q, k, v, decay)
+    of_double = decay.detach().double().requires_grad_()
+    expected = quadratic(*double, of_double.expand(2, 70, 4), zeros, see, False)
+    close(o, expected, torch.float32)
+    close(torch.autograd.grad(o.sum(), decay)[0], torch.autograd.grad(expected.sum(), of_double)[0], torch.float32)
+    delta = torch.rand(2, 70, 4)  # Mamba-2: h = exp(-delta A) h + delta k v, y = q h
+    o = flashmask.linear_attention(q, k, v * delta[..., None], -0.3 * delta, scale=1.0)
+    state, outputs = torch.zeros(2, 4, 16, 24), []
+    for t in range(70):
+        key, query = (x[:, t].repeat_interleave(2, 1) for x in (k, q))
+        step = delta[:, t, :, None, None]
+        state = torch.exp(-0.3 * step) * state + step * key[..., None] * v[:, t, :, None]
+        outputs.append((query[..., None] * state).sum(2))
+    torch.testing.assert_close(o, torch.stack(outputs, 1), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_sequence_can_be_cut(normalize):
+    leaves = [t.requires_grad_() for t in inputs(130)]
+    whole, last = flashmask.linear_attention(*leaves, normalize=normalize, output_final_state=True)
+    parts = [[t[:, a:b] for t in leaves] for a, b in ((0, 50), (50, 130))]
+    first, state = flashmask.linear_attention(*parts[0], normalize=normalize, output_final_state=True)
+    second, end = flashmask.linear_attention(
+        *parts[1], normalize=normalize, initial_state=state, output_final_state=True
+    )
+    torch.testing.assert_close(torch.cat([first, second], 1), whole, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(end.state, last.state, atol=2e-5, rtol=1e-4)
+    assert end.state.shape == (2, 4, 16, 24) and (end.normalizer is None) != normalize
+
+    def loss(o, last):
+        return o.square().sum() + last.state.square().sum()
+
+    expected = torch.autograd.grad(loss(whole, last), leaves)
+    for a, b in zip(torch.autograd.grad(loss(torch.cat([first, second], 1), end), leaves), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5 * float(b.abs().max()), rtol=1e-4)
+
+
+def test_states_of_a_tree_come_out_per_node():
+    q, k, v, log_forget, log_input = inputs(100, batch=1)
+    mask = MASKS["shared question"]
+    _, last = flashmask.linear_attention(q, k, v, log_forget, log_input, mask, output_final_state=True)
+    assert last.state.shape[0] == len(flashmask.nodes(mask)) == 4
+    path = [*range(40), *range(71, 91)]  # the prompt and its last answer
+    alone = [t[:, path] for t in (q, k, v, log_forget, log_input)]
+    _, expected = flashmask.linear_attention(*alone, output_final_state=True)
+    torch.testing.assert_close(last.state[-1], expected.state[0], atol=1e-5, rtol=1e-4)
+
+
+def test_row_indices_and_masks_are_compiled_whole():
+    q, k, v, log_forget, log_input = inputs(96)
+    rows = masks.from_cu_seqlens(torch.tensor([0, 30, 96], dtype=torch.int32), 96)
+    mask = masks.causal_document([30, 66], 96)
+
+    def run(mask, *tensors):
+        return flashmask.linear_attention(*tensors, mask, normalize=True)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for given in (rows, mask):
+        gradients = []
+        for function in (run, compiled):
+            leaves = [t.clone().requires_grad_() for t in (q, k, v, log_forget, log_input)]
+            o = function(given, *leaves)
+            gradients.append([o, *torch.autograd.grad(o.square().sum(), leaves)])
+        for a, b in zip(*gradients, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_operators_pass_torchs_own_checks():
+    q, k, v, log_forget, log_input = (t.requires_grad_() for t in inputs(40))
+    arguments = q, k, v, log_forget, log_input, None, None, None, None, True, 0.0, True, 2
+    torch.library.opcheck(torch.ops.flashmask.linear_forward.default, arguments)
+
+
+def test_numpy_arrays_give_the_same_bits():
+    tensors = inputs(110)
+    mask = MASKS["documents"]
+    o, state = flashmask.linear_attention(*tensors, mask, normalize=True, output_final_state=True)
+    arrays = [t.numpy() for t in tensors]
+    of_arrays, its = flashmask.linear_attention(*arrays, mask, normalize=True, output_final_state=True)
+    assert isinstance(of_arrays, np.ndarray)
+    np.testing.assert_array_equal(of_arrays, o.numpy())
+    np.testing.assert_array_equal(its.state, state.state.numpy())
+    first, its = flashmask.linear_attention(*arrays[:3], np.log(np.full(4, 0.9)), output_final_state=True)
+    second = flashmask.linear_attention(*arrays[:3], np.log(np.full(4, 0.9)), initial_state=its)
+    decay = torch.log(torch.full((4,), 0.9, dtype=torch.float64)).float()
+    expected = flashmask.linear_attention(*(torch.cat([t, t], 1) for t in tensors[:3]), decay)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), expected.numpy(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"mask": masks.sliding_window(40, 5)}, ValueError, r"column 0|docs/linear.md"),
+        ({"mask": "causal"}, TypeError, "mask"),
+        ({"k": torch.zeros(2, 40, 2, 8)}, ValueError, r"k has shape \[2, 40, 2, 8\]; expected \[2, 40, 2, 16\]"),
+        (
+            {"v": torch.zeros(2, 40, 3, 8), "log_forget": None, "log_input": None},
+            ValueError,
+            "heads is 3; expected a multiple of key_heads, which is 2",
+        ),
+        ({"log_forget": torch.zeros(3)}, ValueError, r"log_forget has shape \[3\]; expected \[2, 40, 4\], or \[4\]"),
+        ({"log_input": torch.zeros(4)}, ValueError, r"log_input has shape \[4\]; expected \[2, 40, 4\]"),
+        ({"initial_state": (torch.zeros(2, 4, 16, 24), None, None), "normalize": True}, ValueError, "no normalizer"),
+        ({"initial_state": (torch.zeros(3, 4, 16, 24), None, None)}, ValueError, r"\(3, 4, 16, 24\); expected \(2, "),
+        ({"initial_state": 3}, TypeError, "initial_state is int 3"),
+        ({"q": torch.zeros(2, 40, 2, 16, dtype=torch.float64)}, TypeError, "expected one dtype"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(change, error, said):
+    given = dict(zip(("q", "k", "v", "log_forget", "log_input"), inputs(40), strict=True))
+    with pytest.raises(error, match=said):
+        flashmask.linear_attention(**{**given, **change})
+
+
+def test_second_derivatives_and_other_devices_are_refused():
+    leaves = [t.requires_grad_() for t in inputs(20)]
+    o = flashmask.linear_attention(*leaves)
+    gradient = torch.autograd.grad(o.square().sum(), leaves, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient[0].sum().backward()
+    with pytest.raises(NotImplementedError, match="float64"):
+        flashmask.linear_attention(*(t.double() for t in leaves))
