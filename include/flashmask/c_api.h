@@ -563,8 +563,9 @@ typedef struct flashmask_problem {
   int32_t dtype;
   int32_t device_type;
   int32_t device_index;
-  float scale;     ///< 0: 1 / sqrt(head_dim)
-  double dropout;  ///< probability with which an attention probability is dropped, in [0, 1)
+  float scale;          ///< 0: 1 / sqrt(head_dim)
+  double dropout;       ///< probability with which an attention probability is dropped, in [0, 1)
+  double double_scale;  ///< taken instead of `scale`, for the reference in double precision; 0: `scale` holds
 } flashmask_problem;
 
 /// Where CPU work runs, so that a host framework can lend its threads. `run` calls body(body_context, 0) …

@@ -93,7 +93,7 @@ inline float* head_line(const TensorView& tensor, std::int64_t batch, std::int64
 
 inline HeadSizes head_sizes(const Problem& problem) {
   return {problem.query_length, problem.key_length, static_cast<int>(problem.head_dim),
-          static_cast<int>(problem.value_dim), problem.softmax_scale()};
+          static_cast<int>(problem.value_dim), static_cast<float>(problem.softmax_scale())};
 }
 
 inline DropoutDraw dropout_draw(const Problem& problem, const KernelExecution& execution, std::int64_t batch,

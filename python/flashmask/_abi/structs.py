@@ -213,6 +213,7 @@ class Problem(Sized):
         ("device_index", c_int32),
         ("scale", c_float),
         ("dropout", c_double),
+        ("double_scale", c_double),
     ]
 
 

@@ -17,7 +17,7 @@ struct ScoreArguments {
 
 inline ScoreArguments score_arguments(const Problem& problem, const KernelExecution& execution,
                                       const TensorView& sinks = {}) {
-  const float scale = problem.softmax_scale();
+  const float scale = static_cast<float>(problem.softmax_scale());
   return {scale, scale * kLog2E, dropout_arguments(problem, execution), sink_view(sinks)};
 }
 
