@@ -135,4 +135,5 @@ def _rule(site: Site, arrays: Any) -> Any:
     if not site.backward:
         shapes |= {"o": given["q"].shape, "lse": (batch, query_heads, 1)}
     results = tuple(factors(name, shapes[name]) for name in site.results)
-    return sharding_rule(operands, results, tuple(whole), g=query_heads // max(kv_heads, 1))
+    group = {"g": query_heads // kv_heads} if "g" in whole else {}
+    return sharding_rule(operands, results, tuple(whole), **group)

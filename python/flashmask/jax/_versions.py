@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
 from jax.experimental.custom_partitioning import SdyShardingRule
 
 from flashmask.jax._site import Arrays
+
+_SAYS_WHAT_IS_WHOLE = "need_replication_factors" in inspect.signature(SdyShardingRule.__init__).parameters
 
 
 def _manual_axis_type(array: Any) -> Any:
@@ -50,8 +53,7 @@ def result_like(shape: tuple[int, ...], dtype: Any, arrays: Arrays) -> jax.Shape
 
 
 def sharding_rule(operands: Any, results: Any, replicated: tuple[str, ...], **sizes: int) -> SdyShardingRule:
-    """A rule of Shardy's. Before jax 0.10 none can say what is replicated; the partition asks for it all the same."""
-    try:
+    """A rule of Shardy's. Older ones cannot say what is not split; the partition asks for it all the same."""
+    if _SAYS_WHAT_IS_WHOLE:
         return SdyShardingRule(operands, results, need_replication_factors=replicated, **sizes)
-    except (TypeError, ValueError):
-        return SdyShardingRule(operands, results, **sizes)
+    return SdyShardingRule(operands, results, **sizes)

@@ -146,6 +146,12 @@ def test_bits_are_those_of_torch_in_every_dtype_and_layout_with_sinks(dtype, lay
     assert_same_bits(found, results_of_torch(mask, arrays, sinks_of(), **options))
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "batch"), [(2, 2, 1), (1, 1, 2), (4, 1, 2), (0, 0, 2), (2, 1, 0)])
+def test_bits_are_those_of_torch_for_any_number_of_heads(heads, kv_heads, batch):
+    mask, arrays = FAMILIES["causal"](), inputs(batch=batch, heads=heads, kv_heads=kv_heads)
+    assert_same_bits(results_under(operand(mask), arrays), results_of_torch(mask, arrays))
+
+
 def test_results_are_those_of_the_formula():
     mask, arrays = FAMILIES["causal_document"](), inputs()
     visible = jnp.asarray(mask.to_dense())
