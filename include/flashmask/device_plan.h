@@ -20,6 +20,9 @@ struct PlanPlace {
   void* memory =
       nullptr;  ///< on that device, aligned to 256 bytes; the caller keeps it until the plan's last call is done
   std::size_t bytes = 0;  ///< size of the memory; at least plan_bytes()
+  /// The memory holds the plan of a mask with the same contents, problem and options already, perhaps copied from where
+  /// it was made: nothing is launched.
+  bool made = false;
 };
 
 // Masks in the memory of a GPU. What they point to is read once, on the stream, and may be freed afterwards.

@@ -34,10 +34,10 @@ void check_rank(const XLA_FFI_Buffer& buffer, bool fits) {
                                               " dimensions; call flashmask.jax.attention, which checks them");
 }
 
-std::span<const std::byte> bytes_of(const XLA_FFI_Buffer& buffer, std::size_t element) {
+std::span<std::byte> bytes_of(const XLA_FFI_Buffer& buffer, std::size_t element) {
   const std::int64_t count =
       std::accumulate(buffer.dims, buffer.dims + buffer.rank, std::int64_t{1}, std::multiplies());
-  return {static_cast<const std::byte*>(buffer.data), static_cast<std::size_t>(count) * element};
+  return {static_cast<std::byte*>(buffer.data), static_cast<std::size_t>(count) * element};
 }
 
 MaskOperand mask_of(const XLA_FFI_Buffer& buffer, const Problem& problem, bool causal) {
@@ -55,6 +55,7 @@ MaskOperand mask_of(const XLA_FFI_Buffer& buffer, const Problem& problem, bool c
   return mask;
 }
 
+/// The problem of q, k and v, and what attributes say of it.
 Problem problem_of(const Call& call, const Frame& frame) {
   const auto &q = call.q.shape, &k = call.k.shape, &v = call.v.shape;
   Problem problem{.batch = q[0],
@@ -70,6 +71,12 @@ Problem problem_of(const Call& call, const Frame& frame) {
   const double scale = frame.number("scale");
   if (scale != 0) problem.scale = scale;
   return problem;
+}
+
+void read_mask_and_options(Call& call, Frame& frame) {
+  call.options.deterministic = frame.flag("deterministic");
+  call.mask_name = {frame.integer("mask_name_high"), frame.integer("mask_name_low")};
+  if (frame.flag("has_mask")) call.mask = mask_of(frame.next_operand(), call.problem, frame.flag("causal"));
 }
 
 }  // namespace
@@ -105,20 +112,37 @@ TensorView Call::view(const XLA_FFI_Buffer& buffer) const {
   return view;
 }
 
-Call::Call(Frame& frame, Device where)
-    : device(where),
-      heads_first(frame.flag("heads_first")),
-      mask_name{frame.integer("mask_name_high"), frame.integer("mask_name_low")} {
-  const XLA_FFI_Buffer& of_q = frame.next_operand();
-  double_precision = of_q.dtype == XLA_FFI_DataType_F64;
-  q = view(of_q);
-  k = next_operand(frame);
-  v = next_operand(frame);
-  problem = problem_of(*this, frame);
-  options.deterministic = frame.flag("deterministic");
-  if (frame.flag("has_mask")) mask = mask_of(frame.next_operand(), problem, frame.flag("causal"));
-  if (frame.flag("has_dropout_words")) dropout_words = static_cast<const std::uint32_t*>(frame.next_operand().data);
-  if (frame.flag("has_sinks")) sinks = contiguous_view(frame.next_operand(), device);
+Call read_call(Frame& frame, Device device) {
+  Call call{.device = device, .heads_first = frame.flag("heads_first")};
+  const XLA_FFI_Buffer& q = frame.next_operand();
+  call.double_precision = q.dtype == XLA_FFI_DataType_F64;
+  call.q = call.view(q);
+  call.k = call.next_operand(frame);
+  call.v = call.next_operand(frame);
+  call.problem = problem_of(call, frame);
+  read_mask_and_options(call, frame);
+  if (frame.flag("has_dropout_words"))
+    call.dropout_words = static_cast<const std::uint32_t*>(frame.next_operand().data);
+  if (frame.flag("has_sinks")) call.sinks = contiguous_view(frame.next_operand(), device);
+  if (frame.flag("has_plan")) call.plan = bytes_of(frame.next_operand(), 1);
+  return call;
+}
+
+Call read_plan_call(Frame& frame, Device device) {
+  Call call{.device = device};
+  call.problem = {.batch = frame.integer("batch"),
+                  .query_length = frame.integer("query_length"),
+                  .key_length = frame.integer("key_length"),
+                  .query_heads = frame.integer("query_heads"),
+                  .kv_heads = frame.integer("kv_heads"),
+                  .head_dim = frame.integer("head_dim"),
+                  .value_dim = frame.integer("value_dim"),
+                  .dtype = static_cast<DType>(frame.integer("dtype")),
+                  .device = device,
+                  .dropout = frame.number("dropout")};
+  read_mask_and_options(call, frame);
+  call.plan = bytes_of(frame.next_result(), 1);
+  return call;
 }
 
 ForwardTensors forward_tensors(const Call& call, Frame& frame) {

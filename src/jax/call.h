@@ -29,29 +29,33 @@ struct MaskOperand {
   std::span<const std::uint8_t> bits() const;
 };
 
-/// What the attributes of a call and the operands that both directions share say. Operands come in this order:
-/// q, k, v, then those that are given of mask, dropout words and sinks.
+/// What the attributes of a call and the operands that all calls share say.
 struct Call {
-  Call(Frame& frame, Device device);
-
   /// The next operand, or the next result, as o, q, k, v or one of their gradients are laid out.
   TensorView next_operand(Frame& frame) const { return view(frame.next_operand()); }
   TensorView next_result(Frame& frame) const { return view(frame.next_result()); }
 
   Device device;
-  bool heads_first;       ///< tensors are (batch, heads, sequence, head dim)
-  bool double_precision;  ///< arrays hold doubles, which only the reference computes; views of them say float32
-  TensorView q, k, v;
-  Problem problem;
-  PlanOptions options;
-  MaskOperand mask;
-  std::array<std::int64_t, 2> mask_name;  ///< a hash of the mask's contents; zeros: they are not known beforehand
+  bool heads_first = false;       ///< tensors are (batch, heads, sequence, head dim)
+  bool double_precision = false;  ///< arrays hold doubles, which only the reference computes; views say float32
+  TensorView q = {}, k = {}, v = {};
+  Problem problem = {};
+  PlanOptions options = {};
+  MaskOperand mask = {};
+  std::array<std::int64_t, 2> mask_name{};  ///< a hash of the mask's contents; zeros: they are not known beforehand
   const std::uint32_t* dropout_words = nullptr;  ///< [4], on the device: low and high word of seed and of offset
-  TensorView sinks;
+  TensorView sinks = {};
+  std::span<std::byte> plan = {};  ///< on a GPU: memory that a call of plan() filled; empty: there is none
 
- private:
   TensorView view(const XLA_FFI_Buffer& buffer) const;
 };
+
+/// Reads a forward or a backward. Operands come in this order: q, k, v, then those that are given of mask, dropout
+/// words, sinks and plan.
+Call read_call(Frame& frame, Device device);
+
+/// Reads a call of plan(), whose operand is the mask and whose attributes say the problem.
+Call read_plan_call(Frame& frame, Device device);
 
 /// Reads the results of a forward.
 ForwardTensors forward_tensors(const Call& call, Frame& frame);

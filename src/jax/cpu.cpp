@@ -22,9 +22,14 @@ flashmask::Execution execution_of(const jax::Call& call, flashmask::Executor& ex
 
 }  // namespace
 
+/// Plans of a CPU are found by their masks' contents: there is nothing to make.
+extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_plan_cpu(XLA_FFI_CallFrame* frame) {
+  return jax::handle(frame, [](jax::Frame&) {});
+}
+
 extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_forward_cpu(XLA_FFI_CallFrame* frame) {
   return jax::handle(frame, [](jax::Frame& from) {
-    const jax::Call call(from, {});
+    const jax::Call call = jax::read_call(from, {});
     const auto tensors = jax::forward_tensors(call, from);
     jax::XlaThreads threads(from);
     if (call.double_precision) return jax::reference_forward(call, tensors, threads.executor());
@@ -34,7 +39,7 @@ extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_forward_cpu(XLA_FFI_CallFr
 
 extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_backward_cpu(XLA_FFI_CallFrame* frame) {
   return jax::handle(frame, [](jax::Frame& from) {
-    const jax::Call call(from, {});
+    const jax::Call call = jax::read_call(from, {});
     const auto tensors = jax::backward_tensors(call, from);
     jax::XlaThreads threads(from);
     if (call.double_precision) return jax::reference_backward(call, tensors, threads.executor());

@@ -66,6 +66,8 @@ void on_stream(const jax::Call& call, const jax::Frame& frame, Direction directi
   std::shared_ptr<const Plan> plan;
   if (call.mask_name != decltype(call.mask_name){}) {
     plan = kept_plan(call, stream);
+  } else if (!call.plan.empty()) {
+    plan = std::make_shared<const Plan>(make_plan(call, {stream, call.plan.data(), call.plan.size(), true}));
   } else {
     const std::size_t bytes = plan_bytes(call);
     plan_memory.emplace(frame, bytes);
@@ -94,9 +96,16 @@ extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_instantiate_cuda(XLA_FFI_C
   });
 }
 
+extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_plan_cuda(XLA_FFI_CallFrame* frame) {
+  return jax::handle(frame, [](jax::Frame& from) {
+    const jax::Call call = jax::read_plan_call(from, jax::device_of(from));
+    make_plan(call, {jax::stream_of(from), call.plan.data(), call.plan.size()});
+  });
+}
+
 extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_forward_cuda(XLA_FFI_CallFrame* frame) {
   return jax::handle(frame, [](jax::Frame& from) {
-    const jax::Call call(from, jax::device_of(from));
+    const jax::Call call = jax::read_call(from, jax::device_of(from));
     const auto tensors = jax::forward_tensors(call, from);
     on_stream(call, from, Direction::forward,
               [&](const Plan& plan, const Execution& where) { flashmask::forward(plan, tensors, where); });
@@ -105,7 +114,7 @@ extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_forward_cuda(XLA_FFI_CallF
 
 extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_backward_cuda(XLA_FFI_CallFrame* frame) {
   return jax::handle(frame, [](jax::Frame& from) {
-    const jax::Call call(from, jax::device_of(from));
+    const jax::Call call = jax::read_call(from, jax::device_of(from));
     const auto tensors = jax::backward_tensors(call, from);
     on_stream(call, from, Direction::backward,
               [&](const Plan& plan, const Execution& where) { flashmask::backward(plan, tensors, where); });

@@ -31,9 +31,9 @@ struct Forward {
     call.operand(XLA_FFI_DataType_S32, rows.data(), {1, 1, kTokens, 1});
     call.result(XLA_FFI_DataType_F32, o.data(), {1, kTokens, 1, kDim});
     call.result(XLA_FFI_DataType_F32, lse.data(), {1, 1, kTokens});
-    call.integers = {{"causal", 1},       {"deterministic", 0}, {"dtype", 0},       {"has_dropout_words", 0},
-                     {"has_mask", 1},     {"has_sinks", 0},     {"heads_first", 0}, {"mask_name_high", 0},
-                     {"mask_name_low", 0}};
+    call.integers = {{"causal", 1},         {"deterministic", 0}, {"dtype", 0},     {"has_dropout_words", 0},
+                     {"has_mask", 1},       {"has_plan", 0},      {"has_sinks", 0}, {"heads_first", 0},
+                     {"mask_name_high", 0}, {"mask_name_low", 0}};
     call.numbers = {{"scale", 0.5}, {"dropout", 0.0}};
   }
 

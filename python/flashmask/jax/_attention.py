@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flashmask._abi.problem import Problem, check_dropout, check_scale, make_problem
+from flashmask._abi.problem import Problem, check_dropout, check_scale
 from flashmask._arguments import boolean, choice, described, sink_dtypes
 from flashmask._mask import Mask
 from flashmask._plans.plan import LAYOUTS, dtype_name
 from flashmask.jax._masks import mask_operand
+from flashmask.jax._operands import array, problem_of
 from flashmask.jax._operators import attend
+from flashmask.jax._plan import Plan, check_plan
 from flashmask.jax._rows import RowIndices
 from flashmask.jax._site import Options
 from flashmask.jax._versions import vary_along, varying_axes
@@ -32,6 +34,7 @@ def attention(
     layout: Literal["bshd", "bhsd"] = "bshd",
     return_lse: bool = False,
     deterministic: bool = False,
+    plan: Plan | None = None,
     sinks: Any = None,
     dropout: float = 0.0,
     key: Any = None,
@@ -55,6 +58,7 @@ def attention(
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
         deterministic: make gradients bitwise the same in every run; on a CPU they always are.
+        plan: from flashmask.jax.plan(), instead of a mask; it must have been made for these shapes.
         sinks: logits that take probability from the keys and have no value: exp(sink) is added to the sum that every
             row is divided by. [query heads], or [batch, query heads, query length] with or without a last dimension of
             1, float32 or the dtype of q. Differentiable.
@@ -73,9 +77,15 @@ def attention(
     """
     _check_platform()
     heads_first = choice("layout", layout, LAYOUTS) == 1
-    arrays = [_array(name, given) for name, given in (("q", q), ("k", k), ("v", v))]
-    problem = _problem(arrays, heads_first, check_dropout("dropout", dropout))
-    operand = mask_operand(mask, problem)
+    arrays = [array(name, given) for name, given in (("q", q), ("k", k), ("v", v))]
+    problem = problem_of(arrays, heads_first, check_dropout("dropout", dropout))
+    if plan is None:
+        operand, memory = mask_operand(mask, problem), None
+    elif mask is not None:
+        raise ValueError("mask and plan are both given; pass one of them")
+    else:
+        check_plan(plan).check_fits(problem, deterministic)
+        operand, memory = plan.mask, plan.memory
     options = Options(
         causal=operand.causal,
         scale=check_scale("scale", scale),
@@ -85,10 +95,10 @@ def attention(
         mask_name=operand.name,
     )
     words = _words(key) if problem.dropout else None
-    given = [*arrays, operand.array, words, None if sinks is None else _sinks(sinks, problem)]
+    given = [*arrays, operand.array, words, None if sinks is None else _sinks(sinks, problem), memory]
     swap = heads_first and not options.heads_first  # the reference reads tensors in one order
     if swap:
-        given[:3] = [array.swapaxes(1, 2) for array in arrays]
+        given[:3] = [tensor.swapaxes(1, 2) for tensor in arrays]
     o, lse = attend(options, *_alike(given))
     o = o.swapaxes(1, 2) if swap else o
     return (o, lse) if boolean("return_lse", return_lse) else o
@@ -104,34 +114,9 @@ def _check_platform() -> None:
         )
 
 
-def _array(name: str, given: Any) -> Any:
-    if not isinstance(given, (jax.Array, np.ndarray)):
-        raise TypeError(f"{name} is {described(given)}; expected an array of JAX or NumPy")
-    for size in given.shape:
-        if not isinstance(size, int):
-            raise NotImplementedError(
-                f"flashmask.jax.attention: {name} has shape ({', '.join(map(str, given.shape))}), whose sizes are "
-                "symbolic; export one program for each size"
-            )
-    return jnp.asarray(given)
-
-
-def _problem(arrays: list[Any], heads_first: bool, dropout: float) -> Problem:
-    dtypes = [dtype_name(name, array) for name, array in zip("qkv", arrays, strict=True)]
-    if len(set(dtypes)) > 1:
-        raise TypeError(f"q, k and v have dtypes {', '.join(dtypes)}; expected one dtype")
-    shapes = [array.shape for array in arrays]
-    if heads_first:
-        for name, shape in zip("qkv", shapes, strict=True):
-            if len(shape) != 4:
-                raise ValueError(f"{name} has shape {list(shape)}; expected (batch, heads, sequence, head dim)")
-        shapes = [(batch, tokens, heads, dim) for batch, heads, tokens, dim in shapes]
-    return make_problem(shapes, dtypes[0], None, dropout)
-
-
 def _sinks(given: Any, problem: Problem) -> Any:
     """Returns sinks as [query heads] or [batch, query heads, rows]."""
-    sinks = _array("sinks", given)
+    sinks = array("sinks", given)
     if sinks.ndim == 4 and sinks.shape[3] == 1:
         sinks = sinks[..., 0]
     heads, of_rows = problem.query_heads, (problem.batch, problem.query_heads, problem.query_length)
@@ -159,5 +144,5 @@ def _words(key: Any) -> Any:
 
 def _alike(arrays: list[Any]) -> list[Any]:
     """Lets all arrays differ along the axes of a shard_map that any does: gradients of shared ones are then summed."""
-    axes = frozenset[Any]().union(*(varying_axes(array) for array in arrays if array is not None))
-    return [None if array is None else vary_along(array, axes) for array in arrays]
+    axes = frozenset[Any]().union(*(varying_axes(each) for each in arrays if each is not None))
+    return [None if each is None else vary_along(each, axes) for each in arrays]

@@ -10,30 +10,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from flashmask._abi.library import library
-from flashmask._abi.problem import DTYPES
-from flashmask.jax._site import Arrays, Site
+from flashmask._abi.problem import DTYPES, Problem
+from flashmask.jax._site import Arrays, Options, Site
 from flashmask.jax._versions import result_like
 
-_TENSOR_ALIGNMENT = 8
+MULTIPLE = 8
 """Head dims that kernels for GPUs take are multiples of it."""
 
 
 def register() -> None:
     """Tells XLA where the handlers are."""
     for platform in ("cpu", "CUDA"):
-        for direction in ("forward", "backward"):
-            handler = getattr(library, f"flashmask_jax_{direction}_{platform.lower()}")
+        for name in ("forward", "backward", "plan"):
+            handler = getattr(library, f"flashmask_jax_{name}_{platform.lower()}")
             stages = {"execute": jax.ffi.pycapsule(handler)}
             if platform == "CUDA":
                 stages["instantiate"] = jax.ffi.pycapsule(library.flashmask_jax_instantiate_cuda)
-            jax.ffi.register_ffi_target(f"flashmask_{direction}", stages, platform)
+            jax.ffi.register_ffi_target(f"flashmask_{name}", stages, platform)
 
 
 def foreign(site: Site, *arrays: Any) -> tuple[Any, ...]:
     """Calls the library. Returns o and lse, or the gradients of q, k, v and the sinks, where there are some."""
     given = site.given(arrays)
     dims = given["q"].shape[3], given["v"].shape[3]
-    if all(dim % _TENSOR_ALIGNMENT == 0 for dim in dims):
+    if all(dim % MULTIPLE == 0 for dim in dims):
         return _foreign(site, *arrays)
     return tuple(jax.lax.platform_dependent(*arrays, cpu=_of(site, _foreign), default=_of(site, _padded)))
 
@@ -59,32 +59,41 @@ def _padded(site: Site, *arrays: Any) -> tuple[Any, ...]:
 def _padded_array(array: Any, axes: str) -> Any:
     if "t" not in axes or axes[-1] != "-":
         return array
-    return jnp.pad(array, [(0, 0)] * 3 + [(0, -array.shape[3] % _TENSOR_ALIGNMENT)])
+    return jnp.pad(array, [(0, 0)] * 3 + [(0, -array.shape[3] % MULTIPLE)])
 
 
 def _foreign(site: Site, *arrays: Any) -> tuple[Any, ...]:
     given, options = site.given(arrays), site.options
     call = jax.ffi.ffi_call(site.target, _results(site, arrays))
     integers = {
-        "causal": options.causal,
-        "deterministic": options.deterministic,
         "dtype": DTYPES.index(str(given["q"].dtype)),
         "has_dropout_words": "words" in given,
         "has_grad_lse": "grad_lse" in given,
         "has_mask": "mask" in given,
+        "has_plan": "plan" in given,
         "has_sinks": "sinks" in given,
+    }
+    return tuple(call(*arrays, **_attributes(options, integers)))
+
+
+def _attributes(options: Options, integers: dict[str, int]) -> dict[str, Any]:
+    """What XLA hands to a handler beside arrays."""
+    every = integers | {
+        "causal": options.causal,
+        "deterministic": options.deterministic,
         "heads_first": options.heads_first,
         "mask_name_high": options.mask_name[0],
         "mask_name_low": options.mask_name[1],
     }
-    return tuple(
-        call(
-            *arrays,
-            scale=np.float64(options.scale),
-            dropout=np.float64(options.dropout),
-            **{name: np.int64(value) for name, value in integers.items()},
-        )
-    )
+    numbers = {"scale": np.float64(options.scale), "dropout": np.float64(options.dropout)}
+    return numbers | {name: np.int64(value) for name, value in every.items()}
+
+
+def foreign_plan(options: Options, problem: Problem, mask: Any, size: int) -> Any:
+    """Makes a plan in memory of a GPU, uint8 [size]."""
+    call = jax.ffi.ffi_call("flashmask_plan", result_like((size,), jnp.uint8, [mask]))
+    sizes = {name: getattr(problem, name) for name in Problem._fields[:7]}
+    return call(mask, **_attributes(options, {"dtype": problem.code, "has_mask": True, **sizes}))
 
 
 def _results(site: Site, arrays: Arrays) -> list[Any]:

@@ -15,7 +15,7 @@ from flashmask.jax._partition import with_partitioning
 from flashmask.jax._site import Options, Site
 from flashmask.jax._vmap import with_vmap
 
-_NAMES = ("q", "k", "v", "mask", "words", "sinks")
+_NAMES = ("q", "k", "v", "mask", "words", "sinks", "plan")
 _partitioned = with_partitioning(foreign)
 
 
@@ -46,9 +46,9 @@ def _call(options: Options, backward: bool, **arrays: Any) -> tuple[Any, ...]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend(options: Options, q: Any, k: Any, v: Any, mask: Any, words: Any, sinks: Any) -> tuple[Any, Any]:
-    """Returns o and lse. mask, words (seed and offset of dropout) and sinks may each be None."""
-    o, lse = _call(options, False, q=q, k=k, v=v, mask=mask, words=words, sinks=sinks)
+def attend(options: Options, q: Any, k: Any, v: Any, mask: Any, words: Any, sinks: Any, plan: Any) -> tuple[Any, Any]:
+    """Returns o and lse. mask, words (seed and offset of dropout), sinks and plan may each be None."""
+    o, lse = _call(options, False, q=q, k=k, v=v, mask=mask, words=words, sinks=sinks, plan=plan)
     return o, lse
 
 
@@ -67,7 +67,7 @@ def _backward(options: Options, saved: tuple[Any, ...], gradients: tuple[Any, An
         grad_lse = None
     named = dict(zip(_NAMES, operands, strict=True))
     found = _call(options, True, **named, o=o, lse=lse, grad_o=grad_o, grad_lse=grad_lse)
-    return *found[:3], None, None, found[3] if len(found) > 3 else None
+    return *found[:3], None, None, found[3] if len(found) > 3 else None, None
 
 
 attend.defvjp(_forward, _backward, symbolic_zeros=True)

@@ -90,14 +90,15 @@ def _partition(site: Site, function: Any, mesh: Mesh, operands: Any, results: An
             "probabilities; call it inside jax.shard_map with jax.random.fold_in(key, jax.lax.axis_index(...))"
         )
     given = site.given(operands)
+    own = site.without_plan() if split.batch or split.heads else site
     mask = given.get("mask")
-    own = site
     if mask is not None and ((split.batch and mask.shape[0] > 1) or (split.heads and mask.shape[1] > 1)):
-        own = site._replace(options=site.options._replace(mask_name=(0, 0)))
+        own = own.without_mask_name()
     shared_sinks = site.backward and "sinks" in given and len(given["sinks"].shape) == 1
 
     def local(*arrays: Any) -> tuple[Any, ...]:
-        computed: tuple[Any, ...] = function(own, *arrays)
+        local_arrays = site.given(arrays)
+        computed: tuple[Any, ...] = function(own, *(local_arrays[name] for name in own.names))
         if shared_sinks and split.batch:
             return *computed[:-1], jax.lax.psum(computed[-1], split.batch)
         return computed

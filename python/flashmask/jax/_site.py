@@ -34,7 +34,7 @@ class Site(NamedTuple):
     options: Options
     backward: bool
     names: tuple[str, ...]
-    """Some of q, k, v, mask, words, sinks; and for a backward o, lse, grad_o, grad_lse. `words`: seed and offset."""
+    """Some of q, k, v, mask, words (seed and offset), sinks, plan; and for a backward o, lse, grad_o, grad_lse."""
 
     @property
     def target(self) -> str:
@@ -51,6 +51,14 @@ class Site(NamedTuple):
     def given(self, arrays: Arrays) -> dict[str, Any]:
         """The operands by name."""
         return dict(zip(self.names, arrays, strict=True))
+
+    def without_plan(self) -> Site:
+        """The same for other shapes than the plan was made for."""
+        return self._replace(names=tuple(name for name in self.names if name != "plan"))
+
+    def without_mask_name(self) -> Site:
+        """The same for another mask than the one that is named."""
+        return self._replace(options=self.options._replace(mask_name=(0, 0)))
 
     def axes(self, name: str, rank: int) -> str:
         """The axes of an array, a letter each: batch, heads, tokens; "-" is none of them."""

@@ -23,11 +23,13 @@ def with_vmap(site: Site, function: Callable[..., tuple[Any, ...]]) -> Callable[
             )
         single = [array[0] if is_mapped else array for array, is_mapped in zip(arrays, mapped, strict=True)]
         batch, heads, rows = site.sizes(single)
-        folded, merged = site, []
+        folded, merged = site.without_plan(), []
         for name, one, array, is_mapped in zip(site.names, single, arrays, mapped, strict=True):
+            if name == "plan":
+                continue
             if name == "mask":
                 if is_mapped or one.shape[0] > 1:
-                    folded = folded._replace(options=folded.options._replace(mask_name=(0, 0)))
+                    folded = folded.without_mask_name()
                 merged.append(_fold_mask(array, count, is_mapped, batch))
             elif name == "sinks" and one.ndim == 1:
                 of_each = array if is_mapped else jnp.broadcast_to(array, (count, heads))

@@ -202,6 +202,47 @@ def test_masks_may_differ_per_batch_entry_and_head():
         assert_same_bits(results_under(fm.RowIndices(each, True), arrays), expected)
 
 
+def test_a_plan_stands_for_its_mask():
+    arrays, indices = inputs(), packed()
+    expected = results_under(indices, arrays)
+    plan = jax.jit(lambda indices: fm.plan(indices, *arrays))(indices)  # a pytree
+    found = jax.jit(lambda plan, *a: results(lambda *b: fm.attention(*b, plan=plan, return_lse=True), *a))(
+        plan, *arrays
+    )
+    assert_same_bits(found, expected)
+    assert fm.plan(FAMILIES["causal"](), *arrays).memory is None
+    refused(ValueError, "mask and plan are both given", lambda: fm.attention(*arrays, indices, plan=plan))
+    refused(TypeError, "expected what flashmask.jax.plan() returns", lambda: fm.attention(*arrays, plan=indices))
+    refused(ValueError, "plan was made for batch = 2, and the call has 1", lambda: fm.attention(*inputs(1), plan=plan))
+    refused(ValueError, "mask has 70 columns; expected 60", lambda: fm.plan(indices, *inputs(columns=60, rows=70)))
+
+
+def test_memory_of_a_plan_goes_where_its_mask_goes(monkeypatch, mesh):
+    """On a CPU nothing reads it: here it is made all the same, as for a GPU."""
+    from flashmask.jax import _plan
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(_plan, "_bytes_on_gpu", lambda operand, problem, deterministic: 640)
+    (q, k, v), indices = inputs(), packed()
+    expected = results_under(indices, (q, k, v))
+
+    @jax.jit
+    def computed(q, k, v, indices):
+        plan = fm.plan(indices, q, k, v)
+        assert plan.memory.shape == (640,)
+        return results(jax.checkpoint(lambda *a: fm.attention(*a, plan=plan, return_lse=True)), q, k, v)
+
+    assert_same_bits(computed(q, k, v, indices), expected)
+    split = [jax.device_put(each, NamedSharding(mesh, Spec("data"))) for each in (q, k, v)]
+    assert_same_bits(computed(*split, indices), expected)
+    plan = fm.plan(indices, q, k, v)
+    many = jnp.stack([q, 2 * q])
+    found = jax.vmap(lambda q: fm.attention(q, k, v, plan=plan))(many)
+    assert_same_bits(found, [fm.attention(each, k, v, indices) for each in many])
+    with pytest.raises(NotImplementedError, match="jax.vmap over a mask; leave the plan out there"):
+        jax.vmap(lambda values: fm.plan(fm.RowIndices(values, True), q, k, v))(indices.startend_row_indices[None])
+
+
 def test_row_indices_may_change_between_runs_of_one_program():
     arrays = inputs()
     run = jax.jit(lambda lengths: fm.attention(*arrays, fm.from_cu_seqlens(jnp.cumsum(lengths), N)))
