@@ -608,7 +608,8 @@ typedef struct flashmask_plan_place {
 } flashmask_plan_place;
 
 /// Bytes that flashmask_plan_create_at() needs on a GPU to plan a problem there; `options` as for
-/// flashmask_plan_create(). Calls on any other stream first wait for the stream of the place.
+/// flashmask_plan_create(). A caller that uses the plan on another stream lets
+/// that stream wait for the stream of the place.
 FLASHMASK_API flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmask_problem* problem,
                                                     const flashmask_plan_options* options, size_t* bytes);
 /// Finds on the host which tiles such a plan would use, as options for plans of the mask's slices: `forward` and

@@ -11,7 +11,7 @@
 #include "flashmask/problem.h"
 
 /// Plans for a GPU: made there, on the caller's stream and in the caller's memory, without waiting for the device.
-/// Calls on other streams first wait for that stream.
+/// A caller that uses such a plan on another stream lets that stream wait for the one that it was made on.
 namespace flashmask {
 
 /// Where a plan is made.

@@ -96,7 +96,7 @@ def _runs(changes: Any, padding: Any, causal: bool, window: int | None, prefix: 
     if not _is_array(prefix):
         return _row_indices(packing, causal, window, prefix)
     lengths = jnp.broadcast_to(_prefixes(prefix, ((None,), (batch, None))), (batch, prefix.shape[-1]))
-    document = jnp.cumsum(begins & ~padding, axis=1) - 1
+    document = jnp.where(padding, 0, jnp.cumsum(begins & ~padding, axis=1) - 1)
     return _row_indices(packing, causal, window, jnp.take_along_axis(lengths, document, axis=1, mode="clip"))
 
 
