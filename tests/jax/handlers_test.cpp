@@ -13,7 +13,7 @@
 
 extern "C" {
 XLA_FFI_Handler flashmask_jax_forward_cpu, flashmask_jax_backward_cpu, flashmask_jax_forward_cuda,
-    flashmask_jax_instantiate_cuda;
+    flashmask_jax_instantiate_cuda, flashmask_jax_refuse_rocm;
 }
 
 namespace flashmask::jax {
@@ -116,6 +116,7 @@ TEST(Handlers, RefuseFloat32WhenTheyAreCompiledForAGpu) {
   EXPECT_NE(call.run(flashmask_jax_instantiate_cuda).find("q, k and v are float32"), std::string::npos);
   EXPECT_EQ(call.error_code, XLA_FFI_Error_Code_UNIMPLEMENTED);
   EXPECT_EQ(Forward().call.run(flashmask_jax_forward_cuda), "jax: there is no device");
+  EXPECT_NE(call.run(flashmask_jax_refuse_rocm).find("the program is compiled for AMD's GPUs"), std::string::npos);
 }
 
 /// A key whose mask is one number.

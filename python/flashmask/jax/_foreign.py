@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -20,13 +21,14 @@ MULTIPLE = 8
 
 def register() -> None:
     """Tells XLA where the handlers are."""
-    for platform in ("cpu", "CUDA"):
-        for name in ("forward", "backward", "plan"):
-            handler = getattr(library, f"flashmask_jax_{name}_{platform.lower()}")
-            stages = {"execute": jax.ffi.pycapsule(handler)}
-            if platform == "CUDA":
-                stages["instantiate"] = jax.ffi.pycapsule(library.flashmask_jax_instantiate_cuda)
-            jax.ffi.register_ffi_target(f"flashmask_{name}", stages, platform)
+    on_cuda = jax.ffi.pycapsule(library.flashmask_jax_instantiate_cuda)
+    on_rocm = jax.ffi.pycapsule(library.flashmask_jax_refuse_rocm)
+    for name in ("forward", "backward", "plan"):
+        of_cpu, of_cuda = (getattr(library, f"flashmask_jax_{name}_{platform}") for platform in ("cpu", "cuda"))
+        register = functools.partial(jax.ffi.register_ffi_target, f"flashmask_{name}")
+        register({"execute": jax.ffi.pycapsule(of_cpu)}, platform="cpu")
+        register({"instantiate": on_cuda, "execute": jax.ffi.pycapsule(of_cuda)}, platform="CUDA")
+        register({"instantiate": on_rocm, "execute": on_rocm}, platform="ROCM")
 
 
 def foreign(site: Site, *arrays: Any) -> tuple[Any, ...]:
