@@ -107,7 +107,7 @@ void attend_row(const Place& at, const reference::Inputs& in, Row& row) {
   const Problem& p = at.p;
   for (const std::int64_t j : row.columns) {
     const float score = dot(&in.q[at.of_query(p.head_dim)], &in.k[at.of_key(j, p.head_dim)], p.head_dim);
-    row.p.push_back(round_to(p.dtype, round_to(p.dtype, score) * p.softmax_scale()));
+    row.p.push_back(round_to(p.dtype, round_to(p.dtype, score) * static_cast<float>(p.softmax_scale())));
     row.slopes.push_back(p.softcap > 0 ? cap(p, row.p.back()) : 1);
     if (p.bias == ScoreBias::alibi) row.p.back() = round_to(p.dtype, row.p.back() + alibi_of(at, in, j));
   }
@@ -209,8 +209,9 @@ Results attend(const Problem& problem, const Mask& mask, const reference::Inputs
       }
     }
   }
-  results.grad_q = rounded(problem.dtype, problem.softmax_scale(), sums.q);
-  results.grad_k = rounded(problem.dtype, problem.softmax_scale(), sums.k);
+  const auto scale = static_cast<float>(problem.softmax_scale());
+  results.grad_q = rounded(problem.dtype, scale, sums.q);
+  results.grad_k = rounded(problem.dtype, scale, sums.k);
   results.grad_v = rounded(problem.dtype, 1, sums.v);
   results.grad_sinks = rounded(problem.dtype, 1, sums.sinks);
   for (const float variance : sums.sink_variances) results.grad_sinks_rounding.push_back(4 * std::sqrt(variance));

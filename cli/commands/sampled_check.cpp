@@ -190,10 +190,10 @@ class Sampler {
       add_scaled(exact, exact_factor, x);
       add_scaled(naive, naive_factor, x);
     }
-    void compare(const check::HostTensor& output, std::int64_t offset, float scale, check::ErrorBound& bound) const {
+    void compare(const check::HostTensor& output, std::int64_t offset, double scale, check::ErrorBound& bound) const {
       const DType dtype = output.view().dtype;
       for (std::size_t c = 0; c < exact.size(); ++c) {
-        const float rounded = check::round_to(dtype, scale * static_cast<float>(naive[c]));
+        const float rounded = check::round_to(dtype, static_cast<float>(scale) * static_cast<float>(naive[c]));
         bound.add(output.at(offset + static_cast<std::int64_t>(c)), scale * exact[c], rounded);
       }
     }

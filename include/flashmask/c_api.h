@@ -569,10 +569,11 @@ typedef struct flashmask_problem {
   int32_t dtype;
   int32_t device_type;
   int32_t device_index;
-  float scale;     ///< 0: 1 / sqrt(head_dim)
-  double dropout;  ///< probability with which an attention probability is dropped, in [0, 1)
-  double softcap;  ///< above 0: scores s become softcap · tanh(s / softcap); 0: they stay as they are
-  int64_t bias;    ///< what is then added to them: a flashmask_score_bias
+  float scale;          ///< 0: 1 / sqrt(head_dim)
+  double dropout;       ///< probability with which an attention probability is dropped, in [0, 1)
+  double softcap;       ///< above 0: scores s become softcap · tanh(s / softcap); 0: they stay as they are
+  int64_t bias;         ///< what is then added to them: a flashmask_score_bias
+  double double_scale;  ///< taken instead of `scale`, for the reference in double precision; 0: `scale` holds
 } flashmask_problem;
 
 /// Where CPU work runs, so that a host framework can lend its threads. `run` calls body(body_context, 0) …
@@ -616,7 +617,8 @@ typedef struct flashmask_plan_place {
 } flashmask_plan_place;
 
 /// Bytes that flashmask_plan_create_at() needs on a GPU to plan a problem there; `options` as for
-/// flashmask_plan_create(). Calls on any other stream first wait for the stream of the place.
+/// flashmask_plan_create(). A caller that uses the plan on another stream lets
+/// that stream wait for the stream of the place.
 FLASHMASK_API flashmask_status flashmask_plan_bytes(const flashmask_mask* mask, const flashmask_problem* problem,
                                                     const flashmask_plan_options* options, size_t* bytes);
 /// Finds on the host which tiles such a plan would use, as options for plans of the mask's slices: `forward` and

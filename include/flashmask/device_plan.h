@@ -11,7 +11,7 @@
 #include "flashmask/problem.h"
 
 /// Plans for a GPU: made there, on the caller's stream and in the caller's memory, without waiting for the device.
-/// Calls on other streams first wait for that stream.
+/// A caller that uses such a plan on another stream lets that stream wait for the one that it was made on.
 namespace flashmask {
 
 /// Where a plan is made.
@@ -20,6 +20,9 @@ struct PlanPlace {
   void* memory =
       nullptr;  ///< on that device, aligned to 256 bytes; the caller keeps it until the plan's last call is done
   std::size_t bytes = 0;  ///< size of the memory; at least plan_bytes()
+  /// The memory holds the plan of a mask with the same contents, problem and options already, perhaps copied from where
+  /// it was made: nothing is launched.
+  bool made = false;
 };
 
 // Masks in the memory of a GPU. What they point to is read once, on the stream, and may be freed afterwards.

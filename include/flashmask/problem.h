@@ -35,7 +35,8 @@ struct Problem {
   std::int64_t value_dim = 0;  ///< 1 … kMaxHeadDim
   DType dtype = DType::f32;
   Device device = {};
-  std::optional<float> scale = {};  ///< nullopt: 1 / sqrt(head_dim)
+  /// nullopt: 1 / sqrt(head_dim). Kernels round it to float32; the reference does not.
+  std::optional<double> scale = {};
   /// Probability with which each attention probability is dropped, 0 to 0.99999; see dropout.h. 0: no dropout.
   double dropout = 0;
   /// Where above 0 (1e-30 to 1e30), scores s become softcap · tanh(s / softcap), which lies within ± softcap, before
@@ -43,7 +44,7 @@ struct Problem {
   double softcap = 0;
   ScoreBias bias = ScoreBias::none;
 
-  FLASHMASK_API float softmax_scale() const;
+  FLASHMASK_API double softmax_scale() const;
 };
 
 /// Throws Status::invalid_argument naming the first field that is out of range.

@@ -66,7 +66,7 @@ def _array(name: str, values: Any) -> Array:
     except TypeError as reason:
         raise TypeError(
             f"{name} is {described(values)}, which has no values, as inside jax.jit, jax.grad and jax.vmap; call "
-            "flashmask outside of them, forward only, or through jax.pure_callback"
+            "flashmask.jax.attention there, which takes the same arguments"
         ) from reason
 
 

@@ -93,6 +93,7 @@ Problem to_problem(const flashmask_problem* given) {
   result.dtype = enumerator(problem.dtype, DType::f16, "problem.dtype");
   result.device = to_device(problem.device_type, problem.device_index, "problem");
   if (problem.scale != 0.0F) result.scale = problem.scale;
+  if (problem.double_scale != 0.0) result.scale = problem.double_scale;
   result.dropout = problem.dropout;
   result.softcap = problem.softcap;
   result.bias = enumerator(problem.bias, ScoreBias::alibi, "problem.bias");

@@ -34,6 +34,8 @@ DevicePlan make_device_plan(const DeviceSource&, const std::vector<MapRequest>&,
 
 std::uint64_t stream_capture(Device, void*) { refuse(); }
 
+std::shared_ptr<void> device_memory(Device, void*, std::size_t) { refuse(); }
+
 void merge_on_gpu(const MergeTensors& tensors, const MergeExtent&, void*) { refuse_tensors("merge", tensors.o.device); }
 
 void merge_backward_on_gpu(const MergeGradients& tensors, const MergeExtent&, void*) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -111,5 +112,8 @@ std::size_t device_plan_bytes(const DeviceSource& source, const std::vector<MapR
 /// Makes the plan in `place`, which must have enough memory.
 DevicePlan make_device_plan(const DeviceSource& source, const std::vector<MapRequest>& maps, Device device,
                             const PlanPlace& place, const MapLimits& limits = {});
+
+/// Memory of a GPU that is made and freed in the order of a stream, without waiting for the device.
+std::shared_ptr<void> device_memory(Device device, void* stream, std::size_t bytes);
 
 }  // namespace flashmask

@@ -42,8 +42,8 @@ void require_softcap(double softcap) {
 
 }  // namespace
 
-float Problem::softmax_scale() const {
-  return scale.has_value() ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+double Problem::softmax_scale() const {
+  return scale.has_value() ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
 }
 
 void validate(const Problem& problem) {
@@ -63,9 +63,9 @@ void validate(const Problem& problem) {
   require(problem.head_dim >= 1 && problem.head_dim <= kMaxHeadDim, "head_dim", problem.head_dim, dim);
   require(problem.value_dim >= 1 && problem.value_dim <= kMaxHeadDim, "value_dim", problem.value_dim, dim);
   require_dropout(problem.dropout);
-  if (!std::isfinite(problem.softmax_scale()))
+  if (!std::isfinite(static_cast<float>(problem.softmax_scale())))
     throw Error(Status::invalid_argument,
-                "problem: scale is not finite; expected a number, or nothing for 1/sqrt(head_dim)");
+                "problem: scale is not finite in float32; expected a number, or nothing for 1/sqrt(head_dim)");
   require_softcap(problem.softcap);
 }
 

@@ -155,6 +155,21 @@ struct BothWays {
   }
 };
 
+TEST(ReferenceAbi, TakesAScaleInDoublePrecision) {
+  flashmask_problem problem = make_problem(1, 1, 1, 1, 1, 1, 1);
+  problem.scale = 0.25F;
+  problem.double_scale = 0.1;  // wins
+  const double one = 1;
+  auto inputs = FLASHMASK_INIT(flashmask_reference_inputs);
+  inputs.q = inputs.k = inputs.v = &one;
+  flashmask_mask* mask = nullptr;
+  ASSERT_EQ(flashmask_mask_full(1, 1, &mask), FLASHMASK_OK);
+  double o = 0, lse = 0;
+  EXPECT_EQ(flashmask_reference_forward(mask, &problem, &inputs, &o, &lse), FLASHMASK_OK);
+  EXPECT_EQ(lse, 0.1);
+  flashmask_mask_destroy(mask);
+}
+
 TEST(Reference, IsWhatTheKernelsCompute) {
   const MaskHandle window = make(flashmask_mask_sliding_window, 30, 41, 9);
   for (const double dropout : {0.0, 0.3}) {

@@ -59,7 +59,7 @@ void close(Of& call) {
                                    .query_heads = static_cast<int>(problem.query_heads),
                                    .head_dim = static_cast<int>(problem.head_dim),
                                    .parts = parts,
-                                   .scale = problem.softmax_scale(),
+                                   .scale = static_cast<float>(problem.softmax_scale()),
                                    .choice = {}};
   emulator::run(
       {.blocks = static_cast<unsigned>(problem.batch * problem.query_heads * parts), .threads = Shape::kThreads},

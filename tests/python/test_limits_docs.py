@@ -81,15 +81,6 @@ def test_a_traced_array_of_jax():
     assert str(error.value).startswith(told)
 
 
-def test_jax_itself():
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
-    q = jax.numpy.ones((1, 8, 2, 8))
-    assert np.isfinite(flashmask.attention(q, q, q, MASK)).all()
-    for transform in (jax.jit, jax.vmap, lambda f: jax.grad(lambda q: f(q).sum())):
-        with pytest.raises(TypeError, match="call flashmask outside of them"):
-            transform(lambda q: flashmask.attention(q, q, q, MASK))(q)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_scripting_compiler():
     with pytest.raises(Exception) as error:

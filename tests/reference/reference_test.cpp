@@ -99,6 +99,16 @@ TEST(Reference, OneRowByHand) {
   EXPECT_NEAR(out.lse[0], std::log(4.0), 1e-14);
 }
 
+// 1 / sqrt(8) and 0.3 are not numbers of float32, whose rounding would show in the eighth digit.
+TEST(Reference, ScalesAreDoubles) {
+  Problem problem = single_head(1, 2, 8);
+  const std::vector<double> q(8, 1), k{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}, v(16, 1);
+  EXPECT_NEAR(reference::forward(problem, everything(1, 2), {q, k, v}).lse[0], std::log1p(std::exp(std::sqrt(8.0))),
+              1e-14);
+  problem.scale = 0.3;
+  EXPECT_NEAR(reference::forward(problem, everything(1, 2), {q, k, v}).lse[0], std::log1p(std::exp(2.4)), 1e-14);
+}
+
 TEST(Reference, GradientsOfOneRowByHand) {
   Problem problem = single_head(1, 2, 1);
   problem.scale = 1.0f;

@@ -59,7 +59,8 @@ class Problem(NamedTuple):
         dtype = s.F32 if self.code == F64 else self.code
         kind, _, index = self.device.partition(":")
         device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
-        return s.Problem(*self[:7], dtype, *device, self.scale or 0.0, self.dropout, self.softcap, int(self.alibi))
+        scores = self.dropout, self.softcap, int(self.alibi), self.scale or 0.0
+        return s.Problem(*self[:7], dtype, *device, 0.0, *scores)
 
 
 def make_problem(

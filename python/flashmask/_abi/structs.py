@@ -219,6 +219,7 @@ class Problem(Sized):
         ("dropout", c_double),
         ("softcap", c_double),
         ("bias", c_int64),
+        ("double_scale", c_double),
     ]
 
 

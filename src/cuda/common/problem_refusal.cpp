@@ -8,7 +8,7 @@ namespace flashmask::cuda {
 std::string problem_refusal(const Problem& problem) {
   if (problem.head_dim % 8 != 0 || problem.value_dim % 8 != 0)
     return "a head dim is no multiple of 8; pad the heads with zeros";
-  if (!(problem.softmax_scale() > 0)) return "the scale is not above 0";
+  if (!(static_cast<float>(problem.softmax_scale()) > 0)) return "the scale is not above 0";
   // No kernel pads a head by more rows.
   constexpr std::int64_t kPadding = 1024;
   const std::int64_t heads = problem.batch * problem.query_heads;

@@ -402,8 +402,10 @@ DevicePlan make_device_plan(const DeviceSource& source, const std::vector<MapReq
   const Layout layout(source, maps, limits, place.memory);
   return std::visit(
       [&](const auto* from) {
-        Filler(layout, place.stream).fill(*from);
-        classify(*from, shape_of(*from), layout, static_cast<cudaStream_t>(place.stream));
+        if (!place.made) {
+          Filler(layout, place.stream).fill(*from);
+          classify(*from, shape_of(*from), layout, static_cast<cudaStream_t>(place.stream));
+        }
         return plan_in(layout, shape_of(*from));
       },
       source);

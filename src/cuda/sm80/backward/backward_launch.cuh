@@ -92,7 +92,7 @@ void launch_closing(const Problem& problem, const BackwardTensors& tensors, cons
                                    .query_heads = static_cast<int>(problem.query_heads),
                                    .head_dim = static_cast<int>(problem.head_dim),
                                    .parts = static_cast<int>(workspace.rows.padded / Shape::kPartRows),
-                                   .scale = problem.softmax_scale(),
+                                   .scale = static_cast<float>(problem.softmax_scale()),
                                    .choice = choice};
   const int blocks = static_cast<int>(problem.batch * problem.query_heads) * arguments.parts;
   if (blocks == 0) return;

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Site: what is known of a call while it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from jax import Array
+
+Arrays: TypeAlias = Sequence[Array]
+
+_TENSORS = ("q", "k", "v", "o", "grad_o")
+_ROWS = ("lse", "grad_lse")
+
+
+class Options(NamedTuple):
+    """What a call says besides arrays. Hashable: jit keeps one program for each."""
+
+    causal: bool = False
+    """Of row indices."""
+    scale: float = 0.0
+    """0: 1 / sqrt(head dim)."""
+    dropout: float = 0.0
+    deterministic: bool = False
+    heads_first: bool = False
+    mask_name: tuple[int, int] = (0, 0)
+    """Names a mask whose contents are known while tracing, by a hash of them; zeros: they are not known."""
+
+
+class Site(NamedTuple):
+    """One call of the library: its options, its direction, and which operands it has, in order."""
+
+    options: Options
+    backward: bool
+    names: tuple[str, ...]
+    """Some of q, k, v, mask, words (seed and offset), sinks, plan; and for a backward o, lse, grad_o, grad_lse."""
+
+    @property
+    def target(self) -> str:
+        """The name that the handler is registered under."""
+        return "flashmask_backward" if self.backward else "flashmask_forward"
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The operands that the results look like."""
+        if not self.backward:
+            return "o", "lse"
+        return ("q", "k", "v", "sinks") if "sinks" in self.names else ("q", "k", "v")
+
+    def given(self, arrays: Arrays) -> dict[str, Any]:
+        """The operands by name."""
+        return dict(zip(self.names, arrays, strict=True))
+
+    def without_plan(self) -> Site:
+        """The same for other shapes than the plan was made for."""
+        return self._replace(names=tuple(name for name in self.names if name != "plan"))
+
+    def without_mask_name(self) -> Site:
+        """The same for another mask than the one that is named."""
+        return self._replace(options=self.options._replace(mask_name=(0, 0)))
+
+    def axes(self, name: str, rank: int) -> str:
+        """The axes of an array, a letter each: batch, heads, tokens; "-" is none of them."""
+        if name in _TENSORS:
+            return "bht-" if self.options.heads_first else "bth-"
+        if name in _ROWS:
+            return "bht"
+        if name == "sinks":
+            return "h" if rank == 1 else "bht"
+        return "bh--" if name == "mask" else "-"
+
+    def sizes(self, arrays: Arrays) -> tuple[int, int, int]:
+        """Batch, query heads and query length."""
+        q = self.given(arrays)["q"]
+        sizes = dict(zip(self.axes("q", 4), q.shape, strict=True))
+        return sizes["b"], sizes["h"], sizes["t"]

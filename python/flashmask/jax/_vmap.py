@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jax.vmap: the mapped axis becomes part of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from flashmask.jax._site import Arrays, Site
+
+
+def with_vmap(site: Site, function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """Returns `function`(site, *arrays) of the arrays alone, with a rule for jax.vmap."""
+
+    def rule(count: int, mapped: list[bool], *arrays: Any) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
+        if "words" in site.names:
+            raise NotImplementedError(
+                "flashmask.jax.attention: jax.vmap of a call with dropout, which would drop the same probabilities in "
+                "every mapped entry; make the mapped axis a part of the batch"
+            )
+        single = [array[0] if is_mapped else array for array, is_mapped in zip(arrays, mapped, strict=True)]
+        batch, heads, rows = site.sizes(single)
+        folded, merged = site.without_plan(), []
+        for name, one, array, is_mapped in zip(site.names, single, arrays, mapped, strict=True):
+            if name == "plan":
+                continue
+            if name == "mask":
+                if is_mapped or one.shape[0] > 1:
+                    folded = folded.without_mask_name()
+                merged.append(_fold_mask(array, count, is_mapped, batch))
+            elif name == "sinks" and one.ndim == 1:
+                of_each = array if is_mapped else jnp.broadcast_to(array, (count, heads))
+                of_rows = jnp.broadcast_to(of_each[:, None, :, None], (count, batch, heads, rows))
+                merged.append(of_rows.reshape(count * batch, heads, rows))
+            else:
+                merged.append(_fold(array, count, is_mapped))
+        results = with_vmap(folded, function)(*merged)
+        split = [result.reshape(count, -1, *result.shape[1:]) for result in results]
+        return _own_sinks(site, single, split), (True,) * len(split)
+
+    mappable: Callable[..., tuple[Any, ...]] = custom_vmap(lambda *arrays: function(site, *arrays))
+    mappable.def_vmap(rule)  # type: ignore[attr-defined]
+    return mappable
+
+
+def _fold(array: Any, count: int, is_mapped: bool) -> Any:
+    """Joins the mapped axis and the batch."""
+    each = array if is_mapped else jnp.broadcast_to(array, (count, *array.shape))
+    return each.reshape(count * each.shape[1], *each.shape[2:])
+
+
+def _fold_mask(mask: Any, count: int, is_mapped: bool, batch: int) -> Any:
+    """Joins the mapped axis and the batch of a mask; a mask that all share stays one."""
+    if not is_mapped and mask.shape[0] == 1:
+        return mask
+    each = mask if is_mapped else mask[None]
+    return _fold(jnp.broadcast_to(each, (count, batch, *each.shape[2:])), count, True)
+
+
+def _own_sinks(site: Site, single: Arrays, results: list[Any]) -> tuple[Any, ...]:
+    """Sums the gradients of sinks over what shares one."""
+    if "sinks" in site.results:
+        own = site.given(single)["sinks"]
+        if own.ndim == 1:
+            results[-1] = results[-1].sum((1, 3)).astype(own.dtype)
+    return tuple(results)

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "cuda/runtime/device.h"
+#include "cuda/runtime/status.h"
+#include "plan/device_plan.h"
+
+namespace flashmask {
+
+std::shared_ptr<void> device_memory(Device device, void* stream, std::size_t bytes) {
+  const cuda::CurrentDevice current(device);
+  void* memory = nullptr;
+  cuda::check(cudaMallocAsync(&memory, bytes, static_cast<cudaStream_t>(stream)),
+              "device_memory of " + std::to_string(bytes) + " bytes");
+  return {memory, [device, stream](void* freed) {
+            // What fails here has no caller to tell: the driver frees the memory when the process ends.
+            try {
+              const cuda::CurrentDevice owner(device);
+              (void)cudaFreeAsync(freed, static_cast<cudaStream_t>(stream));
+            } catch (const Error&) {
+            }
+          }};
+}
+
+}  // namespace flashmask
