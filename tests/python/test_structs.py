@@ -100,9 +100,9 @@ def test_every_struct_of_the_header_is_known():
             "flashmask_problem.dropout at byte 80 with 8 bytes",
         ),
         (
-            " bias:96:8\nflashmask_executor",
+            " double_scale:104:8\nflashmask_executor",
             "\nflashmask_executor",
-            "has the end of flashmask_problem where this package expects flashmask_problem.bias",
+            "has the end of flashmask_problem where this package expects flashmask_problem.double_scale",
         ),
         (
             "dropout:80:8",
