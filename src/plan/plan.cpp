@@ -19,6 +19,19 @@ namespace {
   throw Error(Status::unsupported, what + " of a plan for " + to_string(problem.device) + " is not on the host");
 }
 
+/// Throws where an invariant plan was asked for together with what is no document's own.
+void check_invariant(const LoweredMask& mask, const PlanOptions& options) {
+  if (options.invariant && options.reorder)
+    throw Error(Status::unsupported,
+                "plan: invariant and reorder were asked for together; an order is found for the whole mask, so that it "
+                "differs from a document's own: take one of them");
+  if (options.invariant && mask.blocks() != nullptr && options.form != MaskForm::bits)
+    throw Error(
+        Status::unsupported,
+        "plan: invariant and a block map beside intervals; its blocks lie at multiples of their size, not where "
+        "documents begin: plan with form bits, or leave invariant out");
+}
+
 }  // namespace
 
 void check_mask(const MaskShape& mask, const Problem& problem) {
@@ -41,19 +54,6 @@ void check_reorder(const Problem& problem) {
         "kernels do not see in another order: take one of them");
   if (problem.bias != ScoreBias::none)
     refuse_mask("reorder and a bias of scores were asked for together, and positions are not reordered: take one");
-}
-
-void check_invariant(const LoweredMask& mask, const PlanOptions& options) {
-  if (!options.invariant) return;
-  const auto refuse = [](const std::string& beside) {
-    throw Error(Status::unsupported, "plan: invariant and " + beside);
-  };
-  if (options.reorder)
-    refuse("reorder were asked for together; an order is found for the whole mask, so that it differs from a " +
-           std::string("document's own: take one of them"));
-  if (mask.blocks() != nullptr && options.form != MaskForm::bits)
-    refuse("a block map beside intervals; its blocks lie at multiples of their size, not where documents begin: plan " +
-           std::string("with form bits, or leave invariant out"));
 }
 
 void check_tiles(const Kernel& kernel, TileSize tiles) {

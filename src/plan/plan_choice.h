@@ -32,10 +32,6 @@ void check_mask(const MaskShape& mask, const Problem& problem);
 /// Throws Status::invalid_argument if a plan that reorders tokens cannot serve the problem.
 void check_reorder(const Problem& problem);
 
-/// Throws Status::unsupported if a plan whose results must not depend on what a document is packed with cannot serve
-/// what else was asked for.
-void check_invariant(const LoweredMask& mask, const PlanOptions& options);
-
 /// Throws if small tiles are asked for and the kernel has none.
 void check_tiles(const Kernel& kernel, TileSize tiles);
 
