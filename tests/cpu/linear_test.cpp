@@ -197,7 +197,7 @@ std::vector<Regime> regimes() {
       {{"resets of -1000", rare(-1000), normal}, true, 2},
       {{"resets of -1e6", rare(-1e6F), normal}, true, 2},
       {{"resets of -infinity", rare(-infinity), normal}, true, 2},
-      {{"no resets of -infinity by the normaliser", rare(-infinity), normal}, false},
+      {{"resets of -infinity, not normalized", rare(-infinity), normal}, false},
       {{"forget near 0", [](RandomNumbers& r) { return -20 - 10 * std::abs(r.normal()); }, normal}, true},
       {{"inputs to e^40", [](RandomNumbers& r) { return log_sigmoid(4 + r.normal()); },
         [](RandomNumbers& r) { return 10 * r.normal(); }},
