@@ -6,6 +6,7 @@ Sequences, dims and the query heads of one kv head lie whole on each device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,10 +19,10 @@ from flashmask.jax._versions import sharding_rule
 
 
 class _Split(NamedTuple):
-    """The axes of a mesh that batch and heads are split over; () or None: not split."""
+    """The axes of a mesh that batch and heads are split over."""
 
-    batch: Any
-    heads: Any
+    batch: tuple[str, ...]
+    heads: tuple[str, ...]
 
 
 def with_partitioning(function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
@@ -44,31 +45,25 @@ def with_partitioning(function: Callable[..., tuple[Any, ...]]) -> Callable[...,
 def _split_of(site: Site, operands: Any) -> _Split:
     """How q, k and v are split; where they differ, as the first that is."""
     given = site.given(operands)
-    split: dict[str, Any] = {"b": None, "h": None}
+    sizes = dict(zip(site.axes("k", 4), given["k"].shape, strict=True))
+    split: dict[str, tuple[str, ...]] = {"b": (), "h": ()}
     for name in ("k", "v", "q"):
         sharding = given[name].sharding
         if not isinstance(sharding, NamedSharding):
             continue
         for axis, over in zip(site.axes(name, 4), sharding.spec, strict=False):
-            if axis in split and split[axis] is None:
-                split[axis] = over
-    sizes = dict(zip(site.axes("k", 4), given["k"].shape, strict=True))
-    mesh = next((given[name].sharding.mesh for name in "qkv" if isinstance(given[name].sharding, NamedSharding)), None)
-    fits = {axis: over if over and sizes[axis] % _parts(mesh, over) == 0 else None for axis, over in split.items()}
-    return _Split(fits["b"], fits["h"])
-
-
-def _parts(mesh: Any, over: Any) -> int:
-    """How many parts an axis is split into."""
-    count = 1
-    for name in over if isinstance(over, tuple) else (over,):
-        count *= mesh.shape[name]
-    return count
+            names = over if isinstance(over, tuple) else () if over is None else (over,)
+            taken = set(split["b"] + split["h"])  # an axis of the mesh splits one of them
+            if axis not in split or split[axis] or taken & set(names):
+                continue
+            if sizes[axis] % math.prod(sharding.mesh.shape[each] for each in names) == 0:
+                split[axis] = names
+    return _Split(split["b"], split["h"])
 
 
 def _sharding(site: Site, mesh: Mesh, name: str, shape: tuple[int, ...], split: _Split) -> NamedSharding:
     """Where an operand, or the result of that name, lies. Of a mask, only what is as long as what is split."""
-    over = {"b": split.batch, "h": split.heads}
+    over = {"b": split.batch or None, "h": split.heads or None}
     axes = site.axes(name, len(shape))
     spec = [over.get(axis) for axis in axes]
     if name == "mask":

@@ -211,11 +211,12 @@ def test_what_cannot_be_split_is_gathered_and_right(mesh):
     arrays = inputs(batch=4)
     compute = gradients_of(lambda *a: fm.attention(*a, masks.causal(N, N)))
     expected = compute(*arrays)
-    # Tokens; dims; query heads in more parts than there are kv heads.
+    # Tokens; dims; query heads in more parts than there are kv heads; heads of q and the batch of k and v by one axis.
     for of_q, of_k in (
         (Spec(None, "data"),) * 2,
         (Spec("data", None, None, "model"),) * 2,
         (Spec(None, None, mesh.axis_names), Spec()),
+        (Spec(None, None, "data"), Spec("data")),
     ):
         split = [
             jax.device_put(array, NamedSharding(mesh, spec))
