@@ -7,8 +7,8 @@ namespace flashmask {
 
 std::string to_string(Feature feature) {
   constexpr std::array<const char*, kFeatureCount> kNames = {
-      "dropout", "determinism", "block maps", "sinks", "float32 gradients of k and v", "softcap", "ALiBi",
-      "invariance"};
+      "dropout", "determinism", "block maps", "sinks", "float32 gradients of k and v",
+      "softcap", "ALiBi",       "invariance"};
   const auto number = static_cast<std::size_t>(feature);
   return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
 }
