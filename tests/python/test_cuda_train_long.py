@@ -28,8 +28,11 @@ def run(tmp_path, *arguments):
 def test_every_contestant_agrees_in_every_task(tmp_path):
     but_flex = [f"{task}-tiny-x2/1K/*[!x]" for task in ("sft", "lora", "dpo", "rm")]  # which compiles for long
     rows = run(tmp_path, "--samples", "1", "--row", *but_flex, "rm-tiny-x2/1K/flex")
-    assert len(rows) == 4 * 5 + 1
-    for row in rows.values():
+    flash = [name for name in rows if "varlen" in name]  # FlashAttention 2, 3 and 4, which may not be installed
+    assert len(flash) == 4 * 3 and len(rows) == 4 * (3 + 4) + 1
+    for name, row in rows.items():
+        if name in flash and row["absent"]:
+            continue
         assert not row["absent"]
         assert row["peak_card"] > 0 and row["measured"][0]["parts"]["attention backward"] > 0
         assert row["measured"][0]["mask_bytes"] > 0

@@ -324,7 +324,6 @@ def attend(module=None, mask=None, **options):
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("softcap", 30.0),
         ("head_mask", torch.ones(4)),
         ("position_bias", torch.zeros(1, 4, 6, 6)),
         ("cache", object()),
