@@ -60,6 +60,14 @@ def test_documents_have_the_bits_that_they_have_alone(dtype):
     assert documents_that_differ(under(masks.causal_document(LENGTHS)), causal, dtype) == []
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_changed_scores_keep_the_promise(dtype):
+    """Distances count tokens, not the places that tiles lie on."""
+    changes = {"softcap": 2.0, "alibi_slopes": torch.tensor([0.5, 0.25, 0.125, 0.01])}
+    packed = under(masks.causal_document(LENGTHS), **changes)
+    assert documents_that_differ(packed, lambda n: under(masks.causal(n, n), **changes), dtype) == []
+
+
 def test_they_have_others_without_it():
     mask = masks.causal_document(LENGTHS)
     assert documents_that_differ(under(mask, invariant=False), lambda n: under(masks.causal(n, n), invariant=False))
