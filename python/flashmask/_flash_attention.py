@@ -41,10 +41,12 @@ def flash_attn_func(
     q is (batch, query length, query heads, head dim), k and v are (batch, key length, kv heads, ...).
     varlen_attention() describes the other arguments; s_aux is its `sinks`. The last query is aligned with the last key.
 
+    With alibi_slopes, float32 [heads] or [batch, heads], scores lose slope · |distance|, causal or not. Where
+    FlashAttention's causal function adds slope · column instead, which differs by a number per row, o is the same and
+    lse is not.
+
     Returns o (batch, query length, query heads, value dim), or with `return_attn_probs` (o, lse, None), lse (batch,
-    query heads, query length). Scores lose slope · |distance|
-    with alibi_slopes, float32 [heads] or [batch, heads], causal or not: where FlashAttention's causal function adds
-    slope · column, which differs by a number per row, o is the same and lse is not.
+    query heads, query length).
     """
     boolean("causal", causal)
     boolean("deterministic", deterministic)

@@ -18,7 +18,7 @@ from flashmask._plans.plan import check_booleans
 from flashmask.jax._rows import RowIndices
 
 MOST_BYTES = 256 << 20
-"""Of a mask of bits: 2^31 scores."""
+"""Most memory that a mask of bits takes: one bit per score, so 2^31 scores."""
 
 
 class Operand(NamedTuple):

@@ -103,7 +103,7 @@ def _partition(site: Site, function: Any, mesh: Mesh, operands: Any, results: An
 
 
 def _rule(site: Site, arrays: Any) -> Any:
-    """The same as a rule of Shardy's: factors b, k (kv heads), and g (query heads of a kv head), which is not split."""
+    """Shardy's rule for a site: factors b, k (kv heads), and g (query heads of a kv head), which is not split."""
     given = site.given(arrays)
     heads = site.axes("k", 4).index("h")
     batch, query_heads, kv_heads = given["q"].shape[0], given["q"].shape[heads], given["k"].shape[heads]

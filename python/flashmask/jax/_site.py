@@ -18,7 +18,7 @@ class Options(NamedTuple):
     """What a call says besides arrays. Hashable: jit keeps one program for each."""
 
     causal: bool = False
-    """Of row indices."""
+    """Whether a mask of row indices hides the keys behind each row too; other masks leave it False."""
     scale: float = 0.0
     """0: 1 / sqrt(head dim)."""
     dropout: float = 0.0
@@ -53,11 +53,11 @@ class Site(NamedTuple):
         return dict(zip(self.names, arrays, strict=True))
 
     def without_plan(self) -> Site:
-        """The same for other shapes than the plan was made for."""
+        """The site without its plan, for shapes that the plan was not made for."""
         return self._replace(names=tuple(name for name in self.names if name != "plan"))
 
     def without_mask_name(self) -> Site:
-        """The same for another mask than the one that is named."""
+        """The site without its mask's name, for a part of that mask."""
         return self._replace(options=self.options._replace(mask_name=(0, 0)))
 
     def axes(self, name: str, rank: int) -> str:

@@ -12,13 +12,13 @@ namespace flashmask::cuda {
 struct PlaceByRows {
   int batch, head, first_row, first_column;
 
-  /// Of number 0 of the lane's first unit and eight; the others lie rows_to() rows and columns_to() columns further on.
+  /// Row and column of the lane's first score; its others lie rows_to() rows and columns_to() columns further on.
   __device__ __forceinline__ int row(int lane) const { return first_row + lane / 4; }
   __device__ __forceinline__ int column(int lane) const { return first_column + lane % 4 * 2; }
   static __device__ __forceinline__ constexpr int rows_to(int unit, int, int i) { return 16 * unit + i / 2 * 8; }
   static __device__ __forceinline__ constexpr int columns_to(int, int eight, int i) { return 8 * eight + i % 2; }
 };
-/// The same of transposed scores, whose lines are columns.
+/// Where a warp's transposed scores lie, whose lines are columns.
 struct TransposedPlace {
   int batch, head, first_row, first_column;
 

@@ -49,7 +49,7 @@ struct ForwardLauncher {
   }
 };
 
-/// Of: the shape's template, and Instance: that of its instances.
+/// Launches a shape, `Of`, and its instances with dropout and with changed scores, both made by `Instance`.
 template <template <class, MaskForm> class Of, template <template <class> class, class, MaskForm> class Instance,
           class T, MaskForm kForm>
 using LauncherOf = ForwardLauncher<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Changing, T, kForm>>;
