@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -103,6 +103,19 @@ def boolean(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} is {described(value)}; expected True or False")
     return bool(value)
+
+
+def check_document_options(causal: object, window: object, prefix: object, is_array: Callable[[object], bool]) -> None:
+    """Checks the options of masks of documents; arrays of prefix lengths, one per document, are left to the caller."""
+    boolean("causal", causal)
+    if window is not None:
+        integer("window", window, minimum=1)
+    if prefix is None:
+        return
+    if not causal:
+        raise ValueError("prefix is given with causal=False, where every row sees its whole document; drop either")
+    if not is_array(prefix):
+        length("prefix", prefix)
 
 
 def choice(name: str, value: object, choices: Sequence[str]) -> int:

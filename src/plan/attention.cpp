@@ -9,6 +9,7 @@
 #include "flashmask/error.h"
 #include "flashmask/features.h"
 #include "plan/dropout.h"
+#include "plan/executor_of.h"
 #include "plan/gather.h"
 #include "plan/plan_choice.h"
 #include "plan/tensor_checks.h"
@@ -25,7 +26,7 @@ std::byte* align(void* memory) {
 /// Returns the executor of a call; calls on a GPU run no tasks on the host.
 Executor& executor_of(const Plan& plan, const Execution& execution) {
   if (plan.problem().device.type != DeviceType::cpu) return serial_executor();
-  return execution.executor != nullptr ? *execution.executor : default_executor();
+  return executor_of(execution);
 }
 
 /// The executor, workers and memory of one call: the caller's, or the library's own.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "flashmask/error.h"
+#include "plan/executor_of.h"
 
 namespace flashmask {
 namespace {
@@ -94,10 +95,6 @@ const LinearKernel& select(const LinearProblem& problem, const std::string& pref
               "linear_attention: no kernel of this build serves " + to_string(problem.dtype) + " here:" + reasons);
 }
 
-Executor& executor_of(const Execution& execution) {
-  return execution.executor != nullptr ? *execution.executor : default_executor();
-}
-
 }  // namespace
 
 float LinearProblem::query_scale() const {
@@ -167,7 +164,7 @@ std::vector<std::string> linear_kernels() {
 
 std::string why_not_linear(const std::string& kernel) {
   for (const auto& each : table())
-    if (each->name() == kernel) return each->refusal().empty() ? each->reservation() : each->refusal();
+    if (each->name() == kernel) return refusal(*each, "");
   throw Error(Status::invalid_argument, "why_not_linear: \"" + kernel + "\" is no kernel of this build");
 }
 

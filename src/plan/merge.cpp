@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "flashmask/error.h"
+#include "plan/executor_of.h"
 #include "plan/tensor_checks.h"
 
 namespace flashmask {
@@ -95,10 +96,6 @@ MergeExtent check(const MergeGradients& tensors) {
 }
 
 bool is_empty(const MergeExtent& extent) { return extent.batch == 0 || extent.rows == 0 || extent.heads == 0; }
-
-Executor& executor_of(const Execution& execution) {
-  return execution.executor != nullptr ? *execution.executor : default_executor();
-}
 
 }  // namespace
 

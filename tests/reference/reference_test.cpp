@@ -9,6 +9,7 @@
 #include <random>
 
 #include "flashmask/error.h"
+#include "reference/finite_differences.h"
 
 namespace flashmask {
 namespace {
@@ -67,27 +68,13 @@ double loss(const Problem& problem, const Mask& mask, const Tensors& t) {
   return sum;
 }
 
-void expect_finite_differences(const Problem& problem, const Mask& mask, Tensors& t, std::vector<double>& input,
-                               const std::vector<double>& gradient) {
-  constexpr double step = 1e-5;
-  ASSERT_EQ(gradient.size(), input.size());
-  for (std::size_t i = 0; i < input.size(); ++i) {
-    const double at = input[i];
-    input[i] = at + step;
-    const double above = loss(problem, mask, t);
-    input[i] = at - step;
-    const double below = loss(problem, mask, t);
-    input[i] = at;
-    EXPECT_NEAR(gradient[i], (above - below) / (2 * step), 1e-7 * std::max(1.0, std::abs(gradient[i]))) << "at " << i;
-  }
-}
-
 void expect_gradients_of_loss(const Problem& problem, const Mask& mask) {
   Tensors t = random_tensors(problem, 7);
   const auto grad = reference::backward(problem, mask, t.inputs(), t.grad_o, t.grad_lse);
-  expect_finite_differences(problem, mask, t, t.q, grad.q);
-  expect_finite_differences(problem, mask, t, t.k, grad.k);
-  expect_finite_differences(problem, mask, t, t.v, grad.v);
+  const auto sum = [&] { return loss(problem, mask, t); };
+  test::expect_finite_differences(sum, t.q, grad.q);
+  test::expect_finite_differences(sum, t.k, grad.k);
+  test::expect_finite_differences(sum, t.v, grad.v);
 }
 
 TEST(Reference, OneRowByHand) {

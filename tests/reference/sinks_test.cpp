@@ -7,6 +7,7 @@
 
 #include "flashmask/error.h"
 #include "flashmask/reference.h"
+#include "reference/finite_differences.h"
 
 namespace flashmask {
 namespace {
@@ -53,20 +54,6 @@ struct Tensors {
   }
 };
 
-void expect_finite_differences(Tensors& t, std::vector<double>& input, const std::vector<double>& gradient) {
-  constexpr double kStep = 1e-5;
-  ASSERT_EQ(gradient.size(), input.size());
-  for (std::size_t i = 0; i < input.size(); ++i) {
-    const double at = input[i];
-    input[i] = at + kStep;
-    const double above = t.loss();
-    input[i] = at - kStep;
-    const double below = t.loss();
-    input[i] = at;
-    EXPECT_NEAR(gradient[i], (above - below) / (2 * kStep), 1e-7 * std::max(1.0, std::abs(gradient[i]))) << "at " << i;
-  }
-}
-
 TEST(ReferenceSinks, OneRowByHand) {
   Problem p;
   p.query_length = p.head_dim = p.value_dim = 1;
@@ -89,10 +76,11 @@ TEST(ReferenceSinks, GradientsMatchFiniteDifferences) {
     Tensors t;
     t.sinks = random_values(count, 6);
     const auto grad = reference::backward(problem(), causal(), t.inputs(), t.grad_o, t.grad_lse);
-    expect_finite_differences(t, t.q, grad.q);
-    expect_finite_differences(t, t.k, grad.k);
-    expect_finite_differences(t, t.v, grad.v);
-    expect_finite_differences(t, t.sinks, grad.sinks);
+    const auto loss = [&] { return t.loss(); };
+    test::expect_finite_differences(loss, t.q, grad.q);
+    test::expect_finite_differences(loss, t.k, grad.k);
+    test::expect_finite_differences(loss, t.v, grad.v);
+    test::expect_finite_differences(loss, t.sinks, grad.sinks);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "flashmask/error.h"
 #include "flashmask/reference.h"
+#include "reference/finite_differences.h"
 
 namespace flashmask {
 namespace {
@@ -83,22 +84,10 @@ TEST(ReferenceSoftcap, GradientsAreFiniteDifferences) {
     return sum;
   };
   const reference::Gradients grad = reference::backward(p, causal, {q, k, v, dropout, sinks}, grad_o, grad_lse);
-  const auto expect_differences = [&](std::vector<double>& input, const std::vector<double>& gradient) {
-    constexpr double kStep = 1e-5;
-    for (std::size_t i = 0; i < input.size(); ++i) {
-      const double at = input[i];
-      input[i] = at + kStep;
-      const double above = loss();
-      input[i] = at - kStep;
-      const double below = loss();
-      input[i] = at;
-      EXPECT_NEAR(gradient[i], (above - below) / (2 * kStep), 1e-7 * std::max(1.0, std::abs(gradient[i])));
-    }
-  };
-  expect_differences(q, grad.q);
-  expect_differences(k, grad.k);
-  expect_differences(v, grad.v);
-  expect_differences(sinks, grad.sinks);
+  test::expect_finite_differences(loss, q, grad.q);
+  test::expect_finite_differences(loss, k, grad.k);
+  test::expect_finite_differences(loss, v, grad.v);
+  test::expect_finite_differences(loss, sinks, grad.sinks);
 }
 
 TEST(ReferenceSoftcap, RefusesWhatIsNoCap) {

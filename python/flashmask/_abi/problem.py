@@ -59,8 +59,8 @@ class Problem(NamedTuple):
         dtype = s.F32 if self.code == F64 else self.code
         kind, _, index = self.device.partition(":")
         device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
-        scores = self.dropout, self.softcap, int(self.alibi), self.scale or 0.0
-        return s.Problem(*self[:7], dtype, *device, 0.0, *scores)
+        bias = s.BIAS_ALIBI if self.alibi else s.BIAS_NONE
+        return s.Problem(*self[:7], dtype, *device, 0.0, self.dropout, self.softcap, bias, self.scale or 0.0)
 
 
 def make_problem(

@@ -7,13 +7,14 @@ import ctypes
 import os
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flashmask._abi import structs as s
 from flashmask._abi.library import call, check, create, library
 from flashmask._abi.merge import Placed, packed
 from flashmask._mask import Mask
 from flashmask._plans.cache import PlanCache
+from flashmask._plans.handle import Handle
 
 
 class LinearProblem(NamedTuple):
@@ -36,23 +37,14 @@ class LinearProblem(NamedTuple):
         return (count, self.heads, self.key_dim, self.value_dim), (count, self.heads, self.key_dim), (count, self.heads)
 
 
-class _Handle:
-    """Owns a plan of the C ABI; see live_plan.py for why this is not LinearPlan.__del__."""
-
-    def __init__(self, handle: int) -> None:
-        self.value = handle
-
-    def __del__(self, destroy: Any = library.flashmask_linear_plan_destroy) -> None:
-        destroy(self.value)
-
-
 class LinearPlan:
     """A plan of the compiled library."""
 
     def __init__(self, mask: Mask, problem: LinearProblem) -> None:
         self.problem = problem
         given = s.LinearProblem(*problem[:7], s.CPU, 0, problem.scale, problem.normalize)
-        self._handle = _Handle(create("linear_plan_create", mask._handle, ctypes.byref(given), None))
+        handle = create("linear_plan_create", mask._handle, ctypes.byref(given), None)
+        self._handle = Handle(handle, library.flashmask_linear_plan_destroy)
         view = s.LinearPlanView()
         call("linear_plan_get", self._handle.value, ctypes.byref(view))
         self.nodes: int = view.nodes

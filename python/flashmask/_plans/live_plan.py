@@ -14,6 +14,7 @@ from flashmask._abi.header import Options
 from flashmask._abi.library import call, check, create, library
 from flashmask._abi.problem import F64, Problem, check_mask
 from flashmask._mask import Mask
+from flashmask._plans.handle import Handle
 
 View: TypeAlias = tuple[int, Sequence[int]]
 """Address and strides [4], in elements, of a tensor (batch, sequence, heads, head dim)."""
@@ -88,26 +89,12 @@ def _on_cpu(drawn: Drawn | None) -> bytes | None:
     return None if drawn is None else execution(drawn, 0, 0, 0)
 
 
-class _Handle:
-    """Owns a plan of the C ABI, and destroys it when collected.
-
-    This is not LivePlan.__del__: Python runs that before it clears weak references, so another thread could still get
-    the plan out of the cache while, or after, it is destroyed.
-    """
-
-    def __init__(self, handle: int) -> None:
-        self.value = handle
-
-    def __del__(self, destroy: Any = library.flashmask_plan_destroy) -> None:
-        destroy(self.value)
-
-
 class CompiledPlan:
     """A plan of the compiled library, and what all of its calls have in common."""
 
     def __init__(self, handle: int, problem: Problem) -> None:
         """Takes over a handle of the C ABI."""
-        self._owner = _Handle(handle)
+        self._owner = Handle(handle, library.flashmask_plan_destroy)
         self._handle = handle
         given = problem.struct()
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flashmask._arguments import boolean, described, integer, length
+from flashmask._arguments import check_document_options, described, length
 from flashmask.jax._rows import RowIndices
 
 
@@ -43,7 +43,7 @@ def from_cu_seqlens(
     if ends.shape[0] < 1:
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
     length("tokens", tokens)
-    _check_options(causal, window, prefix)
+    check_document_options(causal, window, prefix, _is_array)
     _check_ends(cu_seqlens, tokens)
     documents = ends.shape[0] - 1
     document = jnp.searchsorted(ends[1:], jnp.arange(tokens, dtype=ends.dtype), side="right")
@@ -65,7 +65,7 @@ def from_segment_ids(
     prefixes is [documents] or [batch, documents], in the order of the documents in the sequence.
     """
     ids = _rows_of(_integers("segment_ids", segment_ids, (1, 2)))
-    _check_options(causal, window, prefix)
+    check_document_options(causal, window, prefix, _is_array)
     changes = ids[:, 1:] != ids[:, :-1]
     return _runs(changes, ids < 0, causal, window, prefix)
 
@@ -79,7 +79,7 @@ def from_position_ids(
     from_segment_ids(). There is no padding: what follows the last restart is a document.
     """
     positions = _rows_of(_integers("position_ids", position_ids, (1, 2)))
-    _check_options(causal, window, prefix)
+    check_document_options(causal, window, prefix, _is_array)
     changes = positions[:, 1:] != positions[:, :-1] + 1
     return _runs(changes, jnp.zeros(positions.shape, bool), causal, window, prefix)
 
@@ -147,18 +147,6 @@ def _check_ends(cu_seqlens: Any, tokens: int) -> None:
             f"cu_seqlens is {described(ends.tolist())}; expected cumulative lengths that begin with 0, never fall, and "
             f"end at {tokens} tokens at most: documents of 3 and 4 tokens are [0, 3, 7]"
         )
-
-
-def _check_options(causal: object, window: object, prefix: object) -> None:
-    boolean("causal", causal)
-    if window is not None:
-        integer("window", window, minimum=1)
-    if prefix is None:
-        return
-    if not causal:
-        raise ValueError("prefix is given with causal=False, where every row sees its whole document; drop either")
-    if not _is_array(prefix):
-        length("prefix", prefix)
 
 
 def _prefixes(prefix: Any, shapes: tuple[tuple[int | None, ...], ...]) -> Any:

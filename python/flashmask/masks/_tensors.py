@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flashmask._arguments import boolean, described, integer, length
+from flashmask._arguments import check_document_options, described, length
 from flashmask._rows import RowIndices
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def from_cu_seqlens(
     if cu_seqlens.shape[0] < 1:
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
     length("tokens", tokens)
-    _check_options(causal, window, prefix)
+    check_document_options(causal, window, prefix, _is_tensor)
     from flashmask._torch.packing import check_ends, document_of
 
     check_ends("cu_seqlens", cu_seqlens, tokens)
@@ -77,7 +77,7 @@ def from_document_ids(
     """
     torch = _torch()
     check_integers("ids", ids, (1, 2))
-    _check_options(causal, window, prefix)
+    check_document_options(causal, window, prefix, _is_tensor)
     ids = ids[None] if ids.ndim == 1 else ids
     begins = torch.ones_like(ids, dtype=torch.bool)
     begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
@@ -98,7 +98,7 @@ def from_position_ids(
     """
     torch = _torch()
     check_integers("position_ids", position_ids, (1, 2))
-    _check_options(causal, window, prefix)
+    check_document_options(causal, window, prefix, _is_tensor)
     positions = position_ids[None] if position_ids.ndim == 1 else position_ids
     begins = torch.ones_like(positions, dtype=torch.bool)
     begins[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
@@ -161,18 +161,6 @@ def check_integers(name: str, tensor: Any, ranks: tuple[int, ...]) -> None:
     if tensor.ndim not in ranks:
         expected = " or ".join(map(str, ranks))
         raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {expected} dimensions")
-
-
-def _check_options(causal: object, window: object, prefix: object) -> None:
-    boolean("causal", causal)
-    if window is not None:
-        integer("window", window, minimum=1)
-    if prefix is None:
-        return
-    if not causal:
-        raise ValueError("prefix is given with causal=False, where every row sees its whole document; drop either")
-    if not _is_tensor(prefix):
-        length("prefix", prefix)
 
 
 def _check_prefix(prefix: Any, like: Any, shapes: tuple[tuple[int | None, ...], ...]) -> None:
