@@ -134,7 +134,7 @@ BitMask moved_bits(const BitMask& mask, const MaskShape& to, const TokensOfEntri
       const std::int64_t count = std::min<std::int64_t>(kCellSize, to.rows - row0);
       for (std::int64_t r = 0; r < count;) {
         const CellRowPart part = part_from(kept.rows, row0 + r, count - r);
-        show_part(mask, batch, head, part, kept.columns, r, *cells);
+        if (part.count > 0) show_part(mask, batch, head, part, kept.columns, r, *cells);
         r += std::max<std::int64_t>(part.count, 1);
       }
       cells->drain(count, out);
