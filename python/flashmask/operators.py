@@ -23,7 +23,7 @@ plain tensors and numbers, so that a program that calls them can be traced, save
   query heads], beside None or numbers [1 or batch, tokens]: scores lose slope · |query position - key position|. They
   have no gradient.
 - deterministic: makes gradients the same bits on every run; on the CPU they always are.
-- invariant: gives every document of the mask the bits that it has alone; on the CPU so far.
+- invariant: gives every document of the mask the bits that it has alone; on a GPU without dropout and ALiBi.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 if q is.
 

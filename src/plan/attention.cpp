@@ -77,6 +77,9 @@ class CallResources {
   std::byte* workspace_ = nullptr;
 };
 
+/// Returns the option by which a plan moves tokens.
+std::string moving_option(const Plan& plan) { return PlanAccess::reorders(plan) ? "`reorder`" : "`invariant`"; }
+
 /// `sinks` is absent where the call has none.
 void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks) {
   if (!sinks.present()) return;
@@ -84,15 +87,14 @@ void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks
   if (!kernel.info().features.has(Feature::sinks))
     throw Error(Status::unsupported, call + ": sinks are given, and " + kernel.info().name + " has no " +
                                          to_string(Feature::sinks) + "; leave them out, or take another kernel");
-  if (sinks.rank == 3 && PlanAccess::reorders(plan))
+  if (sinks.rank == 3 && PlanAccess::moves_tokens(plan, kernel.info().direction))
     throw Error(Status::unsupported,
-                call +
-                    ": sinks are given for each row, and the plan reorders rows; make the plan without `reorder`, or "
-                    "give a sink for each head");
+                call + ": sinks are given for each row, and the plan moves rows; make the plan without " +
+                    moving_option(plan) + ", or give a sink for each head");
 }
 
 void check_sink_gradients(const Plan& plan, const BackwardTensors& tensors) {
-  if (tensors.grad_sinks.present() && PlanAccess::places(plan) != nullptr)
+  if (tensors.grad_sinks.present() && PlanAccess::is_invariant(plan))
     throw Error(Status::unsupported,
                 "backward: grad_sinks is given, and the plan is invariant; the gradient of a sink is a sum over the "
                 "whole call, which no document has alone: make the plan without `invariant`, or leave grad_sinks out");
@@ -105,26 +107,27 @@ void check_key_gradients(const Plan& plan, const Kernel& kernel, const BackwardT
     throw Error(Status::unsupported, given + ", and " + kernel.info().name + " has no " +
                                          to_string(Feature::float32_key_gradients) + "; give them in " +
                                          to_string(plan.problem().dtype) + ", or take another kernel");
-  if (PlanAccess::reorders(plan))
-    throw Error(Status::unsupported, given +
-                                         ", and the plan reorders tokens; make the plan without `reorder`, or give " +
-                                         "them in " + to_string(plan.problem().dtype));
+  if (PlanAccess::moves_tokens(plan, Direction::backward))
+    throw Error(Status::unsupported, given + ", and the plan moves tokens; make the plan without " +
+                                         moving_option(plan) + ", or give them in " + to_string(plan.problem().dtype));
 }
 
-/// Runs a kernel of a plan, on gathered tensors where the plan reorders.
+/// Runs a kernel of a plan, on gathered tensors where the plan moves tokens.
 template <class Kernel, class Tensors>
 void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelExecution execution) {
-  if (!PlanAccess::reorders(plan)) {
+  const Direction direction = kernel.info().direction;
+  if (!PlanAccess::moves_tokens(plan, direction)) {
     kernel.run(plan, tensors, execution);
     return;
   }
+  const Plan& seen = PlanAccess::of_kernel(plan, direction);
   const bool on_host = plan.problem().device.type == DeviceType::cpu;
   const auto mover =
-      on_host ? host_mover(*plan.reordering(), execution.executor) : device_mover(plan, execution.stream);
-  TokenGatherer gatherer(*mover, execution.workspace);
+      on_host ? host_mover(*plan.reordering(), execution.executor) : device_mover(seen, execution.stream);
+  TokenGatherer gatherer(*mover, execution.workspace, seen.problem());
   const Tensors gathered = gatherer.gather(tensors);
-  execution.workspace += gathered_bytes(plan.problem(), kernel.info().direction);
-  kernel.run(plan, gathered, execution);
+  execution.workspace += gathered_bytes(seen.problem(), direction);
+  kernel.run(seen, gathered, execution);
   gatherer.scatter(gathered, tensors);
 }
 

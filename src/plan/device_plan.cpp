@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "plan/plan_choice.h"
 #include "plan/registry.h"
 #include "plan/tile_size.h"
+#include "schedule/places.h"
 
 namespace flashmask {
 namespace {
@@ -113,19 +116,121 @@ LoweredMask lowered(const Mask& mask, const PlanOptions& options) {
 
 /// Reorders tokens so that the forward kernel has the least work.
 Reordering reordered(const Mask& mask, const Problem& problem, const PlanOptions& options) {
-  check_reorder(problem);
+  check_moved("reorder", problem);
   const Selection kernels(facts_of(HostMask{lowered(mask, options)}), problem, options);
   return reorder(mask, kernels.forward.kernel->info().tile);
 }
 
 HostMask host_mask(const Reordering& reordering, const Problem& problem, const PlanOptions& options) {
-  if (reordering.gained) check_reorder(problem);
-  return {lowered(reordering.mask, options), reordering.gained ? &reordering : nullptr};
+  HostMask host{lowered(reordering.mask, options)};
+  if (!reordering.gained) return host;
+  check_moved("reorder", problem);
+  host.row_order = reordering.rows;
+  host.column_order = reordering.columns;
+  return host;
 }
+
+/// Returns the sides of units that whole tiles of all maps make up.
+TileShape unit_of(const std::vector<MapRequest>& maps) {
+  TileShape unit{1, 1};
+  for (const MapRequest& map : maps)
+    unit = {std::lcm(unit.rows, map.tile.rows), std::lcm(unit.columns, map.tile.columns)};
+  return unit;
+}
+
+/// One direction of an invariant plan: a plan of tensors whose tokens are gathered in places.
+class PlacedDirection {
+ public:
+  PlacedDirection(const LoweredMask& mask, const Problem& problem, const PlanAccess::Choice& choice)
+      : choice_(choice),
+        maps_(merged(choice.kernel->maps())),
+        places_(places(mask, unit_of(maps_), 1, default_executor())),
+        row_order_(places_.rows.order()),
+        column_order_(places_.columns.order()),
+        mask_{places_.mask, row_order_, column_order_},
+        problem_(problem) {
+    problem_.query_length = places_.mask.shape().rows;
+    problem_.key_length = places_.mask.shape().columns;
+    if (const std::string reason = choice.kernel->refusal(problem_); !reason.empty())
+      refuse(Status::unsupported, "tiles that begin where documents begin take " + grouped(problem_.query_length) +
+                                      " places for " + grouped(problem.query_length) + " rows, and then " + reason);
+  }
+  PlacedDirection(const PlacedDirection&) = delete;
+  PlacedDirection& operator=(const PlacedDirection&) = delete;
+
+  std::size_t bytes() const { return device_plan_bytes(&mask_, maps_, kRoomForAll); }
+
+  /// Returns the plan, made at the start of `place`, which then begins behind it.
+  std::shared_ptr<const Plan> make(PlanPlace& place, Visit visit) const {
+    const DevicePlan made = make_device_plan(&mask_, maps_, problem_.device, place, kRoomForAll);
+    place.memory = static_cast<std::byte*>(place.memory) + bytes();
+    place.bytes -= bytes();
+    const PlanAccess::Choice other{
+        .kernel = nullptr, .schedule = nullptr, .refusal = "the plan is of the other direction"};
+    const bool forward = choice_.kernel->info().direction == Direction::forward;
+    return std::make_shared<const Plan>(
+        PlanAccess::on_device(problem_, visit, forward ? choice_ : other, forward ? other : choice_, made, nullptr));
+  }
+
+ private:
+  /// Whether a square has room must not depend on the rest of the mask, as it decides the order of its tiles.
+  static constexpr MapLimits kRoomForAll{.squares_of_strip = std::numeric_limits<int>::max()};
+
+  PlanAccess::Choice choice_;
+  std::vector<MapRequest> maps_;
+  Places places_;
+  std::vector<std::int64_t> row_order_, column_order_;
+  HostMask mask_;
+  Problem problem_;
+};
+
+/// A plan whose tiles begin where documents begin: each direction has a plan of its own, in places of its tiles.
+class InvariantPlan {
+ public:
+  InvariantPlan(const Mask& mask, const Problem& problem, const PlanOptions& options)
+      : problem_(problem), visit_(options.visit) {
+    check_invariant(mask.lowered(), options);
+    check_moved("invariant", problem);
+    const LoweredMask form = lowered(mask, options);
+    const Selection kernels(facts_of(HostMask{form}), problem, options);
+    for (const PlanAccess::Choice* choice : {&kernels.forward, &kernels.backward}) {
+      choices_.push_back(*choice);
+      if (choice->kernel != nullptr)
+        directions_.push_back(std::make_unique<const PlacedDirection>(form, problem, *choice));
+    }
+  }
+
+  std::size_t bytes() const {
+    std::size_t all = 0;
+    for (const auto& direction : directions_) all += direction->bytes();
+    return all;
+  }
+
+  Plan make(PlanPlace place) {
+    check_place(place, bytes());
+    for (std::size_t i = 0; i < directions_.size(); ++i) choices_[i].in_places = directions_[i]->make(place, visit_);
+    return PlanAccess::on_device(problem_, visit_, choices_[0], choices_[1], {}, nullptr);
+  }
+
+ private:
+  Problem problem_;
+  Visit visit_;
+  std::vector<PlanAccess::Choice> choices_;  // forward, backward
+  std::vector<std::unique_ptr<const PlacedDirection>> directions_;
+};
 
 void check_order(const PlanOptions& options) {
   if (options.reorder)
     refuse(Status::unsupported, "a mask that lies on the device is not reordered; give the mask from the host");
+}
+
+/// Checks the options of a plan whose mask the host does not see.
+void check_unseen(const PlanOptions& options) {
+  check_order(options);
+  if (options.invariant)
+    refuse(Status::unsupported,
+           "invariant was asked for, and the host does not see where the documents of a mask on the device begin; give "
+           "the mask from the host");
 }
 
 void check_blocks(const DeviceRowIndices& rows, const PlanOptions& options) {
@@ -143,7 +248,7 @@ void check_blocks(const DeviceRowIndices& rows, const PlanOptions& options) {
 
 void check_row_indices(const DeviceRowIndices& rows, const PlanOptions& options) {
   flashmask::check_row_indices(rows.shape, rows.vectors, rows.causal);
-  check_order(options);
+  check_unseen(options);
   if (options.form == MaskForm::bits)
     refuse(Status::unsupported, "row indices on the device are not turned into bits; give the mask from the host");
   check_blocks(rows, options);
@@ -151,7 +256,7 @@ void check_row_indices(const DeviceRowIndices& rows, const PlanOptions& options)
 
 /// Checks a mask on the device that kernels read as bits.
 void check_bits(const char* name, const void* data, const MaskShape& shape, const PlanOptions& options) {
-  check_order(options);
+  check_unseen(options);
   for (const std::int64_t size : {shape.batch, shape.heads, shape.rows, shape.columns})
     if (!is_size(size))
       refuse(Status::invalid_argument,
@@ -213,10 +318,12 @@ std::vector<MapRequest> merged(const std::vector<MapRequest>& requests) {
 }
 
 std::size_t plan_bytes(const MaskShape& intervals, const Problem& problem, const PlanOptions& options) {
+  check_unseen(options);
   return bytes_of(DeviceRowIndices{nullptr, intervals}, problem, options);
 }
 
 std::size_t plan_bytes(const Mask& mask, const Problem& problem, const PlanOptions& options) {
+  if (options.invariant) return InvariantPlan(mask, problem, options).bytes();
   if (options.reorder) return plan_bytes(reordered(mask, problem, options), problem, options);
   return bytes_of(HostMask{lowered(mask, options)}, problem, options);
 }
@@ -241,6 +348,7 @@ std::size_t plan_bytes(const DevicePackedMask& mask, const Problem& problem, con
 }
 
 Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
+  if (options.invariant) return InvariantPlan(mask, problem, options).make(place);
   if (options.reorder) return plan(reordered(mask, problem, options), problem, place, options);
   return make_plan(HostMask{lowered(mask, options)}, problem, place, options);
 }

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <variant>
 #include <vector>
 
 #include "flashmask/device_plan.h"
-#include "flashmask/reorder.h"
 #include "flashmask/tile.h"
 
 namespace flashmask {
@@ -74,7 +74,8 @@ struct DeviceMap {
 struct DevicePlan {
   DeviceMask mask;
   std::vector<DeviceMap> maps;  ///< each map that the plan's kernels asked for, once
-  /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller; null if the orders agree.
+  /// [batch of the mask, tokens]: token i of the kernels is token order[i] of the caller, and padding where that is
+  /// negative; null if the orders agree.
   const std::int64_t* row_order;
   const std::int64_t* column_order;
 
@@ -87,10 +88,10 @@ struct DevicePlan {
 /// Merges the requests for each map into one that asks for all that any of them does.
 std::vector<MapRequest> merged(const std::vector<MapRequest>& requests);
 
-/// A mask on the host; `reordering` is null if tokens keep the caller's order.
+/// A mask on the host; the orders are as in DevicePlan, empty if tokens keep the caller's order.
 struct HostMask {
   LoweredMask lowered;
-  const Reordering* reordering = nullptr;
+  std::span<const std::int64_t> row_order = {}, column_order = {};
 };
 
 /// The mask that a plan is made from.

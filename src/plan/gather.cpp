@@ -86,12 +86,13 @@ std::size_t gathered_bytes(const Problem& p, Direction direction) {
   return direction == Direction::forward ? once : 2 * once;
 }
 
-TensorView TokenGatherer::place(const TensorView& tensor) {
+TensorView TokenGatherer::place(const TensorView& tensor, TokenSide side) {
   TensorView placed = tensor;
+  placed.shape[tensor.rank == 3 ? 2 : 1] = side == TokenSide::rows ? rows_ : columns_;
   placed.data = memory_;
-  memory_ += bytes_of(tensor);
+  memory_ += bytes_of(placed);
   // Head after head, whatever the caller's layout, so that a tile's rows lie together.
-  const auto& shape = tensor.shape;
+  const auto& shape = placed.shape;
   placed.strides = tensor.rank == 3
                        ? std::array<std::int64_t, 4>{shape[1] * shape[2], shape[2], 1, 0}
                        : std::array<std::int64_t, 4>{shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
@@ -100,7 +101,7 @@ TensorView TokenGatherer::place(const TensorView& tensor) {
 
 TensorView TokenGatherer::gather(const TensorView& tensor, TokenSide side) {
   if (!tensor.present()) return {};
-  const TensorView gathered = place(tensor);
+  const TensorView gathered = place(tensor, side);
   mover_.gather(tensor, gathered, side);
   return gathered;
 }
@@ -109,8 +110,8 @@ ForwardTensors TokenGatherer::gather(const ForwardTensors& t) {
   return {gather(t.q, TokenSide::rows),
           gather(t.k, TokenSide::columns),
           gather(t.v, TokenSide::columns),
-          place(t.o),
-          place(t.lse),
+          place(t.o, TokenSide::rows),
+          place(t.lse, TokenSide::rows),
           t.sinks,
           {}};
 }
@@ -123,9 +124,9 @@ BackwardTensors TokenGatherer::gather(const BackwardTensors& t) {
           .lse = gather(t.lse, TokenSide::rows),
           .grad_o = gather(t.grad_o, TokenSide::rows),
           .grad_lse = gather(t.grad_lse, TokenSide::rows),
-          .grad_q = place(t.grad_q),
-          .grad_k = place(t.grad_k),
-          .grad_v = place(t.grad_v),
+          .grad_q = place(t.grad_q, TokenSide::rows),
+          .grad_k = place(t.grad_k, TokenSide::columns),
+          .grad_v = place(t.grad_v, TokenSide::columns),
           .sinks = t.sinks,
           .grad_sinks = t.grad_sinks};
 }

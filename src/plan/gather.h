@@ -10,14 +10,15 @@
 
 namespace flashmask {
 
-/// Returns the bytes that the gathered tensors of a call take.
+/// Returns the bytes that the gathered tensors of a call take. `problem`: the kernel's, whose tokens are in its order.
 std::size_t gathered_bytes(const Problem& problem, Direction direction);
 
-/// Which order the tokens of a tensor have in a plan that reorders: that of rows (q, o, lse and their gradients) or
+/// Which order the tokens of a tensor have in a plan that moves them: that of rows (q, o, lse and their gradients) or
 /// that of columns (k, v and theirs).
 enum class TokenSide : std::uint8_t { rows, columns };
 
-/// Copies the tokens of a tensor between the caller's order and a plan's.
+/// Copies the tokens of a tensor between the caller's order and a plan's. Where that has padding, gathered padding is
+/// zero.
 class TokenMover {
  public:
   TokenMover() = default;
@@ -31,15 +32,16 @@ class TokenMover {
 
 /// Returns a mover for host memory, which shares the work out over the executor.
 std::unique_ptr<const TokenMover> host_mover(const Reordering& reordering, Executor& executor);
-/// Returns a mover for the memory of a plan's device, which works on a stream.
+/// Returns a mover for the memory of a device, which works on a stream. `plan`: the one that the kernel runs under.
 std::unique_ptr<const TokenMover> device_mover(const Plan& plan, void* stream);
 
-/// Takes the tensors of a call from the caller's order of tokens to that of a plan's mask, and back. There is one
-/// permutation per batch entry of the mask.
+/// Takes the tensors of a call from the caller's order of tokens to that of a plan's mask, and back. There is one order
+/// per batch entry of the mask.
 class TokenGatherer {
  public:
-  /// `memory` has gathered_bytes() bytes and is aligned like a workspace.
-  TokenGatherer(const TokenMover& mover, std::byte* memory) : mover_(mover), memory_(memory) {}
+  /// `memory` has gathered_bytes() bytes of `problem`, the kernel's, and is aligned like a workspace.
+  TokenGatherer(const TokenMover& mover, std::byte* memory, const Problem& problem)
+      : mover_(mover), memory_(memory), rows_(problem.query_length), columns_(problem.key_length) {}
 
   /// Returns the tensors in the plan's order: inputs copied, outputs uninitialised.
   ForwardTensors gather(const ForwardTensors& tensors);
@@ -50,13 +52,14 @@ class TokenGatherer {
   void scatter(const BackwardTensors& gathered, const BackwardTensors& tensors) const;
 
  private:
-  /// Returns an uninitialised tensor of the same shape in the memory.
-  TensorView place(const TensorView& tensor);
+  /// Returns an uninitialised tensor in the memory, of the same shape but for its tokens.
+  TensorView place(const TensorView& tensor, TokenSide side);
   /// Returns a gathered copy; absent if the tensor is absent.
   TensorView gather(const TensorView& tensor, TokenSide side);
 
   const TokenMover& mover_;
   std::byte* memory_;
+  std::int64_t rows_, columns_;  ///< tokens of each side in the plan's order
 };
 
 }  // namespace flashmask

@@ -19,7 +19,8 @@ namespace {
   throw Error(Status::unsupported, what + " of a plan for " + to_string(problem.device) + " is not on the host");
 }
 
-/// Throws where an invariant plan was asked for together with what is no document's own.
+}  // namespace
+
 void check_invariant(const LoweredMask& mask, const PlanOptions& options) {
   if (options.invariant && options.reorder)
     throw Error(Status::unsupported,
@@ -31,8 +32,6 @@ void check_invariant(const LoweredMask& mask, const PlanOptions& options) {
         "plan: invariant and a block map beside intervals; its blocks lie at multiples of their size, not where "
         "documents begin: plan with form bits, or leave invariant out");
 }
-
-}  // namespace
 
 void check_mask(const MaskShape& mask, const Problem& problem) {
   if (mask.rows != problem.query_length || mask.columns != problem.key_length)
@@ -47,13 +46,15 @@ void check_mask(const MaskShape& mask, const Problem& problem) {
                 std::to_string(problem.kv_heads) + ") or query_heads (" + std::to_string(problem.query_heads) + ")");
 }
 
-void check_reorder(const Problem& problem) {
+void check_moved(const char* option, const Problem& problem) {
+  const std::string on_device = " were asked for together on " + to_string(problem.device);
   if (problem.dropout > 0)
-    refuse_mask(
-        "reorder and dropout were asked for together; dropout belongs to a score's own row and column, which "
-        "kernels do not see in another order: take one of them");
+    refuse_mask(std::string(option) + " and dropout" + on_device +
+                "; dropout belongs to a score's own row and column, which kernels do not see where tokens are moved: "
+                "take one of them");
   if (problem.bias != ScoreBias::none)
-    refuse_mask("reorder and a bias of scores were asked for together, and positions are not reordered: take one");
+    refuse_mask(std::string(option) + " and a bias of scores" + on_device +
+                ", where tokens are moved and their positions are not: take one of them");
 }
 
 void check_tiles(const Kernel& kernel, TileSize tiles) {
@@ -106,9 +107,11 @@ const KernelInfo& Plan::kernel(Direction direction) const { return choice(direct
 std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
   const Choice& choice = this->choice(direction);
   if (problem_.query_heads == 0) return 0;
-  const std::size_t gathered = PlanAccess::reorders(*this) ? gathered_bytes(problem_, direction) : 0;
+  const Plan& seen = PlanAccess::of_kernel(*this, direction);
+  const std::size_t gathered =
+      PlanAccess::moves_tokens(*this, direction) ? gathered_bytes(seen.problem_, direction) : 0;
   // The caller's memory may start anywhere; what kernels get is aligned.
-  return gathered + choice.kernel->workspace_bytes(PlanAccess::problem_in_places(*this), std::max(workers, 1)) +
+  return gathered + choice.kernel->workspace_bytes(PlanAccess::problem_in_places(seen), std::max(workers, 1)) +
          kWorkspaceAlignment;
 }
 
@@ -133,7 +136,7 @@ Plan PlanAccess::on_device(const Problem& problem, Visit visit, Choice forward, 
 }
 
 Plan PlanAccess::reordered(const Mask& mask, const Problem& problem, PlanOptions options, Executor& executor) {
-  check_reorder(problem);
+  check_moved("reorder", problem);
   options.reorder = false;
   Plan made = plan(mask, problem, options, executor);
   const TileShape tile = made.kernel(Direction::forward).tile;

@@ -24,13 +24,18 @@ struct Plan::Choice {
   TileSize tiles = TileSize::automatic;
   bool query_gradient = true;  ///< whether grad_q is wanted; backward only
   bool key_gradients = true;
+  /// The plan that the kernel runs under, of tensors whose tokens are gathered in places; nullptr: its own plan.
+  std::shared_ptr<const Plan> in_places = nullptr;
 };
 
 /// Throws if a mask of this shape does not fit the problem.
 void check_mask(const MaskShape& mask, const Problem& problem);
 
-/// Throws Status::invalid_argument if a plan that reorders tokens cannot serve the problem.
-void check_reorder(const Problem& problem);
+/// Throws Status::invalid_argument if a plan that moves tokens cannot serve the problem. `option`: what moves them.
+void check_moved(const char* option, const Problem& problem);
+
+/// Throws where an invariant plan was asked for together with what is no document's own.
+void check_invariant(const LoweredMask& mask, const PlanOptions& options);
 
 /// Throws if small tiles are asked for and the kernel has none.
 void check_tiles(const Kernel& kernel, TileSize tiles);
@@ -53,7 +58,19 @@ struct PlanAccess {
   static TileSize tiles(const Plan& plan, Direction direction) { return plan.choice(direction).tiles; }
   /// Whether tokens are in another order than the caller's.
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
-  /// Returns where tokens lie for the kernels; nullptr: a token's place is its number.
+  /// Whether a direction's kernel runs on gathered tensors.
+  static bool moves_tokens(const Plan& plan, Direction direction) {
+    return reorders(plan) || plan.choice(direction).in_places != nullptr;
+  }
+  /// Returns the plan that a direction's kernel runs under.
+  static const Plan& of_kernel(const Plan& plan, Direction direction) {
+    const std::shared_ptr<const Plan>& in_places = plan.choice(direction).in_places;
+    return in_places == nullptr ? plan : *in_places;
+  }
+  static bool is_invariant(const Plan& plan) {
+    return plan.places_ != nullptr || plan.choice(Direction::forward).in_places != nullptr;
+  }
+  /// Returns where tokens lie for the kernels of a CPU; nullptr: a token's place is its number.
   static const Places* places(const Plan& plan) { return plan.places_.get(); }
   /// Returns the problem with lengths counted in places, as its workspace is laid out.
   static Problem problem_in_places(const Plan& plan);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 
 #include "base/checks.h"
@@ -110,17 +111,30 @@ std::int64_t UnitLists::most() const {
   return most;
 }
 
-std::int64_t unit_of(TileShape tile) {
-  for (const std::int64_t size : {128, 192})
-    if (size % tile.rows == 0 && size % tile.columns == 0) return size;
+std::vector<std::int64_t> UnitLists::order() const {
+  const std::int64_t length = most() * size, entries = std::ssize(offsets) - 1;
+  std::vector<std::int64_t> order(static_cast<std::size_t>(entries * length), -1);
+  for (std::int64_t entry = 0; entry < entries; ++entry) {
+    const auto first = static_cast<std::size_t>(offsets[static_cast<std::size_t>(entry)]);
+    const auto end = static_cast<std::size_t>(offsets[static_cast<std::size_t>(entry) + 1]);
+    auto place = order.begin() + entry * length;
+    for (std::size_t unit = first; unit < end; ++unit, place += size)
+      std::iota(place, place + (units[unit].end - units[unit].begin), std::int64_t{units[unit].begin});
+  }
+  return order;
+}
+
+TileShape unit_of(TileShape tile) {
+  for (const std::int32_t size : {128, 192})
+    if (size % tile.rows == 0 && size % tile.columns == 0) return {size, size};
   refuse("tile is " + grouped(tile.rows) + " x " + grouped(tile.columns) +
          "; where tiles begin at cuts, give sides that divide 128, or 192");
 }
 
-Places places(const LoweredMask& mask, std::int64_t size, std::int64_t step, Executor& executor) {
-  UnitLists rows{{0}, {}, size, mask.shape().rows}, columns{{0}, {}, size, mask.shape().columns};
+Places places(const LoweredMask& mask, TileShape unit, std::int64_t step, Executor& executor) {
+  UnitLists rows{{0}, {}, unit.rows, mask.shape().rows}, columns{{0}, {}, unit.columns, mask.shape().columns};
   for (std::int64_t batch = 0; batch < mask.shape().batch; ++batch) {
-    UnitCutter row_units(size, step), column_units(size, step);
+    UnitCutter row_units(unit.rows, step), column_units(unit.columns, step);
     for (const Island& island : islands(mask, batch, executor)) {
       if (!island.single) check_step(island, step);
       row_units.add(island.rows);

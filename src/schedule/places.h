@@ -22,6 +22,8 @@ struct UnitLists {
   PlacedTokens of(std::int64_t batch) const;
   /// Returns how many units the entry has that has most.
   std::int64_t most() const;
+  /// Returns [entries, most() · size]: the token at each place; -1 in padding.
+  std::vector<std::int64_t> order() const;
 };
 
 /// A mask on the grid of places, for tiles that begin where islands begin. Places of padding columns are masked, and
@@ -31,13 +33,13 @@ struct Places {
   LoweredMask mask;
 };
 
-/// Returns the places of a unit that whole tiles make up: 128, or 192 where tiles have sides of 96 or 192. Throws
-/// Status::invalid_argument where neither is made up of whole tiles.
-std::int64_t unit_of(TileShape tile);
+/// Returns the places of a unit that whole tiles make up: 128 on both sides, or 192 where tiles have sides of 96 or
+/// 192. Throws Status::invalid_argument where neither is made up of whole tiles.
+TileShape unit_of(TileShape tile);
 
-/// Cuts rows and columns into units of at most `size` tokens, anew at every island, and moves the mask to their places.
-/// Units begin at multiples of `step` tokens only: throws Status::unsupported at the first island with sums that does
-/// not.
-Places places(const LoweredMask& mask, std::int64_t size, std::int64_t step, Executor& executor);
+/// Cuts rows and columns into units of at most `unit.rows` and `unit.columns` tokens, anew at every island, and moves
+/// the mask to their places. Units begin at multiples of `step` tokens only: throws Status::unsupported at the first
+/// island with sums that does not.
+Places places(const LoweredMask& mask, TileShape unit, std::int64_t step, Executor& executor);
 
 }  // namespace flashmask

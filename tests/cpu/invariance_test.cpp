@@ -2,7 +2,6 @@
 // Under invariant plans, a document has the bits that it has alone: o, lse and the gradients of q, k and v.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -18,68 +17,19 @@
 #include "flashmask/builders.h"
 #include "flashmask/dropout.h"
 #include "flashmask/error.h"
+#include "plan/document_bits.h"
 #include "schedule/random_packs.h"
 
 namespace flashmask {
 namespace {
 
-/// Where a document begins in the tensors of a call.
-struct Place {
-  std::int64_t batch = 0, row = 0, column = 0;
-};
-
-/// A document's rows, or columns, in a tensor (batch, sequence, heads, dim), or in lse (batch, heads, sequence).
-struct Part {
-  const check::HostTensor& tensor;
-  std::int64_t batch, first;
-
-  bool is_lse() const { return tensor.view().rank == 3; }
-  std::int64_t heads() const { return tensor.shape(is_lse() ? 1 : 2); }
-  std::int64_t width() const { return is_lse() ? 1 : tensor.shape(3); }
-  std::int64_t index(std::int64_t token, std::int64_t head) const {
-    if (is_lse()) return (batch * heads() + head) * tensor.shape(2) + first + token;
-    return ((batch * tensor.shape(1) + first + token) * heads() + head) * width();
-  }
-};
-
-/// Calls body(index in one tensor, index in the other) for each value of `tokens` tokens.
-template <class Body>
-void for_each_value(const Part& one, const Part& other, std::int64_t tokens, const Body& body) {
-  for (std::int64_t token = 0; token < tokens; ++token)
-    for (std::int64_t head = 0; head < one.heads(); ++head)
-      for (std::int64_t c = 0; c < one.width(); ++c) body(one.index(token, head) + c, other.index(token, head) + c);
-}
-
-void copy(const Part& from, check::HostTensor& to, std::int64_t batch, std::int64_t first, std::int64_t tokens) {
-  for_each_value(from, {to, batch, first}, tokens,
-                 [&](std::int64_t i, std::int64_t j) { to.set(j, from.tensor.at(i)); });
-}
-
-void copy_inputs(const check::AttentionTensors& from, const Place& at, check::AttentionTensors& to, const Place& there,
-                 std::int64_t rows, std::int64_t columns) {
-  copy({from.q, at.batch, at.row}, to.q, there.batch, there.row, rows);
-  copy({from.grad_o, at.batch, at.row}, to.grad_o, there.batch, there.row, rows);
-  copy({from.grad_lse, at.batch, at.row}, to.grad_lse, there.batch, there.row, rows);
-  copy({from.k, at.batch, at.column}, to.k, there.batch, there.column, columns);
-  copy({from.v, at.batch, at.column}, to.v, there.batch, there.column, columns);
-}
-
-void expect_same(const char* name, const Part& one, const Part& other, std::int64_t tokens) {
-  std::int64_t different = 0;
-  for_each_value(one, other, tokens, [&](std::int64_t i, std::int64_t j) {
-    different += std::bit_cast<std::uint32_t>(one.tensor.at(i)) != std::bit_cast<std::uint32_t>(other.tensor.at(j));
-  });
-  EXPECT_EQ(different, 0) << name << ": values that differ";
-}
-
-void expect_same_results(const check::AttentionTensors& one, const Place& at, const check::AttentionTensors& other,
-                         const Place& there, std::int64_t rows, std::int64_t columns) {
-  expect_same("o", {one.o, at.batch, at.row}, {other.o, there.batch, there.row}, rows);
-  expect_same("lse", {one.lse, at.batch, at.row}, {other.lse, there.batch, there.row}, rows);
-  expect_same("grad_q", {one.grad_q, at.batch, at.row}, {other.grad_q, there.batch, there.row}, rows);
-  expect_same("grad_k", {one.grad_k, at.batch, at.column}, {other.grad_k, there.batch, there.column}, columns);
-  expect_same("grad_v", {one.grad_v, at.batch, at.column}, {other.grad_v, there.batch, there.column}, columns);
-}
+using test::copy;
+using test::copy_inputs;
+using test::expect_same;
+using test::expect_same_documents;
+using test::for_each_value;
+using test::Part;
+using test::Place;
 
 void expect_all_written(const check::AttentionTensors& tensors) {
   for (const check::HostTensor* output : {&tensors.o, &tensors.grad_q, &tensors.grad_k, &tensors.grad_v})
@@ -117,7 +67,7 @@ class Invariance : public test::EveryLevel {
     check::AttentionTensors alone(p, 77);
     copy_inputs(packed, at, alone, {}, rows, columns);
     test::attend(plan(document, p, options()), alone);
-    expect_same_results(packed, at, alone, {}, rows, columns);
+    expect_same_documents(packed, at, alone, {}, rows, columns);
   }
 };
 
@@ -266,7 +216,7 @@ TEST_P(Invariance, HoldsWithTheSameDropout) {
   std::iota(eights.begin(), eights.end(), 9);
   run(masks::causal(170, 170), alone, separate,
       flashmask::pack({.heads = 2, .row_eights = eights, .column_eights = eights}, alone));
-  expect_same_results(packed, {0, 72, 72}, separate, {}, 170, 170);
+  expect_same_documents(packed, {0, 72, 72}, separate, {}, 170, 170);
 }
 
 TEST_P(Invariance, VisitingEveryTileChangesNoBit) {

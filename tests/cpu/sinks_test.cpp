@@ -252,7 +252,7 @@ TEST_F(SinkChecks, SayWhatWasGivenAndWhatIsExpected) {
 
 TEST_F(SinkChecks, RefuseThoseOfRowsInAnotherOrder) {
   const HostTensor rows(DType::f32, {2, 3, 400});
-  EXPECT_NE(refusal_of(rows.view(), true).find("sinks are given for each row, and the plan reorders rows"),
+  EXPECT_NE(refusal_of(rows.view(), true).find("sinks are given for each row, and the plan moves rows"),
             std::string::npos);
 }
 

@@ -242,14 +242,6 @@ def test_a_model_takes_masks_that_lie_on_the_device(way):
     torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2)
 
 
-def test_invariance_is_refused_here():
-    q = torch.randn(1, N, 2, 64, device="cuda", dtype=torch.bfloat16)
-    sentence = "kernels on cuda:0 have no invariance: leave it out, or compute on the CPU"
-    for mask in (flashmask.masks.causal(N, N), flashmask.RowIndices(rows_of(90), True)):
-        with pytest.raises(NotImplementedError, match=sentence):
-            flashmask.attention(q, q, q, mask, invariant=True)
-
-
 def test_a_model_trains_on_packed_documents():
     model = tiny_model().train()
     lengths = (40, 70, 90)

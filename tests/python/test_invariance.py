@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from document_bits import LENGTHS, both_ways, causal, documents_that_differ, inputs, same_bits, under
 
 import flashmask
 from flashmask import RowIndices, masks
@@ -13,46 +14,7 @@ from flashmask.transformers._attention import flashmask_attention_forward
 
 pytestmark = pytest.mark.kernels
 
-LENGTHS = [100, 257, 64, 1, 190]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-
-
-def inputs(tokens, dtype=torch.float32, seed=0):
-    torch.manual_seed(seed)
-    return [torch.randn(1, tokens, heads, 24, dtype=dtype) for heads in (4, 2, 2, 4)]
-
-
-def both_ways(attend, q, k, v, grad):
-    """o, lse with rows on axis 1, and the gradients of q, k and v."""
-    leaves = [each.detach().clone().requires_grad_() for each in (q, k, v)]
-    o, lse = attend(*leaves)
-    gradients = torch.autograd.grad([o, lse], leaves, [grad, grad[..., 0].transpose(1, 2).to(lse.dtype)])
-    return o, lse.transpose(1, 2), *gradients
-
-
-def same_bits(a, b):
-    return torch.equal(a, b) and torch.equal(torch.signbit(a), torch.signbit(b))
-
-
-def documents_that_differ(packed, alone, dtype=torch.float32, lengths=LENGTHS):
-    """Packs the documents, computes each alone, and names those with other bits."""
-    given = inputs(sum(lengths), dtype)
-    of_all = both_ways(packed, *given)
-    different, begin = [], 0
-    for length in lengths:
-        own = both_ways(alone(length), *(each[:, begin : begin + length] for each in given))
-        if not all(same_bits(a[:, begin : begin + length], b) for a, b in zip(of_all, own, strict=True)):
-            different.append(length)
-        begin += length
-    return different
-
-
-def under(mask, **options):
-    return lambda q, k, v: flashmask.attention(q, k, v, mask, return_lse=True, **{"invariant": True, **options})
-
-
-def causal(length):
-    return under(masks.causal(length, length))
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)

@@ -410,7 +410,7 @@ def test_gradients_of_keys_in_float32_are_refused_of_a_plan_that_reorders():
     o, lse = forward(q, k, v, tensor, None, False, 0.0, 0.0, None)
     given = (o, None, q, k, v, o, lse, tensor, None, False, 0.0, 0.0, None, False)
     backward(*given)
-    with pytest.raises(NotImplementedError, match="the plan reorders tokens; make the plan without `reorder`"):
+    with pytest.raises(NotImplementedError, match="the plan moves tokens; make the plan without `reorder`"):
         backward(*given, float32_key_gradients=True)
 
 

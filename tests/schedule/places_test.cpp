@@ -16,9 +16,11 @@
 namespace flashmask {
 namespace {
 
-constexpr std::int64_t kUnit = 128;
+constexpr std::int32_t kUnit = 128;
 
-Places cut(const Mask& mask, std::int64_t step = 1) { return places(mask.lowered(), kUnit, step, serial_executor()); }
+Places cut(const Mask& mask, std::int64_t step = 1) {
+  return places(mask.lowered(), {kUnit, kUnit}, step, serial_executor());
+}
 
 /// The token at each place, by the units; −1 for padding.
 std::vector<std::int64_t> tokens_of(const UnitLists& lists, std::int64_t batch) {

@@ -212,8 +212,8 @@ def plan(
         reorder: compute in another order of tokens where that takes less work.
         deterministic: make gradients the same bits on every run, as torch.use_deterministic_algorithms asks for; on the
             CPU they always are.
-        invariant: give every document the bits that it has alone, as for attention(). On the CPU so far; not together
-            with `reorder`, nor with a block map unless `form` is "bits".
+        invariant: give every document the bits that it has alone, as for attention(). Not together with `reorder`, nor
+            with a block map unless `form` is "bits".
         tiles: tile sizes of forward and backward: "large" or "small" where a GPU kernel has both; "automatic":
             whichever takes less time. A plan of a slice of a mask gives the bits of the whole if it is given Plan.tiles
             of the whole.

@@ -72,7 +72,7 @@ def flashmask_attention_forward(
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
     [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
     deterministic: makes gradients the same bits on every run. invariant: gives every document the bits that it has
-    alone, on the CPU so far. sharding: the one from flashmask.transformers.shard(), which holds the masks when tokens
+    alone. sharding: the one from flashmask.transformers.shard(), which holds the masks when tokens
     are spread over ranks.
     Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """

@@ -43,9 +43,11 @@ KernelInfo backward_info(const Architecture& architecture, MaskForm form, HeadDi
                         features | Features{Feature::sinks, Feature::float32_key_gradients});
 }
 
-/// Describes the entry that computes the same gradients, the same bits on every run.
-inline KernelInfo deterministic(KernelInfo info) {
+/// Describes the entry that computes the same gradients, the same bits on every run. chooses: whether it takes tiles by
+/// what the whole mask is like.
+inline KernelInfo deterministic(KernelInfo info, bool chooses = false) {
   info.features.add(Feature::deterministic);
+  if (!chooses) info.features.add(Feature::invariant);
   info.name += ".deterministic";
   return info;
 }

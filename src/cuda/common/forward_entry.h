@@ -44,10 +44,11 @@ inline void check_forward_rows(const ForwardTensors& tensors) {
   check_rows("forward: o", tensors.o);
 }
 
+/// `own`: features besides those of every forward and of the launcher.
 template <class Launcher>
-KernelInfo forward_info(const Architecture& architecture, MaskForm form, const std::string& tiles) {
+KernelInfo forward_info(const Architecture& architecture, MaskForm form, const std::string& tiles, Features own = {}) {
   using Shape = typename Launcher::Shape;
-  const Features features = Features{Feature::deterministic, Feature::sinks} | Launcher::kFeatures;
+  const Features features = Features{Feature::deterministic, Feature::sinks} | Launcher::kFeatures | own;
   return info_of<Shape>(architecture, Direction::forward, form, {Shape::kHeadDim, Shape::kValueDim}, tiles, features);
 }
 
@@ -57,8 +58,8 @@ class ForwardEntry final : public KernelEntry<ForwardKernel> {
 
  public:
   ForwardEntry(const Architecture& architecture, MaskForm form)
-      : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>()), Launcher::needs(architecture),
-                    Launcher::kChangesAndDrops) {}
+      : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>(), {Feature::invariant}),
+                    Launcher::needs(architecture), Launcher::kChangesAndDrops) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return Launcher::kCounts ? 2 * sizeof(int) : 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }

@@ -144,10 +144,8 @@ struct Layout {
 
   MaskShape take_mask(const HostMask& host) {
     const LoweredMask& mask = host.lowered;
-    if (host.reordering != nullptr) {
-      row_order = pieces_.take<std::int64_t>(host.reordering->rows.size());
-      column_order = pieces_.take<std::int64_t>(host.reordering->columns.size());
-    }
+    if (!host.row_order.empty()) row_order = pieces_.take<std::int64_t>(host.row_order.size());
+    if (!host.column_order.empty()) column_order = pieces_.take<std::int64_t>(host.column_order.size());
     if (mask.form() == MaskForm::intervals) {
       take_intervals(mask.shape(), mask.blocks() != nullptr);
       if (mask.blocks() != nullptr) blocks = pieces_.take<std::uint8_t>(mask.blocks()->memory_bytes());
@@ -238,10 +236,8 @@ class Filler {
   Filler(const Layout& layout, void* stream) : layout_(layout), stream_(static_cast<cudaStream_t>(stream)) {}
 
   void fill(const HostMask& host) const {
-    if (host.reordering != nullptr) {
-      copy(layout_.row_order, host.reordering->rows.data(), host.reordering->rows.size());
-      copy(layout_.column_order, host.reordering->columns.data(), host.reordering->columns.size());
-    }
+    copy(layout_.row_order, host.row_order.data(), host.row_order.size());
+    copy(layout_.column_order, host.column_order.data(), host.column_order.size());
     if (host.lowered.form() == MaskForm::bits) {
       fill(host.lowered.bits());
     } else {

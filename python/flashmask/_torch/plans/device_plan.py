@@ -113,7 +113,8 @@ def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:
             "a CUDA graph is being captured, and its mask, which is on the host, has no plan on the device yet; run "
             "once with the mask before the capture, or pass RowIndices made of tensors on the device"
         )
-    if options.form != s.FORM_BITS and not options.reorder and mask.form == "intervals":
+    on_host = options.reorder or options.invariant  # what decides them is found there
+    if options.form != s.FORM_BITS and not on_host and mask.form == "intervals":
         try:
             values, causal = mask.to_startend_row_indices()
         except NotImplementedError:  # there is a block map beside the intervals

@@ -18,7 +18,7 @@ from flashmask._plans.cache import Key, PlanCache
 from flashmask._plans.call import Call, numbers_of
 from flashmask._torch.plans.by_tensor import ByTensor
 from flashmask._torch.plans.device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
-from flashmask._torch.plans.mask_source import packed_header
+from flashmask._torch.plans.mask_source import named_mask, packed_header
 from flashmask._torch.plans.operands import check_devices, code_of
 from flashmask._torch.plans.streams import capture_of, current_stream
 
@@ -161,13 +161,31 @@ def _make_of_tensors(call: Call, inputs: Inputs) -> DevicePlan:
         check_devices(device, mask=mask)
         if causal or block_mask is not None:
             raise ValueError("booleans came beside causal=True or block_mask; expected all of the mask in them")
+        if options.invariant:
+            raise NotImplementedError(
+                f"invariant=True came beside booleans on {device}, and the host finds where documents begin; give it "
+                "the mask: from a builder, or masks.from_dense() of a copy"
+            )
         return plan_of_booleans(mask, problem, options)
     if mask is not None and mask.dtype is torch.uint8:
         raise NotImplementedError(f"block_mask beside a packed mask on {device}; AND a block map onto the Mask instead")
     check_devices(device, startend_row_indices=mask, block_mask=block_mask)
+    if options.invariant:
+        return plan_of_mask(_on_host(call, problem), problem, options)
     if mask is None:
         mask = rows_of_nothing(causal, problem.query_length, problem.key_length, device)
     return plan_of_rows(mask, causal, problem, options, block_mask)
+
+
+def _on_host(call: Call, problem: Problem) -> Mask:
+    """Copies row indices and a block mask from the device, which waits for it."""
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "a CUDA graph is being captured, and invariant=True with a mask on the device needs the host to see it; "
+            "give a Mask from the host, and run once with it before the capture"
+        )
+    mask, block_mask = (None if each is None else each.cpu() for each in (call.mask, call.block_mask))
+    return named_mask(call._replace(mask=mask, block_mask=block_mask), problem).mask
 
 
 def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[DevicePlan, int]:

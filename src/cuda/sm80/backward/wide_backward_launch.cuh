@@ -56,7 +56,7 @@ void add_wide_entries(KernelEntries& entries, const Architecture& architecture) 
     add_backward_entry<WideSteps<T>>(
         entries,
         backward_info<Keys>(architecture, form, {Keys::kHeadDim, Keys::kValueDim}, tile_name<Keys>(),
-                            Features{Feature::deterministic} | kInstanceFeatures),
+                            Features{Feature::deterministic, Feature::invariant} | kInstanceFeatures),
         {architecture.capability, false, sizeof(WideGradientMemory<Keys>)});
 }
 

@@ -90,7 +90,7 @@ struct ColumnSteps {
     const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
     KernelInfo made = backward_info<Shape>(kArchitecture, Shape::kForm, {Shape::kHeadDim, Shape::kHeadDim},
                                            tile_name<Shape>() + (kChooses ? fused : ""), {Feature::dropout});
-    return Shape::kSums ? made : deterministic(std::move(made));
+    return Shape::kSums ? made : deterministic(std::move(made), kChooses);
   }
 
  private:
