@@ -44,8 +44,8 @@ struct PlanOptions {
   /// with and wherever it lies: tiles begin at every free cut of the mask, which no row sees a column across, and no
   /// choice depends on the whole call. What a document does not see must be finite, and so must its products. With
   /// dropout, documents begin at multiples of 8. Not together with `reorder` or a block map beside intervals, nor for
-  /// the gradient of sinks, a sum over the call. On a GPU each call gathers tokens into padded documents, and dropout,
-  /// ALiBi and sinks of rows are refused.
+  /// the gradient of sinks, a sum over the call. On a GPU dropout and ALiBi are refused, and some kernels gather tokens
+  /// into padded documents in each call, which float32 gradients of k and v and sinks of rows are refused beside.
   bool invariant = false;
   /// When planning a slice of a mask, pass the sizes that tile_sizes() gives for the whole mask; results are then
   /// bit-identical.

@@ -116,11 +116,11 @@ void check_key_gradients(const Plan& plan, const Kernel& kernel, const BackwardT
 template <class Kernel, class Tensors>
 void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelExecution execution) {
   const Direction direction = kernel.info().direction;
+  const Plan& seen = PlanAccess::of_kernel(plan, direction);
   if (!PlanAccess::moves_tokens(plan, direction)) {
-    kernel.run(plan, tensors, execution);
+    kernel.run(seen, tensors, execution);
     return;
   }
-  const Plan& seen = PlanAccess::of_kernel(plan, direction);
   const bool on_host = plan.problem().device.type == DeviceType::cpu;
   const auto mover =
       on_host ? host_mover(*plan.reordering(), execution.executor) : device_mover(seen, execution.stream);

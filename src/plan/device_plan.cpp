@@ -138,17 +138,27 @@ TileShape unit_of(const std::vector<MapRequest>& maps) {
   return unit;
 }
 
-/// One direction of an invariant plan: a plan of tensors whose tokens are gathered in places.
+/// One direction of an invariant plan: a plan of tokens in places, where the kernel finds them by units, or where they
+/// are gathered for it.
 class PlacedDirection {
  public:
   PlacedDirection(const LoweredMask& mask, const Problem& problem, const PlanAccess::Choice& choice)
       : choice_(choice),
         maps_(merged(choice.kernel->maps())),
         places_(places(mask, unit_of(maps_), 1, default_executor())),
-        row_order_(places_.rows.order()),
-        column_order_(places_.columns.order()),
-        mask_{places_.mask, row_order_, column_order_},
+        mask_{places_.mask},
         problem_(problem) {
+    if (choice.kernel->reads_units()) {
+      row_units_ = places_.rows.padded();
+      column_units_ = places_.columns.padded();
+      mask_.row_units = {row_units_, places_.rows.size, places_.rows.tokens};
+      mask_.column_units = {column_units_, places_.columns.size, places_.columns.tokens};
+    } else {
+      row_order_ = places_.rows.order();
+      column_order_ = places_.columns.order();
+      mask_.row_order = row_order_;
+      mask_.column_order = column_order_;
+    }
     problem_.query_length = places_.mask.shape().rows;
     problem_.key_length = places_.mask.shape().columns;
     if (const std::string reason = choice.kernel->refusal(problem_); !reason.empty())
@@ -179,8 +189,9 @@ class PlacedDirection {
   PlanAccess::Choice choice_;
   std::vector<MapRequest> maps_;
   Places places_;
-  std::vector<std::int64_t> row_order_, column_order_;
   HostMask mask_;
+  std::vector<std::int64_t> row_order_, column_order_;
+  std::vector<Unit> row_units_, column_units_;
   Problem problem_;
 };
 

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/units.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/tile.h"
 
@@ -70,6 +71,14 @@ struct DeviceMap {
   DeviceRowSpans spans = {};               ///< null if not requested, or without rows
 };
 
+/// The units of one axis (base/units.h), in device memory.
+struct DeviceUnits {
+  const Unit* units = nullptr;    ///< [batch of the mask, units of an entry]; nullptr: a token's place is its number
+  std::int32_t entry_stride = 0;  ///< units of an entry, or 0 if batch entries share them
+  std::int32_t size = 1;          ///< places of a unit
+  std::int32_t tokens = 0;        ///< of the axis
+};
+
 /// The plan as GPU kernels read it.
 struct DevicePlan {
   DeviceMask mask;
@@ -78,6 +87,7 @@ struct DevicePlan {
   /// negative; null if the orders agree.
   const std::int64_t* row_order;
   const std::int64_t* column_order;
+  DeviceUnits row_units, column_units;
 
   /// Returns nullptr if no kernel asked for the map.
   const DeviceMap* find(TileShape tile, MapSide side) const;
@@ -88,10 +98,18 @@ struct DevicePlan {
 /// Merges the requests for each map into one that asks for all that any of them does.
 std::vector<MapRequest> merged(const std::vector<MapRequest>& requests);
 
-/// A mask on the host; the orders are as in DevicePlan, empty if tokens keep the caller's order.
+/// The units of one axis, [batch of the mask, units of an entry].
+struct HostUnits {
+  std::span<const Unit> units = {};
+  std::int64_t size = 1;    ///< places of a unit
+  std::int64_t tokens = 0;  ///< of the axis
+};
+
+/// A mask on the host; the orders and units are as in DevicePlan, empty if tokens keep the caller's order and places.
 struct HostMask {
   LoweredMask lowered;
   std::span<const std::int64_t> row_order = {}, column_order = {};
+  HostUnits row_units = {}, column_units = {};
 };
 
 /// The mask that a plan is made from.

@@ -64,6 +64,8 @@ class Kernel {
   virtual std::size_t workspace_bytes(const Problem& problem, int workers) const = 0;
   /// Returns nullopt if its tiles have one size.
   virtual std::optional<SmallTiles> small_tiles() const { return {}; }
+  /// Whether it finds the tokens of a tile by units (DevicePlan), so that none have to be gathered in places.
+  virtual bool reads_units() const { return false; }
   /// Returns the maps of tiles that a GPU kernel reads; CPU kernels walk the schedule in tiles of info().
   virtual std::vector<MapRequest> maps() const { return {}; }
 

@@ -24,7 +24,7 @@ struct Plan::Choice {
   TileSize tiles = TileSize::automatic;
   bool query_gradient = true;  ///< whether grad_q is wanted; backward only
   bool key_gradients = true;
-  /// The plan that the kernel runs under, of tensors whose tokens are gathered in places; nullptr: its own plan.
+  /// The plan that the kernel runs under, whose tokens lie in places; nullptr: its own plan.
   std::shared_ptr<const Plan> in_places = nullptr;
 };
 
@@ -60,7 +60,8 @@ struct PlanAccess {
   static bool reorders(const Plan& plan) { return plan.reordering_ && plan.reordering_->gained; }
   /// Whether a direction's kernel runs on gathered tensors.
   static bool moves_tokens(const Plan& plan, Direction direction) {
-    return reorders(plan) || plan.choice(direction).in_places != nullptr;
+    const Plan::Choice& chosen = plan.choice(direction);
+    return reorders(plan) || (chosen.in_places != nullptr && !chosen.kernel->reads_units());
   }
   /// Returns the plan that a direction's kernel runs under.
   static const Plan& of_kernel(const Plan& plan, Direction direction) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <string>
 
 #include "base/checks.h"
@@ -111,15 +110,22 @@ std::int64_t UnitLists::most() const {
   return most;
 }
 
+std::vector<Unit> UnitLists::padded() const {
+  const std::int64_t length = most(), entries = std::ssize(offsets) - 1;
+  const auto end = static_cast<std::int32_t>(tokens);
+  std::vector<Unit> padded(static_cast<std::size_t>(entries * length), Unit{end, end});
+  for (std::int64_t entry = 0; entry < entries; ++entry)
+    std::copy(units.begin() + offsets[static_cast<std::size_t>(entry)],
+              units.begin() + offsets[static_cast<std::size_t>(entry) + 1], padded.begin() + entry * length);
+  return padded;
+}
+
 std::vector<std::int64_t> UnitLists::order() const {
-  const std::int64_t length = most() * size, entries = std::ssize(offsets) - 1;
-  std::vector<std::int64_t> order(static_cast<std::size_t>(entries * length), -1);
-  for (std::int64_t entry = 0; entry < entries; ++entry) {
-    const auto first = static_cast<std::size_t>(offsets[static_cast<std::size_t>(entry)]);
-    const auto end = static_cast<std::size_t>(offsets[static_cast<std::size_t>(entry) + 1]);
-    auto place = order.begin() + entry * length;
-    for (std::size_t unit = first; unit < end; ++unit, place += size)
-      std::iota(place, place + (units[unit].end - units[unit].begin), std::int64_t{units[unit].begin});
+  std::vector<std::int64_t> order;
+  for (const Unit& unit : padded()) {
+    const auto end = static_cast<std::int64_t>(order.size()) + size;
+    for (std::int64_t token = unit.begin; token < unit.end; ++token) order.push_back(token);
+    order.resize(static_cast<std::size_t>(end), -1);
   }
   return order;
 }

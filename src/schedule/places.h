@@ -22,6 +22,8 @@ struct UnitLists {
   PlacedTokens of(std::int64_t batch) const;
   /// Returns how many units the entry has that has most.
   std::int64_t most() const;
+  /// Returns [entries, most()]: the units, and behind them empty ones past the last token.
+  std::vector<Unit> padded() const;
   /// Returns [entries, most() · size]: the token at each place; -1 in padding.
   std::vector<std::int64_t> order() const;
 };

@@ -2,6 +2,7 @@
 // Under invariant plans on a GPU, a document has the bits that it has alone: o, lse and the gradients of q, k and v.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -16,6 +17,7 @@
 #include "kit/naive_attention.h"
 #include "kit/placed_attention.h"
 #include "plan/document_bits.h"
+#include "plan/plan_choice.h"
 #include "plan/refusal.h"
 #include "schedule/random_packs.h"
 
@@ -150,9 +152,16 @@ TEST_P(CudaInvariance, HoldsWhereMaximaGrowInsideATile) {
   expect_as_alone(packed, {0, 90, 90}, masks::full(500, 500), p);
 }
 
-/// Tokens are gathered, so that not even a neighbour that is not finite reaches a document.
-TEST_P(CudaInvariance, HoldsBesideNaN) {
+/// Where tokens are gathered, not even a neighbour that is not finite reaches a document.
+TEST_P(CudaInvariance, HoldsBesideNaNWhereTokensAreGathered) {
   const Problem p = problem(600, 600);
+  const Mask documents = masks::causal_document({70, 370, 160}, 600);
+  {
+    const check::PlacedPlan placed(documents, p, options());
+    for (const Direction direction : {Direction::forward, Direction::backward})
+      if (!PlanAccess::moves_tokens(placed.plan(), direction))
+        GTEST_SKIP() << placed.plan().kernel(direction).name << " reads what lies beside a document";
+  }
   AttentionTensors packed(p, 9);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (check::HostTensor* input : {&packed.q, &packed.k, &packed.v, &packed.grad_o}) {
@@ -160,8 +169,39 @@ TEST_P(CudaInvariance, HoldsBesideNaN) {
     for (std::int64_t i = 0; i < input->size(); ++i)
       if (i / width < 70 || i / width >= 440) input->set(i, nan);
   }
-  attend(masks::causal_document({70, 370, 160}, 600), p, options(), packed);
+  attend(documents, p, options(), packed);
   expect_as_alone(packed, {0, 70, 70}, masks::causal(370, 370), p);
+}
+
+/// The view of the first tokens of a tensor on the device that holds more.
+TensorView first_tokens(TensorView view, std::int64_t tokens) {
+  view.shape[view.rank == 3 ? 2 : 1] = tokens;
+  return view;
+}
+
+TEST_P(CudaInvariance, WritesEveryRowAndNothingBehindTheLastDocument) {
+  constexpr std::int64_t kTokens = 601, kGuarded = 800;
+  const Problem p = problem(kTokens, kTokens);
+  AttentionTensors all(problem(kGuarded, kGuarded), 16);
+  all.clear_outputs();
+  const check::PlacedTensors there(all, kDevice);
+  const auto view = [&](const TensorView& tensor) { return first_tokens(tensor, kTokens); };
+  check::PlacedPlan placed(masks::document({70, 369, 162}, kTokens), p, options());
+  const BackwardTensors t = there.backward();
+  placed.forward({view(t.q), view(t.k), view(t.v), view(t.o), view(t.lse)});
+  placed.backward({view(t.q), view(t.k), view(t.v), view(t.o), view(t.lse), view(t.grad_o), view(t.grad_lse),
+                   view(t.grad_q), view(t.grad_k), view(t.grad_v)});
+  check::synchronize_device();
+  there.fetch();
+  for (const check::HostTensor* output : {&all.o, &all.lse, &all.grad_q, &all.grad_k, &all.grad_v}) {
+    const test::Part part{*output, 0, 0};
+    std::int64_t wrong = 0;
+    test::for_each_value(part, part, kGuarded, [&](std::int64_t i, std::int64_t) {
+      const std::int64_t token = part.is_lse() ? i % kGuarded : i / (part.heads() * part.width());
+      wrong += std::isnan(output->at(i)) != (token >= kTokens);
+    });
+    EXPECT_EQ(wrong, 0) << "values written behind the last document, or not written before its end";
+  }
 }
 
 TEST_P(CudaInvariance, VisitingEveryTileChangesNoBit) {

@@ -82,6 +82,37 @@ TEST(Places, OfEntriesThatAreCutInOtherPlacesStayApart) {
   EXPECT_EQ(moved.rows.of(2).count, 5);
 }
 
+TEST(Places, HaveAnOrderAndUnitsOfOneLengthForEveryEntry) {
+  const Mask masks[] = {masks::document({100, 130, 70}, 300), masks::document({300}, 300)};
+  const Places moved = places(stack_batch(masks).lowered(), {64, 128}, 1, serial_executor());
+  EXPECT_EQ(moved.rows.padded(), (std::vector<Unit>{{0, 64},
+                                                    {64, 100},
+                                                    {100, 164},
+                                                    {164, 228},
+                                                    {228, 230},
+                                                    {230, 294},
+                                                    {294, 300},
+                                                    {0, 64},
+                                                    {64, 128},
+                                                    {128, 192},
+                                                    {192, 256},
+                                                    {256, 300},
+                                                    {300, 300},
+                                                    {300, 300}}));
+  EXPECT_EQ(
+      moved.columns.padded(),
+      (std::vector<Unit>{{0, 100}, {100, 228}, {228, 230}, {230, 300}, {0, 128}, {128, 256}, {256, 300}, {300, 300}}));
+  for (const UnitLists* lists : {&moved.rows, &moved.columns}) {
+    const std::vector<std::int64_t> order = lists->order();
+    const auto length = static_cast<std::size_t>(lists->most() * lists->size);
+    ASSERT_EQ(order.size(), 2 * length);
+    for (std::int64_t batch = 0; batch < 2; ++batch)
+      EXPECT_EQ(std::vector(order.begin() + batch * std::ssize(order) / 2,
+                            order.begin() + (batch + 1) * std::ssize(order) / 2),
+                tokens_of(*lists, batch));
+  }
+}
+
 /// Whether no row sees across: neither a row above `row` a column from `column` on, nor the other way about.
 bool is_free(const Mask& mask, std::int64_t row, std::int64_t column) {
   for (std::int64_t i = 0; i < mask.shape().rows; ++i)

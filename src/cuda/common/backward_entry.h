@@ -17,6 +17,7 @@
 /// backward by its steps:
 ///
 ///     struct Steps {
+///       static constexpr bool kReadsUnits;  // Kernel::reads_units()
 ///       static constexpr int kSumsDim;  // head dim of the sums for the gradient of q; 0: it makes none
 ///       std::vector<MapRequest> maps() const;
 ///       std::optional<SmallTiles> small_tiles() const;
@@ -62,6 +63,7 @@ class BackwardEntry final : public KernelEntry<BackwardKernel> {
     return BackwardWorkspace(problem, Steps::kSumsDim, nullptr).bytes;
   }
   std::vector<MapRequest> maps() const override { return steps_.maps(); }
+  bool reads_units() const override { return Steps::kReadsUnits; }
   std::optional<SmallTiles> small_tiles() const override { return steps_.small_tiles(); }
 
   void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {

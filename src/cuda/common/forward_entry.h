@@ -20,6 +20,7 @@
 ///       static constexpr Features kFeatures;  // besides those of every forward
 ///       static constexpr bool kChangesAndDrops;  // whether it does both at once
 ///       static constexpr bool kCounts;        // whether its blocks always take their work items from a counter
+///       static constexpr bool kReadsUnits;    // Kernel::reads_units()
 ///       static constexpr std::size_t room();  // the shared memory of a multiprocessor with which small tiles pay
 ///       static DeviceNeeds needs(const Architecture&);
 ///       static void launch(const Plan&, const ForwardTensors&, const KernelExecution&, const DeviceMap&,
@@ -63,6 +64,7 @@ class ForwardEntry final : public KernelEntry<ForwardKernel> {
 
   std::size_t workspace_bytes(const Problem&, int) const override { return Launcher::kCounts ? 2 * sizeof(int) : 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
+  bool reads_units() const override { return Launcher::kReadsUnits; }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
     const CurrentDevice current(plan.problem().device);

@@ -55,6 +55,16 @@ TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   return view;
 }
 
+DeviceUnits query_units(const Plan& plan) {
+  const DeviceUnits& made = PlanAccess::device(plan).row_units;
+  return made.units != nullptr ? made : DeviceUnits{.tokens = static_cast<std::int32_t>(plan.problem().query_length)};
+}
+
+DeviceUnits key_units(const Plan& plan) {
+  const DeviceUnits& made = PlanAccess::device(plan).column_units;
+  return made.units != nullptr ? made : DeviceUnits{.tokens = static_cast<std::int32_t>(plan.problem().key_length)};
+}
+
 RowArguments row_arguments(const Plan& plan, const DeviceMap& map, const ScoreArguments& score, int* next_item) {
   const Problem& problem = plan.problem();
   RowArguments arguments{};
@@ -69,6 +79,8 @@ RowArguments row_arguments(const Plan& plan, const DeviceMap& map, const ScoreAr
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.outer_tiles;
   arguments.mask = mask_view(PlanAccess::device(plan).mask);
   arguments.next_item = next_item;
+  arguments.query_units = query_units(plan);
+  arguments.key_units = key_units(plan);
   return arguments;
 }
 

@@ -56,6 +56,7 @@ struct RowArguments {
   MaskView mask;
   int* next_item;     // 0 at the start of a launch
   TileChoice choice;  // empty where there is one launch
+  DeviceUnits query_units, key_units;
 };
 
 /// Returns how many query heads' keys and values fit in `section_bytes`, at least those of one key head: whole groups,
@@ -65,6 +66,10 @@ int heads_in_section(const Problem& problem, std::int64_t section_bytes);
 /// Returns how many key heads' queries, sums for the gradients of queries and gradients of the output fit in
 /// `section_bytes`, at least one.
 int key_heads_in_section(const Problem& problem, std::int64_t section_bytes);
+
+/// Return where the tokens of queries, and of keys, lie.
+DeviceUnits query_units(const Plan& plan);
+DeviceUnits key_units(const Plan& plan);
 
 /// Returns the view of one of the plan's maps.
 TileMapView map_view(const DeviceMap& map, const Plan& plan);

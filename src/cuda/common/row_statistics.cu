@@ -3,6 +3,7 @@
 
 #include "cuda/common/row_statistics.cuh"
 #include "cuda/common/row_statistics.h"
+#include "cuda/common/token_units.cuh"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
 
@@ -21,15 +22,18 @@ struct Rows {
   int heads;  // over all batch entries
   BackwardStatistics out;
   TileChoice choice;
+  DeviceUnits query_units;
 };
 
-/// Finds the statistics of 64 rows of a head with one block: up to a warp of threads per row, 16 bytes per thread and
-/// piece of the row.
+/// Finds the statistics of a head's 64 rows from place `begin` on with one block: up to a warp of threads per row,
+/// 16 bytes per thread and piece of the row.
 template <class T, int kDim>
-__device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head, int first) {
+__device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head, int begin) {
   constexpr int kPieces = kDim <= 256 ? 1 : kDim / 256, kPieceDim = kDim / kPieces;
   constexpr int kLanes = kPieceDim / 8, kRowsAtOnce = kThreads / kLanes, kRounds = kRows / kRowsAtOnce;
   const std::int64_t batch = flat_head / rows.query_heads, head = flat_head % rows.query_heads;
+  const TileTokens tokens = tokens_at(rows.query_units, static_cast<int>(batch), begin);
+  const int first = tokens.first, end = tokens.end;
   const int column = threadIdx.x % kLanes * 8;
   const T* const o = static_cast<const T*>(rows.o) + batch * rows.o_batch + head * rows.o_head + column;
   const T* const grad_o =
@@ -39,14 +43,14 @@ __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head,
   for (int i = 0; i < kRounds * kPieces; ++i) {
     const int round = i / kPieces, piece = i % kPieces, dim = piece * kPieceDim;
     const int row = first + round * kRowsAtOnce + threadIdx.x / kLanes;
-    if (row >= rows.query_length || column + dim >= rows.value_dim) continue;
+    if (row >= end || column + dim >= rows.value_dim) continue;
     values[round][piece] = __ldg(reinterpret_cast<const uint4*>(o + row * rows.o_row + dim));
     gradients[round][piece] = __ldg(reinterpret_cast<const uint4*>(grad_o + row * rows.grad_o_row + dim));
   }
   // Lane i of a row finishes the row of round i; it loads that row's lse while o and its gradient are still in flight.
   const int round = threadIdx.x % kLanes, own_row = first + round * kRowsAtOnce + threadIdx.x / kLanes;
   const RowLse lse(rows.lse, static_cast<int>(batch), static_cast<int>(head),
-                   round < kRounds ? own_row : rows.query_length);
+                   round < kRounds && own_row < end ? own_row : rows.query_length);
   float own = 0;
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
@@ -57,7 +61,7 @@ __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head,
     for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0U, sum, distance);
     if (round == i) own = sum;
   }
-  if (round < kRounds) lse.store(rows.out, flat_head * rows.out.padded + own_row, own);
+  if (round < kRounds) lse.store(rows.out, flat_head * rows.out.padded + begin + own_row - first, own);
 }
 
 /// A limited number of blocks loops over all rows: where the other launch has the work, only few blocks start in vain.
@@ -86,8 +90,9 @@ void launch(const Rows& rows, int head_dim, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const TileChoice& choice,
+void launch_row_statistics(const Plan& plan, const BackwardTensors& tensors, const TileChoice& choice,
                            const BackwardWorkspace& workspace, int head_dim, cudaStream_t stream) {
+  const Problem& problem = plan.problem();
   const auto &o = tensors.o, &grad_o = tensors.grad_o;
   const Rows rows{.o = o.data,
                   .grad_o = grad_o.data,
@@ -103,7 +108,8 @@ void launch_row_statistics(const Problem& problem, const BackwardTensors& tensor
                   .value_dim = static_cast<int>(problem.value_dim),
                   .heads = static_cast<int>(problem.batch * problem.query_heads),
                   .out = workspace.rows,
-                  .choice = choice};
+                  .choice = choice,
+                  .query_units = query_units(plan)};
   if (problem.dtype == DType::bf16)
     launch<__nv_bfloat16>(rows, head_dim, stream);
   else

@@ -11,7 +11,7 @@ namespace flashmask::cuda {
 
 /// Fills the statistics of all rows, or does nothing where `choice` gives the work to the other launch. `head_dim`: the
 /// kernel's, at least the problem's value dim.
-void launch_row_statistics(const Problem& problem, const BackwardTensors& tensors, const TileChoice& choice,
+void launch_row_statistics(const Plan& plan, const BackwardTensors& tensors, const TileChoice& choice,
                            const BackwardWorkspace& workspace, int head_dim, cudaStream_t stream);
 
 }  // namespace flashmask::cuda

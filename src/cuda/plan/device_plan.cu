@@ -40,6 +40,12 @@ struct Intervals {
   std::int32_t* values[4];
 };
 
+/// Where the units of an axis go, and how kernels find them there.
+struct PlacedUnits {
+  Unit* memory = nullptr;
+  DeviceUnits view;
+};
+
 /// A BitMask's arrays, to be copied from the host.
 struct HostCells {
   std::int64_t* offsets = nullptr;
@@ -77,6 +83,7 @@ struct Layout {
   cuda::BitStorage bits{};
   HostCells host_cells;
   std::int64_t *row_order = nullptr, *column_order = nullptr;
+  PlacedUnits row_units, column_units;
   std::vector<PlannedMap> maps;
   std::int32_t* zeros = nullptr;  // memory that starts at 0: counts of visited tiles, and row spans
   std::size_t zero_count = 0;
@@ -146,6 +153,8 @@ struct Layout {
     const LoweredMask& mask = host.lowered;
     if (!host.row_order.empty()) row_order = pieces_.take<std::int64_t>(host.row_order.size());
     if (!host.column_order.empty()) column_order = pieces_.take<std::int64_t>(host.column_order.size());
+    row_units = take_units(host.row_units, mask.shape().batch);
+    column_units = take_units(host.column_units, mask.shape().batch);
     if (mask.form() == MaskForm::intervals) {
       take_intervals(mask.shape(), mask.blocks() != nullptr);
       if (mask.blocks() != nullptr) blocks = pieces_.take<std::uint8_t>(mask.blocks()->memory_bytes());
@@ -153,6 +162,14 @@ struct Layout {
       take_host_cells(mask.bits());
     }
     return mask.shape();
+  }
+  PlacedUnits take_units(const HostUnits& host, std::int64_t entries) {
+    if (host.units.empty()) return {};
+    Unit* const memory = pieces_.take<Unit>(host.units.size());
+    const auto of_entry = static_cast<std::int32_t>(std::ssize(host.units) / entries);
+    return {memory,
+            {memory, entries == 1 ? 0 : of_entry, static_cast<std::int32_t>(host.size),
+             static_cast<std::int32_t>(host.tokens)}};
   }
   MaskShape take_mask(const DeviceRowIndices& rows) {
     take_intervals(rows.shape, rows.blocks.keep != nullptr);
@@ -238,6 +255,8 @@ class Filler {
   void fill(const HostMask& host) const {
     copy(layout_.row_order, host.row_order.data(), host.row_order.size());
     copy(layout_.column_order, host.column_order.data(), host.column_order.size());
+    copy(layout_.row_units.memory, host.row_units.units.data(), host.row_units.units.size());
+    copy(layout_.column_units.memory, host.column_units.units.data(), host.column_units.units.size());
     if (host.lowered.form() == MaskForm::bits) {
       fill(host.lowered.bits());
     } else {
@@ -373,6 +392,8 @@ DevicePlan plan_in(const Layout& layout, const MaskShape& shape) {
   plan.mask = device_mask(shape, layout);
   plan.row_order = layout.row_order;
   plan.column_order = layout.column_order;
+  plan.row_units = layout.row_units.view;
+  plan.column_units = layout.column_units.view;
   for (const PlannedMap& map : layout.maps)
     plan.maps.push_back(
         {map.request.tile, map.request.side, map.words, map.numbers, map.visited, {map.spans.from, map.spans.until}});

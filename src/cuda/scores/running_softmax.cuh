@@ -66,6 +66,9 @@ class RunningSoftmax {
     }
   }
 
+  /// Puts the maximum of a row of padding above all scores, so that it has no part in what the warp's rows do together.
+  __device__ __forceinline__ void leave_out(int unit, int row) { maximum_[unit][row] = INFINITY; }
+
   /// Finds the maxima of a unit's two rows over the warp's scores. Uses two chains per row: in a single one each
   /// operation would wait for the one before.
   template <int kEights>

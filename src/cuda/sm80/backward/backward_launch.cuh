@@ -148,10 +148,11 @@ void pass_over_rows(const Plan& plan, const BackwardTensors& tensors, const Back
 
 /// Computes what every pass needs of the rows, and clears the sums.
 template <class Shape, bool kSums>
-void prepare_rows(const Problem& problem, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+void prepare_rows(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                   const KernelExecution& execution) {
+  const Problem& problem = plan.problem();
   const auto stream = static_cast<cudaStream_t>(execution.stream);
-  launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim == 96 ? 128 : Shape::kHeadDim, stream);
+  launch_row_statistics(plan, tensors, {}, workspace, Shape::kHeadDim == 96 ? 128 : Shape::kHeadDim, stream);
   if constexpr (kSums) {
     const auto rows = static_cast<std::size_t>(problem.batch * problem.query_heads * workspace.rows.padded);
     check(cudaMemsetAsync(workspace.query_sums, 0, rows * Shape::kHeadDim * sizeof(float), stream),
@@ -166,7 +167,7 @@ struct NoRows {};
 /// and the same order of sums.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
 struct BackwardSteps {
-  static constexpr bool kSums = std::is_same_v<Rows, NoRows>;
+  static constexpr bool kSums = std::is_same_v<Rows, NoRows>, kReadsUnits = false;
   static constexpr int kSumsDim = kSums ? Columns::kHeadDim : 0;
 
   static std::vector<MapRequest> maps() {
@@ -178,7 +179,7 @@ struct BackwardSteps {
 
   static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                      const KernelExecution& execution) {
-    prepare_rows<Columns, kSums>(plan.problem(), tensors, workspace, execution);
+    prepare_rows<Columns, kSums>(plan, tensors, workspace, execution);
     if (kSums || PlanAccess::wants_key_gradients(plan))
       pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution);
     if constexpr (!kSums) {
@@ -197,6 +198,7 @@ struct BackwardSteps {
 template <class Columns, class RoomyColumns, class Short>
 class ChoosingSteps {
  public:
+  static constexpr bool kReadsUnits = false;
   static constexpr int kSumsDim = Columns::kHeadDim;
 
   explicit ChoosingSteps(const WhenSmall& when)
@@ -208,7 +210,7 @@ class ChoosingSteps {
 
   void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
               const KernelExecution& execution) const {
-    prepare_rows<Columns, true>(plan.problem(), tensors, workspace, execution);
+    prepare_rows<Columns, true>(plan, tensors, workspace, execution);
     const TileSize size = tiles_.size(plan);
     if (size != TileSize::small)
       pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution, tiles_.choice(plan, size, false));

@@ -33,6 +33,7 @@ struct WideSteps {
   using Queries = WideGradientShape<T, GradientOf::queries>;
   using Keys = WideGradientShape<T, GradientOf::keys>;
   using Values = WideGradientShape<T, GradientOf::values>;
+  static constexpr bool kReadsUnits = false;
   static constexpr int kSumsDim = 0;
 
   static std::vector<MapRequest> maps() { return {{kTile<Keys>, MapSide::columns}, {kTile<Queries>, MapSide::rows}}; }
@@ -40,7 +41,7 @@ struct WideSteps {
 
   static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                      const KernelExecution& execution) {
-    prepare_rows<Keys, false>(plan.problem(), tensors, workspace, execution);
+    prepare_rows<Keys, false>(plan, tensors, workspace, execution);
     if (PlanAccess::wants_key_gradients(plan)) {
       launch_gradient<Values>(plan, tensors, workspace, execution);
       launch_gradient<Keys>(plan, tensors, workspace, execution);

@@ -25,7 +25,7 @@ void clear_counters(const BackwardWorkspace& workspace, cudaStream_t stream) {
 template <MaskForm kForm>
 void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                         int head_dim, const KernelExecution& execution) {
-  launch_row_statistics(plan.problem(), tensors, {}, workspace, head_dim, static_cast<cudaStream_t>(execution.stream));
+  launch_row_statistics(plan, tensors, {}, workspace, head_dim, static_cast<cudaStream_t>(execution.stream));
   const DevicePlan& made = PlanAccess::device(plan);
   launch_fused<kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
                       map_view(made.map(kFusedTile, MapSide::columns), plan), {}, workspace, execution,
@@ -37,6 +37,7 @@ void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const 
 /// there is no dropout, the fused kernel does all the work instead. Passes: further passes over key tiles.
 template <bool kChooses, class Shape, class... Passes>
 struct ColumnSteps {
+  static constexpr bool kReadsUnits = !kChooses && !Shape::kSums;
   static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
 
   static std::vector<MapRequest> maps() {
@@ -56,14 +57,13 @@ struct ColumnSteps {
 
   static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                      const KernelExecution& execution) {
-    const Problem& problem = plan.problem();
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     clear_counters(workspace, stream);
     if constexpr (kChooses) {
       if (size_of(plan) == TileSize::small && !has_dropout(plan.problem()))
         return launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, execution);
     }
-    if constexpr (!Shape::kSums) launch_row_statistics(problem, tensors, {}, workspace, Shape::kHeadDim, stream);
+    if constexpr (!Shape::kSums) launch_row_statistics(plan, tensors, {}, workspace, Shape::kHeadDim, stream);
     TileChoice choice = choice_of(plan);
     int* next_item = workspace.counters;
     if (Shape::kSums || PlanAccess::wants_key_gradients(plan)) {
@@ -79,7 +79,7 @@ struct ColumnSteps {
     }
     if (choice.visited_small != nullptr) {
       choice.small = true;
-      if constexpr (Shape::kSums) launch_row_statistics(problem, tensors, choice, workspace, Shape::kHeadDim, stream);
+      if constexpr (Shape::kSums) launch_row_statistics(plan, tensors, choice, workspace, Shape::kHeadDim, stream);
       launch_fused<Shape::kForm>(plan, tensors, map_view(made.map(kFusedTile, MapSide::rows), plan),
                                  map_view(made.map(kFusedTile, MapSide::columns), plan), choice, workspace, execution,
                                  ++next_item);
@@ -127,6 +127,7 @@ struct ColumnSteps {
 /// The backward by the fused kernel alone.
 template <class T, MaskForm kForm>
 struct FusedSteps {
+  static constexpr bool kReadsUnits = false;
   static constexpr int kSumsDim = 0;
 
   static std::vector<MapRequest> maps() { return {{kFusedTile, MapSide::rows}, {kFusedTile, MapSide::columns}}; }

@@ -409,14 +409,13 @@ class ColumnConsumer {
   __device__ __forceinline__ void store_as(const float (&grad_k)[kOfKeys], const float (&grad_v)[kOfValues],
                                            const ColumnWork& tile) {
     const ColumnArguments& to = arguments_;
-    const int first = tile.column_tile * Shape::kColumns + first_key() + lane() / 4;
+    const int first = tile.keys.first + first_key() + lane() / 4, end = tile.keys.end;
     Out* k = static_cast<Out*>(to.grad_k) + tile.batch * to.grad_k_batch + tile.kv_head * to.grad_k_head;
     Out* v = static_cast<Out*>(to.grad_v) + tile.batch * to.grad_v_batch + tile.kv_head * to.grad_v_head;
-    if constexpr (Shape::kOfKeys)
-      store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, to.key_length, to.head_dim);
+    if constexpr (Shape::kOfKeys) store_rows(grad_k, {to.scale, to.scale}, k, to.grad_k_row, first, end, to.head_dim);
     if constexpr (Shape::kOfValues) {
       const float factor = Drops<Shape> ? to.dropout.scale : 1;
-      store_rows(grad_v, {factor, factor}, v, to.grad_v_row, first, to.key_length, to.value_dim);
+      store_rows(grad_v, {factor, factor}, v, to.grad_v_row, first, end, to.value_dim);
     }
   }
 

@@ -76,6 +76,8 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
   arguments.progress = {next_item, workspace.taken_rows(), added,
                         added + arguments.columns.count() * arguments.columns.bundles()};
   arguments.choice = choice;
+  arguments.query_units = query_units(plan);
+  arguments.key_units = key_units(plan);
   return arguments;
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/common/row_statistics.cuh"
 #include "cuda/common/sections.h"
 #include "cuda/common/tile_walk.cuh"
+#include "cuda/common/token_units.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/score_arguments.h"
 #include "cuda/sm90/instructions/copy_rows.cuh"
@@ -65,6 +66,7 @@ struct ColumnArguments {
   Progress progress;
   TileChoice choice;
   DropoutArguments dropout;
+  DeviceUnits query_units, key_units;
 };
 
 /// kSums: the gradient of q is computed. kDelayed: a tile's gradient of q is computed during the next tile
@@ -101,6 +103,7 @@ struct ColumnWork {
   int section, batch, kv_head, column_tile;
   int list;  // the mask's list, of a (batch entry, head), for the first query head
   int steps;
+  TileTokens keys;
 };
 
 /// A row tile that the producer has put into a stage.

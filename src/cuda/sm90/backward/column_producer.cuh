@@ -30,7 +30,7 @@ class ColumnProducer {
       publish(tile);
       if (tile.steps > 0) stream(tile);
     }
-    publish({0, 0, 0, 0, 0, -1});
+    publish({0, 0, 0, 0, 0, -1, {0, 0}});
   }
 
  private:
@@ -57,7 +57,14 @@ class ColumnProducer {
   /// Returns the key tile that an item stands for: the first keys first, because with causal masks they take longest.
   __device__ __forceinline__ ColumnWork key_tile(int item) const {
     const SectionTile tile = arguments_.columns.tile(item);
-    return {tile.section, tile.head / arguments_.kv_heads, tile.head % arguments_.kv_heads, tile.tile, 0, 0};
+    const int batch = tile.head / arguments_.kv_heads;
+    return {tile.section,
+            batch,
+            tile.head % arguments_.kv_heads,
+            tile.tile,
+            0,
+            0,
+            tokens_of(arguments_.key_units, batch, tile.tile * Shape::kColumns)};
   }
 
   __device__ __forceinline__ List list_of(const ColumnWork& tile, int head) const {
@@ -122,8 +129,8 @@ class ColumnProducer {
     barrier_wait(&shared_.k_empty, tile_phase_ ^ 1);
     if (lane() == 0) {
       barrier_arrive_expecting(&shared_.k_full, Shape::kColumnBytes);
-      copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(
-          shared_.k, k_, &shared_.k_full, tile.column_tile * Shape::kColumns, tile.kv_head, tile.batch);
+      copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(shared_.k, k_, &shared_.k_full, tile.keys.first,
+                                                               tile.kv_head, tile.batch);
     }
   }
 
@@ -131,14 +138,23 @@ class ColumnProducer {
     barrier_wait(&shared_.v_empty, tile_phase_ ^ 1);
     if (lane() == 0) {
       barrier_arrive_expecting(&shared_.v_full, Shape::kColumnBytes);
-      copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(
-          shared_.v, v_, &shared_.v_full, tile.column_tile * Shape::kColumns, tile.kv_head, tile.batch);
+      copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(shared_.v, v_, &shared_.v_full, tile.keys.first,
+                                                               tile.kv_head, tile.batch);
     }
   }
 
   /// Returns the row tile's index among the row tiles of all heads, padding included.
   __device__ __forceinline__ int flat_tile(int batch, int head, int row_tile) const {
     return (batch * arguments_.query_heads + head) * arguments_.rows.tiles + row_tile;
+  }
+
+  /// Sums come in any order, so that no plan with units takes a kernel that makes them.
+  static __device__ __forceinline__ TileTokens tokens_of(const DeviceUnits& axis, int batch, int place) {
+    if constexpr (Shape::kSums) return {place, axis.tokens};
+    return tokens_at(axis, batch, place);
+  }
+  __device__ __forceinline__ int first_query(int batch, int row_tile) const {
+    return tokens_of(arguments_.query_units, batch, row_tile * Shape::kRows).first;
   }
 
   /// Returns RowStep::masked for a tile whose scores may be masked.
@@ -163,8 +179,8 @@ class ColumnProducer {
       if constexpr (Drops<Shape>) shared_.heads[stage] = head;
       barrier_arrive_expecting(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes +
                                                            (masked != 0 ? Shape::Mask::kCopiedBytes : 0));
-      copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage], row_tile * Shape::kRows,
-                                               head, work.batch);
+      copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage],
+                                               first_query(work.batch, row_tile), head, work.batch);
       copy_bytes(shared_.lse_log2[stage],
                  arguments_.statistics.lse_log2 + static_cast<std::int64_t>(tile) * Shape::kRows,
                  Shape::kStatisticsBytes, &shared_.q_full[stage]);
@@ -185,7 +201,7 @@ class ColumnProducer {
     if (lane() == 0) {
       barrier_arrive_expecting(&shared_.grad_o_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes);
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.grad_o[stage], grad_o_, &shared_.grad_o_full[stage],
-                                               row_tile * Shape::kRows, head, batch);
+                                               first_query(batch, row_tile), head, batch);
       copy_bytes(shared_.dot[stage],
                  arguments_.statistics.dot + static_cast<std::int64_t>(flat_tile(batch, head, row_tile)) * Shape::kRows,
                  Shape::kStatisticsBytes, &shared_.grad_o_full[stage]);

@@ -31,7 +31,8 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
 template <class Shape_, class Drops = void, class Changes = void>
 struct ForwardLauncher {
   using Shape = Shape_;
-  static constexpr bool kHasInstances = !std::is_void_v<Drops>, kCounts = true, kChangesAndDrops = false;
+  static constexpr bool kHasInstances = !std::is_void_v<Drops>, kCounts = true, kChangesAndDrops = false,
+                        kReadsUnits = true;
   static constexpr Features kFeatures = kHasInstances ? Features{Feature::dropout, Feature::softcap} : Features();
   static constexpr std::size_t room() { return 0; }
 

@@ -28,16 +28,16 @@ class ForwardConsumer : RowConsumer<Shape> {
  public:
   __device__ __forceinline__ ForwardConsumer(RowMemory<Shape>& shared, const ForwardArguments& arguments,
                                              const RowTensors& tensors)
-      : Base(shared), arguments_(arguments), o_(tensors.result) {}
+      : Base(shared), arguments_(arguments), o_{tensors.result, tensors.result_row} {}
 
   __device__ __forceinline__ void run() {
     float o[kOutputs];
     if (group_ + 1 == Shape::kGroups) pass_turn();
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
-      begin_rows(o);
-      Base::begin_tile(work.tile, arguments_.score.dropout);
+      begin_rows(o, work.rows);
+      Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) attend(o, work);
-      finish_rows(o, work);
+      finish_rows(o, Base::kept(work));
     }
     let_go_of_rows();
   }
@@ -52,10 +52,13 @@ class ForwardConsumer : RowConsumer<Shape> {
     if constexpr (Shape::kPingPongs) named_barrier_arrive(1 + (group_ + 1) % Shape::kGroups, 2 * 128);
   }
 
-  __device__ __forceinline__ void begin_rows(float (&o)[kOutputs]) {
+  __device__ __forceinline__ void begin_rows(float (&o)[kOutputs], const TileTokens& rows) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0;
     softmax_.clear();
+#pragma unroll
+    for (int row = 0; row < 2; ++row)
+      if (rows.first + row_ + 8 * row >= rows.end) softmax_.leave_out(0, row);
     maxima_ = Maxima::rising;
     tiles_to_look_ = kTilesToLook - 1;
   }
@@ -317,23 +320,22 @@ class ForwardConsumer : RowConsumer<Shape> {
 
   __device__ __forceinline__ void finish_rows(float (&o)[kOutputs], const Work& work) {
     FinishedRow rows[2] = {finished_row(0), finished_row(1)};
-    const RowTile& tile = Base::tile_of(work);
-    const int first = tile.row_tile * Shape::kRows;
+    const RowTile& tile = work.tile;
+    const int first = work.rows.first, end = work.rows.end;
     if (arguments_.score.sinks.data != nullptr) {
 #pragma unroll
       for (int row = 0; row < 2; ++row)
-        rows[row].add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, first + row_ + 8 * row,
-                                 arguments_.query_length);
+        rows[row].add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, first + row_ + 8 * row, end);
     }
-    if (lane() % 4 == 0) store_lse(tile, first + row_, rows);
+    if (lane() % 4 == 0) store_lse(work, rows);
     const float factor[2] = {rows[0].factor, rows[1].factor};
     if (Shape::kStagesResult && work.tiles() > 0) {
       named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // the whole group has read its rows
       store_rows_staged<T>(o, factor, shared_.q[staged_] + group_ * 64 * kPanel * 2, Shape::kRows * kPanel * 2, o_,
-                           first + group_ * 64, tile.head, tile.batch);
+                           first + group_ * 64, end, tile.head, tile.batch);
     } else {
       T* out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
-      cuda::store_rows(o, factor, out, arguments_.o_row, first + row_, arguments_.query_length, arguments_.value_dim);
+      cuda::store_rows(o, factor, out, arguments_.o_row, first + row_, end, arguments_.value_dim);
     }
   }
 
@@ -347,24 +349,22 @@ class ForwardConsumer : RowConsumer<Shape> {
   /// Releases the buffer of Q that results lie in, once the copy engine has read them.
   __device__ __forceinline__ void let_go_of_rows() {
     if (!Shape::kStagesResult || staged_ < 0) return;
-    if (lane() == 0) {
-      await_stores_read();
-      barrier_arrive(&shared_.q_empty[staged_]);
-    }
-    __syncwarp();
+    await_stores_read();
+    release(&shared_.q_empty[staged_]);
     staged_ = -1;
   }
 
-  __device__ __forceinline__ void store_lse(const RowTile& tile, int first, const FinishedRow (&rows)[2]) {
-    float* lse = arguments_.lse + tile.batch * arguments_.lse_batch + tile.head * arguments_.lse_head;
+  __device__ __forceinline__ void store_lse(const Work& work, const FinishedRow (&rows)[2]) {
+    float* lse = arguments_.lse + work.tile.batch * arguments_.lse_batch + work.tile.head * arguments_.lse_head;
+    const int first = work.rows.first + row_;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      if (first + 8 * row < arguments_.query_length) lse[first + 8 * row] = rows[row].lse();
+      if (first + 8 * row < work.rows.end) lse[first + 8 * row] = rows[row].lse();
     }
   }
 
   const ForwardArguments& arguments_;
-  const CUtensorMap* o_;
+  StoreMaps o_;
   int staged_ = -1;  // the buffer of Q that results lie in; -1: none
   Softmax softmax_;
   Maxima maxima_;      // the group's

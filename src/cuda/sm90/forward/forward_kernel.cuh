@@ -10,8 +10,8 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     forward_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                    const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap o,
-                   const __grid_constant__ ForwardArguments arguments) {
-  run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o});
+                   const __grid_constant__ CUtensorMap o_row, const __grid_constant__ ForwardArguments arguments) {
+  run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row});
 }
 
 }  // namespace flashmask::cuda::sm90

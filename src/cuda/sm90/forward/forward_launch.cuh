@@ -15,9 +15,11 @@ void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cu
   const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
   const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
   const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
-  const CUtensorMap o = make_tensor_map("forward: o", tensors.o, kWarpRows);
+  const CUtensorMap o = make_tensor_map("forward: o", tensors.o, kWarpRows),
+                    o_row = make_tensor_map("forward: o", tensors.o, 1);
   const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
-  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, o, arguments);
+  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, o, o_row,
+                           arguments);
 }
 
 }  // namespace flashmask::cuda::sm90

@@ -9,14 +9,19 @@ namespace flashmask::cuda::sm90 {
 
 constexpr int kWarpRows = 16;  // per warp, of a warpgroup's 64
 
+/// Maps of a tensor for boxes of kWarpRows rows, and of one.
+struct StoreMaps {
+  const CUtensorMap *rows, *row;
+};
+
 /// Stores a warpgroup's 64 rows of results, each times its factor, from row `first` of a head on; each warp stores its
 /// own kWarpRows. The rows go through shared memory in wgmma's swizzle: `panels` is where the group's rows begin in the
-/// first panel of 64 columns, and panels lie `panel_bytes` apart. Lane 0 of each warp commits one group of stores. The
-/// map's boxes have kWarpRows rows.
+/// first panel of 64 columns, and panels lie `panel_bytes` apart. Lanes commit one group of stores each. The
+/// map's boxes have kWarpRows rows; a warp whose rows end at `end` earlier stores a box for each of them.
 template <class T, int kCount>
 __device__ __forceinline__ void store_rows_staged(const float (&d)[kCount], const float (&factor)[2],
-                                                  std::uint8_t* panels, int panel_bytes, const CUtensorMap* map,
-                                                  int first, int head, int batch) {
+                                                  std::uint8_t* panels, int panel_bytes, const StoreMaps& maps,
+                                                  int first, int end, int head, int batch) {
   const int lane = lane_index(), warp = threadIdx.x % 128 / 32, in_matrix = lane % 8;
   std::uint8_t* const own = panels + warp * kWarpRows * kPanel * 2;
   const std::uint32_t address =
@@ -31,10 +36,13 @@ __device__ __forceinline__ void store_rows_staged(const float (&d)[kCount], cons
   }
   fence_stores_for_async();
   __syncwarp();
-  if (lane == 0) {
+  const int own_first = first + warp * kWarpRows, rows = end - own_first;
+  const bool whole = rows >= kWarpRows;
+  if (lane < (whole ? 1 : rows)) {
 #pragma unroll
     for (int panel = 0; panel < kCount / 32; ++panel)
-      store_box(map, own + panel * panel_bytes, panel * kPanel, head, first + warp * kWarpRows, batch);
+      store_box(whole ? maps.rows : maps.row, own + panel * panel_bytes + lane * kPanel * 2, panel * kPanel, head,
+                own_first + lane, batch);
     commit_stores();
   }
 }

@@ -27,12 +27,12 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
 #pragma unroll
       for (int i = 0; i < kGradients; ++i) grad_q[i] = 0;
-      Base::begin_tile(work.tile, arguments_.score.dropout);
+      Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) {
         load_statistics(work.tile);
         sum_tiles(grad_q, work);
       }
-      store(grad_q, Base::tile_of(work));
+      store(grad_q, Base::kept(work));
     }
   }
 
@@ -164,12 +164,12 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     Base::template multiply_scores<Shape::kHeadDim>(grad_q, grad_s, shared_.k[keys_.slot]);
   }
 
-  __device__ __forceinline__ void store(const float (&grad_q)[kGradients], const RowTile& tile) {
+  __device__ __forceinline__ void store(const float (&grad_q)[kGradients], const Work& work) {
+    const RowTile& tile = work.tile;
     T* out =
         static_cast<T*>(arguments_.grad_q) + tile.batch * arguments_.grad_q_batch + tile.head * arguments_.grad_q_head;
     const float factor[2] = {arguments_.score.scale, arguments_.score.scale};
-    store_rows(grad_q, factor, out, arguments_.grad_q_row, tile.row_tile * Shape::kRows + row_, arguments_.query_length,
-               arguments_.head_dim);
+    store_rows(grad_q, factor, out, arguments_.grad_q_row, work.rows.first + row_, work.rows.end, arguments_.head_dim);
   }
 
   const QueryGradientArguments& arguments_;

@@ -67,19 +67,20 @@ class RowConsumer {
     return hidden;
   }
 
-  /// With dropout, stores the row tile that the warp is at in shared memory, because registers are short.
-  __device__ __forceinline__ void begin_tile(const RowTile& tile, const DropoutArguments& dropout) {
+  /// With dropout, keeps what the warp is at in shared memory, because registers are short.
+  __device__ __forceinline__ void begin_tile(const Work& work, const DropoutArguments& dropout) {
     if constexpr (!Drops<Shape>) return;
-    if (lane() == 0) shared_.row_tiles[warp()] = tile;
+    if (lane() == 0) shared_.taken[warp()] = work;
     if constexpr (kStoresSeed<Shape>) {
+      const RowTile& tile = work.tile;
       const DropoutSeed seed(dropout, tile.batch, tile.head);
       if (lane() == 0) shared_.seeds[warp()].store(seed, dropout.place, first_row(tile));
     }
     __syncwarp();
   }
-  __device__ __forceinline__ RowTile tile_of(const Work& work) const {
-    if constexpr (!Drops<Shape>) return work.tile;
-    return shared_.row_tiles[warp()];
+  __device__ __forceinline__ Work kept(const Work& work) const {
+    if constexpr (!Drops<Shape>) return work;
+    return shared_.taken[warp()];
   }
 
   /// Finds which of the thread's scores dropout drops in the tile in the current buffer of K. Called while products
@@ -88,7 +89,7 @@ class RowConsumer {
   __device__ __forceinline__ void find_dropped(Dropped& dropped, const DropoutArguments& dropout) const {
     if constexpr (!Drops<Shape>) return;
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
-    const RowTile& tile = shared_.row_tiles[warp()];
+    const RowTile& tile = shared_.taken[warp()].tile;
     const int first_column = shared_.column_tiles[keys_.slot] * Shape::kColumns;
     if constexpr (kStoresSeed<Shape>)
       cuda::find_dropped(dropped, dropout, shared_.seeds[warp()], first_row(tile), first_column);

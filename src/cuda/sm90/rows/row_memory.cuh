@@ -6,6 +6,7 @@
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/row_tile.cuh"
 #include "cuda/common/tile_walk.cuh"
+#include "cuda/common/token_units.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
@@ -24,15 +25,16 @@ constexpr int kManyTiles = 8, kTilesAhead = 4;
 // taken.
 constexpr int kFewTiles = 4;
 
-/// Tensors that the copy engine reads, and `result`, which it stores. The forward has no grad_o, the gradient of q no
-/// `result`.
+/// Tensors that the copy engine reads, and `result`, which it stores, also one row at a time. The forward has no
+/// grad_o, the gradient of q no results.
 struct RowTensors {
-  const CUtensorMap *q, *k, *v, *grad_o, *result;
+  const CUtensorMap *q, *k, *v, *grad_o, *result, *result_row;
 };
 
 /// A row tile as the scheduler publishes it, so that no other warp has to divide by numbers of heads.
 struct Work {
   RowTile tile;
+  TileTokens rows;
   int masked_tiles, full_tiles;
 
   __device__ __forceinline__ int tiles() const { return masked_tiles + full_tiles; }
@@ -56,8 +58,8 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
-  int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];       // the key tile in each buffer of K
-  RowTile row_tiles[Drops<Shape> ? Shape::kConsumerWarps : 0];  // the row tile that each warp is at
+  int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];  // the key tile in each buffer of K
+  Work taken[Drops<Shape> ? Shape::kConsumerWarps : 0];    // what each warp is at
   StoredDropoutSeed seeds[kStoresSeed<Shape> ? Shape::kConsumerWarps : 0];
 };
 

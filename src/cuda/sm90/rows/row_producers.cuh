@@ -20,12 +20,13 @@ class Scheduler {
       const RowTile tile(item, arguments_, section_heads);
       const VisitedTiles count =
           TileList<true, Shape::kForm>(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
-      const Work work{tile, count.masked, count.full};
+      const Work work{tile, tokens_at(arguments_.query_units, tile.batch, tile.row_tile * Shape::kRows), count.masked,
+                      count.full};
       publish(work);
       delays_next_ = work.tiles() > kManyTiles;
-      if (Shape::kQueryStages == 1 && lane_ == 0 && work.tiles() > 0) prefetch_queries(tile);
+      if (Shape::kQueryStages == 1 && lane_ == 0 && work.tiles() > 0) prefetch_queries(work);
     }
-    publish({RowTile::none(), 0, 0});
+    publish({RowTile::none(), {0, 0}, 0, 0});
   }
 
  private:
@@ -59,11 +60,10 @@ class Scheduler {
   }
 
   /// Prefetches the rows into the L2 cache, for shapes whose only buffer of Q is still in use.
-  __device__ __forceinline__ void prefetch_queries(const RowTile& tile) {
-    const int row = tile.row_tile * Shape::kRows;
-    prefetch_rows<Shape::kHeadDim>(tensors_.q, row, tile.head, tile.batch);
+  __device__ __forceinline__ void prefetch_queries(const Work& work) {
+    prefetch_rows<Shape::kHeadDim>(tensors_.q, work.rows.first, work.tile.head, work.tile.batch);
     if constexpr (Shape::kReadsOutputGradient)
-      prefetch_rows<Shape::kValueDim>(tensors_.grad_o, row, tile.head, tile.batch);
+      prefetch_rows<Shape::kValueDim>(tensors_.grad_o, work.rows.first, work.tile.head, work.tile.batch);
   }
 
   RowMemory<Shape>& shared_;
@@ -86,18 +86,19 @@ class Producer {
     for (Work work = await_work(shared_, work_); work.exists(); work = await_work(shared_, work_)) {
       if (work.tiles() <= kTilesAhead) release_work(shared_, work_);
       if (work.tiles() == 0) continue;
-      if constexpr (Shape::kQueryStages > 1) copy_queries(work.tile);
+      if constexpr (Shape::kQueryStages > 1) copy_queries(work);
       copy_tiles(work);
     }
   }
 
  private:
-  __device__ __forceinline__ void copy_queries(const RowTile& tile) {
+  __device__ __forceinline__ void copy_queries(const Work& work) {
+    const RowTile& tile = work.tile;
     barrier_wait(&shared_.q_empty[queries_.slot], queries_.phase ^ 1);
     if (lane_ == 0) {
       std::uint64_t* full = &shared_.q_full[queries_.slot];
       std::uint8_t* q = shared_.q[queries_.slot];
-      const int row = tile.row_tile * Shape::kRows;
+      const int row = work.rows.first;
       barrier_arrive_expecting(full, Shape::kQueryBytes);
       copy_rows<Shape::kRows, Shape::kHeadDim>(q, tensors_.q, full, row, tile.head, tile.batch);
       if constexpr (Shape::kReadsOutputGradient)
@@ -119,7 +120,7 @@ class Producer {
       copy_keys(column_tile, kv_head, tile.batch);
       if (const int values = Shape::kReadsOutputGradient ? column_tile : before; values >= 0)
         copy_values(values, kv_head, tile.batch);
-      if (Shape::kQueryStages == 1 && before < 0) copy_queries(tile);
+      if (Shape::kQueryStages == 1 && before < 0) copy_queries(work);
       before = column_tile;
     });
     if constexpr (!Shape::kReadsOutputGradient) copy_values(before, kv_head, tile.batch);
@@ -131,7 +132,7 @@ class Producer {
       if constexpr (Drops<Shape>) shared_.column_tiles[keys_.slot] = column_tile;
       barrier_arrive_expecting(&shared_.k_full[keys_.slot], Shape::kKeyBytes);
       copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k[keys_.slot], tensors_.k, &shared_.k_full[keys_.slot],
-                                                  column_tile * Shape::kColumns, kv_head, batch);
+                                                  first_key(column_tile, batch), kv_head, batch);
     }
     keys_.advance();
   }
@@ -141,9 +142,13 @@ class Producer {
     if (lane_ == 0) {
       barrier_arrive_expecting(&shared_.v_full[values_.slot], Shape::kValueBytes);
       copy_rows<Shape::kColumns, Shape::kValueDim>(shared_.v[values_.slot], tensors_.v, &shared_.v_full[values_.slot],
-                                                   column_tile * Shape::kColumns, kv_head, batch);
+                                                   first_key(column_tile, batch), kv_head, batch);
     }
     values_.advance();
+  }
+
+  __device__ __forceinline__ int first_key(int column_tile, int batch) const {
+    return tokens_at(arguments_.key_units, batch, column_tile * Shape::kColumns).first;
   }
 
   RowMemory<Shape>& shared_;
