@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,7 +17,7 @@
 #include "flashmask/tensor.h"
 
 /// Linear attention with a decay under masks that are trees: plain, RetNet, Mamba-2's scalar decay, and mLSTM with its
-/// normaliser and stabiliser (docs/linear.md). On a CPU.
+/// normaliser and stabiliser (docs/linear.md).
 namespace flashmask {
 
 /// Shapes, dtype and kind of one call. With W(i, j) = e^(log_forget of j + 1 … i along i's path + log_input of j) where
@@ -76,7 +77,7 @@ class FLASHMASK_API LinearPlan {
 /// Finds the nodes of a mask (length × length; batch 1, which every batch entry shares, or the problem's) and chooses a
 /// kernel: the best that runs here, or the first whose name begins with `kernel`. Throws Status::invalid_argument,
 /// naming the first column that does not fit, where the mask is no tree, and Status::unsupported where no kernel serves
-/// the problem, as on GPUs.
+/// the problem: on GPUs they take bfloat16 and float16, and dims up to 128 that are multiples of 8.
 FLASHMASK_API LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel = {});
 
 /// Returns the names of all kernels of linear attention, best first, such as avx512.linear.f32.s64: instruction set,
@@ -107,9 +108,14 @@ struct LinearBackwardTensors {
   LinearStates grad_initial = {};                        ///< out, one per root; absent: not wanted
 };
 
+/// Returns the bytes of GPU memory that a call takes as Execution::workspace; 0 on the CPU. Where a call is given none,
+/// it allocates them for itself. Of the tensors only which are present counts.
+FLASHMASK_API std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearForwardTensors& tensors);
+FLASHMASK_API std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearBackwardTensors& tensors);
+
 /// Computes linear attention, walking each tree of each head in steps of 64 tokens with its state in float32. A tree
 /// has the bits that it has alone: anywhere in any batch, for any number of threads. Rows of other trees are never read
-/// into a sum, so that NaN stays in its tree. Only the executor of `execution` is used.
+/// into a sum, so that NaN stays in its tree. On a GPU the call returns before the work is done.
 FLASHMASK_API void linear_forward(const LinearPlan& plan, const LinearForwardTensors& tensors,
                                   const Execution& execution = {});
 

@@ -9,6 +9,7 @@
 #include "cpu/instruction_set.h"
 #include "cpu/launch.h"
 #include "cpu/linear_tasks.h"
+#include "plan/executor_of.h"
 #include "plan/linear.h"
 #include "plan/workspace.h"
 
@@ -110,16 +111,17 @@ void clear_padding(const LinearPlanContent& plan, const TensorView& tensor) {
 class Walk final : public LinearKernel {
  public:
   Walk(std::string name, const InstructionSet& set, const KernelCode& code)
-      : LinearKernel(std::move(name), code.dtype), set_(set), code_(code.linear) {}
+      : LinearKernel(std::move(name), DeviceType::cpu, code.dtype), set_(set), code_(code.linear) {}
 
   std::string refusal() const override { return refusal_of(set_); }
   std::string reservation() const override { return reservation_of(set_); }
 
-  void forward(const LinearPlanContent& plan, const LinearForwardTensors& t, Executor& executor) const override {
+  void forward(const LinearPlanContent& plan, const LinearForwardTensors& t,
+               const Execution& execution) const override {
     const LinearProblem& p = plan.problem;
     clear_padding(plan, t.o);
     const std::size_t bytes = code_.forward_scratch(sizes_of(p), largest_extent(plan));
-    for_each_tree("linear_forward", plan, p.heads, bytes, executor,
+    for_each_tree("linear_forward", plan, p.heads, bytes, executor_of(execution),
                   [&](const LinearTree& tree, std::int64_t head, std::byte* scratch) {
                     const std::int64_t batch = batch_of(plan, tree), key_head = head / (p.heads / p.key_heads);
                     code_.forward({sizes_of(p), task_tree(plan, tree), head_rows<Rows>(t.q, batch, key_head),
@@ -130,14 +132,15 @@ class Walk final : public LinearKernel {
                   });
   }
 
-  void backward(const LinearPlanContent& plan, const LinearBackwardTensors& t, Executor& executor) const override {
+  void backward(const LinearPlanContent& plan, const LinearBackwardTensors& t,
+                const Execution& execution) const override {
     const LinearProblem& p = plan.problem;
     for (const TensorView* output : {&t.grad_q, &t.grad_k, &t.grad_v, &t.grad_log_forget, &t.grad_log_input})
       clear_padding(plan, *output);
     const auto group = static_cast<int>(p.heads / p.key_heads);
     const std::size_t bytes = code_.backward_scratch(sizes_of(p), largest_extent(plan), group);
     for_each_tree(
-        "linear_backward", plan, p.key_heads, bytes, executor,
+        "linear_backward", plan, p.key_heads, bytes, executor_of(execution),
         [&](const LinearTree& tree, std::int64_t key_head, std::byte* scratch) {
           const std::int64_t batch = batch_of(plan, tree);
           std::vector<LinearHead> heads;

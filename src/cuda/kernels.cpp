@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm80/kernels.h"
 
+#include <algorithm>
 #include <iterator>
+#include <vector>
 
 #include "cuda/sm90/kernels.h"
+#include "cuda/sm80/walk/walk.h"
 #include "plan/kernel.h"
+#include "plan/linear.h"
 
 namespace flashmask {
 namespace cuda {
@@ -12,6 +16,9 @@ namespace {
 
 /// The kernels() of each folder of kernels that this build compiles, as src/cuda/CMakeLists.txt lists them.
 constexpr KernelEntries (*kArchitectures[])() = {FLASHMASK_CUDA_KERNELS};
+
+/// Those with linear attention.
+const std::vector<LinearKernels (*)()> kLinear = {FLASHMASK_CUDA_LINEAR_KERNELS};
 
 }  // namespace
 }  // namespace cuda
@@ -22,6 +29,12 @@ KernelEntries cuda_kernels() {
     KernelEntries some = kernels();
     entries.insert(entries.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
   }
+  return entries;
+}
+
+LinearKernels linear_cuda_kernels() {
+  LinearKernels entries;
+  for (const auto kernels : cuda::kLinear) std::ranges::move(kernels(), std::back_inserter(entries));
   return entries;
 }
 

@@ -5,6 +5,7 @@
 #include "plan/device_plan.h"
 #include "plan/gather.h"
 #include "plan/kernel.h"
+#include "plan/linear.h"
 #include "plan/merge.h"
 
 // No entry of the kernel table serves a GPU in this build, so plan() refuses before any function below is called; only
@@ -22,6 +23,7 @@ namespace {
 }  // namespace
 
 KernelEntries cuda_kernels() { return {}; }
+LinearKernels linear_cuda_kernels() { return {}; }
 
 std::size_t device_plan_bytes(const DeviceSource&, const std::vector<MapRequest>&, const MapLimits&) { refuse(); }
 

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "flashmask/error.h"
-#include "plan/executor_of.h"
 
 namespace flashmask {
 namespace {
@@ -66,10 +66,14 @@ std::vector<Span> padding_of(const Nodes& nodes) {
   return padding;
 }
 
-using Table = std::vector<std::unique_ptr<const LinearKernel>>;
+LinearKernels all_kernels() {
+  LinearKernels kernels = linear_cpu_kernels();
+  std::ranges::move(linear_cuda_kernels(), std::back_inserter(kernels));
+  return kernels;
+}
 
-const Table& table() {
-  static const Table kernels = linear_cpu_kernels();
+const LinearKernels& table() {
+  static const LinearKernels kernels = all_kernels();
   return kernels;
 }
 
@@ -81,18 +85,19 @@ std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
 }
 
 const LinearKernel& select(const LinearProblem& problem, const std::string& prefix) {
-  if (problem.device.type != DeviceType::cpu)
-    throw Error(Status::unsupported, "linear_attention: the tensors are on " + to_string(problem.device) +
-                                         "; its kernels run on the CPU so far: give CPU tensors");
   std::string reasons;
   for (const auto& kernel : table()) {
-    if (kernel->dtype() != problem.dtype) continue;
-    const std::string reason = refusal(*kernel, prefix);
+    if (kernel->device() != problem.device.type || kernel->dtype() != problem.dtype) continue;
+    std::string reason = refusal(*kernel, prefix);
+    if (reason.empty()) reason = kernel->refusal(problem);
     if (reason.empty()) return *kernel;
     reasons += "\n  " + kernel->name() + ": " + reason;
   }
-  throw Error(Status::unsupported,
-              "linear_attention: no kernel of this build serves " + to_string(problem.dtype) + " here:" + reasons);
+  if (reasons.empty() && problem.device.type != DeviceType::cpu)
+    reasons = problem.dtype == DType::f32 ? " GPUs compute bfloat16 and float16: give those, or CPU tensors"
+                                          : " this build has no CUDA: give CPU tensors";
+  throw Error(Status::unsupported, "linear_attention: no kernel of this build serves " + to_string(problem.dtype) +
+                                       " on " + to_string(problem.device) + " here:" + reasons);
 }
 
 }  // namespace
@@ -153,6 +158,7 @@ LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std
   made.roots = std::ssize(made.trees);
   std::ranges::stable_sort(made.trees, std::greater<>(), &LinearTree::tokens);
   made.padding = padding_of(made.nodes);
+  if (problem.heads != 0) made.prepared = made.kernel->prepare(made);
   return LinearPlan(std::make_shared<const LinearPlanContent>(std::move(made)));
 }
 
@@ -168,14 +174,21 @@ std::string why_not_linear(const std::string& kernel) {
   throw Error(Status::invalid_argument, "why_not_linear: \"" + kernel + "\" is no kernel of this build");
 }
 
+std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearForwardTensors& tensors) {
+  return plan.content().kernel->workspace_bytes(plan.content(), tensors);
+}
+std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
+  return plan.content().kernel->workspace_bytes(plan.content(), tensors);
+}
+
 void linear_forward(const LinearPlan& plan, const LinearForwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.content(), tensors);
-  if (plan.problem().heads != 0) plan.content().kernel->forward(plan.content(), tensors, executor_of(execution));
+  if (plan.problem().heads != 0) plan.content().kernel->forward(plan.content(), tensors, execution);
 }
 
 void linear_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.content(), tensors);
-  if (plan.problem().heads != 0) plan.content().kernel->backward(plan.content(), tensors, executor_of(execution));
+  if (plan.problem().heads != 0) plan.content().kernel->backward(plan.content(), tensors, execution);
 }
 
 }  // namespace flashmask

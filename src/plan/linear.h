@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "flashmask/executor.h"
+#include "flashmask/attention.h"
 #include "flashmask/linear_attention.h"
 #include "flashmask/span.h"
 
@@ -22,22 +22,31 @@ struct LinearTree {
 /// One entry of the table of kernels of linear attention.
 class LinearKernel {
  public:
-  LinearKernel(std::string name, DType dtype) : name_(std::move(name)), dtype_(dtype) {}
+  LinearKernel(std::string name, DeviceType device, DType dtype)
+      : name_(std::move(name)), device_(device), dtype_(dtype) {}
   virtual ~LinearKernel() = default;
 
   const std::string& name() const { return name_; }
+  DeviceType device() const { return device_; }
   DType dtype() const { return dtype_; }
 
   /// As Kernel::refusal() and Kernel::reservation() in kernel.h.
   virtual std::string refusal() const = 0;
-  virtual std::string reservation() const = 0;
+  virtual std::string refusal(const LinearProblem&) const { return ""; }
+  virtual std::string reservation() const { return ""; }
+  /// Returns what calls of a plan read on its device; null on the CPU.
+  virtual std::shared_ptr<const void> prepare(const LinearPlanContent&) const { return nullptr; }
+  /// Return how much of the caller's memory a call takes.
+  virtual std::size_t workspace_bytes(const LinearPlanContent&, const LinearForwardTensors&) const { return 0; }
+  virtual std::size_t workspace_bytes(const LinearPlanContent&, const LinearBackwardTensors&) const { return 0; }
   virtual void forward(const LinearPlanContent& plan, const LinearForwardTensors& tensors,
-                       Executor& executor) const = 0;
+                       const Execution& execution) const = 0;
   virtual void backward(const LinearPlanContent& plan, const LinearBackwardTensors& tensors,
-                        Executor& executor) const = 0;
+                        const Execution& execution) const = 0;
 
  private:
   std::string name_;
+  DeviceType device_;
   DType dtype_;
 };
 
@@ -48,13 +57,16 @@ struct LinearPlanContent {
   std::int64_t roots = 0;
   std::vector<Span> padding;  ///< tokens of the batch in no node
   const LinearKernel* kernel = nullptr;
+  std::shared_ptr<const void> prepared;  ///< by the kernel
 };
 
 /// Returns the nodes of a problem's whole batch. Throws where the mask does not fit the problem or is no tree.
 Nodes linear_nodes(const Mask& mask, const LinearProblem& problem);
 
-/// The entries for CPUs, best first for each dtype.
-std::vector<std::unique_ptr<const LinearKernel>> linear_cpu_kernels();
+/// The entries of one kind of device, best first for each dtype.
+using LinearKernels = std::vector<std::unique_ptr<const LinearKernel>>;
+LinearKernels linear_cpu_kernels();
+LinearKernels linear_cuda_kernels();
 
 /// Throws Status::invalid_argument, naming the first tensor that does not fit the plan.
 void check_tensors(const LinearPlanContent& plan, const LinearForwardTensors& tensors);

@@ -15,6 +15,7 @@ namespace flashmask::cuda::sm80 {
 /// Of a lane.
 struct InstructionResults {
   std::uint32_t rows[4], columns[4];  // of load_matrices() and load_matrices_transposed()
+  std::uint32_t transposed;           // of transpose_matrix(), given rows[2]
   float product[4], half_product[4];
   std::uint32_t copied[2][4], small;  // by copy_16(), of which the second is zeros, and by copy_4()
   std::uint32_t bits[3];              // of bits_from()
@@ -61,6 +62,7 @@ __device__ inline void run_instructions(InstructionResults* results, const std::
   __syncthreads();
   load_matrices(own.rows, shared_address(shared.matrices[lane]));
   load_matrices_transposed(own.columns, shared_address(shared.matrices[lane]));
+  own.transposed = transpose_matrix(own.rows[2]);
   multiply_numbers<__nv_bfloat16>(own.product, lane / 4, lane % 4);
   multiply_numbers<__half>(own.half_product, lane / 4, lane % 4);
   copy_16(shared_address(shared.copied[0][lane]), given + 4 * lane, true);
@@ -104,6 +106,7 @@ inline void expect_instructions(const std::vector<InstructionResults>& results, 
       EXPECT_EQ(own.copied[0][i], static_cast<std::uint32_t>(1000 + 4 * other + i));
       EXPECT_EQ(own.copied[1][i], 0U);
     }
+    EXPECT_EQ(own.transposed, own.columns[2]);
     EXPECT_EQ(own.small, static_cast<std::uint32_t>(1001 + 4 * other));
     EXPECT_EQ(own.bits[0], static_cast<std::uint32_t>(std::uint64_t{7} << lane));
     EXPECT_EQ(own.bits[1], 0U);

@@ -91,6 +91,13 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&words)[
                : "memory");
 }
 
+/// Transposes an 8 × 8 matrix of 16-bit numbers: lane 4 g + q gives and receives row g, columns 2 q and 2 q + 1.
+__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t words) {
+  std::uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(words));
+  return transposed;
+}
+
 // Asynchronous copies from global to shared memory: a thread issues them and waits for them later, in groups. Other
 // threads see the data after a barrier that follows the wait.
 

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/sm80/walk/stretch_gates.cuh"
+
+/// The small kernels around the walks: sums of gates, and how states pass from stretch to stretch.
+namespace flashmask::cuda::sm80 {
+
+/// The gates of a call, float32.
+struct GateTensor {
+  const float* data;  ///< null: all are 0
+  std::int64_t batch, row, head;
+
+  /// Returns a token's, in powers of two. Below −2^20 e^x is 0 in every sum, and pairs of float32 still tell neighbouring
+  /// gates apart.
+  __device__ __forceinline__ double at(int batch_entry, int token, int head_number) const {
+    if (data == nullptr) return 0;
+    const double x = data[batch_entry * batch + token * row + head_number * head];
+    return (x < -1048576.0 ? -1048576.0 : x) * kLog2E;
+  }
+};
+
+struct GateArguments {
+  WalkPlanView plan;
+  GateTensor log_forget, log_input;
+  WalkGates gates;  ///< out
+  WalkLinks links;  ///< out: decay, own_scale
+};
+
+struct GateMemory {
+  double totals[kWalkSteps], tops[kWalkSteps];
+};
+
+/// Sums up the gates of a stretch of a head per block, and those of a step per warp, two tokens per lane.
+class GateBlock {
+ public:
+  __device__ __forceinline__ GateBlock(GateMemory& shared, const GateArguments& arguments)
+      : shared_(shared),
+        arguments_(arguments),
+        number_(static_cast<int>(blockIdx.x) / arguments.plan.heads),
+        head_(static_cast<int>(blockIdx.x) % arguments.plan.heads) {}
+
+  __device__ __forceinline__ void run() {
+    const WalkStretch& own = arguments_.plan.stretches[number_];
+    for (int step = static_cast<int>(thread_index()) / 32; step < own.steps(); step += kWalkThreads / 32) add(own, step);
+    __syncthreads();
+    if (thread_index() != 0) return;
+    double decay = 0, scale = 0;
+    for (int step = 0; step < own.steps(); ++step) {
+      decay += shared_.totals[step];
+      scale = at_least_zero(shared_.totals[step] + larger(scale, shared_.tops[step]));
+    }
+    const std::int64_t at = static_cast<std::int64_t>(number_) * arguments_.plan.heads + head_;
+    arguments_.links.decay[at] = decay;
+    arguments_.links.own_scale[at] = scale;
+  }
+
+ private:
+  __device__ __forceinline__ void add(const WalkStretch& own, int step) {
+    const int lane = lane_index(), first = step * kWalkTokens + 2 * lane;
+    double forget[2] = {}, input[2] = {};
+    for (int i = 0; i < 2; ++i)
+      if (first + i < own.tokens) {
+        forget[i] = arguments_.log_forget.at(own.batch, own.row + first + i, head_);
+        input[i] = arguments_.log_input.at(own.batch, own.row + first + i, head_);
+      }
+    double sum = forget[0] + forget[1];
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const double before = __shfl_up_sync(~0U, sum, distance);
+      if (lane >= distance) sum += before;
+    }
+    const double sums[2] = {sum - forget[1], sum};
+    const double columns[2] = {sums[0] - input[0], sums[1] - input[1]};
+    const double start = first < own.tokens ? -columns[0] : -INFINITY;
+    double top = first + 1 < own.tokens ? larger(start, -columns[1]) : start;
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const double before = __shfl_up_sync(~0U, top, distance);
+      if (lane >= distance) top = larger(top, before);
+    }
+    const double before = __shfl_up_sync(~0U, top, 1);
+    const double tops[2] = {lane == 0 ? start : larger(before, start), top};
+    double* const to = arguments_.gates.of(head_, arguments_.plan.steps, own.first_step + step) + 2 * lane;
+    for (int i = 0; i < 2; ++i) {
+      to[i] = sums[i];
+      to[kWalkTokens + i] = columns[i];
+      to[2 * kWalkTokens + i] = tops[i];
+    }
+    if (lane != 31) return;
+    shared_.totals[step] = sum;
+    shared_.tops[step] = top;
+  }
+
+  GateMemory& shared_;
+  const GateArguments& arguments_;
+  const int number_, head_;
+};
+
+/// A block of kWalkThreads threads per stretch and head.
+static __global__ void __launch_bounds__(kWalkThreads) walk_gates_kernel(const __grid_constant__ GateArguments arguments) {
+  GateBlock(shared_memory<GateMemory>(), arguments).run();
+}
+
+struct LinkArguments {
+  WalkPlanView plan;
+  int trees;
+  WalkScales initial_scale;
+  WalkLinks links;
+  WalkScales final_scale;  ///< out, by node
+};
+
+/// Finds the scales of states behind stretches, a thread per tree and head.
+static __global__ void walk_links_kernel(const __grid_constant__ LinkArguments arguments) {
+  const int heads = arguments.plan.heads;
+  const auto number = static_cast<std::int64_t>(blockIdx.x) * kWalkThreads + thread_index();
+  if (number >= static_cast<std::int64_t>(arguments.trees) * heads) return;
+  const WalkTree tree = arguments.plan.trees[number / heads];
+  const int head = static_cast<int>(number % heads);
+  const WalkLinks& links = arguments.links;
+  for (int s = tree.begin; s < tree.end; ++s) {
+    const WalkStretch& own = arguments.plan.stretches[s];
+    const std::int64_t at = static_cast<std::int64_t>(s) * heads + head;
+    const double before =
+        links.decay[at] + scale_before(own, head, heads, links.scale_behind, arguments.initial_scale);
+    const double behind = larger(links.own_scale[at], before);
+    links.scale_behind[at] = behind;
+    links.gain[at] = power(before - behind);
+    links.own_gain[at] = power(links.own_scale[at] - behind);
+    const WalkScales& to = arguments.final_scale;
+    if (to.data != nullptr && own.node >= 0)
+      to.data[own.node * to.item + head * to.head] = static_cast<float>(behind * kLn2);
+  }
+}
+
+struct CarryArguments {
+  WalkPlanView plan;
+  int trees;
+  int key_dim, value_dim;
+  WalkLinks links;
+  WalkStates sums;   ///< what stretches add; forwards they become the states behind them
+  WalkStates begin;  ///< forwards in: initial states, by root. Backwards out: their gradients
+  WalkStates end;    ///< forwards out: final states, by node. Backwards in: their gradients
+  WalkStates grads;  ///< backwards out: gradients of the states behind stretches, by place
+
+  __host__ __device__ __forceinline__ int numbers() const {
+    return key_dim * value_dim + (sums.vector != nullptr ? key_dim : 0);
+  }
+};
+
+inline constexpr int kCarryThreads = 256;
+
+/// Where one number of a state is, in a tree and head.
+class CarriedNumber {
+ public:
+  __device__ __forceinline__ CarriedNumber(const CarryArguments& arguments)
+      : chunks_((arguments.numbers() + kCarryThreads - 1) / kCarryThreads) {
+    const std::int64_t block = blockIdx.x;
+    number_ = static_cast<int>(block % chunks_) * kCarryThreads + static_cast<int>(thread_index());
+    exists_ = number_ < arguments.numbers();
+    head_ = static_cast<int>(block / chunks_ % arguments.plan.heads);
+    tree_ = arguments.plan.trees[block / chunks_ / arguments.plan.heads];
+    in_matrix_ = number_ < arguments.key_dim * arguments.value_dim;
+    key_ = in_matrix_ ? number_ / arguments.value_dim : number_ - arguments.key_dim * arguments.value_dim;
+    value_ = in_matrix_ ? number_ % arguments.value_dim : 0;
+  }
+
+  __device__ __forceinline__ bool exists() const { return exists_; }
+  __device__ __forceinline__ int head() const { return head_; }
+  __device__ __forceinline__ const WalkTree& tree() const { return tree_; }
+  __device__ __forceinline__ float& in(const WalkStates& states, std::int64_t item) const {
+    return in_matrix_ ? states.state[item * states.item + head_ * states.head + key_ * states.key + value_ * states.value]
+                      : states.vector[item * states.vector_item + head_ * states.vector_head + key_];
+  }
+
+ private:
+  int chunks_, number_, head_, key_, value_;
+  bool exists_, in_matrix_;
+  WalkTree tree_;
+};
+
+/// Turns what stretches add into the states behind them, a thread per number of a state, tree and head.
+static __global__ void __launch_bounds__(kCarryThreads)
+    walk_carry_kernel(const __grid_constant__ CarryArguments arguments) {
+  const CarriedNumber number(arguments);
+  if (!number.exists()) return;
+  const WalkPlanView& plan = arguments.plan;
+  for (int s = number.tree().begin; s < number.tree().end; ++s) {
+    const WalkStretch& own = plan.stretches[s];
+    if (!plan.every_state && !own.has_successor) continue;
+    const std::int64_t at = static_cast<std::int64_t>(s) * plan.heads + number.head();
+    float state = arguments.links.own_gain[at] * number.in(arguments.sums, plan.slot(s));
+    if (own.parent >= 0)
+      state += arguments.links.gain[at] * number.in(arguments.sums, plan.slot(own.parent));
+    else if (arguments.begin.state != nullptr)
+      state += arguments.links.gain[at] * number.in(arguments.begin, own.root);
+    number.in(arguments.sums, plan.slot(s)) = state;
+    if (arguments.end.state != nullptr && own.node >= 0) number.in(arguments.end, own.node) = state;
+  }
+}
+
+/// The same from last to first, for gradients: those of the states behind stretches.
+static __global__ void __launch_bounds__(kCarryThreads)
+    walk_carry_back_kernel(const __grid_constant__ CarryArguments arguments) {
+  const CarriedNumber number(arguments);
+  if (!number.exists()) return;
+  const WalkPlanView& plan = arguments.plan;
+  for (int s = number.tree().end - 1; s >= number.tree().begin; --s) {
+    const WalkStretch& own = plan.stretches[s];
+    float grad = own.has_successor ? number.in(arguments.grads, plan.slot(s)) : 0;
+    if (arguments.end.state != nullptr) {
+      if (own.node >= 0) grad += number.in(arguments.end, own.node);
+      number.in(arguments.grads, plan.slot(s)) = grad;
+    }
+    if (own.parent < 0 && arguments.begin.state == nullptr) continue;
+    const float before = number.in(arguments.sums, plan.slot(s)) +
+                         arguments.links.gain[static_cast<std::int64_t>(s) * plan.heads + number.head()] * grad;
+    if (own.parent < 0) {
+      number.in(arguments.begin, own.root) = before;
+    } else {
+      float& of_parent = number.in(arguments.grads, plan.slot(own.parent));
+      of_parent = own.gives_first ? before : of_parent + before;
+    }
+  }
+}
+
+struct ClearArguments {
+  const std::int64_t* tokens;  ///< of padding, over all batch entries
+  std::int64_t count;
+  int length, heads, width;    ///< width and strides in 16-bit numbers
+  std::uint16_t* data;
+  std::int64_t batch, row, head;
+};
+
+/// Writes zeros to the rows of padding, a thread per 16 bits.
+static __global__ void __launch_bounds__(kCarryThreads)
+    walk_clear_kernel(const __grid_constant__ ClearArguments arguments) {
+  const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * kCarryThreads + thread_index();
+  const std::int64_t line = number / arguments.width, which = line / arguments.heads;
+  if (which >= arguments.count) return;
+  const std::int64_t token = arguments.tokens[which];
+  arguments.data[token / arguments.length * arguments.batch + token % arguments.length * arguments.row +
+                 line % arguments.heads * arguments.head + number % arguments.width] = 0;
+}
+
+}  // namespace flashmask::cuda::sm80

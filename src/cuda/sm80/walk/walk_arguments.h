@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/sm80/instructions/tensor_rows.h"
+
+/// The arguments of the kernels of linear attention: plain pointers and sizes. Arrays of one number per token have
+/// [head][step][kWalkTokens], where a step's last tokens may be missing.
+namespace flashmask::cuda::sm80 {
+
+/// Tokens of a step, and steps of a stretch.
+inline constexpr int kWalkTokens = 64, kWalkSteps = 16;
+/// Columns of the state that a block keeps.
+inline constexpr int kWalkColumns = 64;
+inline constexpr int kWalkThreads = 128;
+
+/// Up to kWalkSteps steps of one node, which one block walks.
+struct WalkStretch {
+  int batch, row;      ///< its first token
+  int tokens;
+  int first_step;      ///< number among the steps of the plan
+  int parent;          ///< the stretch before it; -1: it begins a tree
+  int root;            ///< of its tree
+  int node;            ///< that ends with it; -1: the next stretch is of the same node
+  int slot;            ///< its place among states; -1: no other stretch of the plan is of its tree
+  bool has_successor;
+  bool gives_first;    ///< it is the last stretch behind its parent, and so the first to give that a gradient
+
+  __host__ __device__ __forceinline__ int steps() const { return (tokens + kWalkTokens - 1) / kWalkTokens; }
+};
+
+/// The stretches of one tree: [begin, end).
+struct WalkTree {
+  int begin, end;
+};
+
+struct WalkPlanView {
+  const WalkStretch* stretches;  ///< a parent comes before its successors
+  const int* order;              ///< of the walks: linked stretches first, then the longest first
+  const int* stretch_of_step;
+  const WalkTree* trees;         ///< those of several stretches first
+  int steps, heads;
+  bool every_state;              ///< each stretch has a state, whose place is its number
+
+  /// Returns the place of the state of a stretch.
+  __device__ __forceinline__ int slot(int stretch) const {
+    return every_state ? stretch : stretches[stretch].slot;
+  }
+};
+
+/// What a thread block of a stretch and a head knows of gates: three doubles per token, in powers of two, counted from
+/// the step's begin: sums of log_forget, these less log_input, and the largest of the latter's negatives so far.
+struct WalkGates {
+  double* tokens;  ///< [head][step][3][kWalkTokens]
+
+  __device__ __forceinline__ double* of(int head, int steps, int step) const {
+    return tokens + (static_cast<std::int64_t>(head) * steps + step) * (3 * kWalkTokens);
+  }
+};
+
+/// How states pass from stretch to stretch: [stretch][head].
+struct WalkLinks {
+  double* decay;         ///< sum of log_forget over the stretch
+  double* own_scale;     ///< of what the stretch adds
+  double* scale_behind;  ///< of the state behind it
+  float* gain;           ///< the weight of the state before it in that behind it
+  float* own_gain;       ///< the weight of what it adds
+};
+
+/// Scales that the caller gives to initial states, or asks for.
+struct WalkScales {
+  float* data;  ///< null: none
+  std::int64_t item, head;
+};
+
+/// States of float32, one matrix and maybe one vector per item and head; `state` null: there are none.
+struct WalkStates {
+  float* state;
+  std::int64_t item, head, key, value;  ///< strides
+  float* vector;
+  std::int64_t vector_item, vector_head;
+};
+
+/// What a walk computes: with x, y and z, out(i) = Σ_j D(i, j) (x(i) · y(j)) z(j).
+enum class WalkRole {
+  output,          ///< (q, k, v)
+  query_gradient,  ///< (∂o, v, k)
+  key_gradient,    ///< (v, ∂o, q), from last to first
+  value_gradient   ///< (k, q, ∂o), from last to first
+};
+
+/// Beside a state there is a vector where o is divided: as if z (of the output) or the summed side (of gradients) had one
+/// more column.
+enum class WalkVector { none, inner, columns };
+
+/// A tensor of q's or v's kind, and how many heads share one of its heads.
+struct WalkTensor {
+  TensorRows rows;
+  int group;
+
+  __device__ __forceinline__ Rows of(int batch, int head) const { return rows.of(batch, head / group); }
+};
+
+/// Factors of every token, as the gradients need them: 1 over the divisor, and the gradient of the sum of weights.
+struct WalkDivisors {
+  float* factor;  ///< null: none, o is not divided
+  float* gradient;
+};
+
+struct WalkArguments {
+  WalkPlanView plan;
+  WalkGates gates;
+  const double* scale_behind;  ///< of WalkLinks; null where no stretch has a parent
+  WalkScales initial_scale;
+  WalkDivisors divisors;
+  WalkRole role;
+  WalkVector vector;
+  float scale;
+  int inner_dim, column_dim;   ///< of x and y, and of z
+  int slices;                  ///< of kWalkColumns columns
+  WalkTensor x, y, z;
+  WalkTensor counterpart;      ///< as z, whose products with the state's part of `out` go to `dots`; no data: not wanted
+  WalkStates linked;           ///< states at the beginnings of walks, by place
+  WalkStates given;            ///< initial ones, by root
+  bool linked_are_own;         ///< the place is the stretch's own, not its parent's
+  bool all_have_own;           ///< ... even of stretches without a successor
+  std::uint16_t* out;
+  std::int64_t out_batch, out_row, out_head;
+  bool only_divisors;          ///< of the output: finds these alone
+  float* dots;                 ///< [slice][head][step][kWalkTokens]
+  uint4* states;               ///< states before each step: written by the walk of queries, read by that of keys
+  float* state_vectors;        ///< their vectors
+  float* across;               ///< [slice][head][step]: products of the states before steps with their gradients
+};
+
+}  // namespace flashmask::cuda::sm80
