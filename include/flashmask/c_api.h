@@ -843,7 +843,8 @@ typedef struct flashmask_linear_plan_view {
 } flashmask_linear_plan_view;
 
 /// `kernel`: a prefix or whole kernel name; NULL or "": the best that runs here. Fails with FLASHMASK_INVALID_ARGUMENT,
-/// naming the first column that does not fit, where the mask is no tree, and with FLASHMASK_UNSUPPORTED on GPUs.
+/// naming the first column that does not fit, where the mask is no tree, and with FLASHMASK_UNSUPPORTED where no kernel
+/// serves the problem: on GPUs they take bfloat16 and float16, and dims up to 128 that are multiples of 8.
 FLASHMASK_API flashmask_status flashmask_linear_plan_create(const flashmask_mask* mask,
                                                             const flashmask_linear_problem* problem, const char* kernel,
                                                             flashmask_linear_plan** plan);
@@ -875,7 +876,17 @@ typedef struct flashmask_linear_backward_tensors {
   flashmask_tensor grad_initial_state, grad_initial_normalizer;           ///< out; may be absent
 } flashmask_linear_backward_tensors;
 
-/// Computes linear attention and its gradients. Only the executor of `execution` is used; NULL: the library's own pool.
+/// Return the bytes of GPU memory that a call takes as the workspace of its execution; 0 on the CPU. Where a call on a GPU
+/// is given none, it allocates them for itself. Of the tensors only which are present counts.
+FLASHMASK_API flashmask_status flashmask_linear_forward_workspace(const flashmask_linear_plan* plan,
+                                                                  const flashmask_linear_forward_tensors* tensors,
+                                                                  size_t* bytes);
+FLASHMASK_API flashmask_status flashmask_linear_backward_workspace(const flashmask_linear_plan* plan,
+                                                                   const flashmask_linear_backward_tensors* tensors,
+                                                                   size_t* bytes);
+
+/// Computes linear attention and its gradients. Of `execution` the executor counts on a CPU (NULL: the library's own
+/// pool), and workspace and stream on a GPU, where calls return before the work is done.
 FLASHMASK_API flashmask_status flashmask_linear_forward(const flashmask_linear_plan* plan,
                                                         const flashmask_linear_forward_tensors* tensors,
                                                         const flashmask_execution* execution);

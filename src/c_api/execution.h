@@ -15,12 +15,15 @@ inline std::optional<CallbackExecutor> borrow(const flashmask_executor* executor
   return CallbackExecutor(read_struct(executor, "executor"));
 }
 
-/// Calls `run` with the Execution of a call without a plan of attention: an executor and a stream.
+/// Calls `run` with the Execution of a call without a plan of attention: an executor, a workspace and a stream.
 template <typename Run>
 void execute(const flashmask_execution* execution, Run&& run) {
   const flashmask_execution given = read_optional_struct(execution, "execution");
   auto executor = borrow(given.executor);
-  run(Execution{.executor = executor ? &*executor : nullptr, .stream = given.stream});
+  run(Execution{.executor = executor ? &*executor : nullptr,
+                .workspace = given.workspace,
+                .workspace_bytes = given.workspace_bytes,
+                .stream = given.stream});
 }
 
 }  // namespace flashmask::c_api

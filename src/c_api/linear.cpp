@@ -99,6 +99,22 @@ flashmask_status flashmask_linear_plan_get(const flashmask_linear_plan* plan, fl
   });
 }
 
+flashmask_status flashmask_linear_forward_workspace(const flashmask_linear_plan* plan,
+                                                    const flashmask_linear_forward_tensors* tensors, size_t* bytes) {
+  return guard([&] {
+    require(bytes, "bytes") =
+        flashmask::linear_workspace_bytes(require(plan, "plan").plan, to_tensors(read_struct(tensors, "tensors")));
+  });
+}
+
+flashmask_status flashmask_linear_backward_workspace(const flashmask_linear_plan* plan,
+                                                     const flashmask_linear_backward_tensors* tensors, size_t* bytes) {
+  return guard([&] {
+    require(bytes, "bytes") =
+        flashmask::linear_workspace_bytes(require(plan, "plan").plan, to_tensors(read_struct(tensors, "tensors")));
+  });
+}
+
 flashmask_status flashmask_linear_forward(const flashmask_linear_plan* plan,
                                           const flashmask_linear_forward_tensors* tensors,
                                           const flashmask_execution* execution) {

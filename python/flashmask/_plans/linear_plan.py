@@ -6,8 +6,8 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from flashmask._abi import structs as s
 from flashmask._abi.library import call, check, create, library
@@ -31,10 +31,24 @@ class LinearProblem(NamedTuple):
     scale: float
     """0: 1 / sqrt(key_dim)."""
     normalize: bool
+    device_index: int | None = None
+    """None: the CPU; else of the GPU."""
+
+    @property
+    def device(self) -> tuple[int, int]:
+        """The device as tensors name it."""
+        return (s.CPU, 0) if self.device_index is None else (s.CUDA, self.device_index)
 
     def states(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Returns the shapes of `count` states, of their normalisers and of their scales."""
         return (count, self.heads, self.key_dim, self.value_dim), (count, self.heads, self.key_dim), (count, self.heads)
+
+
+class GpuWorkspace(NamedTuple):
+    """The stream of a call on a GPU, and what allocates that many bytes there, as a torch tensor."""
+
+    stream: int
+    allocate: Callable[[int], Any]
 
 
 class LinearPlan:
@@ -42,7 +56,7 @@ class LinearPlan:
 
     def __init__(self, mask: Mask, problem: LinearProblem) -> None:
         self.problem = problem
-        given = s.LinearProblem(*problem[:7], s.CPU, 0, problem.scale, problem.normalize)
+        given = s.LinearProblem(*problem[:7], *problem.device, problem.scale, problem.normalize)
         handle = create("linear_plan_create", mask._handle, ctypes.byref(given), None)
         self._handle = Handle(handle, library.flashmask_linear_plan_destroy)
         view = s.LinearPlanView()
@@ -50,13 +64,25 @@ class LinearPlan:
         self.nodes: int = view.nodes
         self.roots: int = view.roots
 
-    def forward(self, tensors: Sequence[Placed]) -> None:
-        """Runs flashmask_linear_forward on tensors in the order of its struct."""
-        check(library.flashmask_linear_forward(self._handle.value, _sized(tensors), None))
+    def forward(self, tensors: Sequence[Placed], workspace: GpuWorkspace | None = None) -> None:
+        """Runs flashmask_linear_forward on tensors in the order of its struct; on a GPU with a workspace."""
+        self._run("linear_forward", tensors, workspace)
 
-    def backward(self, tensors: Sequence[Placed]) -> None:
-        """Runs flashmask_linear_backward on tensors in the order of its struct."""
-        check(library.flashmask_linear_backward(self._handle.value, _sized(tensors), None))
+    def backward(self, tensors: Sequence[Placed], workspace: GpuWorkspace | None = None) -> None:
+        """Runs flashmask_linear_backward on tensors in the order of its struct; on a GPU with a workspace."""
+        self._run("linear_backward", tensors, workspace)
+
+    def _run(self, name: str, tensors: Sequence[Placed], workspace: GpuWorkspace | None) -> None:
+        given = _sized(tensors)
+        execution = None
+        if workspace is not None:
+            bytes_needed = ctypes.c_size_t()
+            call(f"{name}_workspace", self._handle.value, given, ctypes.byref(bytes_needed))
+            memory = workspace.allocate(bytes_needed.value)
+            execution = bytes(
+                s.Execution(workspace=memory.data_ptr(), workspace_bytes=bytes_needed.value, stream=workspace.stream)
+            )
+        check(getattr(library, f"flashmask_{name}")(self._handle.value, given, execution))
 
 
 def _sized(tensors: Sequence[Placed]) -> bytes:

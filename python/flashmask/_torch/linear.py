@@ -16,12 +16,13 @@ from flashmask._arguments import check_dense, described
 from flashmask._graph_break import breaks_graph
 from flashmask._linear_attention import check_gate, problem_of
 from flashmask._plans.call import Call
-from flashmask._plans.linear_plan import LinearPlan, LinearProblem, linear_plans
+from flashmask._plans.linear_plan import GpuWorkspace, LinearPlan, LinearProblem, linear_plans
 from flashmask._plans.plan import dtype_name
 from flashmask._torch.attention import mask_tensor
 from flashmask._torch.autograd import BelowAutograd, is_differentiated, refuse_forward_mode, refuse_transforms
 from flashmask._torch.cpu import follow_threads
 from flashmask._torch.plans.mask_source import named_mask, source_of
+from flashmask._torch.plans.streams import current_stream
 from flashmask._torch.schemas import LIBRARY
 
 _Outputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -113,6 +114,8 @@ def _node_count(numbers: _Numbers, problem: LinearProblem) -> int:
 
 def _plan_of(numbers: _Numbers, problem: LinearProblem) -> LinearPlan:
     call = Call(numbers.mask, causal=numbers.causal)
+    if call.mask is not None and call.mask.is_cuda:  # nodes are found on the host, which waits for the device here
+        call = call._replace(mask=call.mask.cpu())
     key = (source_of(call), numbers.causal, problem)
     found = linear_plans.find(key)
     if found is not None:
@@ -126,20 +129,44 @@ def _problem(inputs: _Inputs, numbers: _Numbers) -> LinearProblem:
     batch, length, key_heads, key_dim = inputs.q.shape
     heads, value_dim = inputs.v.shape[2:]
     code = _CODES[inputs.q.dtype]
-    return LinearProblem(batch, length, heads, key_heads, key_dim, value_dim, code, numbers.scale, numbers.normalize)
+    made = LinearProblem(batch, length, heads, key_heads, key_dim, value_dim, code, numbers.scale, numbers.normalize)
+    return made if inputs.q.device.type == "cpu" else made._replace(device_index=inputs.q.device.index)
 
 
 def _ready(tensor: Tensor | None) -> Tensor | None:
     """Returns the tensor, or a copy with strides that the library accepts."""
-    if tensor is None or tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
+    if tensor is None:
+        return None
+    if tensor.is_cuda and tensor.dtype is not torch.float32 and not _has_whole_rows(tensor):
+        return tensor.clone(memory_format=torch.contiguous_format)
+    if tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
         return tensor
     return tensor.contiguous()
+
+
+def _has_whole_rows(tensor: Tensor) -> bool:
+    """Whether kernels of a GPU can read the tensor, 16 bytes at a time."""
+    *outer, last = tensor.stride()
+    return last == 1 and all(outer) and all(each % 8 == 0 for each in outer) and tensor.data_ptr() % 16 == 0
 
 
 def _placed(tensor: Tensor | None) -> Placed:
     if tensor is None:
         return ABSENT
-    return tensor.data_ptr(), layout(_CODES[tensor.dtype], (s.CPU, 0), tensor.shape, tensor.stride())
+    device = (s.CUDA, tensor.device.index) if tensor.is_cuda else (s.CPU, 0)
+    return tensor.data_ptr(), layout(_CODES[tensor.dtype], device, tensor.shape, tensor.stride())
+
+
+def _workspace(device: torch.device) -> GpuWorkspace | None:
+    """Returns what a call on a GPU needs; on the CPU, lets the library have torch's threads."""
+    if device.type == "cpu":
+        follow_threads()
+        return None
+
+    def allocate(size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+    return GpuWorkspace(current_stream(device.index), allocate)
 
 
 def _forward(*arguments: Any) -> _Outputs:
@@ -152,8 +179,7 @@ def _forward(*arguments: Any) -> _Outputs:
     outputs = _empty_outputs(inputs, nodes)
     o, state, normalizer, log_scale = outputs
     final = (state, normalizer if numbers.normalize else None, log_scale) if nodes else (None, None, None)
-    follow_threads()
-    plan.forward([_placed(each) for each in (*given, o, *final)])
+    plan.forward([_placed(each) for each in (*given, o, *final)], _workspace(o.device))
     return outputs
 
 
@@ -192,8 +218,7 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
         saved[3] = saved[2].new_zeros(saved[2].shape[:3])
     gradients = _empty_gradients(inputs)
     placed = [ABSENT if each is None else _placed(to) for each, to in zip(inputs[:7], gradients, strict=True)]
-    follow_threads()
-    plan.backward([*map(_placed, (*given, *saved)), *placed])
+    plan.backward([*map(_placed, (*given, *saved)), *placed], _workspace(o.device))
     return tuple(gradients)
 
 
@@ -249,7 +274,8 @@ def _autograd(*arguments: Any) -> _Outputs:
 
 def _refuse_device(*arguments: Any) -> Any:
     raise NotImplementedError(
-        f"q is on {arguments[0].device}; linear_attention runs on the CPU so far: pass q.cpu() and the others likewise"
+        f"q is on {arguments[0].device}; linear_attention runs on CPUs and on NVIDIA's GPUs: pass q.cpu() and the "
+        "others likewise"
     )
 
 
@@ -261,6 +287,7 @@ def _register() -> None:
     ):
         torch.library.register_fake(f"flashmask::{name}", fake, lib=LIBRARY)
         LIBRARY.impl(name, kernel, "CPU")
+        LIBRARY.impl(name, kernel, "CUDA")
         LIBRARY.impl(name, _refuse_device, "CompositeExplicitAutograd")
     LIBRARY.impl("linear_forward", _autograd, "Autograd")
 

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "flashmask/builders.h"
+#include "flashmask/error.h"
+#include "flashmask/linear_attention.h"
+#include "kit/corpus.h"
+#include "kit/device_memory.h"
+#include "kit/linear_tensors.h"
+
+/// Linear attention on a GPU against the recurrence in double precision. tests/emulator has more cases of the same code.
+namespace flashmask {
+namespace {
+
+using check::DeviceTensor;
+using check::Gates;
+using check::HostTensor;
+using check::LinearTensors;
+using check::RandomNumbers;
+
+/// Copies of a call's tensors on the GPU.
+class OnGpu {
+ public:
+  explicit OnGpu(const LinearTensors& host) : forward(host.forward()), backward(host.backward()) {
+    for (TensorView* each : {&forward.q, &forward.k, &forward.v, &forward.log_forget, &forward.log_input, &forward.o})
+      move(*each);
+    for (LinearStates* each : {&forward.initial, &forward.final}) move(*each);
+    backward.q = forward.q, backward.k = forward.k, backward.v = forward.v, backward.o = forward.o;
+    backward.log_forget = forward.log_forget, backward.log_input = forward.log_input;
+    backward.initial = forward.initial;
+    for (TensorView* each : {&backward.grad_o, &backward.grad_q, &backward.grad_k, &backward.grad_v,
+                             &backward.grad_log_forget, &backward.grad_log_input})
+      move(*each);
+    for (LinearStates* each : {&backward.grad_final, &backward.grad_initial}) move(*each);
+  }
+
+  void download() const {
+    check::synchronize_device();
+    for (const auto& each : tensors_) each->download();
+  }
+
+  LinearForwardTensors forward;
+  LinearBackwardTensors backward;
+
+ private:
+  void move(TensorView& view) {
+    if (!view.present()) return;
+    tensors_.push_back(std::make_unique<DeviceTensor>(view));
+    view = tensors_.back()->view();
+  }
+  void move(LinearStates& states) {
+    for (TensorView* each : {&states.state, &states.normalizer, &states.log_scale}) move(*each);
+  }
+
+  std::vector<std::unique_ptr<DeviceTensor>> tensors_;
+};
+
+LinearProblem problem_of(DType dtype, std::int64_t length, bool normalize, std::int64_t key_dim = 24,
+                         std::int64_t value_dim = 40) {
+  LinearProblem problem;
+  problem.length = length;
+  problem.heads = problem.key_heads = 1;
+  problem.key_dim = key_dim;
+  problem.value_dim = value_dim;
+  problem.dtype = dtype;
+  problem.device = {DeviceType::cuda, 0};
+  problem.normalize = normalize;
+  return problem;
+}
+
+class CudaLinear : public testing::TestWithParam<DType> {
+ protected:
+  void run(const LinearPlan& planned, const LinearTensors& tensors) const {
+    const OnGpu gpu(tensors);
+    linear_forward(planned, gpu.forward);
+    linear_backward(planned, gpu.backward);
+    gpu.download();
+  }
+
+  void expect_reference(const Mask& mask, const LinearProblem& problem, const Gates& gates = check::mild_gates(),
+                        bool states = false) const {
+    const LinearPlan planned = linear_plan(mask, problem);
+    const LinearTensors tensors(planned, 7, gates, states);
+    run(planned, tensors);
+    for (const check::LinearError& error : linear_errors(planned, mask, tensors))
+      EXPECT_LT(error.worst, problem.dtype == DType::bf16 ? 1.2e-2 : 2e-3)
+          << error.name << ", " << mask.description() << " of " << problem.length << ", gates " << gates.name
+          << ", normalize " << problem.normalize << ", " << problem.key_dim << " x " << problem.value_dim;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(DTypes, CudaLinear, testing::Values(DType::bf16, DType::f16),
+                         [](const auto& dtype) { return to_string(dtype.param); });
+
+TEST_P(CudaLinear, MasksOfTheCorpusThatAreTreesEqualTheReference) {
+  int served = 0;
+  for (const corpus::Case& each : corpus::cases(1)) {
+    if (each.size.rows != each.size.columns || each.size.rows < 16 || each.size.rows > 200) continue;
+    const Mask mask = each.mask();
+    try {
+      (void)nodes(mask);
+    } catch (const Error&) {
+      continue;
+    }
+    ++served;
+    expect_reference(mask, problem_of(GetParam(), each.size.rows, served % 2 == 0), check::mild_gates(), served % 3 == 0);
+  }
+  EXPECT_GT(served, 16);
+}
+
+TEST_P(CudaLinear, LengthsDimsAndGroupsEqualTheReference) {
+  for (const std::int64_t length : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129})
+    expect_reference(masks::causal(length, length), problem_of(GetParam(), length, false), check::mild_gates(), true);
+  const Mask mask = masks::shared_question({{{50, {40, 3}}, {20, {1, 10}}}}, 140);
+  struct Dims {
+    std::int64_t key, value, heads, key_heads;
+  };
+  for (const Dims& dims : std::vector<Dims>{{64, 64, 2, 1}, {128, 128, 1, 1}, {128, 64, 16, 4}, {8, 120, 3, 1}})
+    for (const bool normalize : {false, true}) {
+      LinearProblem problem = problem_of(GetParam(), 140, normalize, dims.key, dims.value);
+      problem.batch = 2, problem.heads = dims.heads, problem.key_heads = dims.key_heads;
+      expect_reference(mask, problem, check::mild_gates(), normalize);
+    }
+}
+
+TEST_P(CudaLinear, LongNodesWithBranchesEqualTheReference) {
+  const Mask mask = masks::tree({-1, 0, 0, 2, -1}, {1100, 70, 2100, 40, 130}, 3450).mask;
+  const Gates long_memory{"a memory of 1,000 tokens",
+                          [](RandomNumbers& random) { return -1e-3F * std::abs(random.normal()); },
+                          [](RandomNumbers& random) { return -5 + random.normal(); }};
+  for (const bool normalize : {false, true})
+    for (const bool states : {false, true})
+      expect_reference(mask, problem_of(GetParam(), 3450, normalize, 24, 72), long_memory, states);
+}
+
+TEST_P(CudaLinear, EveryRunAndADocumentAloneHaveTheSameBits) {
+  const std::vector<std::int64_t> lengths = {70, 1300, 64, 1, 500};
+  for (const bool normalize : {false, true}) {
+    const LinearPlan packed = linear_plan(masks::causal_document(lengths, 2000), problem_of(GetParam(), 2000, normalize));
+    const LinearTensors all(packed, 5), again(packed, 5);
+    run(packed, all);
+    run(packed, again);
+    const auto outputs = [](const LinearTensors& t) {
+      return std::vector<const HostTensor*>{&t.o, &t.grad_q, &t.grad_k, &t.grad_v, &*t.grad_log_forget,
+                                            &*t.grad_log_input};
+    };
+    for (std::size_t output = 0; output < 6; ++output)
+      EXPECT_EQ(outputs(all)[output]->values(), outputs(again)[output]->values()) << "output " << output;
+    std::int64_t begin = 0;
+    for (const std::int64_t length : lengths) {
+      const LinearPlan single = linear_plan(masks::causal(length, length), problem_of(GetParam(), length, normalize));
+      LinearTensors alone(single, 1);
+      const auto copy = [&](const HostTensor& from, HostTensor& to) {
+        for (std::int64_t i = 0; i < to.size(); ++i) to.set(i, from.at(begin * from.stride(1) + i));
+      };
+      copy(all.q, alone.q), copy(all.k, alone.k), copy(all.v, alone.v), copy(all.grad_o, alone.grad_o);
+      copy(*all.log_forget, *alone.log_forget), copy(*all.log_input, *alone.log_input);
+      run(single, alone);
+      for (std::size_t output = 0; output < 6; ++output) {
+        const HostTensor &own = *outputs(alone)[output], &whole = *outputs(all)[output];
+        for (std::int64_t i = 0; i < own.size(); ++i)
+          ASSERT_EQ(own.at(i), whole.at(begin * whole.stride(1) + i)) << "output " << output << " of " << length;
+      }
+      begin += length;
+    }
+  }
+}
+
+TEST(CudaLinearRefusals, SayWhatIsServed) {
+  const auto refusal = [](const LinearProblem& problem) -> std::string {
+    try {
+      (void)linear_plan(masks::causal(problem.length, problem.length), problem);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  EXPECT_NE(refusal(problem_of(DType::f32, 10, false)).find("GPUs compute bfloat16 and float16"), std::string::npos);
+  EXPECT_NE(refusal(problem_of(DType::bf16, 10, false, 256, 64)).find("key_dim is 256; expected a multiple of 8 up to 128"),
+            std::string::npos);
+  EXPECT_NE(refusal(problem_of(DType::bf16, 10, false, 64, 20)).find("value_dim is 20"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace flashmask
