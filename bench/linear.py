@@ -3,7 +3,7 @@
 
 Heads of 128 × 128 with gates per token, with a decay per head, and as mLSTM has them; Mamba-2's heads of 128 × 64 in
 packed documents; a tree beside repeated prompts. bfloat16. Contestants take turns, each launched ten times back to
-back; the numbers are median milliseconds, and peak GB beyond the inputs. Last, errors of the gates' gradients against the
+back; the numbers are median milliseconds, and peak GB beyond the inputs. Last, errors of gradients against the
 definition in double precision.
 
 python bench/linear.py [--seconds 2] [--cases gates,decay,mlstm,mamba,tree,errors]

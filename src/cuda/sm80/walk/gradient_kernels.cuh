@@ -167,8 +167,8 @@ class GateGradientBlock {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int token = row + i / 2 * 8, column = 8 * eight + 2 * quad + i % 2;
-        const float exponent = (factors.row_high[token] - factors.column_high[column]) +
-                               (factors.row_low[token] - factors.column_low[column]);
+        const float exponent = (factors.rows_high[token] - factors.summed_high[column]) +
+                               (factors.rows_low[token] - factors.summed_low[column]);
         const float product = exp2_approximate(exponent) * (arguments_.scale * s[eight][i]) *
                               (factors.pair[token] * grad[eight][i] + factors.pair_extra[token]);
         s[eight][i] = column <= token ? product : 0;
@@ -224,6 +224,7 @@ class GateGradientBlock {
     const bool of_keys = thread >= kWalkTokens;
     const float* from = (of_keys ? arguments_.of_keys : arguments_.of_queries) + of_head * kWalkTokens + thread % kWalkTokens;
     float sum = 0;
+#pragma unroll 1
     for (int slice = 0; slice < arguments_.walk.slices; ++slice) sum += from[slice * stride() * kWalkTokens];
     (of_keys ? shared_.of_keys : shared_.of_queries)[thread % kWalkTokens] = sum;
   }
@@ -242,7 +243,9 @@ class GateGradientBlock {
     if (input.data != nullptr) input.data[batch * input.batch + row * input.row + head_ * input.head] = of_column;
     const GateGradients& forget = arguments_.log_forget;
     if (forget.data == nullptr) return;
+#pragma unroll 1
     for (int slice = 0; slice < arguments_.walk.slices; ++slice) sum += arguments_.across[of_head + slice * stride()];
+#pragma unroll 4
     for (int other = 0; other < kWalkTokens; ++other)
       sum += other < token ? shared_.of_keys[other] : shared_.of_queries[other];
     forget.data[batch * forget.batch + row * forget.row + head_ * forget.head] = sum;

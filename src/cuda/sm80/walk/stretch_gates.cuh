@@ -16,8 +16,9 @@ inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994
 /// What is multiplied with what in a step, one number per token. i: a token whose output this is, or its gradient; j: one
 /// that it sees. "Summed": the tokens of y and z; "rows": those of x and of what the walk writes.
 struct StepFactors {
-  float row_high[kWalkTokens], row_low[kWalkTokens];        // b − m of i, a pair
-  float column_high[kWalkTokens], column_low[kWalkTokens];  // b − l of j, a pair
+  // D(i, j) = 2^(rows − summed), in pairs of numbers: b − m of i less b − l of j, or backwards −(b − l) less −(b − m).
+  float rows_high[kWalkTokens], rows_low[kWalkTokens];
+  float summed_high[kWalkTokens], summed_low[kWalkTokens];
   float pair[kWalkTokens], pair_extra[kWalkTokens];  // of i: D (x · y) becomes D (pair · (x · y) + pair_extra)
   float into[kWalkTokens], into_extra[kWalkTokens];  // of summed tokens: y zᵀ into the state, and into its vector
   float from[kWalkTokens], from_extra[kWalkTokens];  // of rows: x times the state, and its vector
@@ -71,6 +72,7 @@ struct StretchGates {
       double scale =
           from_zero ? 0 : scale_before(own, head, arguments.plan.heads, arguments.scale_behind, arguments.initial_scale);
       scales[0] = scale;
+#pragma unroll 1
       for (int step = 0; step < own.steps(); ++step)
         scales[step + 1] = scale = at_least_zero(totals[step] + larger(scale, scales[step + 1]));
     }
@@ -103,8 +105,9 @@ struct StretchGates {
     StepFactors& to = factors[step % 2];
     const double before = scales[step], behind = scales[step + 1], total = totals[step];
     const double own = at_least_zero(token.sum + larger(before, token.top));
-    split(token.sum - own, to.row_high[t], to.row_low[t]);
-    split(token.column, to.column_high[t], to.column_low[t]);
+    const bool forward = is_forward(arguments.role);
+    split(forward ? token.sum - own : -token.column, to.rows_high[t], to.rows_low[t]);
+    split(forward ? token.column : own - token.sum, to.summed_high[t], to.summed_low[t]);
     to.bound[t] = power(-own);
     if (t == 0) to.gain = power(total + before - behind);
     const bool exists = static_cast<int>(t) < tokens_of(step);

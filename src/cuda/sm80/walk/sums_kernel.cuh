@@ -79,9 +79,10 @@ class SumsBlock {
     const std::int64_t place = walk.plan.slot(item_.stretch);
     float* const to = sums.state + place * sums.item + item_.head * sums.head + item_.slice * kWalkColumns * sums.value;
     const int columns = walk.column_dim - item_.slice * kWalkColumns;
-    State::for_each(state, [&](float& number, int inner, int column) {
-      if (inner < walk.inner_dim && column < columns) to[inner * sums.key + column * sums.value] = number;
-    });
+    State::for_each(state, typename State::template Matrix<float>{to, sums.key, sums.value, walk.inner_dim, columns},
+                    [](float number, float* at, bool has) {
+                      if (has) *at = number;
+                    });
     const int dim = 2 * static_cast<int>(thread_index());  // those that this thread added up
     if (!has_vector || dim >= walk.inner_dim) return;
     float* const vector = sums.vector + place * sums.vector_item + item_.head * sums.vector_head;

@@ -90,6 +90,10 @@ enum class WalkRole {
   value_gradient   ///< (k, q, ∂o), from last to first
 };
 
+__device__ __forceinline__ bool is_forward(WalkRole role) {
+  return role == WalkRole::output || role == WalkRole::query_gradient;
+}
+
 /// Beside a state there is a vector where o is divided: as if z (of the output) or the summed side (of gradients) had one
 /// more column.
 enum class WalkVector { none, inner, columns };

@@ -64,15 +64,29 @@ class WalkState {
   /// The warp's first column in its slice.
   static __device__ __forceinline__ int own_column() { return 16 * warp(); }
 
-  /// Calls body(number, inner, column) for the thread's numbers.
-  template <class Body>
-  static __device__ __forceinline__ void for_each(Sums& state, const Body& body) {
-    const int lane = lane_index();
+  /// A matrix in global memory that holds a block's part of a state.
+  template <class Number>
+  struct Matrix {
+    Number* first;
+    std::int64_t inner_stride, column_stride;
+    int inner_dim, columns;  // multiples of 8; numbers past them do not exist
+  };
+
+  /// Calls body(number, where it is in the matrix, whether it exists there) for the thread's numbers.
+  template <class Number, class Body>
+  static __device__ __forceinline__ void for_each(Sums& state, const Matrix<Number>& matrix, const Body& body) {
+    const int lane = lane_index(), column = own_column() + lane / 4;
+    Number* at = matrix.first + lane % 4 * 2 * matrix.inner_stride + column * matrix.column_stride;
+    const std::int64_t next = matrix.inner_stride, below = 8 * matrix.column_stride, step = 8 * matrix.inner_stride;
+    const bool has[2] = {column < matrix.columns, column + 8 < matrix.columns};
 #pragma unroll
-    for (int eight = 0; eight < 2 * kPanels; ++eight)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        body(state[eight][i], 8 * eight + lane % 4 * 2 + i % 2, own_column() + lane / 4 + i / 2 * 8);
+    for (int eight = 0; eight < 2 * kPanels; ++eight, at += step) {
+      const bool has_eight = 8 * eight < matrix.inner_dim;
+      body(state[eight][0], at, has_eight && has[0]);
+      body(state[eight][1], at + next, has_eight && has[0]);
+      body(state[eight][2], at + below, has_eight && has[1]);
+      body(state[eight][3], at + below + next, has_eight && has[1]);
+    }
   }
 
   /// Computes out += state x for the rows of a step.
@@ -134,6 +148,7 @@ class WalkState {
     if (dim >= Tile::kDim) return;
     const std::uint8_t* const from = tile + Tile::step(0, dim / 16) + dim % 8 * 2;
     float low = vector[dim] * factors.gain, high = vector[dim + 1] * factors.gain;
+#pragma unroll 4
     for (int token = 0; token < kWalkTokens; ++token) {
       const auto word = *reinterpret_cast<const std::uint32_t*>(from + Tile::chunk(token, dim % 16 / 8));
       const float2 numbers = unpack<T>(word);

@@ -28,7 +28,7 @@ class WalkCalls {
     find_states(t.q, t.k, t.v, t.log_forget, t.log_input, t.initial, t.final, every_state);
     WalkArguments walk = output_walk(t.q, t.k, t.v, t.initial);
     set_out(walk, t.o);
-    launch_walk<true>(walk, problem_.key_dim);
+    launch_walk(walk, problem_.key_dim);
   }
 
   void backward(const LinearBackwardTensors& t) {
@@ -49,7 +49,9 @@ class WalkCalls {
   }
 
  private:
-  int heads() const { return static_cast<int>(problem_.heads); }
+  /// Of kernels that are a small part of a call, which serve all dims with one shape.
+  using Widest = WalkShape<T, 128>;
+
   int group() const { return static_cast<int>(problem_.heads / problem_.key_heads); }
   static int slices_of(std::int64_t dim) { return static_cast<int>((dim + kWalkColumns - 1) / kWalkColumns); }
   std::int64_t stretches() const { return std::ssize(plan_.stretches); }
@@ -141,11 +143,10 @@ class WalkCalls {
     return walk;
   }
 
-  template <bool kForward>
   void launch_walk(const WalkArguments& walk, std::int64_t inner) {
     with_shape(inner, [&](auto shape) {
       using Shape = decltype(shape);
-      launcher_.template launch<WalkMemory<Shape>>("linear attention: a walk", walk_kernel<Shape, kForward>,
+      launcher_.template launch<WalkMemory<Shape>>("linear attention: a walk", walk_kernel<Shape>,
                                                    stretches() * problem_.heads * walk.slices, kWalkThreads, walk);
     });
   }
@@ -179,11 +180,8 @@ class WalkCalls {
 
   void launch_sums(const SumsArguments& sums) {
     const std::int64_t count = view_.every_state ? stretches() : plan_.linked;
-    with_shape(problem_.key_dim, [&](auto shape) {
-      using Shape = decltype(shape);
-      launcher_.template launch<SumsMemory<Shape>>("linear attention: sums of stretches", walk_sums_kernel<Shape>,
-                                                   count * problem_.heads * sums.walk.slices, kWalkThreads, sums);
-    });
+    launcher_.template launch<SumsMemory<Widest>>("linear attention: sums of stretches", walk_sums_kernel<Widest>,
+                                                  count * problem_.heads * sums.walk.slices, kWalkThreads, sums);
   }
   void launch_carry(void (*kernel)(CarryArguments), const CarryArguments& carry) {
     const std::int64_t chunks = (carry.numbers() + kCarryThreads - 1) / kCarryThreads;
@@ -198,7 +196,7 @@ class WalkCalls {
     walk.only_divisors = true;
     walk.slices = 1;
     walk.z = {};
-    launch_walk<true>(walk, problem_.key_dim);
+    launch_walk(walk, problem_.key_dim);
     launcher_.template launch<int>(
         "linear attention: gradients of divisors", walk_divisors_kernel<T>, stretches() * problem_.heads, kWalkThreads,
         DivisorArguments{view_, of_values(t.o), of_values(t.grad_o), divisors_.gradient});
@@ -253,7 +251,7 @@ class WalkCalls {
     walk.dots = of_queries_;
     walk.states = kept_;
     walk.state_vectors = kept_vectors_;
-    launch_for_keys<true>(walk, t.grad_q);
+    launch_for_keys(walk, t.grad_q);
   }
 
   /// Backwards, a walk begins with the gradient of the state behind its stretch.
@@ -274,7 +272,7 @@ class WalkCalls {
     walk.states = kept_;
     walk.state_vectors = kept_vectors_;
     walk.across = across_;
-    launch_for_keys<false>(walk, t.grad_k);
+    launch_for_keys(walk, t.grad_k);
   }
 
   void walk_values(const LinearBackwardTensors& t) {
@@ -283,15 +281,14 @@ class WalkCalls {
     walk.x = of_keys(t.k), walk.y = of_keys(t.q), walk.z = of_values(t.grad_o);
     set_gradients_behind(walk, t);
     set_out(walk, t.grad_v);
-    launch_walk<false>(walk, problem_.key_dim);
+    launch_walk(walk, problem_.key_dim);
   }
 
   /// Walks to a gradient of q or k, which heads of a group share: each writes its own, and then they are added up.
-  template <bool kForward>
   void launch_for_keys(WalkArguments walk, const TensorView& to) {
     if (group() == 1) {
       set_out(walk, to);
-      launch_walk<kForward>(walk, problem_.value_dim);
+      launch_walk(walk, problem_.value_dim);
       return;
     }
     if (parts_ == nullptr)
@@ -300,7 +297,7 @@ class WalkCalls {
     walk.out_head = problem_.key_dim;
     walk.out_row = problem_.heads * walk.out_head;
     walk.out_batch = problem_.length * walk.out_row;
-    launch_walk<kForward>(walk, problem_.value_dim);
+    launch_walk(walk, problem_.value_dim);
     GroupSumArguments sum{};
     sum.parts = parts_;
     sum.sum = static_cast<std::uint16_t*>(to.data);
@@ -317,12 +314,9 @@ class WalkCalls {
   }
 
   void launch_gate_gradients(const GateGradientArguments& gates) {
-    with_shape(std::max(problem_.key_dim, problem_.value_dim), [&](auto shape) {
-      using Shape = decltype(shape);
-      launcher_.template launch<GateGradientMemory<Shape>>("linear attention: gradients of gates",
-                                                           walk_gate_gradient_kernel<Shape>, step_heads(),
-                                                           kWalkThreads, gates);
-    });
+    launcher_.template launch<GateGradientMemory<Widest>>("linear attention: gradients of gates",
+                                                          walk_gate_gradient_kernel<Widest>, step_heads(), kWalkThreads,
+                                                          gates);
   }
 
   void clear_padding(const TensorView& to) {

@@ -6,7 +6,7 @@
 namespace flashmask::cuda::sm80 {
 
 /// A walk over the steps of a stretch, first to last or, where rows are what others see, last to first.
-template <class Shape, bool kForward>
+template <class Shape>
 class WalkBlock {
   using T = typename Shape::Element;
   using State = WalkState<Shape>;
@@ -43,10 +43,11 @@ class WalkBlock {
   }
 
  private:
-  static __device__ __forceinline__ int step_at(int i, int steps) { return kForward ? i : steps - 1 - i; }
-  /// Whether rows of one block of 16 see tokens of another, or are seen by them.
-  static __device__ __forceinline__ bool meets(int rows, int summed) {
-    return kForward ? summed <= rows : summed >= rows;
+  __device__ __forceinline__ bool forward() const { return is_forward(arguments_.role); }
+  __device__ __forceinline__ int step_at(int i, int steps) const { return forward() ? i : steps - 1 - i; }
+  /// Whether rows, or blocks of 16, see others, or are seen by them.
+  __device__ __forceinline__ bool meets(int rows, int summed) const {
+    return forward() ? summed <= rows : summed >= rows;
   }
   /// The 16 rows whose scores the warp computes. Of two blocks on a multiprocessor one counts from the end, since the
   /// scores of late rows are more.
@@ -100,11 +101,10 @@ class WalkBlock {
                        column_stride = inner_is_key() ? from.value : from.key;
     const int first = item_.slice * kWalkColumns, columns = arguments_.column_dim - first;
     const float* const matrix = from.state + place * from.item + item_.head * from.head + first * column_stride;
-    State::for_each(state, [&](float& number, int inner, int column) {
-      number = exists && inner < arguments_.inner_dim && column < columns
-                   ? matrix[inner * inner_stride + column * column_stride]
-                   : 0;
-    });
+    State::for_each(state,
+                    typename State::template Matrix<const float>{matrix, inner_stride, column_stride,
+                                                                 exists ? arguments_.inner_dim : 0, columns},
+                    [](float& number, const float* at, bool has) { number = has ? *at : 0; });
     if (arguments_.vector == WalkVector::none || thread_index() >= Shape::kInner) return;
     const bool of_inner = arguments_.vector == WalkVector::inner;
     const int dim = static_cast<int>(thread_index());
@@ -179,12 +179,12 @@ class WalkBlock {
       add_scores(out, z);
       store(out, factors, step);
       write_sums(factors, step);
-      if (kForward && arguments_.states != nullptr) keep(state, step);
+      if (forward() && arguments_.states != nullptr) keep(state, step);
     }
     if (next < 0) return;
     if (!arguments_.only_divisors) State::add(state, y, z, factors);
     if (arguments_.vector == WalkVector::none) return;
-    if (kForward && arguments_.states != nullptr) __syncthreads();  // the vector is being kept
+    if (forward() && arguments_.states != nullptr) __syncthreads();  // the vector is being kept
     if (arguments_.vector == WalkVector::inner)
       State::template add_vector<InnerTile>(shared_.vector, shared_.y[buffer], factors);
     else
@@ -194,7 +194,7 @@ class WalkBlock {
   /// Computes the weighted scores of the warp's rows, and what they are divided by where they are.
   __device__ __forceinline__ void score(std::uint32_t x, std::uint32_t y, StepFactors& factors, int step) {
     const int block = own_rows(), lane = lane_index(), row = 16 * block + lane / 4, quad = lane % 4;
-    const bool divides = kForward && arguments_.vector == WalkVector::inner;
+    const bool divides = arguments_.vector == WalkVector::inner;
     const std::uint32_t a = x + InnerTile::lane_rows() + InnerTile::step(16 * block, 0),
                         b = y + InnerTile::lane_columns();
     float s[8][4] = {};
@@ -215,9 +215,7 @@ class WalkBlock {
     }
     float sums[2] = {};
     weigh(s, sums, factors, block, row, quad);
-    if constexpr (kForward) {
-      if (divides) divide_rows(factors, step, row, sums, from_state);
-    }
+    if (divides) divide_rows(factors, step, row, sums, from_state);
   }
 
   /// Finds what the warp's rows are divided by from the thread's parts of the sums.
@@ -246,12 +244,13 @@ class WalkBlock {
   /// Turns products into weighted scores, which become a tile in shared memory, and adds those of a row up.
   __device__ __forceinline__ void weigh(float (&s)[8][4], float (&sums)[2], const StepFactors& factors, int block,
                                         int row, int quad) {
+    const bool by_rows = forward();
     float high[2], low[2], pair[2], extra[2];  // of the thread's two rows
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = row + 8 * half;
-      high[half] = kForward ? factors.row_high[token] : factors.column_high[token];
-      low[half] = kForward ? factors.row_low[token] : factors.column_low[token];
+      high[half] = factors.rows_high[token];
+      low[half] = factors.rows_low[token];
       pair[half] = factors.pair[token];
       extra[half] = factors.pair_extra[token];
     }
@@ -266,12 +265,11 @@ class WalkBlock {
         for (int i = 0; i < 4; ++i) {
           const int half = i / 2, summed = 16 * sixteen + 8 * eight + 2 * quad + i % 2, token = row + 8 * half;
           const float exponent =
-              kForward ? (high[half] - factors.column_high[summed]) + (low[half] - factors.column_low[summed])
-                       : (factors.row_high[summed] - high[half]) + (factors.row_low[summed] - low[half]);
-          const float of_pair = kForward ? pair[half] : factors.pair[summed],
-                      more = kForward ? extra[half] : factors.pair_extra[summed];
+              (high[half] - factors.summed_high[summed]) + (low[half] - factors.summed_low[summed]);
+          const float of_pair = by_rows ? pair[half] : factors.pair[summed],
+                      more = by_rows ? extra[half] : factors.pair_extra[summed];
           const float score = exp2_approximate(exponent) * (of_pair * numbers[i] + more);
-          const bool visible = sixteen != block || (kForward ? summed <= token : summed >= token);
+          const bool visible = sixteen != block || meets(token, summed);
           numbers[i] = visible ? score : 0;
           sums[half] += numbers[i];
         }
@@ -419,9 +417,9 @@ class WalkBlock {
   const WalkItem item_;
 };
 
-template <class Shape, bool kForward>
+template <class Shape>
 __global__ void __launch_bounds__(kWalkThreads, 2) walk_kernel(const __grid_constant__ WalkArguments arguments) {
-  WalkBlock<Shape, kForward>(shared_memory<WalkMemory<Shape>>(), arguments).run();
+  WalkBlock<Shape>(shared_memory<WalkMemory<Shape>>(), arguments).run();
 }
 
 }  // namespace flashmask::cuda::sm80
