@@ -87,9 +87,10 @@ void softmax(benchmark::State& state, bool both) {
 }
 
 int register_all() {
-  for (const std::string& kernel : linear_kernels()) {
-    const bool counts = why_not_linear(kernel).empty() && !kernel.starts_with("scalar");
-    if (!counts || kernel.find(".f32.") == std::string::npos) continue;
+  for (const LinearKernelInfo& info : linear_kernels()) {
+    const std::string& kernel = info.name;
+    if (info.device != DeviceType::cpu || info.dtype != DType::f32 || info.arch == "scalar") continue;
+    if (!why_not_linear(kernel).empty()) continue;
     for (const Dims& d : {Dims{64, 64, false}, {128, 128, false}, {128, 128, true}, {128, 64, false}, {256, 512, true}})
       for (const bool backward : {false, true}) {
         const std::string name = kernel + "/" + std::to_string(d.key) + "x" + std::to_string(d.value) +

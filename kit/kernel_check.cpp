@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 
 #include "flashmask/dropout.h"
@@ -12,6 +13,7 @@
 #include "kit/corpus.h"
 #include "kit/error_bound.h"
 #include "kit/host_tensor.h"
+#include "kit/linear_check.h"
 #include "kit/naive_attention.h"
 #include "kit/placed_attention.h"
 
@@ -133,7 +135,10 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
                         (!request.device || kernel.device == request.device->type);
     if (named && wanted && why_not(kernel).empty()) chosen.push_back(kernel);
   }
-  if (!chosen.empty()) return chosen;
+  return chosen;
+}
+
+[[noreturn]] void refuse_without_kernels(const CheckRequest& request) {
   throw Error(Status::invalid_argument,
               "check: no kernel that runs here has a name that begins with \"" + request.kernel + "\"" +
                   (request.device ? " and is for " + to_string(*request.device) : "") + "; see flashmask info");
@@ -273,15 +278,24 @@ void check_case(const CheckRequest& request, const Case& one, const std::vector<
 
 std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const CheckProgress& progress) {
   const std::vector<KernelInfo> kernels = kernels_to_check(request);
-  const std::vector<Case> cases = make_cases(request);
+  std::vector<Case> cases = make_cases(request);
+  const LinearCheck linear(request);
+  if (kernels.empty() && !linear.has_kernels()) refuse_without_kernels(request);
+  if (kernels.empty()) cases.clear();
+  const std::int64_t all = std::ssize(cases) + linear.cases();
   std::vector<KernelVerdict> verdicts;
   verdicts.reserve(kernels.size());
   for (const KernelInfo& kernel : kernels)
     verdicts.push_back({.kernel = kernel.name, .cases = 0, .worst = 0, .where = {}});
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    if (progress) progress(cases[i].name, static_cast<std::int64_t>(i), std::ssize(cases));
+    if (progress) progress(cases[i].name, static_cast<std::int64_t>(i), all);
     check_case(request, cases[i], kernels, verdicts);
   }
+  std::int64_t done = std::ssize(cases);
+  std::vector<KernelVerdict> others = linear.run([&](const std::string& name) {
+    if (progress) progress(name, done++, all);
+  });
+  std::ranges::move(others, std::back_inserter(verdicts));
   return verdicts;
 }
 

@@ -12,6 +12,7 @@
 #include "cli/base/quantities.h"
 #include "cli/base/table.h"
 #include "cli/base/timing.h"
+#include "cli/commands/bench_linear.h"
 #include "cli/commands/dropout_options.h"
 #include "cli/commands/problem_options.h"
 #include "cli/commands/reordering.h"
@@ -36,6 +37,7 @@ struct BenchOptions {
   bool reorder = false;
   std::string kernel;
   std::string direction;
+  bool linear = false, normalize = false;
   bool json = false;
 };
 
@@ -172,6 +174,39 @@ std::vector<Timing> time_all(const BenchOptions& options, const Problem& problem
   return timings;
 }
 
+/// Key heads of linear attention are what --kv-heads says.
+LinearProblem linear_problem(const Problem& problem, bool normalize) {
+  return {.batch = problem.batch,
+          .length = problem.query_length,
+          .heads = problem.query_heads,
+          .key_heads = problem.kv_heads,
+          .key_dim = problem.head_dim,
+          .value_dim = problem.value_dim,
+          .dtype = problem.dtype,
+          .device = problem.device,
+          .normalize = normalize};
+}
+
+std::vector<Timing> time_all_linear(const BenchOptions& options, const Problem& problem,
+                                    const std::vector<NamedMask>& masks, Console& console) {
+  if (options.reorder || options.dropout.given())
+    throw Error(Status::invalid_argument, "bench: --linear and --reorder or --dropout; linear attention has neither");
+  const LinearProblem linear = linear_problem(problem, options.normalize);
+  const std::vector<LinearRun> runs = linear_runs(linear, masks, options.kernel, options.direction);
+  ProgressBar progress(console, std::ssize(runs));
+  std::vector<Timing> timings;
+  for (const LinearRun& run : runs) {
+    progress.begin(run.kernel + ", " + run.mask->name);
+    Timing timing{run.kernel, run.mask->name, run.is_forward ? "forward" : "backward", 0, 0, {}, {}};
+    time_linear(run, linear, options.problem.seed,
+                [&](const std::function<void()>& work) { take_times(problem.device, work, timing); });
+    timing.gflops = linear_flops(linear, run.is_forward) / timing.seconds * 1e-9;
+    timing.kernel += ", " + timing.direction;
+    timings.push_back(timing);
+  }
+  return timings;
+}
+
 std::string reordering_cell(const Timing& timing) {
   const ReorderReport& report = *timing.reordering;
   if (!report.taken) return "not taken: " + with_commas(report.tiles_before) + " active tiles";
@@ -237,7 +272,8 @@ void bench(const BenchOptions& options, Console& console) {
   const std::vector<NamedMask> masks = masks_of(options);
   Problem problem = apply(options.problem, common_shape(masks));
   problem.dropout = options.dropout.probability;
-  const std::vector<Timing> timings = time_all(options, problem, masks, console);
+  const std::vector<Timing> timings = options.linear ? time_all_linear(options, problem, masks, console)
+                                                     : time_all(options, problem, masks, console);
   const std::string text =
       problem.device.type == DeviceType::cpu ? text_of(options, timings) : device_text_of(options, timings);
   console.out << (options.json ? json_of(options, problem, timings).dump(2) + "\n" : text + dropout_line(options));
@@ -258,6 +294,8 @@ void add_bench(CLI::App& command, Console& console, int&) {
   sub.flag("--reorder", options->reorder, "Reorder tokens where that saves tiles");
   sub.option("--kernel", options->kernel, "Only kernels whose name begins so");
   sub.option("--direction", options->direction, "forward or backward [both]").one_of({"forward", "backward"});
+  sub.flag("--linear", options->linear, "Time linear attention instead, on masks that are trees");
+  sub.flag("--normalize", options->normalize, "With --linear: divide as mLSTM does");
   sub.flag("--json", options->json, "Print JSON");
   sub.on_run([options, &console] { bench(*options, console); });
 }

@@ -10,6 +10,7 @@
 #include "cli/commands/version.h"
 #include "flashmask/executor.h"
 #include "flashmask/kernels.h"
+#include "flashmask/linear_attention.h"
 #include "kit/device_memory.h"
 
 namespace flashmask::cli {
@@ -43,6 +44,13 @@ Json kernel_json(const KernelInfo& kernel) {
           {"why_not", refused}};
 }
 
+Json linear_json(const LinearKernelInfo& kernel) {
+  const std::string refused = why_not_linear(kernel.name);
+  return {{"name", kernel.name},           {"arch", kernel.arch},           {"dtype", to_string(kernel.dtype)},
+          {"key_dim", kernel.key_dim},     {"value_dim", kernel.value_dim}, {"runs", refused.empty()},
+          {"why_not", refused}};
+}
+
 Json device_json(const check::DeviceFacts& device) {
   return {{"name", device.name},
           {"capability", {device.major, device.minor}},
@@ -55,12 +63,15 @@ Json info_json() {
   for (const check::DeviceFacts& device : check::cuda_devices()) devices.push_back(device_json(device));
   Json table = Json::array();
   for (const KernelInfo& kernel : kernels()) table.push_back(kernel_json(kernel));
+  Json linear = Json::array();
+  for (const LinearKernelInfo& kernel : linear_kernels()) linear.push_back(linear_json(kernel));
   return {{"version", version()},
           {"build", build()},
           {"instruction_sets", instruction_sets()},
           {"threads", default_executor().workers()},
           {"cuda_devices", devices},
-          {"kernels", table}};
+          {"kernels", table},
+          {"linear_kernels", linear}};
 }
 
 std::string device_text(const check::DeviceFacts& device) {

@@ -67,7 +67,7 @@ class FLASHMASK_API LinearPlan {
   /// nodes without a parent.
   const Nodes& nodes() const;
   std::int64_t roots() const;
-  const std::string& kernel() const;                              ///< its name, one of linear_kernels()
+  const std::string& kernel() const;                              ///< its name, of one of linear_kernels()
   const LinearPlanContent& content() const { return *content_; }  ///< for the library itself
 
  private:
@@ -80,9 +80,17 @@ class FLASHMASK_API LinearPlan {
 /// the problem: on GPUs they take bfloat16 and float16, and dims up to 128 that are multiples of 8.
 FLASHMASK_API LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel = {});
 
-/// Returns the names of all kernels of linear attention, best first, such as avx512.linear.f32.s64: instruction set,
-/// dtype, tokens per step.
-FLASHMASK_API std::vector<std::string> linear_kernels();
+/// An entry of the table of kernels of linear attention.
+struct LinearKernelInfo {
+  std::string name;  ///< <arch>.linear.<dtype>[.d<key dim>v<value dim>].s<tokens of a step>, such as avx512.linear.f32.s64
+  std::string arch;  ///< as in KernelInfo
+  DType dtype = DType::f32;
+  DeviceType device = DeviceType::cpu;
+  std::int64_t key_dim = 0, value_dim = 0;  ///< the largest that it takes
+};
+
+/// Returns every kernel of linear attention of this build, best first for each device and dtype.
+FLASHMASK_API std::vector<LinearKernelInfo> linear_kernels();
 
 /// Says why plans on this machine do not take a kernel; empty when they do.
 FLASHMASK_API std::string why_not_linear(const std::string& kernel);

@@ -110,8 +110,12 @@ void clear_padding(const LinearPlanContent& plan, const TensorView& tensor) {
 
 class Walk final : public LinearKernel {
  public:
-  Walk(std::string name, const InstructionSet& set, const KernelCode& code)
-      : LinearKernel(std::move(name), DeviceType::cpu, code.dtype), set_(set), code_(code.linear) {}
+  Walk(const InstructionSet& set, const KernelCode& code)
+      : LinearKernel(
+            {std::string(set.name) + ".linear." + to_string(code.dtype) + ".s" + std::to_string(kStepTokens),
+             set.name, code.dtype, DeviceType::cpu, kMaxHeadDim, kMaxHeadDim}),
+        set_(set),
+        code_(code.linear) {}
 
   std::string refusal() const override { return refusal_of(set_); }
   std::string reservation() const override { return reservation_of(set_); }
@@ -176,9 +180,7 @@ std::vector<std::unique_ptr<const LinearKernel>> linear_cpu_kernels() {
   for (const cpu::InstructionSet& set : cpu::instruction_sets())
     for (const cpu::KernelCode& code : set.kernels)
       if (code.linear.forward != nullptr)
-        kernels.push_back(std::make_unique<const cpu::Walk>(
-            std::string(set.name) + ".linear." + to_string(code.dtype) + ".s" + std::to_string(cpu::kStepTokens), set,
-            code));
+        kernels.push_back(std::make_unique<const cpu::Walk>(set, code));
   return kernels;
 }
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "flashmask/linear_attention.h"
+
 namespace flashmask {
 namespace {
 
@@ -77,6 +79,29 @@ std::array<std::string, 6> line_of(const Group& group, const std::string& arch) 
           runs_text(running ? "" : shown.why_not)};
 }
 
+/// As kernel_overview(): for each device and dtype the best kernel that runs.
+std::string linear_overview() {
+  std::map<std::tuple<DeviceType, DType>, LinearKernelInfo> shown;
+  for (const LinearKernelInfo& kernel : linear_kernels()) {
+    const auto [found, added] = shown.try_emplace({kernel.device, kernel.dtype}, kernel);
+    const bool better = !why_not_linear(found->second.name).empty() && why_not_linear(kernel.name).empty();
+    if (!added && better) found->second = kernel;
+  }
+  std::vector<std::array<std::string, 5>> lines = {
+      {"linear attention on", "dtype", "kernels", "head dims up to", "runs here"}};
+  for (const auto& [key, kernel] : shown)
+    lines.push_back({kernel.device == DeviceType::cpu ? "cpu" : "cuda", to_string(kernel.dtype), kernel.arch,
+                     std::to_string(kernel.key_dim), runs_text(why_not_linear(kernel.name))});
+  return aligned(lines);
+}
+
+std::string linear_list() {
+  std::vector<std::array<std::string, 2>> lines = {{"kernels of linear attention", "runs here"}};
+  for (const LinearKernelInfo& kernel : linear_kernels())
+    lines.push_back({kernel.name, runs_text(why_not_linear(kernel.name))});
+  return aligned(lines);
+}
+
 }  // namespace
 
 std::string kernel_overview(const std::vector<KernelOnMachine>& kernels) {
@@ -104,8 +129,8 @@ std::string kernel_list(const std::vector<KernelOnMachine>& kernels, MaskForm fo
 std::string describe_kernels(bool every_kernel) {
   std::vector<KernelOnMachine> table;
   for (const KernelInfo& kernel : kernels()) table.push_back({kernel, why_not(kernel)});
-  if (!every_kernel) return kernel_overview(table);
-  return kernel_list(table, MaskForm::intervals) + "\n" + kernel_list(table, MaskForm::bits);
+  if (!every_kernel) return kernel_overview(table) + "\n" + linear_overview();
+  return kernel_list(table, MaskForm::intervals) + "\n" + kernel_list(table, MaskForm::bits) + "\n" + linear_list();
 }
 
 }  // namespace flashmask

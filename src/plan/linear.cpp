@@ -79,7 +79,7 @@ const LinearKernels& table() {
 
 /// A prefix that begins with the whole name of an instruction set asks for it.
 std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
-  if (!kernel.name().starts_with(prefix)) return "its name does not begin with \"" + prefix + "\"";
+  if (!kernel.info().name.starts_with(prefix)) return "its name does not begin with \"" + prefix + "\"";
   const std::string reason = kernel.refusal();
   return reason.empty() && prefix.empty() ? kernel.reservation() : reason;
 }
@@ -87,11 +87,11 @@ std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
 const LinearKernel& select(const LinearProblem& problem, const std::string& prefix) {
   std::string reasons;
   for (const auto& kernel : table()) {
-    if (kernel->device() != problem.device.type || kernel->dtype() != problem.dtype) continue;
+    if (kernel->info().device != problem.device.type || kernel->info().dtype != problem.dtype) continue;
     std::string reason = refusal(*kernel, prefix);
     if (reason.empty()) reason = kernel->refusal(problem);
     if (reason.empty()) return *kernel;
-    reasons += "\n  " + kernel->name() + ": " + reason;
+    reasons += "\n  " + kernel->info().name + ": " + reason;
   }
   if (reasons.empty() && problem.device.type != DeviceType::cpu)
     reasons = problem.dtype == DType::f32 ? " GPUs compute bfloat16 and float16: give those, or CPU tensors"
@@ -146,7 +146,7 @@ Nodes linear_nodes(const Mask& mask, const LinearProblem& problem) {
 const LinearProblem& LinearPlan::problem() const { return content_->problem; }
 const Nodes& LinearPlan::nodes() const { return content_->nodes; }
 std::int64_t LinearPlan::roots() const { return content_->roots; }
-const std::string& LinearPlan::kernel() const { return content_->kernel->name(); }
+const std::string& LinearPlan::kernel() const { return content_->kernel->info().name; }
 
 LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel) {
   validate(problem);
@@ -162,15 +162,15 @@ LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std
   return LinearPlan(std::make_shared<const LinearPlanContent>(std::move(made)));
 }
 
-std::vector<std::string> linear_kernels() {
-  std::vector<std::string> names;
-  for (const auto& kernel : table()) names.push_back(kernel->name());
-  return names;
+std::vector<LinearKernelInfo> linear_kernels() {
+  std::vector<LinearKernelInfo> all;
+  for (const auto& kernel : table()) all.push_back(kernel->info());
+  return all;
 }
 
 std::string why_not_linear(const std::string& kernel) {
   for (const auto& each : table())
-    if (each->name() == kernel) return refusal(*each, "");
+    if (each->info().name == kernel) return refusal(*each, "");
   throw Error(Status::invalid_argument, "why_not_linear: \"" + kernel + "\" is no kernel of this build");
 }
 

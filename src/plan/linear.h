@@ -22,13 +22,10 @@ struct LinearTree {
 /// One entry of the table of kernels of linear attention.
 class LinearKernel {
  public:
-  LinearKernel(std::string name, DeviceType device, DType dtype)
-      : name_(std::move(name)), device_(device), dtype_(dtype) {}
+  explicit LinearKernel(LinearKernelInfo info) : info_(std::move(info)) {}
   virtual ~LinearKernel() = default;
 
-  const std::string& name() const { return name_; }
-  DeviceType device() const { return device_; }
-  DType dtype() const { return dtype_; }
+  const LinearKernelInfo& info() const { return info_; }
 
   /// As Kernel::refusal() and Kernel::reservation() in kernel.h.
   virtual std::string refusal() const = 0;
@@ -45,9 +42,7 @@ class LinearKernel {
                         const Execution& execution) const = 0;
 
  private:
-  std::string name_;
-  DeviceType device_;
-  DType dtype_;
+  LinearKernelInfo info_;
 };
 
 struct LinearPlanContent {

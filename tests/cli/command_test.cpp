@@ -8,6 +8,7 @@
 
 #include "flashmask/executor.h"
 #include "flashmask/kernels.h"
+#include "flashmask/linear_attention.h"
 #include "run_command.h"
 
 namespace flashmask::cli {
@@ -114,10 +115,12 @@ TEST(Command, RefusesPicturesOfAnotherKind) {
 TEST(Info, ListsEveryKernelAndWhyOneCannotRun) {
   const auto info = command({"info", "--json"}).json();
   ASSERT_EQ(info["kernels"].size(), kernels().size());
+  ASSERT_EQ(info["linear_kernels"].size(), linear_kernels().size());
   for (const auto& kernel : info["kernels"])
     EXPECT_EQ(kernel["runs"] == true, kernel["why_not"].get<std::string>().empty());
   const std::string text = command({"info", "--all"}).out;
   for (const KernelInfo& kernel : kernels()) EXPECT_NE(text.find(kernel.name), std::string::npos);
+  for (const LinearKernelInfo& kernel : linear_kernels()) EXPECT_NE(text.find(kernel.name), std::string::npos);
   const std::size_t bits = text.find("kernels for masks as bits");
   EXPECT_LT(text.find("kernels for masks as intervals"), text.find("scalar.forward.f32.dany.m64n64.intervals"));
   EXPECT_LT(text.find("scalar.backward.f16.dany.m128n128.intervals"), bits);
@@ -163,7 +166,7 @@ TEST(Check, HoldsKernelsAgainstTheReference) {
   const Outcome checked = command({"check", "--quick", "--kernel", "scalar.", "--mask", "causal_document", "--json"});
   EXPECT_EQ(checked.status, 0);
   const auto verdicts = checked.json();
-  EXPECT_EQ(verdicts.size(), 12U);  // two directions of three dtypes and two predicates
+  EXPECT_EQ(verdicts.size(), 15U);  // two directions of three dtypes and two predicates, and linear attention
   for (const auto& verdict : verdicts) {
     EXPECT_TRUE(verdict["passes"] == true && verdict["cases"] == 1 && verdict["error_over_bound"] > 0) << verdict;
   }
@@ -178,6 +181,19 @@ TEST(Bench, TimesKernelsOnMasks) {
     EXPECT_GT(result["seconds"], 0);
     EXPECT_GT(result["gflops"], 0);
   }
+}
+
+TEST(Bench, TimesLinearAttentionOnTrees) {
+  const auto json = command({"bench", "--linear", "--seqlen", "128", "--heads", "1", "--mask", "causal,document",
+                             "--kernel", "scalar.", "--json"})
+                        .json();
+  ASSERT_EQ(json["results"].size(), 2U);  // two directions of the mask that is a tree
+  for (const auto& result : json["results"]) {
+    EXPECT_GT(result["seconds"], 0);
+    EXPECT_GT(result["gflops"], 0);
+  }
+  expect_refused({"bench", "--linear", "--mask", "document", "--seqlen", "128"}, "no mask is a tree");
+  expect_refused({"bench", "--linear", "--reorder", "--mask", "causal", "--seqlen", "128"}, "--linear and --reorder");
 }
 
 TEST(Attend, RunsEndToEndOnTheShippedLengths) {

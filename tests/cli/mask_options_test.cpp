@@ -244,7 +244,7 @@ TEST_F(ShowOptions, RefusesMapsThatDoNotFit) {
 TEST_F(CheckOptions, RunsEveryKernelOnAFile) {
   const std::string file = write("m.npy", scattered(70, 90));
   const auto verdicts = command({"check", "--mask", file, "--kernel", "scalar.", "--json"}).json();
-  ASSERT_EQ(verdicts.size(), 12U);  // two directions of three dtypes and two predicates
+  ASSERT_EQ(verdicts.size(), 15U);  // two directions of three dtypes and two predicates, and linear attention
   for (const auto& verdict : verdicts) {
     const bool bits = verdict["kernel"].get<std::string>().ends_with(".bits");
     EXPECT_EQ(verdict["cases"], bits ? 2 : 0) << verdict;

@@ -2,63 +2,25 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "flashmask/builders.h"
 #include "flashmask/error.h"
 #include "flashmask/linear_attention.h"
+#include "flashmask/nodes.h"
 #include "kit/corpus.h"
-#include "kit/device_memory.h"
 #include "kit/linear_tensors.h"
+#include "kit/placed_linear.h"
 
 /// Linear attention on a GPU against the recurrence in double precision. tests/emulator has more cases of the same code.
 namespace flashmask {
 namespace {
 
-using check::DeviceTensor;
 using check::Gates;
 using check::HostTensor;
 using check::LinearTensors;
 using check::RandomNumbers;
-
-/// Copies of a call's tensors on the GPU.
-class OnGpu {
- public:
-  explicit OnGpu(const LinearTensors& host) : forward(host.forward()), backward(host.backward()) {
-    for (TensorView* each : {&forward.q, &forward.k, &forward.v, &forward.log_forget, &forward.log_input, &forward.o})
-      move(*each);
-    for (LinearStates* each : {&forward.initial, &forward.final}) move(*each);
-    backward.q = forward.q, backward.k = forward.k, backward.v = forward.v, backward.o = forward.o;
-    backward.log_forget = forward.log_forget, backward.log_input = forward.log_input;
-    backward.initial = forward.initial;
-    for (TensorView* each : {&backward.grad_o, &backward.grad_q, &backward.grad_k, &backward.grad_v,
-                             &backward.grad_log_forget, &backward.grad_log_input})
-      move(*each);
-    for (LinearStates* each : {&backward.grad_final, &backward.grad_initial}) move(*each);
-  }
-
-  void download() const {
-    check::synchronize_device();
-    for (const auto& each : tensors_) each->download();
-  }
-
-  LinearForwardTensors forward;
-  LinearBackwardTensors backward;
-
- private:
-  void move(TensorView& view) {
-    if (!view.present()) return;
-    tensors_.push_back(std::make_unique<DeviceTensor>(view));
-    view = tensors_.back()->view();
-  }
-  void move(LinearStates& states) {
-    for (TensorView* each : {&states.state, &states.normalizer, &states.log_scale}) move(*each);
-  }
-
-  std::vector<std::unique_ptr<DeviceTensor>> tensors_;
-};
 
 LinearProblem problem_of(DType dtype, std::int64_t length, bool normalize, std::int64_t key_dim = 24,
                          std::int64_t value_dim = 40) {
@@ -76,10 +38,10 @@ LinearProblem problem_of(DType dtype, std::int64_t length, bool normalize, std::
 class CudaLinear : public testing::TestWithParam<DType> {
  protected:
   void run(const LinearPlan& planned, const LinearTensors& tensors) const {
-    const OnGpu gpu(tensors);
-    linear_forward(planned, gpu.forward);
-    linear_backward(planned, gpu.backward);
-    gpu.download();
+    const check::PlacedLinearTensors gpu(tensors, planned.problem().device);
+    linear_forward(planned, gpu.forward());
+    linear_backward(planned, gpu.backward());
+    gpu.fetch();
   }
 
   void expect_reference(const Mask& mask, const LinearProblem& problem, const Gates& gates = check::mild_gates(),

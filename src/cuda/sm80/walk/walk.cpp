@@ -97,9 +97,9 @@ template <class T>
 class WalkKernel final : public LinearKernel {
  public:
   WalkKernel()
-      : LinearKernel(std::string(kLarge.name) + ".linear." + to_string(kDType<T>) + ".d" + std::to_string(kMostDim) +
-                         "v" + std::to_string(kMostDim) + ".s" + std::to_string(kWalkTokens),
-                     DeviceType::cuda, kDType<T>) {}
+      : LinearKernel({std::string(kLarge.name) + ".linear." + to_string(kDType<T>) + ".d" + std::to_string(kMostDim) +
+                          "v" + std::to_string(kMostDim) + ".s" + std::to_string(kWalkTokens),
+                      kLarge.name, kDType<T>, DeviceType::cuda, kMostDim, kMostDim}) {}
 
   std::string refusal() const override { return device_refusal(needs(0)); }
   std::string refusal(const LinearProblem& problem) const override {
