@@ -48,8 +48,8 @@ struct KernelVerdict {
 using CheckProgress = std::function<void(const std::string& name, std::int64_t done, std::int64_t cases)>;
 
 /// Checks every kernel this machine can run × every mask of the corpus × awkward sizes against flashmask::reference; a
-/// mask that fits intervals is given to kernels of both predicates. Then the kernels of linear attention (LinearCheck). Throws Status::invalid_argument when no kernel or
-/// no mask has the requested name.
+/// mask that fits intervals is given to kernels of both predicates. Then the kernels of linear attention (LinearCheck).
+/// Throws Status::invalid_argument when no kernel or no mask has the requested name.
 std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const CheckProgress& progress = {});
 
 }  // namespace flashmask::check

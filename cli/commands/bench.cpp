@@ -272,8 +272,8 @@ void bench(const BenchOptions& options, Console& console) {
   const std::vector<NamedMask> masks = masks_of(options);
   Problem problem = apply(options.problem, common_shape(masks));
   problem.dropout = options.dropout.probability;
-  const std::vector<Timing> timings = options.linear ? time_all_linear(options, problem, masks, console)
-                                                     : time_all(options, problem, masks, console);
+  const std::vector<Timing> timings =
+      options.linear ? time_all_linear(options, problem, masks, console) : time_all(options, problem, masks, console);
   const std::string text =
       problem.device.type == DeviceType::cpu ? text_of(options, timings) : device_text_of(options, timings);
   console.out << (options.json ? json_of(options, problem, timings).dump(2) + "\n" : text + dropout_line(options));

@@ -37,10 +37,10 @@ std::vector<LinearRun> linear_runs(const LinearProblem& problem, const std::vect
         if (direction.empty() || (direction == "forward") == is_forward) runs.push_back({info.name, mask, is_forward});
   }
   if (!runs.empty()) return runs;
-  throw Error(Status::unsupported,
-              "bench: no kernel of linear attention of this machine " +
-                  (kernel.empty() ? "" : "begins with \"" + kernel + "\" and ") + "serves " + to_string(problem.dtype) +
-                  ", or no mask is a tree; see flashmask info and docs/linear.md");
+  throw Error(Status::unsupported, "bench: no kernel of linear attention of this machine " +
+                                       (kernel.empty() ? "" : "begins with \"" + kernel + "\" and ") + "serves " +
+                                       to_string(problem.dtype) +
+                                       ", or no mask is a tree; see flashmask info and docs/linear.md");
 }
 
 void time_linear(const LinearRun& run, const LinearProblem& problem, std::uint64_t seed,
@@ -57,8 +57,8 @@ void time_linear(const LinearRun& run, const LinearProblem& problem, std::uint64
 double linear_flops(const LinearProblem& problem, bool is_forward) {
   const auto key = static_cast<double>(problem.key_dim), value = static_cast<double>(problem.value_dim);
   const double tokens = static_cast<double>(problem.batch * problem.length * problem.heads);
-  return tokens * (is_forward ? 4 * key * value + kStep * (key + value)
-                              : 12 * key * value + kStep * (3 * key + 2 * value));
+  return tokens *
+         (is_forward ? 4 * key * value + kStep * (key + value) : 12 * key * value + kStep * (3 * key + 2 * value));
 }
 
 }  // namespace flashmask::cli

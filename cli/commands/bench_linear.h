@@ -19,7 +19,8 @@ struct LinearRun {
 };
 
 /// Pairs the kernels that run here, have the problem's device and dtype and a name that begins with `kernel`, with the
-/// masks that are trees. direction: forward, backward, or empty for both. Throws Status::unsupported where there is no pair.
+/// masks that are trees. direction: forward, backward, or empty for both. Throws Status::unsupported where there is no
+/// pair.
 std::vector<LinearRun> linear_runs(const LinearProblem& problem, const std::vector<NamedMask>& masks,
                                    const std::string& kernel, const std::string& direction);
 

@@ -46,8 +46,8 @@ Json kernel_json(const KernelInfo& kernel) {
 
 Json linear_json(const LinearKernelInfo& kernel) {
   const std::string refused = why_not_linear(kernel.name);
-  return {{"name", kernel.name},           {"arch", kernel.arch},           {"dtype", to_string(kernel.dtype)},
-          {"key_dim", kernel.key_dim},     {"value_dim", kernel.value_dim}, {"runs", refused.empty()},
+  return {{"name", kernel.name},       {"arch", kernel.arch},           {"dtype", to_string(kernel.dtype)},
+          {"key_dim", kernel.key_dim}, {"value_dim", kernel.value_dim}, {"runs", refused.empty()},
           {"why_not", refused}};
 }
 

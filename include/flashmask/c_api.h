@@ -876,8 +876,8 @@ typedef struct flashmask_linear_backward_tensors {
   flashmask_tensor grad_initial_state, grad_initial_normalizer;           ///< out; may be absent
 } flashmask_linear_backward_tensors;
 
-/// Return the bytes of GPU memory that a call takes as the workspace of its execution; 0 on the CPU. Where a call on a GPU
-/// is given none, it allocates them for itself. Of the tensors only which are present counts.
+/// Return the bytes of GPU memory that a call takes as the workspace of its execution; 0 on the CPU. Where a call on a
+/// GPU is given none, it allocates them for itself. Of the tensors only which are present counts.
 FLASHMASK_API flashmask_status flashmask_linear_forward_workspace(const flashmask_linear_plan* plan,
                                                                   const flashmask_linear_forward_tensors* tensors,
                                                                   size_t* bytes);

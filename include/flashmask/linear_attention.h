@@ -82,7 +82,8 @@ FLASHMASK_API LinearPlan linear_plan(const Mask& mask, const LinearProblem& prob
 
 /// An entry of the table of kernels of linear attention.
 struct LinearKernelInfo {
-  std::string name;  ///< <arch>.linear.<dtype>[.d<key dim>v<value dim>].s<tokens of a step>, such as avx512.linear.f32.s64
+  std::string
+      name;  ///< <arch>.linear.<dtype>[.d<key dim>v<value dim>].s<tokens of a step>, such as avx512.linear.f32.s64
   std::string arch;  ///< as in KernelInfo
   DType dtype = DType::f32;
   DeviceType device = DeviceType::cpu;

@@ -111,9 +111,8 @@ void clear_padding(const LinearPlanContent& plan, const TensorView& tensor) {
 class Walk final : public LinearKernel {
  public:
   Walk(const InstructionSet& set, const KernelCode& code)
-      : LinearKernel(
-            {std::string(set.name) + ".linear." + to_string(code.dtype) + ".s" + std::to_string(kStepTokens),
-             set.name, code.dtype, DeviceType::cpu, kMaxHeadDim, kMaxHeadDim}),
+      : LinearKernel({std::string(set.name) + ".linear." + to_string(code.dtype) + ".s" + std::to_string(kStepTokens),
+                      set.name, code.dtype, DeviceType::cpu, kMaxHeadDim, kMaxHeadDim}),
         set_(set),
         code_(code.linear) {}
 
@@ -179,8 +178,7 @@ std::vector<std::unique_ptr<const LinearKernel>> linear_cpu_kernels() {
   std::vector<std::unique_ptr<const LinearKernel>> kernels;
   for (const cpu::InstructionSet& set : cpu::instruction_sets())
     for (const cpu::KernelCode& code : set.kernels)
-      if (code.linear.forward != nullptr)
-        kernels.push_back(std::make_unique<const cpu::Walk>(set, code));
+      if (code.linear.forward != nullptr) kernels.push_back(std::make_unique<const cpu::Walk>(set, code));
   return kernels;
 }
 

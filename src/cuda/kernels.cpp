@@ -5,8 +5,8 @@
 #include <iterator>
 #include <vector>
 
-#include "cuda/sm90/kernels.h"
 #include "cuda/sm80/walk/walk.h"
+#include "cuda/sm90/kernels.h"
 #include "plan/kernel.h"
 #include "plan/linear.h"
 

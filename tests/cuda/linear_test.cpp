@@ -13,7 +13,8 @@
 #include "kit/linear_tensors.h"
 #include "kit/placed_linear.h"
 
-/// Linear attention on a GPU against the recurrence in double precision. tests/emulator has more cases of the same code.
+/// Linear attention on a GPU against the recurrence in double precision. tests/emulator has more cases of the same
+/// code.
 namespace flashmask {
 namespace {
 
@@ -69,7 +70,8 @@ TEST_P(CudaLinear, MasksOfTheCorpusThatAreTreesEqualTheReference) {
       continue;
     }
     ++served;
-    expect_reference(mask, problem_of(GetParam(), each.size.rows, served % 2 == 0), check::mild_gates(), served % 3 == 0);
+    expect_reference(mask, problem_of(GetParam(), each.size.rows, served % 2 == 0), check::mild_gates(),
+                     served % 3 == 0);
   }
   EXPECT_GT(served, 10);
 }
@@ -102,13 +104,14 @@ TEST_P(CudaLinear, LongNodesWithBranchesEqualTheReference) {
 TEST_P(CudaLinear, EveryRunAndADocumentAloneHaveTheSameBits) {
   const std::vector<std::int64_t> lengths = {70, 1300, 64, 1, 500};
   for (const bool normalize : {false, true}) {
-    const LinearPlan packed = linear_plan(masks::causal_document(lengths, 2000), problem_of(GetParam(), 2000, normalize));
+    const LinearPlan packed =
+        linear_plan(masks::causal_document(lengths, 2000), problem_of(GetParam(), 2000, normalize));
     const LinearTensors all(packed, 5), again(packed, 5);
     run(packed, all);
     run(packed, again);
     const auto outputs = [](const LinearTensors& t) {
-      return std::vector<const HostTensor*>{&t.o, &t.grad_q, &t.grad_k, &t.grad_v, &*t.grad_log_forget,
-                                            &*t.grad_log_input};
+      return std::vector<const HostTensor*>{&t.o,      &t.grad_q,           &t.grad_k,
+                                            &t.grad_v, &*t.grad_log_forget, &*t.grad_log_input};
     };
     for (std::size_t output = 0; output < 6; ++output)
       EXPECT_EQ(outputs(all)[output]->values(), outputs(again)[output]->values()) << "output " << output;
@@ -142,8 +145,9 @@ TEST(CudaLinearRefusals, SayWhatIsServed) {
     return "nothing was refused";
   };
   EXPECT_NE(refusal(problem_of(DType::f32, 10, false)).find("GPUs compute bfloat16 and float16"), std::string::npos);
-  EXPECT_NE(refusal(problem_of(DType::bf16, 10, false, 256, 64)).find("key_dim is 256; expected a multiple of 8 up to 128"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(problem_of(DType::bf16, 10, false, 256, 64)).find("key_dim is 256; expected a multiple of 8 up to 128"),
+      std::string::npos);
   EXPECT_NE(refusal(problem_of(DType::bf16, 10, false, 64, 20)).find("value_dim is 20"), std::string::npos);
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plan/linear.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +17,6 @@
 #include "flashmask/nodes.h"
 #include "kit/corpus.h"
 #include "kit/linear_tensors.h"
-#include "plan/linear.h"
 
 /// Linear attention on the emulator, all launches of it, against the recurrence in double precision.
 namespace flashmask::cuda::sm80 {
@@ -54,9 +55,12 @@ class EmulatedLauncher {
 template <class T>
 void run(const LinearPlan& planned, const LinearTensors& tensors, Copies copies) {
   const WalkPlan plan(planned.content());
-  const WalkPlanView view{plan.stretches.data(), plan.order.data(),
-                          plan.stretch_of_step.data(), plan.trees.data(),
-                          plan.steps(), static_cast<int>(planned.problem().heads),
+  const WalkPlanView view{plan.stretches.data(),
+                          plan.order.data(),
+                          plan.stretch_of_step.data(),
+                          plan.trees.data(),
+                          plan.steps(),
+                          static_cast<int>(planned.problem().heads),
                           false};
   EmulatedLauncher launcher(copies);
   WalkCalls<T, EmulatedLauncher>(planned.problem(), plan, view, plan.padding.data(), launcher)
@@ -104,7 +108,8 @@ TEST(EmulatedLinear, MasksOfTheCorpusThatAreTreesEqualTheReference) {
     } catch (const Error&) {
       continue;
     }
-    if (++served % 8 == 0) expect_reference(mask, problem_of(each.size.rows, served % 16 == 0), check::mild_gates(), true);
+    if (++served % 8 == 0)
+      expect_reference(mask, problem_of(each.size.rows, served % 16 == 0), check::mild_gates(), true);
   }
   EXPECT_GT(served, 10);
 }

@@ -21,8 +21,7 @@ __global__ void __launch_bounds__(kWalkThreads)
   const WalkStretch& own = arguments.plan.stretches[static_cast<int>(blockIdx.x) / arguments.plan.heads];
   const Rows o = arguments.o.of(own.batch, head), grad_o = arguments.grad_o.of(own.batch, head);
   float* const gradient =
-      arguments.gradient +
-      (static_cast<std::int64_t>(head) * arguments.plan.steps + own.first_step) * kWalkTokens;
+      arguments.gradient + (static_cast<std::int64_t>(head) * arguments.plan.steps + own.first_step) * kWalkTokens;
   for (int token = static_cast<int>(thread_index()) / 32; token < own.tokens; token += kWalkThreads / 32) {
     const std::uint16_t* const a = o.first + (own.row + token) * o.stride;
     const std::uint16_t* const b = grad_o.first + (own.row + token) * grad_o.stride;
@@ -91,15 +90,16 @@ struct GateGradientMemory {
 };
 
 /// The gradients of the gates of one step of one head. That of log_forget of a token adds what each pair adds whose key
-/// lies before the token and whose row does not: pairs in the step, pairs whose key or row is outside, and pairs of which
-/// both are. Nothing is subtracted, so that small gradients keep their digits beside large terms.
+/// lies before the token and whose row does not: pairs in the step, pairs whose key or row is outside, and pairs of
+/// which both are. Nothing is subtracted, so that small gradients keep their digits beside large terms.
 template <class Shape>
 class GateGradientBlock {
   using T = typename Shape::Element;
   using Tile = typename Shape::InnerTile;
 
  public:
-  __device__ __forceinline__ GateGradientBlock(GateGradientMemory<Shape>& shared, const GateGradientArguments& arguments)
+  __device__ __forceinline__ GateGradientBlock(GateGradientMemory<Shape>& shared,
+                                               const GateGradientArguments& arguments)
       : shared_(shared),
         arguments_(arguments),
         head_(static_cast<int>(blockIdx.x) % arguments.walk.plan.heads),
@@ -180,8 +180,7 @@ class GateGradientBlock {
 #pragma unroll
     for (int eight = 0; eight < 8; ++eight)
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        leave(shared_.of_columns, s[eight][i] + s[eight][i + 2], eight, i);
+      for (int i = 0; i < 2; ++i) leave(shared_.of_columns, s[eight][i] + s[eight][i + 2], eight, i);
   }
 
   /// Leaves, for each token t, the sum of the pairs of keys before t and the warp's rows from t on.
@@ -222,7 +221,8 @@ class GateGradientBlock {
   __device__ __forceinline__ void load_parts(std::int64_t of_head) {
     const auto thread = static_cast<int>(thread_index());
     const bool of_keys = thread >= kWalkTokens;
-    const float* from = (of_keys ? arguments_.of_keys : arguments_.of_queries) + of_head * kWalkTokens + thread % kWalkTokens;
+    const float* from =
+        (of_keys ? arguments_.of_keys : arguments_.of_queries) + of_head * kWalkTokens + thread % kWalkTokens;
     float sum = 0;
 #pragma unroll 1
     for (int slice = 0; slice < arguments_.walk.slices; ++slice) sum += from[slice * stride() * kWalkTokens];

@@ -11,8 +11,8 @@ struct GateTensor {
   const float* data;  ///< null: all are 0
   std::int64_t batch, row, head;
 
-  /// Returns a token's, in powers of two. Below −2^20 e^x is 0 in every sum, and pairs of float32 still tell neighbouring
-  /// gates apart.
+  /// Returns a token's, in powers of two. Below −2^20 e^x is 0 in every sum, and pairs of float32 still tell
+  /// neighbouring gates apart.
   __device__ __forceinline__ double at(int batch_entry, int token, int head_number) const {
     if (data == nullptr) return 0;
     const double x = data[batch_entry * batch + token * row + head_number * head];
@@ -42,7 +42,8 @@ class GateBlock {
 
   __device__ __forceinline__ void run() {
     const WalkStretch& own = arguments_.plan.stretches[number_];
-    for (int step = static_cast<int>(thread_index()) / 32; step < own.steps(); step += kWalkThreads / 32) add(own, step);
+    for (int step = static_cast<int>(thread_index()) / 32; step < own.steps(); step += kWalkThreads / 32)
+      add(own, step);
     __syncthreads();
     if (thread_index() != 0) return;
     double decay = 0, scale = 0;
@@ -96,7 +97,8 @@ class GateBlock {
 };
 
 /// A block of kWalkThreads threads per stretch and head.
-static __global__ void __launch_bounds__(kWalkThreads) walk_gates_kernel(const __grid_constant__ GateArguments arguments) {
+static __global__ void __launch_bounds__(kWalkThreads)
+    walk_gates_kernel(const __grid_constant__ GateArguments arguments) {
   GateBlock(shared_memory<GateMemory>(), arguments).run();
 }
 
@@ -119,8 +121,7 @@ static __global__ void walk_links_kernel(const __grid_constant__ LinkArguments a
   for (int s = tree.begin; s < tree.end; ++s) {
     const WalkStretch& own = arguments.plan.stretches[s];
     const std::int64_t at = static_cast<std::int64_t>(s) * heads + head;
-    const double before =
-        links.decay[at] + scale_before(own, head, heads, links.scale_behind, arguments.initial_scale);
+    const double before = links.decay[at] + scale_before(own, head, heads, links.scale_behind, arguments.initial_scale);
     const double behind = larger(links.own_scale[at], before);
     links.scale_behind[at] = behind;
     links.gain[at] = power(before - behind);
@@ -167,8 +168,9 @@ class CarriedNumber {
   __device__ __forceinline__ int head() const { return head_; }
   __device__ __forceinline__ const WalkTree& tree() const { return tree_; }
   __device__ __forceinline__ float& in(const WalkStates& states, std::int64_t item) const {
-    return in_matrix_ ? states.state[item * states.item + head_ * states.head + key_ * states.key + value_ * states.value]
-                      : states.vector[item * states.vector_item + head_ * states.vector_head + key_];
+    return in_matrix_
+               ? states.state[item * states.item + head_ * states.head + key_ * states.key + value_ * states.value]
+               : states.vector[item * states.vector_item + head_ * states.vector_head + key_];
   }
 
  private:
@@ -225,7 +227,7 @@ static __global__ void __launch_bounds__(kCarryThreads)
 struct ClearArguments {
   const std::int64_t* tokens;  ///< of padding, over all batch entries
   std::int64_t count;
-  int length, heads, width;    ///< width and strides in 16-bit numbers
+  int length, heads, width;  ///< width and strides in 16-bit numbers
   std::uint16_t* data;
   std::int64_t batch, row, head;
 };

@@ -6,15 +6,15 @@
 #include "cuda/sm80/instructions/mma.h"
 #include "cuda/sm80/walk/walk_arguments.h"
 
-/// The weights of the steps of a stretch. With b the sums of log_forget from a step's begin on, l of log_input, and M the
-/// scale of the state before it, all in powers of two, row i has the scale m(i) = max(0, b(i) + M, max over j ≤ i of
-/// b(i) − b(j) + l(j)), and the weight of key j in row i is D(i, j) = 2^(b(i) − b(j) + l(j) − m(i)), at most 1.
+/// The weights of the steps of a stretch. With b the sums of log_forget from a step's begin on, l of log_input, and M
+/// the scale of the state before it, all in powers of two, row i has the scale m(i) = max(0, b(i) + M, max over j ≤ i
+/// of b(i) − b(j) + l(j)), and the weight of key j in row i is D(i, j) = 2^(b(i) − b(j) + l(j) − m(i)), at most 1.
 namespace flashmask::cuda::sm80 {
 
 inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
-/// What is multiplied with what in a step, one number per token. i: a token whose output this is, or its gradient; j: one
-/// that it sees. "Summed": the tokens of y and z; "rows": those of x and of what the walk writes.
+/// What is multiplied with what in a step, one number per token. i: a token whose output this is, or its gradient; j:
+/// one that it sees. "Summed": the tokens of y and z; "rows": those of x and of what the walk writes.
 struct StepFactors {
   // D(i, j) = 2^(rows − summed), in pairs of numbers: b − m of i less b − l of j, or backwards −(b − l) less −(b − m).
   float rows_high[kWalkTokens], rows_low[kWalkTokens];
@@ -63,14 +63,16 @@ struct StretchGates {
     const unsigned thread = thread_index();
     if (thread == 0) stretch = own;
     if (static_cast<int>(thread) < own.steps()) {
-      const double* const from = arguments.gates.of(head, arguments.plan.steps, own.first_step + static_cast<int>(thread));
+      const double* const from =
+          arguments.gates.of(head, arguments.plan.steps, own.first_step + static_cast<int>(thread));
       totals[thread] = from[kWalkTokens - 1];
       scales[thread + 1] = from[3 * kWalkTokens - 1];
     }
     __syncthreads();
     if (thread == 0) {
       double scale =
-          from_zero ? 0 : scale_before(own, head, arguments.plan.heads, arguments.scale_behind, arguments.initial_scale);
+          from_zero ? 0
+                    : scale_before(own, head, arguments.plan.heads, arguments.scale_behind, arguments.initial_scale);
       scales[0] = scale;
 #pragma unroll 1
       for (int step = 0; step < own.steps(); ++step)

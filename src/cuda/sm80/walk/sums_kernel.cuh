@@ -10,7 +10,7 @@ struct SumsArguments {
   WalkArguments walk;  ///< y, z, the role's weights
   WalkStates sums;     ///< out, by place
   bool backwards;
-  bool all;            ///< also of stretches without a successor, or backwards without a parent
+  bool all;  ///< also of stretches without a successor, or backwards without a parent
 };
 
 template <class Shape>
@@ -50,8 +50,7 @@ class SumsBlock {
       const StretchGates::Token token = gates.read(walk, item_.head, next);
       const StepFactors& factors = gates.factors[step % 2];
       State::add(state, shared_address(shared_.y[i % 2]), shared_address(shared_.z[i % 2]), factors);
-      if (has_vector)
-        State::template add_vector<typename Shape::InnerTile>(shared_.vector, shared_.y[i % 2], factors);
+      if (has_vector) State::template add_vector<typename Shape::InnerTile>(shared_.vector, shared_.y[i % 2], factors);
       gates.make(walk, item_.head, next, token);
     }
     store(state, has_vector);

@@ -62,7 +62,8 @@ class DeviceTables {
   template <class Row>
   std::size_t add(const std::vector<Row>& table) {
     constexpr std::size_t kAlignment = 16;
-    const std::size_t at = (host_.size() + kAlignment - 1) / kAlignment * kAlignment, bytes = table.size() * sizeof(Row);
+    const std::size_t at = (host_.size() + kAlignment - 1) / kAlignment * kAlignment,
+                      bytes = table.size() * sizeof(Row);
     host_.resize(at + bytes + kAlignment);
     if (bytes != 0) std::memcpy(host_.data() + at, table.data(), bytes);
     return at;

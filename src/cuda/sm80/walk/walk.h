@@ -19,8 +19,8 @@ struct WalkTables {
   const std::int64_t* padding;
 };
 
-/// Launches a call, T: of the problem's dtype. Returns the bytes of workspace that it takes; where `workspace` is null it
-/// does nothing else.
+/// Launches a call, T: of the problem's dtype. Returns the bytes of workspace that it takes; where `workspace` is null
+/// it does nothing else.
 template <class T>
 std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables, const LinearForwardTensors& tensors,
                           std::byte* workspace, void* stream);

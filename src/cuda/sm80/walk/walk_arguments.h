@@ -17,15 +17,15 @@ inline constexpr int kWalkThreads = 128;
 
 /// Up to kWalkSteps steps of one node, which one block walks.
 struct WalkStretch {
-  int batch, row;      ///< its first token
+  int batch, row;  ///< its first token
   int tokens;
-  int first_step;      ///< number among the steps of the plan
-  int parent;          ///< the stretch before it; -1: it begins a tree
-  int root;            ///< of its tree
-  int node;            ///< that ends with it; -1: the next stretch is of the same node
-  int slot;            ///< its place among states; -1: no other stretch of the plan is of its tree
+  int first_step;  ///< number among the steps of the plan
+  int parent;      ///< the stretch before it; -1: it begins a tree
+  int root;        ///< of its tree
+  int node;        ///< that ends with it; -1: the next stretch is of the same node
+  int slot;        ///< its place among states; -1: no other stretch of the plan is of its tree
   bool has_successor;
-  bool gives_first;    ///< it is the last stretch behind its parent, and so the first to give that a gradient
+  bool gives_first;  ///< it is the last stretch behind its parent, and so the first to give that a gradient
 
   __host__ __device__ __forceinline__ int steps() const { return (tokens + kWalkTokens - 1) / kWalkTokens; }
 };
@@ -39,14 +39,12 @@ struct WalkPlanView {
   const WalkStretch* stretches;  ///< a parent comes before its successors
   const int* order;              ///< of the walks: linked stretches first, then the longest first
   const int* stretch_of_step;
-  const WalkTree* trees;         ///< those of several stretches first
+  const WalkTree* trees;  ///< those of several stretches first
   int steps, heads;
-  bool every_state;              ///< each stretch has a state, whose place is its number
+  bool every_state;  ///< each stretch has a state, whose place is its number
 
   /// Returns the place of the state of a stretch.
-  __device__ __forceinline__ int slot(int stretch) const {
-    return every_state ? stretch : stretches[stretch].slot;
-  }
+  __device__ __forceinline__ int slot(int stretch) const { return every_state ? stretch : stretches[stretch].slot; }
 };
 
 /// What a thread block of a stretch and a head knows of gates: three doubles per token, in powers of two, counted from
@@ -94,8 +92,8 @@ __device__ __forceinline__ bool is_forward(WalkRole role) {
   return role == WalkRole::output || role == WalkRole::query_gradient;
 }
 
-/// Beside a state there is a vector where o is divided: as if z (of the output) or the summed side (of gradients) had one
-/// more column.
+/// Beside a state there is a vector where o is divided: as if z (of the output) or the summed side (of gradients) had
+/// one more column.
 enum class WalkVector { none, inner, columns };
 
 /// A tensor of q's or v's kind, and how many heads share one of its heads.
@@ -121,21 +119,21 @@ struct WalkArguments {
   WalkRole role;
   WalkVector vector;
   float scale;
-  int inner_dim, column_dim;   ///< of x and y, and of z
-  int slices;                  ///< of kWalkColumns columns
+  int inner_dim, column_dim;  ///< of x and y, and of z
+  int slices;                 ///< of kWalkColumns columns
   WalkTensor x, y, z;
-  WalkTensor counterpart;      ///< as z, whose products with the state's part of `out` go to `dots`; no data: not wanted
-  WalkStates linked;           ///< states at the beginnings of walks, by place
-  WalkStates given;            ///< initial ones, by root
-  bool linked_are_own;         ///< the place is the stretch's own, not its parent's
-  bool all_have_own;           ///< ... even of stretches without a successor
+  WalkTensor counterpart;  ///< as z, whose products with the state's part of `out` go to `dots`; no data: not wanted
+  WalkStates linked;       ///< states at the beginnings of walks, by place
+  WalkStates given;        ///< initial ones, by root
+  bool linked_are_own;     ///< the place is the stretch's own, not its parent's
+  bool all_have_own;       ///< ... even of stretches without a successor
   std::uint16_t* out;
   std::int64_t out_batch, out_row, out_head;
-  bool only_divisors;          ///< of the output: finds these alone
-  float* dots;                 ///< [slice][head][step][kWalkTokens]
-  uint4* states;               ///< states before each step: written by the walk of queries, read by that of keys
-  float* state_vectors;        ///< their vectors
-  float* across;               ///< [slice][head][step]: products of the states before steps with their gradients
+  bool only_divisors;    ///< of the output: finds these alone
+  float* dots;           ///< [slice][head][step][kWalkTokens]
+  uint4* states;         ///< states before each step: written by the walk of queries, read by that of keys
+  float* state_vectors;  ///< their vectors
+  float* across;         ///< [slice][head][step]: products of the states before steps with their gradients
 };
 
 }  // namespace flashmask::cuda::sm80

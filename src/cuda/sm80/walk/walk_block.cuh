@@ -109,13 +109,15 @@ class WalkState {
   }
 
   /// Computes state = gain state + Σ into z yᵀ over the tokens of a step.
-  static __device__ __forceinline__ void add(Sums& state, std::uint32_t y, std::uint32_t z, const StepFactors& factors) {
+  static __device__ __forceinline__ void add(Sums& state, std::uint32_t y, std::uint32_t z,
+                                             const StepFactors& factors) {
     const float gain = factors.gain;
 #pragma unroll
     for (int eight = 0; eight < 2 * kPanels; ++eight)
 #pragma unroll
       for (int i = 0; i < 4; ++i) state[eight][i] *= gain;
-    const std::uint32_t a = z + ColumnTile::lane_columns() + ColumnTile::step(0, warp()), b = y + InnerTile::lane_rows();
+    const std::uint32_t a = z + ColumnTile::lane_columns() + ColumnTile::step(0, warp()),
+                        b = y + InnerTile::lane_rows();
     const int quad = lane_index() % 4;
 #pragma unroll
     for (int sixteen = 0; sixteen < 4; ++sixteen) {

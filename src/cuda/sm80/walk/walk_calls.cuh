@@ -12,8 +12,8 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The launches of a call of linear attention. Launcher: has launch<Memory>(name, kernel, blocks, threads, arguments) and
-/// allocate(bytes), whose memory lives until the launches are done.
+/// The launches of a call of linear attention. Launcher: has launch<Memory>(name, kernel, blocks, threads, arguments)
+/// and allocate(bytes), whose memory lives until the launches are done.
 template <class T, class Launcher>
 class WalkCalls {
  public:
@@ -133,7 +133,8 @@ class WalkCalls {
     walk.out_batch = to.strides[0], walk.out_row = to.strides[1], walk.out_head = to.strides[2];
   }
 
-  WalkArguments output_walk(const TensorView& q, const TensorView& k, const TensorView& v, const LinearStates& initial) {
+  WalkArguments output_walk(const TensorView& q, const TensorView& k, const TensorView& v,
+                            const LinearStates& initial) {
     WalkArguments walk = basic(WalkRole::output);
     set_dims(walk, problem_.key_dim, problem_.value_dim);
     walk.vector = problem_.normalize ? WalkVector::inner : WalkVector::none;
@@ -172,8 +173,14 @@ class WalkCalls {
     SumsArguments sums{output_walk(q, k, v, initial), states_, false, every_state};
     sums.walk.y = of_keys(k);
     launch_sums(sums);
-    const CarryArguments carry{view_,   trees_,  static_cast<int>(problem_.key_dim), static_cast<int>(problem_.value_dim),
-                               links_,  states_, states_of(initial),                 states_of(final),
+    const CarryArguments carry{view_,
+                               trees_,
+                               static_cast<int>(problem_.key_dim),
+                               static_cast<int>(problem_.value_dim),
+                               links_,
+                               states_,
+                               states_of(initial),
+                               states_of(final),
                                WalkStates{}};
     launch_carry(walk_carry_kernel, carry);
   }
@@ -197,9 +204,9 @@ class WalkCalls {
     walk.slices = 1;
     walk.z = {};
     launch_walk(walk, problem_.key_dim);
-    launcher_.template launch<int>(
-        "linear attention: gradients of divisors", walk_divisors_kernel<T>, stretches() * problem_.heads, kWalkThreads,
-        DivisorArguments{view_, of_values(t.o), of_values(t.grad_o), divisors_.gradient});
+    launcher_.template launch<int>("linear attention: gradients of divisors", walk_divisors_kernel<T>,
+                                   stretches() * problem_.heads, kWalkThreads,
+                                   DivisorArguments{view_, of_values(t.o), of_values(t.grad_o), divisors_.gradient});
   }
 
   /// The gradients of the states behind stretches; those of initial ones go to the caller.
@@ -212,9 +219,10 @@ class WalkCalls {
     sums.walk.vector = problem_.normalize ? WalkVector::inner : WalkVector::none;
     sums.walk.y = of_keys(t.q), sums.walk.z = of_values(t.grad_o);
     launch_sums(sums);
-    const CarryArguments carry{view_,  trees_,    static_cast<int>(problem_.key_dim), static_cast<int>(problem_.value_dim),
-                               links_, sums.sums, states_of(t.grad_initial),          states_of(t.grad_final),
-                               grads_};
+    const CarryArguments carry{
+        view_,  trees_,    static_cast<int>(problem_.key_dim), static_cast<int>(problem_.value_dim),
+        links_, sums.sums, states_of(t.grad_initial),          states_of(t.grad_final),
+        grads_};
     launch_carry(walk_carry_back_kernel, carry);
   }
 
@@ -314,9 +322,8 @@ class WalkCalls {
   }
 
   void launch_gate_gradients(const GateGradientArguments& gates) {
-    launcher_.template launch<GateGradientMemory<Widest>>("linear attention: gradients of gates",
-                                                          walk_gate_gradient_kernel<Widest>, step_heads(), kWalkThreads,
-                                                          gates);
+    launcher_.template launch<GateGradientMemory<Widest>>(
+        "linear attention: gradients of gates", walk_gate_gradient_kernel<Widest>, step_heads(), kWalkThreads, gates);
   }
 
   void clear_padding(const TensorView& to) {

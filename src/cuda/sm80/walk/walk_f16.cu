@@ -4,9 +4,9 @@
 namespace flashmask::cuda::sm80 {
 
 template std::size_t launch_linear<__half>(const LinearProblem&, const WalkTables&, const LinearForwardTensors&,
-                                        std::byte*, void*);
+                                           std::byte*, void*);
 template std::size_t launch_linear<__half>(const LinearProblem&, const WalkTables&, const LinearBackwardTensors&,
-                                        std::byte*, void*);
+                                           std::byte*, void*);
 template std::size_t linear_shared_bytes<__half>(const LinearProblem&);
 
 }  // namespace flashmask::cuda::sm80

@@ -91,8 +91,7 @@ class WalkBlock {
   /// Loads the state that the walk begins with.
   __device__ __forceinline__ void load(Sums& state) const {
     const WalkStretch& own = shared_.gates.stretch;
-    const bool linked =
-        arguments_.linked_are_own ? own.has_successor || arguments_.all_have_own : own.parent >= 0;
+    const bool linked = arguments_.linked_are_own ? own.has_successor || arguments_.all_have_own : own.parent >= 0;
     const WalkStates& from = linked ? arguments_.linked : arguments_.given;
     const bool exists = from.state != nullptr;
     const std::int64_t place =
@@ -264,8 +263,7 @@ class WalkBlock {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int half = i / 2, summed = 16 * sixteen + 8 * eight + 2 * quad + i % 2, token = row + 8 * half;
-          const float exponent =
-              (high[half] - factors.summed_high[summed]) + (low[half] - factors.summed_low[summed]);
+          const float exponent = (high[half] - factors.summed_high[summed]) + (low[half] - factors.summed_low[summed]);
           const float of_pair = by_rows ? pair[half] : factors.pair[summed],
                       more = by_rows ? extra[half] : factors.pair_extra[summed];
           const float score = exp2_approximate(exponent) * (of_pair * numbers[i] + more);
@@ -285,8 +283,8 @@ class WalkBlock {
     const float factor = 1 / (size < bound ? bound : size);  // NaN where the sum is
     factors.out[token] = factor;
     if (!arguments_.only_divisors) return;
-    const std::int64_t at = static_cast<std::int64_t>(item_.head) * arguments_.plan.steps +
-                            shared_.gates.stretch.first_step + step;
+    const std::int64_t at =
+        static_cast<std::int64_t>(item_.head) * arguments_.plan.steps + shared_.gates.stretch.first_step + step;
     arguments_.divisors.factor[at * kWalkTokens + token] = factor;
     arguments_.divisors.gradient[at * kWalkTokens + token] = size < bound ? 0 : sum < 0 ? factor : -factor;
   }
@@ -350,9 +348,9 @@ class WalkBlock {
   /// Stores what add_dots() and add_across() left, summed over the warps.
   __device__ __forceinline__ void write_sums(const StepFactors& factors, int step) const {
     const unsigned thread = thread_index();
-    const std::int64_t at = (static_cast<std::int64_t>(item_.slice) * arguments_.plan.heads + item_.head) *
-                                arguments_.plan.steps +
-                            shared_.gates.stretch.first_step + step;
+    const std::int64_t at =
+        (static_cast<std::int64_t>(item_.slice) * arguments_.plan.heads + item_.head) * arguments_.plan.steps +
+        shared_.gates.stretch.first_step + step;
     if (arguments_.dots != nullptr && thread < kWalkTokens) {
       float sum = 0;
 #pragma unroll

@@ -64,7 +64,7 @@ std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables
 template <class T>
 std::size_t linear_shared_bytes(const LinearProblem& problem) {
   const std::size_t walk = std::max(problem.key_dim, problem.value_dim) <= 64 ? sizeof(WalkMemory<WalkShape<T, 64>>)
-                                                                               : sizeof(WalkMemory<WalkShape<T, 128>>);
+                                                                              : sizeof(WalkMemory<WalkShape<T, 128>>);
   return std::max(walk, sizeof(GateGradientMemory<WalkShape<T, 128>>));
 }
 
