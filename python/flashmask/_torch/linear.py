@@ -78,6 +78,8 @@ def linear_attention_of_tensors(
     problem = problem_of(q, k, v, scale, normalize, (dtype_name("q", q), dtype_name("k", k), dtype_name("v", v)))
     shape = problem.batch, problem.length, problem.heads
     ready = [None if gate is None else _gate(name, gate, shape) for name, gate in zip(names[3:5], gates, strict=True)]
+    if isinstance(mask, Tensor):
+        mask = mask.cpu()
     tensor, causal = (None, True) if mask is None else mask_tensor(mask, q)
     numbers = _Numbers(tensor, causal, scale, normalize)
     state, normalizer, log_scale = arguments[5:]

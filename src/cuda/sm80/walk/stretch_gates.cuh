@@ -15,7 +15,7 @@ inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994
 
 /// What is multiplied with what in a step, one number per token. i: a token whose output this is, or its gradient; j:
 /// one that it sees. "Summed": the tokens of y and z; "rows": those of x and of what the walk writes.
-struct StepFactors {
+struct alignas(16) StepFactors {
   // D(i, j) = 2^(rows − summed), in pairs of numbers: b − m of i less b − l of j, or backwards −(b − l) less −(b − m).
   float rows_high[kWalkTokens], rows_low[kWalkTokens];
   float summed_high[kWalkTokens], summed_low[kWalkTokens];
