@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/sm80/walk/link_kernels.cuh"
 #include "cuda/sm80/walk/walk_calls.cuh"
 #include "flashmask/builders.h"
 #include "flashmask/error.h"

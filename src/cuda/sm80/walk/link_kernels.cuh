@@ -1,35 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/sm80/walk/link_arguments.cuh"
 #include "cuda/sm80/walk/stretch_gates.cuh"
 
 /// The small kernels around the walks: sums of gates, and how states pass from stretch to stretch.
 namespace flashmask::cuda::sm80 {
-
-/// The gates of a call, float32.
-struct GateTensor {
-  const float* data;  ///< null: all are 0
-  std::int64_t batch, row, head;
-
-  /// Returns a token's, in powers of two. Below −2^20 e^x is 0 in every sum, and pairs of float32 still tell
-  /// neighbouring gates apart.
-  __device__ __forceinline__ double at(int batch_entry, int token, int head_number) const {
-    if (data == nullptr) return 0;
-    const double x = data[batch_entry * batch + token * row + head_number * head];
-    return (x < -1048576.0 ? -1048576.0 : x) * kLog2E;
-  }
-};
-
-struct GateArguments {
-  WalkPlanView plan;
-  GateTensor log_forget, log_input;
-  WalkGates gates;  ///< out
-  WalkLinks links;  ///< out: decay, own_scale
-};
-
-struct GateMemory {
-  double totals[kWalkSteps], tops[kWalkSteps];
-};
 
 /// Sums up the gates of a stretch of a head per block, and those of a step per warp, two tokens per lane.
 class GateBlock {
@@ -97,21 +73,12 @@ class GateBlock {
 };
 
 /// A block of kWalkThreads threads per stretch and head.
-static __global__ void __launch_bounds__(kWalkThreads)
-    walk_gates_kernel(const __grid_constant__ GateArguments arguments) {
+__global__ void __launch_bounds__(kWalkThreads) walk_gates_kernel(const __grid_constant__ GateArguments arguments) {
   GateBlock(shared_memory<GateMemory>(), arguments).run();
 }
 
-struct LinkArguments {
-  WalkPlanView plan;
-  int trees;
-  WalkScales initial_scale;
-  WalkLinks links;
-  WalkScales final_scale;  ///< out, by node
-};
-
 /// Finds the scales of states behind stretches, a thread per tree and head.
-static __global__ void walk_links_kernel(const __grid_constant__ LinkArguments arguments) {
+__global__ void walk_links_kernel(const __grid_constant__ LinkArguments arguments) {
   const int heads = arguments.plan.heads;
   const auto number = static_cast<std::int64_t>(blockIdx.x) * kWalkThreads + thread_index();
   if (number >= static_cast<std::int64_t>(arguments.trees) * heads) return;
@@ -131,23 +98,6 @@ static __global__ void walk_links_kernel(const __grid_constant__ LinkArguments a
       to.data[own.node * to.item + head * to.head] = static_cast<float>(behind * kLn2);
   }
 }
-
-struct CarryArguments {
-  WalkPlanView plan;
-  int trees;
-  int key_dim, value_dim;
-  WalkLinks links;
-  WalkStates sums;   ///< what stretches add; forwards they become the states behind them
-  WalkStates begin;  ///< forwards in: initial states, by root. Backwards out: their gradients
-  WalkStates end;    ///< forwards out: final states, by node. Backwards in: their gradients
-  WalkStates grads;  ///< backwards out: gradients of the states behind stretches, by place
-
-  __host__ __device__ __forceinline__ int numbers() const {
-    return key_dim * value_dim + (sums.vector != nullptr ? key_dim : 0);
-  }
-};
-
-inline constexpr int kCarryThreads = 256;
 
 /// Where one number of a state is, in a tree and head.
 class CarriedNumber {
@@ -180,8 +130,7 @@ class CarriedNumber {
 };
 
 /// Turns what stretches add into the states behind them, a thread per number of a state, tree and head.
-static __global__ void __launch_bounds__(kCarryThreads)
-    walk_carry_kernel(const __grid_constant__ CarryArguments arguments) {
+__global__ void __launch_bounds__(kCarryThreads) walk_carry_kernel(const __grid_constant__ CarryArguments arguments) {
   const CarriedNumber number(arguments);
   if (!number.exists()) return;
   const WalkPlanView& plan = arguments.plan;
@@ -200,7 +149,7 @@ static __global__ void __launch_bounds__(kCarryThreads)
 }
 
 /// The same from last to first, for gradients: those of the states behind stretches.
-static __global__ void __launch_bounds__(kCarryThreads)
+__global__ void __launch_bounds__(kCarryThreads)
     walk_carry_back_kernel(const __grid_constant__ CarryArguments arguments) {
   const CarriedNumber number(arguments);
   if (!number.exists()) return;
@@ -224,17 +173,8 @@ static __global__ void __launch_bounds__(kCarryThreads)
   }
 }
 
-struct ClearArguments {
-  const std::int64_t* tokens;  ///< of padding, over all batch entries
-  std::int64_t count;
-  int length, heads, width;  ///< width and strides in 16-bit numbers
-  std::uint16_t* data;
-  std::int64_t batch, row, head;
-};
-
 /// Writes zeros to the rows of padding, a thread per 16 bits.
-static __global__ void __launch_bounds__(kCarryThreads)
-    walk_clear_kernel(const __grid_constant__ ClearArguments arguments) {
+__global__ void __launch_bounds__(kCarryThreads) walk_clear_kernel(const __grid_constant__ ClearArguments arguments) {
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * kCarryThreads + thread_index();
   const std::int64_t line = number / arguments.width, which = line / arguments.heads;
   if (which >= arguments.count) return;

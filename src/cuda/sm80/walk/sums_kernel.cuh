@@ -39,18 +39,21 @@ class SumsBlock {
     const bool has_vector = walk.vector != WalkVector::none && item_.slice == 0;
     typename State::Sums state = {};
     if (thread_index() < Shape::kInner) shared_.vector[thread_index()] = 0;
-    ask(step_at(0, steps), 0);
-    gates.make(walk, item_.head, step_at(0, steps), gates.read(walk, item_.head, step_at(0, steps)));
 #pragma unroll 1
-    for (int i = 0; i < steps; ++i) {
-      await_copies<0>();
-      __syncthreads();
-      const int step = step_at(i, steps), next = i + 1 < steps ? step_at(i + 1, steps) : -1;
+    for (int i = -1; i < steps; ++i) {  // first the copies and factors of step 0 alone
+      const int next = i + 1 < steps ? step_at(i + 1, steps) : -1;
+      if (i >= 0) {
+        await_copies<0>();
+        __syncthreads();
+      }
       if (next >= 0) ask(next, (i + 1) % 2);
       const StretchGates::Token token = gates.read(walk, item_.head, next);
-      const StepFactors& factors = gates.factors[step % 2];
-      State::add(state, shared_address(shared_.y[i % 2]), shared_address(shared_.z[i % 2]), factors);
-      if (has_vector) State::template add_vector<typename Shape::InnerTile>(shared_.vector, shared_.y[i % 2], factors);
+      if (i >= 0) {
+        const StepFactors& factors = gates.factors[step_at(i, steps) % 2];
+        State::add(state, shared_address(shared_.y[i % 2]), shared_address(shared_.z[i % 2]), factors);
+        if (has_vector)
+          State::template add_vector<typename Shape::InnerTile>(shared_.vector, shared_.y[i % 2], factors);
+      }
       gates.make(walk, item_.head, next, token);
     }
     store(state, has_vector);

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cuda/sm80/walk/gradient_kernels.cuh"
-#include "cuda/sm80/walk/link_kernels.cuh"
+#include "cuda/sm80/walk/link_arguments.cuh"
 #include "cuda/sm80/walk/sums_kernel.cuh"
 #include "cuda/sm80/walk/walk_kernel.cuh"
 #include "cuda/sm80/walk/walk_plan.h"

@@ -24,21 +24,22 @@ class WalkBlock {
     StretchGates& gates = shared_.gates;
     gates.begin(arguments_, item_.stretch, item_.head, false);
     const int steps = gates.stretch.steps();
-    ask_inner(step_at(0, steps), 0);
     ask_counterpart(step_at(0, steps));
-    gates.make(arguments_, item_.head, step_at(0, steps), gates.read(arguments_, item_.head, step_at(0, steps)));
     Sums state;
     load(state);
 #pragma unroll 1
-    for (int i = 0; i < steps; ++i) {
+    for (int i = -1; i < steps; ++i) {  // first the copies and factors of step 0 alone
       const int step = step_at(i, steps), next = i + 1 < steps ? step_at(i + 1, steps) : -1;
-      await_copies<0>();
-      __syncthreads();
-      ask_columns(step);
+      if (i >= 0) {
+        await_copies<0>();
+        __syncthreads();
+        ask_columns(step);
+      }
       if (next >= 0) ask_inner(next, (i + 1) % 2);
       commit_copies();
       const StretchGates::Token token = gates.read(arguments_, item_.head, next);
-      visit(state, step, i % 2, next, token);
+      if (i >= 0) visit(state, step, i % 2, next);
+      gates.make(arguments_, item_.head, next, token);
     }
   }
 
@@ -157,9 +158,8 @@ class WalkBlock {
 
   // A step.
 
-  __device__ __forceinline__ void visit(Sums& state, int step, int buffer, int next, const StretchGates::Token& token) {
-    StretchGates& gates = shared_.gates;
-    StepFactors& factors = gates.factors[step % 2];
+  __device__ __forceinline__ void visit(Sums& state, int step, int buffer, int next) {
+    StepFactors& factors = shared_.gates.factors[step % 2];
     const std::uint32_t x = shared_address(shared_.x[buffer]), y = shared_address(shared_.y[buffer]),
                         z = shared_address(shared_.z);
     score(x, y, factors, step);
@@ -173,7 +173,6 @@ class WalkBlock {
     await_copies<1>();  // of z: the next step's copies may still come
     __syncthreads();
     ask_counterpart(next);
-    gates.make(arguments_, item_.head, next, token);
     if (!arguments_.only_divisors) {
       add_scores(out, z);
       store(out, factors, step);
