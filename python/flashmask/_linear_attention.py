@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linear_attention(): linear attention with a decay under masks that are trees, on the CPU."""
+"""linear_attention(): linear attention with a decay under masks that are trees."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def linear_attention(
     mLSTM's (Beck et al. 2024). Differentiable once in all tensors; gradients are the same bits in every run.
 
     Args:
-        q, k: (batch, length, key heads, key dim), torch tensors on the CPU or NumPy arrays (forward only); float32,
-            bfloat16 or float16. Dims are at most 512.
+        q, k: (batch, length, key heads, key dim), torch tensors or NumPy arrays (forward only); float32, bfloat16 or
+            float16, with dims of at most 512. On a GPU: bfloat16 or float16, with dims that are multiples of 8 up to
+            128.
         v: (batch, length, heads, value dim), where heads is a multiple of key heads.
         log_forget: the natural logarithm of the forget gates, at most 0; (batch, length, heads), or (heads) for a decay
             that is the same everywhere; float32 or the dtype of q. None: 0. Below -2 ** 20 it counts as that, which
@@ -78,7 +79,8 @@ def linear_attention(
 
     Raises:
         ValueError: the mask is no tree; the error names the first column that does not fit. Or shapes do not fit.
-        TypeError, NotImplementedError: an argument is of another kind; tensors are on a GPU, or float64.
+        TypeError, NotImplementedError: an argument is of another kind; tensors are float64, or on a GPU float32 or of
+            other dims.
     """
     factor = check_scale("scale", scale)
     boolean("normalize", normalize)

@@ -36,6 +36,12 @@ LinearProblem problem_of(DType dtype, std::int64_t length, bool normalize, std::
   return problem;
 }
 
+/// Shares of the largest number. States are kept in bfloat16 for the gradient of log_forget.
+double bound(DType dtype, const std::string& output) {
+  if (dtype == DType::bf16) return 1.2e-2;
+  return output == "grad_log_forget" ? 5e-3 : 2e-3;
+}
+
 class CudaLinear : public testing::TestWithParam<DType> {
  protected:
   void run(const LinearPlan& planned, const LinearTensors& tensors) const {
@@ -51,7 +57,7 @@ class CudaLinear : public testing::TestWithParam<DType> {
     const LinearTensors tensors(planned, 7, gates, states);
     run(planned, tensors);
     for (const check::LinearError& error : linear_errors(planned, mask, tensors))
-      EXPECT_LT(error.worst, problem.dtype == DType::bf16 ? 1.2e-2 : 2e-3)
+      EXPECT_LT(error.worst, bound(problem.dtype, error.name))
           << error.name << ", " << mask.description() << " of " << problem.length << ", gates " << gates.name
           << ", normalize " << problem.normalize << ", " << problem.key_dim << " x " << problem.value_dim;
   }

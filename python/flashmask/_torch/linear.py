@@ -20,6 +20,7 @@ from flashmask._plans.linear_plan import GpuWorkspace, LinearPlan, LinearProblem
 from flashmask._plans.plan import dtype_name
 from flashmask._torch.attention import mask_tensor
 from flashmask._torch.autograd import BelowAutograd, is_differentiated, refuse_forward_mode, refuse_transforms
+from flashmask._torch.autograd_threads import await_at_exit
 from flashmask._torch.cpu import follow_threads
 from flashmask._torch.plans.mask_source import named_mask, source_of
 from flashmask._torch.plans.streams import current_stream
@@ -219,6 +220,8 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     if saved[2] is not None and saved[3] is None and numbers.normalize:
         saved[3] = saved[2].new_zeros(saved[2].shape[:3])
     gradients = _empty_gradients(inputs)
+    if o.is_cuda:
+        await_at_exit(o.device)
     placed = [ABSENT if each is None else _placed(to) for each, to in zip(inputs[:7], gradients, strict=True)]
     plan.backward([*map(_placed, (*given, *saved)), *placed], _workspace(o.device))
     return tuple(gradients)
