@@ -9,6 +9,9 @@ from docs_scripts import DOCS, docs_script
 
 from flashmask import block_maps, masks
 
+IN_CHARACTERS = ("dflash", "packed_block_diffusion")
+"""Builders that the page draws in characters."""
+
 
 @pytest.fixture(scope="module")
 def drawn():
@@ -18,7 +21,8 @@ def drawn():
 
 def builders(module):
     """Functions that make a mask or a map from numbers."""
-    others = ("stack_batch", "stack_heads", "medusa_parents", "reverse_cuthill_mckee", "create", "at_least")
+    others = ("stack_batch", "stack_heads", "medusa_parents", "reverse_cuthill_mckee", "interleaved_blocks")
+    others += ("create", "at_least")
     return {
         name
         for name in module.__all__
@@ -37,7 +41,7 @@ def test_python_has_every_builder_of_the_header(header, module):
 
 def test_the_pictures_show_every_family(drawn):
     shown = {name.split(",")[0] for panels in (drawn.INTERVALS, drawn.BITS) for name in panels}
-    assert shown | {"neighbourhood", "dflash"} == builders(masks)  # dflash is drawn in characters on the page
+    assert shown | {"neighbourhood", *IN_CHARACTERS} == builders(masks)
     assert set(drawn.BLOCKS) == builders(block_maps)
     forms = {name: mask.form for name, mask in drawn.INTERVALS.items()}
     assert set(forms.values()) == {"intervals"}, forms

@@ -43,6 +43,7 @@ from flashmask.masks._sparse import (
     strided_factorised,
 )
 from flashmask.masks._stacks import drop_queries, stack_batch, stack_heads
+from flashmask.masks._tensor_diffusion import interleaved_blocks, packed_block_diffusion
 from flashmask.masks._tensor_drafts import dflash
 from flashmask.masks._tensor_trees import from_tree
 from flashmask.masks._tensors import from_cu_seqlens, from_document_ids, from_position_ids
@@ -89,11 +90,13 @@ __all__ = [
     "global_tokens",
     "graph",
     "hash_sparse_sorted",
+    "interleaved_blocks",
     "medusa_parents",
     "medusa_tree",
     "neighbourhood",
     "neighbourhood_2d",
     "neighbourhood_3d",
+    "packed_block_diffusion",
     "prefix_lm_causal",
     "prefix_lm_document",
     "qk_sparse_segments",

@@ -75,13 +75,10 @@ def from_document_ids(
     document. A negative number is padding. `causal`, `window` and `prefix` as in from_cu_seqlens(); a tensor of
     prefixes is [documents] or [batch, documents], in the order of the documents in the sequence.
     """
-    torch = _torch()
     check_integers("ids", ids, (1, 2))
     check_document_options(causal, window, prefix, _is_tensor)
     ids = ids[None] if ids.ndim == 1 else ids
-    begins = torch.ones_like(ids, dtype=torch.bool)
-    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
-    return _runs(begins, ids < 0, causal, window, prefix)
+    return _runs(begins_of_ids(ids), ids < 0, causal, window, prefix)
 
 
 def from_position_ids(
@@ -105,14 +102,28 @@ def from_position_ids(
     return _runs(begins, torch.zeros_like(begins), causal, window, prefix)
 
 
-def _runs(begins: torch.Tensor, padding: torch.Tensor, causal: bool, window: int | None, prefix: Any) -> RowIndices:
-    """Makes row indices for documents that begin where `begins` [batch, tokens] is true."""
+def begins_of_ids(ids: torch.Tensor) -> torch.Tensor:
+    """Returns booleans: whether a run of equal numbers in `ids` [batch, tokens] begins at a token."""
+    begins: torch.Tensor = _torch().ones_like(ids, dtype=_torch().bool)
+    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    return begins
+
+
+def bounds_of_runs(begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns where each token's run begins and ends, for runs that begin where `begins` [batch, tokens] is true."""
     torch = _torch()
     tokens = begins.shape[1]
     position = torch.arange(tokens, device=begins.device).expand_as(begins)
     begin = torch.where(begins, position, 0).cummax(dim=1).values
-    last = begins.roll(-1, dims=1)  # last token of a document; the first begins one, so the last token counts too
+    last = begins.roll(-1, dims=1)  # last token of a run; the first begins one, so the last token counts too
     end = torch.where(last, position + 1, tokens).flip(1).cummin(dim=1).values.flip(1)
+    return begin, end
+
+
+def _runs(begins: torch.Tensor, padding: torch.Tensor, causal: bool, window: int | None, prefix: Any) -> RowIndices:
+    """Makes row indices for documents that begin where `begins` [batch, tokens] is true."""
+    torch = _torch()
+    begin, end = bounds_of_runs(begins)
     prefixes = prefix
     if _is_tensor(prefix):
         _check_prefix(prefix, begins, ((None,), (begins.shape[0], None)))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block diffusion over packed documents from tensors: built on the tensors' device, without a host synchronisation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from flashmask._arguments import boolean, integer, length
+from flashmask._rows import RowIndices
+from flashmask.masks._tensors import check_integers
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Blocks(NamedTuple):
+    """Where each token's document and block begin and end, [tokens] each."""
+
+    document: torch.Tensor
+    document_end: torch.Tensor
+    begin: torch.Tensor
+    end: torch.Tensor
+    padding: torch.Tensor
+
+
+def packed_block_diffusion(
+    cu_seqlens: torch.Tensor, block: int, tokens: int, *, interleaved: bool = False
+) -> torch.Tensor | RowIndices:
+    """Block diffusion over packed documents: masks.block_diffusion() for each, in a sequence of 2 * `tokens`.
+
+    Documents are those of masks.from_cu_seqlens(), each cut into blocks of `block` tokens from its own begin; the last
+    block of a document may be shorter. A noisy block sees itself and the clean blocks of its document before it; a
+    clean block sees the clean blocks of its document up to itself. Padding sees nothing and nobody sees it. Arriola et
+    al. 2025 (Block Diffusion), section 3.2, for one document.
+
+    The tokens lie in one of two orders:
+
+    * as [x_t | x_0], all noisy tokens and then all clean ones. Three ranges per key column are needed, so the result
+      is booleans [2 * tokens, 2 * tokens], True = visible: 4 * tokens² bytes, which attention() turns into bits;
+    * `interleaved`, each noisy block followed by its clean block, the order that interleaved_blocks() brings a sequence
+      into. Two ranges suffice, so the result is RowIndices [1, 1, 2 * tokens, 2], and the tiles are fewer.
+    """
+    import torch
+
+    blocks = _blocks_of(cu_seqlens, block, tokens)
+    document, document_end, begin, end, padding = blocks
+    if boolean("interleaved", interleaved):
+        noisy = torch.stack([torch.where(padding, 0, begin + end), 2 * begin], -1)
+        clean = torch.stack([torch.where(padding, 0, 2 * document_end), begin + end], -1)
+        vectors = torch.cat([noisy, clean])[_order(blocks)].to(torch.int32)
+        return RowIndices(vectors[None, None], causal=False)
+    row, column = begin[:, None], torch.where(padding, 2 * tokens, begin)[None]
+    visible = torch.zeros(2 * tokens, 2 * tokens, dtype=torch.bool, device=cu_seqlens.device)
+    visible[:tokens, :tokens] = row == column
+    visible[:tokens, tokens:] = (document[:, None] <= column) & (column < row)
+    visible[tokens:, tokens:] = (document[:, None] <= column) & (column <= row)
+    return visible
+
+
+def interleaved_blocks(cu_seqlens: torch.Tensor, block: int, tokens: int) -> torch.Tensor:
+    """Returns int64 [2 * tokens]: the order in which each noisy block is followed by its clean block.
+
+    With x laid out [x_t | x_0], x[order] is what packed_block_diffusion(..., interleaved=True) is for; positions and
+    labels are brought into the same order, and results back by order.argsort().
+    """
+    return _order(_blocks_of(cu_seqlens, block, tokens))
+
+
+def _blocks_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> _Blocks:
+    import torch
+
+    from flashmask._torch.packing import check_ends, document_of
+
+    check_integers("cu_seqlens", cu_seqlens, (1,))
+    integer("block", block, minimum=1)
+    length("tokens", tokens)
+    if cu_seqlens.shape[0] < 1:
+        raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
+    check_ends("cu_seqlens", cu_seqlens, tokens)
+    number = document_of(cu_seqlens, tokens)  # in padding: the number of documents
+    bounds = torch.cat([cu_seqlens.long(), cu_seqlens.new_full((1,), tokens).long()])
+    begin, end = bounds[number], bounds[number + 1]
+    token = torch.arange(tokens, device=cu_seqlens.device)
+    of_block = token - (token - begin) % block
+    return _Blocks(begin, end, of_block, torch.minimum(of_block + block, end), number == cu_seqlens.shape[0] - 1)
+
+
+def _order(blocks: _Blocks) -> torch.Tensor:
+    """Returns the token of [x_t | x_0] at each place of the interleaved order."""
+    import torch
+
+    token = torch.arange(blocks.begin.shape[0], device=blocks.begin.device)
+    # Twice the tokens before the block lie before it; before the clean half, the block's noisy half does too.
+    places = torch.cat([blocks.begin + token, blocks.end + token])
+    return torch.empty_like(places).scatter_(0, places, torch.arange(places.shape[0], device=places.device))
