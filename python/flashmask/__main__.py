@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m flashmask info` says what this build can do; `python -m flashmask show` draws a mask."""
+"""`python -m flashmask info` says what this build can do, `show` draws a mask, and `check` tests this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from typing import Any
 from flashmask import Mask, masks
 from flashmask._info import as_text, info
 
-_NO_FAMILIES = ("drop_queries", "medusa_parents", "reverse_cuthill_mckee", "stack_batch", "stack_heads")
+_NO_FAMILIES = (
+    *("drop_queries", "interleaved_blocks", "medusa_parents", "reverse_cuthill_mckee", "stack_batch", "stack_heads"),
+    *("dflash", "packed_block_diffusion"),  # these take tensors
+)
 _FAMILIES = [
     name
     for name in masks.__all__
@@ -29,10 +32,13 @@ _EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, or 2 where the request could not be carried out."""
+    """Returns the exit status: 0; 1 where a check failed; 2 where the request could not be carried out."""
     options = _parser().parse_args(arguments)
     try:
-        print(options.run(options))
+        text = options.run(options)
+        if isinstance(text, int):
+            return text
+        print(text)
     except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
         print(f"python -m flashmask: {error}", file=sys.stderr)
         return 2
@@ -58,6 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--plot", metavar="FILE", help="write a picture (.png, .svg, .pdf); needs matplotlib")
     show.add_argument("--json", action="store_true", help="print JSON instead of a drawing")
     show.set_defaults(run=_show)
+    check = commands.add_parser(
+        "check", help="hold every kernel that runs here against attention by its formula; needs PyTorch"
+    )
+    check.add_argument("--device", choices=("cpu", "cuda"), help="all that are here, if not given")
+    check.add_argument(
+        "--report", metavar="FILE", help="check speed too, and write a JSON file to send: docs/machines.md"
+    )
+    check.set_defaults(run=_check)
     return parser
 
 
@@ -74,6 +88,22 @@ def _show(options: argparse.Namespace) -> str:
     if options.json:
         return json.dumps({"shape": list(mask.shape), **asdict(told)}, indent=2)
     return f"{mask.draw()}\n{told}"
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Prints the verdicts, writes the report where one is asked for, and returns the exit status."""
+    try:
+        from flashmask import _report
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"check needs PyTorch ({error}): pip install torch; the command `flashmask check` runs without"
+        ) from error
+    verdicts, promises = _report.check(options.device)
+    print(_report.as_text(verdicts, promises))
+    if options.report:
+        _report.write(options.report, _report.report(verdicts, promises, options.device))
+        print(_report.how_to_send(options.report))
+    return 0 if _report.passes(verdicts, promises) else 1
 
 
 def _build(family: str, values: Sequence[str]) -> Mask:
