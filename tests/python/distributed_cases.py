@@ -273,6 +273,119 @@ def dropout_needs_cuts_between_draws(group, rank):
     call()
 
 
+def with_sinks(compute, sinks, q, k, v, grad_o, grad_lse):
+    """with_gradients(), and the gradient of the sinks."""
+    leaf = sinks.clone().requires_grad_()
+    found = with_gradients(partial(compute, sinks=leaf), q, k, v, grad_o, grad_lse)
+    return [*found, leaf.grad]
+
+
+def sinks_of(kind, tokens, batch, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(2)
+    shape = (HEADS,) if kind == "heads" else (batch, HEADS, tokens)
+    return torch.randn(shape, generator=generator).to(torch.float64 if dtype is torch.float64 else torch.float32)
+
+
+def hold_sinks_against_one_process(group, mask, kind, dtype=torch.float32, batch=1, wrap=None, **options):
+    """o, lse and the gradient of q are the bits of one process; those of k and v close; sinks' add up to its."""
+    tokens = mask.shape.rows
+    whole, sinks = inputs(tokens, dtype, batch), sinks_of(kind, tokens, batch, dtype)
+    expected = with_sinks(partial(flashmask.attention, mask=mask, return_lse=True), sinks, *whole)
+    sharding = fmd.shard(mask, group, query_heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM, **options)
+    local = [*sharding.shard(*whole[:4]), sharding.shard(whole[4], dim=2)]
+    own = sinks if kind == "heads" else sharding.shard(sinks, dim=2)
+    compute = partial(fmd.attention, sharding=sharding, return_lse=True)
+    found = with_sinks(wrap(compute) if wrap else compute, own, *local)
+    summed = found[5] if kind == "rows" and sharding.scheme == "rows" else None
+    if summed is None:  # parts of ranks
+        summed = found[5].clone()
+        if kind == "heads":
+            dist.all_reduce(summed, group=group)
+    of_one = expected[5] if kind == "heads" else sharding.shard(expected[5], dim=2)
+    wrong = [
+        name
+        for place, name in enumerate(NAMES[:3])
+        if not torch.equal(found[place], sharding.shard(expected[place], dim=2 if name == "lse" else 1))
+    ]
+    for name, mine, right in (
+        *((name, found[at], sharding.shard(expected[at])) for at, name in ((3, "grad_k"), (4, "grad_v"))),
+        ("grad_sinks", summed, of_one),
+    ):
+        error = float((mine - right).double().norm() / right.double().norm().clamp(min=1e-30))
+        wrong += [] if error <= max(TOLERANCE[dtype], 1e-6) * 4 else [f"{name} is {error} away"]
+    raise_on_all_ranks(group, f"{sharding}, {dtype}, sinks of {kind}: {', '.join(wrong)}" if wrong else "")
+
+
+@cases((2,), scheme=["rows", "heads"])
+def sinks_are_those_of_one_process(group, rank, scheme):
+    for family, kind in (("documents", "heads"), ("causal", "rows"), ("nothing", "heads"), ("dilated", "rows")):
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            options = {"scheme": scheme, "batch": 2, **aligned("zigzag", 500, group.size())}
+            hold_sinks_against_one_process(group, FAMILIES[family](500), kind, dtype, **options)
+
+
+@case(3)
+def sinks_where_some_rank_has_nothing_to_fetch_or_no_rows(group, rank):
+    hold_sinks_against_one_process(group, masks.causal(203, 203), "heads", scheme="rows", aligned=True)
+    hold_sinks_against_one_process(group, FAMILIES["short documents"](700), "rows", scheme="rows", aligned=True)
+
+
+@case(2)
+def head_groups_kept_keys_checkpoints_and_graphs_keep_sinks(group, rank):
+    mask = FAMILIES["documents"](600)
+    hold_sinks_against_one_process(group, mask, "heads", torch.float64, scheme="rows", aligned=True, head_groups=2)
+    for option in ({"head_groups": 2}, {"keep_fetched": True}, {"gradients": "owner"}):
+        for kind in ("heads", "rows"):
+            hold_sinks_against_one_process(group, mask, kind, scheme="rows", aligned=True, **option)
+
+    def checkpointed(compute):
+        return lambda q, k, v, sinks: checkpoint(partial(compute, sinks=sinks), q, k, v, use_reentrant=False)
+
+    hold_sinks_against_one_process(group, mask, "heads", scheme="rows", aligned=True, wrap=checkpointed)
+
+    def in_a_graph(compute):
+        torch._dynamo.reset()
+        return torch.compile(lambda q, k, v, sinks: compute(q, k, v, sinks=sinks), backend="aot_eager", fullgraph=True)
+
+    for scheme in ("rows", "heads"):
+        hold_sinks_against_one_process(group, mask, "heads", scheme=scheme, aligned=True, wrap=in_a_graph)
+
+
+@case(2)
+def sinks_and_dropout_go_together(group, rank):
+    mask, tokens = FAMILIES["documents"](512), 512
+    whole, sinks = inputs(tokens, torch.float32, 1), sinks_of("heads", tokens, 1)
+
+    def of_one(q, k, v, sinks):
+        seed = seed_offset_of(None, 0.3, q.device)
+        return flashmask.operators.forward(q, k, v, mask.tensor, None, False, 0.0, 0.3, seed, sinks=sinks)
+
+    torch.manual_seed(5)
+    expected = with_sinks(of_one, sinks, *whole)
+    sharding = make(group, mask, scheme="rows", aligned=True)
+    torch.manual_seed(5 + rank)
+    compute = partial(fmd.attention, sharding=sharding, return_lse=True, dropout_p=0.3)
+    found = with_sinks(compute, sinks, *sharding.shard(*whole[:4]), sharding.shard(whole[4], dim=2))
+    dist.all_reduce(found[5], group=group)
+    assert torch.equal(found[0], sharding.shard(expected[0]))
+    torch.testing.assert_close(found[5], expected[5], rtol=1e-4, atol=1e-5)
+
+
+@case(2)
+def wrong_sinks_are_refused_before_anything_is_sent(group, rank):
+    sharding = make(group, tokens=512, scheme="rows")
+    q = torch.randn(1, sharding._held, 4, 16)
+    call = partial(fmd.attention, q, q[:, :, :2], q[:, :, :2], sharding)
+    refused(
+        ValueError,
+        r"^sinks is torch.float32 \[3\]; expected .* \[4\], one for each head",
+        lambda: call(sinks=torch.ones(3)),
+    )
+    refused(ValueError, r"^sinks is torch.float64", lambda: call(sinks=torch.ones(4).double()))
+    refused(TypeError, "^sinks is list", lambda: call(sinks=[1.0]))
+    call(sinks=torch.ones(4))
+
+
 @case(2)
 def head_groups_and_kept_keys_change_no_bit(group, rank):
     mask = FAMILIES["documents"](600)
@@ -612,10 +725,18 @@ def tiny(kind):
         "gemma3": lambda: transformers.Gemma3TextConfig(
             **sizes, sliding_window=100, layer_types=["sliding_attention", "full_attention"]
         ),
-    }[kind]()
+        "gpt_oss": lambda: transformers.GptOssConfig(  # with sinks
+            **sizes, sliding_window=100, layer_types=["sliding_attention", "full_attention"], num_local_experts=2,
+            num_experts_per_tok=2, pad_token_id=0,
+        ),
+    }[kind]()  # fmt: skip
     torch.manual_seed(0)
     config._attn_implementation = "flashmask"
-    return transformers.AutoModelForCausalLM.from_config(config).train()
+    model = transformers.AutoModelForCausalLM.from_config(config).train()
+    for name, parameter in model.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(parameter, std=2)
+    return model
 
 
 def packed(tokens, batch=1):
@@ -656,7 +777,7 @@ def a_model_with_dropout_has_the_losses_of_one_process(group, rank, scheme):
     assert (mine / group.size() - gradients).norm() / gradients.norm() < 2e-5
 
 
-@cases((1, 2, 4), kind=["llama", "mistral", "gemma3"])
+@cases((1, 2, 4), kind=["llama", "mistral", "gemma3", "gpt_oss"])
 def models_have_the_losses_and_gradients_of_one_process(group, rank, kind):
     from flashmask.transformers import shard
 
@@ -671,7 +792,7 @@ def models_have_the_losses_and_gradients_of_one_process(group, rank, kind):
         assert abs(found - expected) < 1e-5, f"{found} is not {expected}"
         error = (mine / group.size() - gradients).norm() / gradients.norm()
         assert error < 2e-5, f"gradients are {error} away"
-    assert list(local["sharding"].masks) == (["mask", "window of 100"] if kind == "gemma3" else ["mask"])
+    assert list(local["sharding"].masks) == (["mask", "window of 100"] if kind in ("gemma3", "gpt_oss") else ["mask"])
 
 
 @case(2)

@@ -51,6 +51,19 @@ def check(compute, by_formula, tensors, dtype):
     return found
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_sinks_that_do_not_learn_change_the_other_gradients_too(dtype):
+    q, k, v, sinks, grad_o, grad_lse = given(dtype)
+    found = []
+    for learns in (True, False):
+        leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+        o, lse = flashmask.attention(
+            *leaves, masks.causal(N), sinks=sinks.clone().requires_grad_(learns), return_lse=True
+        )
+        found.append(torch.autograd.grad((o, lse), leaves, (grad_o, grad_lse)))
+    assert all(map(torch.equal, *found))
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("of_rows", [False, True], ids=["heads", "rows"])
 def test_every_family_has_the_gradients_of_the_formula(name, of_rows):

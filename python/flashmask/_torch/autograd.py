@@ -53,8 +53,8 @@ class _Attention(torch.autograd.Function):
         if grad_o is None:
             grad_o = torch.zeros_like(o)
         call: Call = joined(tensors, ctx.numbers)
-        if not ctx.needs_input_grad[3]:
-            call = call._replace(sinks=None)  # their effect is in o and lse
+        if not ctx.needs_input_grad[3] and q.dtype is not torch.float64:
+            call = call._replace(sinks=None)  # their effect is in o and lse; the reference reads neither
         gradients = _gradients(ctx.kernels, grad_o, grad_lse, (q, k, v, o, lse), call)
         return *gradients, *[None] * (6 - len(gradients))
 

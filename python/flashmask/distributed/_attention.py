@@ -12,10 +12,11 @@ import flashmask
 from flashmask._abi.problem import check_dropout, check_scale
 from flashmask._arguments import described, is_autocast
 from flashmask._plans.call import Call
+from flashmask._torch.attention import sinks_tensor
 from flashmask._torch.dropout import seed_offset_of
 from flashmask._torch.operators import forward as whole_forward
 from flashmask._torch.schemas import Outputs
-from flashmask.distributed._checks import entered
+from flashmask.distributed._checks import check_sinks, entered
 from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._make import MAIN
 from flashmask.distributed._operators import TO_HEADS, TO_TOKENS, exchange, forward, seed_operator
@@ -32,10 +33,11 @@ def attention(
     scale: float | None = None,
     return_lse: bool = False,
     dropout_p: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Any:
     """flashmask.attention() over a sequence that is spread over the ranks of a group; a collective.
 
-    Differentiable once in q, k and v, through o and lse. Every rank calls it, in the same order as the others.
+    Differentiable once in q, k, v and sinks, through o and lse. Every rank calls it, in the same order as the others.
 
     Args:
         q: (batch, tokens that this rank holds, query heads, head dim), as Sharding.shard() gives them; on the CPU for
@@ -50,6 +52,10 @@ def attention(
             device that calls flashmask_attention() with the whole sequence: every rank draws a seed from torch's
             generator of the device, once per call, and all ranks use rank 0's. Under the scheme "rows" the tokens must
             be cut at tiles, as shard() does with aligned=True.
+        sinks: logits as in flashmask.attention(): [query heads], the same on every rank, or [batch, query heads, tokens
+            held]. A sink of a row is one term of the lse of the rank that holds it. Differentiable: the gradient of a
+            rank is that of its tokens, or under the scheme "heads" that of its heads, to be added over the ranks as
+            gradients of all parameters are.
 
     Returns:
         o (batch, tokens held, query heads, value dim); with `return_lse` also lse (batch, query heads, tokens held).
@@ -68,7 +74,8 @@ def attention(
     if is_autocast(device) and q.dtype is not torch.float64:
         q, k, v = (each.to(torch.get_autocast_dtype(device)) for each in (q, k, v))
     deterministic = sharding.deterministic or torch.are_deterministic_algorithms_enabled()
-    call = Call(scale=factor, deterministic=deterministic, dropout=check_dropout("dropout_p", dropout_p))
+    sinks = sinks_tensor(sinks)
+    call = Call(scale=factor, deterministic=deterministic, dropout=check_dropout("dropout_p", dropout_p), sinks=sinks)
     outputs: tuple[Tensor, ...]
     if sharding.ranks == 1:
         outputs = _whole(q, k, v, sharding, mask, call)
@@ -81,12 +88,12 @@ def attention(
 
 def _by_rows(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
     where = sharding._tensors[mask], sharding._name
-    dropped: tuple[Any, ...] = ()
+    dropped: tuple[Any, ...] = () if call.sinks is None else (0.0, None, call.sinks)
     if call.dropout:
         check_runs(sharding._runs, q, v)
-        dropped = call.dropout, _agreed_seed(q, sharding, mask, call.dropout)
+        dropped = call.dropout, _agreed_seed(q, sharding, mask, call.dropout), *dropped[2:]
     elif not torch.compiler.is_compiling() and sharding._locals[mask].alone:
-        local, _ = entered(*where, (q, k, v), "forward")
+        local, _ = entered(*where, (q, k, v), "forward", sinks=call.sinks)
         return whole_forward(q, k, v, call._replace(mask=local.mask_tensor))
     o, lse, *_ = forward(q, k, v, *where, call.scale, call.deterministic, sharding._kept[mask], *dropped)
     return o, lse
@@ -96,12 +103,23 @@ def _by_heads(
     q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
 ) -> tuple[Tensor, ...]:
     where = sharding._tensors[mask], sharding._name, sharding.ranks
+    check_sinks(call.sinks, q)
     q, k, v = exchange(TO_HEADS, TO_TOKENS, [q, k, v], *where, sharding.tokens)
-    o, lse = _whole(q, k, v, sharding, mask, call)
+    o, lse = _whole(q, k, v, sharding, mask, call._replace(sinks=_sinks_of_heads(call.sinks, sharding, where)))
     if not with_lse:
         return tuple(exchange(TO_TOKENS, TO_HEADS, [o], *where, sharding._held))
     o, lse = exchange(TO_TOKENS, TO_HEADS, [o, lse.transpose(1, 2)], *where, sharding._held)
     return o, lse.transpose(1, 2)
+
+
+def _sinks_of_heads(sinks: Tensor | None, sharding: Sharding, where: tuple[Any, ...]) -> Tensor | None:
+    """Returns the sinks of the heads that this rank computes, for all tokens where they differ by row."""
+    if sinks is None:
+        return None
+    if sinks.ndim == 1:
+        return sinks.chunk(sharding.ranks)[sharding.rank].contiguous()
+    (of_heads,) = exchange(TO_HEADS, TO_TOKENS, [sinks.transpose(1, 2)], *where, sharding.tokens)
+    return of_heads.transpose(1, 2).contiguous()
 
 
 def _whole(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
@@ -110,7 +128,11 @@ def _whole(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call:
         seed = _agreed_seed(q, sharding, mask, call.dropout)
         return whole_forward(q, k, v, call._replace(mask=local.tensor, seed_offset=seed, dropout_place=sharding._place))
     o, lse = flashmask.attention(
-        q, k, v, local, scale=call.scale or None, deterministic=call.deterministic, return_lse=True
+        *(q, k, v, local),
+        scale=call.scale or None,
+        deterministic=call.deterministic,
+        return_lse=True,
+        sinks=call.sinks,
     )
     return o, lse
 

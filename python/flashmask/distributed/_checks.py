@@ -26,6 +26,8 @@ def entered(
     call: str,
     dropout: float = 0.0,
     seed_offset: Tensor | None = None,
+    *,
+    sinks: Tensor | None = None,
 ) -> tuple[Local, Group]:
     """Returns the sharding and the group of a call, after the checks that must pass before anything is sent."""
     group = group_named(name)
@@ -34,6 +36,7 @@ def entered(
         _check_place(local, group, tensors[0])
         if call in ("forward", "to heads"):
             _check(local, *tensors)
+            check_sinks(sinks, tensors[0])
         if dropout:
             seed_offset_in(Call(dropout=dropout, seed_offset=seed_offset))
             check_runs(local.runs, tensors[0], tensors[2])
@@ -46,11 +49,24 @@ def entered(
         seed = None if seed_offset is None else seed_offset.tolist()
         said = {
             "the shardings": local.agreed,
-            "the calls": f"{call} {shapes}, dropout {dropout}",
+            "the calls": f"{call} {shapes}, dropout {dropout}" + ("" if sinks is None else f", {sinks.ndim}-D sinks"),
             "the dropout seeds": f"{seed}",
         }
         agree(group, {what: digest(text.encode()) for what, text in said.items()}, None)
     return local, group
+
+
+def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
+    """Refuses sinks that are not one per head of q, or one per row that this rank holds."""
+    if sinks is None:
+        return
+    check_devices(q.device, sinks=sinks)
+    batch, rows, heads, _ = q.shape
+    if sinks.dtype not in (q.dtype, torch.float32) or sinks.shape not in ((heads,), (batch, heads, rows)):
+        raise ValueError(
+            f"sinks is {sinks.dtype} {list(sinks.shape)}; expected torch.float32 or {q.dtype}, [{heads}], one for each "
+            f"head, or [{batch}, {heads}, {rows}], one for each row that this rank holds"
+        )
 
 
 def _compares() -> bool:

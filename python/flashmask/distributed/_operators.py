@@ -29,12 +29,13 @@ from flashmask.distributed._rows import backward_of_rows, forward_of_rows
 
 LIBRARY.define(
     "shard_forward(Tensor q, Tensor k, Tensor v, Tensor sharding, str group, float scale, bool deterministic, "
-    "SymInt kept, float dropout=0.0, Tensor? seed_offset=None) -> (Tensor o, Tensor lse, Tensor kept_k, Tensor kept_v)"
+    "SymInt kept, float dropout=0.0, Tensor? seed_offset=None, Tensor? sinks=None) -> "
+    "(Tensor o, Tensor lse, Tensor kept_k, Tensor kept_v)"
 )
 LIBRARY.define(
     "shard_backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
     "Tensor kept_k, Tensor kept_v, Tensor sharding, str group, float scale, bool deterministic, float dropout=0.0, "
-    "Tensor? seed_offset=None) -> (Tensor dq, Tensor dk, Tensor dv)"
+    "Tensor? seed_offset=None, Tensor? sinks=None) -> (Tensor dq, Tensor dk, Tensor dv)"
 )
 LIBRARY.define("shard_seed(Tensor seed_offset, float dropout, Tensor after, Tensor sharding, str group) -> Tensor")
 for _name in ("shard_to_heads", "shard_to_tokens"):
@@ -67,9 +68,11 @@ def _call(
 
 def _computed(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, *others: Any) -> tuple[Tensor, ...]:
     """Returns o, lse and, if they are kept, keys and values."""
-    scale, deterministic, _, *dropped = others
-    local, group = entered(sharding, name, (q, k, v), "forward", *dropped)
-    return forward_of_rows(q, k, v, local, group, _call(local, scale, deterministic, *dropped))
+    scale, deterministic, _, *rest = others
+    dropped, sinks = rest[:2], rest[2] if len(rest) > 2 else None
+    local, group = entered(sharding, name, (q, k, v), "forward", *dropped, sinks=sinks)
+    call = _call(local, scale, deterministic, *dropped)._replace(sinks=sinks)
+    return forward_of_rows(q, k, v, local, group, call)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
@@ -91,8 +94,9 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor
 def _backward(grad_o: Tensor, grad_lse: Tensor | None, *arguments: Any) -> tuple[Tensor, ...]:
     q, k, v, o, lse, kept_k, kept_v, sharding, name, scale, deterministic, *dropped = arguments
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
+    dropped, sinks = dropped[:2], dropped[2] if len(dropped) > 2 else None
     local, group = entered(sharding, name, (q, k, v), "backward", *dropped)
-    call = _call(local, scale, deterministic, *dropped)
+    call = _call(local, scale, deterministic, *dropped)._replace(sinks=sinks)
     return backward_of_rows(grad_o, grad_lse, (q, k, v, o, lse), (kept_k, kept_v), local, group, call)
 
 
@@ -105,12 +109,15 @@ def _backward_fake(
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, direct: bool, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        """`others`: sharding, group, scale, deterministic, kept and, with dropout, its probability and seed."""
+        """`others`: sharding, group, scale, deterministic, kept and, with dropout or sinks, its probability and seed,
+        and the sinks.
+        """
         with BelowAutograd():
             o, lse, *kept = (_computed if direct else forward_operator)(q, k, v, *others)
         sharding, *ctx.others = others[:4]
-        ctx.dropout, seed_offset = others[5:] or (0.0, None)
-        ctx.save_for_backward(sharding, seed_offset, q, k, v, o, lse, *kept)
+        rest: list[Any] = [*others[5:], *(0.0, None, None)[len(others) - 5 :]]
+        ctx.dropout, seed_offset, sinks = rest
+        ctx.save_for_backward(sharding, seed_offset, sinks, q, k, v, o, lse, *kept)
         ctx.direct = direct
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*kept)
@@ -120,22 +127,40 @@ class _Rows(torch.autograd.Function):
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, *others: Any) -> Any:
         if grad_o is None and grad_lse is None:
             return (None,) * len(ctx.needs_input_grad)
-        sharding, seed_offset, q, k, v, o, lse, *kept = ctx.saved_tensors
+        sharding, seed_offset, sinks, q, k, v, o, lse, *kept = ctx.saved_tensors
         grad_o = torch.zeros_like(o) if grad_o is None else grad_o
         tensors = q, k, v, o, lse, *(kept or (k, v))  # k and v are never read if none are kept
-        arguments = grad_o, grad_lse, *tensors, sharding, *ctx.others, ctx.dropout, seed_offset
+        # Their effect is in o and lse, which the reference, float64's kernel, does not read.
+        of_reference = (sinks,) if q.dtype is torch.float64 else ()
+        arguments = grad_o, grad_lse, *tensors, sharding, *ctx.others, ctx.dropout, seed_offset, *of_reference
         given = [grad_o, *tensors] if grad_lse is None else [grad_o, grad_lse, *tensors]
         if ctx.direct and not torch.is_grad_enabled() and _is_direct(*given):
             with BelowAutograd():
                 gradients = _backward(*arguments)
         else:
             gradients = backward_operator(*arguments)
-        return None, *gradients, *(None,) * (len(ctx.needs_input_grad) - 4)
+        of_others: list[Tensor | None] = [None] * (len(ctx.needs_input_grad) - 4)
+        if sinks is not None and ctx.needs_input_grad[-1]:
+            of_others[-1] = gradient_of_sinks(sinks, o, lse, grad_o, grad_lse)
+        return None, *gradients, *of_others
+
+
+def gradient_of_sinks(sinks: Tensor, o: Tensor, lse: Tensor, grad_o: Tensor, grad_lse: Tensor | None) -> Tensor:
+    """Returns the gradient of sinks from the rows that a rank holds, which are all that its sinks take from.
+
+    A sink has the probability p = exp(sink - lse) in a row and no value: its gradient is p (∂lse - o · ∂o), summed over
+    the rows that share it.
+    """
+    of_rows = sinks[:, None] if sinks.ndim == 1 else sinks
+    probability = torch.exp(of_rows.to(lse.dtype) - lse).masked_fill(torch.isneginf(lse), 0)
+    change = -(o.to(lse.dtype) * grad_o.to(lse.dtype)).sum(-1).transpose(1, 2)
+    gradient = probability * (change if grad_lse is None else change + grad_lse)
+    return (gradient.sum((0, 2)) if sinks.ndim == 1 else gradient).to(sinks.dtype)
 
 
 def _differentiated_forward(direct: bool, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
     """Runs the forward with autograd; `direct`: past the dispatcher."""
-    if is_differentiated(q, k, v):
+    if is_differentiated(q, k, v, others[7] if len(others) > 7 else None):
         refuse_transforms()
         outputs: tuple[Tensor, ...] = _Rows.apply(direct, q, k, v, *others)  # type: ignore[no-untyped-call]
         return outputs

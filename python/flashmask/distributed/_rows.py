@@ -91,7 +91,9 @@ def _backward_of_heads(
 
 
 def _placed(call: Call, local: Local, part: int, q: Tensor, v: Tensor, *, owners: bool = False) -> Call:
-    """Returns the call for one group of heads, with the dropout decisions of the whole problem."""
+    """Returns the call for one group of heads: with its sinks, and the dropout decisions of the whole problem."""
+    if call.sinks is not None:  # [heads] or [batch, heads, rows]
+        call = call._replace(sinks=_heads(call.sinks, part, local, call.sinks.ndim // 2))
     if not call.dropout:
         return call
     count = local.heads[0] // local.head_groups
@@ -143,5 +145,5 @@ def _gradients(
         dtype = torch.float32 if in_float32 else k.dtype
         return torch.zeros_like(q), torch.zeros_like(k, dtype=dtype), torch.zeros_like(v, dtype=dtype)
     backward = backward_cuda if q.is_cuda else backward_cpu
-    grad_q, grad_k, grad_v = backward(grad_o, grad_lse, *saved, call, in_float32)
+    grad_q, grad_k, grad_v, *_ = backward(grad_o, grad_lse, *saved, call, in_float32)
     return grad_q, grad_k, grad_v
