@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_scale, check_softcap
 from flashmask._arguments import Kind, boolean, choice, described, is_tensor
+from flashmask._backends import BY_NAME, OURS, Backend, cudnn_of
 from flashmask._mask import Mask
 from flashmask._plans.plan import LAYOUTS, Layout, Plan
 from flashmask._rows import RowIndices
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         alibi_slopes: Any
         query_positions: Any
         key_positions: Any
+        backend: Backend
 
 
 _MASK = "pass mask=flashmask.masks.causal(query length, key length)"
@@ -75,6 +77,7 @@ def attention(
     alibi_slopes: Any = None,
     query_positions: Any = None,
     key_positions: Any = None,
+    backend: Backend = None,
     **unknown: Any,
 ) -> Any:
     """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
@@ -112,6 +115,9 @@ def attention(
             position i + key length - query length and key j has j. Packed documents whose queries and keys are the same
             tokens need none, since only distances count; shared questions, trees and parts of a sequence do.
         key_positions: [1 or batch, key length], given together with query_positions.
+        backend: whose kernels compute on a GPU: "flashmask", or "cudnn", NVIDIA's cudnn.flex_attention, which refuses
+            what it has not. None: FLASHMASK_BACKEND decides, else ours, but on compute capability 10 cudnn's where they
+            are installed and serve the call. A plan is of our kernels.
 
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
@@ -134,19 +140,31 @@ def attention(
     factor = 0.0 if scale is None else check_scale("scale", scale)
     cap = 0.0 if softcap is None else check_softcap("softcap", softcap)
     alibi = alibi_slopes, query_positions, key_positions
+    cudnn = _cudnn_of(backend, plan)
     if alibi_slopes is None and (query_positions is not None or key_positions is not None):
         raise ValueError("positions are given without alibi_slopes, which is all that they are for; leave them out")
     if is_tensor(q):
         from flashmask._torch.attention import attention_of_tensors
 
         o, lse = attention_of_tensors(
-            q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap, alibi, invariant
+            q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap, alibi, invariant, cudnn
         )
         return (o, lse) if return_lse else o
+    if cudnn == BY_NAME:
+        raise TypeError(f'backend="cudnn" computes torch tensors on a GPU; q is {described(q)}')
     from flashmask._arrays import attention_of_arrays
 
     outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks, cap, alibi, invariant)
     return outputs if return_lse else outputs[0]
+
+
+def _cudnn_of(backend: Backend, plan: object) -> int:
+    """Returns what a call says about cudnn; refuses it beside a plan, which is of our kernels."""
+    if plan is None:
+        return cudnn_of(backend)
+    if cudnn_of(backend) == BY_NAME:
+        raise ValueError('backend="cudnn" came beside a plan, which is of our kernels; pass the mask instead')
+    return OURS
 
 
 def _refuse_keywords(unknown: dict[str, Any]) -> None:
@@ -155,7 +173,7 @@ def _refuse_keywords(unknown: dict[str, Any]) -> None:
         name,
         "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, invariant, plan, sinks, "
         "softcap, "
-        "alibi_slopes, query_positions, key_positions",
+        "alibi_slopes, query_positions, key_positions, backend",
     )
     raise TypeError(f"attention() does not take {name}, which is {described(value)}; {hint}")
 

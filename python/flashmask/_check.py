@@ -14,7 +14,6 @@ import flashmask
 from flashmask import Mask, masks
 from flashmask._abi.library import call
 from flashmask._info import kernels
-from flashmask._plans.plan import Plan
 
 TOKENS = 257
 """A prime number: the last tile is never whole."""
@@ -80,6 +79,22 @@ def check_kernels(device: str, note: Callable[[str], None]) -> list[Verdict]:
     return list(verdicts.values())
 
 
+def check_cudnn(note: Callable[[str], None]) -> list[Verdict]:
+    """Runs NVIDIA's kernels behind backend="cudnn" on the corpus; an empty list where they are not here."""
+    from flashmask._torch.plans.cudnn_plan import why_no_gpu
+
+    if why_no_gpu(torch.cuda.current_device()):
+        return []
+    verdicts = [Verdict(f"cudnn.{direction}.bf16") for direction in ("forward", "backward")]
+    for at, (name, mask) in enumerate(corpus().items()):
+        note(f"cudnn: {name}")
+        heads = _HEADS[2 * (at % 2)]  # each head dim is compiled when it is first called
+        case = _Case(name, mask, *heads, dtype=torch.bfloat16, device="cuda")
+        for verdict in verdicts:
+            case.check({"name": "cudnn", "direction": verdict.kernel.split(".")[1]}, verdict)
+    return verdicts
+
+
 class _Case:
     """One mask, one set of heads, one dtype: tensors, the right results, and those of the formula in the dtype."""
 
@@ -103,11 +118,13 @@ class _Case:
     def check(self, kernel: dict[str, Any], verdict: Verdict) -> None:
         """Adds the kernel's errors to its verdict, unless it does not serve the case."""
         q, k, v = (each.to(self.device) for each in self.inputs)
-        try:
-            plan = flashmask.plan(self.mask, q, k, v, kernel=kernel["name"], form=kernel["predicate"])
-        except NotImplementedError:
-            return
-        found = _results(lambda *qkv: _attend(qkv, plan), self.inputs, self.grad, self.dtype, self.device)
+        options: dict[str, Any] = {"mask": self.mask, "backend": "cudnn"}
+        if kernel["name"] != "cudnn":
+            try:
+                options = {"plan": flashmask.plan(self.mask, q, k, v, kernel=kernel["name"], form=kernel["predicate"])}
+            except NotImplementedError:
+                return
+        found = _results(lambda *qkv: _attend(qkv, options), self.inputs, self.grad, self.dtype, self.device)
         names = ("o", "lse") if kernel["direction"] == "forward" else ("dq", "dk", "dv")
         verdict.cases += 1
         for name in names:
@@ -142,8 +159,8 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> tuple
     return o, lse.masked_fill(empty[..., 0], -torch.inf)
 
 
-def _attend(qkv: Any, plan: Plan) -> tuple[Tensor, Tensor]:
-    o, lse = flashmask.attention(*qkv, plan=plan, return_lse=True)
+def _attend(qkv: Any, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    o, lse = flashmask.attention(*qkv, return_lse=True, **options)
     return o, lse
 
 

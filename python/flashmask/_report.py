@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import flashmask
 from flashmask import Mask, masks
-from flashmask._check import Promise, Verdict, check_kernels, check_promises
+from flashmask._check import Promise, Verdict, check_cudnn, check_kernels, check_promises
 from flashmask._info import info, kernels
 
 FORMAT = 1
@@ -39,6 +39,8 @@ def check(device: str | None) -> tuple[list[Verdict], list[Promise]]:
     for each in devices(device):
         verdicts += check_kernels(each, lambda name, on=each: _say(f"{on}: {name}"))  # type: ignore[misc]
         promises += check_promises(each)
+    if "cuda" in devices(device):
+        verdicts += check_cudnn(_say)
     _say("")
     return verdicts, promises
 

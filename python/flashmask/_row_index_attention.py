@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_dropout, check_scale, check_softcap, make_problem
 from flashmask._arguments import boolean, check_dense, described, integer, is_autocast, is_tensor
+from flashmask._backends import Backend, cudnn_of
 from flashmask._plans.call import Call
 from flashmask._rows import check_row_indices
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         sinks: Tensor | None
         softcap: float | None
         invariant: bool
+        backend: Backend
 
 
 @overload
@@ -107,6 +109,7 @@ def flashmask_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     invariant: bool = False,
+    backend: Backend = None,
 ) -> Any:
     """Computes attention under row indices, which say for each key which query rows do not see it.
 
@@ -139,6 +142,7 @@ def flashmask_attention(
         softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
         invariant: give every document the bits that it has alone, as flashmask.attention() does. With dropout,
             documents begin at multiples of 8; not with `block_mask`.
+        backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
 
     Returns:
         The output (batch, query length, query heads, value dim), or a tuple of the output and those of lse and
@@ -164,7 +168,13 @@ def flashmask_attention(
     if window_size is not None:
         rows = window_rows(window_size, query, key, causal)
     seeds = seed_offset if p > 0 else None
-    call = Call(rows, block_mask, causal, scale, p, seeds, sinks=sinks_tensor(sinks), softcap=cap, invariant=invariant)
+    call = Call(
+        *(rows, block_mask, causal, scale, p, seeds),
+        sinks=sinks_tensor(sinks),
+        softcap=cap,
+        invariant=invariant,
+        cudnn=cudnn_of(backend),
+    )
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o

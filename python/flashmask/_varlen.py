@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_dropout, check_scale, check_softcap
 from flashmask._arguments import boolean, check_dense, described, is_tensor
+from flashmask._backends import Backend, cudnn_of
 from flashmask._plans.call import Call
 from flashmask._row_index_attention import window_sides
 
@@ -35,6 +36,7 @@ def varlen_attention(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
     invariant: bool = False,
+    backend: Backend = None,
 ) -> Tensor: ...
 @overload
 def varlen_attention(
@@ -57,6 +59,7 @@ def varlen_attention(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
     invariant: bool = False,
+    backend: Backend = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def varlen_attention(
@@ -79,6 +82,7 @@ def varlen_attention(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
     invariant: bool = False,
+    backend: Backend = None,
 ) -> tuple[Tensor, Tensor, None]: ...
 @overload
 def varlen_attention(
@@ -101,6 +105,7 @@ def varlen_attention(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
     invariant: bool = False,
+    backend: Backend = None,
 ) -> Any: ...
 def varlen_attention(
     q: Tensor,
@@ -122,6 +127,7 @@ def varlen_attention(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
     invariant: bool = False,
+    backend: Backend = None,
 ) -> Any:
     """Computes attention within each sequence, with flash_attn_varlen_func's arguments and attention()'s kernels.
 
@@ -151,6 +157,7 @@ def varlen_attention(
             last query has the position of its last key. It has no gradient.
         invariant: give every sequence the bits that it has alone, as flashmask.attention() does. With dropout,
             sequences begin at multiples of 8.
+        backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
 
     Returns:
         o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
@@ -186,6 +193,7 @@ def varlen_attention(
         sinks=given,
         softcap=cap,
         invariant=invariant,
+        cudnn=cudnn_of(backend),
     )
     if alibi_slopes is not None:
         positions: tuple[Tensor | None, Tensor | None] = (None, None)

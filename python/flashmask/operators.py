@@ -24,6 +24,8 @@ plain tensors and numbers, so that a program that calls them can be traced, save
   have no gradient.
 - deterministic: makes gradients the same bits on every run; on the CPU they always are.
 - invariant: gives every document of the mask the bits that it has alone; on a GPU without dropout and ALiBi.
+- cudnn, on a GPU: 0: FLASHMASK_BACKEND and the GPU decide whose kernels compute; -1: this library's; 2: NVIDIA's
+  cudnn.flex_attention, or NotImplementedError; 1: the same, or ours where it does not serve the call.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 if q is.
 

@@ -24,7 +24,7 @@ FIELDS = (
 )
 LAST = (
     "Tensor? dropout_place=None, bool invariant=False, float softcap=0., bool alibi=False, "
-    "Tensor? alibi_slopes=None, Tensor? query_positions=None, Tensor? key_positions=None"
+    "Tensor? alibi_slopes=None, Tensor? query_positions=None, Tensor? key_positions=None, int cudnn=0"
 )
 
 
@@ -48,9 +48,9 @@ def test_backwards_take_a_call_without_its_sinks():
 def test_a_call_is_its_tensors_and_its_numbers():
     mask, blocks, seed, sinks, place = torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(2), torch.ones(4)
     alibi = torch.ones(2), torch.ones(1, 8), torch.ones(1, 8)
-    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place, True, 50.0, True, *alibi)
+    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place, True, 50.0, True, *alibi, 2)
     assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed, sinks, place, *alibi), strict=True))
-    assert numbers_of(call) == (True, 0.5, 0.25, True, True, 50.0, True)
+    assert numbers_of(call) == (True, 0.5, 0.25, True, True, 50.0, True, 2)
     assert all(a is b for a, b in zip(joined(tensors_of(call), numbers_of(call)), call, strict=True))
 
 

@@ -36,6 +36,7 @@ class Call(NamedTuple):
     alibi_slopes: Tensor | None = None
     query_positions: Tensor | None = None
     key_positions: Tensor | None = None
+    cudnn: int = 0
 
     @classmethod
     def of(cls, problem: Problem) -> Call:
@@ -61,7 +62,7 @@ tensors_of = _fields(_TENSORS)
 """The tensors of a call, in order."""
 numbers_of = _fields(_NUMBERS)
 """Everything else: what a plan depends on besides its mask."""
-_numbers_on_cpu = _fields([name for name in _NUMBERS if name != "deterministic"])
+_numbers_on_cpu = _fields([name for name in _NUMBERS if name not in ("deterministic", "cudnn")])
 OF_BACKWARD = [name for name in Call._fields if name != "sinks"]
 arguments_of_backward = _fields(OF_BACKWARD)
 """The fields that flashmask::backward takes; it needs no sinks, since o and lse contain their effect."""
@@ -81,6 +82,6 @@ def call_of_backward(arguments: Sequence[Any], sinks: Tensor | None = None) -> C
 def key_on_cpu(source: Hashable, shapes: Sequence[Sequence[int]], code: int, call: Call) -> Key:
     """Returns the key of a plan for the CPU; `source` identifies the mask, and `code` is a position in DTYPES.
 
-    It leaves out `deterministic`: gradients on the CPU are the same bits on every run anyway.
+    It leaves out `deterministic`: gradients on the CPU are the same bits on every run anyway. `cudnn` is for GPUs.
     """
     return (source, *shapes, code, _numbers_on_cpu(call))

@@ -29,6 +29,7 @@ def attention_of_tensors(
     softcap: float,
     alibi: tuple[Any, Any, Any],
     invariant: bool,
+    cudnn: int,
 ) -> tuple[Tensor, Tensor]:
     """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none; `alibi`: slopes, positions."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
@@ -50,6 +51,7 @@ def attention_of_tensors(
         sinks=sinks_tensor(sinks),
         softcap=softcap,
         invariant=invariant,
+        cudnn=cudnn,
     )
     if alibi[0] is not None:
         call = with_alibi(call, *alibi)

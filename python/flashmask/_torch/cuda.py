@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from flashmask._abi import structs as s
+from flashmask._backends import OURS
 from flashmask._plans.call import Call
 from flashmask._plans.live_plan import Drawn, SinkGradient, Sinks, View
 from flashmask._torch.autograd_threads import await_at_exit
 from flashmask._torch.dropout import place_in, seed_in, seed_offset_in
+from flashmask._torch.plans.cudnn_plan import CudnnPlan
 from flashmask._torch.plans.device_plans import plan_of_call
 from flashmask._torch.plans.operands import (
     check_devices,
@@ -32,6 +34,8 @@ _BYTES = 16
 def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Runs flashmask::forward; returns before the device is done."""
     plan, stream = plan_of_call(q, k, v, call)
+    if isinstance(plan, CudnnPlan):
+        return plan.forward(q, k, v)
     _kept, sinks = _sinks(call.sinks, q)
     _numbers, alibi = ready_alibi(call, q, k)
     _seed_offset, drawn = _drawn(call, q.device)
@@ -60,6 +64,11 @@ def backward_cuda(
     await_at_exit(q.device)
     key_dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     plan, stream = plan_of_call(q, k, v, call)
+    if isinstance(plan, CudnnPlan):
+        if plan.serves_backward(grad_lse, float32_key_gradients):
+            check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
+            return plan.backward(grad_o, grad_lse, (q, k, v, o, lse), call.deterministic)
+        return backward_cuda(*(grad_o, grad_lse, q, k, v, o, lse), call._replace(cudnn=OURS), float32_key_gradients)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
     check_devices(q.device, grad_o=grad_o, grad_lse=grad_lse, o=o, lse=lse)
     workspace = plan.workspace(s.BACKWARD)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flashmask._arguments import lengths as token_counts
+from flashmask._backends import OURS
 from flashmask._draft_tree import DraftTree
 from flashmask._plans.call import Call
 from flashmask._torch.merge import merge_operator, merge_stacked
@@ -39,7 +40,7 @@ def decode(
     if lengths is not None:
         lengths = _lengths(lengths, q, k.shape[1])
     masks = _masks(lengths, tree, q, k.shape[1], parts)
-    numbers = Call(scale=scale, softcap=softcap)
+    numbers = Call(scale=scale, softcap=softcap, cudnn=OURS)
     if tree is None or tree.is_in_order:
         return attend_in_parts(q, k, v, masks, parts, numbers, sinks, wants_lse)
     depth_first = _on_device(tree, q.device)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flashmask._arguments import check_dense
+from flashmask._backends import BY_NAME
 from flashmask._info import kernels
 from flashmask._plans.call import OF_BACKWARD, Call, call_of_backward
 from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_autograd, is_differentiated, record
@@ -31,6 +32,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
         _check_invariant(call)
     if q.is_cuda:
         call = _shared_by_layers(q, k, call)
+    elif call.cudnn == BY_NAME and q.is_cpu:
+        raise NotImplementedError('backend="cudnn" was asked for, and q is on cpu; it has kernels for NVIDIA\'s GPUs')
     if torch.compiler.is_compiling():
         return forward_operator(q, k, v, *call)
     kernels = kernels_of(q, k, v, call)

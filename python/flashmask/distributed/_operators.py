@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from flashmask._backends import OURS
 from flashmask._plans.call import Call
 from flashmask._torch.autograd import BelowAutograd, OnceDifferentiable, is_differentiated, refuse_transforms
 from flashmask._torch.direct import is_plain, is_recordable
@@ -63,7 +64,7 @@ def _is_direct(*tensors: Tensor) -> bool:
 def _call(
     local: Local, scale: float, deterministic: bool, dropout: float = 0.0, seed_offset: Tensor | None = None
 ) -> Call:
-    return Call(local.mask_tensor, None, False, scale, dropout, seed_offset, deterministic)
+    return Call(local.mask_tensor, None, False, scale, dropout, seed_offset, deterministic, cudnn=OURS)
 
 
 def _computed(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, *others: Any) -> tuple[Tensor, ...]:

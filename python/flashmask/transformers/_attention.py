@@ -13,6 +13,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 import flashmask
 from flashmask import Mask, RowIndices
+from flashmask._backends import Backend
 from flashmask._rows import one_name_of
 from flashmask._torch.attention import sinks_tensor
 from flashmask._torch.shared import shared
@@ -31,9 +32,12 @@ from flashmask.transformers._wide import wide_attention
 
 
 @cache
-def attention_function(visit: str) -> Callable[..., tuple[Tensor, None]]:
-    """Returns flashmask_attention_forward() with plans that visit "active" or "all" tiles; always the same object."""
-    return flashmask_attention_forward if visit == "active" else partial(flashmask_attention_forward, visit=visit)
+def attention_function(visit: str, backend: Backend = None) -> Callable[..., tuple[Tensor, None]]:
+    """Returns flashmask_attention_forward() with plans that visit "active" or "all" tiles, and with a backend; always
+    the same object."""
+    if visit == "active" and backend is None:
+        return flashmask_attention_forward
+    return partial(flashmask_attention_forward, visit=visit, backend=backend)
 
 
 def flashmask_attention_forward(
@@ -61,6 +65,7 @@ def flashmask_attention_forward(
     visit: str = "active",
     sharding: Any = None,
     softcap: float | None = None,
+    backend: Backend = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Computes the attention of one layer; Transformers calls this, users do not.
@@ -72,8 +77,8 @@ def flashmask_attention_forward(
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
     [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
     deterministic: makes gradients the same bits on every run. invariant: gives every document the bits that it has
-    alone. sharding: the one from flashmask.transformers.shard(), which holds the masks when tokens
-    are spread over ranks.
+    alone. backend: "flashmask" or "cudnn", as for flashmask.attention(). sharding: the one from
+    flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
     Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """
     refuse_keywords(others)
@@ -138,6 +143,8 @@ def flashmask_attention_forward(
             return few, None
     attend = _attend if visit == "active" else _attend_everywhere
     bits: dict[str, Any] = {"deterministic": deterministic, "invariant": invariant}
+    if visit == "active":
+        bits["backend"] = backend
     return attend(q, k, v, mask, dropout=dropout, **numbers, **bits), None
 
 
@@ -216,6 +223,7 @@ def _attend(
     invariant: bool,
     sinks: Tensor | None,
     softcap: float | None,
+    backend: Backend,
 ) -> Tensor:
     if isinstance(mask, Indices) and not deterministic:
         indices = mask.vectors
@@ -227,6 +235,7 @@ def _attend(
             sinks=sinks,
             softcap=softcap,
             invariant=invariant,
+            backend=backend,
         )
         return out
     if dropout:
@@ -243,6 +252,7 @@ def _attend(
         invariant=invariant,
         sinks=sinks,
         softcap=softcap,
+        backend=backend,
     )
     return held
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from flashmask._backends import OURS
 from flashmask._plans.call import Call
 from flashmask._torch.decode import attend_few_rows
 from flashmask.transformers._indices import Indices
@@ -31,4 +32,4 @@ def few_rows(
         return None
     if not isinstance(mask, Indices) or mask.causal or mask.vectors.shape[1] != 1 or mask.vectors.shape[3] != 2:
         return None
-    return attend_few_rows(q, k, v, mask.vectors, Call(scale=scaling or 0.0, softcap=softcap or 0.0), sinks)
+    return attend_few_rows(q, k, v, mask.vectors, Call(scale=scaling or 0.0, softcap=softcap or 0.0, cudnn=OURS), sinks)

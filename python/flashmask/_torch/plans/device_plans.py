@@ -6,7 +6,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,10 +17,13 @@ from flashmask._mask import Mask
 from flashmask._plans.cache import Key, PlanCache
 from flashmask._plans.call import Call, numbers_of
 from flashmask._torch.plans.by_tensor import ByTensor
+from flashmask._torch.plans.cudnn_plan import CudnnPlan, cudnn_plan, resolved
 from flashmask._torch.plans.device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
 from flashmask._torch.plans.mask_source import named_mask, packed_header
 from flashmask._torch.plans.operands import check_devices, code_of
 from flashmask._torch.plans.streams import capture_of, current_stream
+
+AnyPlan: TypeAlias = DevicePlan | CudnnPlan
 
 
 @dataclass
@@ -28,18 +31,18 @@ class _OfTensor:
     """Plans of a mask in a tensor, as it was at `state`, each with the block mask it was made with, if any."""
 
     state: tuple[int, int]
-    plans: dict[Key, tuple[DevicePlan, weakref.ref[Tensor] | None]] = field(default_factory=dict)
+    plans: dict[Key, tuple[AnyPlan, weakref.ref[Tensor] | None]] = field(default_factory=dict)
 
 
 # A mask on the host never changes, so its plans are found by its id. A mask in a tensor on a device may change, and
 # checking would mean waiting for the device: its plans belong to the tensor and hold for one state of its version
 # counter.
-device_plans: PlanCache[DevicePlan] = PlanCache()
+device_plans: PlanCache[AnyPlan] = PlanCache()
 _of_tensors: ByTensor[_OfTensor] = ByTensor()
 # A graph reads the memory of plans that were made before its capture for as long as it is run: these plans stay as long
 # as the mask that the graph was captured with, or forever if there was no mask.
-_captured: ByTensor[set[DevicePlan]] = ByTensor()
-_captured_without_mask: set[DevicePlan] = set()
+_captured: ByTensor[set[AnyPlan]] = ByTensor()
+_captured_without_mask: set[AnyPlan] = set()
 
 
 def remember_plans_of(mask: Tensor) -> None:
@@ -90,7 +93,7 @@ class Inputs(NamedTuple):
         return made._replace(device=f"cuda:{self.device_index}")
 
 
-def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[DevicePlan, int]:
+def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[AnyPlan, int]:
     """Returns the plan, which the current stream may use, and that stream."""
     device = q.device
     if k.device != device or v.device != device:
@@ -98,6 +101,7 @@ def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[DevicePla
     stream = current_stream(device.index)
     capture = capture_of(device.index, stream)
     inputs = Inputs(q.shape, k.shape, v.shape, code_of(q, k, v), device.index)
+    call = resolved(call, device.index)
     mask = call.mask
     if call.block_mask is None and (mask is None or mask.dtype is torch.uint8):
         plan, made_in = _of_constant(call, inputs, capture)
@@ -116,10 +120,11 @@ def plan_of_header(header: bytes, mask: Mask, problem: Problem, options: Options
     if found is None:
         made = plan_of_mask(mask, problem, options)
         found = device_plans.keep(key, made, made.bytes)
+    assert isinstance(found, DevicePlan)  # the key says that cudnn is not asked for
     return found
 
 
-def _of_masks(call: Call, inputs: Inputs, capture: int) -> DevicePlan:
+def _of_masks(call: Call, inputs: Inputs, capture: int) -> AnyPlan:
     """Returns the plan of row indices or booleans on the device, of a block mask, or of both."""
     mask = call.mask
     first, second = (mask, call.block_mask) if mask is not None else (call.block_mask, None)
@@ -135,12 +140,17 @@ def _of_masks(call: Call, inputs: Inputs, capture: int) -> DevicePlan:
         found, reference = kept.plans.get(key, (None, None))
         if found is not None and (reference is None or reference() is beside):
             return found
-    plan = _make_of_tensors(call, inputs)
+    plan = _of_cudnn(call, inputs) or _make_of_tensors(call, inputs)
     if kept is not None:
         if capture:  # an earlier graph's plans are of no use to another
             kept.plans = {of: other for of, other in kept.plans.items() if of[0] in (0, capture)}
         kept.plans[key] = plan, None if beside is None else weakref.ref(beside)
     return plan
+
+
+def _of_cudnn(call: Call, inputs: Inputs) -> CudnnPlan | None:
+    """Returns the plan of a call that NVIDIA's kernels compute, None for ours."""
+    return cudnn_plan(call, inputs.problem(call)) if call.cudnn else None
 
 
 def _kept(mask: Tensor) -> _OfTensor | None:
@@ -152,7 +162,7 @@ def _kept(mask: Tensor) -> _OfTensor | None:
     return kept if kept.state == state else _of_tensors.put(mask, _OfTensor(state))
 
 
-def _make_of_tensors(call: Call, inputs: Inputs) -> DevicePlan:
+def _make_of_tensors(call: Call, inputs: Inputs) -> AnyPlan:
     mask, block_mask, causal = call.mask, call.block_mask, call.causal
     problem = inputs.problem(call)
     device = torch.device(problem.device)
@@ -188,7 +198,7 @@ def _on_host(call: Call, problem: Problem) -> Mask:
     return named_mask(call._replace(mask=mask, block_mask=block_mask), problem).mask
 
 
-def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[DevicePlan, int]:
+def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[AnyPlan, int]:
     """Returns the plan of a mask on the host, or of no mask, and the capture that the plan was made in (0: none)."""
     mask, header = call.mask, None
     if mask is not None:
@@ -202,7 +212,7 @@ def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[DevicePlan, 
     key: Key = (header, inputs, numbers_of(call))
     found = device_plans.find(key)
     if found is None:
-        found = _make(call, inputs)
+        found = _of_cudnn(call, inputs) or _make(call, inputs)
         if capture:
             return found, capture
         found = device_plans.keep(key, found, found.bytes)
@@ -211,7 +221,7 @@ def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[DevicePlan, 
     return found, 0
 
 
-def _make(call: Call, inputs: Inputs) -> DevicePlan:
+def _make(call: Call, inputs: Inputs) -> AnyPlan:
     mask = call.mask
     if mask is None:
         return _make_of_tensors(call, inputs)
@@ -222,7 +232,7 @@ def _make(call: Call, inputs: Inputs) -> DevicePlan:
     return plan_of_mask(Mask._from_tensor(mask), inputs.problem(call), options)
 
 
-def _staying(mask: Tensor | None) -> set[DevicePlan]:
+def _staying(mask: Tensor | None) -> set[AnyPlan]:
     """Returns the plans that stay alive for graphs with this mask."""
     if mask is None:
         return _captured_without_mask
