@@ -3,8 +3,9 @@
 
     torchtitan ... --override.imports flashmask.integrations.torchtitan.flashmask_attention
 
-for a model whose attn_backend is "varlen". torchtitan passes documents as it does to its own module. Nothing is
-cast: bfloat16, float16 and, on a CPU, float32 are computed in the dtype given.
+for a model whose attn_backend is "varlen". torchtitan passes documents as it does to its own module. With context
+parallelism, which torchtitan refuses for its own module before it reads overrides, apply the override where the config
+is made (docs/trainers.md). Nothing is cast: bfloat16, float16 and, on a CPU, float32 are computed in the dtype given.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 from torch import Tensor
 
 import flashmask
+import flashmask.distributed as fmd
 from flashmask.integrations._host import Host
+from flashmask.integrations._torchtitan_cp import ShardedDocuments, install
 
 _HOST = Host("torchtitan", ("0.3",))
 _HOST.check()
@@ -41,6 +44,7 @@ class FlashMaskAttention(_VarlenAttention):  # type: ignore[misc]
     def __init__(self, config: Config) -> None:
         _Module.__init__(self)  # VarlenAttention.__init__ would search for FlashAttention
         self.window_size = config.window_size
+        self.is_spread = False  # True: over the ranks of context parallelism, whose masks are ShardedDocuments
 
     def forward(
         self,
@@ -53,19 +57,24 @@ class FlashMaskAttention(_VarlenAttention):  # type: ignore[misc]
         out_transform: Callable[[Tensor, Tensor], Tensor] | None = None,
         **others: Any,
     ) -> Tensor:
-        """Computes attention within the documents of attention_masks, a VarlenMetadata over the whole batch's tokens.
+        """Computes attention within the documents of attention_masks, a VarlenMetadata over the whole batch's tokens;
+        with context parallelism ShardedDocuments, and q, k and v are those of the tokens that this rank holds.
 
         q_BLNH [B, L, Hq, D], k_BLNH [B, L, Hkv, D], v_BLNH [B, L, Hkv, Dv]; returns o [B, L, Hq, Dv], or
         out_transform(o, lse) with lse [B, L, Hq]. Raises ValueError for masks or options of other modules.
         """
-        if not isinstance(attention_masks, _VarlenMetadata):
-            raise ValueError(
-                f"attention_masks is {type(attention_masks).__name__}; FlashMaskAttention takes a VarlenMetadata, "
-                'which models of attn_backend="varlen" make'
-            )
         for name, value in others.items():
             if name not in _WITHOUT_MEANING and value is not None:
                 raise ValueError(f"{name} came to FlashMaskAttention, which does not know it, and would leave it out")
+        if isinstance(attention_masks, ShardedDocuments):
+            sharding = attention_masks.sharding(self.window_size, q_BLNH, k_BLNH)
+            o, lse = fmd.attention(q_BLNH, k_BLNH, v_BLNH, sharding, scale=scale, return_lse=True)
+            return o if out_transform is None else out_transform(o, lse.mT)
+        if not isinstance(attention_masks, _VarlenMetadata) or self.is_spread:
+            raise ValueError(
+                f"attention_masks is {type(attention_masks).__name__}; FlashMaskAttention takes a VarlenMetadata, "
+                'which models of attn_backend="varlen" make, or with context parallelism what cp_shard() makes of it'
+            )
         batch, length = q_BLNH.shape[:2]
         o, lse = flashmask.varlen_attention(
             q_BLNH.flatten(0, 1),
@@ -79,6 +88,9 @@ class FlashMaskAttention(_VarlenAttention):  # type: ignore[misc]
         )
         out, of_rows = (each.view(batch, length, *each.shape[1:]) for each in (o, lse.mT))
         return out if out_transform is None else out_transform(out, of_rows)
+
+
+install(FlashMaskAttention, _VarlenAttention, _VarlenMetadata)
 
 
 @_override(target=_VarlenAttention.Config, exact=True, description="FlashMask's kernels under VarlenAttention's masks")  # type: ignore[untyped-decorator]

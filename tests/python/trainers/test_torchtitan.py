@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchtitan's models with FlashMaskAttention in the place of VarlenAttention: its own attention on each document."""
 
+import importlib
+import json
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torchtitan runs on torch")
 pytest.importorskip("torchtitan", reason="these tests run torchtitan's own models: scripts/test-trainers torchtitan")
 
+from ranks import torchrun  # noqa: E402
+from torchtitan.config import ParallelismConfig  # noqa: E402
 from torchtitan.config.override import OverrideConfig, apply_overrides  # noqa: E402
 from torchtitan.models import llama3  # noqa: E402
 from torchtitan.models.common.attention import (  # noqa: E402
@@ -126,6 +132,44 @@ def test_no_document_sees_another():
     logits, others = (model(each, positions=at, attention_masks=masks) for each in (tokens, changed))
     same = (logits == others).all(-1)
     assert same[0, :6].all() and same[1].all() and not same[0, 7:].any()
+
+
+@pytest.mark.parametrize(("model", "balancer"), [("llama3", "headtail"), ("llama3", ""), ("qwen3", "ptrr")])
+def test_two_ranks_of_context_parallelism_have_the_losses_of_one(model, balancer, tmp_path):
+    """20 steps through torchtitan's own cp_shard() and apply_cp_to_forward()."""
+    program = Path(__file__).with_name("torchtitan_ranks.py")
+    for ranks in (1, 2):
+        done = torchrun(program, tmp_path, model, balancer, ranks=ranks)
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (json.loads((tmp_path / f"{ranks}.json").read_text()) for ranks in (1, 2))
+    assert len(two) == 20 and two[-1] < two[0] - 0.1
+    assert two == pytest.approx(one, rel=2e-5)
+
+
+@pytest.mark.parametrize("model", ["llama3", "qwen3"])
+def test_configs_with_the_override_take_context_parallelism_and_others_stay_refused(model):
+    models = importlib.import_module(f"torchtitan.models.{model}")
+    trainer = importlib.import_module("torchtitan.trainer").Trainer
+    spec = models.model_registry("debugmodel", attn_backend="varlen")
+    parallelism = ParallelismConfig(context_parallel_degree=2)
+    config = trainer.Config(model_spec=spec, parallelism=parallelism)
+    with pytest.raises(NotImplementedError, match="Varlen attention is not supported with CP"):
+        spec.model.update_from_config(config=config)
+    apply_overrides(OVERRIDE, spec)
+    spec.model.update_from_config(config=config)
+
+
+def test_torchtitans_own_modules_stay_refused_and_its_masks_its_own():
+    from torchtitan.distributed.context_parallel import api, apply_cp_to_forward
+
+    with pytest.raises(NotImplementedError, match="Variable-length attention CP is not yet supported"):
+        apply_cp_to_forward([torch.nn.Module.__new__(VarlenAttention)], None)
+    assert api.apply_cp_to_forward is apply_cp_to_forward
+    module = FlashMaskAttention.Config().build()
+    apply_cp_to_forward([module], None)
+    masks = create_varlen_metadata_for_document(positions(DOCUMENTS))
+    with pytest.raises(ValueError, match="or with context parallelism what cp_shard"):
+        module(*draw(), attention_masks=masks)
 
 
 def test_other_masks_and_options_are_refused():
