@@ -33,9 +33,10 @@ def run_ranks(module, ranks, folder, **environment):
     return codes, [log.read_text() for log in logs], failures
 
 
-def torchrun(program, *arguments, ranks):
-    """A program as its users start it; one rank is a process without torchrun."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+def torchrun(program, *arguments, ranks, alone=False):
+    """A program as its users start it; one rank is a process without torchrun, unless `alone`."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    launch = launch if ranks > 1 or alone else []
     command = [sys.executable, *launch, str(program), *map(str, arguments)]
     given = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=given, check=False)
