@@ -19,6 +19,7 @@ from flashmask.masks._documents import (
     sliding_window_document,
 )
 from flashmask.masks._imports import (
+    from_bias,
     from_block_map,
     from_csr,
     from_dense,
@@ -73,6 +74,7 @@ __all__ = [
     "document",
     "drop_queries",
     "fixed_factorised",
+    "from_bias",
     "from_block_map",
     "from_csr",
     "from_cu_seqlens",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,28 @@ def from_dense(visible: AnyArray | torch.Tensor | Sequence[Any]) -> Mask:
     that is neither 0 nor 1.
     """
     return from_booleans("visible", visible)
+
+
+@breaks_graph
+def from_bias(bias: AnyArray | torch.Tensor, rows: int | None = None) -> Mask:
+    """Makes the mask of the scores that a bias does not hide: those above -inf.
+
+    With it, attention(bias=bias) skips the tiles that hold nothing but -inf, and computes the same. `bias`: [rows,
+    columns], or with heads, or batch and heads, first. `rows`: how many, where a bias of one row holds for all.
+    """
+    numbers: Any = bias if hasattr(bias, "dtype") else array("bias", bias)
+    if "float" not in str(numbers.dtype):
+        raise TypeError(f"bias holds {numbers.dtype} values; expected floating point, -inf where it hides a score")
+    visible = array("bias", numbers > -math.inf)  # compared where it is: NumPy has no bfloat16
+    if visible.ndim not in (2, 3, 4):
+        raise ValueError(f"bias has shape {list(visible.shape)}; expected 2 to 4 dimensions")
+    given = visible.shape[-2]
+    if given == 1 and rows is None:
+        raise ValueError("bias has one row for all; give rows=, the tokens of q, which may be 1")
+    tall = given if rows is None else length("rows", rows)
+    if given not in (1, tall):
+        raise ValueError(f"bias has {given} rows; rows is {tall}, which one row could stand for: leave it out")
+    return from_booleans("bias", np.broadcast_to(visible, (*visible.shape[:-2], tall, visible.shape[-1])))
 
 
 @breaks_graph
