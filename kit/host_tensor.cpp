@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "kit/rounding.h"
 
@@ -105,7 +106,24 @@ AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed, Sinks w
   RandomNumbers random(seed);
   for (HostTensor* input : {&q, &k, &v, &grad_o, &grad_lse}) input->fill_normal(random);
   if (sinks) sinks->fill_normal(random);
-  if (p.bias != ScoreBias::alibi) return;
+  if (p.bias == ScoreBias::alibi) make_alibi(p);
+  if (has_bias_tensor(p)) make_bias(p, random);
+}
+
+void AttentionTensors::make_bias(const Problem& p, RandomNumbers& random) {
+  const bool shared = p.batch > 1, by_distance = p.bias == ScoreBias::distances;
+  std::vector<std::int64_t> shape{1, p.query_heads, p.query_length, p.key_length};
+  if (by_distance) shape[3] = shared ? p.query_length + p.key_length : 48;
+  if (by_distance && shared) shape[2] = 1;
+  if (by_distance) bias_origin = shared ? p.key_length - 1 : 3;
+  bias.emplace(shared ? p.dtype : DType::f32, shape);
+  grad_bias.emplace(shared ? p.dtype : DType::f32, shape);
+  bias->fill_normal(random);
+  if (by_distance) return;
+  for (std::int64_t i = 0; i < bias->size(); i += 11) bias->set(i, -std::numeric_limits<float>::infinity());
+}
+
+void AttentionTensors::make_alibi(const Problem& p) {
   const bool shared = p.batch == 1;
   alibi_slopes.emplace(DType::f32, shared ? std::vector{p.query_heads} : std::vector{p.batch, p.query_heads});
   for (std::int64_t i = 0; i < alibi_slopes->size(); ++i) alibi_slopes->set(i, 0.5F / static_cast<float>(1 << i % 7));
@@ -122,22 +140,34 @@ AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed, Sinks w
 void AttentionTensors::clear_outputs() {
   for (HostTensor* output : {&o, &lse, &grad_q, &grad_k, &grad_v}) output->fill_nan();
   if (grad_sinks) grad_sinks->fill_nan();
+  if (grad_bias) grad_bias->fill_nan();
 }
 
 ForwardTensors AttentionTensors::forward() const {
-  return {q.view(), k.view(), v.view(), o.view(), lse.view(), view_of(sinks), alibi()};
+  return {q.view(), k.view(), v.view(), o.view(), lse.view(), view_of(sinks), alibi(), {view_of(bias), bias_origin}};
 }
 
 BackwardTensors AttentionTensors::backward() const {
-  return {q.view(),        k.view(),      v.view(),      o.view(),      lse.view(),     grad_o.view(),
-          grad_lse.view(), grad_q.view(), grad_k.view(), grad_v.view(), view_of(sinks), view_of(grad_sinks),
-          alibi()};
+  return {q.view(),          k.view(),
+          v.view(),          o.view(),
+          lse.view(),        grad_o.view(),
+          grad_lse.view(),   grad_q.view(),
+          grad_k.view(),     grad_v.view(),
+          view_of(sinks),    view_of(grad_sinks),
+          alibi(),           {view_of(bias), bias_origin},
+          view_of(grad_bias)};
 }
 
 AlibiNumbers::AlibiNumbers(const AttentionTensors& tensors) {
   if (tensors.alibi_slopes) slopes = tensors.alibi_slopes->values();
   if (tensors.query_positions) query_positions = tensors.query_positions->values();
   if (tensors.key_positions) key_positions = tensors.key_positions->values();
+}
+
+BiasNumbers::BiasNumbers(const AttentionTensors& tensors) {
+  if (!tensors.bias) return;
+  values = tensors.bias->values();
+  shape = tensors.bias->view().shape;
 }
 
 AlibiTensors AttentionTensors::alibi() const {

@@ -55,6 +55,9 @@ enum class Sinks : std::uint8_t { none, of_heads, narrow_of_heads, of_rows };
 
 /// The tensors of one problem, forward and backward, with random normal inputs. For a problem with ALiBi: slopes of
 /// heads and no positions in a batch of one; in a larger one slopes of each entry, and positions that are not in order.
+/// For a problem with a bias tensor: one that nothing shares but the batch in a batch of one, in float32, and in a
+/// larger one that the batch shares, in the problem's dtype; a bias by distance is of every row, or shared by them,
+/// likewise.
 struct AttentionTensors {
   AttentionTensors(const Problem& problem, std::uint64_t seed, Sinks which = Sinks::none);
 
@@ -65,9 +68,12 @@ struct AttentionTensors {
   void clear_outputs();
 
   HostTensor q, k, v, o, lse, grad_o, grad_lse, grad_q, grad_k, grad_v;
-  std::optional<HostTensor> sinks, grad_sinks, alibi_slopes, query_positions, key_positions;
+  std::optional<HostTensor> sinks, grad_sinks, alibi_slopes, query_positions, key_positions, bias, grad_bias;
+  std::int64_t bias_origin = 0;
 
  private:
+  void make_alibi(const Problem& problem);
+  void make_bias(const Problem& problem, RandomNumbers& random);
   AlibiTensors alibi() const;
 };
 
@@ -75,6 +81,13 @@ struct AttentionTensors {
 struct AlibiNumbers {
   explicit AlibiNumbers(const AttentionTensors& tensors);
   std::vector<double> slopes, query_positions, key_positions;
+};
+
+/// A problem's bias as the reference takes it; empty where it has none.
+struct BiasNumbers {
+  explicit BiasNumbers(const AttentionTensors& tensors);
+  std::vector<double> values;
+  std::array<std::int64_t, 4> shape = {};
 };
 
 }  // namespace flashmask::check

@@ -29,8 +29,9 @@ struct Heads {
   double softcap = 0;
   ScoreBias bias = ScoreBias::none;
 };
-/// The last six have caps that most scores are far from, close to and beyond, and ALiBi with and without one.
-constexpr std::array<Heads, 15> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
+/// The last eleven have caps that most scores are far from, close to and beyond, ALiBi with and without one, and
+/// biases.
+constexpr std::array<Heads, 19> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
                                         {2, 3, 1, 3, 80, 48, true, 0.1, Sinks::of_heads},
                                         {1, 2, 2, 2, 128, 128, false, 0},
                                         {1, 4, 2, 2, 17, 33, true, 0, Sinks::of_rows},
@@ -44,7 +45,11 @@ constexpr std::array<Heads, 15> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
                                         {1, 1, 1, 1, 200, 256, true, 0, Sinks::none, 0.25},
                                         {1, 4, 2, 1, 128, 128, true, 0, Sinks::none, 0, ScoreBias::alibi},
                                         {2, 2, 2, 1, 64, 64, false, 0.1, Sinks::of_rows, 0, ScoreBias::alibi},
-                                        {2, 2, 1, 1, 72, 128, true, 0, Sinks::none, 3, ScoreBias::alibi}}};
+                                        {2, 2, 1, 1, 72, 128, true, 0, Sinks::none, 3, ScoreBias::alibi},
+                                        {1, 4, 2, 2, 64, 48, true, 0.1, Sinks::of_heads, 2, ScoreBias::tensor},
+                                        {2, 2, 1, 1, 40, 64, false, 0, Sinks::none, 0, ScoreBias::tensor},
+                                        {1, 2, 2, 1, 64, 64, false, 0, Sinks::none, 0, ScoreBias::distances},
+                                        {2, 3, 1, 1, 48, 32, true, 0.1, Sinks::of_rows, 3, ScoreBias::distances}}};
 /// For a given mask, which fixes the batch and the key heads; query_heads is how many query heads share a key head.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
@@ -56,6 +61,11 @@ struct Case {
   Sinks sinks;
   std::string name;
 };
+
+std::string name_of(ScoreBias bias) {
+  constexpr std::array<const char*, 4> kNames{"", ", ALiBi", ", a bias", ", a bias by distance"};
+  return kNames[static_cast<std::size_t>(bias)];
+}
 
 Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
   Problem problem;
@@ -73,7 +83,7 @@ Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
                            std::to_string(problem.key_length) + ", d " + std::to_string(heads.head_dim) + "/" +
                            std::to_string(heads.value_dim) + ", heads " + std::to_string(heads.query_heads) + "/" +
                            std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout") +
-                           (heads.softcap == 0 ? "" : ", softcap") + (heads.bias == ScoreBias::none ? "" : ", ALiBi") +
+                           (heads.softcap == 0 ? "" : ", softcap") + name_of(heads.bias) +
                            (heads.sinks == Sinks::none ? "" : ", sinks");
   return {std::move(mask), problem, heads.grad_lse, heads.sinks, name};
 }
@@ -122,6 +132,7 @@ std::vector<Case> make_cases(const CheckRequest& request) {
     if (request.sinks) one.sinks = *request.sinks;
     if (!request.reorder) continue;
     one.problem.dropout = 0;
+    one.problem.bias = ScoreBias::none;
     if (one.sinks == Sinks::of_rows) one.sinks = Sinks::of_heads;
   }
   return cases;
@@ -151,7 +162,7 @@ class Expected {
       : tensors_(problem, 1, one.sinks),
         dtype_(problem.dtype),
         with_grad_lse_(one.grad_lse),
-        with_grad_sinks_(!request.invariant) {
+        with_sums_(!request.invariant) {
     const DropoutState& state = request.dropout_state;
     execution_.dropout = state;
     const std::vector<double> q = tensors_.q.values(), k = tensors_.k.values(), v = tensors_.v.values();
@@ -160,7 +171,18 @@ class Expected {
     const std::vector<double> dropout = dropout_factors(problem, state);
     const std::vector<double> sinks = tensors_.sinks ? tensors_.sinks->values() : std::vector<double>();
     const AlibiNumbers alibi(tensors_);
-    const reference::Inputs inputs{q, k, v, dropout, sinks, alibi.slopes, alibi.query_positions, alibi.key_positions};
+    const BiasNumbers bias(tensors_);
+    const reference::Inputs inputs{q,
+                                   k,
+                                   v,
+                                   dropout,
+                                   sinks,
+                                   alibi.slopes,
+                                   alibi.query_positions,
+                                   alibi.key_positions,
+                                   bias.values,
+                                   bias.shape,
+                                   tensors_.bias_origin};
     outputs_ = reference::forward(problem, one.mask, inputs);
     gradients_ = reference::backward(problem, one.mask, inputs, grad_o, grad_lse);
     naive_ = naive::attend(problem, one.mask, inputs, grad_o, grad_lse);
@@ -181,7 +203,8 @@ class Expected {
     note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
     note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
     note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
-    if (tensors_.grad_sinks && with_grad_sinks_) note("dsinks", bound_of_sinks());
+    if (tensors_.grad_sinks && with_sums_) note("dsinks", bound_of_sinks());
+    if (tensors_.grad_bias && with_sums_) note("dbias", bound(*tensors_.grad_bias, gradients_.bias, naive_.grad_bias));
   }
 
  private:
@@ -190,7 +213,7 @@ class Expected {
     if (direction == Direction::forward) return;
     BackwardTensors backward = tensors.backward();
     if (!with_grad_lse_) backward.grad_lse = {};
-    if (!with_grad_sinks_) backward.sinks = backward.grad_sinks = {};
+    if (!with_sums_) backward.sinks = backward.grad_sinks = backward.grad_bias = {};
     placed.backward(backward, execution_);
   }
 
@@ -217,7 +240,8 @@ class Expected {
 
   AttentionTensors tensors_;
   DType dtype_;
-  bool with_grad_lse_, with_grad_sinks_;
+  bool with_grad_lse_;
+  bool with_sums_;  ///< whether gradients that are sums over the call are compared: of sinks and biases
   Execution execution_;
   reference::Outputs outputs_;
   reference::Gradients gradients_;

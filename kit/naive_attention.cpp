@@ -2,7 +2,10 @@
 #include "kit/naive_attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
+#include <optional>
 
 #include "kit/rounding.h"
 
@@ -68,10 +71,10 @@ std::size_t sink_of(const Place& at, const reference::Inputs& in) {
 
 void softmax(DType dtype, std::vector<float>& scores) {
   if (scores.empty()) return;
-  const float largest = *std::max_element(scores.begin(), scores.end());
+  const float largest = std::max(*std::max_element(scores.begin(), scores.end()), std::numeric_limits<float>::lowest());
   float sum = 0;
   for (float& score : scores) sum += score = round_to(dtype, std::exp(score - largest));
-  for (float& score : scores) score = round_to(dtype, score / sum);
+  for (float& score : scores) score = sum == 0 ? 0 : round_to(dtype, score / sum);
 }
 
 /// Turns scores into probabilities; a sink is one more score, of which only the probability is kept, in row.sink.
@@ -95,6 +98,16 @@ float alibi_of(const Place& at, const reference::Inputs& in, std::int64_t column
   return round_to(p.dtype, static_cast<float>(-number(in.alibi_slopes, p.query_heads, at.head) * std::abs(distance)));
 }
 
+/// Index of what a bias tensor adds to the score of a column; nullopt where it has no entry.
+std::optional<std::size_t> bias_of(const Place& at, const reference::Inputs& in, std::int64_t column) {
+  const std::array<std::int64_t, 4>& shape = in.bias_shape;
+  const std::int64_t distance = at.query + at.p.key_length - at.p.query_length - column + in.bias_origin;
+  const std::int64_t entry = at.p.bias == ScoreBias::distances ? distance : column;
+  if (!has_bias_tensor(at.p) || entry < 0 || entry >= shape[3]) return std::nullopt;
+  const std::int64_t list = at.batch % shape[0] * shape[1] + at.head % shape[1];
+  return static_cast<std::size_t>((list * shape[2] + at.query % shape[2]) * shape[3] + entry);
+}
+
 /// Caps a score; returns its derivative by the score.
 float cap(const Problem& p, float& score) {
   const auto softcap = static_cast<float>(p.softcap);
@@ -110,6 +123,8 @@ void attend_row(const Place& at, const reference::Inputs& in, Row& row) {
     row.p.push_back(round_to(p.dtype, round_to(p.dtype, score) * static_cast<float>(p.softmax_scale())));
     row.slopes.push_back(p.softcap > 0 ? cap(p, row.p.back()) : 1);
     if (p.bias == ScoreBias::alibi) row.p.back() = round_to(p.dtype, row.p.back() + alibi_of(at, in, j));
+    if (const auto index = bias_of(at, in, j))
+      row.p.back() = round_to(p.dtype, row.p.back() + static_cast<float>(in.bias[*index]));
   }
   softmax(at, in, row);
   row.o.assign(static_cast<std::size_t>(p.value_dim), 0);
@@ -138,6 +153,7 @@ void differentiate_row(const Place& at, const reference::Inputs& in, std::span<c
     const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
     const float grad_p = round_to(p.dtype, dot(grad, v, p.value_dim) * kept(at, in, row.columns[n]));
     const float grad_score = round_to(p.dtype, row.p[n] * (grad_p - delta));
+    row.grad_biased.push_back(grad_score);
     row.grad_scores.push_back(round_to(p.dtype, grad_score * row.slopes[n]));
   }
 }
@@ -158,7 +174,12 @@ std::vector<double> rounded(DType dtype, float scale, const std::vector<float>& 
 /// float32 sums of the results that gather from many rows or columns.
 struct Sums {
   explicit Sums(const reference::Inputs& in)
-      : q(in.q.size()), k(in.k.size()), v(in.v.size()), sinks(in.sinks.size()), sink_variances(in.sinks.size()) {}
+      : q(in.q.size()),
+        k(in.k.size()),
+        v(in.v.size()),
+        sinks(in.sinks.size()),
+        sink_variances(in.sinks.size()),
+        bias(in.bias.size()) {}
 
   void add(const Place& at, const reference::Inputs& in, std::span<const double> grad_o, const Row& row) {
     const Problem& p = at.p;
@@ -170,12 +191,13 @@ struct Sums {
       const std::size_t key = at.of_key(row.columns[n], p.head_dim), query = at.of_query(p.head_dim);
       add_scaled(q, query, row.grad_scores[n], &in.k[key], p.head_dim);
       add_scaled(k, key, row.grad_scores[n], &in.q[query], p.head_dim);
+      if (const auto index = bias_of(at, in, row.columns[n])) bias[*index] += row.grad_biased[n];
       const float weight = round_to(p.dtype, row.p[n] * kept(at, in, row.columns[n]));
       add_scaled(v, at.of_key(row.columns[n], p.value_dim), weight, &grad_o[at.of_query(p.value_dim)], p.value_dim);
     }
   }
 
-  std::vector<float> q, k, v, sinks, sink_variances;
+  std::vector<float> q, k, v, sinks, sink_variances, bias;
 };
 
 }  // namespace
@@ -183,7 +205,7 @@ struct Sums {
 Row row(const Problem& problem, const Mask& mask, const reference::Inputs& inputs, std::int64_t batch,
         std::int64_t head, std::int64_t query, std::span<const double> grad_o, std::span<const double> grad_lse) {
   const Place at{problem, batch, head, query};
-  Row row{.columns = seen_columns(at, mask), .p = {}, .slopes = {}, .grad_scores = {}, .o = {}};
+  Row row{.columns = seen_columns(at, mask), .p = {}, .slopes = {}, .grad_scores = {}, .grad_biased = {}, .o = {}};
   attend_row(at, inputs, row);
   differentiate_row(at, inputs, grad_o, grad_lse, row);
   return row;
@@ -196,6 +218,7 @@ Results attend(const Problem& problem, const Mask& mask, const reference::Inputs
                   .grad_k = {},
                   .grad_v = {},
                   .grad_sinks = {},
+                  .grad_bias = {},
                   .grad_sinks_rounding = {}};
   Sums sums(inputs);
   for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
@@ -214,6 +237,7 @@ Results attend(const Problem& problem, const Mask& mask, const reference::Inputs
   results.grad_k = rounded(problem.dtype, scale, sums.k);
   results.grad_v = rounded(problem.dtype, 1, sums.v);
   results.grad_sinks = rounded(problem.dtype, 1, sums.sinks);
+  results.grad_bias = rounded(problem.dtype, 1, sums.bias);
   for (const float variance : sums.sink_variances) results.grad_sinks_rounding.push_back(4 * std::sqrt(variance));
   return results;
 }

@@ -18,6 +18,7 @@ struct Row {
   std::vector<float> p;               ///< over `columns`
   std::vector<float> slopes;          ///< over `columns`: the derivative of a capped score by the score
   std::vector<float> grad_scores;     ///< over `columns`
+  std::vector<float> grad_biased;     ///< over `columns`: by what a bias adds
   std::vector<float> o;
   float sink = 0;  ///< the probability that the sink takes
   float grad_sink = 0;
@@ -29,7 +30,7 @@ Row row(const Problem& problem, const Mask& mask, const reference::Inputs& input
         std::int64_t head, std::int64_t query, std::span<const double> grad_o, std::span<const double> grad_lse);
 
 struct Results {
-  std::vector<double> o, grad_q, grad_k, grad_v, grad_sinks;
+  std::vector<double> o, grad_q, grad_k, grad_v, grad_sinks, grad_bias;
   /// The error that rounding o may cause in grad_sinks. These are sums over all rows of a head, and a call has too few
   /// of them for the largest error among them to say much.
   std::vector<double> grad_sinks_rounding;

@@ -27,7 +27,9 @@ PlacedTensors::PlacedTensors(const AttentionTensors& host, Device device) : devi
   };
   to.alibi = {place_optional(from.alibi.slopes), place_optional(from.alibi.query_positions),
               place_optional(from.alibi.key_positions)};
-  forward_ = {to.q, to.k, to.v, to.o, to.lse, to.sinks, to.alibi};
+  to.bias = {place_optional(from.bias.values), from.bias.origin};
+  if (host.grad_bias) to.grad_bias = place(from.grad_bias, true);
+  forward_ = {to.q, to.k, to.v, to.o, to.lse, to.sinks, to.alibi, to.bias};
 }
 
 TensorView PlacedTensors::place(const TensorView& host, bool result) {

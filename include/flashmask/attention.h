@@ -112,6 +112,17 @@ struct AlibiTensors {
   TensorView query_positions = {}, key_positions = {};
 };
 
+/// What a problem with ScoreBias::tensor or ::distances is given. Values are float32, bfloat16 or float16, contiguous
+/// in their last dimension, and may be −infinity, which hides a score; +infinity and NaN are undefined. Values of
+/// scores that the mask hides are not used, and may be anything.
+struct BiasTensor {
+  /// ScoreBias::tensor: (1 or batch, 1 or query_heads, 1 or query_length, key_length).
+  /// ScoreBias::distances: (1 or batch, 1 or query_heads, 1 or query_length, entries). The score of row i and column j
+  /// gets entry i + key_length − query_length − j + origin of its row; where there is none, it stays as it is.
+  TensorView values = {};
+  std::int64_t origin = 0;  ///< the entry of distance 0; for ScoreBias::distances, from −2^31 to 2^31
+};
+
 /// Each element of an output has memory of its own: Status::invalid_argument names an output that overlaps an input,
 /// another output or itself. Inputs may overlap; q, k and v may be views of one packed tensor.
 /// Tokens that see nothing or are never seen, such as padding, must be finite too: kernels compute whole tiles, and 0
@@ -125,6 +136,7 @@ struct ForwardTensors {
   /// by and whose logarithm is lse. float32 or the problem's dtype.
   TensorView sinks = {};
   AlibiTensors alibi = {};  ///< in; given where the problem has this bias. Slopes and positions have no gradient
+  BiasTensor bias = {};     ///< in; given where the problem has such a bias
 };
 
 /// The rules of ForwardTensors hold here too. A NaN or infinity in q or grad_o of rows that see nothing reaches the
@@ -139,6 +151,10 @@ struct BackwardTensors {
   /// other gradients need neither, as o and lse already include the effect of the sinks.
   TensorView sinks = {}, grad_sinks = {};
   AlibiTensors alibi = {};  ///< in; those of the forward
+  BiasTensor bias = {};     ///< in; that of the forward
+  /// Out, with the shape and dtype of bias.values; absent where it is not wanted. Dimensions of 1 get sums over all
+  /// that they stand for, in float32 and in one order, rounded once. Not for an invariant plan, as a sum over the call.
+  TensorView grad_bias = {};
 };
 
 /// Where a call runs and the memory it may use.

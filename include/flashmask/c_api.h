@@ -550,10 +550,12 @@ typedef struct flashmask_tensor {
   int64_t strides[4];
 } flashmask_tensor;
 
-/// What is added to scores; flashmask/problem.h and attention.h (AlibiTensors) describe it.
+/// What is added to scores; flashmask/problem.h and attention.h (AlibiTensors, BiasTensor) describe it.
 typedef enum flashmask_score_bias {
   FLASHMASK_BIAS_NONE,
   FLASHMASK_BIAS_ALIBI,
+  FLASHMASK_BIAS_TENSOR,
+  FLASHMASK_BIAS_DISTANCES,
 } flashmask_score_bias;
 
 /// Everything about an attention call except the data; the layout of each tensor is in flashmask/problem.h.
@@ -720,6 +722,9 @@ typedef struct flashmask_forward_tensors {
   flashmask_tensor sinks;         ///< in, (query_heads) or (batch, query_heads, query_length); may be absent
   flashmask_tensor alibi_slopes;  ///< in, float32, where the problem has FLASHMASK_BIAS_ALIBI
   flashmask_tensor query_positions, key_positions;  ///< in, float32, beside alibi_slopes; may be absent
+  flashmask_tensor bias;  ///< in, where the problem has FLASHMASK_BIAS_TENSOR or _DISTANCES; each dimension but the
+                          ///< last one may be 1
+  int64_t bias_origin;    ///< the entry of distance 0, for FLASHMASK_BIAS_DISTANCES
 } flashmask_forward_tensors;
 
 /// The rules of flashmask_forward_tensors hold here too.
@@ -731,6 +736,9 @@ typedef struct flashmask_backward_tensors {
   flashmask_tensor sinks, grad_sinks;        ///< in and out, where the gradient of the sinks is wanted; may be absent
   flashmask_tensor alibi_slopes;             ///< in, as in the forward
   flashmask_tensor query_positions, key_positions;  ///< in, as in the forward
+  flashmask_tensor bias;                            ///< in, as in the forward
+  int64_t bias_origin;                              ///< as in the forward
+  flashmask_tensor grad_bias;                       ///< out, shape and dtype of bias; absent where it is not wanted
 } flashmask_backward_tensors;
 
 /// Computes o = softmax(scale · q kᵀ, capped and biased as the problem says, under the mask) v, with e^sink added to
@@ -755,6 +763,8 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_SOFTCAP,
   FLASHMASK_FEATURE_ALIBI,
   FLASHMASK_FEATURE_INVARIANT,
+  FLASHMASK_FEATURE_BIAS,
+  FLASHMASK_FEATURE_DISTANCE_BIAS,
 } flashmask_feature;
 
 /// An entry of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
@@ -915,6 +925,9 @@ typedef struct flashmask_reference_inputs {
   int64_t query_position_count;   ///< query_length, or batch · query_length
   const double* key_positions;    ///< [key_position_count]
   int64_t key_position_count;     ///< key_length, or batch · key_length
+  const double* bias;             ///< [bias_shape], for a problem with FLASHMASK_BIAS_TENSOR or _DISTANCES
+  int64_t bias_shape[4];
+  int64_t bias_origin;  ///< the entry of distance 0, for FLASHMASK_BIAS_DISTANCES
 } flashmask_reference_inputs;
 
 /// o [batch, query_length, query_heads, value_dim], lse [batch, query_heads, query_length].
@@ -933,6 +946,12 @@ FLASHMASK_API flashmask_status flashmask_reference_backward_sinks(const flashmas
                                                                   const flashmask_reference_inputs* inputs,
                                                                   const double* grad_o, const double* grad_lse,
                                                                   double* grad_sinks);
+/// Gradient of the bias, in its shape.
+FLASHMASK_API flashmask_status flashmask_reference_backward_bias(const flashmask_mask* mask,
+                                                                 const flashmask_problem* problem,
+                                                                 const flashmask_reference_inputs* inputs,
+                                                                 const double* grad_o, const double* grad_lse,
+                                                                 double* grad_bias);
 
 #ifdef __cplusplus
 }

@@ -20,8 +20,10 @@ enum class Feature : std::uint8_t {
   softcap,                ///< scores that are capped by a tanh
   alibi,                  ///< a bias of scores by distance
   invariant,              ///< the same bits whatever a document is packed with
+  bias,                   ///< a bias of scores by a tensor
+  distance_bias,          ///< a bias of scores by a table of distances
 };
-inline constexpr int kFeatureCount = 8;
+inline constexpr int kFeatureCount = 10;
 
 /// A set of features: what a kernel has, or what a call needs.
 class Features {

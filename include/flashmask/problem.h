@@ -18,7 +18,9 @@ enum class Direction : std::uint8_t { forward, backward };
 /// What is added to scores, behind the softcap and ahead of the mask.
 enum class ScoreBias : std::uint8_t {
   none,
-  alibi,  ///< −slope · |distance|, by AlibiTensors (Press et al. 2022, attention with linear biases)
+  alibi,      ///< −slope · |distance|, by AlibiTensors (Press et al. 2022, attention with linear biases)
+  tensor,     ///< a number for each score, by BiasTensor
+  distances,  ///< a number for each distance, by BiasTensor
 };
 
 /// Shapes, dtype and device of one attention call; everything but the data.
@@ -49,6 +51,11 @@ struct Problem {
 
 /// Throws Status::invalid_argument naming the first field that is out of range.
 FLASHMASK_API void validate(const Problem& problem);
+
+/// Whether a problem's calls are given a BiasTensor.
+constexpr bool has_bias_tensor(const Problem& problem) {
+  return problem.bias == ScoreBias::tensor || problem.bias == ScoreBias::distances;
+}
 
 FLASHMASK_API std::string to_string(Direction direction);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,6 +26,10 @@ struct Inputs {
   std::span<const double> alibi_slopes = {};
   /// [query_length] or [batch, query_length], and the same of keys; empty: as AlibiTensors says.
   std::span<const double> query_positions = {}, key_positions = {};
+  /// For a problem with ScoreBias::tensor or ::distances: BiasTensor's values, contiguous, with their shape and origin.
+  std::span<const double> bias = {};
+  std::array<std::int64_t, 4> bias_shape = {};
+  std::int64_t bias_origin = 0;
 };
 
 struct Outputs {
@@ -34,6 +39,7 @@ struct Outputs {
 struct Gradients {
   std::vector<double> q, k, v;
   std::vector<double> sinks;  ///< as many as were given
+  std::vector<double> bias;   ///< the same
 };
 
 FLASHMASK_API Outputs forward(const Problem& problem, const Mask& mask, const Inputs& inputs);

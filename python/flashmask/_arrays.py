@@ -12,8 +12,8 @@ from flashmask._abi.problem import DTYPES, F64, Problem, check_mask
 from flashmask._arguments import described, sink_dtypes
 from flashmask._graph_break import breaks_graph
 from flashmask._plans.cache import plans
-from flashmask._plans.call import Call, key_on_cpu
-from flashmask._plans.live_plan import Alibi, AnyPlan, View, make_plan
+from flashmask._plans.call import NO_BIAS, TENSOR, Call, key_on_cpu
+from flashmask._plans.live_plan import Alibi, AnyBias, AnyPlan, Bias, View, make_plan
 from flashmask._plans.plan import Plan, as_mask, dtype_name
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,6 +32,7 @@ def attention_of_arrays(
     softcap: float,
     alibi: tuple[Any, Any, Any],
     invariant: bool,
+    bias: tuple[int, Any, int],
 ) -> tuple[Array, Array]:
     """Returns o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none."""
     arrays = [_array(name, values) for name, values in (("q", q), ("k", k), ("v", v))]
@@ -41,12 +42,17 @@ def attention_of_arrays(
     if heads_first:
         _check_rank(arrays)
         arrays = [array.swapaxes(1, 2) for array in arrays]
-    problem = Call(scale=scale, softcap=softcap, alibi=alibi[0] is not None).problem(
+    problem = Call(scale=scale, softcap=softcap, alibi=alibi[0] is not None, bias_kind=bias[0]).problem(
         [array.shape for array in arrays], dtypes[0]
     )
     given = None if sinks is None else _sinks(_array("sinks", sinks), problem)
     live = _live_plan(mask, problem, invariant) if plan is None else _live_plan_of(plan, problem, invariant)
-    o, lse = _run(live, arrays, problem, given, _alibi_numbers(alibi, problem))
+    if bias[0] != NO_BIAS:
+        kept = _bias_values(bias, problem)
+        o, lse = _run(live, arrays, problem, given, _described_bias(kept, bias[2]))
+    else:
+        numbers = _alibi_numbers(alibi, problem)
+        o, lse = _run(live, arrays, problem, given, _described_alibi(numbers))
     return (o.swapaxes(1, 2) if heads_first else o), lse
 
 
@@ -102,6 +108,39 @@ def _alibi_numbers(alibi: tuple[Any, Any, Any], problem: Problem) -> list[Array]
     return made
 
 
+def _described_alibi(alibi: list[Array]) -> Alibi | None:
+    if not alibi:
+        return None
+    positions = [number for each in alibi[1:] for number in (each.ctypes.data, len(each))]
+    return Alibi(alibi[0].ctypes.data, alibi[0].ndim, *positions)
+
+
+def _bias_values(bias: tuple[int, Any, int], problem: Problem) -> Array:
+    """Returns a bias or a table of distances with strides that kernels accept."""
+    kind, values, _ = bias
+    name = "bias" if kind == TENSOR else "distance_bias"
+    array = _array(name, values)
+    wide = (problem.batch, problem.query_heads, problem.query_length)
+    fits = array.ndim == 4 and all(given in (1, whole) for given, whole in zip(array.shape, wide, strict=False))
+    if (
+        not fits
+        or (kind == TENSOR and array.shape[3] != problem.key_length)
+        or array.shape[3] == 0 < problem.key_length
+    ):
+        last = str(problem.key_length) if kind == TENSOR else "one or more entries"
+        raise ValueError(
+            f"{name} has shape {list(array.shape)}; expected [1 or {wide[0]}, 1 or {wide[1]}, 1 or {wide[2]}, {last}]"
+        )
+    if dtype_name(name, array) == "float64" and problem.code != F64:
+        raise TypeError(f"{name} has dtype float64; expected float32, bfloat16 or float16")
+    return np.array(array, np.float64, order="C") if problem.code == F64 else _ready(array, False)
+
+
+def _described_bias(bias: Array, origin: int) -> Bias:
+    address, strides = _view(bias)
+    return Bias(address, DTYPES.index(dtype_name("bias", bias)), bias.shape, strides, origin)
+
+
 def _check_rank(arrays: list[Array]) -> None:
     for name, array in zip("qkv", arrays, strict=True):
         if array.ndim != 4:
@@ -133,7 +172,7 @@ def _live_plan_of(plan: Plan, problem: Problem, invariant: bool) -> AnyPlan:
 
 
 def _run(
-    plan: AnyPlan, arrays: list[Array], problem: Problem, sinks: Array | None, alibi: list[Array]
+    plan: AnyPlan, arrays: list[Array], problem: Problem, sinks: Array | None, bias: AnyBias | None
 ) -> tuple[Array, Array]:
     batch, rows, heads, _ = problem.shapes[0]
     ready = [_ready(array, plan.contiguous) for array in arrays]
@@ -143,11 +182,7 @@ def _run(
     given = None
     if sinks is not None:
         given = sinks.ctypes.data, DTYPES.index(dtype_name("sinks", sinks)), sinks.ndim
-    of_alibi = None
-    if alibi:
-        positions = [number for each in alibi[1:] for number in (each.ctypes.data, len(each))]
-        of_alibi = Alibi(alibi[0].ctypes.data, alibi[0].ndim, *positions)
-    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None, given, of_alibi)
+    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None, given, bias)
     return o, lse
 
 

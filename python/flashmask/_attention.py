@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_scale, check_softcap
-from flashmask._arguments import Kind, boolean, choice, described, is_tensor
+from flashmask._arguments import Kind, boolean, choice, described, integer, is_tensor
 from flashmask._backends import BY_NAME, OURS, Backend, cudnn_of
 from flashmask._mask import Mask
+from flashmask._plans.call import DISTANCES, NO_BIAS, TENSOR, Call
 from flashmask._plans.plan import LAYOUTS, Layout, Plan
 from flashmask._rows import RowIndices
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
         query_positions: Any
         key_positions: Any
         backend: Backend
+        bias: Any
+        distance_bias: Any
+        distance_origin: int
 
 
 _MASK = "pass mask=flashmask.masks.causal(query length, key length)"
@@ -78,6 +82,9 @@ def attention(
     query_positions: Any = None,
     key_positions: Any = None,
     backend: Backend = None,
+    bias: Any = None,
+    distance_bias: Any = None,
+    distance_origin: int = 0,
     **unknown: Any,
 ) -> Any:
     """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
@@ -118,6 +125,16 @@ def attention(
         backend: whose kernels compute on a GPU: "flashmask", or "cudnn", NVIDIA's cudnn.flex_attention, which refuses
             what it has not. None: FLASHMASK_BACKEND decides, else ours, but on compute capability 10 cudnn's where they
             are installed and serve the call. A plan is of our kernels.
+        bias: (1 or batch, 1 or query heads, 1 or query length, key length), float32, bfloat16 or float16, of any
+            strides: what is added to the scores, behind the softcap and before any is masked; -inf hides a score. Its
+            values where the mask hides scores are not used. Differentiable: a dimension of 1 gets the sum over all that
+            it stands for. Tiles whose scores -inf hides are computed all the same; masks.from_bias(bias) skips them. On
+            the CPU so far.
+        distance_bias: (1 or batch, 1 or query heads, 1 or query length, entries), dtypes as for bias: the score of
+            query i and key j gets entry (i + key length - query length) - j + distance_origin, and stays as it is where
+            there is no such entry. Differentiable. At most one of alibi_slopes, bias and distance_bias is given.
+        distance_origin: the entry of distance_bias for distance 0: 0 where keys lie at or before their query, key
+            length - 1 where a table of query length + key length - 1 entries holds all distances.
 
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
@@ -131,8 +148,9 @@ def attention(
     if unknown:
         _refuse_keywords(unknown)
     heads_first = layout != "bshd" and choice("layout", layout, LAYOUTS) == 1
+    of_bias = _bias(alibi_slopes, bias, distance_bias, distance_origin)
     if plan is not None:
-        scale, softcap = _numbers_of(plan, mask, scale, softcap, alibi_slopes is not None)
+        scale, softcap = _numbers_of(plan, mask, scale, softcap, alibi_slopes is not None, of_bias[0])
     if deterministic is not False:
         boolean("deterministic", deterministic)
     if invariant is not False:
@@ -147,14 +165,14 @@ def attention(
         from flashmask._torch.attention import attention_of_tensors
 
         o, lse = attention_of_tensors(
-            q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap, alibi, invariant, cudnn
+            *(q, k, v, mask, plan, factor, heads_first, deterministic, sinks, cap, alibi, invariant, cudnn, of_bias)
         )
         return (o, lse) if return_lse else o
     if cudnn == BY_NAME:
         raise TypeError(f'backend="cudnn" computes torch tensors on a GPU; q is {described(q)}')
     from flashmask._arrays import attention_of_arrays
 
-    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks, cap, alibi, invariant)
+    outputs = attention_of_arrays(q, k, v, mask, plan, factor, heads_first, sinks, cap, alibi, invariant, of_bias)
     return outputs if return_lse else outputs[0]
 
 
@@ -172,14 +190,28 @@ def _refuse_keywords(unknown: dict[str, Any]) -> None:
     hint = _ELSEWHERE.get(
         name,
         "its arguments are q, k, v, mask, scale, layout, return_lse, deterministic, invariant, plan, sinks, "
-        "softcap, "
-        "alibi_slopes, query_positions, key_positions, backend",
+        "softcap, alibi_slopes, query_positions, key_positions, bias, distance_bias, distance_origin, backend",
     )
     raise TypeError(f"attention() does not take {name}, which is {described(value)}; {hint}")
 
 
+def _bias(alibi_slopes: Any, bias: Any, distance_bias: Any, origin: int) -> tuple[int, Any, int]:
+    """Returns the kind of a bias, the tensor, and the entry of distance 0; refuses two of them."""
+    given = {"alibi_slopes": alibi_slopes, "bias": bias, "distance_bias": distance_bias}
+    names = [name for name, each in given.items() if each is not None]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(names)} are given together; scores take one bias: add one to the other")
+    if origin != 0 and distance_bias is None:
+        raise ValueError(f"distance_origin is {origin} without distance_bias, which it belongs to; leave it out")
+    if bias is not None:
+        return TENSOR, bias, 0
+    return (
+        (NO_BIAS, None, 0) if distance_bias is None else (DISTANCES, distance_bias, integer("distance_origin", origin))
+    )
+
+
 def _numbers_of(
-    plan: object, mask: object, scale: float | None, softcap: float | None, alibi: bool
+    plan: object, mask: object, scale: float | None, softcap: float | None, alibi: bool, bias_kind: int
 ) -> tuple[float | None, float | None]:
     """Returns the scale and softcap that a plan was made for; refuses others."""
     if not isinstance(plan, Plan):
@@ -193,4 +225,9 @@ def _numbers_of(
     if alibi != plan.problem.alibi:
         given, made = ("given", "without") if alibi else ("not given", "with")
         raise ValueError(f"alibi_slopes is {given}, and the plan was made {made} alibi=True")
+    if bias_kind != (made_for := Call.of(plan.problem).bias_kind):
+        names = "no bias", "bias=True", "distance_bias=True"
+        raise ValueError(
+            f"the call's bias fits a plan with {names[bias_kind]}; the plan was made with {names[made_for]}"
+        )
     return plan.problem.scale, plan.problem.softcap

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from flashmask._abi.problem import check_dropout, check_scale, check_softcap, make_problem
 from flashmask._arguments import boolean, check_dense, described, integer, is_autocast, is_tensor
 from flashmask._backends import Backend, cudnn_of
-from flashmask._plans.call import Call
+from flashmask._plans.call import TENSOR, Call
 from flashmask._rows import check_row_indices
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         softcap: float | None
         invariant: bool
         backend: Backend
+        bias: Tensor | None
 
 
 @overload
@@ -110,6 +111,7 @@ def flashmask_attention(
     softcap: float | None = None,
     invariant: bool = False,
     backend: Backend = None,
+    bias: Tensor | None = None,
 ) -> Any:
     """Computes attention under row indices, which say for each key which query rows do not see it.
 
@@ -143,6 +145,7 @@ def flashmask_attention(
         invariant: give every document the bits that it has alone, as flashmask.attention() does. With dropout,
             documents begin at multiples of 8; not with `block_mask`.
         backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
+        bias: what is added to the scores, as flashmask.attention() takes it; differentiable. On the CPU so far.
 
     Returns:
         The output (batch, query length, query heads, value dim), or a tuple of the output and those of lse and
@@ -175,6 +178,8 @@ def flashmask_attention(
         invariant=invariant,
         cudnn=cudnn_of(backend),
     )
+    if bias is not None:
+        call = call._replace(bias_kind=TENSOR, bias=bias)
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o

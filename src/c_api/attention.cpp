@@ -35,6 +35,11 @@ flashmask::AlibiTensors to_alibi(const Tensors& tensors) {
           .key_positions = to_tensor_view(tensors.key_positions, "key_positions")};
 }
 
+template <typename Tensors>
+flashmask::BiasTensor to_bias(const Tensors& tensors) {
+  return {to_tensor_view(tensors.bias, "bias"), tensors.bias_origin};
+}
+
 flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
   return {.q = to_tensor_view(tensors.q, "q"),
           .k = to_tensor_view(tensors.k, "k"),
@@ -42,7 +47,8 @@ flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& te
           .o = to_tensor_view(tensors.o, "o"),
           .lse = to_tensor_view(tensors.lse, "lse"),
           .sinks = to_tensor_view(tensors.sinks, "sinks"),
-          .alibi = to_alibi(tensors)};
+          .alibi = to_alibi(tensors),
+          .bias = to_bias(tensors)};
 }
 
 flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors& tensors) {
@@ -58,7 +64,9 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
           .grad_v = to_tensor_view(tensors.grad_v, "grad_v"),
           .sinks = to_tensor_view(tensors.sinks, "sinks"),
           .grad_sinks = to_tensor_view(tensors.grad_sinks, "grad_sinks"),
-          .alibi = to_alibi(tensors)};
+          .alibi = to_alibi(tensors),
+          .bias = to_bias(tensors),
+          .grad_bias = to_tensor_view(tensors.grad_bias, "grad_bias")};
 }
 
 /// Views of the tensors after the first two parts, `kinds` per part; messages name them by kind and part: lse3.

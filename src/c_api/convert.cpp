@@ -35,9 +35,13 @@ static_assert(FLASHMASK_FEATURE_FLOAT32_KEY_GRADIENTS == static_cast<int>(Featur
 static_assert(FLASHMASK_FEATURE_SOFTCAP == static_cast<int>(Feature::softcap));
 static_assert(FLASHMASK_FEATURE_ALIBI == static_cast<int>(Feature::alibi));
 static_assert(FLASHMASK_FEATURE_INVARIANT == static_cast<int>(Feature::invariant));
-static_assert(FLASHMASK_FEATURE_INVARIANT + 1 == kFeatureCount);
+static_assert(FLASHMASK_FEATURE_BIAS == static_cast<int>(Feature::bias));
+static_assert(FLASHMASK_FEATURE_DISTANCE_BIAS == static_cast<int>(Feature::distance_bias));
+static_assert(FLASHMASK_FEATURE_DISTANCE_BIAS + 1 == kFeatureCount);
 static_assert(FLASHMASK_BIAS_NONE == static_cast<int>(ScoreBias::none));
 static_assert(FLASHMASK_BIAS_ALIBI == static_cast<int>(ScoreBias::alibi));
+static_assert(FLASHMASK_BIAS_TENSOR == static_cast<int>(ScoreBias::tensor));
+static_assert(FLASHMASK_BIAS_DISTANCES == static_cast<int>(ScoreBias::distances));
 
 Device to_device(std::int32_t type, std::int32_t index, const std::string& name) {
   return {enumerator(type, DeviceType::cuda, name + ".device_type"), index};
@@ -96,7 +100,7 @@ Problem to_problem(const flashmask_problem* given) {
   if (problem.double_scale != 0.0) result.scale = problem.double_scale;
   result.dropout = problem.dropout;
   result.softcap = problem.softcap;
-  result.bias = enumerator(problem.bias, ScoreBias::alibi, "problem.bias");
+  result.bias = enumerator(problem.bias, ScoreBias::distances, "problem.bias");
   return result;
 }
 

@@ -53,7 +53,14 @@ class Given {
                optional(from.sinks, from.sink_count, "inputs.sinks"),
                optional(from.alibi_slopes, from.alibi_slope_count, "inputs.alibi_slopes"),
                optional(from.query_positions, from.query_position_count, "inputs.query_positions"),
-               optional(from.key_positions, from.key_position_count, "inputs.key_positions")};
+               optional(from.key_positions, from.key_position_count, "inputs.key_positions"),
+               {},
+               {},
+               from.bias_origin};
+    if (!has_bias_tensor(problem_)) return;
+    std::copy_n(from.bias_shape, 4, inputs_.bias_shape.begin());
+    inputs_.bias =
+        array(from.bias, static_cast<std::int64_t>(element_count(inputs_.bias_shape, "inputs.bias")), "inputs.bias");
   }
   Given(const Given&) = delete;
   Given& operator=(const Given&) = delete;
@@ -124,5 +131,20 @@ flashmask_status flashmask_reference_backward_sinks(const flashmask_mask* mask, 
     const reference::Gradients gradients = reference::backward(
         given.problem(), seen, given.inputs(), array(grad_o, sizes.o, "grad_o"), array(grad_lse, lse_size, "grad_lse"));
     std::ranges::copy(gradients.sinks, to.begin());
+  });
+}
+
+flashmask_status flashmask_reference_backward_bias(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                   const flashmask_reference_inputs* inputs, const double* grad_o,
+                                                   const double* grad_lse, double* grad_bias) {
+  return guard([&] {
+    const Mask& seen = require(mask, "mask").mask;
+    const Given given(problem, inputs);
+    const Sizes sizes(given.problem());
+    const std::span<double> to = target(grad_bias, std::ssize(given.inputs().bias), "grad_bias");
+    const std::int64_t lse_size = grad_lse == nullptr ? 0 : sizes.lse;
+    const reference::Gradients gradients = reference::backward(
+        given.problem(), seen, given.inputs(), array(grad_o, sizes.o, "grad_o"), array(grad_lse, lse_size, "grad_lse"));
+    std::ranges::copy(gradients.bias, to.begin());
   });
 }

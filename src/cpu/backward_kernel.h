@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cpu/bias_tile.h"
 #include "cpu/dropout_words.h"
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
@@ -21,8 +22,9 @@ namespace flashmask::cpu {
 template <class Isa, class In>
 class BackwardKernel {
  public:
-  static std::size_t scratch_bytes(int head_dim, int value_dim) {
+  static std::size_t scratch_bytes(int head_dim, int value_dim, bool has_bias_tensor) {
     HeadSizes sizes{};
+    sizes.has_bias_tensor = has_bias_tensor;
     sizes.head_dim = head_dim;
     sizes.value_dim = value_dim;
     return BackwardKernel(sizes, nullptr).used_;
@@ -110,6 +112,7 @@ class BackwardKernel {
     grad_score_rows_ = Isa::step == 1 ? grad_scores_ : scratch.take<Unit>(kQueries * kRowStride);
     grad_keys_ = scratch.take<float>(key_stride_ * kKeys);
     grad_values_ = scratch.take<float>(value_stride_ * kKeys);
+    bias_.take(scratch, sizes.has_bias_tensor);
     used_ = scratch.used();
   }
 
@@ -139,6 +142,7 @@ class BackwardKernel {
       query_positions_.read(head.bias.query_positions, tile.row_token, head.bias.row_shift, tile.rows);
       key_positions_.read(head.bias.key_positions, tile.column_token, 0, columns_);
     }
+    if (change_.adds()) bias_.read(head.bias.values, tile);
     for (int half = 0; half < kHalves; ++half) extent_[half].set_whole();
     const bool dropout = head.dropout.threshold != 0;
     if (kind == TileKind::full && columns_ == kKeys && !dropout) {
@@ -201,7 +205,7 @@ class BackwardKernel {
   template <bool Masked, bool Dropout>
   FLASHMASK_INLINE void step(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile) {
     load_queries(task, head, tile);
-    for (int half = 0; half < kHalves; ++half) grad_score<Masked, Dropout>(head, tile, half);
+    for (int half = 0; half < kHalves; ++half) grad_score<Masked, Dropout>(task, head, tile, half);
     if (!task.key_gradients) return;
     // dV += Pᵀ dO, dK += dSᵀ Q
     accumulate_keys(grad_values_, value_stride_, value_columns_, probabilities_, grad_output_units_);
@@ -253,7 +257,8 @@ class BackwardKernel {
   /// dropout, P keeps its dropped elements only within dS = P ∘ (D ∘ dO vᵀ − Δ), where D is 0 or the scale of what is
   /// kept.
   template <bool Masked, bool Dropout>
-  FLASHMASK_INLINE void grad_score(const BackwardHead& head, const TileBounds& tile, int half) {
+  FLASHMASK_INLINE void grad_score(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile,
+                                   int half) {
     for (int panel = 0; panel < kHalfPanels; ++panel) {
       const int key_panel = half * kHalfPanels + panel;
       const Panel<Unit> keys{keys_transposed_ + key_panel * round_up_lanes<Isa>(key_units_) * kPanel<Isa>, kPanel<Isa>};
@@ -263,29 +268,36 @@ class BackwardKernel {
         QueryBlocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
           if (extent_[half].active(block, panel)) {
             for (Prefetch& next : next_) next.fetch(kPrefetchLines);
-            register_tile_of_scores<Masked, Dropout, rows.value>(head, tile, key_panel, QueryBlocks::begin(block), keys,
-                                                                 values);
-          } else if (is_summed(block, half, panel)) {
-            clear_register_tile<rows.value>(key_panel, QueryBlocks::begin(block));
+            register_tile_of_scores<Masked, Dropout, rows.value>(task, head, tile, key_panel, QueryBlocks::begin(block),
+                                                                 keys, values);
+            return;
           }
+          if (is_summed(block, half, panel)) clear_register_tile<rows.value>(key_panel, QueryBlocks::begin(block));
+          if (head.grad_bias.data != nullptr)
+            write_bias_gradient<rows.value>(head.grad_bias, tile, key_panel, QueryBlocks::begin(block),
+                                            zero_accumulators<Isa, rows.value, Isa::vectors>());
         });
       }
     }
   }
 
   template <bool Masked, bool Dropout, int Rows>
-  FLASHMASK_INLINE void register_tile_of_scores(const BackwardHead& head, const TileBounds& tile, int panel, int q0,
-                                                Panel<Unit> keys, Panel<Unit> values) {
+  FLASHMASK_INLINE void register_tile_of_scores(const BackwardTask& task, const BackwardHead& head,
+                                                const TileBounds& tile, int panel, int q0, Panel<Unit> keys,
+                                                Panel<Unit> values) {
     Accumulators<Isa, Rows, Isa::vectors> p =
         register_tile<Isa, Rows, Isa::vectors>({queries_ + q0 * key_stride_, key_stride_, 1}, keys, key_units_);
-    alignas(64) float softmax[Rows][kPanel<Isa>];  // P; where scores are changed, times their derivatives
-    if (change_.changes()) {
+    alignas(64) float softmax[Rows][kPanel<Isa>];   // P; where scores are capped, times their derivatives
+    alignas(64) float uncapped[Rows][kPanel<Isa>];  // P, where scores are capped and the gradient of a bias is wanted
+    if (change_.changes())
       change_.template change<Rows>(p, query_positions_.at + q0, key_positions_.at + panel * kPanel<Isa>,
+                                    bias_.at(q0, panel * kPanel<Isa>), bias_.line_stride(),
                                     [&](auto r, auto v, Vec slope)
                                         FLASHMASK_INLINE_LAMBDA { Isa::store(softmax[r] + v * Isa::lanes, slope); });
-      exponentiate<Masked, Dropout, true>(head, tile, panel, q0, p, softmax);
+    if (change_.caps()) {
+      exponentiate<Masked, Dropout, true>(head, tile, panel, q0, p, softmax, uncapped);
     } else {
-      exponentiate<Masked, Dropout, false>(head, tile, panel, q0, p, softmax);
+      exponentiate<Masked, Dropout, false>(head, tile, panel, q0, p, softmax, uncapped);
     }
     store_register_tile(probabilities_, panel, q0, p);
 
@@ -298,17 +310,68 @@ class BackwardKernel {
         if constexpr (Dropout)
           grad_p = Isa::select(kept_bits(panel, q0 + r, v), Isa::mul(grad_p, Isa::broadcast(head.dropout.scale)),
                                Isa::broadcast(0.0f));
-        ds.v[r][v] = Isa::mul(Isa::load(softmax[r] + v * Isa::lanes), Isa::sub(grad_p, delta));
+        ds.v[r][v] = Isa::sub(grad_p, delta);
+      });
+    });
+    if (change_.adds()) store_bias_gradient<Rows>(task, head, tile, panel, q0, ds, change_.caps() ? uncapped : softmax);
+    unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+      unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
+        ds.v[r][v] = Isa::mul(Isa::load(softmax[r] + v * Isa::lanes), ds.v[r][v]);
       });
     });
     store_register_tile(grad_scores_, panel, q0, ds);
     store_register_tile_rows(panel, q0, ds);
   }
 
-  /// Turns scores into P in place. `softmax` also gets it, or P times what it holds where scores are changed.
-  template <bool Masked, bool Dropout, bool Changed, int Rows>
+  /// Stores, or adds to a sum, the gradients of a register tile's changed scores: `p` times what `factors` holds.
+  template <int Rows>
+  FLASHMASK_INLINE void store_bias_gradient(const BackwardTask& task, const BackwardHead& head, const TileBounds& tile,
+                                            int panel, int q0, const Accumulators<Isa, Rows, Isa::vectors>& factors,
+                                            const float (&p)[Rows][kPanel<Isa>]) {
+    const int key0 = panel * kPanel<Isa>;
+    if (task.bias_sum != nullptr) {
+      unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+        unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
+          float* const sum = task.bias_sum + (q0 + r) * kKeys + key0 + v * Isa::lanes;
+          Isa::store(sum, Isa::fma(Isa::load(p[r] + v * Isa::lanes), factors.v[r][v], Isa::load(sum)));
+        });
+      });
+    } else if (head.grad_bias.data != nullptr) {
+      Accumulators<Isa, Rows, Isa::vectors> gradients;
+      unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+        unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
+          gradients.v[r][v] = Isa::mul(Isa::load(p[r] + v * Isa::lanes), factors.v[r][v]);
+        });
+      });
+      write_bias_gradient<Rows>(head.grad_bias, tile, panel, q0, gradients);
+    }
+  }
+
+  template <int Rows>
+  FLASHMASK_INLINE void write_bias_gradient(const HeadValueGradients& to, const TileBounds& tile, int panel, int q0,
+                                            const Accumulators<Isa, Rows, Isa::vectors>& gradients) {
+    with_bias_type(to.dtype, to.data, [&](auto* rows) FLASHMASK_INLINE_LAMBDA {
+      unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+        if (q0 + r >= tile.rows) return;
+        auto* const row = rows + (tile.row_token + q0 + r) * to.row_stride + tile.column_token;
+        unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
+          const int key = panel * kPanel<Isa> + v * Isa::lanes, left = tile.columns - key;
+          if (left >= Isa::lanes) {
+            Isa::narrow(row + key, gradients.v[r][v]);
+          } else if (left > 0) {
+            Isa::narrow_tail(row + key, gradients.v[r][v], left);
+          }
+        });
+      });
+    });
+  }
+
+  /// Turns scores into P in place. `softmax` also gets it, or P times what it holds where scores are capped; then
+  /// `uncapped` gets P.
+  template <bool Masked, bool Dropout, bool Capped, int Rows>
   FLASHMASK_INLINE void exponentiate(const BackwardHead& head, const TileBounds& tile, int panel, int q0,
-                                     Accumulators<Isa, Rows, Isa::vectors>& p, float (&softmax)[Rows][kPanel<Isa>]) {
+                                     Accumulators<Isa, Rows, Isa::vectors>& p, float (&softmax)[Rows][kPanel<Isa>],
+                                     float (&uncapped)[Rows][kPanel<Isa>]) {
     const Vec scale = Isa::broadcast(change_.scale() * kLog2E);
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
       const Vec lse2 = Isa::broadcast(head.statistics.lse2[tile.row0 + q0 + r]);
@@ -319,7 +382,8 @@ class BackwardKernel {
           x = Isa::select(
               bits_[panel / kHalfPanels].word[q0 + r] >> (panel % kHalfPanels * kPanel<Isa> + v * Isa::lanes), x,
               Isa::broadcast(0.0f));
-        Isa::store(kept, Changed ? Isa::mul(x, Isa::load(kept)) : x);
+        if constexpr (Capped) Isa::store(uncapped[r] + v * Isa::lanes, x);
+        Isa::store(kept, Capped ? Isa::mul(x, Isa::load(kept)) : x);
         if constexpr (Dropout) x = Isa::select(kept_bits(panel, q0 + r, v), x, Isa::broadcast(0.0f));
         p.v[r][v] = x;
       });
@@ -476,6 +540,7 @@ class BackwardKernel {
   ScoreChange<Isa> change_;
   TilePositions<Isa, kQueries> query_positions_;
   TilePositions<Isa, kKeys> key_positions_;
+  BiasTile<Isa, kQueries, kKeys, false> bias_;
   Sum sums_[kHalves * KeyBlocks::count];  ///< whether anything was added to the gradients of a block of keys
 };
 

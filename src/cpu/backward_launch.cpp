@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "cpu/bias_gradient.h"
 #include "cpu/grad_query_turns.h"
 #include "cpu/launch.h"
 #include "cpu/sinks.h"
@@ -19,11 +20,12 @@ struct Layout {
         padded_rows(row_tiles * kBackwardRows),
         sum_floats(padded_rows * code.padded_head_dim(static_cast<int>(problem.head_dim))),
         group(problem.query_heads / problem.kv_heads),
-        scratch_bytes(round_up_line(
-            code.scratch_bytes(static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim)))) {
+        scratch_bytes(round_up_line(code.scratch_bytes(
+            static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim), has_bias_tensor(problem)))) {
     const auto heads = static_cast<std::size_t>(problem.batch * problem.query_heads);
     const std::int64_t tasks = problem.batch * problem.kv_heads * tiles_of(problem.key_length, kBackwardColumns);
-    const auto used = static_cast<std::size_t>(std::min<std::int64_t>(workers, tasks));
+    busy = static_cast<int>(std::min<std::int64_t>(workers, tasks));
+    const auto used = static_cast<std::size_t>(busy);
     const auto group_size = static_cast<std::size_t>(group);
     const auto rows = static_cast<std::size_t>(padded_rows);
     lse2 = take(heads * rows * sizeof(float));
@@ -34,11 +36,13 @@ struct Layout {
     turns = take(used * group_size * sizeof(GradQueryTurns));
     heads_of_workers = take(used * group_size * sizeof(BackwardHead));
     scratch = take(used * scratch_bytes);
+    bias_sums = take(bias_gradient_floats(problem, busy) * sizeof(float));
   }
 
   std::int64_t row_tiles, padded_rows, sum_floats, group;
   std::size_t scratch_bytes;
-  std::size_t lse2, delta, sums, added, sink_sums, turns, heads_of_workers, scratch;
+  int busy = 0;  ///< workers that have memory
+  std::size_t lse2, delta, sums, added, sink_sums, turns, heads_of_workers, scratch, bias_sums;
   std::size_t total = 0;
 
  private:
@@ -70,6 +74,7 @@ class BackwardCall {
     if (tensors_.grad_sinks.present())
       differentiate_sinks(tensors_.sinks, tensors_.grad_sinks, {problem_, statistics(0), layout_.padded_rows},
                           workspace<double>(layout_.sink_sums), execution_);
+    if (tensors_.grad_bias.present()) differentiate_bias();
     const TaskOrder columns(schedule, tensors_.k, problem_.kv_heads, schedule.column_tiles());
     for_each_task(execution_.executor, execution_.workers, columns.tasks(), [&](std::int64_t task, int worker) {
       const std::int64_t next = std::min(task + execution_.workers, columns.tasks() - 1);
@@ -117,24 +122,76 @@ class BackwardCall {
       const std::int64_t head_index = batch * problem_.query_heads + head;
       const HeadMask mask(plan_, Direction::backward, batch, head);
       new (turns + g) GradQueryTurns{added(head_index), mask};
-      new (heads + g) BackwardHead{head_rows<Rows>(tensors_.q, batch, head),
-                                   head_rows<Rows>(tensors_.grad_o, batch, head),
-                                   statistics(head_index),
-                                   written(tensors_.grad_q, batch, head),
-                                   query_sums(head_index),
-                                   turns + g,
-                                   mask.column_runs(column_tile),
-                                   mask.partial_tiles(),
-                                   dropout_draw(problem_, execution_, batch, head),
-                                   head_bias(problem_, tensors_.alibi, batch, head)};
+      new (heads + g) BackwardHead(backward_head({batch, head, column_tile}, mask));
+      heads[g].grad_q_sum = query_sums(head_index);
+      heads[g].turns = turns + g;
+      heads[g].grad_bias = head_value_gradients(batch, head);
+      if (heads[g].grad_bias.data != nullptr)
+        clear_unvisited(tensors_.grad_bias, {batch, head, column_tile}, heads[g].runs);
     }
-    code_.run({head_sizes(plan_, batch), head_rows<Rows>(tensors_.k, batch, kv_head),
-               head_rows<Rows>(tensors_.v, batch, kv_head), written(tensors_.grad_k, batch, kv_head),
-               written(tensors_.grad_v, batch, kv_head), PlanAccess::wants_key_gradients(plan_),
-               tensors_.grad_k.dtype == DType::f32, column_tile, head_rows<Rows>(tensors_.k, next.batch, next.head),
-               head_rows<Rows>(tensors_.v, next.batch, next.head), next.tile, heads, static_cast<int>(layout_.group),
-               row_words_, static_cast<float>(dropout_scale(problem_.dropout)), plan_.visit() == Visit::active,
-               workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes});
+    code_.run(backward_task(place, next, heads, static_cast<int>(layout_.group), worker));
+  }
+
+  /// What one query head brings to a column tile. Nothing is added to its gradient of q.
+  BackwardHead backward_head(const HeadTile& place, const HeadMask& mask) const {
+    const auto [batch, head, column_tile] = place;
+    return {head_rows<Rows>(tensors_.q, batch, head),
+            head_rows<Rows>(tensors_.grad_o, batch, head),
+            statistics(batch * problem_.query_heads + head),
+            written(tensors_.grad_q, batch, head),
+            nullptr,
+            nullptr,
+            mask.column_runs(column_tile),
+            mask.partial_tiles(),
+            dropout_draw(problem_, execution_, batch, head),
+            head_bias(problem_, tensors_.alibi, tensors_.bias, batch, head),
+            {}};
+  }
+
+  /// `place` and `next` are of key heads.
+  BackwardTask backward_task(const HeadTile& place, const HeadTile& next, const BackwardHead* heads, int head_count,
+                             int worker) const {
+    const auto [batch, kv_head, column_tile] = place;
+    return {head_sizes(plan_, batch),
+            head_rows<Rows>(tensors_.k, batch, kv_head),
+            head_rows<Rows>(tensors_.v, batch, kv_head),
+            written(tensors_.grad_k, batch, kv_head),
+            written(tensors_.grad_v, batch, kv_head),
+            PlanAccess::wants_key_gradients(plan_),
+            tensors_.grad_k.dtype == DType::f32,
+            column_tile,
+            head_rows<Rows>(tensors_.k, next.batch, next.head),
+            head_rows<Rows>(tensors_.v, next.batch, next.head),
+            next.tile,
+            heads,
+            head_count,
+            row_words_,
+            static_cast<float>(dropout_scale(problem_.dropout)),
+            plan_.visit() == Visit::active,
+            workspace<std::byte>(layout_.scratch) + static_cast<std::size_t>(worker) * layout_.scratch_bytes};
+  }
+
+  bool has_own_values() const { return cpu::has_own_values(problem_, tensors_.bias.values); }
+
+  HeadValueGradients head_value_gradients(std::int64_t batch, std::int64_t head) const {
+    const TensorView& gradient = tensors_.grad_bias;
+    if (!gradient.present() || !has_own_values()) return {};
+    return {head_of(gradient, batch, head), gradient.dtype, gradient.strides[2]};
+  }
+
+  void differentiate_bias() const {
+    if (has_own_values()) return;
+    sum_bias_gradient(plan_, tensors_, workspace<float>(layout_.bias_sums), execution_.executor, layout_.busy,
+                      [&](const HeadTile& columns, RunList rows, int worker, float* sum) {
+                        const HeadMask mask(plan_, Direction::backward, columns.batch, columns.head);
+                        BackwardHead head = backward_head(columns, mask);
+                        head.runs = rows;
+                        const HeadTile of_keys{columns.batch, columns.head / layout_.group, columns.tile};
+                        BackwardTask task = backward_task(of_keys, of_keys, &head, 1, worker);
+                        task.key_gradients = false;
+                        task.bias_sum = sum;
+                        code_.run(task);
+                      });
   }
 
   MutableRows written(const TensorView& tensor, std::int64_t batch, std::int64_t head) const {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "cpu/bias_tile.h"
 #include "cpu/dropout_words.h"
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
@@ -23,8 +24,9 @@ namespace flashmask::cpu {
 template <class Isa, class In>
 class ForwardKernel {
  public:
-  static std::size_t scratch_bytes(int head_dim, int value_dim) {
+  static std::size_t scratch_bytes(int head_dim, int value_dim, bool has_bias_tensor) {
     HeadSizes sizes{};
+    sizes.has_bias_tensor = has_bias_tensor;
     sizes.head_dim = head_dim;
     sizes.value_dim = value_dim;
     return ForwardKernel(sizes, nullptr).used_;
@@ -77,6 +79,7 @@ class ForwardKernel {
     sum_ = scratch.take<float>(kTile);
     tile_maximum_ = scratch.take<float>(kTile);
     rescale_ = scratch.take<float>(kTile);
+    bias_.take(scratch, sizes.has_bias_tensor);
     used_ = scratch.used();
   }
 
@@ -119,6 +122,10 @@ class ForwardKernel {
     const TileBounds tile{row0_, column0, rows_, static_cast<int>(columns.count), row_token_, columns.first};
     extent_.set_whole();
     if (change_.biases()) key_positions_.read(task.bias.key_positions, tile.column_token, 0, tile.columns);
+    if (change_.adds()) {
+      bias_.read(task.bias.values, tile);
+      bias_.prefetch_next(next_bias_, task.bias.values, tile, task.sizes.keys.tokens);
+    }
     if (kind == TileKind::full && tile.columns == kTile) {
       step<false>(task, tile);
       return;
@@ -157,6 +164,7 @@ class ForwardKernel {
         Isa::store(tile_maximum_ + panel * kPanel<Isa> + v * Isa::lanes, Isa::broadcast(-kInfinity));
       for (int block = 0; block < Blocks::count; ++block) {
         for (Prefetch& next : next_) next.fetch(kPrefetchLines);
+        if (change_.adds()) next_bias_.fetch(kPrefetchLines);
         if (!extent_.active(block, panel)) continue;
         Blocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
           score_register_tile<Masked, rows.value>(Blocks::begin(block), panel, keys, queries);
@@ -173,6 +181,7 @@ class ForwardKernel {
         {keys.data + key0 * keys.row_stride, keys.row_stride, 1}, queries, units_);
     if (change_.changes())
       change_.template change<Rows>(acc, key_positions_.at + key0, query_positions_.at + panel * kPanel<Isa>,
+                                    bias_.at(key0, panel * kPanel<Isa>), bias_.line_stride(),
                                     [](auto, auto, Vec) FLASHMASK_INLINE_LAMBDA {});
     unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
       const int lane = panel * kPanel<Isa> + v * Isa::lanes;
@@ -327,11 +336,12 @@ class ForwardKernel {
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
   std::int64_t row0_ = 0, row_token_ = 0;
   int rows_ = 0;
-  Prefetch next_[3];
+  Prefetch next_[3], next_bias_;
   VisibleLines<kTile> bits_, kept_;
   TileExtent<Isa, kTile> extent_;
   ScoreChange<Isa> change_;
   TilePositions<Isa, kTile> query_positions_, key_positions_;
+  BiasTile<Isa, kTile, kTile, true> bias_;
 };
 
 }  // namespace flashmask::cpu

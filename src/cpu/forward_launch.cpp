@@ -45,7 +45,8 @@ class Forward final : public ForwardKernel {
 
  private:
   std::size_t scratch_bytes(const Problem& problem) const {
-    return round_up_line(code_.scratch_bytes(static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim)));
+    return round_up_line(code_.scratch_bytes(static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim),
+                                             has_bias_tensor(problem)));
   }
 
   static FirstRead first_read(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place,
@@ -74,9 +75,10 @@ class Forward final : public ForwardKernel {
     code_.run({sizes, head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
                head_rows<Rows>(tensors.v, batch, kv_head),
                written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
-               tensors.sinks.present() ? sinks : nullptr, head_bias(problem, tensors.alibi, batch, head), row_tile,
-               next, mask.row_runs(row_tile), mask.partial_tiles(), set_.predicates.of(info().predicate).column_words,
-               dropout_draw(problem, execution, batch, head), plan.visit() == Visit::active, scratch});
+               tensors.sinks.present() ? sinks : nullptr, head_bias(problem, tensors.alibi, tensors.bias, batch, head),
+               row_tile, next, mask.row_runs(row_tile), mask.partial_tiles(),
+               set_.predicates.of(info().predicate).column_words, dropout_draw(problem, execution, batch, head),
+               plan.visit() == Visit::active, scratch});
   }
 
   const InstructionSet& set_;

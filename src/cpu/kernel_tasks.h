@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/units.h"
+#include "flashmask/tensor.h"
 #include "flashmask/tile.h"
 #include "mask/cell_words.h"
 
@@ -100,16 +101,36 @@ struct HeadSizes {
   int head_dim;
   int value_dim;
   float scale;
-  float softcap;  ///< 0: none
+  float softcap;                 ///< 0: none
+  bool has_bias_tensor = false;  ///< whether tiles of bias values need memory
 };
 
-/// ALiBi of one query head: the score of a row and a column loses slope · |their distance|.
+/// What a bias tensor adds to the scores of one query head. Rows are counted by token.
+struct HeadValues {
+  const void* data;  ///< of row 0; null: nothing
+  DType dtype;
+  std::int64_t row_stride;  ///< 0: one row for all
+  /// Entries of a row, where there is one for each distance: row i and column j get entry i − j + shift. 0: there is
+  /// one for each column.
+  std::int64_t entries;
+  std::int64_t shift;
+};
+
+/// Where the gradient of a head's bias is written as it is found, in rows of columns, as no other head shares it.
+struct HeadValueGradients {
+  void* data;  ///< of row 0; null: not wanted, or summed in a pass of its own
+  DType dtype;
+  std::int64_t row_stride;
+};
+
+/// ALiBi of one query head, by which the score of a row and a column loses slope · |their distance|, or values.
 struct HeadBias {
-  bool present;
+  bool present;  ///< whether there is ALiBi
   float slope;
   const float* query_positions;  ///< of row 0; null: row i has position i + row_shift
   const float* key_positions;    ///< of column 0; null: column j has position j
   std::int64_t row_shift;
+  HeadValues values;
 };
 
 /// The operands that a forward task reads before anything else; q.data is null if it reads nothing.
@@ -170,6 +191,7 @@ struct BackwardHead {
   PartialTiles mask;
   DropoutDraw dropout;
   HeadBias bias;
+  HeadValueGradients grad_bias;
 };
 
 /// One column tile of one key head.
@@ -188,6 +210,9 @@ struct BackwardTask {
   float dropout_scale;  ///< of the probabilities that are kept
   bool trim;
   std::byte* scratch;
+  /// [kBackwardRows][kBackwardColumns], to which the gradients of biased scores of all visited tiles are added; null:
+  /// they are not wanted.
+  float* bias_sum = nullptr;
 };
 
 struct Turn {
@@ -200,11 +225,11 @@ void pass_turn(GradQueryTurns& turns, std::int64_t row_tile);
 
 /// The code of one entry of the kernel table.
 struct ForwardCode {
-  std::size_t (*scratch_bytes)(int head_dim, int value_dim);
+  std::size_t (*scratch_bytes)(int head_dim, int value_dim, bool has_bias_tensor);
   void (*run)(const ForwardTask& task);
 };
 struct BackwardCode {
-  std::size_t (*scratch_bytes)(int head_dim, int value_dim);
+  std::size_t (*scratch_bytes)(int head_dim, int value_dim, bool has_bias_tensor);
   std::int64_t (*padded_head_dim)(int head_dim);
   void (*prepare)(const PrepareTask& task);
   void (*run)(const BackwardTask& task);

@@ -101,12 +101,31 @@ inline HeadSizes head_sizes(const Plan& plan, std::int64_t batch) {
           static_cast<int>(problem.head_dim),
           static_cast<int>(problem.value_dim),
           static_cast<float>(problem.softmax_scale()),
-          static_cast<float>(problem.softcap)};
+          static_cast<float>(problem.softcap),
+          has_bias_tensor(problem)};
 }
 
-inline HeadBias head_bias(const Problem& problem, const AlibiTensors& alibi, std::int64_t batch,
+/// Returns one head of a (1 or batch, 1 or query heads, …) tensor.
+inline void* head_of(const TensorView& tensor, std::int64_t batch, std::int64_t query_head) {
+  const std::int64_t offset = (tensor.shape[0] == 1 ? 0 : batch * tensor.strides[0]) +
+                              (tensor.shape[1] == 1 ? 0 : query_head * tensor.strides[1]);
+  return static_cast<std::byte*>(tensor.data) + offset * static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
+}
+
+inline HeadValues head_values(const Problem& problem, const BiasTensor& bias, std::int64_t batch,
+                              std::int64_t query_head) {
+  const TensorView& values = bias.values;
+  const std::int64_t row_stride = values.shape[2] == 1 ? 0 : values.strides[2];
+  const bool by_distance = problem.bias == ScoreBias::distances;
+  return {head_of(values, batch, query_head), values.dtype, row_stride, by_distance ? values.shape[3] : 0,
+          problem.key_length - problem.query_length + bias.origin};
+}
+
+inline HeadBias head_bias(const Problem& problem, const AlibiTensors& alibi, const BiasTensor& bias, std::int64_t batch,
                           std::int64_t query_head) {
-  if (problem.bias != ScoreBias::alibi) return {};
+  HeadBias made{};
+  if (has_bias_tensor(problem)) made.values = head_values(problem, bias, batch, query_head);
+  if (problem.bias != ScoreBias::alibi) return made;
   // An array for all batch entries has one entry, or one dimension less.
   const auto of_entry = [&](const TensorView& tensor, bool shared) {
     return static_cast<const float*>(tensor.data) + (shared ? 0 : batch * tensor.strides[0]);
@@ -114,8 +133,12 @@ inline HeadBias head_bias(const Problem& problem, const AlibiTensors& alibi, std
   const auto positions = [&](const TensorView& tensor) {
     return tensor.present() ? of_entry(tensor, tensor.shape[0] == 1) : nullptr;
   };
-  return {true, of_entry(alibi.slopes, alibi.slopes.rank == 1)[query_head], positions(alibi.query_positions),
-          positions(alibi.key_positions), problem.key_length - problem.query_length};
+  return {true,
+          of_entry(alibi.slopes, alibi.slopes.rank == 1)[query_head],
+          positions(alibi.query_positions),
+          positions(alibi.key_positions),
+          problem.key_length - problem.query_length,
+          {}};
 }
 
 inline DropoutDraw dropout_draw(const Problem& problem, const KernelExecution& execution, std::int64_t batch,

@@ -5,8 +5,8 @@
 #include "cpu/kernel_tasks.h"
 #include "cpu/register_tile.h"
 
-/// What a softcap and ALiBi do to scores, for register tiles whose lines and lanes are rows and columns of a tile, or
-/// columns and rows.
+/// What a softcap, ALiBi and a bias tensor do to scores, for register tiles whose lines and lanes are rows and columns
+/// of a tile, or columns and rows.
 namespace flashmask::cpu {
 
 /// tanh(x) ≈ x · P(x²) / Q(x²) for |x| ≤ 9, beyond which tanh rounds to 1: minimax in the relative error, which is
@@ -38,39 +38,54 @@ class ScoreChange {
         to_cap_(sizes.softcap > 0.0f ? sizes.scale / sizes.softcap : 0.0f),
         scale_(sizes.scale),
         slope_(bias.slope),
-        biased_(bias.present) {}
+        biased_(bias.present),
+        adds_(bias.values.data != nullptr) {}
 
-  FLASHMASK_INLINE bool changes() const { return caps() || biased_; }
+  FLASHMASK_INLINE bool changes() const { return caps() || biased_ || adds_; }
   FLASHMASK_INLINE bool caps() const { return softcap_ != 0.0f; }
   FLASHMASK_INLINE bool biases() const { return biased_; }
+  /// Whether a bias tensor is added.
+  FLASHMASK_INLINE bool adds() const { return adds_; }
   /// The factor that turns what change() leaves, or products where nothing changes, into scores.
   FLASHMASK_INLINE float scale() const { return changes() ? 1.0f : scale_; }
 
-  /// Turns products into changed scores. `lines` and `lanes`: positions of the register tile's. take_slope(r, v, slope)
-  /// is given the derivative of each score by product · scale.
+  /// Turns products into changed scores. `lines` and `lanes`: positions of the register tile's; `added`: what is added
+  /// to its lines, which lie `added_stride` apart. take_slope(r, v, slope) is given the derivative of each capped score
+  /// by product · scale.
   template <int Rows, class TakeSlope>
   FLASHMASK_INLINE void change(Accumulators<Isa, Rows, Isa::vectors>& x, const float* lines, const float* lanes,
-                               const TakeSlope& take_slope) const {
-    unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
-      unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
-        Vec score = Isa::mul(x.v[r][v], Isa::broadcast(caps() ? to_cap_ : scale_)), slope = Isa::broadcast(1.0f);
-        if (caps()) {
-          const Vec bounded = tanh_of(score);
-          slope = Isa::sub(slope, Isa::mul(bounded, bounded));
-          score = Isa::mul(bounded, Isa::broadcast(softcap_));
-        }
-        if (biased_) {
-          const Vec line = Isa::broadcast(lines[r]), lane = Isa::load(lanes + v * Isa::lanes);
-          const Vec distance = Isa::max(Isa::sub(line, lane), Isa::sub(lane, line));
-          score = Isa::sub(score, Isa::mul(Isa::broadcast(slope_), distance));
-        }
-        take_slope(r, v, slope);
-        x.v[r][v] = score;
+                               const float* added, std::int64_t added_stride, const TakeSlope& take_slope) const {
+    if (caps()) {
+      each<Rows>(x, [&](auto r, auto v, Vec product) FLASHMASK_INLINE_LAMBDA {
+        const Vec bounded = tanh_of(Isa::mul(product, Isa::broadcast(to_cap_)));
+        take_slope(r, v, Isa::sub(Isa::broadcast(1.0f), Isa::mul(bounded, bounded)));
+        return Isa::mul(bounded, Isa::broadcast(softcap_));
       });
-    });
+    } else {
+      each<Rows>(x, [&](auto, auto, Vec product)
+                        FLASHMASK_INLINE_LAMBDA { return Isa::mul(product, Isa::broadcast(scale_)); });
+    }
+    if (biased_)
+      each<Rows>(x, [&](auto r, auto v, Vec score) FLASHMASK_INLINE_LAMBDA {
+        const Vec line = Isa::broadcast(lines[r]), lane = Isa::load(lanes + v * Isa::lanes);
+        const Vec distance = Isa::max(Isa::sub(line, lane), Isa::sub(lane, line));
+        return Isa::sub(score, Isa::mul(Isa::broadcast(slope_), distance));
+      });
+    if (adds_)
+      each<Rows>(x, [&](auto r, auto v, Vec score) FLASHMASK_INLINE_LAMBDA {
+        return Isa::add(score, Isa::load(added + r * added_stride + v * Isa::lanes));
+      });
   }
 
  private:
+  /// Replaces each vector of a register tile by what function(r, v, vector) returns.
+  template <int Rows, class Function>
+  static FLASHMASK_INLINE void each(Accumulators<Isa, Rows, Isa::vectors>& x, const Function& function) {
+    unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
+      unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { x.v[r][v] = function(r, v, x.v[r][v]); });
+    });
+  }
+
   static FLASHMASK_INLINE Vec tanh_of(Vec x) {
     x = Isa::min(Isa::broadcast(9.0f), Isa::max(Isa::broadcast(-9.0f), x));  // this order of operands keeps a NaN
     const Vec z = Isa::mul(x, x);
@@ -83,7 +98,7 @@ class ScoreChange {
   }
 
   float softcap_ = 0.0f, to_cap_ = 0.0f, scale_ = 0.0f, slope_ = 0.0f;
-  bool biased_ = false;
+  bool biased_ = false, adds_ = false;
 };
 
 }  // namespace flashmask::cpu

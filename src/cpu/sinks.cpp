@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/elements.h"
 #include "cpu/launch.h"
-#include "cpu/scalar_vector.h"
 
 namespace flashmask::cpu {
 namespace {
@@ -18,39 +18,16 @@ std::int64_t offset_of(const TensorView& sinks, std::int64_t batch, std::int64_t
   return batch * sinks.strides[0] + head * sinks.strides[1] + row * sinks.strides[2];
 }
 
-float read(const TensorView& sinks, std::int64_t offset) {
-  switch (sinks.dtype) {
-    case DType::bf16:
-      return Scalar::widen_one(static_cast<const Bf16*>(sinks.data)[offset]);
-    case DType::f16:
-      return Scalar::widen_one(static_cast<const F16*>(sinks.data)[offset]);
-    default:
-      return static_cast<const float*>(sinks.data)[offset];
-  }
-}
-
-void write(const TensorView& sinks, std::int64_t offset, double value) {
-  const auto rounded = static_cast<float>(value);
-  switch (sinks.dtype) {
-    case DType::bf16:
-      return Scalar::narrow_one(static_cast<Bf16*>(sinks.data) + offset, rounded);
-    case DType::f16:
-      return Scalar::narrow_one(static_cast<F16*>(sinks.data) + offset, rounded);
-    default:
-      static_cast<float*>(sinks.data)[offset] = rounded;
-  }
-}
-
 }  // namespace
 
 void read_sinks(const TensorView& sinks, std::int64_t batch, std::int64_t head, std::int64_t row0,
                 float (&of_rows)[kForwardRows]) {
   if (sinks.rank == 1) {
-    std::fill_n(of_rows, kForwardRows, read(sinks, offset_of(sinks, batch, head, row0)));
+    std::fill_n(of_rows, kForwardRows, read_element(sinks, offset_of(sinks, batch, head, row0)));
     return;
   }
   const std::int64_t rows = std::min<std::int64_t>(sinks.shape[2] - row0, kForwardRows);
-  for (std::int64_t i = 0; i < rows; ++i) of_rows[i] = read(sinks, offset_of(sinks, batch, head, row0 + i));
+  for (std::int64_t i = 0; i < rows; ++i) of_rows[i] = read_element(sinks, offset_of(sinks, batch, head, row0 + i));
   std::fill(of_rows + rows, of_rows + kForwardRows, 0.0F);
 }
 
@@ -63,12 +40,12 @@ void differentiate_sinks(const TensorView& sinks, const TensorView& grad_sinks, 
     const float* const lse2 = rows.first.lse2 + task * rows.padded_rows;
     const float* const delta = rows.first.delta + task * rows.padded_rows;
     const bool of_rows = sinks.rank == 3;
-    float sink = of_rows ? 0 : read(sinks, offset_of(sinks, batch, head, 0));
+    float sink = of_rows ? 0 : read_element(sinks, offset_of(sinks, batch, head, 0));
     double sum = 0;
     for (std::int64_t row = 0; row < length; ++row) {
-      if (of_rows) sink = read(sinks, offset_of(sinks, batch, head, row));
+      if (of_rows) sink = read_element(sinks, offset_of(sinks, batch, head, row));
       const float gradient = -std::exp2(sink * kLog2E - lse2[row]) * delta[row];
-      if (of_rows) write(grad_sinks, offset_of(grad_sinks, batch, head, row), gradient);
+      if (of_rows) write_element(grad_sinks, offset_of(grad_sinks, batch, head, row), gradient);
       sum += gradient;
     }
     sums[task] = sum;
@@ -77,7 +54,7 @@ void differentiate_sinks(const TensorView& sinks, const TensorView& grad_sinks, 
   for (std::int64_t head = 0; head < heads; ++head) {
     double sum = 0;
     for (std::int64_t batch = 0; batch < problem.batch; ++batch) sum += sums[batch * heads + head];
-    write(grad_sinks, head * grad_sinks.strides[0], sum);
+    write_element(grad_sinks, head * grad_sinks.strides[0], static_cast<float>(sum));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "flashmask/error.h"
 #include "flashmask/features.h"
+#include "plan/bias_rows.h"
 #include "plan/dropout.h"
 #include "plan/executor_of.h"
 #include "plan/gather.h"
@@ -93,6 +94,14 @@ void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks
                     moving_option(plan) + ", or give a sink for each head");
 }
 
+void check_bias_gradient(const Plan& plan, const BackwardTensors& tensors) {
+  if (tensors.grad_bias.present() && PlanAccess::places(plan) != nullptr)
+    throw Error(
+        Status::unsupported,
+        "backward: grad_bias is given, and the plan is invariant; the gradient of a bias is a sum over the whole "
+        "call, which no document has alone: make the plan without `invariant`, or leave grad_bias out");
+}
+
 void check_sink_gradients(const Plan& plan, const BackwardTensors& tensors) {
   if (tensors.grad_sinks.present() && PlanAccess::is_invariant(plan))
     throw Error(Status::unsupported,
@@ -131,6 +140,13 @@ void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelE
   gatherer.scatter(gathered, tensors);
 }
 
+/// Clears grad_bias where nothing adds to it.
+void clear_bias(const TensorView& grad_bias) {
+  if (!grad_bias.present()) return;
+  for (std::int64_t list = 0; list < grad_bias.shape[0] * grad_bias.shape[1]; ++list)
+    for (std::int64_t row = 0; row < grad_bias.shape[2]; ++row) clear_bias_row(grad_bias, list, row);
+}
+
 /// Clears grad_sinks where there are no rows to add to it.
 void clear_sinks(const TensorView& grad_sinks) {
   if (!grad_sinks.present() || grad_sinks.rank == 3 || grad_sinks.shape[0] == 0) return;
@@ -154,8 +170,12 @@ void backward(const Plan& plan, const BackwardTensors& tensors, const Execution&
   check_tensors(plan.problem(), tensors);
   check_sinks(plan, PlanAccess::backward(plan), tensors.sinks);
   check_sink_gradients(plan, tensors);
+  check_bias_gradient(plan, tensors);
   check_key_gradients(plan, PlanAccess::backward(plan), tensors);
-  if (plan.problem().batch == 0 || plan.problem().query_heads == 0) return clear_sinks(tensors.grad_sinks);
+  if (plan.problem().batch == 0 || plan.problem().query_heads == 0) {
+    clear_bias(tensors.grad_bias);
+    return clear_sinks(tensors.grad_sinks);
+  }
   const CallResources resources(plan, Direction::backward, execution);
   run(PlanAccess::backward(plan), plan, tensors, resources.kernel_execution());
 }

@@ -6,9 +6,16 @@
 namespace flashmask {
 
 std::string to_string(Feature feature) {
-  constexpr std::array<const char*, kFeatureCount> kNames = {
-      "dropout", "determinism", "block maps", "sinks", "float32 gradients of k and v",
-      "softcap", "ALiBi",       "invariance"};
+  constexpr std::array<const char*, kFeatureCount> kNames = {"dropout",
+                                                             "determinism",
+                                                             "block maps",
+                                                             "sinks",
+                                                             "float32 gradients of k and v",
+                                                             "softcap",
+                                                             "ALiBi",
+                                                             "invariance",
+                                                             "biases of scores",
+                                                             "biases by distance"};
   const auto number = static_cast<std::size_t>(feature);
   return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
 }
@@ -21,6 +28,8 @@ Features required(const Problem& problem) {
   if (dropout > 0) needed.add(Feature::dropout);
   if (softcap > 0) needed.add(Feature::softcap);
   if (bias == ScoreBias::alibi) needed.add(Feature::alibi);
+  if (bias == ScoreBias::tensor) needed.add(Feature::bias);
+  if (bias == ScoreBias::distances) needed.add(Feature::distance_bias);
   return needed;
 }
 

@@ -78,6 +78,30 @@ void check_alibi(const TensorCheck& check, const Problem& p, const AlibiTensors&
   check_positions(check, p, "key_positions", alibi.key_positions, p.key_length);
 }
 
+/// The dimensions before the last one are the problem's, or 1.
+void check_bias(const TensorCheck& check, const Problem& p, const BiasTensor& bias) {
+  const TensorView& values = bias.values;
+  if (!has_bias_tensor(p)) {
+    if (values.present()) check.fail("bias", "it is given, and the plan was made for a problem without such a bias");
+    return;
+  }
+  const auto either = [&](std::size_t axis, std::int64_t whole) { return values.shape[axis] == 1 ? 1 : whole; };
+  const std::int64_t last = p.bias == ScoreBias::distances ? std::max<std::int64_t>(values.shape[3], 1) : p.key_length;
+  check("bias", values, values.dtype, {either(0, p.batch), either(1, p.query_heads), either(2, p.query_length), last});
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;
+  if (bias.origin < -kLimit || bias.origin > kLimit)
+    check.fail("bias", "origin is " + std::to_string(bias.origin) + "; expected a number from -2^31 to 2^31");
+}
+
+void check_bias(const TensorCheck& check, const Problem& p, const BackwardTensors& tensors) {
+  check_bias(check, p, tensors.bias);
+  if (!tensors.grad_bias.present()) return;
+  if (!has_bias_tensor(p))
+    check.fail("grad_bias", "it is given, and the plan was made for a problem without such a bias");
+  const TensorView& values = tensors.bias.values;
+  check("grad_bias", tensors.grad_bias, values.dtype, {values.shape.begin(), values.shape.end()});
+}
+
 }  // namespace
 
 void TensorCheck::operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const {
@@ -151,6 +175,7 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   check("lse", tensors.lse, DType::f32, shapes.lse);
   if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
   check_alibi(check, problem, tensors.alibi);
+  check_bias(check, problem, tensors.bias);
   const NamedTensor outputs[] = {{"o", tensors.o}, {"lse", tensors.lse}};
   const NamedTensor inputs[] = {{"q", tensors.q},
                                 {"k", tensors.k},
@@ -158,7 +183,8 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
                                 {"sinks", tensors.sinks},
                                 {"alibi_slopes", tensors.alibi.slopes},
                                 {"query_positions", tensors.alibi.query_positions},
-                                {"key_positions", tensors.alibi.key_positions}};
+                                {"key_positions", tensors.alibi.key_positions},
+                                {"bias", tensors.bias.values}};
   check_outputs(check, outputs, inputs);
 }
 
@@ -182,10 +208,12 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
           {tensors.sinks.shape.begin(), tensors.sinks.shape.begin() + tensors.sinks.rank});
   }
   check_alibi(check, problem, tensors.alibi);
+  check_bias(check, problem, tensors);
   const NamedTensor outputs[] = {{"grad_q", tensors.grad_q},
                                  {"grad_k", tensors.grad_k},
                                  {"grad_v", tensors.grad_v},
-                                 {"grad_sinks", tensors.grad_sinks}};
+                                 {"grad_sinks", tensors.grad_sinks},
+                                 {"grad_bias", tensors.grad_bias}};
   const NamedTensor inputs[] = {{"q", tensors.q},
                                 {"k", tensors.k},
                                 {"v", tensors.v},
@@ -196,7 +224,8 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
                                 {"sinks", tensors.sinks},
                                 {"alibi_slopes", tensors.alibi.slopes},
                                 {"query_positions", tensors.alibi.query_positions},
-                                {"key_positions", tensors.alibi.key_positions}};
+                                {"key_positions", tensors.alibi.key_positions},
+                                {"bias", tensors.bias.values}};
   check_outputs(check, outputs, inputs);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -15,6 +16,21 @@ void require_size(const char* name, std::size_t given, std::int64_t expected) {
   if (given == static_cast<std::size_t>(expected)) return;
   refuse("reference: " + std::string(name) + " holds " + counted(given, "element") + "; the problem needs " +
          grouped(expected));
+}
+
+void require_bias(const Problem& p, const Inputs& in) {
+  if (!has_bias_tensor(p)) return;
+  const std::array<std::int64_t, 4>& shape = in.bias_shape;
+  const std::int64_t whole[] = {p.batch, p.query_heads, p.query_length, p.key_length};
+  std::int64_t size = 1;
+  for (std::size_t axis = 0; axis < 4; ++axis) {
+    const bool any = axis == 3 && p.bias == ScoreBias::distances;
+    if (!any && shape[axis] != whole[axis] && (axis == 3 || shape[axis] != 1))
+      refuse("reference: axis " + std::to_string(axis) + " of bias_shape is " + std::to_string(shape[axis]) +
+             "; the problem needs " + (axis == 3 ? "" : "1 or ") + grouped(whole[axis]));
+    size *= shape[axis];
+  }
+  require_size("bias", in.bias.size(), size);
 }
 
 void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
@@ -40,6 +56,7 @@ void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
       require_either("key_positions", in.key_positions, p.key_length, p.batch * p.key_length);
     }
   }
+  require_bias(p, in);
   const MaskShape& m = mask.shape();
   const bool heads = m.heads == 1 || m.heads == p.kv_heads || m.heads == p.query_heads;
   if (heads && (m.batch == 1 || m.batch == p.batch) && m.rows == p.query_length && m.columns == p.key_length) return;
@@ -87,6 +104,23 @@ double alibi_of(const Place& at, const Inputs& in, std::int64_t j) {
   return -number(in.alibi_slopes, p.query_heads, at.h) * std::abs(row - column);
 }
 
+/// Index of what a bias tensor adds to the score of a column; −1 where there is no entry for the distance.
+std::int64_t bias_index(const Place& at, const Inputs& in, std::int64_t j) {
+  const std::array<std::int64_t, 4>& shape = in.bias_shape;
+  const auto step = [&](std::size_t axis, std::int64_t i) { return shape[axis] == 1 ? 0 : i; };
+  const bool by_distance = at.p.bias == ScoreBias::distances;
+  const std::int64_t entry = by_distance ? at.i + at.p.key_length - at.p.query_length - j + in.bias_origin : j;
+  if (entry < 0 || entry >= shape[3]) return -1;
+  return ((step(0, at.b) * shape[1] + step(1, at.h)) * shape[2] + step(2, at.i)) * shape[3] + entry;
+}
+
+double bias_of(const Place& at, const Inputs& in, std::int64_t j) {
+  if (at.p.bias == ScoreBias::alibi) return alibi_of(at, in, j);
+  if (!has_bias_tensor(at.p)) return 0;
+  const std::int64_t index = bias_index(at, in, j);
+  return index < 0 ? 0 : in.bias[index];
+}
+
 void cap(double softcap, double& score, double& slope) {
   const double y = std::tanh(score / softcap);
   score = softcap * y;
@@ -106,11 +140,13 @@ Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& s
   for (std::int64_t j : seen) {
     row.p[j] = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
     if (p.softcap > 0) cap(p.softcap, row.p[j], row.slopes[j]);
-    if (p.bias == ScoreBias::alibi) row.p[j] += alibi_of(at, in, j);
+    row.p[j] += bias_of(at, in, j);
     largest = std::max(largest, row.p[j]);
   }
-  double sum = largest == -HUGE_VAL ? 0 : std::exp(sink - largest);
+  largest = std::max(largest, std::numeric_limits<double>::lowest());  // a bias of −∞ hides what the mask shows
+  double sum = std::exp(sink - largest);
   for (std::int64_t j : seen) sum += row.p[j] = std::exp(row.p[j] - largest);
+  if (sum == 0) return row;
   row.lse = largest + std::log(sum);
   for (std::int64_t j : seen) {
     row.p[j] /= sum;
@@ -142,6 +178,20 @@ double delta_of(const Place& at, const Row& row, std::span<const double> grad_o,
          (grad_lse.empty() ? 0.0 : grad_lse[at.lse()]);
 }
 
+/// dL / d(changed score), over the columns: the gradient of what a bias adds.
+std::vector<double> grad_changed_scores(const Place& at, const Inputs& in, const Row& row,
+                                        std::span<const double> grad_o, std::span<const double> grad_lse) {
+  const Problem& p = at.p;
+  const double* go = &grad_o[at.query(p.value_dim)];
+  const double delta = delta_of(at, row, grad_o, grad_lse);
+  std::vector<double> ds(p.key_length);
+  for (std::int64_t j = 0; j < p.key_length; ++j) {
+    if (row.p[j] == 0) continue;
+    ds[j] = row.p[j] * (at.kept(in, j) * dot(go, &in.v[at.key(j, p.value_dim)], p.value_dim) - delta);
+  }
+  return ds;
+}
+
 }  // namespace
 
 Row row(const Problem& p, const Mask& mask, const Inputs& in, std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -164,14 +214,8 @@ Outputs forward(const Problem& p, const Mask& mask, const Inputs& in) {
 
 std::vector<double> grad_scores(const Problem& p, const Inputs& in, const Row& row, std::int64_t b, std::int64_t h,
                                 std::int64_t i, std::span<const double> grad_o, std::span<const double> grad_lse) {
-  const Place at{p, b, h, i};
-  const double* go = &grad_o[at.query(p.value_dim)];
-  const double delta = delta_of(at, row, grad_o, grad_lse);
-  std::vector<double> ds(p.key_length);
-  for (std::int64_t j = 0; j < p.key_length; ++j) {
-    if (row.p[j] == 0) continue;
-    ds[j] = row.p[j] * (at.kept(in, j) * dot(go, &in.v[at.key(j, p.value_dim)], p.value_dim) - delta) * row.slopes[j];
-  }
+  std::vector<double> ds = grad_changed_scores({p, b, h, i}, in, row, grad_o, grad_lse);
+  for (std::int64_t j = 0; j < p.key_length; ++j) ds[j] *= row.slopes[j];
   return ds;
 }
 
@@ -181,18 +225,21 @@ Gradients backward(const Problem& p, const Mask& mask, const Inputs& in, std::sp
   require_size("grad_o", grad_o.size(), p.batch * p.query_length * p.query_heads * p.value_dim);
   if (!grad_lse.empty()) require_size("grad_lse", grad_lse.size(), p.batch * p.query_heads * p.query_length);
   Gradients grad{std::vector<double>(in.q.size()), std::vector<double>(in.k.size()), std::vector<double>(in.v.size()),
-                 std::vector<double>(in.sinks.size())};
+                 std::vector<double>(in.sinks.size()), std::vector<double>(in.bias.size())};
   const double scale = p.softmax_scale();
   for_each_row(p, [&](const Place& at) {
     const std::vector<std::int64_t> seen = seen_columns(at, mask);
     const Row row = attend(at, in, seen);
-    const std::vector<double> ds = grad_scores(p, in, row, at.b, at.h, at.i, grad_o, grad_lse);
+    const std::vector<double> changed = grad_changed_scores(at, in, row, grad_o, grad_lse);
     const std::int64_t q = at.query(p.head_dim), go = at.query(p.value_dim);
     for (std::int64_t j : seen) {
       const std::int64_t k = at.key(j, p.head_dim), v = at.key(j, p.value_dim);
-      add_scaled(&grad.q[q], scale * ds[j], &in.k[k], p.head_dim);
-      add_scaled(&grad.k[k], scale * ds[j], &in.q[q], p.head_dim);
+      const double ds = scale * (changed[j] * row.slopes[j]);
+      add_scaled(&grad.q[q], ds, &in.k[k], p.head_dim);
+      add_scaled(&grad.k[k], ds, &in.q[q], p.head_dim);
       add_scaled(&grad.v[v], row.p[j] * at.kept(in, j), &grad_o[go], p.value_dim);
+      const std::int64_t bias = has_bias_tensor(p) ? bias_index(at, in, j) : -1;
+      if (bias >= 0) grad.bias[bias] += changed[j];
     }
     if (!in.sinks.empty() && row.lse != -HUGE_VAL)
       grad.sinks[at.sink(in.sinks.size())] -= std::exp(at.sink(in) - row.lse) * delta_of(at, row, grad_o, grad_lse);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashmask/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -66,11 +67,23 @@ struct BothWays {
   Array sinks{p.query_heads};
   Array grad_sinks{p.query_heads};
   bool with_sinks = false;
+  std::vector<std::int64_t> bias_shape;  ///< empty: none
+  std::int64_t bias_origin = 0;
+  Array bias{0}, grad_bias{0};
   std::vector<std::int32_t> place;  // of dropout
 
   explicit BothWays(const flashmask_problem& problem) : p(problem) {
     check::RandomNumbers random(1);
     for (Array* input : {&q, &k, &v, &grad_o, &grad_lse, &sinks}) input->fill(random);
+  }
+
+  void add_bias(flashmask_score_bias kind, const std::vector<std::int64_t>& shape, std::int64_t origin) {
+    p.bias = kind;
+    bias_shape = shape;
+    bias_origin = origin;
+    bias = grad_bias = Array(shape[0] * shape[1] * shape[2] * shape[3]);
+    check::RandomNumbers random(2);
+    bias.fill(random);
   }
 
   flashmask_reference_inputs inputs() const {
@@ -85,6 +98,11 @@ struct BothWays {
     if (with_sinks) {
       inputs.sinks = sinks.wide.data();
       inputs.sink_count = p.query_heads;
+    }
+    if (!bias_shape.empty()) {
+      inputs.bias = bias.wide.data();
+      std::ranges::copy(bias_shape, inputs.bias_shape);
+      inputs.bias_origin = bias_origin;
     }
     return inputs;
   }
@@ -105,12 +123,20 @@ struct BothWays {
           FLASHMASK_OK)
           << flashmask_last_error();
     }
+    if (!bias_shape.empty()) {
+      ASSERT_EQ(
+          flashmask_reference_backward_bias(mask, &p, &given, grad_o.wide.data(),
+                                            with_grad_lse ? grad_lse.wide.data() : nullptr, grad_bias.wide.data()),
+          FLASHMASK_OK)
+          << flashmask_last_error();
+    }
     run_kernels(mask, with_grad_lse);
   }
 
   void expect_same() const {
     for (const Array* output : {&o, &lse, &grad_q, &grad_k, &grad_v}) output->expect_same();
     if (with_sinks) grad_sinks.expect_same();
+    grad_bias.expect_same();
   }
 
  private:
@@ -135,6 +161,8 @@ struct BothWays {
     forward.o = o.tensor(outputs);
     forward.lse = lse.tensor(rows);
     if (with_sinks) forward.sinks = sinks.tensor({p.query_heads});
+    if (!bias_shape.empty()) forward.bias = bias.tensor(bias_shape);
+    forward.bias_origin = bias_origin;
     ASSERT_EQ(flashmask_forward(plan, &forward, &execution), FLASHMASK_OK) << flashmask_last_error();
     flashmask_backward_tensors backward = FLASHMASK_INIT(flashmask_backward_tensors);
     backward.q = forward.q;
@@ -150,6 +178,11 @@ struct BothWays {
     if (with_sinks) {
       backward.sinks = forward.sinks;
       backward.grad_sinks = grad_sinks.tensor({p.query_heads});
+    }
+    if (!bias_shape.empty()) {
+      backward.bias = forward.bias;
+      backward.bias_origin = bias_origin;
+      backward.grad_bias = grad_bias.tensor(bias_shape);
     }
     ASSERT_EQ(flashmask_backward(plan, &backward, &execution), FLASHMASK_OK) << flashmask_last_error();
   }
@@ -212,6 +245,27 @@ TEST(Reference, IsWhatTheKernelsComputeWithSinks) {
     both.expect_same();
     EXPECT_EQ(both.lse.wide.back(), both.sinks.wide.back());
   }
+}
+
+TEST(Reference, IsWhatTheKernelsComputeWithABias) {
+  const MaskHandle window = make(flashmask_mask_sliding_window, 30, 41, 9);
+  BothWays dense(kProblem), table(kProblem);
+  dense.add_bias(FLASHMASK_BIAS_TENSOR, {1, 4, 30, 41}, 0);
+  table.add_bias(FLASHMASK_BIAS_DISTANCES, {2, 1, 1, 6}, 2);
+  for (BothWays* both : {&dense, &table}) {
+    both->run(window.get(), true);
+    both->expect_same();
+  }
+}
+
+TEST(Reference, RefusesABiasThatIsMissing) {
+  const MaskHandle mask = make(flashmask_mask_full, 30, 41);
+  BothWays both(kProblem);
+  both.add_bias(FLASHMASK_BIAS_TENSOR, {1, 1, 1, 41}, 0);
+  flashmask_reference_inputs inputs = both.inputs();
+  inputs.bias = nullptr;
+  expect_refused(flashmask_reference_forward(mask.get(), &both.p, &inputs, both.o.wide.data(), both.lse.wide.data()),
+                 FLASHMASK_INVALID_ARGUMENT, "inputs.bias is NULL");
 }
 
 TEST(Reference, RefusesSinksOfAnotherLength) {

@@ -46,6 +46,14 @@ TEST(Features, AProblemNeedsASoftcapWhereItHasOne) {
   EXPECT_EQ(required(problem), Features{Feature::softcap});
 }
 
+TEST(Features, AProblemNeedsTheBiasThatItHas) {
+  Problem problem;
+  problem.bias = ScoreBias::tensor;
+  EXPECT_EQ(required(problem), Features{Feature::bias});
+  problem.bias = ScoreBias::distances;
+  EXPECT_EQ(required(problem), Features{Feature::distance_bias});
+}
+
 /// Whether `other` takes all calls that `kernel` takes, and these with the feature.
 bool serves_for(const KernelInfo& other, const KernelInfo& kernel, Feature feature) {
   const Features all = kernel.features | Features{feature};

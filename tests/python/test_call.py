@@ -24,7 +24,8 @@ FIELDS = (
 )
 LAST = (
     "Tensor? dropout_place=None, bool invariant=False, float softcap=0., bool alibi=False, "
-    "Tensor? alibi_slopes=None, Tensor? query_positions=None, Tensor? key_positions=None, int cudnn=0"
+    "Tensor? alibi_slopes=None, Tensor? query_positions=None, Tensor? key_positions=None, int cudnn=0, "
+    "int bias_kind=0, Tensor? bias=None, int distance_origin=0"
 )
 
 
@@ -34,6 +35,8 @@ def test_schemas_end_with_the_fields():
     assert f"Tensor lse, {FIELDS}, {last}) ->" in str(flashmask.operators.backward_operator._schema)
     with_sinks = str(flashmask.operators.backward_with_sinks_operator._schema)
     assert f"Tensor lse, Tensor sinks, {FIELDS}, {last}) ->" in with_sinks
+    with_bias = str(torch.ops.flashmask.backward_with_bias.default._schema)
+    assert f"Tensor lse, Tensor? sinks, {FIELDS}, {last}) ->" in with_bias
 
 
 def test_backwards_take_a_call_without_its_sinks():
@@ -48,15 +51,25 @@ def test_backwards_take_a_call_without_its_sinks():
 def test_a_call_is_its_tensors_and_its_numbers():
     mask, blocks, seed, sinks, place = torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(2), torch.ones(4)
     alibi = torch.ones(2), torch.ones(1, 8), torch.ones(1, 8)
-    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place, True, 50.0, True, *alibi, 2)
-    assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed, sinks, place, *alibi), strict=True))
-    assert numbers_of(call) == (True, 0.5, 0.25, True, True, 50.0, True, 2)
+    bias = torch.ones(1, 1, 1, 8)
+    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place, True, 50.0, True, *alibi, 2, 3, bias, 7)
+    assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed, sinks, place, *alibi, bias), strict=True))
+    assert numbers_of(call) == (True, 0.5, 0.25, True, True, 50.0, True, 2, 3, 7)
     assert all(a is b for a, b in zip(joined(tensors_of(call), numbers_of(call)), call, strict=True))
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"causal": True}, {"scale": 0.5}, {"dropout": 0.25}, {"invariant": True}, {"softcap": 5.0}, {"alibi": True}],
+    [
+        {"causal": True},
+        {"scale": 0.5},
+        {"dropout": 0.25},
+        {"invariant": True},
+        {"softcap": 5.0},
+        {"alibi": True},
+        {"bias_kind": 1},
+        {"bias_kind": 2},
+    ],
 )
 def test_another_number_is_another_plan(change):
     assert key_on_cpu(None, SHAPES, 0, Call(**change)) != key_on_cpu(None, SHAPES, 0, Call())
@@ -64,6 +77,10 @@ def test_another_number_is_another_plan(change):
 
 def test_determinism_is_no_other_plan_on_the_cpu():
     assert key_on_cpu(None, SHAPES, 0, Call(deterministic=True)) == key_on_cpu(None, SHAPES, 0, Call())
+
+
+def test_the_origin_of_distances_is_no_other_plan():
+    assert key_on_cpu(None, SHAPES, 0, Call(distance_origin=7)) == key_on_cpu(None, SHAPES, 0, Call())
 
 
 def test_the_public_function_takes_what_the_operator_takes():

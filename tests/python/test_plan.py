@@ -68,6 +68,8 @@ def test_a_plan_says_what_it_is():
         "device": "cpu",
         "softcap": 0.0,
         "alibi": False,
+        "bias": False,
+        "distance_bias": False,
     }
     assert ".forward.f32." in plan.kernel("forward")
     assert ".backward.f32." in plan.kernel("backward")

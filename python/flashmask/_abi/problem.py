@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problem: shapes, dtype, scale, softcap and dropout of one attention call."""
+"""Problem: shapes, dtype, scale, softcap, kind of bias and dropout of one attention call."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class Problem(NamedTuple):
     """Above 0: scores s become softcap · tanh(s / softcap)."""
     alibi: bool = False
     """Whether slopes are given, by which scores are biased."""
+    bias: bool = False
+    """Whether a tensor is given that is added to the scores."""
+    distance_bias: bool = False
+    """Whether a table is given whose entries are added to the scores by distance."""
 
     @property
     def code(self) -> int:
@@ -59,7 +63,8 @@ class Problem(NamedTuple):
         dtype = s.F32 if self.code == F64 else self.code
         kind, _, index = self.device.partition(":")
         device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
-        bias = s.BIAS_ALIBI if self.alibi else s.BIAS_NONE
+        chosen = (self.alibi, s.BIAS_ALIBI), (self.bias, s.BIAS_TENSOR), (self.distance_bias, s.BIAS_DISTANCES)
+        bias = next((kind for has, kind in chosen if has), s.BIAS_NONE)
         return s.Problem(*self[:7], dtype, *device, 0.0, self.dropout, self.softcap, bias, self.scale or 0.0)
 
 
@@ -71,8 +76,12 @@ def make_problem(
     names: tuple[str, str, str] = ("q", "k", "v"),
     softcap: float = 0.0,
     alibi: bool = False,
+    bias: bool = False,
+    distance_bias: bool = False,
 ) -> Problem:
     """Returns the problem of q, k and v, each (batch, sequence, heads, head dim); raises where they do not fit."""
+    if alibi + bias + distance_bias > 1:
+        raise ValueError("two of alibi, bias and distance_bias came together; scores take one bias")
     for name, shape in zip(names, shapes, strict=True):
         if len(shape) != 4:
             raise ValueError(f"{name} has shape {list(shape)}; expected (batch, sequence, heads, head dim)")
@@ -93,7 +102,8 @@ def make_problem(
         if not 1 <= dim <= MAX_HEAD_DIM:
             raise ValueError(f"{name} has a head dim of {dim}; expected 1 to {MAX_HEAD_DIM}")
     check_dropout("dropout", dropout)
-    return Problem(q[0], q[1], k[1], q[2], k[2], q[3], v[3], dtype, scale, dropout, softcap=softcap, alibi=alibi)
+    sizes = q[0], q[1], k[1], q[2], k[2], q[3], v[3]
+    return Problem(*sizes, dtype, scale, dropout, "cpu", softcap, alibi, bias, distance_bias)
 
 
 def check_scale(name: str, scale: object) -> float:

@@ -30,7 +30,7 @@ FORWARD, BACKWARD = range(2)
 INTERVALS, BITS = range(2)
 FORM_BEST, FORM_INTERVALS, FORM_BITS = range(3)
 VISIT_ACTIVE, VISIT_ALL = range(2)
-BIAS_NONE, BIAS_ALIBI = range(2)
+BIAS_NONE, BIAS_ALIBI, BIAS_TENSOR, BIAS_DISTANCES = range(4)
 BALANCED, CONTIGUOUS, ZIGZAG = range(3)
 DEVICE_ROW_INDICES, DEVICE_DENSE, DEVICE_PACKED = range(3)
 DENSE_BOOLEAN, DENSE_I8, DENSE_I16, DENSE_I32, DENSE_I64 = range(5)
@@ -106,7 +106,7 @@ class Explanation(Sized):
 
 FEATURES = (
     *("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap", "alibi"),
-    "invariant",
+    *("invariant", "bias", "distance_bias"),
 )
 """Bits of KernelInfo.features."""
 
@@ -297,6 +297,9 @@ class ReferenceInputs(Sized):
         ("query_position_count", c_int64),
         ("key_positions", c_void_p),
         ("key_position_count", c_int64),
+        ("bias", c_void_p),
+        ("bias_shape", c_int64 * 4),
+        ("bias_origin", c_int64),
     ]
 
 
@@ -304,27 +307,18 @@ _ALIBI = ("alibi_slopes", "query_positions", "key_positions")
 
 
 class ForwardTensors(Sized):
-    _fields_ = [(name, Tensor) for name in ("q", "k", "v", "o", "lse", "sinks", *_ALIBI)]
+    _fields_ = [
+        *((name, Tensor) for name in ("q", "k", "v", "o", "lse", "sinks", *_ALIBI, "bias")),
+        ("bias_origin", c_int64),
+    ]
 
 
 class BackwardTensors(Sized):
     _fields_ = [
-        (name, Tensor)
-        for name in (
-            "q",
-            "k",
-            "v",
-            "o",
-            "lse",
-            "grad_o",
-            "grad_lse",
-            "grad_q",
-            "grad_k",
-            "grad_v",
-            "sinks",
-            "grad_sinks",
-            *_ALIBI,
-        )
+        *((name, Tensor) for name in ("q", "k", "v", "o", "lse", "grad_o", "grad_lse", "grad_q", "grad_k", "grad_v")),
+        *((name, Tensor) for name in ("sinks", "grad_sinks", *_ALIBI, "bias")),
+        ("bias_origin", c_int64),
+        ("grad_bias", Tensor),
     ]
 
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+NO_BIAS, TENSOR, DISTANCES = range(3)
+"""Kinds of bias: none, a tensor that is added to scores, or a table of distances."""
+
+
 class Call(NamedTuple):
     """The arguments of the operators after their tensors, in order; flashmask.operators says what each means.
 
@@ -37,15 +41,29 @@ class Call(NamedTuple):
     query_positions: Tensor | None = None
     key_positions: Tensor | None = None
     cudnn: int = 0
+    bias_kind: int = 0
+    bias: Tensor | None = None
+    distance_origin: int = 0
 
     @classmethod
     def of(cls, problem: Problem) -> Call:
         """Returns the numbers of a call that a plan's problem describes."""
-        return cls(scale=problem.scale or 0.0, dropout=problem.dropout, softcap=problem.softcap, alibi=problem.alibi)
+        kind = DISTANCES if problem.distance_bias else TENSOR if problem.bias else NO_BIAS
+        scale = problem.scale or 0.0
+        return cls(scale=scale, dropout=problem.dropout, softcap=problem.softcap, alibi=problem.alibi, bias_kind=kind)
 
     def problem(self, shapes: Sequence[Sequence[int]], dtype: str) -> Problem:
         """Returns the problem of the call with tensors of these shapes; raises where they do not fit."""
-        return make_problem(shapes, dtype, self.scale or None, self.dropout, softcap=self.softcap, alibi=self.alibi)
+        return make_problem(
+            shapes,
+            dtype,
+            self.scale or None,
+            self.dropout,
+            softcap=self.softcap,
+            alibi=self.alibi,
+            bias=self.bias_kind == TENSOR,
+            distance_bias=self.bias_kind == DISTANCES,
+        )
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}
@@ -62,7 +80,7 @@ tensors_of = _fields(_TENSORS)
 """The tensors of a call, in order."""
 numbers_of = _fields(_NUMBERS)
 """Everything else: what a plan depends on besides its mask."""
-_numbers_on_cpu = _fields([name for name in _NUMBERS if name not in ("deterministic", "cudnn")])
+_numbers_on_cpu = _fields([name for name in _NUMBERS if name not in ("deterministic", "cudnn", "distance_origin")])
 OF_BACKWARD = [name for name in Call._fields if name != "sinks"]
 arguments_of_backward = _fields(OF_BACKWARD)
 """The fields that flashmask::backward takes; it needs no sinks, since o and lse contain their effect."""
@@ -82,6 +100,7 @@ def call_of_backward(arguments: Sequence[Any], sinks: Tensor | None = None) -> C
 def key_on_cpu(source: Hashable, shapes: Sequence[Sequence[int]], code: int, call: Call) -> Key:
     """Returns the key of a plan for the CPU; `source` identifies the mask, and `code` is a position in DTYPES.
 
-    It leaves out `deterministic`: gradients on the CPU are the same bits on every run anyway. `cudnn` is for GPUs.
+    It leaves out `deterministic`, as gradients on the CPU are the same bits on every run anyway, `cudnn`, which is for
+    GPUs, and `distance_origin`, which comes with the table.
     """
     return (source, *shapes, code, _numbers_on_cpu(call))

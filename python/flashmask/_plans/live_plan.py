@@ -39,6 +39,24 @@ class Alibi(NamedTuple):
     key_entries: int = 0
 
 
+class Bias(NamedTuple):
+    """A bias tensor or a table of distances, with the gradient that is wanted of it."""
+
+    address: int
+    code: int
+    """Position of the dtype in DTYPES."""
+    shape: Sequence[int]
+    strides: Sequence[int]
+    """In elements."""
+    origin: int = 0
+    """The entry of distance 0."""
+    gradient: int = 0
+    """Address of the gradient, contiguous; 0: it is not wanted."""
+
+
+AnyBias: TypeAlias = Alibi | Bias
+
+
 class Drawn(NamedTuple):
     """Values that a call's dropout depends on: the last fields of a flashmask_execution."""
 
@@ -62,18 +80,22 @@ _FORWARD_OF_SINKS = struct.Struct(_FORWARD.format + _WHOLE)
 _BACKWARD_OF_SINKS = struct.Struct(_BACKWARD.format + 2 * _WHOLE)
 _FORWARD_OF_ALIBI = struct.Struct(_FORWARD_OF_SINKS.format + 3 * _WHOLE)
 _BACKWARD_OF_ALIBI = struct.Struct(_BACKWARD_OF_SINKS.format + 3 * _WHOLE)
+_FORWARD_OF_BIAS = struct.Struct(_FORWARD_OF_ALIBI.format + _WHOLE + "q")
+_BACKWARD_OF_BIAS = struct.Struct(_BACKWARD_OF_ALIBI.format + _WHOLE + "q" + _WHOLE)
 _EXECUTION = struct.Struct("=10Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
 _NO_TENSOR = 0, _ABSENT
-# Calls without sinks or ALiBi pass shorter structs; their size says so.
+# Calls without sinks, ALiBi or a bias pass shorter structs; their size says so.
 assert _FORWARD.size == s.ForwardTensors.sinks.offset
 assert _BACKWARD.size == s.BackwardTensors.sinks.offset
 assert _FORWARD_OF_SINKS.size == s.ForwardTensors.alibi_slopes.offset
 assert _BACKWARD_OF_SINKS.size == s.BackwardTensors.alibi_slopes.offset
-assert _FORWARD_OF_ALIBI.size == ctypes.sizeof(s.ForwardTensors)
-assert _BACKWARD_OF_ALIBI.size == ctypes.sizeof(s.BackwardTensors)
+assert _FORWARD_OF_ALIBI.size == s.ForwardTensors.bias.offset
+assert _BACKWARD_OF_ALIBI.size == s.BackwardTensors.bias.offset
+assert _FORWARD_OF_BIAS.size == ctypes.sizeof(s.ForwardTensors)
+assert _BACKWARD_OF_BIAS.size == ctypes.sizeof(s.BackwardTensors)
 assert _EXECUTION.size == ctypes.sizeof(s.Execution)
 
 _forward = library.flashmask_forward
@@ -124,12 +146,26 @@ class CompiledPlan:
         }
         self._slopes = {len(shape): whole(s.F32, shape) for shape in ((heads,), (batch, heads))}
         self._query_positions = {entries: whole(s.F32, (entries, rows)) for entries in {1, batch}}
+        self._device = given.device_type, given.device_index
         self._key_positions = {entries: whole(s.F32, (entries, k[1])) for entries in {1, batch}}
 
     def _of_alibi(self, alibi: Alibi) -> tuple[int | bytes, ...]:
         of_rows = alibi.query_positions, self._query_positions.get(alibi.query_entries, _ABSENT)
         of_columns = alibi.key_positions, self._key_positions.get(alibi.key_entries, _ABSENT)
         return alibi.slopes, self._slopes[alibi.slope_dimensions], *of_rows, *of_columns
+
+    def _of_bias(self, bias: Bias) -> tuple[int | bytes, ...]:
+        """Packs the tensors of ALiBi, which are absent, and a bias and its origin."""
+        description = _DESCRIPTION.pack(bias.code, *self._device, 4, *bias.shape)
+        tensor = bias.address, description + _STRIDES.pack(*bias.strides)
+        return *_NO_TENSOR, *_NO_TENSOR, *_NO_TENSOR, *tensor, bias.origin
+
+    def _of_bias_gradient(self, bias: Bias) -> tuple[int | bytes, ...]:
+        if not bias.gradient:
+            return _NO_TENSOR
+        strides = [math.prod(bias.shape[axis + 1 :]) for axis in range(4)]
+        description = _DESCRIPTION.pack(bias.code, *self._device, 4, *bias.shape)
+        return bias.gradient, description + _STRIDES.pack(*strides)
 
     def _run_forward(
         self,
@@ -140,15 +176,17 @@ class CompiledPlan:
         lse: int,
         execution: bytes | None,
         sinks: Sinks | None,
-        alibi: Alibi | None,
+        bias: AnyBias | None,
     ) -> None:
         fields = (
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1]),
             *(o, self._whole_o, lse, self._lse),
         )
         of_sinks = _NO_TENSOR if sinks is None else (sinks[0], self._sinks[sinks[1:]])
-        if alibi is not None:
-            tensors = _FORWARD_OF_ALIBI.pack(_FORWARD_OF_ALIBI.size, *fields, *of_sinks, *self._of_alibi(alibi))
+        if isinstance(bias, Bias):
+            tensors = _FORWARD_OF_BIAS.pack(_FORWARD_OF_BIAS.size, *fields, *of_sinks, *self._of_bias(bias))
+        elif bias is not None:
+            tensors = _FORWARD_OF_ALIBI.pack(_FORWARD_OF_ALIBI.size, *fields, *of_sinks, *self._of_alibi(bias))
         elif sinks is None:
             tensors = _FORWARD.pack(_FORWARD.size, *fields)
         else:
@@ -165,7 +203,7 @@ class CompiledPlan:
         execution: bytes | None,
         sinks: SinkGradient | None,
         float32_key_gradients: bool,
-        alibi: Alibi | None,
+        bias: AnyBias | None,
     ) -> None:
         q, k, v, o, lse = saved
         grad_o, grad_lse = grads
@@ -181,8 +219,11 @@ class CompiledPlan:
             given, gradient = sinks
             described = self._sinks[given[1:]]
             of_sinks = given[0], described, gradient, described
-        if alibi is not None:
-            tensors = _BACKWARD_OF_ALIBI.pack(_BACKWARD_OF_ALIBI.size, *fields, *of_sinks, *self._of_alibi(alibi))
+        if isinstance(bias, Bias):
+            of_bias = *self._of_bias(bias), *self._of_bias_gradient(bias)
+            tensors = _BACKWARD_OF_BIAS.pack(_BACKWARD_OF_BIAS.size, *fields, *of_sinks, *of_bias)
+        elif bias is not None:
+            tensors = _BACKWARD_OF_ALIBI.pack(_BACKWARD_OF_ALIBI.size, *fields, *of_sinks, *self._of_alibi(bias))
         elif sinks is None:
             tensors = _BACKWARD.pack(_BACKWARD.size, *fields)
         else:
@@ -224,10 +265,10 @@ class LivePlan(CompiledPlan):
         lse: int,
         drawn: Drawn | None,
         sinks: Sinks | None = None,
-        alibi: Alibi | None = None,
+        bias: AnyBias | None = None,
     ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _on_cpu(drawn), sinks, alibi)
+        self._run_forward(q, k, v, o, lse, _on_cpu(drawn), sinks, bias)
 
     def backward(
         self,
@@ -237,10 +278,10 @@ class LivePlan(CompiledPlan):
         drawn: Drawn | None,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
-        alibi: Alibi | None = None,
+        bias: AnyBias | None = None,
     ) -> None:
-        """Writes the gradients of q, k, v and the sinks, given those of o and lse (0: none) and the saved tensors."""
-        self._run_backward(saved, grads, out, _on_cpu(drawn), sinks, float32_key_gradients, alibi)
+        """Writes the gradients of q, k, v, the sinks and the bias, given those of o and lse (0: none)."""
+        self._run_backward(saved, grads, out, _on_cpu(drawn), sinks, float32_key_gradients, bias)
 
 
 class ReferencePlan:
@@ -260,7 +301,7 @@ class ReferencePlan:
         self._rows = problem.batch * problem.query_length
 
     def _arguments(
-        self, q: View, k: View, v: View, drawn: Drawn | None, sinks: Sinks | None, alibi: Alibi | None
+        self, q: View, k: View, v: View, drawn: Drawn | None, sinks: Sinks | None, bias: AnyBias | None
     ) -> tuple[Any, ...]:
         inputs = s.ReferenceInputs(q[0], k[0], v[0])
         if drawn is not None:
@@ -268,12 +309,14 @@ class ReferencePlan:
         if sinks is not None:
             inputs.sinks, _, dimensions = sinks
             inputs.sink_count = self._problem.query_heads * (1 if dimensions == 1 else self._rows)
-        if alibi is not None:
+        if isinstance(bias, Bias):
+            inputs.bias, inputs.bias_shape, inputs.bias_origin = bias.address, tuple(bias.shape), bias.origin
+        elif bias is not None:
             problem = self._problem
-            inputs.alibi_slopes, inputs.query_positions, inputs.key_positions = alibi[::2]
-            inputs.alibi_slope_count = problem.query_heads * (1 if alibi.slope_dimensions == 1 else problem.batch)
-            inputs.query_position_count = problem.query_length * alibi.query_entries
-            inputs.key_position_count = problem.key_length * alibi.key_entries
+            inputs.alibi_slopes, inputs.query_positions, inputs.key_positions = bias[::2]
+            inputs.alibi_slope_count = problem.query_heads * (1 if bias.slope_dimensions == 1 else problem.batch)
+            inputs.query_position_count = problem.query_length * bias.query_entries
+            inputs.key_position_count = problem.key_length * bias.key_entries
         return self._mask._handle, ctypes.byref(self._problem), ctypes.byref(inputs)
 
     def forward(
@@ -285,10 +328,10 @@ class ReferencePlan:
         lse: int,
         drawn: Drawn | None,
         sinks: Sinks | None = None,
-        alibi: Alibi | None = None,
+        bias: AnyBias | None = None,
     ) -> None:
-        """Does what LivePlan.forward() does, with lse, sinks and ALiBi in double precision too."""
-        call("reference_forward", *self._arguments(q, k, v, drawn, sinks, alibi), o, lse)
+        """Does what LivePlan.forward() does, with lse, sinks and biases in double precision too."""
+        call("reference_forward", *self._arguments(q, k, v, drawn, sinks, bias), o, lse)
 
     def backward(
         self,
@@ -298,15 +341,17 @@ class ReferencePlan:
         drawn: Drawn | None,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
-        alibi: Alibi | None = None,
+        bias: AnyBias | None = None,
     ) -> None:
         """Does what LivePlan.backward() does, all in double precision."""
         q, k, v, _, _ = saved
         gradients = grads[0][0], grads[1] or None
-        given = self._arguments(q, k, v, drawn, None if sinks is None else sinks[0], alibi)
+        given = self._arguments(q, k, v, drawn, None if sinks is None else sinks[0], bias)
         call("reference_backward", *given, *gradients, *out)
         if sinks is not None:
             call("reference_backward_sinks", *given, *gradients, sinks[1])
+        if isinstance(bias, Bias) and bias.gradient:
+            call("reference_backward_bias", *given, *gradients, bias.gradient)
 
     def kernel(self, direction: int) -> str:
         """Returns the name of the only kernel."""

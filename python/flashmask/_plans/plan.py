@@ -42,7 +42,7 @@ class Plan:
     mask: Mask
     """The mask as it was given."""
     problem: Problem
-    """Shapes, dtype, scale, softcap and ALiBi of the calls that the plan is for."""
+    """Shapes, dtype, scale, softcap and kind of bias of the calls that the plan is for."""
 
     def __init__(self, mask: Mask, problem: Problem, options: Options) -> None:
         """flashmask.plan() calls this, users do not."""
@@ -194,6 +194,8 @@ def plan(
     tiles: tuple[str, str] = ("automatic", "automatic"),
     softcap: float | None = None,
     alibi: bool = False,
+    bias: bool = False,
+    distance_bias: bool = False,
 ) -> Plan:
     """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
 
@@ -219,6 +221,8 @@ def plan(
             of the whole.
         softcap: scores s become softcap · tanh(s / softcap), as for attention(); None: they are not capped.
         alibi: whether calls pass alibi_slopes.
+        bias: whether calls pass a bias.
+        distance_bias: whether calls pass a distance_bias. One of the three at most.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
@@ -244,7 +248,14 @@ def plan(
     shapes = [_shape(name, tensor, order) for name, tensor in (("q", q), ("k", k), ("v", k if v is None else v))]
     cap = check_softcap("softcap", softcap)
     problem = make_problem(
-        shapes, dtype, check_scale("scale", scale) or None, 0.0, softcap=cap, alibi=boolean("alibi", alibi)
+        shapes,
+        dtype,
+        check_scale("scale", scale) or None,
+        0.0,
+        softcap=cap,
+        alibi=boolean("alibi", alibi),
+        bias=boolean("bias", bias),
+        distance_bias=boolean("distance_bias", distance_bias),
     )
     problem = problem._replace(device=_device(q))
     return Plan(as_mask(mask, problem), problem, options)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flashmask._arguments import described
 from flashmask._mask import Mask
-from flashmask._plans.call import Call
+from flashmask._plans.call import TENSOR, Call
 from flashmask._plans.plan import Plan, check_booleans
 from flashmask._rows import RowIndices
 from flashmask._torch.operators import forward
@@ -30,8 +30,12 @@ def attention_of_tensors(
     alibi: tuple[Any, Any, Any],
     invariant: bool,
     cudnn: int,
+    bias: tuple[int, Any, int],
 ) -> tuple[Tensor, Tensor]:
-    """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none; `alibi`: slopes, positions."""
+    """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none; `alibi`: slopes, positions.
+
+    `bias`: its kind, the tensor, and the entry of distance 0.
+    """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_types(q=q, k=k, v=v)
     if heads_first:
@@ -55,6 +59,12 @@ def attention_of_tensors(
     )
     if alibi[0] is not None:
         call = with_alibi(call, *alibi)
+    if bias[0]:
+        kind, values, origin = bias
+        if not isinstance(values, Tensor):
+            name = "bias" if kind == TENSOR else "distance_bias"
+            raise TypeError(f"{name} is {described(values)}; expected a torch tensor, as the others are")
+        call = call._replace(bias_kind=kind, bias=values, distance_origin=origin)
     o, lse = forward(q, k, v, call)
     return (o.transpose(1, 2) if heads_first else o), lse
 

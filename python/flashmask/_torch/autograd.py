@@ -16,6 +16,7 @@ from flashmask._torch.schemas import (
     Gradients,
     Outputs,
     backward_operator,
+    backward_with_bias_operator,
     backward_with_sinks_operator,
     forward_operator,
 )
@@ -27,9 +28,16 @@ class _Attention(torch.autograd.Function):
     # forward() takes ctx, without setup_context(): apply() then binds no signature, which took 30 of 60 microseconds.
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call, kernels: Kernels | None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        bias: Tensor | None,
+        call: Call,
+        kernels: Kernels | None,
     ) -> Outputs:
-        """`sinks` are those of the call. Where `kernels` are known, they are called without the dispatcher."""
+        """`sinks` and `bias` are those of the call. Known `kernels` are called without the dispatcher."""
         if kernels is not None:
             o, lse = kernels.forward(q, k, v, call)
         else:
@@ -48,15 +56,18 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
         if grad_o is None and grad_lse is None:
-            return None, None, None, None, None, None
+            return (None,) * 7
         q, k, v, o, lse, *tensors = ctx.saved_tensors
         if grad_o is None:
             grad_o = torch.zeros_like(o)
         call: Call = joined(tensors, ctx.numbers)
         if not ctx.needs_input_grad[3] and q.dtype is not torch.float64:
             call = call._replace(sinks=None)  # their effect is in o and lse; the reference reads neither
-        gradients = _gradients(ctx.kernels, grad_o, grad_lse, (q, k, v, o, lse), call)
-        return *gradients, *[None] * (6 - len(gradients))
+        with_bias = ctx.needs_input_grad[4]
+        gradients = _gradients(ctx.kernels, grad_o, grad_lse, (q, k, v, o, lse), call, with_bias)
+        of_bias = gradients[-1] if with_bias else None
+        of_sinks = None if call.sinks is None else gradients[3]
+        return *gradients[:3], of_sinks, of_bias, None, None
 
 
 def _gradients(
@@ -65,13 +76,15 @@ def _gradients(
     grad_lse: Tensor | None,
     saved: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
     call: Call,
+    bias_gradient: bool,
 ) -> Gradients:
+    arguments = grad_o, grad_lse, *saved, call, False, bias_gradient
     if torch.is_grad_enabled():  # create_graph: the operator refuses a second derivative when it is asked for
-        return dispatch_backward(grad_o, grad_lse, *saved, call)
+        return dispatch_backward(*arguments)
     if kernels is not None and stays_direct(kernels, grad_o, grad_lse, saved, call):
-        return kernels.backward(grad_o, grad_lse, *saved, call)
+        return kernels.backward(*arguments)
     with BelowAutograd():
-        return dispatch_backward(grad_o, grad_lse, *saved, call)
+        return dispatch_backward(*arguments)
 
 
 def dispatch_backward(
@@ -84,12 +97,21 @@ def dispatch_backward(
     lse: Tensor,
     call: Call,
     float32_key_gradients: bool = False,
+    bias_gradient: bool = False,
 ) -> Gradients:
     """Calls the operator that returns the gradients that the call asks for."""
     tensors, others = (grad_o, grad_lse, q, k, v, o, lse), (*arguments_of_backward(call), float32_key_gradients)
+    if bias_gradient:
+        *gradients, of_sinks, of_bias = backward_with_bias_operator(*tensors, call.sinks, *others)
+        return (*gradients, of_bias) if call.sinks is None else (*gradients, of_sinks, of_bias)
     if call.sinks is None:
         return backward_operator(*tensors, *others)
     return backward_with_sinks_operator(*tensors, call.sinks, *others)
+
+
+def _without_last(*arguments: Any) -> Gradients:
+    """Calls dispatch_backward() with all arguments but the last, the bias, which autograd shall see."""
+    return dispatch_backward(*arguments[:-1])
 
 
 # The apply() behind Function.apply(), which first looks for functorch's transforms.
@@ -137,9 +159,9 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
 
 def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Runs flashmask::forward where autograd may have to record it."""
-    if is_differentiated(q, k, v, call.sinks):
+    if is_differentiated(q, k, v, call.sinks, call.bias):
         refuse_transforms()
-        outputs: Outputs = _Attention.apply(q, k, v, call.sinks, call, None)  # type: ignore[no-untyped-call]
+        outputs: Outputs = _Attention.apply(q, k, v, call.sinks, call.bias, call, None)  # type: ignore[no-untyped-call]
         return outputs
     with BelowAutograd():
         return forward_operator(q, k, v, *call)
@@ -161,11 +183,12 @@ def backward_autograd(
     lse: Tensor,
     call: Call,
     float32_key_gradients: bool = False,
+    bias_gradient: bool = False,
 ) -> Gradients:
-    """Runs flashmask::backward or flashmask::backward_with_sinks, which have no gradient."""
-    arguments = grad_o, grad_lse, q, k, v, o, lse, call, float32_key_gradients
-    if is_differentiated(grad_o, grad_lse, q, k, v, call.sinks):
-        gradients: Gradients = OnceDifferentiable.apply(dispatch_backward, call.sinks, *arguments)  # type: ignore[no-untyped-call]
+    """Runs flashmask::backward or one that returns more gradients; they have no gradient."""
+    arguments = grad_o, grad_lse, q, k, v, o, lse, call, float32_key_gradients, bias_gradient
+    if is_differentiated(grad_o, grad_lse, q, k, v, call.sinks, call.bias):
+        gradients: Gradients = OnceDifferentiable.apply(_without_last, call.sinks, *arguments, call.bias)  # type: ignore[no-untyped-call]
         return gradients
     with BelowAutograd():
         return dispatch_backward(*arguments)

@@ -22,7 +22,7 @@ from flashmask._torch.plans.operands import (
     code_of,
     key_gradient_dtype,
     lse_dtype,
-    ready_alibi,
+    ready_bias,
     ready_sinks,
 )
 from flashmask._torch.schemas import Gradients, Outputs
@@ -113,7 +113,7 @@ def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     plan = _live_plan(q, k, v, call)
     drawn = _drawn(call)
     _kept, sinks = _sinks(call.sinks, q)
-    _numbers, alibi = ready_alibi(call, q, k)
+    _numbers, bias, _ = ready_bias(call, q, k)
     batch, rows, heads, _ = q.shape
     # Separate sizes are read twice as fast as a tuple of them.
     o = torch.empty(batch, rows, heads, v.shape[3], dtype=q.dtype)
@@ -122,7 +122,7 @@ def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     k, at_k = _view(k, plan)
     v, at_v = _view(v, plan)
     follow_threads()
-    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), drawn, sinks, alibi)
+    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), drawn, sinks, bias)
     return o, lse
 
 
@@ -136,14 +136,15 @@ def backward_cpu(
     lse: Tensor,
     call: Call,
     float32_key_gradients: bool = False,
+    bias_gradient: bool = False,
 ) -> Gradients:
-    """Computes the gradients of q, k and v, and of the sinks where the call has some."""
+    """Computes the gradients of q, k and v, of the sinks where the call has some, and of the bias where asked for."""
     key_dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
     plan = _live_plan(q, k, v, call)
     drawn = _drawn(call)
     sinks, at_sinks = _sinks(call.sinks, q)
     grad_sinks = None if sinks is None else torch.empty_like(sinks)
-    _numbers, alibi = ready_alibi(call, q, k)
+    _numbers, bias, grad_bias = ready_bias(call, q, k, bias_gradient)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
     grad_q, grad_k, grad_v = empty_like(q), empty_like(k, key_dtype), empty_like(v, key_dtype)
     q, at_q = _view(q, plan)
@@ -161,11 +162,14 @@ def backward_cpu(
         drawn,
         None if at_sinks is None or grad_sinks is None else (at_sinks, grad_sinks.data_ptr()),
         float32_key_gradients,
-        alibi,
+        bias,
     )
-    if grad_sinks is None or call.sinks is None:
-        return grad_q, grad_k, grad_v
-    return grad_q, grad_k, grad_v, grad_sinks.to(call.sinks.dtype)
+    gradients: Gradients = (grad_q, grad_k, grad_v)
+    if grad_sinks is not None and call.sinks is not None:
+        gradients = *gradients, grad_sinks.to(call.sinks.dtype)
+    if grad_bias is not None and call.bias is not None:
+        gradients = *gradients, grad_bias.to(call.bias.dtype)
+    return gradients
 
 
 def empty_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

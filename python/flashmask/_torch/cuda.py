@@ -21,7 +21,7 @@ from flashmask._torch.plans.operands import (
     check_saved,
     check_sinks,
     key_gradient_dtype,
-    ready_alibi,
+    ready_bias,
     ready_sinks,
 )
 from flashmask._torch.schemas import Gradients, Outputs
@@ -37,7 +37,7 @@ def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     if isinstance(plan, CudnnPlan):
         return plan.forward(q, k, v)
     _kept, sinks = _sinks(call.sinks, q)
-    _numbers, alibi = ready_alibi(call, q, k)
+    _numbers, bias, _ = ready_bias(call, q, k)
     _seed_offset, drawn = _drawn(call, q.device)
     batch, rows, heads, _ = q.shape
     o = torch.empty(batch, rows, heads, plan.value_dim, dtype=q.dtype, device=q.device)
@@ -45,7 +45,7 @@ def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     workspace = plan.workspace(s.FORWARD)
     q, k, v_ready = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
     tensors = _view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr()
-    plan.forward(*tensors, workspace, stream, drawn, sinks, alibi)
+    plan.forward(*tensors, workspace, stream, drawn, sinks, bias)
     return _columns(o, v.shape[3]), lse
 
 
@@ -59,6 +59,7 @@ def backward_cuda(
     lse: Tensor,
     call: Call,
     float32_key_gradients: bool = False,
+    bias_gradient: bool = False,
 ) -> Gradients:
     """Runs flashmask::backward; returns before the device is done."""
     await_at_exit(q.device)
@@ -73,7 +74,7 @@ def backward_cuda(
     check_devices(q.device, grad_o=grad_o, grad_lse=grad_lse, o=o, lse=lse)
     workspace = plan.workspace(s.BACKWARD)
     sinks, at_sinks = _sinks(call.sinks, q)
-    _numbers, alibi = ready_alibi(call, q, k)
+    _numbers, bias, grad_bias = ready_bias(call, q, k, bias_gradient)
     _seed_offset, drawn = _drawn(call, q.device)
     head_dim, value_dim = q.shape[3], v.shape[3]
     q, k, v = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
@@ -98,10 +99,12 @@ def backward_cuda(
         drawn,
         of_sinks,
         float32_key_gradients,
-        alibi,
+        bias,
     )
-    gradients = _columns(grad_q, head_dim), _columns(grad_k, head_dim), _columns(grad_v, value_dim)
-    return gradients if grad_sinks is None else (*gradients, grad_sinks)
+    gradients: Gradients = _columns(grad_q, head_dim), _columns(grad_k, head_dim), _columns(grad_v, value_dim)
+    if grad_sinks is not None:
+        gradients = *gradients, grad_sinks
+    return gradients if grad_bias is None else (*gradients, grad_bias)
 
 
 def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None]:

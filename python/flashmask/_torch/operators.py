@@ -40,9 +40,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     if kernels is None:
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             check_dense(name, tensor)
-    if is_differentiated(q, k, v, call.sinks):
+    if is_differentiated(q, k, v, call.sinks, call.bias):
         if kernels is not None and is_recordable():
-            return record(q, k, v, call.sinks, call, kernels)
+            return record(q, k, v, call.sinks, None, call, kernels)
         return forward_operator(q, k, v, *call)
     if kernels is not None:
         return kernels.forward(q, k, v, call)
@@ -52,6 +52,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
 
 def _check_invariant(call: Call) -> None:
     """Refuses what no document has alone."""
+    if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError(
+            "the bias requires a gradient, and invariant=True was asked for: its gradient is a sum over the whole "
+            "call, which no document has alone; leave invariant out, or detach the bias"
+        )
     if call.sinks is not None and call.sinks.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError(
             "sinks require a gradient, and invariant=True was asked for: the gradient of a sink is a sum over the "
@@ -131,6 +136,20 @@ def _of_backward_with_sinks(kernel: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def _of_backward_with_bias(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Adapts a backward kernel that also returns the gradient of the bias; without sinks, theirs is empty."""
+    end = 8 + len(OF_BACKWARD)
+
+    def run(*arguments: Any) -> Any:
+        call = call_of_backward(arguments[8:end], sinks=arguments[7])
+        *gradients, of_bias = kernel(*arguments[:7], call, *(arguments[end:] or (False,)), True)
+        if call.sinks is None:
+            gradients.append(gradients[0].new_empty(0))
+        return *gradients, of_bias
+
+    return run
+
+
 def _register() -> None:
     """Gives the operators their kernels."""
     torch.library.register_fake("flashmask::snapshot", snapshot_fake, lib=LIBRARY)
@@ -140,6 +159,7 @@ def _register() -> None:
         ("forward", _of_forward, (forward_fake, forward_cpu, forward_cuda, forward_autograd)),
         ("backward", _of_backward, backward),
         ("backward_with_sinks", _of_backward_with_sinks, backward),
+        ("backward_with_bias", _of_backward_with_bias, backward),
     ):
         torch.library.register_fake(f"flashmask::{name}", of_arguments(fake), lib=LIBRARY)
         for key, kernel in (("CPU", cpu), ("CUDA", cuda), ("Autograd", autograd)):

@@ -13,7 +13,7 @@ from flashmask._plans.call import TYPES, Call, arguments_of_backward
 
 Outputs: TypeAlias = tuple[Tensor, Tensor]
 Gradients: TypeAlias = tuple[Tensor, ...]
-"""Gradients of q, k and v, and of the sinks if asked for."""
+"""Gradients of q, k and v, and of the sinks and the bias if asked for, in this order."""
 
 # A fragment, since another extension in the process may define the namespace, before or after us.
 LIBRARY: Any = torch.library.Library("flashmask", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -36,8 +36,13 @@ LIBRARY.define(f"backward({_SAVED}, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Te
 LIBRARY.define(
     f"backward_with_sinks({_SAVED}, Tensor sinks, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)"
 )
+LIBRARY.define(
+    f"backward_with_bias({_SAVED}, Tensor? sinks, {_OF_BACKWARD})"
+    " -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks, Tensor dbias)"
+)
 LIBRARY.define("snapshot(Tensor mask) -> Tensor")
 forward_operator: Callable[..., Outputs] = torch.ops.flashmask.forward.default
 backward_operator: Callable[..., Gradients] = torch.ops.flashmask.backward.default
 backward_with_sinks_operator: Callable[..., Gradients] = torch.ops.flashmask.backward_with_sinks.default
+backward_with_bias_operator: Callable[..., Gradients] = torch.ops.flashmask.backward_with_bias.default
 snapshot_operator: Callable[[Tensor], Tensor] = torch.ops.flashmask.snapshot.default

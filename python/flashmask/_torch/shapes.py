@@ -16,6 +16,7 @@ def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     check_meta(
         q, alibi_slopes=call.alibi_slopes, query_positions=call.query_positions, key_positions=call.key_positions
     )
+    check_meta(q, bias=call.bias)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, sequence, heads, head dim)")
@@ -40,11 +41,13 @@ def backward_fake(
     lse: Tensor,
     call: Call,
     float32_key_gradients: bool = False,
+    bias_gradient: bool = False,
 ) -> Gradients:
-    """Returns empty gradients of q, k and v, and of the sinks where the call has some."""
+    """Returns empty gradients of q, k and v, of the sinks where the call has some, and of the bias where asked for."""
     dtype = key_gradient_dtype(q.dtype, float32_key_gradients)
-    gradients = q.new_empty(q.shape), k.new_empty(k.shape, dtype=dtype), v.new_empty(v.shape, dtype=dtype)
-    return gradients if call.sinks is None else (*gradients, call.sinks.new_empty(call.sinks.shape))
+    gradients: Gradients = q.new_empty(q.shape), k.new_empty(k.shape, dtype=dtype), v.new_empty(v.shape, dtype=dtype)
+    of_call = call.sinks, call.bias if bias_gradient else None
+    return *gradients, *(each.new_empty(each.shape) for each in of_call if each is not None)
 
 
 def snapshot_fake(mask: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from flashmask._info import kernels
 from flashmask._mask import Mask, MaskShape
 from flashmask._plans.live_plan import (
     Addresses,
-    Alibi,
+    AnyBias,
     CompiledPlan,
     Drawn,
     Saved,
@@ -79,10 +79,10 @@ class DevicePlan(CompiledPlan):
         stream: int,
         drawn: Drawn,
         sinks: Sinks | None = None,
-        alibi: Alibi | None = None,
+        bias: AnyBias | None = None,
     ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks, alibi)
+        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks, bias)
 
     def backward(
         self,
@@ -94,11 +94,11 @@ class DevicePlan(CompiledPlan):
         drawn: Drawn,
         sinks: SinkGradient | None = None,
         float32_key_gradients: bool = False,
-        alibi: Alibi | None = None,
+        bias: AnyBias | None = None,
     ) -> None:
         """Writes the gradients of q, k, v and the sinks, given those of o and lse (0: none) and the saved tensors."""
         where = _execution(workspace, stream, drawn)
-        self._run_backward(saved, grads, out, where, sinks, float32_key_gradients, alibi)
+        self._run_backward(saved, grads, out, where, sinks, float32_key_gradients, bias)
 
 
 def _execution(workspace: Tensor, stream: int, drawn: Drawn) -> bytes:

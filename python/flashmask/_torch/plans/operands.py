@@ -8,8 +8,8 @@ from torch import Tensor
 
 from flashmask._abi.problem import DTYPES
 from flashmask._arguments import sink_dtypes
-from flashmask._plans.call import Call
-from flashmask._plans.live_plan import Alibi, Sinks
+from flashmask._plans.call import DISTANCES, NO_BIAS, TENSOR, Call
+from flashmask._plans.live_plan import Alibi, AnyBias, Bias, Sinks
 
 _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 
@@ -46,7 +46,50 @@ def ready_sinks(sinks: Tensor) -> tuple[Tensor, Sinks]:
     return sinks, (sinks.data_ptr(), _CODES[sinks.dtype], sinks.ndim)
 
 
-def ready_alibi(call: Call, q: Tensor, k: Tensor) -> tuple[list[Tensor], Alibi | None]:
+def ready_bias(
+    call: Call, q: Tensor, k: Tensor, with_gradient: bool = False
+) -> tuple[list[Tensor], AnyBias | None, Tensor | None]:
+    """Returns the tensors that keep what a call adds to its scores, their description, and memory for the gradient."""
+    if call.bias_kind == NO_BIAS and call.bias is None:
+        return *_ready_alibi(call, q, k), None
+    return _ready_tensor(call, q, k, with_gradient)
+
+
+def _ready_tensor(call: Call, q: Tensor, k: Tensor, with_gradient: bool) -> tuple[list[Tensor], Bias, Tensor | None]:
+    name = "distance_bias" if call.bias_kind == DISTANCES else "bias"
+    bias = call.bias
+    if bias is None or call.bias_kind not in (TENSOR, DISTANCES):
+        raise ValueError("bias and bias_kind belong together; give a tensor and its kind, 1 or 2, or neither")
+    batch, rows, heads, _ = q.shape
+    last = bias.shape[-1] if bias.ndim and name == "distance_bias" else k.shape[1]
+    fits = bias.ndim == 4 and all(
+        given in (1, whole) for given, whole in zip(bias.shape[:3], (batch, heads, rows), strict=True)
+    )
+    if not fits or bias.shape[3] != last or last == 0 < k.shape[1]:
+        of_last = "one or more entries" if name == "distance_bias" else str(last)
+        raise ValueError(
+            f"{name} has shape {list(bias.shape)}; expected [1 or {batch}, 1 or {heads}, 1 or {rows}, {of_last}]"
+        )
+    if bias.dtype not in _CODES or (bias.dtype is torch.float64 and q.dtype is not torch.float64):
+        raise TypeError(f"{name} has dtype {bias.dtype}; expected torch.float32, bfloat16 or float16")
+    check_devices(q.device, **{name: bias})
+    if q.dtype is torch.float64:
+        bias = bias.double().contiguous()
+    elif bias.shape[3] > 1 and bias.stride(3) != 1:
+        bias = bias.contiguous()
+    gradient = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device) if with_gradient else None
+    described = Bias(
+        bias.data_ptr(),
+        _CODES[bias.dtype],
+        bias.shape,
+        bias.stride(),
+        call.distance_origin,
+        0 if gradient is None else gradient.data_ptr(),
+    )
+    return [bias], described, gradient
+
+
+def _ready_alibi(call: Call, q: Tensor, k: Tensor) -> tuple[list[Tensor], Alibi | None]:
     """Returns the slopes and positions of a call as its plan takes them, and their addresses; none without ALiBi.
 
     Numbers are float32, or float64 where q is, which the reference computes.
