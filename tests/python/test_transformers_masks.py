@@ -325,7 +325,6 @@ def attend(module=None, mask=None, **options):
     ("option", "value"),
     [
         ("head_mask", torch.ones(4)),
-        ("position_bias", torch.zeros(1, 4, 6, 6)),
         ("cache", object()),
         ("output_attentions", True),
         ("weights_of_tokens", torch.ones(1, 6)),  # a tensor that nobody knows

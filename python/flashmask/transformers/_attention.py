@@ -66,6 +66,7 @@ def flashmask_attention_forward(
     sharding: Any = None,
     softcap: float | None = None,
     backend: Backend = None,
+    position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Computes the attention of one layer; Transformers calls this, users do not.
@@ -76,6 +77,7 @@ def flashmask_attention_forward(
     [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
     [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
+    position_bias [1 or B, 1 or Hq, 1 or Sq, Sk] is added to the scores, on the CPU so far; it is differentiable.
     deterministic: makes gradients the same bits on every run. invariant: gives every document the bits that it has
     alone. backend: "flashmask" or "cudnn", as for flashmask.attention(). sharding: the one from
     flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
@@ -85,7 +87,7 @@ def flashmask_attention_forward(
     if invariant and sharding is not None:
         raise ValueError("invariant=True came beside a sharding, whose ranks do not promise it; leave it out")
     if sharding is not None:
-        _refuse_softcap(softcap, "tokens spread over ranks")
+        _refuse_changes(softcap, position_bias, "tokens spread over ranks")
         query, key, value = in_kernels_dtype(module, query, key, value)
         local = sharded_attention(
             *(query, key, value, sharding),
@@ -101,6 +103,8 @@ def flashmask_attention_forward(
             dropout=dropout if module.training else 0.0,
         )
         return local, None
+    if query.is_cuda:
+        _refuse_changes(None, position_bias, "tensors on a GPU")
     if attention_mask is None:
         _check_registered(module)
     call = Call(
@@ -119,7 +123,7 @@ def flashmask_attention_forward(
     query, key, value = in_kernels_dtype(module, query, key, value)
     dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
-        _refuse_softcap(softcap, f"heads of {query.shape[-1]} on this device")
+        _refuse_changes(softcap, position_bias, f"heads of {query.shape[-1]} on this device")
         _refuse_beside_wide_heads(
             query,
             s_aux=s_aux,
@@ -131,13 +135,13 @@ def flashmask_attention_forward(
         return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
     sinks = _sinks(s_aux, sinks)
-    changed = invariant or softcap or sinks is not None
+    changed = invariant or softcap or sinks is not None or position_bias is not None
     if query.shape[2] == 1 and not changed and isinstance(mask, Indices) and not mask.causal:
         return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
     refuse_float32(module, query)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     numbers: dict[str, Any] = {"scaling": scaling, "sinks": sinks, "softcap": softcap}
-    if visit == "active" and not invariant:
+    if visit == "active" and not invariant and position_bias is None:
         few = few_rows(q, k, v, mask, dropout=dropout, deterministic=deterministic, **numbers)
         if few is not None:
             return few, None
@@ -145,7 +149,7 @@ def flashmask_attention_forward(
     bits: dict[str, Any] = {"deterministic": deterministic, "invariant": invariant}
     if visit == "active":
         bits["backend"] = backend
-    return attend(q, k, v, mask, dropout=dropout, **numbers, **bits), None
+    return attend(q, k, v, mask, dropout=dropout, bias=position_bias, **numbers, **bits), None
 
 
 def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
@@ -166,12 +170,16 @@ def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | bool | None) -> 
             )
 
 
-def _refuse_softcap(softcap: float | None, where: str) -> None:
-    if softcap:
-        raise ValueError(
-            f"softcap={softcap} came to flashmask's attention with {where}, where scores cannot be capped yet, and "
-            'leaving it out would change the result; use another attn_implementation for this model, such as "eager"'
-        )
+def _refuse_changes(softcap: float | None, position_bias: Tensor | None, where: str) -> None:
+    for given, what in (
+        (f"softcap={softcap}" if softcap else "", "capped"),
+        ("position_bias" if position_bias is not None else "", "biased"),
+    ):
+        if given:
+            raise ValueError(
+                f"{given} came to flashmask's attention with {where}, where scores cannot be {what} yet, and leaving "
+                'it out would change the result; use another attn_implementation for this model, such as "eager"'
+            )
 
 
 def _chosen(
@@ -224,6 +232,7 @@ def _attend(
     sinks: Tensor | None,
     softcap: float | None,
     backend: Backend,
+    bias: Tensor | None,
 ) -> Tensor:
     if isinstance(mask, Indices) and not deterministic:
         indices = mask.vectors
@@ -236,6 +245,7 @@ def _attend(
             softcap=softcap,
             invariant=invariant,
             backend=backend,
+            bias=bias,
         )
         return out
     if dropout:
@@ -253,6 +263,7 @@ def _attend(
         sinks=sinks,
         softcap=softcap,
         backend=backend,
+        bias=bias,
     )
     return held
 
@@ -269,6 +280,7 @@ def _attend_everywhere(
     invariant: bool,
     sinks: Tensor | None,
     softcap: float | None,
+    bias: Tensor | None,
 ) -> Tensor:
     """Returns the same bits as _attend(), but also computes tiles without visible scores."""
     if dropout:
@@ -288,8 +300,9 @@ def _attend_everywhere(
         deterministic=deterministic,
         invariant=invariant,
         softcap=softcap,
+        bias=bias is not None,
     )
-    out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks)
+    out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks, bias=bias)
     return out
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 _REFUSED = {
     "head_mask": "a mask of whole heads",
-    "position_bias": "a bias on the scores",
     "cache": "a paged cache (continuous batching)",
     "read_index": "a paged cache (continuous batching)",
 }
