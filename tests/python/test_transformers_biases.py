@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""T5, whose scores have a learned bias by distance: the same logits, gradients and tokens as eager attention."""
+"""T5 and a model of speech, whose scores have a learned bias: the same outputs and gradients as eager attention."""
 
 from types import SimpleNamespace
 
@@ -57,6 +57,33 @@ def test_t5_learns_its_bias_as_under_eager(name):
     assert len(learned) == 2 and all(found[0][1][name].abs().max() > 0 for name in learned)
     for parameter, gradient in found[0][1].items():
         torch.testing.assert_close(found[1][1][parameter], gradient, atol=1e-5, rtol=1e-3, msg=parameter)
+
+
+def test_the_bias_of_queries_and_distances_of_speech_models_is_learned_as_under_eager():
+    generator = torch.Generator().manual_seed(1)
+    present = torch.ones(2, 37, dtype=torch.long)
+    present[1, 30:] = 0
+    given = {"input_features": torch.randn(2, 37, 20, generator=generator), "attention_mask": present}
+    sizes = {"hidden_size": 32, "output_hidden_size": 32, "intermediate_size": 48, "feature_projection_input_dim": 20}
+    kept = dict.fromkeys(
+        ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "conformer_conv_dropout"),
+        0.0,
+    )
+    found = []
+    for implementation in ("eager", NAMES[0]):
+        torch.manual_seed(0)
+        config = transformers.Wav2Vec2BertConfig(
+            num_hidden_layers=2, num_attention_heads=4, layerdrop=0.0, apply_spec_augment=False, **sizes, **kept
+        )
+        made = transformers.AutoModel.from_config(config, attn_implementation=implementation).train()
+        out = made(**given).last_hidden_state
+        out.sin().sum().backward()
+        found.append((out.detach(), {name: p.grad for name, p in made.named_parameters() if p.grad is not None}))
+    torch.testing.assert_close(found[1][0], found[0][0], atol=2e-5, rtol=1e-4)
+    assert found[0][1].keys() == found[1][1].keys()
+    assert any("distance_embedding" in name for name in found[0][1])
+    for parameter, gradient in found[0][1].items():
+        torch.testing.assert_close(found[1][1][parameter], gradient, atol=2e-5, rtol=1e-3, msg=parameter)
 
 
 def test_t5_generates_what_eager_does():
