@@ -616,6 +616,9 @@ typedef struct flashmask_plan_place {
   void* stream;  ///< a cudaStream_t of the problem's device; NULL: its default stream
   void* memory;  ///< on that device, aligned to 256 bytes; the caller keeps it until the plan's last call is done
   size_t bytes;  ///< of `memory`; at least what flashmask_plan_bytes() says
+  /// Nonzero: the memory holds the plan of a mask with the same contents, problem and options already, perhaps copied
+  /// from where it was made: nothing is launched.
+  int64_t made;
 } flashmask_plan_place;
 
 /// Bytes that flashmask_plan_create_at() needs on a GPU to plan a problem there; `options` as for

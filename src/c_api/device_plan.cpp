@@ -24,7 +24,7 @@ namespace {
 
 PlanPlace to_place(const flashmask_plan_place* place) {
   const flashmask_plan_place given = read_struct(place, "place");
-  return {given.stream, given.memory, given.bytes};
+  return {given.stream, given.memory, given.bytes, given.made != 0};
 }
 
 DeviceRowIndices to_row_indices(const flashmask_device_mask& mask) {

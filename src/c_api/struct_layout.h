@@ -60,7 +60,7 @@ LAYOUT(flashmask_executor, FIELD(struct_size), FIELD(context), FIELD(workers), F
 LAYOUT(flashmask_plan_options, FIELD(struct_size), FIELD(kernel), FIELD(executor), FIELD(visit), FIELD(form),
        FIELD(reorder), FIELD(deterministic), FIELD(forward_tiles), FIELD(backward_tiles), FIELD(skip_query_gradient),
        FIELD(skip_key_gradients), FIELD(invariant));
-LAYOUT(flashmask_plan_place, FIELD(struct_size), FIELD(stream), FIELD(memory), FIELD(bytes));
+LAYOUT(flashmask_plan_place, FIELD(struct_size), FIELD(stream), FIELD(memory), FIELD(bytes), FIELD(made));
 LAYOUT(flashmask_device_mask, FIELD(struct_size), FIELD(kind), FIELD(vectors), FIELD(causal), FIELD(shape), FIELD(data),
        FIELD(strides), FIELD(keep_blocks), FIELD(keep_batch), FIELD(keep_heads));
 LAYOUT(flashmask_execution, FIELD(struct_size), FIELD(executor), FIELD(workspace), FIELD(workspace_bytes),

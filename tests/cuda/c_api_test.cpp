@@ -87,7 +87,7 @@ class DeviceCalls : public testing::Test {
   }
 
   flashmask_plan_place place(const DeviceMemory& memory) const {
-    return {sizeof(flashmask_plan_place), stream_, memory.data(), memory.bytes()};
+    return {sizeof(flashmask_plan_place), stream_, memory.data(), memory.bytes(), 0};
   }
 
   DeviceMemory q_{kTokens * kHeads * kDim * 2}, k_{kTokens * kKvHeads * kDim * 2}, v_{kTokens * kKvHeads * kDim * 2},

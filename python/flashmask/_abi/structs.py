@@ -249,7 +249,7 @@ class PlanOptions(Sized):
 
 
 class PlanPlace(Sized):
-    _fields_ = [("stream", c_void_p), ("memory", c_void_p), ("bytes", c_size_t)]
+    _fields_ = [("stream", c_void_p), ("memory", c_void_p), ("bytes", c_size_t), ("made", c_int64)]
 
 
 class DeviceMask(Sized):
