@@ -30,8 +30,8 @@ struct CheckRequest {
   std::optional<double> dropout;    ///< in every case; nullopt: only in some
   DropoutState dropout_state{.seed = 0x0123456789abcdef, .offset = 77};
   std::optional<Sinks> sinks = {};  ///< in every case; nullopt: only in some
-  bool reorder = false;             ///< every plan reorders tokens; then no case has dropout or per-row sinks
-  bool invariant = false;           ///< every plan is invariant; then no case has a gradient of sinks
+  bool reorder = false;             ///< every plan reorders tokens; then no case has dropout, a bias or per-row sinks
+  bool invariant = false;           ///< every plan is invariant; then no case has a gradient of sinks or a bias
 };
 
 /// The result of one kernel over all cases that it serves.

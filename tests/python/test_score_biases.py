@@ -299,6 +299,8 @@ def test_arrays_and_layouts_are_biased_too(kind):
     assert np.array_equal(arrays, expected.numpy())
     heads_first = flashmask.attention(*(t.transpose(1, 2) for t in (q, k, v)), layout="bhsd", **{kind: values})
     assert torch.equal(heads_first.transpose(1, 2), expected)
+    if kind == "bias":
+        assert torch.equal(flashmask.flashmask_attention(q, k, v, bias=values), expected)
     exact = flashmask.attention(*(t.double().numpy() for t in (q, k, v)), **{kind: values.numpy()})
     np.testing.assert_allclose(exact, expected.numpy(), atol=1e-5)
 
