@@ -907,6 +907,26 @@ FLASHMASK_API flashmask_status flashmask_linear_backward(const flashmask_linear_
                                                          const flashmask_linear_backward_tensors* tensors,
                                                          const flashmask_execution* execution);
 
+/// Linear attention in double precision, as a recurrence: slow, but right. Arrays are contiguous, in the layouts of
+/// flashmask/linear_attention.h; the problem's dtype and device are ignored. NULL: a gate of 0, no initial states, an
+/// output that is not wanted. Initial states are one per root, final ones one per node.
+typedef struct flashmask_reference_linear_tensors {
+  uint64_t struct_size;
+  const double *q, *k, *v, *log_forget, *log_input;                      ///< in
+  const double *initial_state, *initial_normalizer, *initial_log_scale;  ///< in
+  double *o, *final_state, *final_normalizer, *final_log_scale;          ///< out, of the forward
+  const double *grad_o, *grad_final_state, *grad_final_normalizer;       ///< in, of the backward
+  double *grad_q, *grad_k, *grad_v, *grad_log_forget, *grad_log_input;   ///< out, of the backward
+  double *grad_initial_state, *grad_initial_normalizer;                  ///< out, of the backward
+} flashmask_reference_linear_tensors;
+
+FLASHMASK_API flashmask_status flashmask_reference_linear_forward(const flashmask_mask* mask,
+                                                                  const flashmask_linear_problem* problem,
+                                                                  const flashmask_reference_linear_tensors* tensors);
+FLASHMASK_API flashmask_status flashmask_reference_linear_backward(const flashmask_mask* mask,
+                                                                   const flashmask_linear_problem* problem,
+                                                                   const flashmask_reference_linear_tensors* tensors);
+
 /* ---- Reference ---------------------------------------------------------------------------------------------- */
 
 /// Dense attention in double precision, which every kernel is checked against: slow, but right. Arrays are contiguous,

@@ -58,8 +58,8 @@ def linear_attention(
 
     Args:
         q, k: (batch, length, key heads, key dim), torch tensors or NumPy arrays (forward only); float32, bfloat16 or
-            float16, with dims of at most 512. On a GPU: bfloat16 or float16, with dims that are multiples of 8 up to
-            128.
+            float16, with dims of at most 512. On a CPU also float64 tensors, which a slow reference computes. On a GPU:
+            bfloat16 or float16, with dims that are multiples of 8 up to 128.
         v: (batch, length, heads, value dim), where heads is a multiple of key heads.
         log_forget: the natural logarithm of the forget gates, at most 0; (batch, length, heads), or (heads) for a decay
             that is the same everywhere; float32 or the dtype of q. None: 0. Below -2 ** 20 it counts as that, which
@@ -79,8 +79,8 @@ def linear_attention(
 
     Raises:
         ValueError: the mask is no tree; the error names the first column that does not fit. Or shapes do not fit.
-        TypeError, NotImplementedError: an argument is of another kind; tensors are float64, or on a GPU float32 or of
-            other dims.
+        TypeError, NotImplementedError: an argument is of another kind; tensors on a GPU are of another dtype
+            or other dims.
     """
     factor = check_scale("scale", scale)
     boolean("normalize", normalize)
@@ -125,8 +125,6 @@ def problem_of(q: Any, k: Any, v: Any, scale: float, normalize: bool, dtypes: tu
     if len(set(dtypes)) > 1:
         raise TypeError(f"q, k and v have dtypes {', '.join(dtypes)}; expected one dtype")
     code = DTYPES.index(dtypes[0])
-    if code == F64:
-        raise NotImplementedError("linear_attention computes float32, bfloat16 and float16, not float64")
     batch, length, key_heads, key_dim = q.shape
     return LinearProblem(batch, length, v.shape[2], key_heads, key_dim, v.shape[3], code, scale, normalize)
 
@@ -148,6 +146,10 @@ def _of_arrays(arguments: Any, mask: Any, scale: float, normalize: bool, output_
         for name, each in zip("qkv", arguments[:3], strict=True)
     )
     problem = problem_of(q, k, v, scale, normalize, (dtype_name("q", q), dtype_name("k", k), dtype_name("v", v)))
+    if problem.code == F64:
+        raise NotImplementedError(
+            "linear_attention computes NumPy arrays of float32 and float16; float64: torch tensors"
+        )
     plan = _plan_of(mask, problem)
     shape = problem.batch, problem.length, problem.heads
     gates = [

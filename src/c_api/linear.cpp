@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plan/linear.h"
+
+#include <algorithm>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "c_api/execution.h"
 #include "c_api/sized_struct.h"
 #include "flashmask/linear_attention.h"
+#include "flashmask/reference.h"
 
 using flashmask::Execution;
+using flashmask::LinearProblem;
 using flashmask::LinearStates;
 using flashmask::c_api::execute;
 using flashmask::c_api::guard;
@@ -19,7 +26,7 @@ struct flashmask_linear_plan {
 
 namespace {
 
-flashmask::LinearProblem to_linear_problem(const flashmask_linear_problem* problem) {
+LinearProblem to_linear_problem(const flashmask_linear_problem* problem) {
   const flashmask_linear_problem given = read_struct(problem, "problem");
   flashmask_problem device{};  // dtype and device are read as those of attention are
   device.struct_size = sizeof(device);
@@ -75,7 +82,90 @@ flashmask::LinearBackwardTensors to_tensors(const flashmask_linear_backward_tens
           .grad_initial = to_states("grad_initial", t.grad_initial_state, t.grad_initial_normalizer, {})};
 }
 
+/// The arrays of a call of the reference.
+class ReferenceCall {
+ public:
+  ReferenceCall(const flashmask_mask* mask, const flashmask_linear_problem* problem,
+                const flashmask_reference_linear_tensors* tensors)
+      : mask_(require(mask, "mask").mask), problem_(to_linear_problem(problem)), t_(read_struct(tensors, "tensors")) {
+    const flashmask::Nodes found = flashmask::linear_nodes(mask_, problem_);
+    nodes_ = std::ssize(found.begins);
+    roots_ = std::ranges::count(found.parents, -1);
+  }
+
+  void forward() const {
+    const auto out = flashmask::reference::linear_forward(problem_, mask_, inputs());
+    copy(out.o, t_.o);
+    copy(out.state, t_.final_state);
+    copy(out.normalizer, t_.final_normalizer);
+    copy(out.log_scale, t_.final_log_scale);
+  }
+
+  void backward() const {
+    const LinearProblem& p = problem_;
+    const auto grad = flashmask::reference::linear_backward(
+        p, mask_, inputs(), span(t_.grad_o, values(), "grad_o"), optional(t_.grad_final_state, states(nodes_)),
+        optional(t_.grad_final_normalizer, nodes_ * p.heads * p.key_dim));
+    copy(grad.q, t_.grad_q);
+    copy(grad.k, t_.grad_k);
+    copy(grad.v, t_.grad_v);
+    copy(grad.log_forget, t_.grad_log_forget);
+    copy(grad.log_input, t_.grad_log_input);
+    copy(grad.state, t_.grad_initial_state);
+    copy(grad.normalizer, t_.grad_initial_normalizer);
+  }
+
+ private:
+  using Span = std::span<const double>;
+
+  static Span optional(const double* data, std::int64_t count) {
+    return data == nullptr ? Span() : Span(data, static_cast<std::size_t>(count));
+  }
+  static Span span(const double* data, std::int64_t count, const char* name) {
+    if (count > 0) require(data, name);
+    return {data, static_cast<std::size_t>(count)};
+  }
+  static void copy(const std::vector<double>& from, double* to) {
+    if (to != nullptr) std::ranges::copy(from, to);
+  }
+
+  std::int64_t tokens() const { return problem_.batch * problem_.length; }
+  std::int64_t values() const { return tokens() * problem_.heads * problem_.value_dim; }
+  std::int64_t states(std::int64_t count) const {
+    return count * problem_.heads * problem_.key_dim * problem_.value_dim;
+  }
+
+  flashmask::reference::LinearInputs inputs() const {
+    const LinearProblem& p = problem_;
+    const std::int64_t keys = tokens() * p.key_heads * p.key_dim, lines = roots_ * p.heads;
+    return {span(t_.q, keys, "q"),
+            span(t_.k, keys, "k"),
+            span(t_.v, values(), "v"),
+            optional(t_.log_forget, tokens() * p.heads),
+            optional(t_.log_input, tokens() * p.heads),
+            optional(t_.initial_state, states(roots_)),
+            optional(t_.initial_normalizer, lines * p.key_dim),
+            optional(t_.initial_log_scale, lines)};
+  }
+
+  const flashmask::Mask& mask_;
+  const LinearProblem problem_;
+  const flashmask_reference_linear_tensors t_;
+  std::int64_t nodes_, roots_;
+};
+
 }  // namespace
+
+flashmask_status flashmask_reference_linear_forward(const flashmask_mask* mask, const flashmask_linear_problem* problem,
+                                                    const flashmask_reference_linear_tensors* tensors) {
+  return guard([&] { ReferenceCall(mask, problem, tensors).forward(); });
+}
+
+flashmask_status flashmask_reference_linear_backward(const flashmask_mask* mask,
+                                                     const flashmask_linear_problem* problem,
+                                                     const flashmask_reference_linear_tensors* tensors) {
+  return guard([&] { ReferenceCall(mask, problem, tensors).backward(); });
+}
 
 flashmask_status flashmask_linear_plan_create(const flashmask_mask* mask, const flashmask_linear_problem* problem,
                                               const char* kernel, flashmask_linear_plan** plan) {

@@ -92,6 +92,11 @@ LAYOUT(flashmask_linear_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k)
        FIELD(grad_o), FIELD(grad_final_state), FIELD(grad_final_normalizer), FIELD(grad_q), FIELD(grad_k),
        FIELD(grad_v), FIELD(grad_log_forget), FIELD(grad_log_input), FIELD(grad_initial_state),
        FIELD(grad_initial_normalizer));
+LAYOUT(flashmask_reference_linear_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(log_forget),
+       FIELD(log_input), FIELD(initial_state), FIELD(initial_normalizer), FIELD(initial_log_scale), FIELD(o),
+       FIELD(final_state), FIELD(final_normalizer), FIELD(final_log_scale), FIELD(grad_o), FIELD(grad_final_state),
+       FIELD(grad_final_normalizer), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v), FIELD(grad_log_forget),
+       FIELD(grad_log_input), FIELD(grad_initial_state), FIELD(grad_initial_normalizer));
 LAYOUT(flashmask_reference_inputs, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(dropout_seed),
        FIELD(dropout_offset), FIELD(sinks), FIELD(sink_count), FIELD(dropout_place), FIELD(dropout_place_size),
        FIELD(alibi_slopes), FIELD(alibi_slope_count), FIELD(query_positions), FIELD(query_position_count),

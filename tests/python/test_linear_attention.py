@@ -198,5 +198,27 @@ def test_second_derivatives_and_other_devices_are_refused():
     gradient = torch.autograd.grad(o.square().sum(), leaves, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient[0].sum().backward()
-    with pytest.raises(NotImplementedError, match="float64"):
-        flashmask.linear_attention(*(t.double() for t in leaves))
+    with pytest.raises(NotImplementedError, match="float64: torch tensors"):
+        flashmask.linear_attention(*(t.detach().double().numpy() for t in leaves))
+    states = torch.zeros(3, 4, 16, 24), None, None
+    with pytest.raises(ValueError, match=r"initial_state has shapes .*\[3, 4, 16, 24\].*expected .*\[2, 4, 16, 24\]"):
+        flashmask.linear_attention(*(t.double() for t in leaves), initial_state=states)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_float64_is_exact_enough_for_gradcheck(normalize):
+    mask = masks.shared_question([(5, [3, 2])], 11)
+    given = [t[:, :11, :, :3].double() if t.ndim == 4 else t[:, :11].double() for t in inputs(20, batch=1)]
+    given[4] = -given[4].abs()  # states come out without a scale, which has no gradient
+    leaves = [t.contiguous().requires_grad_() for t in given]
+
+    def run(*tensors):
+        o, last = flashmask.linear_attention(*tensors, mask, normalize=normalize, scale=0.5, output_final_state=True)
+        return o, last.state
+
+    assert run(*leaves)[0].dtype is torch.float64
+    assert torch.autograd.gradcheck(run, leaves)
+    expected = quadratic(*leaves, visible(mask), normalize, 0.5)
+    torch.testing.assert_close(run(*leaves)[0][:, :10], expected[:, :10], rtol=1e-12, atol=1e-12)
+    floats = flashmask.linear_attention(*(t.float() for t in leaves), mask, normalize=normalize, scale=0.5)
+    torch.testing.assert_close(floats, run(*leaves)[0].float(), rtol=1e-4, atol=1e-5)

@@ -139,6 +139,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "merge_backward": [c_void_p, c_void_p],
     "linear_plan_create": [_MASK, POINTER(s.LinearProblem), c_char_p, _OUT],
     "linear_plan_get": [c_void_p, POINTER(s.LinearPlanView)],
+    "reference_linear_forward": [_MASK, POINTER(s.LinearProblem), POINTER(s.ReferenceLinearTensors)],
+    "reference_linear_backward": [_MASK, POINTER(s.LinearProblem), POINTER(s.ReferenceLinearTensors)],
     "linear_forward_workspace": [c_void_p, c_void_p, POINTER(c_size_t)],
     "linear_backward_workspace": [c_void_p, c_void_p, POINTER(c_size_t)],
     "linear_forward": [c_void_p, c_void_p, c_void_p],

@@ -354,6 +354,19 @@ class LinearPlanView(Sized):
     _fields_ = [("nodes", c_int64), ("roots", c_int64), ("kernel", c_char_p)]
 
 
+class ReferenceLinearTensors(Sized):
+    _fields_ = [
+        (name, c_void_p)
+        for name in (
+            *("q", "k", "v", "log_forget", "log_input", "initial_state", "initial_normalizer", "initial_log_scale"),
+            *("o", "final_state", "final_normalizer", "final_log_scale"),
+            *("grad_o", "grad_final_state", "grad_final_normalizer"),
+            *("grad_q", "grad_k", "grad_v", "grad_log_forget", "grad_log_input"),
+            *("grad_initial_state", "grad_initial_normalizer"),
+        )
+    ]
+
+
 _LINEAR_INPUTS = ("q", "k", "v", "log_forget", "log_input", "initial_state", "initial_normalizer", "initial_log_scale")
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from flashmask._abi import structs as s
 from flashmask._abi.library import call, check, create, library
 from flashmask._abi.merge import Placed, packed
+from flashmask._abi.problem import F64
 from flashmask._mask import Mask
 from flashmask._plans.cache import PlanCache
 from flashmask._plans.handle import Handle
@@ -52,11 +53,13 @@ class GpuWorkspace(NamedTuple):
 
 
 class LinearPlan:
-    """A plan of the compiled library."""
+    """A plan of the compiled library, or for float64 its reference."""
 
     def __init__(self, mask: Mask, problem: LinearProblem) -> None:
         self.problem = problem
-        given = s.LinearProblem(*problem[:7], *problem.device, problem.scale, problem.normalize)
+        self._mask = mask if problem.code == F64 else None
+        code = s.F32 if problem.code == F64 else problem.code
+        self._given = given = s.LinearProblem(*problem[:6], code, *problem.device, problem.scale, problem.normalize)
         handle = create("linear_plan_create", mask._handle, ctypes.byref(given), None)
         self._handle = Handle(handle, library.flashmask_linear_plan_destroy)
         view = s.LinearPlanView()
@@ -73,6 +76,9 @@ class LinearPlan:
         self._run("linear_backward", tensors, workspace)
 
     def _run(self, name: str, tensors: Sequence[Placed], workspace: GpuWorkspace | None) -> None:
+        if self._mask is not None:
+            self._run_reference(name, tensors)
+            return
         given = _sized(tensors)
         execution = None
         if workspace is not None:
@@ -83,6 +89,13 @@ class LinearPlan:
                 s.Execution(workspace=memory.data_ptr(), workspace_bytes=bytes_needed.value, stream=workspace.stream)
             )
         check(getattr(library, f"flashmask_{name}")(self._handle.value, given, execution))
+
+    def _run_reference(self, name: str, tensors: Sequence[Placed]) -> None:
+        assert self._mask is not None
+        fields = (s.LinearForwardTensors if name == "linear_forward" else s.LinearBackwardTensors)._fields_
+        addresses = {field[0]: address for field, (address, _) in zip(fields, tensors, strict=True)}
+        given = s.ReferenceLinearTensors(**addresses)
+        call(f"reference_{name}", self._mask._handle, ctypes.byref(self._given), ctypes.byref(given))
 
 
 def _sized(tensors: Sequence[Placed]) -> bytes:

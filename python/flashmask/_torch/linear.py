@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from flashmask._abi import structs as s
 from flashmask._abi.merge import ABSENT, Placed, layout
+from flashmask._abi.problem import F64
 from flashmask._arguments import check_dense, described
 from flashmask._graph_break import breaks_graph
 from flashmask._linear_attention import check_gate, problem_of
@@ -43,7 +44,7 @@ LIBRARY.define(
 )
 linear_forward_operator: Callable[..., _Outputs] = torch.ops.flashmask.linear_forward.default
 linear_backward_operator: Callable[..., tuple[Tensor, ...]] = torch.ops.flashmask.linear_backward.default
-_CODES = {torch.float32: s.F32, torch.bfloat16: s.BF16, torch.float16: s.F16}
+_CODES = {torch.float32: s.F32, torch.bfloat16: s.BF16, torch.float16: s.F16, torch.float64: F64}
 
 
 class _Inputs(NamedTuple):
@@ -78,12 +79,16 @@ def linear_attention_of_tensors(
     q, k, v, *gates = arguments[:5]
     problem = problem_of(q, k, v, scale, normalize, (dtype_name("q", q), dtype_name("k", k), dtype_name("v", v)))
     shape = problem.batch, problem.length, problem.heads
-    ready = [None if gate is None else _gate(name, gate, shape) for name, gate in zip(names[3:5], gates, strict=True)]
+    of_gates = _state_dtype(q)
+    ready = [
+        None if gate is None else _gate(name, gate.to(of_gates), shape)
+        for name, gate in zip(names[3:5], gates, strict=True)
+    ]
     if isinstance(mask, Tensor):
         mask = mask.cpu()
     tensor, causal = (None, True) if mask is None else mask_tensor(mask, q)
     numbers = _Numbers(tensor, causal, scale, normalize)
-    state, normalizer, log_scale = arguments[5:]
+    state, normalizer, log_scale = (None if each is None else each.to(of_gates) for each in arguments[5:])
     if state is not None and log_scale is None:
         log_scale = state.new_zeros(state.shape[:2])
     inputs = _Inputs(q, k, v, ready[0], ready[1], state, normalizer, log_scale)
@@ -106,7 +111,12 @@ def _check_tensor(name: str, tensor: Any, q: Tensor) -> None:
 
 def _gate(name: str, gate: Tensor, shape: tuple[int, int, int]) -> Tensor:
     check_gate(name, gate, shape)
-    return gate.float().expand(shape)
+    return gate.expand(shape)
+
+
+def _state_dtype(q: Tensor) -> torch.dtype:
+    """Returns the dtype of gates and states."""
+    return torch.float64 if q.dtype is torch.float64 else torch.float32
 
 
 @breaks_graph
@@ -140,6 +150,8 @@ def _ready(tensor: Tensor | None) -> Tensor | None:
     """Returns the tensor, or a copy with strides that the library accepts."""
     if tensor is None:
         return None
+    if tensor.dtype is torch.float64:
+        return tensor.contiguous()
     if tensor.is_cuda and tensor.dtype is not torch.float32 and not _has_whole_rows(tensor):
         return tensor.clone(memory_format=torch.contiguous_format)
     if tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
@@ -178,6 +190,8 @@ def _forward(*arguments: Any) -> _Outputs:
     plan = _plan_of(numbers, problem)
     if nodes not in (0, plan.nodes):
         raise ValueError(f"nodes is {nodes}; expected {plan.nodes}, those of the mask, or 0 for no final states")
+    if problem.code == F64:
+        _check_states(inputs, problem.states(plan.roots))
     given = [_ready(each) for each in inputs]
     outputs = _empty_outputs(inputs, nodes)
     o, state, normalizer, log_scale = outputs
@@ -186,10 +200,18 @@ def _forward(*arguments: Any) -> _Outputs:
     return outputs
 
 
+def _check_states(inputs: _Inputs, expected: Sequence[tuple[int, ...]]) -> None:
+    """Refuses initial states that the reference, which takes their shapes for granted, would read past."""
+    given = [None if each is None else tuple(each.shape) for each in inputs[5:]]
+    if any(shape not in (None, right) for shape, right in zip(given, expected, strict=True)):
+        shapes = [None if shape is None else list(shape) for shape in given]
+        raise ValueError(f"initial_state has shapes {shapes}; expected {[list(each) for each in expected]}")
+
+
 def _empty_outputs(inputs: _Inputs, nodes: Any) -> _Outputs:
     q, v = inputs.q, inputs.v
     state, normalizer, log_scale = (
-        v.new_empty(sizes, dtype=torch.float32)
+        v.new_empty(sizes, dtype=_state_dtype(q))
         for sizes in (
             (nodes, v.shape[2], q.shape[3], v.shape[3]),
             (nodes, v.shape[2], q.shape[3]),
