@@ -7,6 +7,7 @@ import torch
 
 import flashmask
 from flashmask import masks
+from flashmask._torch import linear
 
 pytestmark = pytest.mark.kernels
 
@@ -222,3 +223,24 @@ def test_float64_is_exact_enough_for_gradcheck(normalize):
     torch.testing.assert_close(run(*leaves)[0][:, :10], expected[:, :10], rtol=1e-12, atol=1e-12)
     floats = flashmask.linear_attention(*(t.float() for t in leaves), mask, normalize=normalize, scale=0.5)
     torch.testing.assert_close(floats, run(*leaves)[0].float(), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_gates_are_computed_only_where_wanted(monkeypatch):
+    given = inputs(70)
+    grad = torch.randn(2, 70, 4, 24, generator=torch.Generator().manual_seed(1))
+    found, asked = [], []
+    operator = linear.linear_backward_operator
+
+    def backward(*arguments):
+        gradients = operator(*arguments)
+        asked.append([gradient.numel() for gradient in gradients[3:5]])
+        return gradients
+
+    monkeypatch.setattr(linear, "linear_backward_operator", backward)
+    for count in (3, 5):
+        leaves = [t.clone().requires_grad_(i < count) for i, t in enumerate(given)]
+        o = flashmask.linear_attention(*leaves, normalize=True)
+        found.append(torch.autograd.grad(o, leaves[:3], grad))
+    assert asked == [[0, 0], [560, 560]]
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)

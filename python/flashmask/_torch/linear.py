@@ -39,8 +39,9 @@ LIBRARY.define(
     "Tensor log_scale)"
 )
 LIBRARY.define(
-    f"linear_backward({_INPUTS}, {_NUMBERS}, Tensor o, Tensor grad_o, Tensor? grad_state, Tensor? grad_normalizer) -> "
-    "(Tensor q, Tensor k, Tensor v, Tensor log_forget, Tensor log_input, Tensor state, Tensor normalizer)"
+    f"linear_backward({_INPUTS}, {_NUMBERS}, Tensor o, Tensor grad_o, Tensor? grad_state, Tensor? grad_normalizer, "
+    "bool gates) -> (Tensor q, Tensor k, Tensor v, Tensor log_forget, Tensor log_input, Tensor state, "
+    "Tensor normalizer)"
 )
 linear_forward_operator: Callable[..., _Outputs] = torch.ops.flashmask.linear_forward.default
 linear_backward_operator: Callable[..., tuple[Tensor, ...]] = torch.ops.flashmask.linear_backward.default
@@ -225,32 +226,41 @@ def _forward_fake(*arguments: Any) -> _Outputs:
     return _empty_outputs(_Inputs(*arguments[:8]), arguments[12])
 
 
-def _empty_gradients(inputs: _Inputs) -> list[Tensor]:
+def _differentiated(inputs: _Inputs, gates: bool) -> list[Tensor | None]:
+    """Returns the inputs whose gradients are computed; those of gates only where they are wanted."""
+    given = list(inputs[:7])
+    if not gates:
+        given[3:5] = None, None
+    return given
+
+
+def _empty_gradients(inputs: _Inputs, gates: bool) -> list[Tensor]:
     """Returns what the gradients are written to, without elements where there is nothing to differentiate."""
     return [
         inputs.q.new_empty(0, dtype=torch.float32) if each is None else each.new_empty(each.shape)
-        for each in inputs[:7]
+        for each in _differentiated(inputs, gates)
     ]
 
 
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     inputs, numbers = _Inputs(*arguments[:8]), _Numbers(*arguments[8:12])
-    o, grad_o, grad_state, grad_normalizer = arguments[12:]
+    o, grad_o, grad_state, grad_normalizer, gates = arguments[12:]
     plan = _plan_of(numbers, _problem(inputs, numbers))
     given = [_ready(each) for each in inputs]
     saved = [_ready(each) for each in (o, grad_o, grad_state, grad_normalizer)]
     if saved[2] is not None and saved[3] is None and numbers.normalize:
         saved[3] = saved[2].new_zeros(saved[2].shape[:3])
-    gradients = _empty_gradients(inputs)
+    gradients = _empty_gradients(inputs, gates)
     if o.is_cuda:
         await_at_exit(o.device)
-    placed = [ABSENT if each is None else _placed(to) for each, to in zip(inputs[:7], gradients, strict=True)]
+    differentiated = _differentiated(inputs, gates)
+    placed = [ABSENT if each is None else _placed(to) for each, to in zip(differentiated, gradients, strict=True)]
     plan.backward([*map(_placed, (*given, *saved)), *placed], _workspace(o.device))
     return tuple(gradients)
 
 
 def _backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
-    return tuple(_empty_gradients(_Inputs(*arguments[:8])))
+    return tuple(_empty_gradients(_Inputs(*arguments[:8]), arguments[16]))
 
 
 class _Linear(torch.autograd.Function):
@@ -281,7 +291,8 @@ class _Linear(torch.autograd.Function):
         if grad_state is None and grad_normalizer is not None:
             nodes, heads, key_dim = grad_normalizer.shape
             grad_state = grad_normalizer.new_zeros(nodes, heads, key_dim, o.shape[3])
-        gradients = linear_backward_operator(*given, *ctx.numbers, o, grad_o, grad_state, grad_normalizer)
+        gates = any(ctx.needs_input_grad[3:5])
+        gradients = linear_backward_operator(*given, *ctx.numbers, o, grad_o, grad_state, grad_normalizer, gates)
         wanted = [
             gradient if needed and each is not None else None
             for gradient, needed, each in zip(gradients, ctx.needs_input_grad, given, strict=False)

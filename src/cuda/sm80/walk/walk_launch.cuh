@@ -6,6 +6,7 @@
 
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/status.h"
+#include "cuda/sm80/architecture.h"
 #include "cuda/sm80/walk/walk.h"
 #include "cuda/sm80/walk/walk_calls.cuh"
 
@@ -63,6 +64,7 @@ std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables
 
 template <class T>
 std::size_t linear_shared_bytes(const LinearProblem& problem) {
+  static_assert(sizeof(WalkMemory<WalkShape<T, 128>>) <= kCompactSharedBytes);
   const std::size_t walk = std::max(problem.key_dim, problem.value_dim) <= 64 ? sizeof(WalkMemory<WalkShape<T, 64>>)
                                                                               : sizeof(WalkMemory<WalkShape<T, 128>>);
   return std::max(walk, sizeof(GateGradientMemory<WalkShape<T, 128>>));
