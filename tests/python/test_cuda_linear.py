@@ -84,6 +84,18 @@ def test_a_compiled_function_gives_the_same_bits():
     assert torch.equal(compiled(*given), flashmask.linear_attention(*given, mask))
 
 
+def test_a_graph_replays_with_new_values():
+    given = [t.cuda() for t in inputs(130)]
+    mask = masks.causal_document([30, 100], 130)
+    flashmask.linear_attention(*given, mask)  # makes the plan, which a capture cannot
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = flashmask.linear_attention(*given, mask)
+    given[0].copy_(torch.randn_like(given[0]))
+    graph.replay()
+    assert torch.equal(o, flashmask.linear_attention(*given, mask))
+
+
 def test_what_is_not_served_is_named():
     q, k, v, *gates = (t.cuda() for t in inputs(40))
     with pytest.raises(NotImplementedError, match="GPUs compute bfloat16 and float16"):

@@ -48,6 +48,10 @@ linear_backward_operator: Callable[..., tuple[Tensor, ...]] = torch.ops.flashmas
 _CODES = {torch.float32: s.F32, torch.bfloat16: s.BF16, torch.float16: s.F16, torch.float64: F64}
 
 
+# A graph reads the tables of its plans for as long as it is run.
+_captured: set[LinearPlan] = set()
+
+
 class _Inputs(NamedTuple):
     """What a call reads; gates are (batch, length, heads), float32."""
 
@@ -173,11 +177,13 @@ def _placed(tensor: Tensor | None) -> Placed:
     return tensor.data_ptr(), layout(_CODES[tensor.dtype], device, tensor.shape, tensor.stride())
 
 
-def _workspace(device: torch.device) -> GpuWorkspace | None:
+def _workspace(device: torch.device, plan: LinearPlan) -> GpuWorkspace | None:
     """Returns what a call on a GPU needs; on the CPU, lets the library have torch's threads."""
     if device.type == "cpu":
         follow_threads()
         return None
+    if torch.cuda.is_current_stream_capturing():
+        _captured.add(plan)
 
     def allocate(size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, device=device)
@@ -197,7 +203,7 @@ def _forward(*arguments: Any) -> _Outputs:
     outputs = _empty_outputs(inputs, nodes)
     o, state, normalizer, log_scale = outputs
     final = (state, normalizer if numbers.normalize else None, log_scale) if nodes else (None, None, None)
-    plan.forward([_placed(each) for each in (*given, o, *final)], _workspace(o.device))
+    plan.forward([_placed(each) for each in (*given, o, *final)], _workspace(o.device, plan))
     return outputs
 
 
@@ -255,7 +261,7 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
         await_at_exit(o.device)
     differentiated = _differentiated(inputs, gates)
     placed = [ABSENT if each is None else _placed(to) for each, to in zip(differentiated, gradients, strict=True)]
-    plan.backward([*map(_placed, (*given, *saved)), *placed], _workspace(o.device))
+    plan.backward([*map(_placed, (*given, *saved)), *placed], _workspace(o.device, plan))
     return tuple(gradients)
 
 
