@@ -21,9 +21,9 @@ struct WalkStretch {
   int tokens;
   int first_step;  ///< number among the steps of the plan
   int parent;      ///< the stretch before it; -1: it begins a tree
-  int root;        ///< of its tree
-  int node;        ///< that ends with it; -1: the next stretch is of the same node
-  int slot;        ///< its place among states; -1: no other stretch of the plan is of its tree
+  int root;        ///< the number of its tree's root among the roots
+  int node;        ///< the node that ends with it; -1: the next stretch is of the same node
+  int slot;        ///< the place of its state in arrays of states; -1: it is alone in its tree and has none
   bool has_successor;
   bool gives_first;  ///< it is the last stretch behind its parent, and so the first to give that a gradient
 
@@ -47,8 +47,9 @@ struct WalkPlanView {
   __device__ __forceinline__ int slot(int stretch) const { return every_state ? stretch : stretches[stretch].slot; }
 };
 
-/// What a thread block of a stretch and a head knows of gates: three doubles per token, in powers of two, counted from
-/// the step's begin: sums of log_forget, these less log_input, and the largest of the latter's negatives so far.
+/// Sums of gates, which begin anew in each step: three doubles per token, in powers of two. The first is the sum of
+/// log_forget up to the token, the second that sum less the token's log_input, the third the largest of the negated
+/// second numbers so far.
 struct WalkGates {
   double* tokens;  ///< [head][step][3][kWalkTokens]
 
@@ -122,14 +123,15 @@ struct WalkArguments {
   int inner_dim, column_dim;  ///< of x and y, and of z
   int slices;                 ///< of kWalkColumns columns
   WalkTensor x, y, z;
-  WalkTensor counterpart;  ///< as z, whose products with the state's part of `out` go to `dots`; no data: not wanted
-  WalkStates linked;       ///< states at the beginnings of walks, by place
-  WalkStates given;        ///< initial ones, by root
-  bool linked_are_own;     ///< the place is the stretch's own, not its parent's
-  bool all_have_own;       ///< ... even of stretches without a successor
+  /// q or k, in the layout of z: its products with what the state adds to rows of `out` go to `dots`. No data: none.
+  WalkTensor counterpart;
+  WalkStates linked;    ///< the states that walks begin with, by place
+  WalkStates given;     ///< the caller's initial states, by root: for stretches without a parent
+  bool linked_are_own;  ///< a walk begins with what lies at its own stretch's place; else at its parent's
+  bool all_have_own;    ///< with linked_are_own: stretches without a successor have something there, too
   std::uint16_t* out;
   std::int64_t out_batch, out_row, out_head;
-  bool only_divisors;    ///< of the output: finds these alone
+  bool only_divisors;    ///< find what o is divided by, and nothing else
   float* dots;           ///< [slice][head][step][kWalkTokens]
   uint4* states;         ///< states before each step: written by the walk of queries, read by that of keys
   float* state_vectors;  ///< their vectors
