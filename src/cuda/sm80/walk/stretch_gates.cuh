@@ -27,6 +27,9 @@ struct alignas(16) StepFactors {
   float gain;                                        // of the state
 };
 
+/// Returns two neighbouring factors; the first has an even number.
+__device__ __forceinline__ float2 two_of(const float* factors) { return *reinterpret_cast<const float2*>(factors); }
+
 /// 0 where x is NaN.
 __device__ __forceinline__ double at_least_zero(double x) { return x > 0 ? x : 0; }
 __device__ __forceinline__ double larger(double x, double y) { return x > y ? x : y; }

@@ -125,7 +125,7 @@ class WalkState {
       load_matrices_transposed(columns, a + ColumnTile::step(16 * sixteen, 0));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 weight = *reinterpret_cast<const float2*>(factors.into + 16 * sixteen + 8 * half + 2 * quad);
+        const float2 weight = two_of(factors.into + 16 * sixteen + 8 * half + 2 * quad);
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
           const float2 numbers = unpack<T>(columns[i]);

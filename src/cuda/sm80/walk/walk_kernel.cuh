@@ -259,14 +259,24 @@ class WalkBlock {
 #pragma unroll
       for (int eight = 0; eight < 2; ++eight) {
         float(&numbers)[4] = s[2 * sixteen + eight];
+        const int first = 16 * sixteen + 8 * eight + 2 * quad;
+        const float2 summed_high = two_of(factors.summed_high + first), summed_low = two_of(factors.summed_low + first);
+        float2 pairs{}, extras{};  // of the summed tokens
+        if (!by_rows) pairs = two_of(factors.pair + first), extras = two_of(factors.pair_extra + first);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int half = i / 2, summed = 16 * sixteen + 8 * eight + 2 * quad + i % 2, token = row + 8 * half;
-          const float exponent = (high[half] - factors.summed_high[summed]) + (low[half] - factors.summed_low[summed]);
-          const float of_pair = by_rows ? pair[half] : factors.pair[summed],
-                      more = by_rows ? extra[half] : factors.pair_extra[summed];
+          const int half = i / 2;
+          const bool second = i % 2 != 0;
+          const float exponent = (high[half] - (second ? summed_high.y : summed_high.x)) +
+                                 (low[half] - (second ? summed_low.y : summed_low.x));
+          const float of_pair = by_rows  ? pair[half]
+                                : second ? pairs.y
+                                         : pairs.x,
+                      more = by_rows  ? extra[half]
+                             : second ? extras.y
+                                      : extras.x;
           const float score = exp2_approximate(exponent) * (of_pair * numbers[i] + more);
-          const bool visible = sixteen != block || meets(token, summed);
+          const bool visible = sixteen != block || meets(row + 8 * half, first + i % 2);
           numbers[i] = visible ? score : 0;
           sums[half] += numbers[i];
         }
@@ -299,11 +309,11 @@ class WalkBlock {
     }
 #pragma unroll
     for (int eight = 0; eight < 8; ++eight) {
-      const float2 factor = *reinterpret_cast<const float2*>(factors.from + 8 * eight + 2 * quad);
+      const float2 factor = two_of(factors.from + 8 * eight + 2 * quad);
 #pragma unroll
       for (int i = 0; i < 4; ++i) out[eight][i] *= i % 2 == 0 ? factor.x : factor.y;
       if (!has_vector) continue;
-      const float2 extra = *reinterpret_cast<const float2*>(factors.from_extra + 8 * eight + 2 * quad);
+      const float2 extra = two_of(factors.from_extra + 8 * eight + 2 * quad);
 #pragma unroll
       for (int i = 0; i < 4; ++i) out[eight][i] += (i % 2 == 0 ? extra.x : extra.y) * vector[i / 2];
     }
@@ -397,7 +407,7 @@ class WalkBlock {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int eight = 2 * pair + i / 2;
-        const float2 factor = *reinterpret_cast<const float2*>(factors.out + 8 * eight + 2 * quad);
+        const float2 factor = two_of(factors.out + 8 * eight + 2 * quad);
         const float(&numbers)[4] = out[eight];
         words[i] = transpose_matrix(pack<T>(numbers[i % 2 * 2] * factor.x, numbers[i % 2 * 2 + 1] * factor.y));
       }
