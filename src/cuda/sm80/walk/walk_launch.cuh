@@ -18,10 +18,10 @@ class WalkLauncher {
   WalkLauncher(std::byte* workspace, void* stream)
       : workspace_(workspace), stream_(static_cast<cudaStream_t>(stream)) {}
 
-  std::size_t used() const { return used_; }
+  /// At least one unit, so that a call's memory has an address even where there are only zeros to write.
+  std::size_t used() const { return std::max(used_, kAlignment); }
 
   void* allocate(std::size_t bytes) {
-    constexpr std::size_t kAlignment = 256;
     // Where memory is only counted, an address that stands for some.
     std::byte* const memory = workspace_ == nullptr ? reinterpret_cast<std::byte*>(kAlignment) : workspace_ + used_;
     used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -41,6 +41,8 @@ class WalkLauncher {
   }
 
  private:
+  static constexpr std::size_t kAlignment = 256;
+
   std::byte* workspace_;
   std::size_t used_ = 0;
   cudaStream_t stream_;
