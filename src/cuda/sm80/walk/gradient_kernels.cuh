@@ -150,7 +150,6 @@ class GateGradientBlock {
       load_matrices(own, a + Tile::step(0, panel));
 #pragma unroll
       for (int sixteen = 0; sixteen < 4; ++sixteen) {
-        if (sixteen > warp()) continue;
         std::uint32_t other[4];
         load_matrices(other, b + Tile::step(16 * sixteen, panel));
         multiply<T>(s[2 * sixteen], own, other[0], other[1]);

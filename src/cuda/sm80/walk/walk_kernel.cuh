@@ -203,8 +203,7 @@ class WalkBlock {
       load_matrices(rows, a + InnerTile::step(0, panel));
       if (divides) add_products(from_state, rows, 16 * panel + 2 * quad);
 #pragma unroll
-      for (int sixteen = 0; sixteen < 4; ++sixteen) {
-        if (!meets(block, sixteen)) continue;
+      for (int sixteen = 0; sixteen < 4; ++sixteen) {  // all: a branch would cost more than the products that it saves
         std::uint32_t summed[4];
         load_matrices(summed, b + InnerTile::step(16 * sixteen, panel));
         multiply<T>(s[2 * sixteen], rows, summed[0], summed[1]);
@@ -376,6 +375,13 @@ class WalkBlock {
 
   /// Computes out += zᵀ scoresᵀ.
   __device__ __forceinline__ void add_scores(float (&out)[8][4], std::uint32_t z) const {
+    if (forward())
+      add_scores_of<true>(out, z);
+    else
+      add_scores_of<false>(out, z);
+  }
+  template <bool kForward>
+  __device__ __forceinline__ void add_scores_of(float (&out)[8][4], std::uint32_t z) const {
     const std::uint32_t a = z + ColumnTile::lane_columns() + ColumnTile::step(0, State::warp()),
                         b = shared_address(shared_.scores) + ScoreTile::lane_columns();
 #pragma unroll
@@ -384,7 +390,7 @@ class WalkBlock {
       load_matrices_transposed(columns, a + ColumnTile::step(16 * summed, 0));
 #pragma unroll
       for (int rows = 0; rows < 4; ++rows) {
-        if (!meets(rows, summed)) continue;
+        if (kForward ? summed > rows : summed < rows) continue;
         std::uint32_t scores[4];
         load_matrices(scores, b + ScoreTile::step(16 * rows, summed));
         multiply<T>(out[2 * rows], columns, scores[0], scores[1]);
