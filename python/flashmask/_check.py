@@ -124,7 +124,10 @@ class _Case:
                 options = {"plan": flashmask.plan(self.mask, q, k, v, kernel=kernel["name"], form=kernel["predicate"])}
             except NotImplementedError:
                 return
-        found = _results(lambda *qkv: _attend(qkv, options), self.inputs, self.grad, self.dtype, self.device)
+        try:  # a GPU's plan may have no kernel for one direction, which is only said when that runs
+            found = _results(lambda *qkv: _attend(qkv, options), self.inputs, self.grad, self.dtype, self.device)
+        except NotImplementedError:
+            return
         names = ("o", "lse") if kernel["direction"] == "forward" else ("dq", "dk", "dv")
         verdict.cases += 1
         for name in names:

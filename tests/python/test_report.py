@@ -46,6 +46,19 @@ def test_a_wrong_kernel_is_named(monkeypatch, capsys):
     assert "MISSES  o of causal_document" in capsys.readouterr().out
 
 
+def test_a_kernel_whose_direction_no_case_has_is_said(monkeypatch, capsys):
+    """As on a GPU, where a plan finds out that it has no backward when that runs."""
+
+    def without_backward(*qkv, plan, **options):
+        raise NotImplementedError("backward: no backward kernel")
+
+    monkeypatch.setattr(_check, "check_promises", lambda device: iter(()))
+    monkeypatch.setattr(_report, "check_promises", lambda device: iter(()))
+    monkeypatch.setattr(flashmask, "attention", without_backward)
+    assert main(["check", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.count("serves none of the cases") == 4
+
+
 def test_promises_are_checked_bit_by_bit(monkeypatch):
     found = list(_check.check_promises("cpu"))
     assert len(found) == 4 and all(each.holds for each in found)
