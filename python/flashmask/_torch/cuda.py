@@ -35,7 +35,7 @@ def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Runs flashmask::forward; returns before the device is done."""
     plan, stream = plan_of_call(q, k, v, call)
     if isinstance(plan, CudnnPlan):
-        return plan.forward(q, k, v)
+        return plan.forward(*(_ready(each, each.shape[3]) for each in (q, k, v)))
     _kept, sinks = _sinks(call.sinks, q)
     _numbers, bias, _ = ready_bias(call, q, k)
     _seed_offset, drawn = _drawn(call, q.device)
@@ -68,6 +68,7 @@ def backward_cuda(
     if isinstance(plan, CudnnPlan):
         if plan.serves_backward(grad_lse, float32_key_gradients):
             check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
+            q, k, v, o, grad_o = (_ready(each, each.shape[3]) for each in (q, k, v, o, grad_o))
             return plan.backward(grad_o, grad_lse, (q, k, v, o, lse), call.deterministic)
         return backward_cuda(*(grad_o, grad_lse, q, k, v, o, lse), call._replace(cudnn=OURS), float32_key_gradients)
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))

@@ -26,7 +26,6 @@ from flashmask._torch.plans.mask_source import named_mask
 
 _INSTALL = "pip install 'nvidia-cudnn-frontend[cutedsl]>=1.32'"
 _CAPABILITIES = ((9, 0), (10, 0), (10, 3))
-_BYTES = 16
 
 
 class CudnnPlan:
@@ -60,18 +59,17 @@ class CudnnPlan:
         return not float32_key_gradients and (grad_lse is None or self._has_gradient_of_lse)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns o and lse."""
-        q, k, v = (_aligned(each) for each in (q, k, v))
+        """Returns o and lse; strides are multiples of 16 bytes but the last, which is 1."""
         o, lse, _ = self._forward(q, k, v, mask_plan=self._plan, softmax_scale=self._scale, return_lse=True)
         return o, lse
 
     def backward(
         self, grad_o: Tensor, grad_lse: Tensor | None, saved: tuple[Tensor, ...], deterministic: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the gradients of q, k and v, contiguous; `saved` are q, k, v, o and lse."""
-        q, k, v, o, grad_o = (_aligned(each) for each in (*saved[:4], grad_o))
+        """Returns the gradients of q, k and v; `saved` are q, k, v, o and lse, with strides as in forward()."""
+        q, k, v, o, lse = saved
         grad_q, grad_k, grad_v = self._backward(
-            *(q, k, v, o, grad_o, saved[4].contiguous()),
+            *(q, k, v, o, grad_o, lse.contiguous()),
             mask_plan=self._plan,
             softmax_scale=self._scale,
             deterministic=deterministic,
@@ -98,14 +96,6 @@ def _ends(mask: Mask, problem: Problem) -> Tensor:
     if mask.shape.heads not in (1, problem.query_heads):
         ends = ends.repeat_interleave(problem.query_heads // mask.shape.heads, 0)
     return ends if mask.shape.batch == problem.batch else ends.repeat(1, 1, problem.batch)
-
-
-def _aligned(tensor: Tensor) -> Tensor:
-    """Returns the tensor, or a copy without gaps where the package cannot read it."""
-    steps = [stride * tensor.element_size() % _BYTES for stride in tensor.stride()[:3]]
-    if tensor.stride(3) == 1 and not any(steps) and tensor.data_ptr() % _BYTES == 0 and 0 not in tensor.stride():
-        return tensor
-    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def cudnn_plan(call: Call, problem: Problem) -> CudnnPlan | None:
