@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 from comparison.clock import in_turns, on_the_gpu, on_the_host, one_way
+from comparison.contestants import compiled_block_mask, compiled_flex
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask
 
 import flashmask
 from flashmask import masks
@@ -101,10 +102,6 @@ def cases(tokens: int, device: str) -> list[Case]:
     return of_drafts + [block_diffusion(tokens, device, interleaved) for interleaved in (False, True)]
 
 
-_flex = torch.compile(flex_attention, dynamic=False)
-_block_mask = torch.compile(create_block_mask, dynamic=False)
-
-
 def steps_of(case: Case) -> tuple[dict[str, dict[str, float]], float]:
     """Milliseconds of the mask, the attention and a step with both; and the largest difference of the outputs."""
 
@@ -124,14 +121,14 @@ def steps_of(case: Case) -> tuple[dict[str, dict[str, float]], float]:
         return o
 
     def flex(mask: Any) -> Tensor:
-        o: Tensor = _flex(*turned, block_mask=mask, enable_gqa=True)
+        o: Tensor = compiled_flex(*turned, block_mask=mask, enable_gqa=True)
         return o
 
-    mask, block_mask = case.ours(), flex_mask(_block_mask)
+    mask, block_mask = case.ours(), flex_mask(compiled_block_mask)
     far = difference(case, [each.detach() for each in leaves], mask, block_mask)
     makers = {
         "ours": case.ours,
-        "flex": lambda: flex_mask(_block_mask),
+        "flex": lambda: flex_mask(compiled_block_mask),
         "flex, eager": lambda: flex_mask(create_block_mask),
     }
     made = {name: on_the_gpu(make) or on_the_host(make) for name, make in makers.items()}
@@ -152,7 +149,7 @@ def difference(case: Case, leaves: list[Tensor], mask: Any, block_mask: Any) -> 
     o = flashmask.attention(*((x[:, case.same()] for x in leaves) if case.same else leaves), mask)
     if case.same:
         o = o[:, case.same().argsort()]
-    other = _flex(*(x.transpose(1, 2) for x in (q, k, v)), block_mask=block_mask, enable_gqa=True)
+    other = compiled_flex(*(x.transpose(1, 2) for x in (q, k, v)), block_mask=block_mask, enable_gqa=True)
     return float((o - other.transpose(1, 2)).abs().max())
 
 

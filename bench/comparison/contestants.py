@@ -90,9 +90,9 @@ def of_bits(case: MaskCase, q: Tensor, k: Tensor) -> Attention:
     return run
 
 
-_flex = torch.compile(flex_attention, dynamic=False)
+compiled_flex = torch.compile(flex_attention, dynamic=False)
 # A separate sorting kernel would take Triton a minute to compile.
-_block_mask = torch.compile(create_block_mask, dynamic=False, options={"triton.persistent_reductions": False})
+compiled_block_mask = torch.compile(create_block_mask, dynamic=False, options={"triton.persistent_reductions": False})
 
 
 def flex(case: MaskCase, q: Tensor, k: Tensor, backend: str = "") -> Attention:
@@ -100,10 +100,10 @@ def flex(case: MaskCase, q: Tensor, k: Tensor, backend: str = "") -> Attention:
     if case.mask_mod is not None:
         shape = case.mask.shape
         batch, heads = (n if n > 1 else None for n in (shape.batch, shape.heads))
-        block_mask = _block_mask(case.mask_mod, batch, heads, shape.rows, shape.columns, device=case.device)
+        block_mask = compiled_block_mask(case.mask_mod, batch, heads, shape.rows, shape.columns, device=case.device)
     grouped = q.shape[1] != k.shape[1]
     options = {"kernel_options": {"BACKEND": backend}} if backend else {}
-    return lambda q, k, v: _flex(q, k, v, block_mask=block_mask, enable_gqa=grouped, **options)
+    return lambda q, k, v: compiled_flex(q, k, v, block_mask=block_mask, enable_gqa=grouped, **options)
 
 
 def flex_by_flash4(case: MaskCase, q: Tensor, k: Tensor) -> Attention:

@@ -161,7 +161,7 @@ def test_cudnn_gets_ranges_of_every_sequence(packages):
 def test_flex_attention_is_told_its_backend(packages, monkeypatch):
     packages["flash_attn.cute"] = Package()
     given = {}
-    monkeypatch.setattr(contestants, "_flex", lambda q, k, v, **options: given.update(options) or q)
+    monkeypatch.setattr(contestants, "compiled_flex", lambda q, k, v, **options: given.update(options) or q)
     q = torch.randn(1, 2, 8, 4)
     full = masks.full(masks.Setting(8, 1, 2, "cpu"))
     CONTESTANTS["flex4"].prepare(full, q, q)(q, q, q)
