@@ -153,16 +153,17 @@ def _why_not_here(problem: Problem) -> str:
     return ""
 
 
+_SERVED = {"mask", "causal", "scale", "deterministic", "cudnn"}
+"""The fields of a call that the package has; every other one is refused, those that calls get later included."""
+_SAID = {"alibi": "alibi_slopes", "bias_kind": "bias"}
+
+
 def _why_not_features(call: Call) -> str:
-    given = {
-        "dropout": call.dropout,
-        "sinks": call.sinks is not None,
-        "softcap": call.softcap,
-        "alibi_slopes": call.alibi,
-        "block_mask": call.block_mask is not None,
-        "invariant": call.invariant,
-    }
-    return next((f"{name} is given, which it has not" for name, value in given.items() if value), "")
+    for name, default in Call._field_defaults.items():
+        value = getattr(call, name)
+        if name not in _SERVED and value is not default and (isinstance(value, Tensor) or value != default):
+            return f"{_SAID.get(name, name)} is given, which it has not"
+    return ""
 
 
 def _why_not_mask(call: Call) -> str:
