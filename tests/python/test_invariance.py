@@ -91,20 +91,26 @@ def test_a_layer_of_transformers_gives_them():
     layer = torch.nn.Module().eval()
     layer.config, layer.is_causal = SimpleNamespace(_attn_implementation="flashmask"), True
 
-    def attend(lengths):
+    def attend(lengths, function, **asked):
         positions = torch.cat([torch.arange(n) for n in lengths])[None]
 
         def run(q, k, v):
-            given = {"position_ids": positions, "invariant": True}
-            o, _ = flashmask_attention_forward(layer, *(x.transpose(1, 2) for x in (q, k, v)), None, **given)
+            given = (x.transpose(1, 2) for x in (q, k, v))
+            o, _ = function(layer, *given, None, position_ids=positions, **asked)
             return o, o[..., 0].transpose(1, 2)
 
         return run
 
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     from flashmask.transformers import register
 
     register()
-    assert documents_that_differ(attend(LENGTHS), lambda n: attend([n])) == []
+    register("flashmask-invariant", invariant=True)
+    of_call = {"function": flashmask_attention_forward, "invariant": True}
+    of_name = {"function": ALL_ATTENTION_FUNCTIONS["flashmask-invariant"]}
+    for given in (of_call, of_name):
+        assert documents_that_differ(attend(LENGTHS, **given), lambda n, given=given: attend([n], **given)) == []
 
 
 def test_a_compiled_call_gives_them():

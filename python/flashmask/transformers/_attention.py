@@ -32,12 +32,14 @@ from flashmask.transformers._wide import wide_attention
 
 
 @cache
-def attention_function(visit: str, backend: Backend = None) -> Callable[..., tuple[Tensor, None]]:
-    """Returns flashmask_attention_forward() with plans that visit "active" or "all" tiles, and with a backend; always
-    the same object."""
-    if visit == "active" and backend is None:
+def attention_function(
+    visit: str, backend: Backend = None, invariant: bool = False
+) -> Callable[..., tuple[Tensor, None]]:
+    """Returns flashmask_attention_forward() with plans that visit "active" or "all" tiles, with a backend and with a
+    document's own bits; always the same object."""
+    if visit == "active" and backend is None and not invariant:
         return flashmask_attention_forward
-    return partial(flashmask_attention_forward, visit=visit, backend=backend)
+    return partial(flashmask_attention_forward, visit=visit, backend=backend, invariant=invariant)
 
 
 def flashmask_attention_forward(
