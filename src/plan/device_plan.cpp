@@ -142,25 +142,30 @@ TileShape unit_of(const std::vector<MapRequest>& maps) {
 /// are gathered for it.
 class PlacedDirection {
  public:
-  PlacedDirection(const LoweredMask& mask, const Problem& problem, const PlanAccess::Choice& choice)
+  /// `other`: the direction that is made already; its places serve where units are as large.
+  PlacedDirection(const LoweredMask& mask, const Problem& problem, const PlanAccess::Choice& choice,
+                  const PlacedDirection* other)
       : choice_(choice),
         maps_(merged(choice.kernel->maps())),
-        places_(places(mask, unit_of(maps_), 1, default_executor())),
-        mask_{places_.mask},
+        unit_(unit_of(maps_)),
+        places_(other != nullptr && other->unit_ == unit_
+                    ? other->places_
+                    : std::make_shared<const Places>(places(mask, unit_, 1, default_executor()))),
+        mask_{places_->mask},
         problem_(problem) {
     if (choice.kernel->reads_units()) {
-      row_units_ = places_.rows.padded();
-      column_units_ = places_.columns.padded();
-      mask_.row_units = {row_units_, places_.rows.size, places_.rows.tokens};
-      mask_.column_units = {column_units_, places_.columns.size, places_.columns.tokens};
+      row_units_ = places_->rows.padded();
+      column_units_ = places_->columns.padded();
+      mask_.row_units = {row_units_, places_->rows.size, places_->rows.tokens};
+      mask_.column_units = {column_units_, places_->columns.size, places_->columns.tokens};
     } else {
-      row_order_ = places_.rows.order();
-      column_order_ = places_.columns.order();
+      row_order_ = places_->rows.order();
+      column_order_ = places_->columns.order();
       mask_.row_order = row_order_;
       mask_.column_order = column_order_;
     }
-    problem_.query_length = places_.mask.shape().rows;
-    problem_.key_length = places_.mask.shape().columns;
+    problem_.query_length = places_->mask.shape().rows;
+    problem_.key_length = places_->mask.shape().columns;
     if (const std::string reason = choice.kernel->refusal(problem_); !reason.empty())
       refuse(Status::unsupported, "tiles that begin where documents begin take " + grouped(problem_.query_length) +
                                       " places for " + grouped(problem.query_length) + " rows, and then " + reason);
@@ -188,7 +193,8 @@ class PlacedDirection {
 
   PlanAccess::Choice choice_;
   std::vector<MapRequest> maps_;
-  Places places_;
+  TileShape unit_;
+  std::shared_ptr<const Places> places_;
   HostMask mask_;
   std::vector<std::int64_t> row_order_, column_order_;
   std::vector<Unit> row_units_, column_units_;
@@ -207,7 +213,8 @@ class InvariantPlan {
     for (const PlanAccess::Choice* choice : {&kernels.forward, &kernels.backward}) {
       choices_.push_back(*choice);
       if (choice->kernel != nullptr)
-        directions_.push_back(std::make_unique<const PlacedDirection>(form, problem, *choice));
+        directions_.push_back(std::make_unique<const PlacedDirection>(
+            form, problem, *choice, directions_.empty() ? nullptr : directions_[0].get()));
     }
   }
 
