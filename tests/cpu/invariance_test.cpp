@@ -142,6 +142,22 @@ TEST_P(Invariance, HoldsForHeadsOfAnySize) {
   }
 }
 
+/// A document ends where every head's does: one that a head splits further has the bits that both heads give it alone.
+TEST_P(Invariance, HoldsWhereHeadsHaveOtherDocuments) {
+  const Problem p = problem(300, 300);
+  const auto heads = [](const Mask& first, const Mask& second) {
+    const Mask both[] = {first, second};
+    return stack_heads(both);
+  };
+  const check::AttentionTensors packed(p, 18);
+  test::attend(plan(heads(masks::causal_document({70, 170, 60}, 300), masks::causal_document({70, 100, 130}, 300)), p,
+                    options()),
+               packed);
+  expect_as_alone(packed, {0, 0, 0}, heads(masks::causal(70, 70), masks::causal(70, 70)), p);
+  expect_as_alone(packed, {0, 70, 70},
+                  heads(masks::causal_document({170, 60}, 230), masks::causal_document({100, 130}, 230)), p);
+}
+
 /// Scores that grow by 2^9 and more inside a tile, beside neighbours of 10^4.
 TEST_P(Invariance, HoldsWhereMaximaGrowInsideATile) {
   const Problem p = problem(400, 400);
