@@ -191,7 +191,7 @@ TEST(Float32KeyGradientChecks, WantBothInOneDtype) {
 
 TEST(Float32KeyGradientChecks, RefuseAnotherOrderOfTokens) {
   EXPECT_EQ(refusal_of([](BackwardTensors&) {}, {.reorder = true}),
-            "backward: grad_k and grad_v are f32 beside tensors of bf16, and the plan reorders tokens; make the plan "
+            "backward: grad_k and grad_v are f32 beside tensors of bf16, and the plan moves tokens; make the plan "
             "without `reorder`, or give them in bf16");
 }
 

@@ -171,7 +171,10 @@ def test_the_command_tells_what_this_build_can_do():
         "tile": [64, 64],
         "head_dim": 512,
         "value_dim": 512,
-        "features": ["dropout", "deterministic", "block_map", "sinks", "softcap", "alibi", "invariant"],
+        "features": [
+            *("dropout", "deterministic", "block_map", "sinks", "softcap", "alibi", "invariant"),
+            *("bias", "distance_bias"),
+        ],
         "compute_capability": None,
         "predicate": "intervals",
         "runs": True,
