@@ -347,9 +347,10 @@ class BackwardKernel {
     }
   }
 
+  /// Not inlined: its three dtypes would stand in the kernel for every size of register tiles, masked and not.
   template <int Rows>
-  FLASHMASK_INLINE void write_bias_gradient(const HeadValueGradients& to, const TileBounds& tile, int panel, int q0,
-                                            const Accumulators<Isa, Rows, Isa::vectors>& gradients) {
+  [[gnu::noinline]] static void write_bias_gradient(const HeadValueGradients& to, const TileBounds& tile, int panel,
+                                                    int q0, const Accumulators<Isa, Rows, Isa::vectors>& gradients) {
     with_bias_type(to.dtype, to.data, [&](auto* rows) FLASHMASK_INLINE_LAMBDA {
       unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
         if (q0 + r >= tile.rows) return;
