@@ -14,7 +14,7 @@ namespace flashmask::check {
 /// and all gradients, against reference::linear_forward() and reference::linear_backward().
 class LinearCheck {
  public:
-  /// Of the request kernel, dtype, device, mask, given and quick count. Where it asks for what linear attention does
+  /// Reads kernel, dtype, device, mask, given and quick of the request. Where it asks for what linear attention does
   /// not have, such as dropout, no kernel is checked.
   explicit LinearCheck(const CheckRequest& request);
 

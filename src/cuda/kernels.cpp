@@ -17,7 +17,7 @@ namespace {
 /// The kernels() of each folder of kernels that this build compiles, as src/cuda/CMakeLists.txt lists them.
 constexpr KernelEntries (*kArchitectures[])() = {FLASHMASK_CUDA_KERNELS};
 
-/// Those with linear attention.
+/// The linear_kernels() of each folder that has kernels of linear attention.
 const std::vector<LinearKernels (*)()> kLinear = {FLASHMASK_CUDA_LINEAR_KERNELS};
 
 }  // namespace

@@ -37,7 +37,7 @@ struct Forward {
     call.numbers = {{"scale", 0.5}, {"dropout", 0.0}};
   }
 
-  /// The same by the library.
+  /// The outputs of the library's own call.
   std::vector<float> expected(std::int64_t first_document = 2) {
     std::vector<float> own(q.size()), own_lse(kTokens);
     const auto view = [](std::vector<float>& x) { return contiguous(x.data(), DType::f32, {1, kTokens, 1, kDim}); };

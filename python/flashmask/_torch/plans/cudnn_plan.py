@@ -35,7 +35,7 @@ class CudnnPlan:
         device = torch.device(problem.device)
         ends = _ends(mask, problem).to(device)
         plan, self._forward, self._backward = _package()
-        # Of q, k and v only shapes, dtype and device are read: one row of memory stands for all.
+        # The package reads shapes, dtype and device of q, k and v alone: one row of memory stands for all.
         samples = (
             torch.empty(shape[3], dtype=getattr(torch, problem.dtype), device=device).as_strided(shape, (0, 0, 0, 1))
             for shape in problem.shapes

@@ -65,7 +65,7 @@ struct CarryArguments {
 
 /// Turns what stretches add into the states behind them, a thread per number of a state, tree and head.
 __global__ void walk_carry_kernel(const __grid_constant__ CarryArguments arguments);
-/// The same from last to first, for gradients: those of the states behind stretches.
+/// Turns what stretches add to gradients into the gradients of the states behind them, from the last to the first.
 __global__ void walk_carry_back_kernel(const __grid_constant__ CarryArguments arguments);
 
 struct ClearArguments {

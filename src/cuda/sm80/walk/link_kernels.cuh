@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kCarryThreads) walk_carry_kernel(const __grid_
   }
 }
 
-/// The same from last to first, for gradients: those of the states behind stretches.
+/// Turns what stretches add to gradients into the gradients of the states behind them, from the last to the first.
 __global__ void __launch_bounds__(kCarryThreads)
     walk_carry_back_kernel(const __grid_constant__ CarryArguments arguments) {
   const CarriedNumber number(arguments);

@@ -49,7 +49,7 @@ class WalkCalls {
   }
 
  private:
-  /// Of kernels that are a small part of a call, which serve all dims with one shape.
+  /// The shape, for all dims, of kernels that are a small part of a call.
   using Widest = WalkShape<T, 128>;
 
   int group() const { return static_cast<int>(problem_.heads / problem_.key_heads); }
