@@ -53,6 +53,11 @@ Gates mild_gates() {
           [](RandomNumbers& random) { return -2 + random.normal(); }};
 }
 
+Gates long_memory() {
+  return {"a memory of 1,000 tokens", [](RandomNumbers& random) { return -1e-3F * std::abs(random.normal()); },
+          [](RandomNumbers& random) { return -5 + random.normal(); }};
+}
+
 HostStates::HostStates(const LinearProblem& p, std::int64_t count, bool scaled)
     : state(DType::f32, {count, p.heads, p.key_dim, p.value_dim}) {
   if (p.normalize) normalizer.emplace(DType::f32, std::vector<std::int64_t>{count, p.heads, p.key_dim});

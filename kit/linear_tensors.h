@@ -25,6 +25,8 @@ struct Gates {
 
 /// A memory of about 20 tokens, with input gates as mLSTM has them.
 Gates mild_gates();
+/// A memory of about 1,000 tokens, with small input gates.
+Gates long_memory();
 
 /// States of `count` nodes, or their gradients, which have no scale.
 struct HostStates {

@@ -53,33 +53,37 @@ LinearStates to_states(const std::string& name, const flashmask_tensor& state, c
           to_tensor_view(log_scale, name + "_log_scale")};
 }
 
+/// Reads what both directions are given.
+template <class Tensors, class Given>
+Tensors with_inputs(const Given& t) {
+  Tensors tensors;
+  tensors.q = to_tensor_view(t.q, "q");
+  tensors.k = to_tensor_view(t.k, "k");
+  tensors.v = to_tensor_view(t.v, "v");
+  tensors.log_forget = to_tensor_view(t.log_forget, "log_forget");
+  tensors.log_input = to_tensor_view(t.log_input, "log_input");
+  tensors.initial = to_states("initial", t.initial_state, t.initial_normalizer, t.initial_log_scale);
+  tensors.o = to_tensor_view(t.o, "o");
+  return tensors;
+}
+
 flashmask::LinearForwardTensors to_tensors(const flashmask_linear_forward_tensors& t) {
-  return {.q = to_tensor_view(t.q, "q"),
-          .k = to_tensor_view(t.k, "k"),
-          .v = to_tensor_view(t.v, "v"),
-          .log_forget = to_tensor_view(t.log_forget, "log_forget"),
-          .log_input = to_tensor_view(t.log_input, "log_input"),
-          .initial = to_states("initial", t.initial_state, t.initial_normalizer, t.initial_log_scale),
-          .o = to_tensor_view(t.o, "o"),
-          .final = to_states("final", t.final_state, t.final_normalizer, t.final_log_scale)};
+  auto tensors = with_inputs<flashmask::LinearForwardTensors>(t);
+  tensors.final = to_states("final", t.final_state, t.final_normalizer, t.final_log_scale);
+  return tensors;
 }
 
 flashmask::LinearBackwardTensors to_tensors(const flashmask_linear_backward_tensors& t) {
-  return {.q = to_tensor_view(t.q, "q"),
-          .k = to_tensor_view(t.k, "k"),
-          .v = to_tensor_view(t.v, "v"),
-          .log_forget = to_tensor_view(t.log_forget, "log_forget"),
-          .log_input = to_tensor_view(t.log_input, "log_input"),
-          .initial = to_states("initial", t.initial_state, t.initial_normalizer, t.initial_log_scale),
-          .o = to_tensor_view(t.o, "o"),
-          .grad_o = to_tensor_view(t.grad_o, "grad_o"),
-          .grad_final = to_states("grad_final", t.grad_final_state, t.grad_final_normalizer, {}),
-          .grad_q = to_tensor_view(t.grad_q, "grad_q"),
-          .grad_k = to_tensor_view(t.grad_k, "grad_k"),
-          .grad_v = to_tensor_view(t.grad_v, "grad_v"),
-          .grad_log_forget = to_tensor_view(t.grad_log_forget, "grad_log_forget"),
-          .grad_log_input = to_tensor_view(t.grad_log_input, "grad_log_input"),
-          .grad_initial = to_states("grad_initial", t.grad_initial_state, t.grad_initial_normalizer, {})};
+  auto tensors = with_inputs<flashmask::LinearBackwardTensors>(t);
+  tensors.grad_o = to_tensor_view(t.grad_o, "grad_o");
+  tensors.grad_final = to_states("grad_final", t.grad_final_state, t.grad_final_normalizer, {});
+  tensors.grad_q = to_tensor_view(t.grad_q, "grad_q");
+  tensors.grad_k = to_tensor_view(t.grad_k, "grad_k");
+  tensors.grad_v = to_tensor_view(t.grad_v, "grad_v");
+  tensors.grad_log_forget = to_tensor_view(t.grad_log_forget, "grad_log_forget");
+  tensors.grad_log_input = to_tensor_view(t.grad_log_input, "grad_log_input");
+  tensors.grad_initial = to_states("grad_initial", t.grad_initial_state, t.grad_initial_normalizer, {});
+  return tensors;
 }
 
 /// The arrays of a call of the reference.

@@ -38,6 +38,17 @@ class LinearCheck {
     part(name + ".log_scale", states.log_scale, {count, p_.heads}, scaled, role);
   }
 
+  /// Checks what both directions are given.
+  template <class Tensors>
+  void inputs(const Tensors& t) {
+    keys("q", t.q, Role::input);
+    keys("k", t.k, Role::input);
+    values("v", t.v, Role::input);
+    gates("log_forget", t.log_forget, Role::input);
+    gates("log_input", t.log_input, Role::input);
+    states("initial", t.initial, roots(), true, Role::input);
+  }
+
   void outputs_apart() const { check_outputs(check_, outputs_, inputs_); }
   std::int64_t nodes() const { return std::ssize(plan_.nodes.begins); }
   std::int64_t roots() const { return plan_.roots; }
@@ -70,12 +81,7 @@ using Role = LinearCheck::Role;
 
 void check_tensors(const LinearPlanContent& plan, const LinearForwardTensors& t) {
   LinearCheck check("linear_forward", plan);
-  check.keys("q", t.q, Role::input);
-  check.keys("k", t.k, Role::input);
-  check.values("v", t.v, Role::input);
-  check.gates("log_forget", t.log_forget, Role::input);
-  check.gates("log_input", t.log_input, Role::input);
-  check.states("initial", t.initial, check.roots(), true, Role::input);
+  check.inputs(t);
   check.values("o", t.o, Role::output);
   check.states("final", t.final, check.nodes(), true, Role::output);
   check.outputs_apart();
@@ -83,12 +89,7 @@ void check_tensors(const LinearPlanContent& plan, const LinearForwardTensors& t)
 
 void check_tensors(const LinearPlanContent& plan, const LinearBackwardTensors& t) {
   LinearCheck check("linear_backward", plan);
-  check.keys("q", t.q, Role::input);
-  check.keys("k", t.k, Role::input);
-  check.values("v", t.v, Role::input);
-  check.gates("log_forget", t.log_forget, Role::input);
-  check.gates("log_input", t.log_input, Role::input);
-  check.states("initial", t.initial, check.roots(), true, Role::input);
+  check.inputs(t);
   check.values("o", t.o, Role::input);
   check.values("grad_o", t.grad_o, Role::input);
   check.states("grad_final", t.grad_final, check.nodes(), false, Role::input);

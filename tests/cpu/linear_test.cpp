@@ -161,10 +161,7 @@ TEST_P(LinearKernelTest, LongNodesWithBranchesEqualTheReference) {
   for (const bool normalize : {false, true}) {
     LinearProblem p = problem(3450, normalize);
     p.key_dim = 9, p.value_dim = 12;
-    const Gates long_memory{"a memory of 1,000 tokens",
-                            [](RandomNumbers& random) { return -1e-3F * std::abs(random.normal()); },
-                            [](RandomNumbers& random) { return -5 + random.normal(); }};
-    expect_reference(mask, p, long_memory, true, 2);
+    expect_reference(mask, p, check::long_memory(), true, 2);
   }
 }
 

@@ -99,12 +99,9 @@ TEST_P(CudaLinear, LengthsDimsAndGroupsEqualTheReference) {
 
 TEST_P(CudaLinear, LongNodesWithBranchesEqualTheReference) {
   const Mask mask = masks::tree({-1, 0, 0, 2, -1}, {1100, 70, 2100, 40, 130}, 3450).mask;
-  const Gates long_memory{"a memory of 1,000 tokens",
-                          [](RandomNumbers& random) { return -1e-3F * std::abs(random.normal()); },
-                          [](RandomNumbers& random) { return -5 + random.normal(); }};
   for (const bool normalize : {false, true})
     for (const bool states : {false, true})
-      expect_reference(mask, problem_of(GetParam(), 3450, normalize, 24, 72), long_memory, states);
+      expect_reference(mask, problem_of(GetParam(), 3450, normalize, 24, 72), check::long_memory(), states);
 }
 
 TEST_P(CudaLinear, EveryRunAndADocumentAloneHaveTheSameBits) {

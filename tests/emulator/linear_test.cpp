@@ -142,11 +142,8 @@ TEST(EmulatedLinear, HeadDimsAndGroupsEqualTheReference) {
 /// Several stretches, with forks behind them, and with states that come in and go out or none.
 TEST(EmulatedLinear, LongNodesWithBranchesEqualTheReference) {
   const Mask mask = masks::tree({-1, 0, 0, 2, -1}, {1100, 70, 2100, 40, 130}, 3450).mask;
-  const Gates long_memory{"a memory of 1,000 tokens",
-                          [](RandomNumbers& random) { return -1e-3F * std::abs(random.normal()); },
-                          [](RandomNumbers& random) { return -5 + random.normal(); }};
   for (const bool normalize : {false, true})
-    expect_reference(mask, problem_of(3450, normalize, 8, 16), long_memory, normalize);
+    expect_reference(mask, problem_of(3450, normalize, 8, 16), check::long_memory(), normalize);
 }
 
 float log_sigmoid(float x) { return -std::log1p(std::exp(-x)); }
