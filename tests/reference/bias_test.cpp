@@ -11,6 +11,7 @@
 #include "flashmask/reference.h"
 #include "kit/random_numbers.h"
 #include "reference/finite_differences.h"
+#include "reference/grouped_problem.h"
 
 namespace flashmask {
 namespace {
@@ -80,17 +81,10 @@ class ReferenceBiasGradient : public testing::TestWithParam<Shared> {};
 
 /// With a cap, a sink, dropout, grad_lse, grouped heads, rows that see nothing and scores that the bias hides.
 TEST_P(ReferenceBiasGradient, IsFiniteDifferences) {
-  Problem p;
-  p.batch = 2;
-  p.query_length = 5;
-  p.key_length = 3;
-  p.query_heads = 4;
-  p.kv_heads = 2;
-  p.head_dim = 3;
-  p.value_dim = 2;
+  Problem p = test::grouped_problem();
   p.softcap = 1.5;
   p.bias = GetParam().bias;
-  const Mask causal = from_predicate({1, 1, 5, 3}, [](auto, auto, auto row, auto column) { return column <= row - 2; });
+  const Mask causal = test::grouped_mask();
   check::RandomNumbers random(3);
   const auto numbers = [&](std::int64_t count) {
     std::vector<double> made(static_cast<std::size_t>(count));
@@ -107,13 +101,7 @@ TEST_P(ReferenceBiasGradient, IsFiniteDifferences) {
   in.bias = bias;
   in.bias_shape = shape;
   in.bias_origin = 1;
-  const auto loss = [&] {
-    const reference::Outputs out = reference::forward(p, causal, in);
-    double sum = 0;
-    for (std::size_t i = 0; i < out.o.size(); ++i) sum += out.o[i] * grad_o[i];
-    for (std::size_t i = 0; i < out.lse.size(); ++i) sum += out.lse[i] * grad_lse[i];
-    return sum;
-  };
+  const auto loss = [&] { return test::weighted_sum(reference::forward(p, causal, in), grad_o, grad_lse); };
   const reference::Gradients grad = reference::backward(p, causal, in, grad_o, grad_lse);
   test::expect_finite_differences(loss, bias, grad.bias);
   test::expect_finite_differences(loss, q, grad.q);

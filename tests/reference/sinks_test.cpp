@@ -8,28 +8,12 @@
 #include "flashmask/error.h"
 #include "flashmask/reference.h"
 #include "reference/finite_differences.h"
+#include "reference/grouped_problem.h"
 
 namespace flashmask {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-/// Two batch entries, four heads over two, five rows of which the first two see nothing, and three columns.
-Problem problem() {
-  Problem p;
-  p.batch = 2;
-  p.query_length = 5;
-  p.key_length = 3;
-  p.query_heads = 4;
-  p.kv_heads = 2;
-  p.head_dim = 3;
-  p.value_dim = 2;
-  return p;
-}
-
-Mask causal() {
-  return from_predicate({1, 1, 5, 3}, [](auto, auto, auto row, auto column) { return column <= row - 2; });
-}
 
 std::vector<double> random_values(std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
@@ -46,11 +30,8 @@ struct Tensors {
 
   reference::Inputs inputs() const { return {q, k, v, {}, sinks}; }
   double loss() const {
-    const reference::Outputs out = reference::forward(problem(), causal(), inputs());
-    double sum = 0;
-    for (std::size_t i = 0; i < out.o.size(); ++i) sum += out.o[i] * grad_o[i];
-    for (std::size_t i = 0; i < out.lse.size(); ++i) sum += out.lse[i] * grad_lse[i];
-    return sum;
+    return test::weighted_sum(reference::forward(test::grouped_problem(), test::grouped_mask(), inputs()), grad_o,
+                              grad_lse);
   }
 };
 
@@ -75,7 +56,8 @@ TEST(ReferenceSinks, GradientsMatchFiniteDifferences) {
     SCOPED_TRACE(count);
     Tensors t;
     t.sinks = random_values(count, 6);
-    const auto grad = reference::backward(problem(), causal(), t.inputs(), t.grad_o, t.grad_lse);
+    const auto grad =
+        reference::backward(test::grouped_problem(), test::grouped_mask(), t.inputs(), t.grad_o, t.grad_lse);
     const auto loss = [&] { return t.loss(); };
     test::expect_finite_differences(loss, t.q, grad.q);
     test::expect_finite_differences(loss, t.k, grad.k);
@@ -87,7 +69,7 @@ TEST(ReferenceSinks, GradientsMatchFiniteDifferences) {
 TEST(ReferenceSinks, RowsThatSeeNothingHaveTheLseOfTheirSink) {
   Tensors t;
   t.sinks = {-1, 0, 1, 2};
-  const auto out = reference::forward(problem(), causal(), t.inputs());
+  const auto out = reference::forward(test::grouped_problem(), test::grouped_mask(), t.inputs());
   for (std::size_t head = 0; head < 4; ++head) {
     EXPECT_EQ(out.lse[head * 5], t.sinks[head]);
     EXPECT_EQ(out.o[head * 2], 0);
@@ -96,11 +78,13 @@ TEST(ReferenceSinks, RowsThatSeeNothingHaveTheLseOfTheirSink) {
 
 TEST(ReferenceSinks, OfMinusInfinityAreNone) {
   Tensors t;
-  const auto without = reference::forward(problem(), causal(), t.inputs());
-  const auto grad_without = reference::backward(problem(), causal(), t.inputs(), t.grad_o, t.grad_lse);
+  const auto without = reference::forward(test::grouped_problem(), test::grouped_mask(), t.inputs());
+  const auto grad_without =
+      reference::backward(test::grouped_problem(), test::grouped_mask(), t.inputs(), t.grad_o, t.grad_lse);
   t.sinks.assign(4, -HUGE_VAL);
-  const auto with = reference::forward(problem(), causal(), t.inputs());
-  const auto grad = reference::backward(problem(), causal(), t.inputs(), t.grad_o, t.grad_lse);
+  const auto with = reference::forward(test::grouped_problem(), test::grouped_mask(), t.inputs());
+  const auto grad =
+      reference::backward(test::grouped_problem(), test::grouped_mask(), t.inputs(), t.grad_o, t.grad_lse);
   EXPECT_EQ(with.o, without.o);
   EXPECT_EQ(with.lse, without.lse);
   EXPECT_EQ(grad.q, grad_without.q);
@@ -110,8 +94,8 @@ TEST(ReferenceSinks, OfMinusInfinityAreNone) {
 TEST(ReferenceSinks, NaNStaysWithItsHead) {
   Tensors t;
   t.sinks = {0, kNaN, 0, 0};
-  const auto out = reference::forward(problem(), causal(), t.inputs());
-  const auto grad = reference::backward(problem(), causal(), t.inputs(), t.grad_o, {});
+  const auto out = reference::forward(test::grouped_problem(), test::grouped_mask(), t.inputs());
+  const auto grad = reference::backward(test::grouped_problem(), test::grouped_mask(), t.inputs(), t.grad_o, {});
   for (std::size_t row = 0; row < 5; ++row) {
     for (std::size_t head = 0; head < 4; ++head) {
       const std::size_t at = row * 4 + head;
@@ -132,7 +116,7 @@ TEST(ReferenceSinks, OfAnotherLengthAreRefused) {
   Tensors t;
   t.sinks.assign(5, 0.0);
   try {
-    reference::forward(problem(), causal(), t.inputs());
+    reference::forward(test::grouped_problem(), test::grouped_mask(), t.inputs());
     FAIL() << "five sinks for four heads were taken";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "reference: sinks holds 5 elements; the problem needs 40");

@@ -8,6 +8,7 @@
 #include "flashmask/error.h"
 #include "flashmask/reference.h"
 #include "reference/finite_differences.h"
+#include "reference/grouped_problem.h"
 
 namespace flashmask {
 namespace {
@@ -61,27 +62,16 @@ std::vector<double> random_values(std::int64_t count, unsigned seed) {
 
 /// Two batch entries, four heads over two, causal with rows that see nothing, sinks of heads, and dropout.
 TEST(ReferenceSoftcap, GradientsAreFiniteDifferences) {
-  Problem p;
-  p.batch = 2;
-  p.query_length = 5;
-  p.key_length = 3;
-  p.query_heads = 4;
-  p.kv_heads = 2;
-  p.head_dim = 3;
-  p.value_dim = 2;
+  Problem p = test::grouped_problem();
   p.softcap = 1.5;
-  const Mask causal = from_predicate({1, 1, 5, 3}, [](auto, auto, auto row, auto column) { return column <= row - 2; });
+  const Mask causal = test::grouped_mask();
   std::vector<double> q = random_values(2 * 5 * 4 * 3, 1), k = random_values(2 * 3 * 2 * 3, 2),
                       v = random_values(2 * 3 * 2 * 2, 3), sinks = random_values(4, 6);
   const std::vector<double> grad_o = random_values(2 * 5 * 4 * 2, 4), grad_lse = random_values(2 * 4 * 5, 5);
   std::vector<double> dropout(2 * 4 * 5 * 3, 2);
   for (std::size_t i = 0; i < dropout.size(); i += 3) dropout[i] = 0;
   const auto loss = [&] {
-    const reference::Outputs out = reference::forward(p, causal, {q, k, v, dropout, sinks});
-    double sum = 0;
-    for (std::size_t i = 0; i < out.o.size(); ++i) sum += out.o[i] * grad_o[i];
-    for (std::size_t i = 0; i < out.lse.size(); ++i) sum += out.lse[i] * grad_lse[i];
-    return sum;
+    return test::weighted_sum(reference::forward(p, causal, {q, k, v, dropout, sinks}), grad_o, grad_lse);
   };
   const reference::Gradients grad = reference::backward(p, causal, {q, k, v, dropout, sinks}, grad_o, grad_lse);
   test::expect_finite_differences(loss, q, grad.q);
