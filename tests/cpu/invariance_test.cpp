@@ -2,7 +2,6 @@
 // Under invariant plans, a document has the bits that it has alone: o, lse and the gradients of q, k and v.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -16,8 +15,8 @@
 #include "flashmask/block_map_builders.h"
 #include "flashmask/builders.h"
 #include "flashmask/dropout.h"
-#include "flashmask/error.h"
 #include "plan/document_bits.h"
+#include "plan/refusal.h"
 #include "schedule/random_packs.h"
 
 namespace flashmask {
@@ -27,8 +26,6 @@ using test::copy;
 using test::copy_inputs;
 using test::expect_same;
 using test::expect_same_documents;
-using test::for_each_value;
-using test::Part;
 using test::Place;
 
 void expect_all_written(const check::AttentionTensors& tensors) {
@@ -82,8 +79,7 @@ TEST_P(Invariance, HoldsForEveryDocumentOfRandomPacks) {
     test::attend(plan(pack.whole(), p, options()), packed);
     expect_all_written(packed);
     for (const Pack::Document& document : pack.documents) {
-      SCOPED_TRACE(document.mask.description() + " of " + std::to_string(document.rows()) + " x " +
-                   std::to_string(document.columns()) + " at " + std::to_string(document.row));
+      SCOPED_TRACE(document.name());
       expect_as_alone(packed, {0, document.row, document.column}, document.mask, p);
     }
     if (test::small_tests()) break;
@@ -93,17 +89,10 @@ TEST_P(Invariance, HoldsForEveryDocumentOfRandomPacks) {
 TEST_P(Invariance, HoldsAtAnyPlaceInAnyBatchEntryBesideAnyNeighbour) {
   RandomPacks packs(29);
   const Mask document = packs.document(150, 150, takes_bits());
-  const auto before = [&](std::int64_t tokens) {
-    Pack pack;
-    pack.add(packs.document(tokens, tokens, takes_bits()));
-    pack.add(document);
-    return pack;
-  };
   for (const std::int64_t offset : {1, 63, 64, 100}) {
     SCOPED_TRACE(offset);
-    Pack first = before(offset), second = before(200 - offset);
-    for (Pack* pack : {&first, &second}) pack->add(packs.document(351 - pack->rows, 351 - pack->columns, false));
-    const Mask both[] = {first.whole(), second.whole()};
+    const Mask both[] = {packs.around(document, offset, 351, takes_bits()).whole(),
+                         packs.around(document, 200 - offset, 351, takes_bits()).whole()};
     const Problem p = problem(351, 351, 2);
     const check::AttentionTensors packed(p, 5);
     test::attend(plan(stack_batch(both), p, options()), packed);
@@ -253,41 +242,22 @@ TEST_P(Invariance, WritesNothingOutsideTheTensors) {
   test::expect_same_in_gappy_memory(planned, tensors);
 }
 
-/// The view of the first tokens of a tensor that holds more.
-TensorView first_tokens(const check::HostTensor& tensor, std::int64_t tokens) {
-  TensorView view = tensor.view();
-  view.shape[view.rank == 3 ? 2 : 1] = tokens;
-  return view;
-}
-
 TEST_P(Invariance, LeavesRowsBehindTheLastDocumentAlone) {
   constexpr std::int64_t kTokens = 301, kGuarded = 400;
   const Problem p = problem(kTokens, kTokens);
   const check::AttentionTensors all(problem(kGuarded, kGuarded), 16);
-  const auto view = [&](const check::HostTensor& tensor) { return first_tokens(tensor, kTokens); };
+  const auto view = [&](const check::HostTensor& tensor) { return test::first_tokens(tensor.view(), kTokens); };
   const Plan planned = plan(masks::document({70, 169, 62}, kTokens), p, options());
   forward(planned, {view(all.q), view(all.k), view(all.v), view(all.o), view(all.lse)});
   backward(planned, {view(all.q), view(all.k), view(all.v), view(all.o), view(all.lse), view(all.grad_o),
                      view(all.grad_lse), view(all.grad_q), view(all.grad_k), view(all.grad_v)});
-  for (const check::HostTensor* output : {&all.o, &all.lse, &all.grad_q, &all.grad_k, &all.grad_v}) {
-    const Part part{*output, 0, 0};
-    std::int64_t wrong = 0;
-    for_each_value(part, part, kGuarded, [&](std::int64_t i, std::int64_t) {
-      const std::int64_t token = part.is_lse() ? i % kGuarded : i / (part.heads() * part.width());
-      wrong += std::isnan(output->at(i)) != (token >= kTokens);
-    });
-    EXPECT_EQ(wrong, 0) << "values written behind the last document, or not written before its end";
-  }
+  for (const check::HostTensor* output : {&all.o, &all.lse, &all.grad_q, &all.grad_k, &all.grad_v})
+    test::expect_written_until(*output, kTokens);
 }
 
 void expect_refused(const std::string& words, const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "not refused: " << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), Status::unsupported);
-    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-  }
+  const std::string said = refusal(call, Status::unsupported);
+  EXPECT_NE(said.find(words), std::string::npos) << said;
 }
 
 TEST(InvariantPlans, RefuseWhatTheyCannotPromise) {

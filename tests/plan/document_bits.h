@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "kit/host_tensor.h"
@@ -68,6 +69,23 @@ inline void expect_same_documents(const check::AttentionTensors& one, const Plac
   expect_same("grad_q", {one.grad_q, at.batch, at.row}, {other.grad_q, there.batch, there.row}, rows);
   expect_same("grad_k", {one.grad_k, at.batch, at.column}, {other.grad_k, there.batch, there.column}, columns);
   expect_same("grad_v", {one.grad_v, at.batch, at.column}, {other.grad_v, there.batch, there.column}, columns);
+}
+
+/// The view of the first tokens of a tensor (batch, sequence, heads, dim), or of lse, that holds more.
+inline TensorView first_tokens(TensorView view, std::int64_t tokens) {
+  view.shape[view.rank == 3 ? 2 : 1] = tokens;
+  return view;
+}
+
+/// Expects that of a tensor of NaN the first tokens were written, and no others.
+inline void expect_written_until(const check::HostTensor& output, std::int64_t tokens) {
+  const Part part{output, 0, 0};
+  std::int64_t wrong = 0;
+  for_each_value(part, part, output.shape(part.is_lse() ? 2 : 1), [&](std::int64_t i, std::int64_t) {
+    const std::int64_t token = part.is_lse() ? i % output.shape(2) : i / (part.heads() * part.width());
+    wrong += std::isnan(output.at(i)) != (token >= tokens);
+  });
+  EXPECT_EQ(wrong, 0) << "values written behind the last document, or not written before its end";
 }
 
 }  // namespace flashmask::test

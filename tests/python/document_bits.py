@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents of a pack and alone: whether attention gives them the same bits."""
 
+from types import SimpleNamespace
+
 import torch
 
 import flashmask
@@ -46,5 +48,19 @@ def under(mask, **options):
 
 
 def causal(length):
-    """The same for a document alone."""
+    """Invariant attention of a document alone; returns o and lse."""
     return under(masks.causal(length, length))
+
+
+def in_a_layer(lengths, function, device="cpu", **asked):
+    """Attention of documents as a layer of Transformers calls `function`; returns o, and values for lse."""
+    layer = torch.nn.Module().eval()
+    layer.config, layer.is_causal = SimpleNamespace(_attn_implementation="flashmask"), True
+    positions = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
+
+    def run(q, k, v):
+        given = (x.transpose(1, 2) for x in (q, k, v))
+        o, _ = function(layer, *given, None, position_ids=positions, **asked)
+        return o, o[..., 0].transpose(1, 2)
+
+    return run

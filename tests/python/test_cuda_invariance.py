@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """invariant=True on a GPU: documents have the bits that they have alone, through every function that takes it."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from cuda_device import needs_gpu
-from document_bits import both_ways, causal, documents_that_differ, inputs, same_bits, under
+from document_bits import both_ways, causal, documents_that_differ, in_a_layer, inputs, same_bits, under
 
 import flashmask
 from flashmask import RowIndices, masks
@@ -79,18 +77,8 @@ def test_the_other_functions_give_them():
 
 
 def test_a_layer_of_transformers_gives_them():
-    layer = torch.nn.Module().eval()
-    layer.config, layer.is_causal = SimpleNamespace(_attn_implementation="flashmask"), True
-
     def attend(lengths):
-        positions = torch.cat([torch.arange(n) for n in lengths])[None].cuda()
-
-        def run(q, k, v):
-            given = {"position_ids": positions, "invariant": True}
-            o, _ = flashmask_attention_forward(layer, *(x.transpose(1, 2) for x in (q, k, v)), None, **given)
-            return o, o[..., 0].transpose(1, 2)
-
-        return run
+        return in_a_layer(lengths, flashmask_attention_forward, "cuda", invariant=True)
 
     from flashmask.transformers import register
 

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """invariant=True: documents have the bits that they have alone, through every function that takes it."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
-from document_bits import LENGTHS, both_ways, causal, documents_that_differ, inputs, same_bits, under
+from document_bits import LENGTHS, both_ways, causal, documents_that_differ, in_a_layer, inputs, same_bits, under
 
 import flashmask
 from flashmask import RowIndices, masks
@@ -88,19 +86,6 @@ def test_numpy_arrays_have_them():
 
 
 def test_a_layer_of_transformers_gives_them():
-    layer = torch.nn.Module().eval()
-    layer.config, layer.is_causal = SimpleNamespace(_attn_implementation="flashmask"), True
-
-    def attend(lengths, function, **asked):
-        positions = torch.cat([torch.arange(n) for n in lengths])[None]
-
-        def run(q, k, v):
-            given = (x.transpose(1, 2) for x in (q, k, v))
-            o, _ = function(layer, *given, None, position_ids=positions, **asked)
-            return o, o[..., 0].transpose(1, 2)
-
-        return run
-
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     from flashmask.transformers import register
@@ -110,7 +95,9 @@ def test_a_layer_of_transformers_gives_them():
     of_call = {"function": flashmask_attention_forward, "invariant": True}
     of_name = {"function": ALL_ATTENTION_FUNCTIONS["flashmask-invariant"]}
     for given in (of_call, of_name):
-        assert documents_that_differ(attend(LENGTHS, **given), lambda n, given=given: attend([n], **given)) == []
+        assert (
+            documents_that_differ(in_a_layer(LENGTHS, **given), lambda n, given=given: in_a_layer([n], **given)) == []
+        )
 
 
 def test_a_compiled_call_gives_them():

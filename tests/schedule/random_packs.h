@@ -22,6 +22,10 @@ struct Pack {
 
     std::int64_t rows() const { return mask.shape().rows; }
     std::int64_t columns() const { return mask.shape().columns; }
+    std::string name() const {
+      return mask.description() + " of " + std::to_string(rows()) + " x " + std::to_string(columns()) + " at " +
+             std::to_string(row);
+    }
   };
 
   std::vector<Document> documents;
@@ -84,6 +88,15 @@ class RandomPacks {
   std::int64_t length() {
     const std::int64_t usual[] = {1, 63, 64, 65, 127, 128, 129, 200, 300};
     return below(3) == 0 ? usual[below(std::size(usual))] : 1 + below(250);
+  }
+
+  /// A document behind another of `before` tokens, and a third behind it that fills the pack to `tokens`.
+  Pack around(const Mask& document, std::int64_t before, std::int64_t tokens, bool bits) {
+    Pack pack;
+    pack.add(this->document(before, before, bits));
+    pack.add(document);
+    pack.add(this->document(tokens - pack.rows, tokens - pack.columns, false));
+    return pack;
   }
 
   Pack pack(std::int64_t tokens, bool square, bool bits) {
