@@ -4,8 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "flashmask/error.h"
-#include "flashmask/nodes.h"
 #include "kit/corpus.h"
 #include "kit/linear_tensors.h"
 #include "kit/placed_linear.h"
@@ -26,15 +24,6 @@ constexpr std::array<LinearHeads, 5> kHeads{{{1, 1, 1, 64, 64, false, false},
 
 /// Shares of the largest number: states are float32 whatever the dtype, and products are of the dtype.
 double bound_of(DType dtype) { return dtype == DType::f32 ? 2e-5 : dtype == DType::bf16 ? 1.5e-2 : 3e-3; }
-
-bool is_tree(const Mask& mask) {
-  try {
-    (void)nodes(mask);
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
-}
 
 }  // namespace
 

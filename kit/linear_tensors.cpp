@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "flashmask/error.h"
+#include "flashmask/nodes.h"
 #include "flashmask/reference.h"
 
 namespace flashmask::check {
@@ -47,6 +49,15 @@ LinearError compare(const char* name, const std::vector<double>& output, const s
 }
 
 }  // namespace
+
+bool is_tree(const Mask& mask) {
+  try {
+    (void)nodes(mask);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
 
 Gates mild_gates() {
   return {"mild", [](RandomNumbers& random) { return -std::log1p(std::exp(-3 - random.normal())); },

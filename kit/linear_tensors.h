@@ -23,6 +23,9 @@ struct Gates {
   DrawGate forget, input;
 };
 
+/// Whether a mask is a tree of nodes, as linear attention takes it.
+bool is_tree(const Mask& mask);
+
 /// A memory of about 20 tokens, with input gates as mLSTM has them.
 Gates mild_gates();
 /// A memory of about 1,000 tokens, with small input gates.
