@@ -657,6 +657,7 @@ typedef struct flashmask_device_mask {
   const int32_t* keep_blocks;
   int64_t keep_batch;
   int64_t keep_heads;
+  int64_t most_documents;  ///< row indices of invariant plans only; see flashmask/device_plan.h
 } flashmask_device_mask;
 
 /// flashmask_plan_bytes() and flashmask_plan_create_at() for a mask in the memory of the problem's device.

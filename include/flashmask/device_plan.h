@@ -43,6 +43,10 @@ struct DeviceRowIndices {
   int vectors = 1;
   bool causal = true;
   DeviceBlockMap blocks = {};  ///< ANDed onto the row indices
+  /// For invariant plans: the most documents of a batch entry, each stretch of padding between them counted as one.
+  /// Memory and tiles are set aside for so many; under a mask with more the device prints a line that says so, and
+  /// traps.
+  std::int64_t most_documents = 0;
 };
 
 /// Dense booleans [batch, heads, rows, columns], one byte each, nonzero = visible.

@@ -108,8 +108,8 @@ def attention(
             Gradients on the CPU always are, and so are o and lse on every device.
         invariant: give every document the bits that it has alone: o, lse and the gradients of q, k and v, whatever it
             is packed with and wherever it lies, for masks whose documents do not see each other. Not with a gradient of
-            `sinks`, nor with `alibi_slopes` on a GPU, where a mask on the device is waited for once. A pack of short
-            documents takes longer.
+            `sinks`, nor with `alibi_slopes` on a GPU, where row indices without `most_documents` are waited for once. A
+            pack of short documents takes longer.
         plan: from flashmask.plan(), instead of a mask; it must have been made for these shapes.
         sinks: logits that take probability from the keys and have no value, as gpt-oss learns them: exp(sink) is added
             to the sum that every row is divided by. [query heads], or [batch, query heads, query length] with or

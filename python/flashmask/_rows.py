@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flashmask._arguments import boolean, described, length
+from flashmask._arguments import boolean, described, integer, length
 from flashmask._graph_break import breaks_graph
 
 if TYPE_CHECKING:
@@ -27,25 +27,34 @@ class RowIndices:
     flashmask.masks.from_cu_seqlens and similar builders make them without a host synchronisation, even inside
     torch.compile. The format is that of flashmask.masks.from_startend_row_indices; values outside [0, rows] are legal
     and are clipped. `rows` is the query length, None: as many as columns.
+
+    `most_documents`, which from_cu_seqlens() knows, lets invariant=True do without the host too: at most how many
+    documents a batch entry has, each stretch of padding between them counted as one. Memory and tiles are set aside for
+    so many; if there are more, the GPU prints a line that says so and stops, and so does the program. None: the host
+    counts them, for which it waits.
     """
 
     startend_row_indices: torch.Tensor
     causal: bool
     rows: int | None = None
+    most_documents: int | None = None
 
     def __post_init__(self) -> None:
         check_row_indices("startend_row_indices", self.startend_row_indices, self.causal)
         if self.rows is not None:
             length("rows", self.rows)
+        if self.most_documents is not None:
+            integer("most_documents", self.most_documents, minimum=1)
         _register_pytrees()
 
     @classmethod
-    def _unchecked(cls, values: Any, causal: bool, rows: int | None) -> RowIndices:
+    def _unchecked(cls, values: Any, causal: bool, rows: int | None, most_documents: int | None) -> RowIndices:
         """Wraps, unchecked, whatever torch puts in place of the tensor while it transforms a pytree."""
         indices = cls.__new__(cls)
         object.__setattr__(indices, "startend_row_indices", values)
         object.__setattr__(indices, "causal", causal)
         object.__setattr__(indices, "rows", rows)
+        object.__setattr__(indices, "most_documents", most_documents)
         return indices
 
     @breaks_graph

@@ -194,6 +194,8 @@ def varlen_attention(
         softcap=cap,
         invariant=invariant,
         cudnn=cudnn_of(backend),
+        # A sequence, and before it rows and keys that see and are seen by nothing.
+        most_documents=2 * cu_seqlens_q.shape[0] if invariant else 0,
     )
     if alibi_slopes is not None:
         positions: tuple[Tensor | None, Tensor | None] = (None, None)

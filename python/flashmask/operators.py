@@ -24,6 +24,8 @@ plain tensors and numbers, so that a program that calls them can be traced, save
   have no gradient.
 - deterministic: makes gradients the same bits on every run; on the CPU they always are.
 - invariant: gives every document of the mask the bits that it has alone; on a GPU without dropout and ALiBi.
+- most_documents: 0, or what RowIndices.most_documents says of `mask`, so that the host need not wait for it where
+  invariant is asked for.
 - cudnn, on a GPU: 0: FLASHMASK_BACKEND and the GPU decide whose kernels compute; -1: this library's; 2: NVIDIA's
   cudnn.flex_attention, or NotImplementedError; 1: the same, or ours where it does not serve the call.
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or

@@ -33,7 +33,7 @@ DeviceRowIndices to_row_indices(const flashmask_device_mask& mask) {
   const auto* const values = static_cast<const std::int32_t*>(mask.data);
   if (flashmask::c_api::element_count(sizes, "mask.data") > 0) require(values, "mask.data");
   const flashmask::DeviceBlockMap blocks{mask.keep_blocks, mask.keep_batch, mask.keep_heads};
-  return {values, shape, mask.vectors, mask.causal != 0, blocks};
+  return {values, shape, mask.vectors, mask.causal != 0, blocks, mask.most_documents};
 }
 
 DeviceDenseMask to_dense(const flashmask_device_mask& mask) {

@@ -138,117 +138,171 @@ TileShape unit_of(const std::vector<MapRequest>& maps) {
   return unit;
 }
 
-/// One direction of an invariant plan: a plan of tokens in places, where the kernel finds them by units, or where they
-/// are gathered for it.
-class PlacedDirection {
+/// A mask on the host in places, and what it is made of.
+class HostPlaces {
  public:
-  /// `other`: the direction that is made already; its places serve where units are as large.
-  PlacedDirection(const LoweredMask& mask, const Problem& problem, const PlanAccess::Choice& choice,
-                  const PlacedDirection* other)
-      : choice_(choice),
-        maps_(merged(choice.kernel->maps())),
-        unit_(unit_of(maps_)),
-        places_(other != nullptr && other->unit_ == unit_
-                    ? other->places_
-                    : std::make_shared<const Places>(places(mask, unit_, 1, default_executor()))),
-        mask_{places_->mask},
-        problem_(problem) {
-    if (choice.kernel->reads_units()) {
-      row_units_ = places_->rows.padded();
-      column_units_ = places_->columns.padded();
-      mask_.row_units = {row_units_, places_->rows.size, places_->rows.tokens};
-      mask_.column_units = {column_units_, places_->columns.size, places_->columns.tokens};
-    } else {
-      row_order_ = places_->rows.order();
-      column_order_ = places_->columns.order();
+  HostPlaces(const LoweredMask& mask, TileShape unit, bool orders)
+      : places_(places(mask, unit, 1, default_executor())), mask_{places_.mask} {
+    if (orders) {
+      row_order_ = places_.rows.order();
+      column_order_ = places_.columns.order();
       mask_.row_order = row_order_;
       mask_.column_order = column_order_;
+    } else {
+      row_units_ = places_.rows.padded();
+      column_units_ = places_.columns.padded();
+      mask_.row_units = {row_units_, places_.rows.size, places_.rows.tokens};
+      mask_.column_units = {column_units_, places_.columns.size, places_.columns.tokens};
     }
-    problem_.query_length = places_->mask.shape().rows;
-    problem_.key_length = places_->mask.shape().columns;
+  }
+  HostPlaces(const HostPlaces&) = delete;
+  HostPlaces& operator=(const HostPlaces&) = delete;
+
+  DeviceSource source() const { return &mask_; }
+  const MaskShape& shape() const { return places_.mask.shape(); }
+
+ private:
+  Places places_;
+  HostMask mask_;
+  std::vector<std::int64_t> row_order_, column_order_;
+  std::vector<Unit> row_units_, column_units_;
+};
+
+/// Row indices on the device, which are moved to places there.
+class DevicePlaces {
+ public:
+  DevicePlaces(const DeviceRowIndices& rows, TileShape unit, bool orders) : placed_(rows, unit, orders) {}
+
+  DeviceSource source() const { return &placed_; }
+  const MaskShape& shape() const { return placed_.shape; }
+
+ private:
+  PlacedRowIndices placed_;
+};
+
+/// The part of an invariant plan for kernels whose tiles make up the same units: a plan of tokens in places, where the
+/// kernels find them by units, or where they are gathered for them.
+template <class PlacesOf>
+class PlacedPlan {
+ public:
+  template <class Source>
+  PlacedPlan(const Source& mask, const Problem& problem, const PlanAccess::Choice& choice)
+      : maps_(merged(choice.kernel->maps())),
+        unit_(unit_of(maps_)),
+        orders_(!choice.kernel->reads_units()),
+        places_(mask, unit_, orders_),
+        problem_(problem) {
+    problem_.query_length = places_.shape().rows;
+    problem_.key_length = places_.shape().columns;
+    add(choice, problem.query_length);
+  }
+
+  bool serves(const Kernel& kernel) const {
+    return unit_ == unit_of(merged(kernel.maps())) && orders_ == !kernel.reads_units();
+  }
+
+  /// Adds a direction. `rows`: of the caller.
+  void add(const PlanAccess::Choice& choice, std::int64_t rows) {
     if (const std::string reason = choice.kernel->refusal(problem_); !reason.empty())
       refuse(Status::unsupported, "tiles that begin where documents begin take " + grouped(problem_.query_length) +
-                                      " places for " + grouped(problem.query_length) + " rows, and then " + reason);
+                                      " places for " + grouped(rows) + " rows, and then " + reason);
+    std::ranges::copy(choice.kernel->maps(), std::back_inserter(maps_));
+    maps_ = merged(maps_);
+    (choice.kernel->info().direction == Direction::forward ? forward_ : backward_) = choice;
   }
-  PlacedDirection(const PlacedDirection&) = delete;
-  PlacedDirection& operator=(const PlacedDirection&) = delete;
 
-  std::size_t bytes() const { return device_plan_bytes(&mask_, maps_, kRoomForAll); }
+  std::size_t bytes() const { return device_plan_bytes(places_.source(), maps_, kRoomForAll); }
 
   /// Returns the plan, made at the start of `place`, which then begins behind it.
   std::shared_ptr<const Plan> make(PlanPlace& place, Visit visit) const {
-    const DevicePlan made = make_device_plan(&mask_, maps_, problem_.device, place, kRoomForAll);
+    const DevicePlan made = make_device_plan(places_.source(), maps_, problem_.device, place, kRoomForAll);
     place.memory = static_cast<std::byte*>(place.memory) + bytes();
     place.bytes -= bytes();
-    const PlanAccess::Choice other{
-        .kernel = nullptr, .schedule = nullptr, .refusal = "the plan is of the other direction"};
-    const bool forward = choice_.kernel->info().direction == Direction::forward;
-    return std::make_shared<const Plan>(
-        PlanAccess::on_device(problem_, visit, forward ? choice_ : other, forward ? other : choice_, made, nullptr));
+    return std::make_shared<const Plan>(PlanAccess::on_device(problem_, visit, forward_, backward_, made, nullptr));
   }
 
  private:
   /// Whether a square has room must not depend on the rest of the mask, as it decides the order of its tiles.
   static constexpr MapLimits kRoomForAll{.squares_of_strip = std::numeric_limits<int>::max()};
 
-  PlanAccess::Choice choice_;
+  static PlanAccess::Choice of_the_other() {
+    return {.kernel = nullptr, .schedule = nullptr, .refusal = "the plan is of the other direction"};
+  }
+
   std::vector<MapRequest> maps_;
   TileShape unit_;
-  std::shared_ptr<const Places> places_;
-  HostMask mask_;
-  std::vector<std::int64_t> row_order_, column_order_;
-  std::vector<Unit> row_units_, column_units_;
+  bool orders_;
+  PlacesOf places_;
   Problem problem_;
+  PlanAccess::Choice forward_ = of_the_other(), backward_ = of_the_other();
 };
 
-/// A plan whose tiles begin where documents begin: each direction has a plan of its own, in places of its tiles.
+/// A plan whose tiles begin where documents begin.
+template <class PlacesOf>
 class InvariantPlan {
  public:
-  InvariantPlan(const Mask& mask, const Problem& problem, const PlanOptions& options)
+  template <class Source>
+  InvariantPlan(const Source& mask, const Facts& facts, const Problem& problem, const PlanOptions& options)
       : problem_(problem), visit_(options.visit) {
-    check_invariant(mask.lowered(), options);
     check_moved("invariant", problem);
-    const LoweredMask form = lowered(mask, options);
-    const Selection kernels(facts_of(HostMask{form}), problem, options);
+    const Selection kernels(facts, problem, options);
     for (const PlanAccess::Choice* choice : {&kernels.forward, &kernels.backward}) {
       choices_.push_back(*choice);
-      if (choice->kernel != nullptr)
-        directions_.push_back(std::make_unique<const PlacedDirection>(
-            form, problem, *choice, directions_.empty() ? nullptr : directions_[0].get()));
+      if (choice->kernel == nullptr) continue;
+      if (!parts_.empty() && parts_[0]->serves(*choice->kernel)) {
+        parts_[0]->add(*choice, problem.query_length);
+      } else {
+        parts_.push_back(std::make_unique<PlacedPlan<PlacesOf>>(mask, problem, *choice));
+      }
     }
   }
 
   std::size_t bytes() const {
     std::size_t all = 0;
-    for (const auto& direction : directions_) all += direction->bytes();
+    for (const auto& part : parts_) all += part->bytes();
     return all;
   }
 
   Plan make(PlanPlace place) {
     check_place(place, bytes());
-    for (std::size_t i = 0; i < directions_.size(); ++i) choices_[i].in_places = directions_[i]->make(place, visit_);
+    std::shared_ptr<const Plan> in_places;
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      if (i < parts_.size()) in_places = parts_[i]->make(place, visit_);
+      if (choices_[i].kernel != nullptr) choices_[i].in_places = in_places;
+    }
     return PlanAccess::on_device(problem_, visit_, choices_[0], choices_[1], {}, nullptr);
   }
 
  private:
   Problem problem_;
   Visit visit_;
-  std::vector<PlanAccess::Choice> choices_;  // forward, backward
-  std::vector<std::unique_ptr<const PlacedDirection>> directions_;
+  std::vector<PlanAccess::Choice> choices_;                   // forward, backward
+  std::vector<std::unique_ptr<PlacedPlan<PlacesOf>>> parts_;  // of the forward, and of the backward if it is another
 };
+
+InvariantPlan<HostPlaces> invariant(const Mask& mask, const Problem& problem, const PlanOptions& options) {
+  check_invariant(mask.lowered(), options);
+  const LoweredMask form = lowered(mask, options);
+  return {form, facts_of(HostMask{form}), problem, options};
+}
+
+InvariantPlan<DevicePlaces> invariant(const DeviceRowIndices& rows, const Problem& problem,
+                                      const PlanOptions& options) {
+  return {rows, facts_of(rows), problem, options};
+}
 
 void check_order(const PlanOptions& options) {
   if (options.reorder)
     refuse(Status::unsupported, "a mask that lies on the device is not reordered; give the mask from the host");
 }
 
-/// Checks the options of a plan whose mask the host does not see.
+/// Refuses what a mask of bits on the device, or one of which only the shape is known, cannot have.
 void check_unseen(const PlanOptions& options) {
   check_order(options);
   if (options.invariant)
     refuse(Status::unsupported,
-           "invariant was asked for, and the host does not see where the documents of a mask on the device begin; give "
-           "the mask from the host");
+           "invariant was asked for, and of masks on the device, documents are found in row indices alone; give those, "
+           "or the mask from the host");
 }
 
 void check_blocks(const DeviceRowIndices& rows, const PlanOptions& options) {
@@ -266,7 +320,16 @@ void check_blocks(const DeviceRowIndices& rows, const PlanOptions& options) {
 
 void check_row_indices(const DeviceRowIndices& rows, const PlanOptions& options) {
   flashmask::check_row_indices(rows.shape, rows.vectors, rows.causal);
-  check_unseen(options);
+  check_order(options);
+  if (options.invariant && rows.blocks.keep != nullptr)
+    refuse(Status::unsupported,
+           "invariant and a block map on the device were both asked for; give the mask from the "
+           "host, as bits");
+  if (options.invariant && rows.most_documents < 1)
+    refuse(Status::invalid_argument, "invariant was asked for, and most_documents is " +
+                                         std::to_string(rows.most_documents) +
+                                         "; expected how many documents the row indices on the device have at most, "
+                                         "stretches of padding between them counted, as the host does not see them");
   if (options.form == MaskForm::bits)
     refuse(Status::unsupported, "row indices on the device are not turned into bits; give the mask from the host");
   check_blocks(rows, options);
@@ -307,6 +370,22 @@ TileSizes tile_sizes(const Mask& mask, const Problem& problem, const PlanOptions
   return {of(kernels.forward), of(kernels.backward)};
 }
 
+PlacedRowIndices::PlacedRowIndices(const DeviceRowIndices& given, TileShape unit_of_places, bool orders_tokens)
+    : rows(given), unit(unit_of_places), orders(orders_tokens), shape(given.shape) {
+  most_segments = std::min(rows.most_documents, std::max<std::int64_t>(shape.rows + shape.columns, 1));
+  // A segment's last unit is not full: so many fit whatever their lengths are.
+  const auto places = [&](std::int64_t count, std::int64_t size) {
+    return std::min(count / size + most_segments, count) * size;
+  };
+  shape.rows = places(rows.shape.rows, unit.rows);
+  shape.columns = places(rows.shape.columns, unit.columns);
+  if (!is_size(shape.rows) || !is_size(shape.columns))
+    refuse(Status::unsupported, "tiles that begin where documents begin take " +
+                                    grouped(std::max(shape.rows, shape.columns)) + " places for up to " +
+                                    grouped(most_segments) +
+                                    " documents; at most 2,147,483,647 fit: lower most_documents");
+}
+
 const DeviceMap* DevicePlan::find(TileShape tile, MapSide side) const {
   const auto found =
       std::ranges::find_if(maps, [&](const DeviceMap& each) { return each.tile == tile && each.side == side; });
@@ -341,7 +420,7 @@ std::size_t plan_bytes(const MaskShape& intervals, const Problem& problem, const
 }
 
 std::size_t plan_bytes(const Mask& mask, const Problem& problem, const PlanOptions& options) {
-  if (options.invariant) return InvariantPlan(mask, problem, options).bytes();
+  if (options.invariant) return invariant(mask, problem, options).bytes();
   if (options.reorder) return plan_bytes(reordered(mask, problem, options), problem, options);
   return bytes_of(HostMask{lowered(mask, options)}, problem, options);
 }
@@ -352,6 +431,7 @@ std::size_t plan_bytes(const Reordering& reordering, const Problem& problem, con
 
 std::size_t plan_bytes(const DeviceRowIndices& rows, const Problem& problem, const PlanOptions& options) {
   check_row_indices(rows, options);
+  if (options.invariant) return invariant(rows, problem, options).bytes();
   return bytes_of(rows, problem, options);
 }
 
@@ -366,7 +446,7 @@ std::size_t plan_bytes(const DevicePackedMask& mask, const Problem& problem, con
 }
 
 Plan plan(const Mask& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
-  if (options.invariant) return InvariantPlan(mask, problem, options).make(place);
+  if (options.invariant) return invariant(mask, problem, options).make(place);
   if (options.reorder) return plan(reordered(mask, problem, options), problem, place, options);
   return make_plan(HostMask{lowered(mask, options)}, problem, place, options);
 }
@@ -378,6 +458,7 @@ Plan plan(const Reordering& reordering, const Problem& problem, const PlanPlace&
 
 Plan plan(const DeviceRowIndices& rows, const Problem& problem, const PlanPlace& place, const PlanOptions& options) {
   check_row_indices(rows, options);
+  if (options.invariant) return invariant(rows, problem, options).make(place);
   return make_plan(rows, problem, place, options);
 }
 

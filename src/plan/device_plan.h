@@ -77,6 +77,8 @@ struct DeviceUnits {
   std::int32_t entry_stride = 0;  ///< units of an entry, or 0 if batch entries share them
   std::int32_t size = 1;          ///< places of a unit
   std::int32_t tokens = 0;        ///< of the axis
+  /// [1]: units of the entry that has most, where those behind them are empty and hold no work; nullptr: all may.
+  const std::int32_t* used = nullptr;
 };
 
 /// The plan as GPU kernels read it.
@@ -112,9 +114,22 @@ struct HostMask {
   HostUnits row_units = {}, column_units = {};
 };
 
+/// Row indices on the device that are moved to places there. What the host does not see, how many units there are, has
+/// room for `most_segments` islands of an entry; empty units, which are padding, fill it up.
+struct PlacedRowIndices {
+  DeviceRowIndices rows;
+  TileShape unit;  ///< places of a unit
+  std::int64_t most_segments;
+  bool orders;      ///< whether kernels run on gathered tokens; else they find tokens by units
+  MaskShape shape;  ///< in places
+
+  /// Throws Status::unsupported if there are too many places.
+  PlacedRowIndices(const DeviceRowIndices& rows, TileShape unit, bool orders);
+};
+
 /// The mask that a plan is made from.
-using DeviceSource =
-    std::variant<const HostMask*, const DeviceRowIndices*, const DeviceDenseMask*, const DevicePackedMask*>;
+using DeviceSource = std::variant<const HostMask*, const DeviceRowIndices*, const PlacedRowIndices*,
+                                  const DeviceDenseMask*, const DevicePackedMask*>;
 
 /// Limits on how maps of interval masks are stored. Tests lower them.
 struct MapLimits {

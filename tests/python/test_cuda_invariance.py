@@ -99,6 +99,37 @@ def test_a_compiled_call_and_a_graph_give_them():
     assert same_bits(o, expected)
 
 
+def test_documents_found_on_the_gpu_have_them_without_a_wait():
+    ends = ends_of(LENGTHS)
+
+    def packed(q, k, v):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return under(masks.from_cu_seqlens(ends, TOKENS))(q, k, v)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    for dim in (64, 128, 256, 512):
+        assert differing(packed, dim=dim) == []
+
+
+def test_a_graph_gives_them_to_documents_that_change():
+    ends, others = ends_of(LENGTHS), [64, 900, 3, 545, 100]
+    q, k, v, _ = inputs(TOKENS, torch.bfloat16, device="cuda", dim=128)
+
+    def attend():
+        return flashmask.attention(q, k, v, masks.from_cu_seqlens(ends, TOKENS), invariant=True)
+
+    attend()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = attend()
+    for lengths in (LENGTHS, others):
+        ends.copy_(ends_of(lengths))
+        graph.replay()
+        assert same_bits(o, flashmask.attention(q, k, v, masks.causal_document(lengths, TOKENS), invariant=True))
+
+
 def test_it_differs_from_the_grid_by_rounding_alone():
     given = inputs(TOKENS, torch.bfloat16, device="cuda", dim=128)
     mask = masks.causal_document(LENGTHS)
@@ -136,7 +167,7 @@ def test_what_no_document_has_alone_is_refused():
     with pytest.raises(NotImplementedError, match="invariant=True came beside booleans on cuda:0"):
         flashmask.attention(q, k, v, seen, invariant=True)
     with (
-        pytest.raises(RuntimeError, match="needs the host to see it"),
+        pytest.raises(RuntimeError, match="needs to know at most how many documents"),
         torch.cuda.graph(torch.cuda.CUDAGraph()),
     ):
         flashmask.flashmask_attention(q, k, v, rows, causal=True, invariant=True)

@@ -263,6 +263,7 @@ class DeviceMask(Sized):
         ("keep_blocks", c_void_p),
         ("keep_batch", c_int64),
         ("keep_heads", c_int64),
+        ("most_documents", c_int64),
     ]
 
 

@@ -44,6 +44,7 @@ class Call(NamedTuple):
     bias_kind: int = 0
     bias: Tensor | None = None
     distance_origin: int = 0
+    most_documents: int = 0
 
     @classmethod
     def of(cls, problem: Problem) -> Call:
@@ -80,7 +81,8 @@ tensors_of = _fields(_TENSORS)
 """The tensors of a call, in order."""
 numbers_of = _fields(_NUMBERS)
 """Everything else: what a plan depends on besides its mask."""
-_numbers_on_cpu = _fields([name for name in _NUMBERS if name not in ("deterministic", "cudnn", "distance_origin")])
+_ELSEWHERE = ("deterministic", "cudnn", "distance_origin", "most_documents")
+_numbers_on_cpu = _fields([name for name in _NUMBERS if name not in _ELSEWHERE])
 OF_BACKWARD = [name for name in Call._fields if name != "sinks"]
 arguments_of_backward = _fields(OF_BACKWARD)
 """The fields that flashmask::backward takes; it needs no sinks, since o and lse contain their effect."""
@@ -100,7 +102,7 @@ def call_of_backward(arguments: Sequence[Any], sinks: Tensor | None = None) -> C
 def key_on_cpu(source: Hashable, shapes: Sequence[Sequence[int]], code: int, call: Call) -> Key:
     """Returns the key of a plan for the CPU; `source` identifies the mask, and `code` is a position in DTYPES.
 
-    It leaves out `deterministic`, as gradients on the CPU are the same bits on every run anyway, `cudnn`, which is for
-    GPUs, and `distance_origin`, which comes with the table.
+    It leaves out `deterministic`, as gradients on the CPU are the same bits on every run anyway, `cudnn` and
+    `most_documents`, which are for GPUs, and `distance_origin`, which comes with the table.
     """
     return (source, *shapes, code, _numbers_on_cpu(call))

@@ -40,13 +40,15 @@ def attention_of_tensors(
         _refuse_types(q=q, k=k, v=v)
     if heads_first:
         q, k, v = heads_last(q, k, v)
-    tensor, causal = None, False
+    tensor, causal, documents = None, False, 0
     if plan is not None:
         if not torch.compiler.is_compiling():  # checks here would guard on lengths; the operator makes them
             plan.check_fits(q.shape, k.shape, v.shape)
         tensor = plan.tensor
     else:
         tensor, causal = mask_tensor(mask, q)
+        if invariant and isinstance(mask, RowIndices):
+            documents = mask.most_documents or 0
     call = Call(
         tensor,
         causal=causal,
@@ -56,6 +58,7 @@ def attention_of_tensors(
         softcap=softcap,
         invariant=invariant,
         cudnn=cudnn,
+        most_documents=documents,
     )
     if alibi[0] is not None:
         call = with_alibi(call, *alibi)

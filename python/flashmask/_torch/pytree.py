@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
@@ -27,7 +27,7 @@ def register() -> None:
     )
     pytree.register_pytree_node(
         RowIndices,
-        lambda rows: ([rows.startend_row_indices], (rows.causal, rows.rows)),
+        lambda rows: ([rows.startend_row_indices], _context(rows)),
         _unflatten_rows,
         serialized_type_name="flashmask.RowIndices",
         to_dumpable_context=list,
@@ -44,11 +44,18 @@ def _unflatten_mask(leaves: Iterable[Any], context: None) -> Mask:
     return Mask._from_tensor(tensor)
 
 
-def _flatten_rows_with_keys(rows: RowIndices) -> tuple[list[Any], tuple[bool, int | None]]:
+_Context: TypeAlias = tuple[bool, int | None, int | None]
+
+
+def _context(rows: RowIndices) -> _Context:
+    return rows.causal, rows.rows, rows.most_documents
+
+
+def _flatten_rows_with_keys(rows: RowIndices) -> tuple[list[Any], _Context]:
     leaf = (pytree.GetAttrKey("startend_row_indices"), rows.startend_row_indices)
-    return [leaf], (rows.causal, rows.rows)
+    return [leaf], _context(rows)
 
 
-def _unflatten_rows(leaves: Iterable[Any], context: tuple[bool, int | None]) -> RowIndices:
+def _unflatten_rows(leaves: Iterable[Any], context: _Context) -> RowIndices:
     (values,) = leaves
     return RowIndices._unchecked(values, *context)

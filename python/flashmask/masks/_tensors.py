@@ -63,7 +63,7 @@ def from_cu_seqlens(
         _check_prefix(prefix, cu_seqlens, ((documents,),))
         prefixes = torch.cat([prefix, prefix.new_zeros(1)])[document][None]
     packing = _Documents(bounds[document][None], bounds[document + 1][None], (document == documents)[None])
-    return _row_indices(packing, causal, window, prefixes)
+    return _row_indices(packing, causal, window, prefixes, documents + 1)  # and the padding behind them
 
 
 def from_document_ids(
@@ -133,7 +133,9 @@ def _runs(begins: torch.Tensor, padding: torch.Tensor, causal: bool, window: int
     return _row_indices(_Documents(begin, end, padding), causal, window, prefixes)
 
 
-def _row_indices(documents: _Documents, causal: bool, window: int | None, prefix: Any) -> RowIndices:
+def _row_indices(
+    documents: _Documents, causal: bool, window: int | None, prefix: Any, most_documents: int | None = None
+) -> RowIndices:
     """Makes row indices; `prefix` is one length, or [batch, tokens]: the prefix length of each token's document."""
     torch = _torch()
     begin, end, padding = documents
@@ -147,7 +149,7 @@ def _row_indices(documents: _Documents, causal: bool, window: int | None, prefix
     else:
         vectors = [lower, begin if window is None else torch.maximum(begin, key - (window - 1))]
     values = torch.stack(vectors, dim=-1).to(torch.int32).unsqueeze(1)
-    return RowIndices(values, causal and prefix is None)
+    return RowIndices(values, causal and prefix is None, most_documents=most_documents)
 
 
 def _torch() -> Any:

@@ -12,8 +12,9 @@ struct RowTile {
   int batch, head, row_tile;
 
   RowTile() = default;
-  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments, int most_heads) {
-    const Sections sections{arguments.batch * arguments.query_heads, most_heads, arguments.map.outer_tiles};
+  /// `row_tiles`: of each head.
+  __device__ __forceinline__ RowTile(int item, const RowArguments& arguments, int most_heads, int row_tiles) {
+    const Sections sections{arguments.batch * arguments.query_heads, most_heads, row_tiles};
     const SectionTile tile = sections.tile(item);
     row_tile = sections.tiles - 1 - tile.tile;
     batch = tile.head / arguments.query_heads;

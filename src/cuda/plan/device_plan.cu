@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "cuda/plan/bit_cells.h"
+#include "cuda/plan/device_places.h"
 #include "cuda/plan/map_squares.h"
+#include "cuda/plan/row_indices.cuh"
 #include "cuda/plan/row_spans.h"
 #include "cuda/plan/tile_map.h"
 #include "cuda/runtime/device.h"
@@ -84,6 +86,7 @@ struct Layout {
   HostCells host_cells;
   std::int64_t *row_order = nullptr, *column_order = nullptr;
   PlacedUnits row_units, column_units;
+  std::int32_t *used_rows = nullptr, *scratch = nullptr;  // where tokens are placed on the device
   std::vector<PlannedMap> maps;
   std::int32_t* zeros = nullptr;  // memory that starts at 0: counts of visited tiles, and row spans
   std::size_t zero_count = 0;
@@ -153,8 +156,10 @@ struct Layout {
     const LoweredMask& mask = host.lowered;
     if (!host.row_order.empty()) row_order = pieces_.take<std::int64_t>(host.row_order.size());
     if (!host.column_order.empty()) column_order = pieces_.take<std::int64_t>(host.column_order.size());
-    row_units = take_units(host.row_units, mask.shape().batch);
-    column_units = take_units(host.column_units, mask.shape().batch);
+    const std::int64_t entries = mask.shape().batch;
+    row_units = take_units(std::ssize(host.row_units.units), host.row_units.size, host.row_units.tokens, entries);
+    column_units =
+        take_units(std::ssize(host.column_units.units), host.column_units.size, host.column_units.tokens, entries);
     if (mask.form() == MaskForm::intervals) {
       take_intervals(mask.shape(), mask.blocks() != nullptr);
       if (mask.blocks() != nullptr) blocks = pieces_.take<std::uint8_t>(mask.blocks()->memory_bytes());
@@ -163,17 +168,34 @@ struct Layout {
     }
     return mask.shape();
   }
-  PlacedUnits take_units(const HostUnits& host, std::int64_t entries) {
-    if (host.units.empty()) return {};
-    Unit* const memory = pieces_.take<Unit>(host.units.size());
-    const auto of_entry = static_cast<std::int32_t>(std::ssize(host.units) / entries);
+  /// Takes `count` units, of all entries.
+  PlacedUnits take_units(std::int64_t count, std::int64_t size, std::int64_t tokens, std::int64_t entries) {
+    if (count == 0) return {};
+    Unit* const memory = pieces_.take<Unit>(static_cast<std::size_t>(count));
     return {memory,
-            {memory, entries == 1 ? 0 : of_entry, static_cast<std::int32_t>(host.size),
-             static_cast<std::int32_t>(host.tokens)}};
+            {memory, entries == 1 ? 0 : static_cast<std::int32_t>(count / entries), static_cast<std::int32_t>(size),
+             static_cast<std::int32_t>(tokens)}};
   }
   MaskShape take_mask(const DeviceRowIndices& rows) {
     take_intervals(rows.shape, rows.blocks.keep != nullptr);
     return rows.shape;
+  }
+  MaskShape take_mask(const PlacedRowIndices& placed) {
+    const MaskShape &places = placed.shape, &tokens = placed.rows.shape;
+    const std::int64_t entries = places.batch;
+    row_units = take_units(entries * places.rows / placed.unit.rows, placed.unit.rows, tokens.rows, entries);
+    column_units =
+        take_units(entries * places.columns / placed.unit.columns, placed.unit.columns, tokens.columns, entries);
+    if (placed.orders) {
+      row_order = pieces_.take<std::int64_t>(static_cast<std::size_t>(entries * places.rows));
+      column_order = pieces_.take<std::int64_t>(static_cast<std::size_t>(entries * places.columns));
+      row_units.view = column_units.view = {};  // gathered tokens lie at their places
+    }
+    used_rows = pieces_.take<std::int32_t>(1);
+    row_units.view.used = used_rows;
+    scratch = pieces_.take<std::int32_t>(cuda::places_scratch(placed));
+    take_intervals(places, false);
+    return places;
   }
   template <class AllCells>
   MaskShape take_mask(const AllCells& mask) {
@@ -208,43 +230,15 @@ struct Layout {
   bool may_be_in_squares_ = false;
 };
 
-struct Range {
-  int begin, end;
-};
-
-__device__ Range clip(int begin, int end, int rows) {
-  const Range range{max(begin, 0), min(end, rows)};
-  return range.begin < range.end ? range : Range{0, 0};
-}
-
 /// Turns the vectors of one column per thread (docs/masks.md) into two ranges in IntervalMask's normal form.
 __global__ void lower_row_indices(DeviceRowIndices rows, Intervals out, std::int64_t columns) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= columns) return;
-  const std::int32_t* given = rows.values + at * rows.vectors;
-  const int end = static_cast<int>(rows.shape.rows);
-  const auto diagonal = static_cast<int>(at % rows.shape.columns + rows.shape.rows - rows.shape.columns);
-  Range lower{}, upper{};
-  if (rows.causal) {
-    lower = clip(given[0], rows.vectors == 2 ? given[1] : end, end);
-    upper = clip(0, diagonal, end);
-  } else if (rows.vectors == 2) {
-    lower = clip(given[0], end, end);
-    upper = clip(0, given[1], end);
-  } else {
-    lower = clip(given[0], given[1], end);
-    upper = clip(given[2], given[3], end);
-  }
-  const bool swap = lower.begin == lower.end || (upper.begin < upper.end && upper.begin < lower.begin);
-  Range first = swap ? upper : lower, second = swap ? lower : upper;
-  if (second.begin < second.end && second.begin <= first.end) {
-    first.end = max(first.end, second.end);
-    second = {0, 0};
-  }
-  out.values[0][at] = first.begin;
-  out.values[1][at] = first.end;
-  out.values[2][at] = second.begin;
-  out.values[3][at] = second.end;
+  const cuda::MaskedRows masked = cuda::masked_rows(rows, at);
+  out.values[0][at] = masked.first.x;
+  out.values[1][at] = masked.first.y;
+  out.values[2][at] = masked.second.x;
+  out.values[3][at] = masked.second.y;
 }
 
 /// Writes a mask to its place on the device.
@@ -271,6 +265,19 @@ class Filler {
     lower_row_indices<<<static_cast<unsigned>((columns + kThreads - 1) / kThreads), kThreads, 0, stream_>>>(
         rows, layout_.intervals, columns);
     cuda::check(cudaGetLastError(), "plan: lower_row_indices");
+  }
+
+  void fill(const PlacedRowIndices& placed) const {
+    const auto& values = layout_.intervals.values;
+    cuda::place_row_indices(placed,
+                            {layout_.row_units.memory,
+                             layout_.column_units.memory,
+                             layout_.row_order,
+                             layout_.column_order,
+                             {values[0], values[1], values[2], values[3]},
+                             layout_.used_rows,
+                             layout_.scratch},
+                            stream_);
   }
 
   void fill(const DeviceDenseMask& mask) const { cuda::pack_cells(mask, layout_.bits, stream_); }
@@ -332,8 +339,8 @@ cuda::BlockView blocks_of(const DeviceRowIndices& rows, const Layout&) {
           .block = DeviceBlockMap::kBlock};
 }
 
-template <class AllCells>
-cuda::BlockView blocks_of(const AllCells&, const Layout&) {
+template <class WithoutBlocks>
+cuda::BlockView blocks_of(const WithoutBlocks&, const Layout&) {
   return {};
 }
 

@@ -126,9 +126,17 @@ def plan_of_mask(mask: Mask, problem: Problem, options: Options) -> DevicePlan:
 
 
 def plan_of_rows(
-    rows: Tensor, causal: bool, problem: Problem, options: Options, blocks: Tensor | None = None
+    rows: Tensor,
+    causal: bool,
+    problem: Problem,
+    options: Options,
+    blocks: Tensor | None = None,
+    most_documents: int = 0,
 ) -> DevicePlan:
-    """Makes a plan from row indices, int32 [batch, heads, columns, n], on the problem's device, ANDed with blocks."""
+    """Makes a plan from row indices, int32 [batch, heads, columns, n], on the problem's device, ANDed with blocks.
+
+    `most_documents`: as RowIndices has it, 0 for None.
+    """
     check_row_indices("startend_row_indices", rows, causal)
     check_mask("startend_row_indices", _shape(rows, problem), problem)
     if blocks is not None:
@@ -141,6 +149,7 @@ def plan_of_rows(
         causal=causal,
         shape=_shape(rows, problem).struct(),
         data=rows.data_ptr(),
+        most_documents=most_documents,
     )
     if blocks is not None:
         blocks = blocks.contiguous()

@@ -173,26 +173,26 @@ def _make_of_tensors(call: Call, inputs: Inputs) -> AnyPlan:
             raise ValueError("booleans came beside causal=True or block_mask; expected all of the mask in them")
         if options.invariant:
             raise NotImplementedError(
-                f"invariant=True came beside booleans on {device}, and the host finds where documents begin; give it "
-                "the mask: from a builder, or masks.from_dense() of a copy"
+                f"invariant=True came beside booleans on {device}, and documents are found in row indices alone there; "
+                "give RowIndices, or a mask on the host: from a builder, or masks.from_dense() of a copy"
             )
         return plan_of_booleans(mask, problem, options)
     if mask is not None and mask.dtype is torch.uint8:
         raise NotImplementedError(f"block_mask beside a packed mask on {device}; AND a block map onto the Mask instead")
     check_devices(device, startend_row_indices=mask, block_mask=block_mask)
-    if options.invariant:
+    if options.invariant and (not call.most_documents or block_mask is not None):
         return plan_of_mask(_on_host(call, problem), problem, options)
     if mask is None:
         mask = rows_of_nothing(causal, problem.query_length, problem.key_length, device)
-    return plan_of_rows(mask, causal, problem, options, block_mask)
+    return plan_of_rows(mask, causal, problem, options, block_mask, call.most_documents)
 
 
 def _on_host(call: Call, problem: Problem) -> Mask:
     """Copies row indices and a block mask from the device, which waits for it."""
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "a CUDA graph is being captured, and invariant=True with a mask on the device needs the host to see it; "
-            "give a Mask from the host, and run once with it before the capture"
+            "a CUDA graph is being captured, and invariant=True needs to know at most how many documents the mask on "
+            "the device has: make it by masks.from_cu_seqlens, or give RowIndices most_documents"
         )
     mask, block_mask = (None if each is None else each.cpu() for each in (call.mask, call.block_mask))
     return named_mask(call._replace(mask=mask, block_mask=block_mask), problem).mask

@@ -55,7 +55,7 @@ class ForwardWarp {
  private:
   /// Publishes the row tile and its first steps while its queries are being copied.
   __device__ __forceinline__ void begin_rows(int item) {
-    const RowTile tile(item, arguments_, arguments_.section_heads);
+    const RowTile tile(item, arguments_, arguments_.section_heads, arguments_.map.outer_tiles);
     shared_.steps.template begin<Shape::kWarps>(lists_of(tile), [&] {
       QueryTile::template copy<Shape::kThreads>(queries(), arguments_.q.of(tile.batch, tile.head),
                                                 tile.row_tile * Shape::kRows, thread_index());

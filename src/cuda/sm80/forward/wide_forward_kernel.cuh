@@ -48,7 +48,7 @@ class WideForwardBlock {
       : shared_(shared), arguments_(arguments), products_(shared.ring) {}
 
   __device__ __forceinline__ void run() {
-    const RowTile tile(static_cast<int>(blockIdx.x), arguments_, arguments_.section_heads);
+    const RowTile tile(static_cast<int>(blockIdx.x), arguments_, arguments_.section_heads, arguments_.map.outer_tiles);
     if (thread_index() == 0) shared_.tile = tile;
     shared_.steps.template begin<Shape::kWarps>(lists_of(tile), [] {});
     shared_.steps.extend(lists_of(tile), 0);

@@ -24,6 +24,7 @@ class ColumnProducer {
     const int items = arguments_.columns.all_tiles();
     for (int item = next_item(); item < items; item = next_item()) {
       ColumnWork tile = key_tile(item);
+      if (tile.keys.first >= tile.keys.end) continue;  // it holds no keys
       tile.list = list_of(tile, tile.kv_head * arguments_.head_ratio).list;
       tile.steps = count(tile);
       if (tile.steps > kLongTile && tile.steps == arguments_.map.inner_tiles * arguments_.head_ratio) await_wave(item);

@@ -14,10 +14,11 @@ class Scheduler {
       : shared_(shared), arguments_(arguments), tensors_(tensors), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
-    const int items = arguments_.choice.has_the_work() ? arguments_.items : 0;
+    const int row_tiles = used_row_tiles();
+    const int items = arguments_.choice.has_the_work() ? arguments_.batch * arguments_.query_heads * row_tiles : 0;
     const int section_heads = has_few_tiles() ? arguments_.query_heads : arguments_.section_heads;
     for (int item = blockIdx.x; item < items; item = next_item()) {
-      const RowTile tile(item, arguments_, section_heads);
+      const RowTile tile(item, arguments_, section_heads, row_tiles);
       const VisitedTiles count =
           TileList<true, Shape::kForm>(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
       const Work work{tile, tokens_at(arguments_.query_units, tile.batch, tile.row_tile * Shape::kRows), count.masked,
@@ -36,6 +37,12 @@ class Scheduler {
     const TileChoice& choice = arguments_.choice;
     const std::uint32_t* const visited = choice.small ? choice.visited_small : choice.visited;
     return visited != nullptr && *visited <= kFewTiles * arguments_.map.all_outer_tiles();
+  }
+
+  /// Returns how many row tiles of a head have rows, in the batch entry that has most.
+  __device__ __forceinline__ int used_row_tiles() const {
+    const DeviceUnits& rows = arguments_.query_units;
+    return rows.used == nullptr ? arguments_.map.outer_tiles : *rows.used * (rows.size / Shape::kRows);
   }
 
   /// Takes an item only when there is room to publish it, and after a row tile of many tiles only near its end;
