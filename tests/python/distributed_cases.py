@@ -235,6 +235,36 @@ def dropout_by_heads_is_that_of_one_process(group, rank, family):
     hold_against_one_process(group, FAMILIES[family](500), batch=2, dropout=0.1, scheme="heads", partition="zigzag")
 
 
+@case(1, 2)
+def documents_over_heads_have_the_bits_that_they_have_alone(group, rank):
+    lengths = [100, 300, 1, 99]
+    whole = inputs(500, torch.float32, 1)
+    sharding = fmd.shard(masks.causal_document(lengths), group, query_heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM,
+                         scheme="heads", partition="zigzag")  # fmt: skip
+    local = [*sharding.shard(*whole[:4]), sharding.shard(whole[4], dim=2)]
+    found = with_gradients(partial(fmd.attention, sharding=sharding, return_lse=True, invariant=True), *local)
+    begin, alone = 0, []
+    for length in lengths:
+        own = [each.narrow(2 if each.ndim == 3 else 1, begin, length) for each in whole]
+        mask = masks.causal(length, length)
+        alone.append(with_gradients(partial(flashmask.attention, mask=mask, return_lse=True, invariant=True), *own))
+        begin += length
+    wrong = []
+    for name, mine, parts in zip(NAMES, found, zip(*alone, strict=True), strict=True):
+        dim = 2 if name == "lse" else 1
+        if not torch.equal(mine, sharding.shard(torch.cat(parts, dim), dim=dim)):
+            wrong.append(f"{name} is not the bits of documents alone")
+    raise_on_all_ranks(group, ", ".join(wrong))
+
+
+@case(2)
+def documents_over_rows_are_refused_their_bits(group, rank):
+    sharding = fmd.shard(masks.causal(300, 300), group, query_heads=HEADS, kv_heads=KV_HEADS, head_dim=DIM,
+                         scheme="rows")  # fmt: skip
+    q, k, v, *_ = sharding.shard(*inputs(300, torch.float32, 1)[:3])
+    refused(NotImplementedError, 'scheme="heads"', lambda: fmd.attention(q, k, v, sharding, invariant=True))
+
+
 @cases((2,), dtype=[torch.bfloat16, torch.float64])
 def dropout_of_every_dtype(group, rank, dtype):
     for scheme in ("rows", "heads"):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import flashmask
 from flashmask._abi.problem import check_dropout, check_scale
-from flashmask._arguments import described, is_autocast
+from flashmask._arguments import boolean, described, is_autocast
 from flashmask._plans.call import Call
 from flashmask._torch.attention import sinks_tensor
 from flashmask._torch.dropout import seed_offset_of
@@ -34,6 +34,7 @@ def attention(
     return_lse: bool = False,
     dropout_p: float = 0.0,
     sinks: Tensor | None = None,
+    invariant: bool = False,
 ) -> Any:
     """flashmask.attention() over a sequence that is spread over the ranks of a group; a collective.
 
@@ -56,6 +57,8 @@ def attention(
             held]. A sink of a row is one term of the lse of the rank that holds it. Differentiable: the gradient of a
             rank is that of its tokens, or under the scheme "heads" that of its heads, to be added over the ranks as
             gradients of all parameters are.
+        invariant: give every document the bits that it has alone, as flashmask.attention() does; under the scheme
+            "heads", or on one rank.
 
     Returns:
         o (batch, tokens held, query heads, value dim); with `return_lse` also lse (batch, query heads, tokens held).
@@ -63,19 +66,26 @@ def attention(
     Raises:
         ValueError, TypeError: an argument does not fit; on this rank alone, unless FLASHMASK_CHECK_RANKS is 1 in the
             environment, which makes all ranks compare their calls first.
+        NotImplementedError: no kernel serves the call, or `invariant` came with the scheme "rows".
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_plain(name, tensor)
     if not isinstance(sharding, Sharding):
         raise TypeError(f"sharding is {described(sharding)}; expected what flashmask.distributed.shard() returns")
     sharding._known(mask)
+    if boolean("invariant", invariant) and sharding.ranks > 1 and sharding.scheme == "rows":
+        raise NotImplementedError(
+            'invariant=True came with a sharding by "rows", whose ranks add up a document\'s scores between tiles that '
+            'begin where ranks do; make it by shard(..., scheme="heads")'
+        )
     factor = 0.0 if scale is None else check_scale("scale", scale)
     device = q.device.type
     if is_autocast(device) and q.dtype is not torch.float64:
         q, k, v = (each.to(torch.get_autocast_dtype(device)) for each in (q, k, v))
     deterministic = sharding.deterministic or torch.are_deterministic_algorithms_enabled()
     sinks = sinks_tensor(sinks)
-    call = Call(scale=factor, deterministic=deterministic, dropout=check_dropout("dropout_p", dropout_p), sinks=sinks)
+    dropout = check_dropout("dropout_p", dropout_p)
+    call = Call(scale=factor, deterministic=deterministic, dropout=dropout, sinks=sinks, invariant=invariant)
     outputs: tuple[Tensor, ...]
     if sharding.ranks == 1:
         outputs = _whole(q, k, v, sharding, mask, call)
@@ -131,6 +141,7 @@ def _whole(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call:
         *(q, k, v, local),
         scale=call.scale or None,
         deterministic=call.deterministic,
+        invariant=call.invariant,
         return_lse=True,
         sinks=call.sinks,
     )

@@ -86,8 +86,6 @@ def flashmask_attention_forward(
     Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """
     refuse_keywords(others)
-    if invariant and sharding is not None:
-        raise ValueError("invariant=True came beside a sharding, whose ranks do not promise it; leave it out")
     if sharding is not None:
         _refuse_changes(softcap, position_bias, "tokens spread over ranks")
         query, key, value = in_kernels_dtype(module, query, key, value)
@@ -103,6 +101,7 @@ def flashmask_attention_forward(
             block_indices=block_indices,
             visit=None if visit == "active" else visit,
             dropout=dropout if module.training else 0.0,
+            invariant=invariant,
         )
         return local, None
     if query.is_cuda:

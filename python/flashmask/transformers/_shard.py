@@ -219,6 +219,7 @@ def sharded_attention(
     attention_mask: Tensor | None,
     dropout: float,
     sinks: Tensor | None,
+    invariant: bool,
     **others: Any,
 ) -> Tensor:
     """Returns [B, held, Hq, Dv] for query, key, value [B, heads, held, D], held tokens; refuses any of `others`."""
@@ -233,5 +234,7 @@ def sharded_attention(
     masks = sharding.masks
     name = _MAIN if window is None or len(masks) == 1 else _window_name(window)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    found: Tensor = attention(q, k, v, sharding, mask=name, scale=scaling, dropout_p=dropout, sinks=sinks)
+    found: Tensor = attention(
+        *(q, k, v, sharding), mask=name, scale=scaling, dropout_p=dropout, sinks=sinks, invariant=invariant
+    )
     return found
