@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the other scripts: progress lines and packages. The working directory becomes the repository's root.
+# Sourced by the other scripts: progress lines, packages, tests in several processes. The working directory becomes the
+# repository's root.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # A line of progress, with the minutes since the script began.
@@ -77,4 +78,23 @@ use_ccache() {
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
     export CCACHE_SLOPPINESS=pch_defines,time_macros
   fi
+}
+
+# test_in_shards <folder> <GoogleTest program…>: one process per core, each with a share of the tests; their output is
+# kept in the folder.
+test_in_shards() {
+  local logs=$1 shard shards failed=no
+  local -A processes
+  shift
+  shards=$(nproc)
+  mkdir -p "$logs"
+  for ((shard = 0; shard < shards; ++shard)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$@" --gtest_brief=1 >"$logs/$shard.log" 2>&1 &
+    processes[$shard]=$!
+  done
+  for ((shard = 0; shard < shards; ++shard)); do
+    wait "${processes[$shard]}" || failed=yes
+    cat "$logs/$shard.log"
+  done
+  [[ $failed == no ]] || die "tests failed; see above, or $logs"
 }
