@@ -39,7 +39,7 @@ FLASHMASK_INLINE void add_products(Accumulators<Isa, Rows, Vectors>& acc, Broadc
     unrolled<Vectors>(
         [&](auto v) FLASHMASK_INLINE_LAMBDA { columns[v] = Isa::load_units(b.data + k * b.stride + v * Isa::lanes); });
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
-      const Vec x = Isa::broadcast_unit(a.data + r * a.row_stride + k * a.step);
+      const auto x = Isa::broadcast_unit(a.data + r * a.row_stride + k * a.step);
       unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { acc.v[r][v] = Isa::dot(acc.v[r][v], x, columns[v]); });
     });
   }
@@ -84,9 +84,21 @@ struct RowBlocks {
   }
 };
 
-/// Columns of a panel, which has Isa::vectors vectors; the last panel of a head dim may have one vector.
+/// Columns of a panel, which has Isa::vectors vectors; the last panel of a head dim may have fewer.
 template <class Isa>
 inline constexpr int kPanel = Isa::lanes* Isa::vectors;
+
+/// Calls body(Count<vectors of the panel that begins at `column`>), of columns that end at `columns`.
+template <class Isa, int Vectors = Isa::vectors, class Body>
+FLASHMASK_INLINE void with_vectors(std::int64_t column, std::int64_t columns, Body&& body) {
+  if constexpr (Vectors == 1) {
+    body(Count<1>{});
+  } else if (column + Vectors * Isa::lanes <= columns) {
+    body(Count<Vectors>{});
+  } else {
+    with_vectors<Isa, Vectors - 1>(column, columns, body);
+  }
+}
 
 /// Whether a product starts a sum in memory or is added to it.
 enum class Sum : bool { start, go_on };
@@ -108,11 +120,7 @@ FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int 
     });
   };
   RowBlocks<Isa, Lines>::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
-    if (column + kPanel<Isa> <= columns) {
-      add(rows, Count<Isa::vectors>{});
-    } else {
-      add(rows, Count<1>{});
-    }
+    with_vectors<Isa>(column, columns, [&](auto vectors) FLASHMASK_INLINE_LAMBDA { add(rows, vectors); });
   });
 }
 
