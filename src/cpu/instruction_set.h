@@ -47,7 +47,8 @@ std::string refusal_of(const InstructionSet& set);
 /// Returns why plans take a set only when named; empty if FLASHMASK_ISA names it or plans take it unasked.
 std::string reservation_of(const InstructionSet& set);
 
-/// Returns the levels above scalar that this processor family can have; none elsewhere (x86/ or no_x86/, by CMake).
+/// Returns the levels above scalar that this processor family can have; none elsewhere (arm/, x86/ or no_family/, by
+/// CMake).
 std::span<const InstructionSet> family_instruction_sets();
 
 }  // namespace flashmask::cpu

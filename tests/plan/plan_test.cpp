@@ -118,7 +118,7 @@ class KernelChoice : public testing::Test {
 
 TEST_F(KernelChoice, TakesTheBestLevelOfTheMachine) {
   std::string best = instruction_sets().front();
-  if (best == "avx512bf16") best = instruction_sets()[1];  // has no float32 kernels
+  if (best.ends_with("bf16")) best = instruction_sets()[1];  // has no float32 kernels
   EXPECT_EQ(arch(), best);
 }
 
