@@ -27,7 +27,7 @@ struct ComputeCapability {
 /// <arch>.<direction>.<dtype>.d<head>[v<value dim>].m<rows>n<columns>[+<small tiles>].<predicate>[.deterministic].
 struct KernelInfo {
   std::string name;
-  std::string arch;  ///< scalar, avx2, avx512, avx512bf16, sm80, sm86, sm90
+  std::string arch;  ///< scalar, avx2, avx512, avx512bf16, neon, neonbf16, sm80, sm86, sm90
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
   DeviceType device = DeviceType::cpu;
