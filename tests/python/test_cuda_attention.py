@@ -106,6 +106,16 @@ def test_trees_of_tensors_on_the_device():
     check(attend(rows), inputs(1, 300, 300, 2, 1, 64), visible(masks.from_tree(parents, lengths, 300)))
 
 
+@pytest.mark.parametrize("tokens", [150, 161])
+def test_block_diffusion_of_tensors_on_the_device(tokens):
+    """Noisy tokens, then clean ones; rows of booleans that fill whole words, and that do not."""
+    ends = torch.tensor([0, 70, 70, 141])
+    visible = masks.packed_block_diffusion(ends.cuda(), 16, tokens)
+    expected = masks.packed_block_diffusion(ends, 16, tokens)
+    assert torch.equal(visible.cpu(), expected)
+    check(attend(visible), inputs(1, 2 * tokens, 2 * tokens, 2, 1, 64), expected[None, None])
+
+
 def test_rows_that_see_nothing_are_zero():
     seen = torch.ones(200, 200, dtype=torch.bool).tril()
     seen[40:150] = False

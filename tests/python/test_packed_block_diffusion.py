@@ -45,6 +45,15 @@ def test_every_pair_is_seen_as_it_should_in_both_orders():
     assert forms == {"intervals"}
 
 
+def test_the_booleans_are_written_once():
+    """Beside the result nothing is as large as an eighth of it, for blocks of 16 tokens."""
+    ends, tokens = torch.tensor([0, 300, 1000, 1024]), 1024
+    with torch.profiler.profile(profile_memory=True) as profile:
+        result = masks.packed_block_diffusion(ends, 16, tokens)
+    sizes = sorted(event.self_cpu_memory_usage for event in profile.events())
+    assert sizes[-1] == result.numel() and sizes[-2] < result.numel() / 8
+
+
 def test_one_document_is_block_diffusion():
     found = masks.packed_block_diffusion(torch.tensor([0, 20]), 6, 20)
     assert np.array_equal(found.numpy(), masks.block_diffusion(20, 6).to_dense()[0, 0])

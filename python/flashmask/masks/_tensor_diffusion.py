@@ -43,18 +43,14 @@ def packed_block_diffusion(
     import torch
 
     blocks = _blocks_of(cu_seqlens, block, tokens)
-    document, document_end, begin, end, padding = blocks
     if boolean("interleaved", interleaved):
+        _, document_end, begin, end, padding = blocks
         noisy = torch.stack([torch.where(padding, 0, begin + end), 2 * begin], -1)
         clean = torch.stack([torch.where(padding, 0, 2 * document_end), begin + end], -1)
         vectors = torch.cat([noisy, clean])[_order(blocks)].to(torch.int32)
         return RowIndices(vectors[None, None], causal=False)
-    row, column = begin[:, None], torch.where(padding, 2 * tokens, begin)[None]
-    visible = torch.zeros(2 * tokens, 2 * tokens, dtype=torch.bool, device=cu_seqlens.device)
-    visible[:tokens, :tokens] = row == column
-    visible[:tokens, tokens:] = (document[:, None] <= column) & (column < row)
-    visible[tokens:, tokens:] = (document[:, None] <= column) & (column <= row)
-    return visible
+    of_block, number = _between_blocks(blocks, block, cu_seqlens.shape[0] - 1)
+    return _of_tokens(of_block, torch.cat([number, number + of_block.shape[0] // 2]))
 
 
 def interleaved_blocks(cu_seqlens: torch.Tensor, block: int, tokens: int) -> torch.Tensor:
@@ -83,6 +79,40 @@ def _blocks_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> _Blocks:
     token = torch.arange(tokens, device=cu_seqlens.device)
     of_block = token - (token - begin) % block
     return _Blocks(begin, end, of_block, torch.minimum(of_block + block, end), number == cu_seqlens.shape[0] - 1)
+
+
+def _between_blocks(blocks: _Blocks, block: int, documents: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns which blocks of [x_t | x_0] see which, booleans, and the number of each token's block, [tokens].
+
+    A half has as many blocks as `documents` can be cut into, and a last one for padding.
+    """
+    import torch
+
+    tokens = blocks.begin.shape[0]
+    count = tokens // block + documents + 1
+    token = torch.arange(tokens, device=blocks.begin.device)
+    number = torch.where(blocks.padding, count - 1, (token == blocks.begin).cumsum(0) - 1)
+    document = blocks.begin.new_full((count,), -1).scatter_(0, number, torch.where(blocks.padding, -1, blocks.document))
+    at = torch.arange(count, device=token.device)
+    same = (document[:, None] == document) & (document >= 0)
+    before, itself = same & (at < at[:, None]), same & (at == at[:, None])
+    noisy, clean = torch.cat([itself, before], 1), torch.cat([torch.zeros_like(same), before | itself], 1)
+    return torch.cat([noisy, clean]), number
+
+
+def _of_tokens(of_blocks: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    """Returns what tokens see, given what their blocks see and which block each is in: of_blocks[number][:, number].
+
+    Rows are repeated last, as words of eight booleans, so that all of the result is written once and read never.
+    """
+    import torch
+
+    tokens = number.shape[0]
+    if tokens == 0:
+        return of_blocks[:0, :0]
+    columns = torch.nn.functional.pad(number, (0, -tokens % 8))
+    rows = of_blocks.index_select(1, columns).view(torch.int64)
+    return rows[number].view(torch.bool)[:, :tokens]
 
 
 def _order(blocks: _Blocks) -> torch.Tensor:
