@@ -42,15 +42,14 @@ def packed_block_diffusion(
     """
     import torch
 
-    blocks = _blocks_of(cu_seqlens, block, tokens)
     if boolean("interleaved", interleaved):
+        blocks = _blocks_of(cu_seqlens, block, tokens)
         _, document_end, begin, end, padding = blocks
         noisy = torch.stack([torch.where(padding, 0, begin + end), 2 * begin], -1)
         clean = torch.stack([torch.where(padding, 0, 2 * document_end), begin + end], -1)
         vectors = torch.cat([noisy, clean])[_order(blocks)].to(torch.int32)
         return RowIndices(vectors[None, None], causal=False)
-    of_block, number = _between_blocks(blocks, block, cu_seqlens.shape[0] - 1)
-    return _of_tokens(of_block, torch.cat([number, number + of_block.shape[0] // 2]))
+    return _of_tokens(*_between_blocks(cu_seqlens, block, tokens))
 
 
 def interleaved_blocks(cu_seqlens: torch.Tensor, block: int, tokens: int) -> torch.Tensor:
@@ -62,9 +61,8 @@ def interleaved_blocks(cu_seqlens: torch.Tensor, block: int, tokens: int) -> tor
     return _order(_blocks_of(cu_seqlens, block, tokens))
 
 
-def _blocks_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> _Blocks:
-    import torch
-
+def _document_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> torch.Tensor:
+    """Checks the arguments; returns the number of each token's document, in padding the number of documents."""
     from flashmask._torch.packing import check_ends, document_of
 
     check_integers("cu_seqlens", cu_seqlens, (1,))
@@ -73,7 +71,13 @@ def _blocks_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> _Blocks:
     if cu_seqlens.shape[0] < 1:
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
     check_ends("cu_seqlens", cu_seqlens, tokens)
-    number = document_of(cu_seqlens, tokens)  # in padding: the number of documents
+    return document_of(cu_seqlens, tokens)
+
+
+def _blocks_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> _Blocks:
+    import torch
+
+    number = _document_of(cu_seqlens, block, tokens)
     bounds = torch.cat([cu_seqlens.long(), cu_seqlens.new_full((1,), tokens).long()])
     begin, end = bounds[number], bounds[number + 1]
     token = torch.arange(tokens, device=cu_seqlens.device)
@@ -81,38 +85,38 @@ def _blocks_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> _Blocks:
     return _Blocks(begin, end, of_block, torch.minimum(of_block + block, end), number == cu_seqlens.shape[0] - 1)
 
 
-def _between_blocks(blocks: _Blocks, block: int, documents: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns which blocks of [x_t | x_0] see which, booleans, and the number of each token's block, [tokens].
+def _between_blocks(cu_seqlens: torch.Tensor, block: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns which blocks see which, [2 * blocks, 2 * blocks], noisy ones and then clean ones; and the block of each
+    token of x_0, [tokens].
 
-    A half has as many blocks as `documents` can be cut into, and a last one for padding.
+    As many blocks are counted as documents and padding can be cut into at most: how many there are is not known here.
     """
     import torch
 
-    tokens = blocks.begin.shape[0]
-    count = tokens // block + documents + 1
-    token = torch.arange(tokens, device=blocks.begin.device)
-    number = torch.where(blocks.padding, count - 1, (token == blocks.begin).cumsum(0) - 1)
-    document = blocks.begin.new_full((count,), -1).scatter_(0, number, torch.where(blocks.padding, -1, blocks.document))
-    at = torch.arange(count, device=token.device)
-    same = (document[:, None] == document) & (document >= 0)
-    before, itself = same & (at < at[:, None]), same & (at == at[:, None])
-    noisy, clean = torch.cat([itself, before], 1), torch.cat([torch.zeros_like(same), before | itself], 1)
-    return torch.cat([noisy, clean]), number
+    document = _document_of(cu_seqlens, block, tokens)
+    documents = cu_seqlens.shape[0] - 1
+    token = torch.arange(tokens, device=document.device)
+    number = ((token - cu_seqlens[document]) % block == 0).cumsum(0) - 1
+    of_block = document.new_full((tokens // block + documents + 1,), documents).scatter_(0, number, document)
+    same = (of_block[:, None] == of_block) & (of_block < documents)
+    before, up_to = same.tril(-1), same.tril()
+    noisy = torch.cat([before ^ up_to, before], 1)
+    return torch.cat([noisy, torch.nn.functional.pad(up_to, (up_to.shape[1], 0))]), number
 
 
 def _of_tokens(of_blocks: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """Returns what tokens see, given what their blocks see and which block each is in: of_blocks[number][:, number].
+    """Returns what the tokens of [x_t | x_0] see, given what their blocks see, and which block each token of x_0 is in.
 
     Rows are repeated last, as words of eight booleans, so that all of the result is written once and read never.
     """
     import torch
 
-    tokens = number.shape[0]
+    tokens = 2 * number.shape[0]
     if tokens == 0:
         return of_blocks[:0, :0]
-    columns = torch.nn.functional.pad(number, (0, -tokens % 8))
+    columns = torch.cat([number, number + of_blocks.shape[0] // 2, number.new_zeros(-tokens % 8)])
     rows = of_blocks.index_select(1, columns).view(torch.int64)
-    return rows[number].view(torch.bool)[:, :tokens]
+    return rows[columns[:tokens]].view(torch.bool)[:, :tokens]
 
 
 def _order(blocks: _Blocks) -> torch.Tensor:
