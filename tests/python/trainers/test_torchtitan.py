@@ -134,12 +134,21 @@ def test_no_document_sees_another():
     assert same[0, :6].all() and same[1].all() and not same[0, 7:].any()
 
 
-@pytest.mark.parametrize(("model", "balancer"), [("llama3", "headtail"), ("llama3", ""), ("qwen3", "ptrr")])
-def test_two_ranks_of_context_parallelism_have_the_losses_of_one(model, balancer, tmp_path):
+@pytest.mark.parametrize(
+    ("model", "balancer", "backend"),
+    [
+        ("llama3", "headtail", "varlen"),
+        ("llama3", "", "varlen"),
+        ("qwen3", "ptrr", "varlen"),
+        ("llama3", "headtail", "flex"),
+        ("gpt_oss", "ptrr", "flex"),
+    ],
+)
+def test_two_ranks_of_context_parallelism_have_the_losses_of_one(model, balancer, backend, tmp_path):
     """20 steps through torchtitan's own cp_shard() and apply_cp_to_forward()."""
     program = Path(__file__).with_name("torchtitan_ranks.py")
     for ranks in (1, 2):
-        done = torchrun(program, tmp_path, model, balancer, ranks=ranks)
+        done = torchrun(program, tmp_path, model, balancer, backend, ranks=ranks)
         assert done.returncode == 0, done.stderr[-3000:]
     one, two = (json.loads((tmp_path / f"{ranks}.json").read_text()) for ranks in (1, 2))
     assert len(two) == 20 and two[-1] < two[0] - 0.1
