@@ -45,7 +45,10 @@ FOREIGN = {
     "another predicate": lambda: [titan.get_causal_mask_mod(), every_third],
     "an alternative": lambda: [flex.or_masks(titan.get_fixed_block_mask_mod(32), titan.get_causal_mask_mod())],
     "half of a mask": lambda: [titan.get_efficient_causal_mask_mod_for_packed_document(ONE)],
-    "before the first document": lambda: [titan.get_document_mask_mod(TWO + (torch.arange(TOKENS) < 5).int())],
+    "before the first document": lambda: [
+        titan.get_causal_mask_mod(),
+        titan.get_efficient_causal_mask_mod_for_packed_document(ONE + (torch.arange(TOKENS) < 5)),
+    ],
 }
 
 
