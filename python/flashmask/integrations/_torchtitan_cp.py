@@ -9,7 +9,6 @@ refused for VarlenAttention; for FlexAttention, every rank gathers all keys.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor
 
 import flashmask.distributed as fmd
 from flashmask import Mask, masks
-from flashmask.integrations._torchtitan_masks import of_block_mask, within
+from flashmask.integrations._torchtitan_masks import of_block_mask, replace_everywhere, within
 
 CAUSAL = (-1, 0)
 """The window of a causal mask, and what layers pass that have none of their own."""
@@ -87,16 +86,9 @@ def install(varlen: Any, flex: Any, varlen_type: Any, metadata_type: Any, block_
     api = importlib.import_module("torchtitan.distributed.context_parallel.api")
     models = [importlib.import_module(name) for name in _REFUSING]
     spread: set[Any] = set()  # groups over which modules `flex` compute
-    replaced = {
-        "apply_cp_to_forward": _around_apply(api.apply_cp_to_forward, (varlen, flex), flex, spread),
-        "cp_shard": _around_shard(api.cp_shard, metadata_type, block_mask_type, spread),
-    }
-    for name, ours in replaced.items():
-        original = getattr(api, name)
-        # Models, the trainer and programs have imported the function by its name, or will, from the package.
-        for module in list(sys.modules.values()):
-            if getattr(module, "__dict__", {}).get(name) is original:
-                setattr(module, name, ours)
+    apply = _around_apply(api.apply_cp_to_forward, (varlen, flex), flex, spread)
+    replace_everywhere(api.apply_cp_to_forward, apply)
+    replace_everywhere(api.cp_shard, _around_shard(api.cp_shard, metadata_type, block_mask_type, spread))
     for module in models:
         module.VarlenAttention = _others_than(varlen, varlen_type)  # type: ignore[attr-defined]
 

@@ -8,10 +8,10 @@ blocks) are read from what they enclose, in time linear in the tokens; any other
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from flashmask import Mask, masks
 from flashmask._graph_break import breaks_graph
 
 _FACTORIES = "torchtitan.models.common.attention"
-_MADE: WeakKeyDictionary[Any, Mask] = WeakKeyDictionary()
+_KEPT = "_flashmask_mask"
 
 
 def within(lengths: Sequence[int], tokens: int, window: tuple[int, int]) -> Mask:
@@ -32,13 +32,39 @@ def within(lengths: Sequence[int], tokens: int, window: tuple[int, int]) -> Mask
     return documents & masks.window(tokens, tokens, left, right)
 
 
-@breaks_graph
 def of_block_mask(block_mask: Any) -> Mask:
-    """Returns the mask that a BlockMask stands for; a second call with the same object returns the same mask."""
-    found = _MADE.get(block_mask)
-    if found is None:
-        found = _MADE[block_mask] = _by_parts(block_mask) or _by_pairs(block_mask)
-    return found
+    """Returns the mask that a BlockMask stands for; it is made once, and kept by the BlockMask."""
+    found: Mask | None = getattr(block_mask, _KEPT, None)
+    return _made(block_mask) if found is None else found
+
+
+@breaks_graph
+def _made(block_mask: Any) -> Mask:
+    mask = _by_parts(block_mask) or _by_pairs(block_mask)
+    setattr(block_mask, _KEPT, mask)
+    return mask
+
+
+def make_with_block_masks() -> None:
+    """Lets torchtitan make the mask beside each BlockMask from now on: its compiled layers, one graph each, cannot."""
+    original = sys.modules[_FACTORIES].create_attention_mask
+    if getattr(original, "__flashmask_original__", None):
+        return
+
+    def create_attention_mask(*arguments: Any, **keywords: Any) -> Any:
+        block_mask = original(*arguments, **keywords)
+        of_block_mask(block_mask)
+        return block_mask
+
+    create_attention_mask.__flashmask_original__ = original  # type: ignore[attr-defined]
+    replace_everywhere(original, create_attention_mask)
+
+
+def replace_everywhere(original: Any, ours: Any) -> None:
+    """Puts a function of the same name into each module that has the original; later imports come from one of those."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(ours.__name__) is original:
+            setattr(module, ours.__name__, ours)
 
 
 class _Parts(NamedTuple):

@@ -21,7 +21,7 @@ from torch import Tensor
 import flashmask
 from flashmask.integrations._host import Host
 from flashmask.integrations._torchtitan_cp import CAUSAL, ShardedMask, install
-from flashmask.integrations._torchtitan_masks import of_block_mask
+from flashmask.integrations._torchtitan_masks import make_with_block_masks, of_block_mask
 
 _HOST = Host("torchtitan", ("0.3",))
 _HOST.check()
@@ -101,6 +101,7 @@ class FlashMaskFlexAttention(_FlexAttention):  # type: ignore[misc]
     def __init__(self, config: Config) -> None:
         _Module.__init__(self)
         self.is_spread = False  # as in FlashMaskAttention
+        make_with_block_masks()
 
     def forward(
         self,

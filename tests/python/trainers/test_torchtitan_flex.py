@@ -120,6 +120,23 @@ def test_attention_and_gradients_under_a_block_mask(name):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
+def test_layers_compile_as_one_graph_and_no_mask_compiles_again(monkeypatch):
+    """torchtitan compiles each of its layers so; the masks that it makes come with ours."""
+    module = FlashMaskFlexAttention.Config().build()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    monkeypatch.setattr(titan, "_compiled_create_block_mask", flex.create_block_mask)
+    for length in (60, 20, 30):
+        positions = torch.cat([torch.arange(length), torch.arange(TOKENS - length)])[None].expand(BATCH, -1)
+        mods = [titan.get_causal_mask_mod(), titan.get_efficient_causal_mask_mod_for_packed_document(positions)]
+        mask = titan.create_attention_mask(flex.and_masks(*mods), BATCH, None, TOKENS, TOKENS, device="cpu")
+        q, k, v = draw()
+        found = compiled(q, k, v, attention_masks=mask)
+        expected, _ = softmax_attention(*(each.double() for each in (q, k, v)), visible(mods))
+        torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+        found.sum().backward()
+        monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", length == 20)
+
+
 def test_the_override_gives_each_layer_the_module_and_the_model_its_masks():
     """gpt-oss has a window in every other layer, hence two masks."""
     spec = gpt_oss.model_registry("debugmodel", attn_backend="flex")
