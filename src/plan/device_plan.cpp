@@ -372,17 +372,17 @@ TileSizes tile_sizes(const Mask& mask, const Problem& problem, const PlanOptions
 
 PlacedRowIndices::PlacedRowIndices(const DeviceRowIndices& given, TileShape unit_of_places, bool orders_tokens)
     : rows(given), unit(unit_of_places), orders(orders_tokens), shape(given.shape) {
-  most_segments = std::min(rows.most_documents, std::max<std::int64_t>(shape.rows + shape.columns, 1));
-  // A segment's last unit is not full: so many fit whatever their lengths are.
+  most_islands = std::min(rows.most_documents, std::max<std::int64_t>(shape.rows + shape.columns, 1));
+  // An island's last unit need not be full: so many fit whatever their lengths are.
   const auto places = [&](std::int64_t count, std::int64_t size) {
-    return std::min(count / size + most_segments, count) * size;
+    return std::min(count / size + most_islands, count) * size;
   };
   shape.rows = places(rows.shape.rows, unit.rows);
   shape.columns = places(rows.shape.columns, unit.columns);
   if (!is_size(shape.rows) || !is_size(shape.columns))
     refuse(Status::unsupported, "tiles that begin where documents begin take " +
                                     grouped(std::max(shape.rows, shape.columns)) + " places for up to " +
-                                    grouped(most_segments) +
+                                    grouped(most_islands) +
                                     " documents; at most 2,147,483,647 fit: lower most_documents");
 }
 

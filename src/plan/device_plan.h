@@ -115,11 +115,11 @@ struct HostMask {
 };
 
 /// Row indices on the device that are moved to places there. What the host does not see, how many units there are, has
-/// room for `most_segments` islands of an entry; empty units, which are padding, fill it up.
+/// room for `most_islands` islands of an entry; empty units, which are padding, fill it up.
 struct PlacedRowIndices {
   DeviceRowIndices rows;
   TileShape unit;  ///< places of a unit
-  std::int64_t most_segments;
+  std::int64_t most_islands;
   bool orders;      ///< whether kernels run on gathered tokens; else they find tokens by units
   MaskShape shape;  ///< in places
 

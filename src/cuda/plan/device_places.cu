@@ -33,17 +33,17 @@ struct ChunkTotals {
   int rows_end;    ///< the largest end of the rows that see a column
   int rows_begin;  ///< the smallest begin
   int last_free;   ///< the last free cut; −1: none
-  int segments;    ///< that begin
+  int islands;     ///< that begin
 };
 
-/// The islands that end at a free cut: columns and rows since the cut before, and then rows that see nothing.
-struct IslandsAt {
+/// The parts that end at a free cut: columns and rows since the cut before, and then rows that see nothing.
+struct PartsAt {
   int before;  ///< the free cut before this one; −1: there is none
   int kinds;   ///< of Kind
 };
 enum Kind : int { kFree = 1, kSingle = 2, kRowsAlone = 4 };  // kSingle: as Island::single, of the first of the two
 
-/// Where a segment begins: an island with sums, or neighbouring islands without any. Units are counted anew there.
+/// Where an island begins: a part with sums, or neighbouring parts without any. Units are counted anew there.
 struct Corner {
   int row, column;
 };
@@ -55,27 +55,25 @@ struct Work {
   int batch, heads, rows, columns;  // of tokens
   int row_unit, column_unit;        // places of a unit
   int row_units, column_units;      // room
-  int most;                         // segments
+  int most;                         // islands
   int chunks;
   ChunkTotals* totals;  // [chunks]
   int2* seen;           // [columns]: begin and end of the rows that see the column in any head
   int2* sides;          // [cuts]: VisibleRows::Sides
-  IslandsAt* islands;   // [cuts]
-  Corner* segments;     // [most + 1]
-  Corner* firsts;       // [most + 1]: units before each segment
-  int* counts;          // [1]: segments
+  PartsAt* parts;       // [cuts]
+  Corner* islands;      // [most + 1]
+  Corner* firsts;       // [most + 1]: units before each island
+  int* counts;          // [1]: islands
   int* numbers;         // [rows + 1]: the place of each row; behind the last, all places
 
   __host__ __device__ int cuts() const { return columns + 1; }
   __device__ ChunkTotals& total(int chunk) const { return totals[blockIdx.y * chunks + chunk]; }
   __device__ int cut() const { return static_cast<int>(blockIdx.x) * kChunk + static_cast<int>(threadIdx.x); }
   __device__ const int2& sides_at(int cut) const { return sides[static_cast<std::int64_t>(blockIdx.y) * cuts() + cut]; }
-  __device__ IslandsAt& islands_at(int cut) const {
-    return islands[static_cast<std::int64_t>(blockIdx.y) * cuts() + cut];
-  }
-  __device__ Corner* segments_of(int entry) const { return segments + static_cast<std::int64_t>(entry) * (most + 1); }
+  __device__ PartsAt& parts_at(int cut) const { return parts[static_cast<std::int64_t>(blockIdx.y) * cuts() + cut]; }
+  __device__ Corner* islands_of(int entry) const { return islands + static_cast<std::int64_t>(entry) * (most + 1); }
   __device__ Corner* firsts_of(int entry) const { return firsts + static_cast<std::int64_t>(entry) * (most + 1); }
-  /// Returns the first row behind the islands of a free cut; −1: of none.
+  /// Returns the first row behind the parts of a free cut; −1: of none.
   __device__ int row_behind(int cut) const { return cut < 0 ? 0 : sides_at(cut).y; }
 };
 
@@ -136,17 +134,17 @@ __global__ void __launch_bounds__(kChunk) find_free_cuts(Work work) {
   const bool free = cut < work.cuts() && above <= below;
   if (cut < work.cuts()) {
     work.sides[static_cast<std::int64_t>(blockIdx.y) * work.cuts() + cut] = {above, below};
-    work.islands_at(cut) = {-1, free ? kFree : 0};
+    work.parts_at(cut) = {-1, free ? kFree : 0};
   }
   const int last_free = Reduce(last).Reduce(free ? cut : -1, Max());
   if (threadIdx.x == 0) work.total(chunk).last_free = last_free;
 }
 
-__global__ void __launch_bounds__(kChunk) find_islands(Work work) {
+__global__ void __launch_bounds__(kChunk) find_parts(Work work) {
   __shared__ typename Scan::TempStorage storage;
   const int chunk = static_cast<int>(blockIdx.x), cut = work.cut();
   const int before_all = over_chunks(0, chunk, -1, Max(), [&](int i) { return work.total(i).last_free; });
-  const bool free = cut < work.cuts() && work.islands_at(cut).kinds != 0;
+  const bool free = cut < work.cuts() && work.parts_at(cut).kinds != 0;
   int before = -1;
   Scan(storage).ExclusiveScan(free ? cut : -1, before, before_all, Max());
   if (!free) return;
@@ -154,23 +152,23 @@ __global__ void __launch_bounds__(kChunk) find_islands(Work work) {
   const int row = work.row_behind(before), row_end = max(sides.x, row);
   const int height = row_end - row, width = cut - max(before, 0);
   const bool single = height == 0 || width == 0 || (height == 1 && width == 1);
-  work.islands_at(cut) = {before, kFree | (single ? kSingle : 0) | (sides.y > row_end ? kRowsAlone : 0)};
+  work.parts_at(cut) = {before, kFree | (single ? kSingle : 0) | (sides.y > row_end ? kRowsAlone : 0)};
 }
 
-/// The segments that begin with the islands of a free cut.
-struct SegmentsAt {
+/// The islands that begin with the parts of a free cut.
+struct IslandsAt {
   bool first = false, rows_alone = false;
 
-  __device__ SegmentsAt(const Work& work, int cut) {
+  __device__ IslandsAt(const Work& work, int cut) {
     if (cut >= work.cuts()) return;
-    const IslandsAt own = work.islands_at(cut);
+    const PartsAt own = work.parts_at(cut);
     if (own.kinds == 0) return;
     const bool single = own.kinds & kSingle, has_rows_alone = own.kinds & kRowsAlone;
     if (cut == 0) {  // no columns lie before it
       rows_alone = has_rows_alone;
       return;
     }
-    const int before = work.islands_at(own.before).kinds;
+    const int before = work.parts_at(own.before).kinds;
     const bool behind_single = before & kRowsAlone || (own.before > 0 && before & kSingle);
     first = !single || !behind_single;
     rows_alone = has_rows_alone && !single;
@@ -178,26 +176,26 @@ struct SegmentsAt {
   __device__ int count() const { return static_cast<int>(first) + static_cast<int>(rows_alone); }
 };
 
-__global__ void __launch_bounds__(kChunk) count_segments(Work work) {
+__global__ void __launch_bounds__(kChunk) count_islands(Work work) {
   __shared__ typename Reduce::TempStorage storage;
-  const int count = Reduce(storage).Reduce(SegmentsAt(work, work.cut()).count(), Sum());
-  if (threadIdx.x == 0) work.total(static_cast<int>(blockIdx.x)).segments = count;
+  const int count = Reduce(storage).Reduce(IslandsAt(work, work.cut()).count(), Sum());
+  if (threadIdx.x == 0) work.total(static_cast<int>(blockIdx.x)).islands = count;
 }
 
-__global__ void __launch_bounds__(kChunk) list_segments(Work work) {
+__global__ void __launch_bounds__(kChunk) list_islands(Work work) {
   __shared__ typename Scan::TempStorage storage;
   const int chunk = static_cast<int>(blockIdx.x), cut = work.cut(), entry = static_cast<int>(blockIdx.y);
-  const int earlier = over_chunks(0, chunk, 0, Sum(), [&](int i) { return work.total(i).segments; });
-  const SegmentsAt own(work, cut);
+  const int earlier = over_chunks(0, chunk, 0, Sum(), [&](int i) { return work.total(i).islands; });
+  const IslandsAt own(work, cut);
   int next = 0;
   Scan(storage).ExclusiveScan(own.count(), next, earlier, Sum());
-  Corner* const to = work.segments_of(entry);
+  Corner* const to = work.islands_of(entry);
   const auto add = [&](bool begins, int row, int column) {
     if (begins && next < work.most) to[next] = {row, column};
     next += begins;
   };
   if (own.count() != 0) {
-    const int before = work.islands_at(cut).before, row = work.row_behind(before);
+    const int before = work.parts_at(cut).before, row = work.row_behind(before);
     add(own.first, row, max(before, 0));
     add(own.rows_alone, max(work.sides_at(cut).x, row), cut);
   }
@@ -207,11 +205,11 @@ __global__ void __launch_bounds__(kChunk) list_segments(Work work) {
 /// Returns how many units of `size` tokens [begin, end) has.
 __device__ int units_between(int begin, int end, int size) { return (end - begin + size - 1) / size; }
 
-/// A block per batch entry counts the units before each segment.
+/// A block per batch entry counts the units before each island.
 __global__ void __launch_bounds__(kChunk) count_units(Work work) {
   __shared__ typename Scan::TempStorage storage;
   const int entry = static_cast<int>(blockIdx.x), found = work.counts[entry], count = min(found, work.most);
-  Corner *const segments = work.segments_of(entry), *const firsts = work.firsts_of(entry);
+  Corner *const islands = work.islands_of(entry), *const firsts = work.firsts_of(entry);
   if (found > work.most && threadIdx.x == 0) {
     printf(
         "flashmask: an invariant plan has room for %d documents, and its mask on the GPU has %d, stretches of padding "
@@ -219,15 +217,15 @@ __global__ void __launch_bounds__(kChunk) count_units(Work work) {
         work.most, found);
     __trap();
   }
-  if (threadIdx.x == 0) segments[count] = {work.rows, work.columns};
+  if (threadIdx.x == 0) islands[count] = {work.rows, work.columns};
   __syncthreads();
   Corner before{0, 0};
   for (int first = 0; first < count; first += kChunk) {
     const int i = first + static_cast<int>(threadIdx.x);
     Corner units{0, 0}, sums{}, all{};
     if (i < count)
-      units = {units_between(segments[i].row, segments[i + 1].row, work.row_unit),
-               units_between(segments[i].column, segments[i + 1].column, work.column_unit)};
+      units = {units_between(islands[i].row, islands[i + 1].row, work.row_unit),
+               units_between(islands[i].column, islands[i + 1].column, work.column_unit)};
     Scan(storage).ExclusiveSum(units.row, sums.row, all.row);
     __syncthreads();
     Scan(storage).ExclusiveSum(units.column, sums.column, all.column);
@@ -251,30 +249,30 @@ __device__ int last_until(const Corner* corners, int count, int Corner::*side, i
 }
 
 /// Returns unit `i` of one axis, past whose last unit are empty ones.
-__device__ Unit unit_at(const Corner* segments, const Corner* firsts, int count, int Corner::*side, int i, int size) {
-  const int end = segments[count].*side;
+__device__ Unit unit_at(const Corner* islands, const Corner* firsts, int count, int Corner::*side, int i, int size) {
+  const int end = islands[count].*side;
   if (i >= firsts[count].*side) return {end, end};
-  const int segment = last_until(firsts, count, side, i);
-  const int begin = segments[segment].*side + (i - firsts[segment].*side) * size;
-  return {begin, min(begin + size, segments[segment + 1].*side)};
+  const int island = last_until(firsts, count, side, i);
+  const int begin = islands[island].*side + (i - firsts[island].*side) * size;
+  return {begin, min(begin + size, islands[island + 1].*side)};
 }
 
 /// A thread per row, and per unit of either axis.
 __global__ void __launch_bounds__(kThreads) write_units(Work work) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   const int entry = static_cast<int>(blockIdx.y), count = min(work.counts[entry], work.most);
-  const Corner *const segments = work.segments_of(entry), *const firsts = work.firsts_of(entry);
+  const Corner *const islands = work.islands_of(entry), *const firsts = work.firsts_of(entry);
   if (i < work.row_units)
     work.out.row_units[static_cast<std::int64_t>(entry) * work.row_units + i] =
-        unit_at(segments, firsts, count, &Corner::row, i, work.row_unit);
+        unit_at(islands, firsts, count, &Corner::row, i, work.row_unit);
   if (i < work.column_units)
     work.out.column_units[static_cast<std::int64_t>(entry) * work.column_units + i] =
-        unit_at(segments, firsts, count, &Corner::column, i, work.column_unit);
+        unit_at(islands, firsts, count, &Corner::column, i, work.column_unit);
   if (i > work.rows) return;
   int place = work.row_units * work.row_unit;
   if (i < work.rows) {
-    const int segment = last_until(segments, count, &Corner::row, i);
-    place = firsts[segment].row * work.row_unit + i - segments[segment].row;
+    const int island = last_until(islands, count, &Corner::row, i);
+    place = firsts[island].row * work.row_unit + i - islands[island].row;
   }
   work.numbers[static_cast<std::int64_t>(entry) * (work.rows + 1) + i] = place;
 }
@@ -360,16 +358,16 @@ Work work_of(const PlacedRowIndices& places, const PlacesMemory& out, std::int64
   work.column_unit = places.unit.columns;
   work.row_units = static_cast<int>(places.shape.rows / places.unit.rows);
   work.column_units = static_cast<int>(places.shape.columns / places.unit.columns);
-  work.most = static_cast<int>(places.most_segments);
+  work.most = static_cast<int>(places.most_islands);
   work.chunks = work.columns / kChunk + 1;
   Scratch scratch(out.scratch);
-  const std::int64_t entries = tokens.batch, cuts = entries * work.cuts(), segments = entries * (work.most + 1);
+  const std::int64_t entries = tokens.batch, cuts = entries * work.cuts(), islands = entries * (work.most + 1);
   scratch.take(work.totals, entries * work.chunks);
   scratch.take(work.seen, entries * work.columns);
   scratch.take(work.sides, cuts);
-  scratch.take(work.islands, cuts);
-  scratch.take(work.segments, segments);
-  scratch.take(work.firsts, segments);
+  scratch.take(work.parts, cuts);
+  scratch.take(work.islands, islands);
+  scratch.take(work.firsts, islands);
   scratch.take(work.counts, entries);
   scratch.take(work.numbers, entries * (work.rows + 1));
   scratch_numbers = scratch.numbers();
@@ -394,9 +392,9 @@ void place_row_indices(const PlacedRowIndices& places, const PlacesMemory& memor
   const dim3 chunks(static_cast<unsigned>(work.chunks), entries);
   find_visible_rows<<<chunks, kChunk, 0, stream>>>(work);
   find_free_cuts<<<chunks, kChunk, 0, stream>>>(work);
-  find_islands<<<chunks, kChunk, 0, stream>>>(work);
-  count_segments<<<chunks, kChunk, 0, stream>>>(work);
-  list_segments<<<chunks, kChunk, 0, stream>>>(work);
+  find_parts<<<chunks, kChunk, 0, stream>>>(work);
+  count_islands<<<chunks, kChunk, 0, stream>>>(work);
+  list_islands<<<chunks, kChunk, 0, stream>>>(work);
   count_units<<<entries, kChunk, 0, stream>>>(work);
   const std::int64_t most = std::max({work.row_units, work.column_units, work.rows + 1});
   write_units<<<dim3(blocks_of(most), entries), kThreads, 0, stream>>>(work);
