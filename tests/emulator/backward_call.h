@@ -53,7 +53,18 @@ struct Call {
     if (with.part) place = emulator::some_dropout_place(problem, kHeadDim % 96 == 0 ? 384 : 128);
     const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState, place);
     const check::AlibiNumbers alibi(tensors);
-    const reference::Inputs inputs{q, k, v, dropout, {}, alibi.slopes, alibi.query_positions, alibi.key_positions};
+    const check::BiasNumbers bias(tensors);
+    const reference::Inputs inputs{q,
+                                   k,
+                                   v,
+                                   dropout,
+                                   {},
+                                   alibi.slopes,
+                                   alibi.query_positions,
+                                   alibi.key_positions,
+                                   bias.values,
+                                   bias.shape,
+                                   tensors.bias_origin};
     const reference::Outputs outputs = reference::forward(problem, with.mask, inputs);
     expected = reference::backward(problem, with.mask, inputs, grad_o, grad_lse);
     naive = check::naive::attend(problem, with.mask, inputs, grad_o, grad_lse);
@@ -99,7 +110,9 @@ struct Call {
     dot[at] = static_cast<float>(sum);
   }
 
-  ScoreArguments score() const { return emulator::score_arguments(problem, place, {}, tensors.backward().alibi); }
+  ScoreArguments score() const {
+    return emulator::score_arguments(problem, place, {}, tensors.backward().alibi, tensors.backward().bias);
+  }
 
   BackwardStatistics statistics() { return {lse_log2.data(), dot.data(), padded}; }
 

@@ -64,8 +64,8 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
                     static_cast<int>(problem.query_heads));
   const ForwardTensors given = tensors.forward();
-  RowArguments rows = emulator::row_arguments(problem, host_mask, map,
-                                              emulator::score_arguments(problem, how.place, given.sinks, given.alibi));
+  RowArguments rows = emulator::row_arguments(
+      problem, host_mask, map, emulator::score_arguments(problem, how.place, given.sinks, given.alibi, given.bias));
   int next_item = 0;
   if (how.blocks != 0) rows.next_item = &next_item;
   const ForwardArguments arguments = forward_arguments(rows, given);
@@ -97,7 +97,18 @@ inline void expect_accurate(const Mask& mask, const Problem& problem, const Atte
   const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
   const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState, place);
   const check::AlibiNumbers alibi(tensors);
-  const reference::Inputs inputs{q, k, v, dropout, sinks, alibi.slopes, alibi.query_positions, alibi.key_positions};
+  const check::BiasNumbers bias(tensors);
+  const reference::Inputs inputs{q,
+                                 k,
+                                 v,
+                                 dropout,
+                                 sinks,
+                                 alibi.slopes,
+                                 alibi.query_positions,
+                                 alibi.key_positions,
+                                 bias.values,
+                                 bias.shape,
+                                 tensors.bias_origin};
   const reference::Outputs expected = reference::forward(problem, mask, inputs);
   const auto naive = check::naive::attend(problem, mask, inputs, std::vector<double>(expected.o.size(), 0), {});
   check::ErrorBound bound(problem.dtype);

@@ -134,14 +134,15 @@ inline constexpr DropoutState kDropoutState{.seed = 0x0FEDCBA987654321, .offset 
 
 /// `place`: a packed DropoutPlace, or empty.
 inline cuda::ScoreArguments score_arguments(const Problem& problem, std::span<const std::int32_t> place = {},
-                                            const TensorView& sinks = {}, const AlibiTensors& alibi = {}) {
+                                            const TensorView& sinks = {}, const AlibiTensors& alibi = {},
+                                            const BiasTensor& bias = {}) {
   return cuda::score_arguments(problem,
                                {.executor = serial_executor(),
                                 .workers = 1,
                                 .workspace = nullptr,
                                 .dropout = kDropoutState,
                                 .dropout_place = dropout_tables(problem, place)},
-                               sinks, alibi);
+                               sinks, alibi, bias);
 }
 
 /// Of a problem that is a part of one with more heads, rows and columns, whose rows and columns from multiples of

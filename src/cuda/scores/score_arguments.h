@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/scores/alibi.h"
+#include "cuda/scores/bias.h"
 #include "cuda/scores/dropout.h"
 #include "cuda/scores/logarithms.h"
 #include "cuda/scores/sinks.h"
@@ -14,18 +15,21 @@ struct ScoreArguments {
   float scale_log2;   // softmax scale · log₂ e; cap · log₂ e where scores are capped
   float to_exponent;  // 2 log₂ e · softmax scale / cap (softcap.cuh); 0: scores are not capped
   AlibiArguments alibi;
+  BiasArguments bias;
   DropoutArguments dropout;  // for kernels with dropout
   SinkView sinks;            // the forward's alone
 };
 
 inline ScoreArguments score_arguments(const Problem& problem, const KernelExecution& execution,
-                                      const TensorView& sinks = {}, const AlibiTensors& alibi = {}) {
+                                      const TensorView& sinks = {}, const AlibiTensors& alibi = {},
+                                      const BiasTensor& bias = {}) {
   const auto scale = static_cast<float>(problem.softmax_scale()), cap = static_cast<float>(problem.softcap);
   const float of_bounded = cap > 0 ? cap : scale;
   return {.scale = scale,
           .scale_log2 = of_bounded * kLog2E,
           .to_exponent = cap > 0 ? 2 * kLog2E * (scale / cap) : 0,
           .alibi = alibi_arguments(problem, alibi, of_bounded),
+          .bias = bias_arguments(problem, bias, of_bounded),
           .dropout = dropout_arguments(problem, execution),
           .sinks = sink_view(sinks)};
 }

@@ -21,10 +21,10 @@ __device__ __forceinline__ void cap(float (&s)[kUnits][kEights][4], const float&
 }
 
 /// The derivative of a capped score, 1 − y² for y = tanh(…). Kept nowhere, y is found from the score's probability:
-/// log₂ p = (y − bias) · scale_log2 − lse_log2, `per_scale` = 1 / scale_log2. Where p is 0, which has no logarithm, the
+/// log₂ p = (y + bias) · scale_log2 − lse_log2, `per_scale` = 1 / scale_log2. Where p is 0, which has no logarithm, the
 /// result is 0 or a number.
 __device__ __forceinline__ float slope_of_capped(float p, float lse_log2, float bias, float per_scale) {
-  const float y = fmaxf(fmaf(log2_approximate(p) + lse_log2, per_scale, bias), -1);
+  const float y = fmaxf(fmaf(log2_approximate(p) + lse_log2, per_scale, -bias), -1);
   return fmaf(-y, y, 1);
 }
 

@@ -48,7 +48,7 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .head_dim = static_cast<int>(problem.head_dim),
           .value_dim = static_cast<int>(problem.value_dim),
           .head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads),
-          .score = score_arguments(problem, execution, {}, tensors.alibi),
+          .score = score_arguments(problem, execution, {}, tensors.alibi, tensors.bias),
           .columns = {static_cast<int>(problem.batch * problem.kv_heads), column_heads_in_section(problem),
                       map.outer_tiles},
           .map = map,
@@ -119,7 +119,7 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   QueryGradientArguments arguments{};
   static_cast<RowArguments&>(arguments) =
       row_arguments(plan, PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows),
-                    score_arguments(problem, execution, {}, tensors.alibi), nullptr);
+                    score_arguments(problem, execution, {}, tensors.alibi, tensors.bias), nullptr);
   arguments.section_heads =
       heads_in_section(problem, static_cast<std::int64_t>(device_facts(problem.device).cache_bytes / 10 * 3));
   arguments.q = tensor_rows(tensors.q);

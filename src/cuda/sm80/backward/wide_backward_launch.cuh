@@ -21,7 +21,7 @@ void launch_gradient(const Plan& plan, const BackwardTensors& tensors, const Bac
           : heads_in_section(problem, static_cast<std::int64_t>(device_facts(problem.device).cache_bytes / 10 * 3));
   const WideGradientArguments arguments =
       wide_gradient_arguments(Shape::kOf, problem, tensors, workspace.rows, map, mask_view(made.mask), side_by_side,
-                              score_arguments(problem, execution, {}, tensors.alibi));
+                              score_arguments(problem, execution, {}, tensors.alibi, tensors.bias));
   if (arguments.outer.all_tiles() == 0) return;
   prefer_shared_memory(wide_gradient_kernel<Shape>);
   launch<Memory>("backward: a gradient of wide heads", wide_gradient_kernel<Shape>, arguments.outer.all_tiles(),

@@ -10,10 +10,10 @@
 /// Scores that lose slope · |distance| (Press et al. 2022, attention with linear biases).
 namespace flashmask::cuda {
 
-/// Calls body(unit, eight, i, bias) for each score of the lane with what ALiBi takes from it, in units of products.
+/// Calls body(unit, eight, i, penalty) for each score of the lane with what ALiBi takes from it, in units of products.
 /// Place: PlaceByRows or TransposedPlace (change_scores.cuh).
 template <int kUnits, int kEights, class Place, class Body>
-__device__ __forceinline__ void for_each_bias(const AlibiArguments& alibi, const Place& place, const Body& body) {
+__device__ __forceinline__ void for_each_penalty(const AlibiArguments& alibi, const Place& place, const Body& body) {
   const float slope = __ldg(alibi.slopes + place.batch * alibi.slopes_batch + place.head) * alibi.to_products;
   const int row = place.row(lane_index()), column = place.column(lane_index());
   if (alibi.query_positions == nullptr) {

@@ -4,12 +4,14 @@
 #include "cuda/scores/score_arguments.h"
 #include "cuda/scores/softcap.cuh"
 #include "cuda/sm80/common/alibi.cuh"
+#include "cuda/sm80/common/bias.cuh"
 
 /// The two places where a kernel changes scores. A new change is a line in each, and a member of ScoreArguments.
 namespace flashmask::cuda {
 
 /// Where a warp's scores lie: the query head, and the first row and column of the sequence, multiples of 8.
 struct PlaceByRows {
+  static constexpr bool kPairsColumns = true;  // scores 2 n and 2 n + 1 are neighbours in a row
   int batch, head, first_row, first_column;
 
   /// Row and column of the lane's first score; its others lie rows_to() rows and columns_to() columns further on.
@@ -20,6 +22,7 @@ struct PlaceByRows {
 };
 /// Where a warp's transposed scores lie, whose lines are columns.
 struct TransposedPlace {
+  static constexpr bool kPairsColumns = false;
   int batch, head, first_row, first_column;
 
   __device__ __forceinline__ int row(int lane) const { return first_row + lane % 4 * 2; }
@@ -28,14 +31,27 @@ struct TransposedPlace {
   static __device__ __forceinline__ constexpr int columns_to(int unit, int, int i) { return 16 * unit + i / 2 * 8; }
 };
 
+/// Calls body(unit, eight, i, bias) for each score of the lane with what is added to it, in units of products. Returns
+/// whether anything is.
+template <int kUnits, int kEights, class Place, class Body>
+__device__ __forceinline__ bool for_each_bias(const ScoreArguments& score, const Place& place, const Body& body) {
+  if (score.alibi.slopes != nullptr) {
+    for_each_penalty<kUnits, kEights>(
+        score.alibi, place, [&](int unit, int eight, int i, float penalty) { body(unit, eight, i, -penalty); });
+    return true;
+  }
+  if (score.bias.values == nullptr) return false;
+  BiasValues<kUnits, kEights, Place>(score.bias, place).for_each(body);
+  return true;
+}
+
 /// Changes the scores of a tile, ahead of hiding.
 template <int kUnits, int kEights, class Place>
 __device__ __forceinline__ void change_scores(float (&s)[kUnits][kEights][4], const ScoreArguments& score,
                                               const Place& place) {
   if (score.to_exponent != 0) cap(s, score.to_exponent);
-  if (score.alibi.slopes != nullptr)
-    for_each_bias<kUnits, kEights>(score.alibi, place,
-                                   [&](int unit, int eight, int i, float bias) { s[unit][eight][i] -= bias; });
+  for_each_bias<kUnits, kEights>(score, place,
+                                 [&](int unit, int eight, int i, float bias) { s[unit][eight][i] += bias; });
 }
 
 /// Multiplies probabilities by the derivatives of their changed scores, ahead of differentiate().
@@ -48,9 +64,7 @@ __device__ __forceinline__ void follow_changes(float (&p)[kUnits][kEights][4], c
     float& own = p[unit][eight][i];
     own *= slope_of_capped(own, lse_log2.at(unit, eight, i), bias, per_scale);
   };
-  if (score.alibi.slopes != nullptr)
-    for_each_bias<kUnits, kEights>(score.alibi, place, multiply);
-  else
+  if (!for_each_bias<kUnits, kEights>(score, place, multiply))
     for_each_score<kUnits, kEights>([&](int unit, int eight, int i) { multiply(unit, eight, i, 0); });
 }
 

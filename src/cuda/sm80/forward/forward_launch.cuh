@@ -50,8 +50,8 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
       return launch_forward<typename Code::Roomy>(plan, tensors, execution, map, next_item, choice);
   }
   const DeviceFacts& facts = device_facts(plan.problem().device);
-  RowArguments rows =
-      row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi), next_item);
+  RowArguments rows = row_arguments(
+      plan, map, score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi, tensors.bias), next_item);
   rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
   rows.choice = choice;
   if (rows.items == 0) return;

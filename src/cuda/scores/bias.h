@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "flashmask/attention.h"
+#include "flashmask/problem.h"
+
+namespace flashmask::cuda {
+
+/// A bias tensor as kernels are given it: what is added to each score, or to the scores of each distance.
+struct BiasArguments {
+  const void* values;             // null: no bias tensor
+  std::int64_t batch, head, row;  // elements between batch entries, query heads and rows; 0: they share their values
+  DType dtype;
+  bool in_pairs;   // columns come in pairs: two 16-bit values, from an even column on, are one aligned word
+  bool distances;  // a row has `entries` values by distance, instead of a value for each column
+  int entries;
+  int shift;  // the entry for row i and column j is i − j + shift
+  int query_length, key_length;
+  float to_products;  // what a value is multiplied by where scores are not yet multiplied by their scale
+};
+
+/// `scale`: what turns numbers into scores where a bias is added to them.
+inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bias, float scale) {
+  if (!has_bias_tensor(problem)) return {};
+  const TensorView& values = bias.values;
+  const auto between = [&](int axis) { return values.shape[axis] == 1 ? 0 : values.strides[axis]; };
+  const bool distances = problem.bias == ScoreBias::distances;
+  BiasArguments made{.values = values.data,
+                     .batch = between(0),
+                     .head = between(1),
+                     .row = between(2),
+                     .dtype = values.dtype,
+                     .in_pairs = false,
+                     .distances = distances,
+                     .entries = static_cast<int>(values.shape[3]),
+                     .shift = 0,
+                     .query_length = static_cast<int>(problem.query_length),
+                     .key_length = static_cast<int>(problem.key_length),
+                     .to_products = 1 / scale};
+  if (distances) {
+    constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
+    made.shift = static_cast<int>(std::clamp(problem.key_length - problem.query_length + bias.origin, -kFar, kFar));
+  } else {
+    made.in_pairs = values.dtype != DType::f32 && reinterpret_cast<std::uintptr_t>(values.data) % 4 == 0 &&
+                    (made.batch | made.head | made.row | problem.key_length) % 2 == 0;
+  }
+  return made;
+}
+
+}  // namespace flashmask::cuda

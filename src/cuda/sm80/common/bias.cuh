@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/instructions/arithmetic.cuh"
+#include "cuda/scores/bias.h"
+#include "cuda/scores/tile_scores.cuh"
+
+/// Scores to which the values of a bias tensor are added.
+namespace flashmask::cuda {
+
+/// Reads float32.
+struct WideValues {
+  using Word = float;
+  static __device__ __forceinline__ float number(const BiasArguments&, float word) { return word; }
+};
+/// Reads bfloat16 or float16.
+struct ShortValues {
+  using Word = std::uint16_t;
+  static __device__ __forceinline__ float2 numbers(const BiasArguments& bias, std::uint32_t pair) {
+    return bias.dtype == DType::f16 ? unpack<__half>(pair) : unpack<__nv_bfloat16>(pair);
+  }
+  static __device__ __forceinline__ float number(const BiasArguments& bias, std::uint16_t word) {
+    return numbers(bias, word).x;
+  }
+};
+
+/// The values of a lane's scores of one tile. Place: PlaceByRows or TransposedPlace (change_scores.cuh).
+template <int kUnits, int kEights, class Place>
+class BiasValues {
+ public:
+  __device__ __forceinline__ BiasValues(const BiasArguments& bias, const Place& place) : bias_(bias), place_(place) {}
+
+  /// Calls body(unit, eight, i, value) for each score of the lane with what is added to it, in units of products. Where
+  /// a score has no value, 0.
+  template <class Body>
+  __device__ __forceinline__ void for_each(const Body& body) const {
+    if constexpr (Place::kPairsColumns) {
+      if (bias_.in_pairs) return for_each_pair(body);
+    }
+    if (bias_.dtype == DType::f32)
+      for_each_of<WideValues>(body);
+    else
+      for_each_of<ShortValues>(body);
+  }
+
+ private:
+  template <class Values, class Body>
+  __device__ __forceinline__ void for_each_of(const Body& body) const {
+    if (bias_.distances)
+      for_each_of<Values, true>(body);
+    else
+      for_each_of<Values, false>(body);
+  }
+
+  template <class Values, bool kDistances, class Body>
+  __device__ __forceinline__ void for_each_of(const Body& body) const {
+    using Word = typename Values::Word;
+    for_each_part([&](int row, int column, const auto& for_each_place) {
+      const int start = kDistances ? row - column + bias_.shift : column;
+      const int end = kDistances ? bias_.entries : bias_.key_length;
+      const Word* const first = row_of<Word>(row) + start;
+      for_each_place([&](int unit, int eight, int i) {
+        const int down = Place::rows_to(unit, eight, i), right = Place::columns_to(unit, eight, i);
+        const int further = kDistances ? down - right : right;
+        const int last = row + down < bias_.query_length ? end : 0;
+        const bool exists = static_cast<unsigned>(start + further) < static_cast<unsigned>(last);
+        const Word word = exists ? __ldg(first + down * bias_.row + further) : Word{};
+        body(unit, eight, i, Values::number(bias_, word) * bias_.to_products);
+      });
+    });
+  }
+
+  template <class Body>
+  __device__ __forceinline__ void for_each_pair(const Body& body) const {
+    for_each_part([&](int row, int column, const auto& for_each_place) {
+      const std::uint16_t* const first = row_of<std::uint16_t>(row) + column;
+      for_each_place([&](int unit, int eight, int i) {
+        if (i % 2 != 0) return;
+        const int down = Place::rows_to(unit, eight, i), right = Place::columns_to(unit, eight, i);
+        const bool exists = column + right < (row + down < bias_.query_length ? bias_.key_length : 0);
+        const auto* const from = reinterpret_cast<const std::uint32_t*>(first + down * bias_.row + right);
+        const float2 numbers = ShortValues::numbers(bias_, exists ? __ldg(from) : 0);
+        body(unit, eight, i, numbers.x * bias_.to_products);
+        body(unit, eight, i + 1, numbers.y * bias_.to_products);
+      });
+    });
+  }
+
+  template <class Word>
+  __device__ __forceinline__ const Word* row_of(int row) const {
+    return static_cast<const Word*>(bias_.values) + place_.batch * bias_.batch + place_.head * bias_.head +
+           row * bias_.row;
+  }
+
+  /// Calls body(row, column, for_each_place) for each part of the lane's scores; for_each_place calls its body(unit,
+  /// eight, i) for the scores of the part. Row and column are those of the lane's first score. A part's loads are
+  /// finished, and its addresses forgotten, before the next part's begin: registers hold no more.
+  template <class Body>
+  __device__ __forceinline__ void for_each_part(const Body& body) const {
+    constexpr int kPart = kEights % 4 == 0 ? 4 : 2;
+#pragma unroll
+    for (int line = 0; line < 2 * kUnits; ++line)
+#pragma unroll
+      for (int first = 0; first < kEights; first += kPart) {
+        __syncwarp();
+        const int lane = lane_index();
+        body(place_.row(lane), place_.column(lane), [&](const auto& of_place) {
+#pragma unroll
+          for (int eight = first; eight < first + kPart; ++eight)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) of_place(line / 2, eight, line % 2 * 2 + i);
+        });
+      }
+  }
+
+  const BiasArguments& bias_;
+  const Place& place_;
+};
+
+}  // namespace flashmask::cuda
