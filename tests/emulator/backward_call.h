@@ -38,6 +38,7 @@ struct Case {
   bool part = false;  // of a larger problem, whose decisions it takes
   double softcap = 0;
   ScoreBias bias = ScoreBias::none;
+  std::vector<std::int64_t> bias_shape = {};  // empty: one that AttentionTensors chooses
 };
 
 /// A call's tensors, what is right, and what the launch of row statistics makes.
@@ -48,6 +49,7 @@ struct Call {
         tensors(problem, seed),
         mask(with.mask, with.form),
         mask_lists(with.mask.shape().batch * with.mask.shape().heads) {
+    if (!with.bias_shape.empty()) choose_bias(with.bias_shape);
     const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
     const std::vector<double> grad_o = tensors.grad_o.values(), grad_lse = tensors.grad_lse.values();
     if (with.part) place = emulator::some_dropout_place(problem, kHeadDim % 96 == 0 ? 384 : 128);
@@ -77,6 +79,15 @@ struct Call {
       for (std::int64_t head = 0; head < problem.query_heads; ++head)
         for (std::int64_t row = 0; row < problem.query_length; ++row)
           add_row(outputs, grad_o, grad_lse, batch, head, row);
+  }
+
+  /// Some are below the others by a constant, so that rows have other lse.
+  void choose_bias(const std::vector<std::int64_t>& shape) {
+    tensors.bias.emplace(problem.dtype, shape);
+    tensors.grad_bias.emplace(problem.dtype, shape);
+    for (std::int64_t i = 0; i < tensors.bias->size(); ++i)
+      tensors.bias->set(i, static_cast<float>(i * 37 % 64) / 32 - 1);
+    tensors.bias_origin = shape[3] / 2;
   }
 
   static Problem problem_of(const Case& with) {

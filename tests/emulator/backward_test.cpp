@@ -209,6 +209,23 @@ TYPED_TEST(EmulatedBackward, BiasesScoresByDistance) {
       {.name = "causal with dropout", .mask = masks::causal(130, 150), .dropout = 0.3, .bias = kAlibi});
 }
 
+/// Where rows have values of their own, which the batch shares, and where they share a table of distances. A tenth of
+/// the values hides its score.
+TYPED_TEST(EmulatedBackward, BiasesScoresByTensors) {
+  using Way = typename TypeParam::WithChanges;
+  expect_right_with<Way>(
+      {.name = "a window", .mask = masks::sliding_window(150, 200, 70), .bias = ScoreBias::tensor});
+  expect_right_with<Way>({.name = "causal with a softcap and an odd number of keys, as bits",
+                          .mask = masks::causal(130, 151),
+                          .form = MaskForm::bits,
+                          .softcap = 2,
+                          .bias = ScoreBias::tensor});
+  expect_right_with<typename Way::WithDropout>({.name = "causal with dropout, by distance",
+                                                .mask = masks::causal(130, 150),
+                                                .dropout = 0.3,
+                                                .bias = ScoreBias::distances});
+}
+
 TYPED_TEST(EmulatedBackward, ReadsNoKeysOfSkippedTiles) {
   const Case with{"a window", masks::sliding_window(64, 256, 30)};  // nobody sees the first 162 keys
   Call<typename TypeParam::Element, TypeParam::kHeadDim> call(with, 3);

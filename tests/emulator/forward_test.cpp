@@ -187,6 +187,57 @@ TEST(EmulatedForward, BiasesScoresByDistance) {
   expect_right_with_alibi<Large256>();
 }
 
+/// A batch of one has float32 values, one of two 16-bit ones: in pairs where the keys are even in number.
+template <class Shape>
+void expect_right_with_bias(ScoreBias bias) {
+  for (const int batch : {1, 2}) {
+    Problem problem = problem_for<Shape>({150, 203, 4, 2, batch});
+    problem.bias = bias;
+    expect_right<Changing<Shape>>(masks::sliding_window(150, 203, 90), problem);
+    problem.key_length = 204;
+    problem.softcap = 2;
+    problem.dropout = 0.1;
+    expect_right<Changing<Dropping<Shape>>>(masks::full(150, 204), problem);
+  }
+}
+
+TEST(EmulatedForward, BiasesScoresByTensors) {
+  expect_right_with_bias<Of64>(ScoreBias::tensor);
+  expect_right_with_bias<Large128>(ScoreBias::tensor);
+  expect_right_with_bias<Of192>(ScoreBias::tensor);
+  expect_right_with_bias<Of64>(ScoreBias::distances);
+  expect_right_with_bias<Large256>(ScoreBias::distances);
+}
+
+/// Rows that a bias hides throughout see nothing, also where the mask shows them all.
+TEST(EmulatedForward, HidesRowsWhoseBiasIsMinusInfinity) {
+  Problem problem = problem_for<Of64>({128, 192, 2, 1, 2});
+  problem.bias = ScoreBias::tensor;
+  AttentionTensors tensors(problem, 7);
+  for (std::int64_t head = 0; head < 2; ++head)
+    for (std::int64_t column = 0; column < 192; ++column)
+      for (const std::int64_t row : {3, 70}) tensors.bias->set((head * 128 + row) * 192 + column, -INFINITY);
+  const Mask mask = masks::full(128, 192);
+  attend<Changing<Of64>>(mask, problem, tensors, {});
+  expect_accurate(mask, problem, tensors);
+  for (std::int64_t list = 0; list < 4; ++list) EXPECT_EQ(tensors.lse.at(list * 128 + 70), -INFINITY);
+}
+
+/// Values under tiles that the mask hides may be anything.
+TEST(EmulatedForward, UsesNoBiasOfMaskedScores) {
+  Problem problem = problem_for<Of64>({150, 203, 2, 1, 2});
+  problem.bias = ScoreBias::tensor;
+  const Mask mask = masks::causal(150, 203);
+  AttentionTensors tensors(problem, 7), poisoned(problem, 7);
+  for (std::int64_t head = 0; head < 2; ++head)
+    for (std::int64_t row = 0; row < 150; ++row)
+      for (std::int64_t column = row + 54; column < 203; ++column)
+        poisoned.bias->set((head * 150 + row) * 203 + column, NAN);
+  attend<Changing<Of64>>(mask, problem, tensors, {});
+  attend<Changing<Of64>>(mask, problem, poisoned, {});
+  EXPECT_EQ(results(tensors), results(poisoned));
+}
+
 template <class Shape>
 void expect_right_as_a_part() {
   Problem problem = problem_for<Shape>({150, 203, 4, 2, 2});

@@ -15,6 +15,12 @@ constexpr std::int64_t kPaddedRows = 128;
 /// Rows whose contributions to the gradient of a sink one block adds up.
 constexpr std::int64_t kSinkRows = 4096;
 
+/// Rows, and columns, of the tiles in which the gradient of a bias is summed.
+constexpr std::int64_t kBiasTile = 128;
+
+/// Returns how many of these tiles so many tokens take.
+constexpr std::int64_t bias_tiles(std::int64_t tokens) { return (tokens + kBiasTile - 1) / kBiasTile; }
+
 /// What the backward needs for each query row besides the tensors: float32 [batch, query heads, padded rows].
 struct BackwardStatistics {
   float* lse_log2;  ///< lse · log2(e); +∞ for rows that see nothing and for padding: their probabilities become 0
@@ -30,6 +36,8 @@ struct BackwardWorkspace {
                       ///< tile in the order of the kernel's add_to_queries(); null where the kernel makes no sums
   float* sink_sums;   ///< [batch, query heads, sink_pieces]: what each kSinkRows rows add to the gradient of a sink
   std::int64_t sink_pieces;
+  float* bias_sums;   ///< [batch, query heads, diagonals of tiles, 2 kBiasTile] at most: sums of a table of distances;
+                      ///< null where the problem has none
   std::size_t bytes;
 
   static constexpr int kLaunches = 3;  ///< most launches of one backward; each counts its work items

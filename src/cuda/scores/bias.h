@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -20,6 +22,11 @@ struct BiasArguments {
   int shift;  // the entry for row i and column j is i − j + shift
   int query_length, key_length;
   float to_products;  // what a value is multiplied by where scores are not yet multiplied by their scale
+
+  /// Returns the entry of a score in its row.
+  __device__ __forceinline__ int entry(int row_number, int column) const {
+    return distances ? row_number - column + shift : column;
+  }
 };
 
 /// `scale`: what turns numbers into scores where a bias is added to them.

@@ -13,6 +13,7 @@
 #include "cuda/scores/changes.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/backward/backward.h"
+#include "cuda/sm80/backward/bias_gradient.h"
 #include "cuda/sm80/backward/close_rows.cuh"
 #include "cuda/sm80/backward/column_kernel.cuh"
 #include "cuda/sm80/backward/shapes.cuh"
@@ -185,6 +186,8 @@ struct BackwardSteps {
     if constexpr (!kSums) {
       if (PlanAccess::wants_query_gradient(plan)) pass_over_rows<Rows, RoomyRows>(plan, tensors, workspace, execution);
     }
+    launch_bias_gradient(plan, tensors, workspace, execution,
+                         PlanAccess::device(plan).map(kTile<Columns>, MapSide::columns));
   }
 
   static DeviceNeeds needs(const Architecture& architecture) {
@@ -216,6 +219,7 @@ class ChoosingSteps {
       pass_over_keys<Columns, RoomyColumns>(plan, tensors, workspace, execution, tiles_.choice(plan, size, false));
     if (size != TileSize::large)
       pass_over_keys<Short, Short>(plan, tensors, workspace, execution, tiles_.choice(plan, size, true));
+    launch_bias_gradient(plan, tensors, workspace, execution, tiles_.large_map(plan));
   }
 
  private:

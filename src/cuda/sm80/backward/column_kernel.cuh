@@ -212,6 +212,8 @@ class ColumnBlock {
                                 now.tile * Shape::kRows + part_row(i) + row);
       KeyMask<kUnits, Shape::kScoreRows> mask;
       if (now.masked()) mask.ask(arguments_.mask, list_of(now), first_key() + own_key(), now.tile, part_row(i) + row);
+      if constexpr (ChangesScores<Shape>)
+        fetch_changes<kUnits, kEights>(arguments_.score, place_of(now, part_row(i) + row));
       Scores s;
       Copies copies = copies_of(arguments_.q, queries(i + 1), next, i + 1);
       const auto ask = [&](int step) {
@@ -220,16 +222,14 @@ class ColumnBlock {
         copies.template ask_part<kDimSteps / 2>(step % (kDimSteps / 2));
       };
       multiply_keys(s, shared_.k, queries(i), row, ask);
-      [[maybe_unused]] const TransposedPlace place{
-          batch(), query_head(now), now.tile * Shape::kRows + part_row(i) + row, first_key() + own_key()};
-      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place);
+      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place_of(now, part_row(i) + row));
       if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
       TransposedRowNumbers<kEights> lse_log2, dots;
       lse_log2.load(shared_.lse_log2[stage] + row);
       exponentiate(s, arguments_.score.scale_log2, lse_log2);
       pack<T>(p, s);
       if constexpr (Drops<Shape>) drop(p, dropped);
-      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2, place);
+      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2, place_of(now, part_row(i) + row));
       Scores grad;
       if constexpr (Shape::kHoldsValues)
         multiply_held(grad, values, output_gradients(i), row);
@@ -255,6 +255,11 @@ class ColumnBlock {
       multiply_shared(grad_k, score_gradients(i), queries(i));
     }
     if constexpr (!Shape::kDelayed) add_to_queries(now, i);
+  }
+
+  /// Returns where the warp's scores lie from a row of the step's tile on.
+  __device__ __forceinline__ TransposedPlace place_of(const TileStep& step, int row) const {
+    return {batch(), query_head(step), step.tile * Shape::kRows + row, first_key() + own_key()};
   }
 
   /// Returns the scale of the probabilities that dropout keeps.

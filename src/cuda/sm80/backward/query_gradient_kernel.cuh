@@ -188,8 +188,9 @@ class QueryGradientBlock {
         if (asks) copies.template ask_part<kPanels>(step);
       };
       Scores s, grad;
-      multiply_by_keys(s, shared_.q, keys(i), column, ask);
       [[maybe_unused]] const PlaceByRows place{batch(), head(), first_row() + own_row(), first_key(now) + column};
+      if constexpr (ChangesScores<Shape>) fetch_changes<kUnits, kEights>(arguments_.score, place);
+      multiply_by_keys(s, shared_.q, keys(i), column, ask);
       if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place);
       if (now.masked()) hide_masked(s, i % Shape::kStages, column);
       RowNumbers<kUnits> lse_log2, dots;

@@ -91,12 +91,13 @@ using CompactRows = QueryGradientShape<T, kHeadDim, 1, 2, kHeadDim == 128 ? 1 : 
 
 namespace flashmask::cuda {
 
-/// Registers of warps with 32 keys hold fewer rows of scores at once where these are changed: at 64 dims, and beside
-/// dropout up to 128.
+/// Registers of warps with 32 keys hold fewer rows of scores at once where these are changed: at 64 dims, where the
+/// gradient of q is delayed at 128, and beside dropout up to 128.
 template <class T, int kHeadDim, class Of>
 struct Changing<sm80::ColumnShape<T, kHeadDim, Of>> : sm80::ColumnShape<T, kHeadDim, Of> {
   static constexpr bool kScoreChanges = true;
-  static constexpr int kScoreRows = Of::kForm.units == 2 && kHeadDim == 64 ? 16 : Of::kForm.score_rows;
+  static constexpr bool kFewer = kHeadDim == 64 || (kHeadDim == 128 && Of::kForm.delayed);
+  static constexpr int kScoreRows = Of::kForm.units == 2 && kFewer ? 16 : Of::kForm.score_rows;
 };
 template <class T, int kHeadDim, class Of>
 struct Changing<Dropping<sm80::ColumnShape<T, kHeadDim, Of>>> : Dropping<sm80::ColumnShape<T, kHeadDim, Of>> {

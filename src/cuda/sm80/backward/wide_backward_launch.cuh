@@ -47,6 +47,8 @@ struct WideSteps {
       launch_gradient<Keys>(plan, tensors, workspace, execution);
     }
     if (PlanAccess::wants_query_gradient(plan)) launch_gradient<Queries>(plan, tensors, workspace, execution);
+    launch_bias_gradient(plan, tensors, workspace, execution,
+                         PlanAccess::device(plan).map(kTile<Keys>, MapSide::columns));
   }
 };
 

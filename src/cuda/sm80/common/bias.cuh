@@ -34,6 +34,24 @@ class BiasValues {
  public:
   __device__ __forceinline__ BiasValues(const BiasArguments& bias, const Place& place) : bias_(bias), place_(place) {}
 
+  /// Starts to bring the values to the L1 cache: a lane asks for those of a row.
+  __device__ __forceinline__ void prefetch() const {
+    constexpr int kRows = Place::kPairsColumns ? 16 * kUnits : 8 * kEights,
+                  kColumns = Place::kPairsColumns ? 8 * kEights : 16 * kUnits;
+    const int bytes = bias_.dtype == DType::f32 ? 4 : 2;
+    const int row = place_.first_row + lane_index(), last_column = min(place_.first_column + kColumns, bias_.key_length) - 1;
+    if (lane_index() >= kRows || row >= bias_.query_length) return;
+    const int one = bias_.entry(row, place_.first_column), other = bias_.entry(row, last_column);
+    const int first = max(min(one, other), 0), last = min(max(one, other), bias_.entries - 1);
+    if (first > last) return;
+    const auto* const values = static_cast<const std::uint8_t*>(bias_.values) + at(row) * bytes;
+    constexpr int kLine = 128;
+#pragma unroll
+    for (int at = 0; at < 4 * kColumns; at += kLine)
+      if (first * bytes + at < last * bytes) prefetch_line(values + first * bytes + at);
+    prefetch_line(values + last * bytes);
+  }
+
   /// Calls body(unit, eight, i, value) for each score of the lane with what is added to it, in units of products. Where
   /// a score has no value, 0.
   template <class Body>
@@ -92,8 +110,10 @@ class BiasValues {
 
   template <class Word>
   __device__ __forceinline__ const Word* row_of(int row) const {
-    return static_cast<const Word*>(bias_.values) + place_.batch * bias_.batch + place_.head * bias_.head +
-           row * bias_.row;
+    return static_cast<const Word*>(bias_.values) + at(row);
+  }
+  __device__ __forceinline__ std::int64_t at(int row) const {
+    return place_.batch * bias_.batch + place_.head * bias_.head + row * bias_.row;
   }
 
   /// Calls body(row, column, for_each_place) for each part of the lane's scores; for_each_place calls its body(unit,
@@ -101,18 +121,23 @@ class BiasValues {
   /// finished, and its addresses forgotten, before the next part's begin: registers hold no more.
   template <class Body>
   __device__ __forceinline__ void for_each_part(const Body& body) const {
-    constexpr int kPart = kEights % 4 == 0 ? 4 : 2;
+    // Scores of as few rows as there are.
+    constexpr int kLines = Place::kPairsColumns ? 1 : kUnits, kPart = !Place::kPairsColumns    ? 1
+                                                                          : kEights % 4 == 0 ? 4
+                                                                                             : 2;
 #pragma unroll
-    for (int line = 0; line < 2 * kUnits; ++line)
+    for (int first_line = 0; first_line < 2 * kUnits; first_line += kLines)
 #pragma unroll
       for (int first = 0; first < kEights; first += kPart) {
         __syncwarp();
         const int lane = lane_index();
         body(place_.row(lane), place_.column(lane), [&](const auto& of_place) {
 #pragma unroll
-          for (int eight = first; eight < first + kPart; ++eight)
+          for (int line = first_line; line < first_line + kLines; ++line)
 #pragma unroll
-            for (int i = 0; i < 2; ++i) of_place(line / 2, eight, line % 2 * 2 + i);
+            for (int eight = first; eight < first + kPart; ++eight)
+#pragma unroll
+              for (int i = 0; i < 2; ++i) of_place(line / 2, eight, line % 2 * 2 + i);
         });
       }
   }

@@ -35,14 +35,20 @@ struct TransposedPlace {
 /// whether anything is.
 template <int kUnits, int kEights, class Place, class Body>
 __device__ __forceinline__ bool for_each_bias(const ScoreArguments& score, const Place& place, const Body& body) {
-  if (score.alibi.slopes != nullptr) {
-    for_each_penalty<kUnits, kEights>(
-        score.alibi, place, [&](int unit, int eight, int i, float penalty) { body(unit, eight, i, -penalty); });
+  if (score.bias.values != nullptr) {
+    BiasValues<kUnits, kEights, Place>(score.bias, place).for_each(body);
     return true;
   }
-  if (score.bias.values == nullptr) return false;
-  BiasValues<kUnits, kEights, Place>(score.bias, place).for_each(body);
+  if (score.alibi.slopes == nullptr) return false;
+  for_each_penalty<kUnits, kEights>(
+      score.alibi, place, [&](int unit, int eight, int i, float penalty) { body(unit, eight, i, -penalty); });
   return true;
+}
+
+/// Starts to fetch what change_scores() reads for a tile of scores: called ahead of their product.
+template <int kUnits, int kEights, class Place>
+__device__ __forceinline__ void fetch_changes(const ScoreArguments& score, const Place& place) {
+  if (score.bias.values != nullptr) BiasValues<kUnits, kEights, Place>(score.bias, place).prefetch();
 }
 
 /// Changes the scores of a tile, ahead of hiding.

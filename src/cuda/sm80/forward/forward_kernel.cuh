@@ -234,6 +234,8 @@ class ForwardWarp {
     const std::uint32_t keys = advance<Of::keys>();
     Scores s;
     Words masked;
+    if constexpr (ChangesScores<Shape>)
+      fetch_changes<kUnits, kEights>(arguments_.score, place_of(shared_.steps[i].tile));
     clear_scores(s);
     add_scores<0, 1>(s, keys, next);
     if constexpr (kMasked) {

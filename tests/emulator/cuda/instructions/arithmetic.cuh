@@ -15,6 +15,8 @@ inline int lane_index() { return static_cast<int>(threadIdx.x % 32); }
 
 inline unsigned thread_index() { return threadIdx.x; }
 
+inline void prefetch_line(const void*) {}
+
 inline std::uint32_t shared_address(const void* pointer) { return emulator::shared_address(pointer); }
 
 inline std::uint32_t bits_from(int begin, int count) {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/sm80/backward/bias_gradient.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/common/launch.cuh"
+#include "cuda/runtime/status.h"
+#include "cuda/sm80/backward/bias_gradient_kernel.cuh"
+#include "plan/plan_choice.h"
+
+namespace flashmask::cuda::sm80 {
+namespace {
+
+/// Clears a gradient by rows: of a table of distances, of which some entries may have no score.
+void clear_rows(const TensorView& gradient, cudaStream_t stream) {
+  const auto element = static_cast<std::int64_t>(size_in_bytes(gradient.dtype));
+  const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements * element); };
+  for (std::int64_t batch = 0; batch < gradient.shape[0]; ++batch)
+    for (std::int64_t head = 0; head < gradient.shape[1]; ++head) {
+      auto* const first = static_cast<std::byte*>(gradient.data) +
+                          (batch * gradient.strides[0] + head * gradient.strides[1]) * element;
+      check(cudaMemset2DAsync(first, bytes(gradient.strides[2]), 0, bytes(gradient.shape[3]),
+                              static_cast<std::size_t>(gradient.shape[2]), stream),
+            "backward: clearing the gradient of the bias");
+    }
+}
+
+template <class T>
+void launch_sums(const BiasGradientArguments& arguments, int blocks, cudaStream_t stream) {
+  using Shape = BiasGradientShape<T>;
+  launch<BiasGradientMemory<Shape>>("backward: the gradient of the bias", bias_gradient_kernel<Shape>, blocks,
+                                    Shape::kThreads, stream, arguments);
+}
+
+/// A block takes entries of one list.
+template <int kThreads>
+__global__ void join_diagonals_kernel(const __grid_constant__ BiasGradientArguments arguments) {
+  const int entry = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (entry < arguments.gradient.entries) join_diagonals(arguments, static_cast<int>(blockIdx.y), entry);
+}
+
+void launch_joining(const BiasGradientArguments& arguments, int lists, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const dim3 blocks(static_cast<unsigned>((arguments.gradient.entries + kThreads - 1) / kThreads),
+                    static_cast<unsigned>(lists));
+  if (blocks.x == 0) return;
+  join_diagonals_kernel<kThreads><<<blocks, kThreads, 0, stream>>>(arguments);
+  check(cudaGetLastError(), "backward: joining the gradient of the bias");
+}
+
+}  // namespace
+
+void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                          const KernelExecution& execution, const DeviceMap& map) {
+  const TensorView& gradient = tensors.grad_bias;
+  if (!gradient.present()) return;
+  const Problem& problem = plan.problem();
+  const auto stream = static_cast<cudaStream_t>(execution.stream);
+  const BiasGradientArguments arguments = bias_gradient_arguments(
+      problem, tensors, workspace.rows, workspace.bias_sums, map_view(map, plan), map.tile, mask_view(PlanAccess::device(plan).mask),
+      score_arguments(problem, execution, {}, {}, tensors.bias));
+  const bool diagonals = arguments.sums == BiasSums::diagonals;
+  if (problem.bias == ScoreBias::distances && !diagonals) clear_rows(gradient, stream);
+  const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]), blocks = lists * arguments.places();
+  if (blocks > 0) {
+    const auto launch_own = problem.dtype == DType::f16 ? launch_sums<__half> : launch_sums<__nv_bfloat16>;
+    launch_own(arguments, blocks, stream);
+  }
+  if (diagonals) launch_joining(arguments, lists, stream);
+}
+
+}  // namespace flashmask::cuda::sm80

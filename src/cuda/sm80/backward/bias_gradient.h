@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/common/backward_workspace.h"
+#include "flashmask/attention.h"
+#include "plan/device_plan.h"
+#include "plan/kernel.h"
+
+namespace flashmask::cuda::sm80 {
+
+/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows. map: of the plan, by columns.
+void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                          const KernelExecution& execution, const DeviceMap& map);
+
+}  // namespace flashmask::cuda::sm80

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/scores/dropout.cuh"
+#include "cuda/scores/tile_scores.cuh"
+#include "cuda/sm80/backward/bias_gradient_arguments.h"
+#include "cuda/sm80/common/change_scores.cuh"
+#include "cuda/sm80/common/fragment_words.cuh"
+#include "cuda/sm80/instructions/copy_mask.cuh"
+#include "cuda/sm80/instructions/shared_tile.cuh"
+#include "cuda/common/tile_walk.cuh"
+
+namespace flashmask::cuda::sm80 {
+
+/// Stores number `at` of a tensor.
+__device__ __forceinline__ void store_number(void* out, DType dtype, std::int64_t at, float value) {
+  if (dtype == DType::f32)
+    static_cast<float*>(out)[at] = value;
+  else
+    static_cast<std::uint16_t*>(out)[at] = static_cast<std::uint16_t>(
+        dtype == DType::f16 ? pack<__half>(value, 0) : pack<__nv_bfloat16>(value, 0));
+}
+
+/// Tiles of 128 × 128 scores for heads of any width: dims pass through shared memory in chunks of 64. Eight warps take
+/// 32 rows × 64 columns each.
+template <class T>
+struct BiasGradientShape {
+  using Element = T;
+  static constexpr int kRows = kBiasTile, kColumns = kBiasTile, kChunk = 64, kThreads = 256;
+  static constexpr int kUnits = 2, kOwnRows = 32, kOwnColumns = 64;
+  using Tile = SharedTile<kBiasTile, kChunk>;
+};
+
+/// A tile of one head.
+struct BiasVisit {
+  int number;  // among all tiles that the block may visit
+  int batch, head, row_tile, column_tile;
+  bool masked;
+};
+
+template <class Shape>
+struct BiasGradientMemory {
+  // Two buffers of a chunk of rows and one of columns; at the end, sums of the tile.
+  alignas(128) std::uint8_t chunks[2][2][Shape::Tile::kBytes];
+  alignas(16) float lse_log2[2][Shape::kRows];
+  alignas(16) float dot[2][Shape::kRows];
+  SharedMask<Shape::kRows, Shape::kColumns> mask[2];
+  BiasVisit visits[4];  // the last one, this one, and the next
+};
+
+/// The gradient of a bias. A block takes a tile of values through the scores of all heads that share them, or the tiles
+/// of a column or of a diagonal where rows share values. It recomputes p and the gradients of p, and sums gradients of
+/// scores in registers, in the order of heads and then of tiles.
+template <class Shape>
+class BiasGradientBlock {
+  using T = typename Shape::Element;
+  using Tile = typename Shape::Tile;
+  static constexpr int kUnits = Shape::kUnits, kEights = Shape::kOwnColumns / 8, kPanels = Shape::kChunk / 16,
+                       kPairs = kEights / 2;
+  using Scores = float[kUnits][kEights][4];
+
+ public:
+  __device__ __forceinline__ BiasGradientBlock(BiasGradientMemory<Shape>& shared,
+                                               const BiasGradientArguments& arguments)
+      : shared_(shared), arguments_(arguments) {}
+
+  __device__ __forceinline__ void run() {
+    Scores sums = {};
+    if (thread_index() == 0) visit(0) = first_from(0);
+    __syncthreads();
+    if (exists(visit(0))) {
+      copy_chunk(visit(0), 0, 0);
+      copy_for_tile(0);
+      commit_copies();
+    }
+    int step = 0;
+#pragma unroll 1
+    for (int i = 0; exists(visit(i)); ++i) add_tile(sums, i, step);
+    await_copies<0>();
+    __syncthreads();
+    if (arguments_.sums == BiasSums::tiles) return store(sums);
+    if (arguments_.sums == BiasSums::columns) return store_columns(sums);
+    store_diagonals(sums);
+  }
+
+ private:
+  static __device__ __forceinline__ int warp() { return static_cast<int>(thread_index()) / 32; }
+  static __device__ __forceinline__ int own_row() { return warp() / 2 * Shape::kOwnRows; }
+  static __device__ __forceinline__ int own_column() { return warp() % 2 * Shape::kOwnColumns; }
+
+  // Which tiles.
+
+  using Visit = BiasVisit;
+  __device__ __forceinline__ BiasGradientArguments::Place place() const {
+    return arguments_.place(static_cast<int>(blockIdx.x));
+  }
+  __device__ __forceinline__ Visit& visit(int i) const { return shared_.visits[i % 4]; }
+
+  __device__ __forceinline__ bool exists(const Visit& visit) const {
+    return visit.number < arguments_.heads_of_list() * place().tiles;
+  }
+
+  /// Returns the first tile from this number on in which some score is visible.
+  __device__ __forceinline__ Visit first_from(int number) const {
+    const BiasGradientArguments::Place from = place();
+    Visit found{number, 0, 0, 0, 0, false};
+#pragma unroll 1
+    for (; exists(found); ++found.number) {
+      const int of_list = found.number / from.tiles, tile = found.number % from.tiles;
+      found.batch = from.first_batch + of_list / arguments_.list_heads;
+      found.head = from.first_head + of_list % arguments_.list_heads;
+      found.row_tile = from.row_tile + tile;
+      found.column_tile = from.column_tile + (arguments_.sums == BiasSums::diagonals ? tile : 0);
+      if (find(found)) break;
+    }
+    return found;
+  }
+
+  /// Reads from the map whether a tile is visited, and whether it needs its mask.
+  __device__ __forceinline__ bool find(Visit& visit) const {
+    const TileMapView& map = arguments_.map;
+    const int down = Shape::kRows / arguments_.map_tile.rows, right = Shape::kColumns / arguments_.map_tile.columns;
+    const int row = visit.row_tile * down;
+    const std::uint32_t bits = ((1U << down) - 1) << row % 32;
+    std::uint32_t any = 0, all_full = bits;
+    for (int i = 0; i < right; ++i) {
+      const int column = visit.column_tile * right + i;
+      if (column >= map.outer_tiles) break;
+      const MapWords words(map, list_of(visit), column);
+      const std::uint32_t full = words.of(map, 1, row / 32);
+      any |= full | words.of(map, 0, row / 32);
+      all_full &= full;
+    }
+    visit.masked = map.visit_all || all_full != bits || (visit.column_tile + 1) * Shape::kColumns > arguments_.key_length;
+    return map.visit_all || (any & bits) != 0;
+  }
+  /// Returns the mask's list for the tile's head, as TileList finds it.
+  __device__ __forceinline__ int list_of(const Visit& visit) const {
+    const TileMapView& map = arguments_.map;
+    return (map.batch == 1 ? 0 : visit.batch) * map.heads + visit.head / map.head_ratio;
+  }
+
+  // Copies.
+
+  /// Issues the copies of a chunk: of q and k, and past those of grad_o and v.
+  __device__ __forceinline__ void copy_chunk(const Visit& visit, int chunk, int step) {
+    const BiasGradientArguments& from = arguments_;
+    const bool values = chunk >= from.score_chunks;
+    const int first = (values ? chunk - from.score_chunks : chunk) * Shape::kChunk;
+    copy_side(shared_.chunks[step % 2][0], (values ? from.grad_o : from.q).of(visit.batch, visit.head), first,
+              visit.row_tile * Shape::kRows);
+    copy_side(shared_.chunks[step % 2][1], (values ? from.v : from.k).of(visit.batch, visit.head / from.head_ratio),
+              first, visit.column_tile * Shape::kColumns);
+  }
+  static __device__ __forceinline__ void copy_side(const std::uint8_t* to, Rows rows, int first_dim, int first_row) {
+    rows.first += first_dim;
+    rows.dim -= first_dim;
+    Tile::template copy<Shape::kThreads>(shared_address(to), rows, first_row, thread_index());
+  }
+
+  __device__ __forceinline__ void copy_for_tile(int number) {
+    const Visit& visit = this->visit(number);
+    const BiasGradientArguments& from = arguments_;
+    constexpr int kPieces = Shape::kRows / 4;
+    const int thread = static_cast<int>(thread_index()), piece = thread % kPieces * 4;
+    const std::int64_t head = static_cast<std::int64_t>(visit.batch) * from.query_heads + visit.head;
+    const std::int64_t at = head * from.statistics.padded + visit.row_tile * Shape::kRows + piece;
+    if (thread < kPieces)
+      copy_16(shared_address(shared_.lse_log2[number % 2] + piece), from.statistics.lse_log2 + at, true);
+    else if (thread < 2 * kPieces)
+      copy_16(shared_address(shared_.dot[number % 2] + piece), from.statistics.dot + at, true);
+    if (visit.masked)
+      copy_mask<Shape::kThreads>(shared_.mask[number % 2], from.mask, list_of(visit), visit.row_tile * Shape::kRows,
+                                 visit.column_tile * Shape::kColumns, thread_index());
+  }
+
+  // A tile.
+
+  /// Adds the gradients of scores of tile i to the sums. step: how many chunks came before.
+  __device__ __forceinline__ void add_tile(Scores& sums, int i, int& step) {
+    const BiasGradientArguments& from = arguments_;
+    if (thread_index() == 0) visit(i + 1) = first_from(visit(i).number + 1);
+    fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
+    Scores s = {};
+#pragma unroll 1
+    for (int chunk = 0; chunk < from.score_chunks; ++chunk) multiply_chunk(s, i, chunk, step);
+    change_scores(s, from.score, place_of(visit(i)));
+    if (visit(i).masked) hide_masked(s, place_of(visit(i)).first_row, i % 2);
+    RowNumbers<kUnits> lse_log2, dots;
+    lse_log2.load(shared_.lse_log2[i % 2] + own_row());
+    exponentiate(s, from.score.scale_log2, lse_log2);
+    Scores grad = {};
+#pragma unroll 1
+    for (int chunk = from.score_chunks; chunk < from.chunks; ++chunk) multiply_chunk(grad, i, chunk, step);
+    if (from.score.dropout.drops()) {
+      DroppedWords<kUnits, Shape::kOwnColumns> dropped;
+      const PlaceByRows place = place_of(visit(i));
+      find_dropped(dropped, from.score.dropout, place.batch, place.head, place.first_row, place.first_column);
+      drop(grad, dropped);
+    }
+    dots.load(shared_.dot[i % 2] + own_row());
+    differentiate(grad, s, dots, from.score.dropout.scale);
+    for_each_score<kUnits, kEights>([&](int unit, int eight, int j) { sums[unit][eight][j] += grad[unit][eight][j]; });
+  }
+
+  /// Returns where the warp's scores lie.
+  static __device__ __forceinline__ PlaceByRows place_of(const Visit& visit) {
+    return {visit.batch, visit.head, visit.row_tile * Shape::kRows + own_row(),
+            visit.column_tile * Shape::kColumns + own_column()};
+  }
+
+  /// Waits for a chunk of tile i, issues the copies of the next one, and adds the product of the chunk's rows and columns.
+  __device__ __forceinline__ void multiply_chunk(Scores& s, int i, int chunk, int& step) {
+    await_copies<0>();
+    __syncthreads();
+    if (chunk + 1 < arguments_.chunks) {
+      copy_chunk(visit(i), chunk + 1, step + 1);
+    } else if (exists(visit(i + 1))) {
+      copy_chunk(visit(i + 1), 0, step + 1);
+      copy_for_tile(i + 1);
+    }
+    commit_copies();
+    const std::uint32_t a = shared_address(shared_.chunks[step % 2][0]) + Tile::lane_rows() + Tile::step(own_row(), 0);
+    const std::uint32_t b =
+        shared_address(shared_.chunks[step % 2][1]) + Tile::lane_columns() + Tile::step(own_column(), 0);
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      std::uint32_t rows[kUnits][4];
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) load_matrices(rows[unit], a + Tile::step(16 * unit, panel));
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        std::uint32_t columns[4];
+        load_matrices(columns, b + Tile::step(16 * pair, panel));
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit) {
+          multiply<T>(s[unit][2 * pair], rows[unit], columns[0], columns[1]);
+          multiply<T>(s[unit][2 * pair + 1], rows[unit], columns[2], columns[3]);
+        }
+      }
+    }
+    ++step;
+  }
+
+  __device__ __forceinline__ void hide_masked(Scores& s, int first_row, int stage) const {
+    FragmentWords<kUnits, Shape::kOwnColumns> masked;
+    if (arguments_.mask.intervals[0] != nullptr)
+      words_from_intervals(masked, shared_.mask[stage], first_row, own_column());
+    else
+      words_from_cells(masked, shared_.mask[stage], own_row(), own_column());
+    hide(s, masked);
+  }
+
+  // Results.
+
+  __device__ __forceinline__ void store_value(std::int64_t at, float value) const {
+    store_number(arguments_.out, arguments_.gradient.dtype, at, value);
+  }
+  __device__ __forceinline__ std::int64_t first_value() const {
+    return place().first_batch * arguments_.gradient.batch + place().first_head * arguments_.gradient.head;
+  }
+
+  /// Stores the tile's sums as they lie.
+  __device__ __forceinline__ void store(const Scores& sums) const {
+    const BiasArguments& to = arguments_.gradient;
+    const PlaceByRows own{0, 0, place().row_tile * Shape::kRows + own_row(),
+                          place().column_tile * Shape::kColumns + own_column()};
+    const int first_row = own.row(lane_index()), first_column = own.column(lane_index());
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = first_row + 16 * unit + 8 * half;
+        if (row >= to.query_length) continue;
+        const std::int64_t of_row = first_value() + row * to.row;
+#pragma unroll
+        for (int eight = 0; eight < kEights; ++eight) {
+          const int column = first_column + 8 * eight;
+          const float(&four)[4] = sums[unit][eight];
+          if (to.in_pairs) {
+            if (column < to.key_length)
+              static_cast<std::uint32_t*>(arguments_.out)[(of_row + column) / 2] =
+                  to.dtype == DType::f16 ? pack<__half>(four[2 * half], four[2 * half + 1])
+                                         : pack<__nv_bfloat16>(four[2 * half], four[2 * half + 1]);
+            continue;
+          }
+          for (int i = 0; i < 2; ++i) {
+            const int entry = to.entry(row, column + i);
+            if (column + i < to.key_length && 0 <= entry && entry < to.entries)
+              store_value(of_row + entry, four[2 * half + i]);
+          }
+        }
+      }
+  }
+
+  /// Adds the rows up and stores one value for each column.
+  __device__ __forceinline__ void store_columns(const Scores& sums) const {
+    auto* const of_warps = reinterpret_cast<float*>(shared_.chunks);  // [warp][own column]
+#pragma unroll
+    for (int eight = 0; eight < kEights; ++eight)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float sum = 0;
+#pragma unroll
+        for (int line = 0; line < 2 * kUnits; ++line) sum += sums[line / 2][eight][line % 2 * 2 + i];
+#pragma unroll
+        for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0U, sum, distance);
+        if (lane_index() < 4) of_warps[warp() * Shape::kOwnColumns + 8 * eight + 2 * lane_index() + i] = sum;
+      }
+    __syncthreads();
+    const int own = static_cast<int>(thread_index()), column = place().column_tile * Shape::kColumns + own;
+    if (own >= Shape::kColumns || column >= arguments_.key_length) return;
+    float sum = 0;
+    for (int rows = 0; rows < Shape::kRows / Shape::kOwnRows; ++rows)
+      sum += of_warps[(2 * rows + own / Shape::kOwnColumns) * Shape::kOwnColumns + own % Shape::kOwnColumns];
+    store_value(first_value() + column, sum);
+  }
+
+  /// Adds the diagonals up, for join_diagonals_kernel().
+  __device__ __forceinline__ void store_diagonals(const Scores& sums) const {
+    static_assert(sizeof(shared_.chunks) >= Shape::kRows * Shape::kColumns * sizeof(float));
+    auto* const tile = reinterpret_cast<float*>(shared_.chunks);
+    const PlaceByRows own{0, 0, own_row(), own_column()};
+    const int first = own.row(lane_index()) * Shape::kColumns + own.column(lane_index());
+    for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
+      tile[first + PlaceByRows::rows_to(unit, eight, i) * Shape::kColumns + PlaceByRows::columns_to(unit, eight, i)] =
+          sums[unit][eight][i];
+    });
+    __syncthreads();
+    const int distance = static_cast<int>(thread_index()) - (Shape::kColumns - 1);  // row − column
+    float sum = 0;
+    for (int row = max(distance, 0); row < min(Shape::kRows, Shape::kColumns + distance); ++row)
+      sum += tile[row * Shape::kColumns + row - distance];
+    arguments_.diagonals[static_cast<std::int64_t>(blockIdx.x) * Shape::kThreads + thread_index()] = sum;
+  }
+
+  BiasGradientMemory<Shape>& shared_;
+  const BiasGradientArguments& arguments_;
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    bias_gradient_kernel(const __grid_constant__ BiasGradientArguments arguments) {
+  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments).run();
+}
+
+/// Makes an entry of the gradient of a table of distances that rows share. Two diagonals of tiles hold scores of a
+/// distance.
+__device__ __forceinline__ void join_diagonals(const BiasGradientArguments& arguments, int list, int entry) {
+  const BiasArguments& to = arguments.gradient;
+  const int places = arguments.places();
+  const float* const of_list = arguments.diagonals + static_cast<std::int64_t>(list) * places * 2 * kBiasTile;
+  // The number of the entry's distance, counted from that of the first diagonal of tiles.
+  const std::int64_t number = std::int64_t{entry} - to.shift + std::int64_t{arguments.column_tiles} * kBiasTile - 1;
+  const std::int64_t diagonal = number / kBiasTile, within = number % kBiasTile;
+  float sum = 0;
+  if (number >= kBiasTile && diagonal - 1 < places) sum += of_list[(diagonal - 1) * 2 * kBiasTile + kBiasTile + within];
+  if (number >= 0 && diagonal < places) sum += of_list[diagonal * 2 * kBiasTile + within];
+  const std::int64_t at = list / arguments.lists_across * to.batch + list % arguments.lists_across * to.head + entry;
+  store_number(arguments.out, to.dtype, at, sum);
+}
+
+}  // namespace flashmask::cuda::sm80

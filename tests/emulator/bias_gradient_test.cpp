@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "cuda/sm80/backward/bias_gradient_kernel.cuh"
+#include "emulator/backward_call.h"
+#include "flashmask/builders.h"
+
+/// The gradient of a bias by mma.sync's kernel, on the emulator, against the reference.
+namespace flashmask::cuda::sm80 {
+namespace {
+
+template <class T>
+void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
+  using Shape = BiasGradientShape<T>;
+  const Problem& problem = call.problem;
+  BackwardTensors tensors = call.tensors.backward();
+  call.tensors.grad_bias->fill_nan();
+  const HostMap map(with.mask, map_tile, MapSide::columns, with.visit, static_cast<int>(problem.query_heads));
+  const auto lists = static_cast<int>(tensors.grad_bias.shape[0] * tensors.grad_bias.shape[1]);
+  std::vector<float> diagonals(static_cast<std::size_t>(lists * 2 * kBiasTile) * 8, NAN);
+  const BiasGradientArguments arguments = bias_gradient_arguments(
+      problem, tensors, call.statistics(), diagonals.data(), map.view(), map_tile, call.mask.view(), call.score());
+  if (arguments.sums == BiasSums::tiles && problem.bias == ScoreBias::distances)
+    for (std::int64_t i = 0; i < call.tensors.grad_bias->size(); ++i) call.tensors.grad_bias->set(i, 0);
+  emulator::run({.blocks = static_cast<unsigned>(lists * arguments.places()),
+                 .threads = Shape::kThreads,
+                 .shared_bytes = sizeof(BiasGradientMemory<Shape>),
+                 .copies = with.copies,
+                 .readable = call.readable()},
+                [&] { bias_gradient_kernel<Shape>(arguments); });
+  if (arguments.sums != BiasSums::diagonals) return;
+  for (int list = 0; list < lists; ++list)
+    for (int entry = 0; entry < arguments.gradient.entries; ++entry) join_diagonals(arguments, list, entry);
+}
+
+template <class T>
+void expect_right(const Case& with, TileShape map_tile = {64, 128}) {
+  Call<T, 64> call(with, 6);
+  run(call, with, map_tile);
+  call.expect_accurate(with.name, *call.tensors.grad_bias, call.expected.bias, call.naive.grad_bias);
+}
+
+TEST(EmulatedBiasGradient, IsThatOfTheReferenceForEachScore) {
+  constexpr auto kTensor = ScoreBias::tensor;
+  expect_right<__nv_bfloat16>({.name = "not shared",
+                               .mask = masks::sliding_window(150, 200, 70),
+                               .copies = Copies::late,
+                               .bias = kTensor,
+                               .bias_shape = {2, 2, 150, 200}});
+  expect_right<__half>({.name = "shared by the batch, an odd number of keys, as bits",
+                        .mask = masks::causal(300, 331),
+                        .form = MaskForm::bits,
+                        .copies = Copies::early,
+                        .softcap = 2,
+                        .bias = kTensor,
+                        .bias_shape = {1, 2, 300, 331}},
+                       {64, 64});
+  expect_right<__nv_bfloat16>({.name = "shared by heads, every tile, with dropout",
+                               .mask = masks::sliding_window(200, 150, 70),
+                               .visit = Visit::all,
+                               .head_dim = 104,
+                               .value_dim = 40,
+                               .dropout = 0.3,
+                               .bias = kTensor,
+                               .bias_shape = {2, 1, 200, 150}},
+                              {128, 64});
+}
+
+TEST(EmulatedBiasGradient, AddsUpRowsThatShareValues) {
+  expect_right<__nv_bfloat16>({.name = "a value for each key",
+                               .mask = masks::causal(300, 290),
+                               .bias = ScoreBias::tensor,
+                               .bias_shape = {2, 1, 1, 290}});
+}
+
+TEST(EmulatedBiasGradient, AddsUpDistances) {
+  constexpr auto kDistances = ScoreBias::distances;
+  expect_right<__nv_bfloat16>({.name = "one table, some distances without an entry",
+                               .mask = masks::sliding_window(300, 200, 130),
+                               .bias = kDistances,
+                               .bias_shape = {1, 2, 1, 321}});
+  expect_right<__half>({.name = "more entries than distances, as bits",
+                        .mask = masks::causal(140, 290),
+                        .form = MaskForm::bits,
+                        .bias = kDistances,
+                        .bias_shape = {2, 1, 1, 900}});
+  expect_right<__nv_bfloat16>({.name = "a table for each row",
+                               .mask = masks::causal(200, 200),
+                               .bias = kDistances,
+                               .bias_shape = {1, 2, 200, 40}});
+}
+
+}  // namespace
+}  // namespace flashmask::cuda::sm80
