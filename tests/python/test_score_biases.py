@@ -6,7 +6,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from attention_oracle import assert_within_bound, random_inputs, softmax_attention
+from attention_oracle import random_inputs, softmax_attention
+from bias_oracle import by_distance, check, gradients, random_bias
 from mask_families import FAMILIES, N, visible
 from torch.utils.checkpoint import checkpoint
 
@@ -24,51 +25,6 @@ SHARED = list(itertools.product((1, BATCH), (1, HEADS), (1, N)))
 def inputs(rows=N, columns=N, dtype=torch.float32):
     """q, k, v, grad_o, grad_lse."""
     return [t.to(dtype) for t in random_inputs(BATCH, rows, columns, HEADS, KV_HEADS, 16, 24)]
-
-
-def random_bias(*shape, hidden=True):
-    """Numbers of which some are -inf, among them whole columns, and a row that sees nothing where rows differ."""
-    bias = torch.randn(shape, generator=torch.Generator().manual_seed(5))
-    if hidden:
-        bias[..., 5::7] = -torch.inf
-        if shape[2] > 1:
-            bias[..., 3, :] = -torch.inf
-    return bias
-
-
-def by_distance(table, rows, columns, origin):
-    """The bias [1 | batch, 1 | heads, rows, columns] that a table stands for."""
-    entry = torch.arange(rows)[:, None] + columns - rows - torch.arange(columns)[None] + origin
-    exists = (entry >= 0) & (entry < table.shape[3])
-    each_row = table.expand(-1, -1, rows, -1)
-    chosen = each_row.gather(3, entry.clamp(0, table.shape[3] - 1).expand(*table.shape[:2], rows, columns))
-    return torch.where(exists, chosen, torch.zeros((), dtype=table.dtype))
-
-
-def gradients(compute, leaves, grad_o, grad_lse):
-    """o, lse and the gradients of all leaves."""
-    leaves = [t.detach().clone().requires_grad_() for t in leaves]
-    o, lse = compute(*leaves)
-    finite = torch.isfinite(lse)
-    loss = (o * grad_o.to(o.dtype)).sum() + (lse[finite] * grad_lse.to(lse.dtype)[finite]).sum()
-    return [o.detach(), lse.detach(), *torch.autograd.grad(loss, leaves)]
-
-
-def check(compute, by_formula, dtype, bias, given):
-    """Holds compute(q, k, v, bias) and its gradients against float64 and the dtype's naive computation."""
-    *tensors, grad_o, grad_lse = given
-    tensors = [each.to(dtype) for each in tensors]
-    found = gradients(compute, (*tensors, bias), grad_o, grad_lse)
-    exact, naive = (
-        gradients(by_formula, [t.to(kind) for t in (*tensors, bias)], grad_o, grad_lse)
-        for kind in (torch.float64, dtype)
-    )
-    assert_within_bound(found[:5], exact[:5], naive[:5], dtype)
-    assert found[5].shape == bias.shape and found[5].dtype == bias.dtype
-    # Sums of many gradients that were rounded to the dtype of p and of v, and once more to that of the bias.
-    scale = exact[5].abs().max().clamp(min=1.0)
-    narrow = torch.bfloat16 in (dtype, bias.dtype)
-    assert (found[5].double() - exact[5]).abs().max() <= (2e-2 if narrow else 2e-5) * scale
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
