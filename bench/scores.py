@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of softcap and ALiBi on a GPU, beside the same calls without them, and FlexAttention with the same scores.
+"""Cost of softcap, ALiBi and biases on a GPU, beside the same calls without them, and others with the same scores.
 
-2 × 8,192 tokens, 64 heads of 64, 32 of 128 or 16 of 256, bfloat16, full and causal. Contestants take turns, each
-launched ten times back to back; the numbers are median milliseconds. Plans by mma.sync's kernels stand for GPUs that
-are not Hopper's.
+2 × 8,192 tokens, 64 heads of 64, 32 of 128 or 16 of 256, bfloat16, full and causal: softcap and ALiBi beside
+FlexAttention; a bias of each score, shared by the batch, and one by distance, full, beside FlexAttention and SDPA's
+efficient kernel, without and with their gradients. Pair biases: 4 heads of 32, N rows of N tokens with one bias
+(1, 4, N, N). Contestants take turns, each launched ten times back to back; the numbers are median milliseconds. Plans
+by mma.sync's kernels stand for GPUs that are not Hopper's.
 
-python bench/scores.py [--dims 64,128,256]
+python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs]
 """
 
 import argparse
@@ -16,7 +18,9 @@ from typing import Any
 import torch
 from comparison.clock import in_turns, one_way
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 import flashmask
 from flashmask import masks
@@ -63,17 +67,81 @@ def measure(dim: int, causal: bool) -> None:
                 calls[f"{family}{name}"] = one_way(way, call, leaves, grad.detach())
         for name, attend in flex.items():
             calls[name] = one_way(way, partial(attend, *theirs), theirs, grad.detach().transpose(1, 2).contiguous())
-        found = "".join(f"  {name} {taken:.3f}" for name, taken in in_turns(calls).items())
-        print(f"{dim} {'causal' if causal else 'full':6} {way:9}{found}", flush=True)
+        print_row(f"{dim} {'causal' if causal else 'full':6} {way:9}", calls)
+
+
+def print_row(name: str, calls: dict[str, Callable[[], Any]]) -> None:
+    found = "".join(f"  {name} {taken:.3f}" for name, taken in in_turns(calls).items())
+    print(f"{name}{found}", flush=True)
+
+
+def efficient(bias: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    expanded = bias.expand(q.shape[0], -1, -1, -1)
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        return scaled_dot_product_attention(q, k, v, attn_mask=expanded)
+
+
+def flex_of(read: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """FlexAttention with a bias that read(bias, head, row, column) finds."""
+
+    def attend(bias: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + read(bias, h, i, j))
+
+    return torch.compile(attend, dynamic=False)
+
+
+def measure_biases(name: str, shape: tuple[int, int, int, int], by_distance: bool) -> None:
+    """shape: batch, tokens, heads, head dim. The bias is shared by the batch."""
+    torch._dynamo.reset()
+    _, tokens, heads, _ = shape
+    q, k, v, grad = (torch.randn(shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(4))
+    of_bias = (1, heads, 1, 2 * tokens - 1) if by_distance else (1, heads, tokens, tokens)
+    bias = torch.randn(of_bias, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    kind = "distance_bias" if by_distance else "bias"
+    given = {kind: bias} | ({"distance_origin": tokens - 1} if by_distance else {})
+    theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in (q, k, v)]
+    others = {}
+    if by_distance:
+        others["FlexAttention"] = flex_of(lambda b, h, i, j: b[0, h, 0, i - j + tokens - 1])
+    else:
+        others["FlexAttention"] = flex_of(lambda b, h, i, j: b[0, h, i, j])
+        others["SDPA efficient"] = efficient
+    mask = masks.full(tokens, tokens)
+    ours = {
+        f"{family}{what}": partial(
+            flashmask.attention, q, k, v, plan=flashmask.plan(mask, q, k, v, kernel=family, **options), **of_call
+        )
+        for family in ("", "sm80.")
+        for what, options, of_call in (("plain", {}, {}), (kind, {kind: True}, given))
+    }
+    their_grad = grad.detach().transpose(1, 2).contiguous()
+    for way, with_gradient in (("forward", False), ("backward", False), ("backward", True)):
+        of_ours = [q, k, v, bias] if with_gradient else [q, k, v]
+        bias.requires_grad_(with_gradient)
+        calls = {
+            label: one_way(way, call, of_ours if kind in label else [q, k, v], grad.detach())
+            for label, call in ours.items()
+        }
+        for label, attend in others.items():
+            leaves = [*theirs, bias] if with_gradient else theirs
+            calls[label] = one_way(way, partial(attend, bias, *theirs), leaves, their_grad)
+        print_row(f"{name} {kind} {way}{' with its gradient' if with_gradient else ''}", calls)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dims", default="64,128,256", help="head dims, by commas (default: %(default)s)")
+    parser.add_argument("--rows", default="changes,biases,pairs", help="what to measure (default: %(default)s)")
     torch.manual_seed(0)
-    for dim in map(int, parser.parse_args().dims.split(",")):
-        for causal in (False, True):
+    given = parser.parse_args()
+    rows = given.rows.split(",")
+    for dim in map(int, given.dims.split(",")):
+        for causal in (False, True) if "changes" in rows else ():
             measure(dim, causal)
+        for by_distance in (False, True) if "biases" in rows else ():
+            measure_biases(str(dim), (BATCH, TOKENS, 4096 // dim, dim), by_distance)
+    for tokens in (384, 768) if "pairs" in rows else ():
+        measure_biases(f"pairs of {tokens}", (tokens, tokens, 4, 32), by_distance=False)
 
 
 if __name__ == "__main__":

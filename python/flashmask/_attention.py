@@ -128,8 +128,7 @@ def attention(
         bias: (1 or batch, 1 or query heads, 1 or query length, key length), float32, bfloat16 or float16, of any
             strides: what is added to the scores, behind the softcap and before any is masked; -inf hides a score. Its
             values where the mask hides scores are not used. Differentiable: a dimension of 1 gets the sum over all that
-            it stands for. Tiles whose scores -inf hides are computed all the same; masks.from_bias(bias) skips them. On
-            the CPU so far.
+            it stands for. Tiles whose scores -inf hides are computed all the same; masks.from_bias(bias) skips them.
         distance_bias: (1 or batch, 1 or query heads, 1 or query length, entries), dtypes as for bias: the score of
             query i and key j gets entry (i + key length - query length) - j + distance_origin, and stays as it is where
             there is no such entry. Differentiable. At most one of alibi_slopes, bias and distance_bias is given.

@@ -145,7 +145,7 @@ def flashmask_attention(
         invariant: give every document the bits that it has alone, as flashmask.attention() does. With dropout,
             documents begin at multiples of 8; not with `block_mask`.
         backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
-        bias: what is added to the scores, as flashmask.attention() takes it; differentiable. On the CPU so far.
+        bias: what is added to the scores, as flashmask.attention() takes it; differentiable.
 
     Returns:
         The output (batch, query length, query heads, value dim), or a tuple of the output and those of lse and

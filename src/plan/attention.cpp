@@ -143,6 +143,9 @@ void run(const Kernel& kernel, const Plan& plan, const Tensors& tensors, KernelE
 /// Clears grad_bias where nothing adds to it.
 void clear_bias(const TensorView& grad_bias) {
   if (!grad_bias.present()) return;
+  if (grad_bias.device.type != DeviceType::cpu)
+    throw Error(Status::unsupported,
+                "backward: grad_bias of a batch of 0 on a GPU, where no kernel runs; it is 0, leave it out");
   for (std::int64_t list = 0; list < grad_bias.shape[0] * grad_bias.shape[1]; ++list)
     for (std::int64_t row = 0; row < grad_bias.shape[2]; ++row) clear_bias_row(grad_bias, list, row);
 }

@@ -213,8 +213,7 @@ TYPED_TEST(EmulatedBackward, BiasesScoresByDistance) {
 /// the values hides its score.
 TYPED_TEST(EmulatedBackward, BiasesScoresByTensors) {
   using Way = typename TypeParam::WithChanges;
-  expect_right_with<Way>(
-      {.name = "a window", .mask = masks::sliding_window(150, 200, 70), .bias = ScoreBias::tensor});
+  expect_right_with<Way>({.name = "a window", .mask = masks::sliding_window(150, 200, 70), .bias = ScoreBias::tensor});
   expect_right_with<Way>({.name = "causal with a softcap and an odd number of keys, as bits",
                           .mask = masks::causal(130, 151),
                           .form = MaskForm::bits,

@@ -21,8 +21,8 @@ void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
   const HostMap map(with.mask, map_tile, MapSide::columns, with.visit, static_cast<int>(problem.query_heads));
   const auto lists = static_cast<int>(tensors.grad_bias.shape[0] * tensors.grad_bias.shape[1]);
   std::vector<float> diagonals(static_cast<std::size_t>(lists * 2 * kBiasTile) * 8, NAN);
-  const BiasGradientArguments arguments = bias_gradient_arguments(
-      problem, tensors, call.statistics(), diagonals.data(), map.view(), map_tile, call.mask.view(), call.score());
+  const BiasGradientArguments arguments = bias_gradient_arguments(problem, tensors, call.statistics(), diagonals.data(),
+                                                                  map.view(), map_tile, call.mask.view(), call.score());
   if (arguments.sums == BiasSums::tiles && problem.bias == ScoreBias::distances)
     for (std::int64_t i = 0; i < call.tensors.grad_bias->size(); ++i) call.tensors.grad_bias->set(i, 0);
   emulator::run({.blocks = static_cast<unsigned>(lists * arguments.places()),

@@ -114,6 +114,13 @@ def test_memory_around_a_bias_is_neither_read_nor_written():
     assert torch.isfinite(found[0][1]).all() and (found[0][1][~seen.expand(BATCH, HEADS, -1, -1)] == 0).all()
 
 
+def test_a_batch_of_nothing_has_a_gradient_of_zeros():
+    q, k, v, grad_o, _ = inputs(0, N, N, HEADS, 2, 64)
+    bias = torch.ones(1, 1, N, N, device="cuda", requires_grad=True)
+    gradient = torch.autograd.grad(flashmask.attention(q, k, v, bias=bias), bias, grad_o)[0]
+    assert (gradient == 0).all()
+
+
 def test_rows_that_a_bias_hides_see_nothing():
     q, k, v, *_ = (t.requires_grad_() for t in inputs(BATCH, 256, 256, HEADS, 2, 64))
     bias = torch.zeros(1, 1, 256, 256, device="cuda")

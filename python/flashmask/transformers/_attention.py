@@ -79,7 +79,7 @@ def flashmask_attention_forward(
     [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
     [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
-    position_bias [1 or B, 1 or Hq, 1 or Sq, Sk] is added to the scores, on the CPU so far; it is differentiable.
+    position_bias [1 or B, 1 or Hq, 1 or Sq, Sk] is added to the scores; it is differentiable.
     deterministic: makes gradients the same bits on every run. invariant: gives every document the bits that it has
     alone. backend: "flashmask" or "cudnn", as for flashmask.attention(). sharding: the one from
     flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
@@ -104,8 +104,6 @@ def flashmask_attention_forward(
             invariant=invariant,
         )
         return local, None
-    if query.is_cuda:
-        _refuse_changes(None, position_bias, "tensors on a GPU")
     if attention_mask is None:
         _check_registered(module)
     call = Call(

@@ -19,7 +19,14 @@ std::int64_t bundle_count(const Problem& problem, std::int64_t padded_rows) {
 }  // namespace
 
 BackwardWorkspace::BackwardWorkspace(const Problem& problem, std::int64_t head_dim, std::byte* memory)
-    : counters(nullptr), counter_count(0), rows{}, query_sums(nullptr), sink_sums(nullptr), sink_pieces(0), bias_sums(nullptr), bytes(0) {
+    : counters(nullptr),
+      counter_count(0),
+      rows{},
+      query_sums(nullptr),
+      sink_sums(nullptr),
+      sink_pieces(0),
+      bias_sums(nullptr),
+      bytes(0) {
   const auto take = [&](std::int64_t count) {
     std::byte* const piece = memory == nullptr || count == 0 ? nullptr : memory + bytes;
     bytes += (static_cast<std::size_t>(count) * sizeof(float) + kWorkspaceAlignment - 1) / kWorkspaceAlignment *
@@ -36,9 +43,9 @@ BackwardWorkspace::BackwardWorkspace(const Problem& problem, std::int64_t head_d
   sink_pieces = (rows.padded + kSinkRows - 1) / kSinkRows;
   sink_sums = reinterpret_cast<float*>(take(problem.batch * problem.query_heads * sink_pieces));
   if (problem.bias == ScoreBias::distances)
-    bias_sums = reinterpret_cast<float*>(
-        take(problem.batch * problem.query_heads *
-             (bias_tiles(problem.query_length) + bias_tiles(problem.key_length)) * 2 * kBiasTile));
+    bias_sums = reinterpret_cast<float*>(take(problem.batch * problem.query_heads *
+                                              (bias_tiles(problem.query_length) + bias_tiles(problem.key_length)) * 2 *
+                                              kBiasTile));
 }
 
 }  // namespace flashmask::cuda

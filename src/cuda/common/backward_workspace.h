@@ -36,8 +36,8 @@ struct BackwardWorkspace {
                       ///< tile in the order of the kernel's add_to_queries(); null where the kernel makes no sums
   float* sink_sums;   ///< [batch, query heads, sink_pieces]: what each kSinkRows rows add to the gradient of a sink
   std::int64_t sink_pieces;
-  float* bias_sums;   ///< [batch, query heads, diagonals of tiles, 2 kBiasTile] at most: sums of a table of distances;
-                      ///< null where the problem has none
+  float* bias_sums;  ///< [batch, query heads, diagonals of tiles, 2 kBiasTile] at most: sums of a table of distances;
+                     ///< null where the problem has none
   std::size_t bytes;
 
   static constexpr int kLaunches = 3;  ///< most launches of one backward; each counts its work items

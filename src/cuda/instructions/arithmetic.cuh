@@ -25,7 +25,9 @@ __device__ __forceinline__ unsigned thread_index() {
 }
 
 /// Asks for the 128 bytes around a place in global memory to be brought to the L1 cache.
-__device__ __forceinline__ void prefetch_line(const void* place) { asm volatile("prefetch.global.L1 [%0];" ::"l"(place)); }
+__device__ __forceinline__ void prefetch_line(const void* place) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(place));
+}
 
 /// Converts a pointer into shared memory to the 32-bit address that instructions take.
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {

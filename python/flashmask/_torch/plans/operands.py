@@ -77,14 +77,17 @@ def _ready_tensor(call: Call, q: Tensor, k: Tensor, with_gradient: bool) -> tupl
         bias = bias.double().contiguous()
     elif bias.shape[3] > 1 and bias.stride(3) != 1:
         bias = bias.contiguous()
-    gradient = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device) if with_gradient else None
+    gradient, nothing_runs = None, q.is_cuda and not batch  # no kernel runs for a batch of 0
+    if with_gradient:
+        make = torch.zeros if nothing_runs else torch.empty
+        gradient = make(bias.shape, dtype=bias.dtype, device=bias.device)
     described = Bias(
         bias.data_ptr(),
         _CODES[bias.dtype],
         bias.shape,
         bias.stride(),
         call.distance_origin,
-        0 if gradient is None else gradient.data_ptr(),
+        0 if gradient is None or nothing_runs else gradient.data_ptr(),
     )
     return [bias], described, gradient
 

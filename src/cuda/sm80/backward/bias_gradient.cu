@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm80/backward/bias_gradient.h"
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/status.h"
+#include "cuda/sm80/backward/bias_gradient.h"
 #include "cuda/sm80/backward/bias_gradient_kernel.cuh"
 #include "plan/plan_choice.h"
 
@@ -18,8 +17,8 @@ void clear_rows(const TensorView& gradient, cudaStream_t stream) {
   const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements * element); };
   for (std::int64_t batch = 0; batch < gradient.shape[0]; ++batch)
     for (std::int64_t head = 0; head < gradient.shape[1]; ++head) {
-      auto* const first = static_cast<std::byte*>(gradient.data) +
-                          (batch * gradient.strides[0] + head * gradient.strides[1]) * element;
+      auto* const first =
+          static_cast<std::byte*>(gradient.data) + (batch * gradient.strides[0] + head * gradient.strides[1]) * element;
       check(cudaMemset2DAsync(first, bytes(gradient.strides[2]), 0, bytes(gradient.shape[3]),
                               static_cast<std::size_t>(gradient.shape[2]), stream),
             "backward: clearing the gradient of the bias");
@@ -58,8 +57,8 @@ void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, cons
   const Problem& problem = plan.problem();
   const auto stream = static_cast<cudaStream_t>(execution.stream);
   const BiasGradientArguments arguments = bias_gradient_arguments(
-      problem, tensors, workspace.rows, workspace.bias_sums, map_view(map, plan), map.tile, mask_view(PlanAccess::device(plan).mask),
-      score_arguments(problem, execution, {}, {}, tensors.bias));
+      problem, tensors, workspace.rows, workspace.bias_sums, map_view(map, plan), map.tile,
+      mask_view(PlanAccess::device(plan).mask), score_arguments(problem, execution, {}, {}, tensors.bias));
   const bool diagonals = arguments.sums == BiasSums::diagonals;
   if (problem.bias == ScoreBias::distances && !diagonals) clear_rows(gradient, stream);
   const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]), blocks = lists * arguments.places();

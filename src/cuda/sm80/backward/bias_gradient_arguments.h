@@ -74,7 +74,8 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
                                                      const ScoreArguments& score) {
   const TensorView& to = tensors.grad_bias;
   const auto chunks = [](std::int64_t dims) { return static_cast<int>((dims + 63) / 64); };
-  const bool of_rows = to.shape[2] == problem.query_length && (problem.query_length != 1 || problem.bias == ScoreBias::tensor);
+  const bool of_rows =
+      to.shape[2] == problem.query_length && (problem.query_length != 1 || problem.bias == ScoreBias::tensor);
   BiasGradientArguments made{};
   made.q = tensor_rows(tensors.q);
   made.k = tensor_rows(tensors.k);
@@ -91,7 +92,7 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   made.list_batches = static_cast<int>(to.shape[0] == 1 ? problem.batch : 1);
   made.list_heads = static_cast<int>(to.shape[1] == 1 ? problem.query_heads : 1);
   made.lists_across = static_cast<int>(to.shape[1]);
-  made.sums = of_rows                               ? BiasSums::tiles
+  made.sums = of_rows                                ? BiasSums::tiles
               : problem.bias == ScoreBias::distances ? BiasSums::diagonals
                                                      : BiasSums::columns;
   made.score = score;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/common/tile_walk.cuh"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/bias_gradient_arguments.h"
@@ -8,7 +9,6 @@
 #include "cuda/sm80/common/fragment_words.cuh"
 #include "cuda/sm80/instructions/copy_mask.cuh"
 #include "cuda/sm80/instructions/shared_tile.cuh"
-#include "cuda/common/tile_walk.cuh"
 
 namespace flashmask::cuda::sm80 {
 
@@ -17,8 +17,8 @@ __device__ __forceinline__ void store_number(void* out, DType dtype, std::int64_
   if (dtype == DType::f32)
     static_cast<float*>(out)[at] = value;
   else
-    static_cast<std::uint16_t*>(out)[at] = static_cast<std::uint16_t>(
-        dtype == DType::f16 ? pack<__half>(value, 0) : pack<__nv_bfloat16>(value, 0));
+    static_cast<std::uint16_t*>(out)[at] =
+        static_cast<std::uint16_t>(dtype == DType::f16 ? pack<__half>(value, 0) : pack<__nv_bfloat16>(value, 0));
 }
 
 /// Tiles of 128 × 128 scores for heads of any width: dims pass through shared memory in chunks of 64. Eight warps take
@@ -131,7 +131,8 @@ class BiasGradientBlock {
       any |= full | words.of(map, 0, row / 32);
       all_full &= full;
     }
-    visit.masked = map.visit_all || all_full != bits || (visit.column_tile + 1) * Shape::kColumns > arguments_.key_length;
+    visit.masked =
+        map.visit_all || all_full != bits || (visit.column_tile + 1) * Shape::kColumns > arguments_.key_length;
     return map.visit_all || (any & bits) != 0;
   }
   /// Returns the mask's list for the tile's head, as TileList finds it.
@@ -209,7 +210,8 @@ class BiasGradientBlock {
             visit.column_tile * Shape::kColumns + own_column()};
   }
 
-  /// Waits for a chunk of tile i, issues the copies of the next one, and adds the product of the chunk's rows and columns.
+  /// Waits for a chunk of tile i, issues the copies of the next one, and adds the product of the chunk's rows and
+  /// columns.
   __device__ __forceinline__ void multiply_chunk(Scores& s, int i, int chunk, int& step) {
     await_copies<0>();
     __syncthreads();

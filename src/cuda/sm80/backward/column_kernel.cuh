@@ -229,7 +229,8 @@ class ColumnBlock {
       exponentiate(s, arguments_.score.scale_log2, lse_log2);
       pack<T>(p, s);
       if constexpr (Drops<Shape>) drop(p, dropped);
-      if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2, place_of(now, part_row(i) + row));
+      if constexpr (ChangesScores<Shape>)
+        follow_changes(s, arguments_.score, lse_log2, place_of(now, part_row(i) + row));
       Scores grad;
       if constexpr (Shape::kHoldsValues)
         multiply_held(grad, values, output_gradients(i), row);

@@ -39,7 +39,8 @@ class BiasValues {
     constexpr int kRows = Place::kPairsColumns ? 16 * kUnits : 8 * kEights,
                   kColumns = Place::kPairsColumns ? 8 * kEights : 16 * kUnits;
     const int bytes = bias_.dtype == DType::f32 ? 4 : 2;
-    const int row = place_.first_row + lane_index(), last_column = min(place_.first_column + kColumns, bias_.key_length) - 1;
+    const int row = place_.first_row + lane_index(),
+              last_column = min(place_.first_column + kColumns, bias_.key_length) - 1;
     if (lane_index() >= kRows || row >= bias_.query_length) return;
     const int one = bias_.entry(row, place_.first_column), other = bias_.entry(row, last_column);
     const int first = max(min(one, other), 0), last = min(max(one, other), bias_.entries - 1);
@@ -122,9 +123,9 @@ class BiasValues {
   template <class Body>
   __device__ __forceinline__ void for_each_part(const Body& body) const {
     // Scores of as few rows as there are.
-    constexpr int kLines = Place::kPairsColumns ? 1 : kUnits, kPart = !Place::kPairsColumns    ? 1
-                                                                          : kEights % 4 == 0 ? 4
-                                                                                             : 2;
+    constexpr int kLines = Place::kPairsColumns ? 1 : kUnits, kPart = !Place::kPairsColumns ? 1
+                                                                      : kEights % 4 == 0    ? 4
+                                                                                            : 2;
 #pragma unroll
     for (int first_line = 0; first_line < 2 * kUnits; first_line += kLines)
 #pragma unroll

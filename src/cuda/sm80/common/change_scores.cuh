@@ -40,8 +40,8 @@ __device__ __forceinline__ bool for_each_bias(const ScoreArguments& score, const
     return true;
   }
   if (score.alibi.slopes == nullptr) return false;
-  for_each_penalty<kUnits, kEights>(
-      score.alibi, place, [&](int unit, int eight, int i, float penalty) { body(unit, eight, i, -penalty); });
+  for_each_penalty<kUnits, kEights>(score.alibi, place,
+                                    [&](int unit, int eight, int i, float penalty) { body(unit, eight, i, -penalty); });
   return true;
 }
 
