@@ -141,7 +141,7 @@ def test_dropped_probabilities_have_the_gradients_of_what_is_kept():
         torch.manual_seed(3)
         leaf = values.clone().requires_grad_()
         bias = leaf.expand(BATCH, -1, -1, -1) if expanded else leaf
-        o = flashmask.attention(q, k, v, masks.causal(150, 150), bias=bias, dropout=0.25)
+        o = flashmask.flashmask_attention(q, k, v, causal=True, dropout=0.25, bias=bias)
         found.append((o, torch.autograd.grad(o, leaf, grad_o)[0]))
     assert torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-5)
