@@ -57,13 +57,6 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .mask = mask_view(made.mask)};
 }
 
-/// Asks for as much shared memory as there is, so that as many blocks fit as registers allow.
-template <class Kernel>
-void prefer_shared_memory(Kernel kernel) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-        "backward: shared memory");
-}
-
 template <class Shape>
 auto column_kernel_of([[maybe_unused]] const Problem& problem) {
   if constexpr (Shape::kForm.short_rows)
@@ -79,7 +72,7 @@ void launch_columns(const Plan& plan, const BackwardTensors& tensors, const Back
   const int items = arguments.columns.all_tiles();
   if (items == 0) return;
   const auto kernel = column_kernel_of<Shape>(plan.problem());
-  prefer_shared_memory(kernel);
+  divide_memory<ColumnMemory<Shape>>("backward", kernel, Shape::kBlocks, plan.problem());
   launch<ColumnMemory<Shape>>("backward: columns", kernel, items, Shape::kThreads,
                               static_cast<cudaStream_t>(execution.stream), arguments);
 }
@@ -133,7 +126,7 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   if (arguments.items == 0) return;
   const auto kernel =
       with_instance<Shape>(problem, [](auto name) { return query_gradient_kernel<typename decltype(name)::Shape>; });
-  prefer_shared_memory(kernel);
+  divide_memory<QueryGradientMemory<Shape>>("backward", kernel, Shape::kBlocks, problem);
   launch<QueryGradientMemory<Shape>>("backward: the gradient of q", kernel, arguments.items, Shape::kThreads,
                                      static_cast<cudaStream_t>(execution.stream), arguments);
 }

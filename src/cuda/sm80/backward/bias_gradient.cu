@@ -26,8 +26,9 @@ void clear_rows(const TensorView& gradient, cudaStream_t stream) {
 }
 
 template <class T>
-void launch_sums(const BiasGradientArguments& arguments, int blocks, cudaStream_t stream) {
+void launch_sums(const Problem& problem, const BiasGradientArguments& arguments, int blocks, cudaStream_t stream) {
   using Shape = BiasGradientShape<T>;
+  divide_memory<BiasGradientMemory<Shape>>("backward", bias_gradient_kernel<Shape>, 1, problem);
   launch<BiasGradientMemory<Shape>>("backward: the gradient of the bias", bias_gradient_kernel<Shape>, blocks,
                                     Shape::kThreads, stream, arguments);
 }
@@ -64,7 +65,7 @@ void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, cons
   const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]), blocks = lists * arguments.places();
   if (blocks > 0) {
     const auto launch_own = problem.dtype == DType::f16 ? launch_sums<__half> : launch_sums<__nv_bfloat16>;
-    launch_own(arguments, blocks, stream);
+    launch_own(problem, arguments, blocks, stream);
   }
   if (diagonals) launch_joining(arguments, lists, stream);
 }

@@ -23,7 +23,7 @@ void launch_gradient(const Plan& plan, const BackwardTensors& tensors, const Bac
       wide_gradient_arguments(Shape::kOf, problem, tensors, workspace.rows, map, mask_view(made.mask), side_by_side,
                               score_arguments(problem, execution, {}, tensors.alibi, tensors.bias));
   if (arguments.outer.all_tiles() == 0) return;
-  prefer_shared_memory(wide_gradient_kernel<Shape>);
+  divide_memory<Memory>("backward", wide_gradient_kernel<Shape>, 1, problem);
   launch<Memory>("backward: a gradient of wide heads", wide_gradient_kernel<Shape>, arguments.outer.all_tiles(),
                  Shape::kThreads, static_cast<cudaStream_t>(execution.stream), arguments);
 }

@@ -56,8 +56,7 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   rows.choice = choice;
   if (rows.items == 0) return;
   const auto kernel = Code::kernel(plan.problem());
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-        "forward: shared memory");
+  divide_memory<typename Code::Memory>("forward", kernel, Shape::kBlocks, plan.problem());
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
   launch<typename Code::Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
                                 forward_arguments(rows, tensors));
