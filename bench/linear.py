@@ -4,7 +4,8 @@
 Heads of 128 × 128 with gates per token, with a decay per head, and as mLSTM has them; Mamba-2's heads of 128 × 64 in
 packed documents; a tree beside repeated prompts. bfloat16. Contestants take turns, each launched ten times back to
 back; the numbers are median milliseconds, and peak GB beyond the inputs. Last, errors of gradients against the
-definition in double precision.
+definition in double precision. A contestant that refuses a case is printed with its reason; flash-linear-attention's
+first backward of a shape takes minutes, in which it tunes and compiles, so choose --cases.
 
 python bench/linear.py [--seconds 2] [--cases gates,decay,mlstm,mamba,tree,errors]
 """
@@ -13,7 +14,7 @@ import argparse
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from comparison.clock import in_turns, one_way
@@ -30,6 +31,7 @@ except ImportError:
     chunk_simple_gla = chunk_retention = None
 
 Attend = Callable[..., Tensor]
+T = TypeVar("T")
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -46,16 +48,33 @@ def peak_of(launch: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 1e9
 
 
+def attempt(launch: Callable[[], T]) -> tuple[T | None, str]:
+    """Launches once; returns what it gives, or None and the first line of the error."""
+    try:
+        return launch(), ""
+    except RuntimeError as error:
+        return None, str(error).partition("\n")[0]
+
+
+def gradients(attend: Attend, leaves: list[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(attend(*leaves), leaves, grad)
+
+
 def measure(case: str, seconds: float, contestants: dict[str, tuple[Attend, list[Tensor]]]) -> None:
     """Prints the times of each way; a contestant has leaves of its own."""
     for way in ("forward", "both"):
-        launches = {}
+        launches, found = {}, {}
         for name, (attend, leaves) in contestants.items():
-            grad = torch.randn_like(attend(*leaves))
-            launches[name] = one_way(way, partial(attend, *leaves), leaves, grad)
-        times = in_turns(launches, seconds=seconds)
-        found = "".join(f"  {name} {times[name]:.3f} ({peak_of(launch):.2f} GB)" for name, launch in launches.items())
-        print(f"{case:28} {way:8}{found}", flush=True)
+            grad = torch.randn_like(leaves[2])  # o has the shape of v
+            launch = one_way(way, partial(attend, *leaves), leaves, grad)
+            given, reason = attempt(launch)
+            if given is None:
+                found[name] = f"does not run: {reason}"
+            else:
+                launches[name] = launch
+        for name, time in in_turns(launches, seconds=seconds).items():
+            found[name] = f"{time:.3f} ({peak_of(launches[name]):.2f} GB)"
+        print(f"{case:28} {way:8}", *(f"{name} {found[name]}" for name in contestants), sep="  ", flush=True)
 
 
 def leaves_of(*tensors: Tensor) -> list[Tensor]:
@@ -160,15 +179,12 @@ def measure_errors(_: float) -> None:
         if chunk_simple_gla is not None:
             attends["simple GLA"] = lambda *t: chunk_simple_gla(*t)[0]
         for name, attend in attends.items():
-            leaves = leaves_of(*given)
-            found = torch.autograd.grad(attend(*leaves), leaves, grad)
-            errors = [
-                float((a.double() - b).abs().median() / b.abs().median()) for a, b in zip(found, exact, strict=True)
-            ]
-            parts = "  ".join(
-                f"{part} {error:.1e}" for part, error in zip(("q", "k", "v", "gates"), errors, strict=True)
-            )
-            print(f"memory of {memory} tokens, median errors of gradients, {name}: {parts}", flush=True)
+            found, reason = attempt(partial(gradients, attend, leaves_of(*given), grad))
+            parts = [f"does not run: {reason}"]
+            if found is not None:
+                errors = [(a.double() - b).abs().median() / b.abs().median() for a, b in zip(found, exact, strict=True)]
+                parts = [f"{part} {error:.1e}" for part, error in zip(("q", "k", "v", "gates"), errors, strict=True)]
+            print(f"memory of {memory} tokens, median errors of gradients, {name}:", *parts, sep="  ", flush=True)
 
 
 CASES = {
