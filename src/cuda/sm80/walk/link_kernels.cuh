@@ -129,22 +129,37 @@ class CarriedNumber {
   WalkTree tree_;
 };
 
+/// Stretches whose sums a thread reads at once, since a state waits for the one before it.
+inline constexpr int kCarriedAtOnce = 8;
+
 /// Turns what stretches add into the states behind them, a thread per number of a state, tree and head.
 __global__ void __launch_bounds__(kCarryThreads) walk_carry_kernel(const __grid_constant__ CarryArguments arguments) {
   const CarriedNumber number(arguments);
   if (!number.exists()) return;
   const WalkPlanView& plan = arguments.plan;
-  for (int s = number.tree().begin; s < number.tree().end; ++s) {
-    const WalkStretch& own = plan.stretches[s];
-    if (!plan.every_state && !own.has_successor) continue;
-    const std::int64_t at = static_cast<std::int64_t>(s) * plan.heads + number.head();
-    float state = arguments.links.own_gain[at] * number.in(arguments.sums, plan.slot(s));
-    if (own.parent >= 0)
-      state += arguments.links.gain[at] * number.in(arguments.sums, plan.slot(own.parent));
-    else if (arguments.begin.state != nullptr)
-      state += arguments.links.gain[at] * number.in(arguments.begin, own.root);
-    number.in(arguments.sums, plan.slot(s)) = state;
-    if (arguments.end.state != nullptr && own.node >= 0) number.in(arguments.end, own.node) = state;
+  const WalkTree tree = number.tree();
+  const auto exists = [&](int s) { return s < tree.end && (plan.every_state || plan.stretches[s].has_successor); };
+  float behind = 0;  // the state behind the last stretch
+  for (int first = tree.begin; first < tree.end; first += kCarriedAtOnce) {
+    float sums[kCarriedAtOnce];
+#pragma unroll
+    for (int i = 0; i < kCarriedAtOnce; ++i)
+      sums[i] = exists(first + i) ? number.in(arguments.sums, plan.slot(first + i)) : 0;
+#pragma unroll
+    for (int i = 0; i < kCarriedAtOnce; ++i) {
+      const int s = first + i;
+      if (!exists(s)) continue;
+      const WalkStretch& own = plan.stretches[s];
+      const std::int64_t at = static_cast<std::int64_t>(s) * plan.heads + number.head();
+      float state = arguments.links.own_gain[at] * sums[i];
+      if (own.parent >= 0)
+        state += arguments.links.gain[at] *
+                 (own.parent == s - 1 ? behind : number.in(arguments.sums, plan.slot(own.parent)));
+      else if (arguments.begin.state != nullptr)
+        state += arguments.links.gain[at] * number.in(arguments.begin, own.root);
+      number.in(arguments.sums, plan.slot(s)) = behind = state;
+      if (arguments.end.state != nullptr && own.node >= 0) number.in(arguments.end, own.node) = state;
+    }
   }
 }
 
@@ -154,21 +169,38 @@ __global__ void __launch_bounds__(kCarryThreads)
   const CarriedNumber number(arguments);
   if (!number.exists()) return;
   const WalkPlanView& plan = arguments.plan;
-  for (int s = number.tree().end - 1; s >= number.tree().begin; --s) {
-    const WalkStretch& own = plan.stretches[s];
-    float grad = own.has_successor ? number.in(arguments.grads, plan.slot(s)) : 0;
-    if (arguments.end.state != nullptr) {
-      if (own.node >= 0) grad += number.in(arguments.end, own.node);
-      number.in(arguments.grads, plan.slot(s)) = grad;
-    }
-    if (own.parent < 0 && arguments.begin.state == nullptr) continue;
-    const float before = number.in(arguments.sums, plan.slot(s)) +
-                         arguments.links.gain[static_cast<std::int64_t>(s) * plan.heads + number.head()] * grad;
-    if (own.parent < 0) {
-      number.in(arguments.begin, own.root) = before;
-    } else {
+  const WalkTree tree = number.tree();
+  const auto passes_on = [&](int s) {
+    return s >= tree.begin && (plan.stretches[s].parent >= 0 || arguments.begin.state != nullptr);
+  };
+  float given = 0;  // what the stretches behind this one gave its gradient, where the next is among them
+  bool next_gave = false;
+  for (int last = tree.end - 1; last >= tree.begin; last -= kCarriedAtOnce) {
+    float sums[kCarriedAtOnce];
+#pragma unroll
+    for (int i = 0; i < kCarriedAtOnce; ++i)
+      sums[i] = passes_on(last - i) ? number.in(arguments.sums, plan.slot(last - i)) : 0;
+#pragma unroll
+    for (int i = 0; i < kCarriedAtOnce; ++i) {
+      const int s = last - i;
+      if (s < tree.begin) break;
+      const WalkStretch& own = plan.stretches[s];
+      float grad = next_gave ? given : own.has_successor ? number.in(arguments.grads, plan.slot(s)) : 0;
+      next_gave = false;
+      if (arguments.end.state != nullptr) {
+        if (own.node >= 0) grad += number.in(arguments.end, own.node);
+        number.in(arguments.grads, plan.slot(s)) = grad;
+      }
+      if (!passes_on(s)) continue;
+      const float before =
+          sums[i] + arguments.links.gain[static_cast<std::int64_t>(s) * plan.heads + number.head()] * grad;
+      if (own.parent < 0) {
+        number.in(arguments.begin, own.root) = before;
+        continue;
+      }
       float& of_parent = number.in(arguments.grads, plan.slot(own.parent));
-      of_parent = own.gives_first ? before : of_parent + before;
+      of_parent = given = own.gives_first ? before : of_parent + before;
+      next_gave = own.parent == s - 1;
     }
   }
 }
