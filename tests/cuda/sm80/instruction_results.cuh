@@ -15,15 +15,16 @@ namespace flashmask::cuda::sm80 {
 /// Of a lane.
 struct InstructionResults {
   std::uint32_t rows[4], columns[4];  // of load_matrices() and load_matrices_transposed()
-  std::uint32_t transposed;           // of transpose_matrix(), given rows[2]
   float product[4], half_product[4];
-  std::uint32_t copied[2][4], small;  // by copy_16(), of which the second is zeros, and by copy_4()
+  std::uint32_t copied[2][4];         // by copy_16(), of which the second is zeros
+  std::uint32_t two[2], small;        // by copy_8() and copy_4()
   std::uint32_t bits[3];              // of bits_from()
 };
 
 struct InstructionMemory {
   alignas(16) std::uint16_t matrices[32][8];  // matrix m is rows 8 m … 8 m + 7
   alignas(16) std::uint32_t copied[2][32][4];
+  alignas(8) std::uint32_t two[32][2];
   std::uint32_t small[32];
 };
 
@@ -62,17 +63,18 @@ __device__ inline void run_instructions(InstructionResults* results, const std::
   __syncthreads();
   load_matrices(own.rows, shared_address(shared.matrices[lane]));
   load_matrices_transposed(own.columns, shared_address(shared.matrices[lane]));
-  own.transposed = transpose_matrix(own.rows[2]);
   multiply_numbers<__nv_bfloat16>(own.product, lane / 4, lane % 4);
   multiply_numbers<__half>(own.half_product, lane / 4, lane % 4);
   copy_16(shared_address(shared.copied[0][lane]), given + 4 * lane, true);
   commit_copies();
   copy_16(shared_address(shared.copied[1][lane]), given + 4 * lane, false);
+  copy_8(shared_address(shared.two[lane]), given + 4 * lane + 2);
   copy_4(shared_address(&shared.small[lane]), given + 4 * lane + 1);
   commit_copies();
   await_copies<0>();
   __syncthreads();
   for (int i = 0; i < 8; ++i) own.copied[i / 4][i % 4] = shared.copied[i / 4][lane ^ 1][i % 4];
+  for (int i = 0; i < 2; ++i) own.two[i] = shared.two[lane ^ 1][i];
   own.small = shared.small[lane ^ 1];
   own.bits[0] = bits_from(lane, 3);
   own.bits[1] = bits_from(40, 3);
@@ -106,7 +108,7 @@ inline void expect_instructions(const std::vector<InstructionResults>& results, 
       EXPECT_EQ(own.copied[0][i], static_cast<std::uint32_t>(1000 + 4 * other + i));
       EXPECT_EQ(own.copied[1][i], 0U);
     }
-    EXPECT_EQ(own.transposed, own.columns[2]);
+    for (unsigned i = 0; i < 2; ++i) EXPECT_EQ(own.two[i], 1002 + 4 * static_cast<std::uint32_t>(other) + i);
     EXPECT_EQ(own.small, static_cast<std::uint32_t>(1001 + 4 * other));
     EXPECT_EQ(own.bits[0], static_cast<std::uint32_t>(std::uint64_t{7} << lane));
     EXPECT_EQ(own.bits[1], 0U);

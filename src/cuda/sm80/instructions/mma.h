@@ -91,19 +91,17 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&words)[
                : "memory");
 }
 
-/// Transposes an 8 × 8 matrix of 16-bit numbers: lane 4 g + q gives and receives row g, columns 2 q and 2 q + 1.
-__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t words) {
-  std::uint32_t transposed;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(words));
-  return transposed;
-}
-
 // Asynchronous copies from global to shared memory: a thread issues them and waits for them later, in groups. Other
 // threads see the data after a barrier that follows the wait.
 
 /// Copies 16 bytes, aligned to 16; writes zeros where `exists` is false, when the source is not read.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+
+/// Copies 8 bytes, aligned to 8.
+__device__ __forceinline__ void copy_8(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 
 /// Copies 4 bytes, aligned to 4.

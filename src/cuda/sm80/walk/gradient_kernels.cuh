@@ -76,7 +76,7 @@ struct GateGradientArguments {
   WalkArguments walk;  ///< the role of queries, with x = ∂o and y = v
   WalkTensor q, k;
   float scale;
-  const float *of_queries, *of_keys, *across;  ///< what the walks left, [slice] first
+  const float *of_queries, *of_keys, *across;  ///< what the walks left
   GateGradients log_forget, log_input;
 };
 
@@ -114,9 +114,10 @@ class GateGradientBlock {
     copy(shared_.k, arguments_.k, step);
     copy(shared_.grad_o, walk.x, step);
     copy(shared_.v, walk.y, step);
+    gates.ask(walk, step);
     commit_copies();
-    gates.make(walk, head_, step, gates.read(walk, head_, step));
     await_copies<0>();
+    gates.make(walk, step);
     __syncthreads();
     float s[8][4] = {}, grad[8][4] = {};
     multiply_rows(s, shared_.q, shared_.k);
@@ -133,7 +134,7 @@ class GateGradientBlock {
 
  private:
   __device__ __forceinline__ void copy(std::uint8_t* tile, const WalkTensor& tensor, int step) const {
-    Tile::template copy<kWalkThreads>(shared_address(tile), shared_.gates.rows_of(tensor, head_, step),
+    Tile::template copy<kWalkThreads>(shared_address(tile), shared_.gates.rows_of(tensor, step),
                                       shared_.gates.row_of(step), thread_index());
   }
 
@@ -216,19 +217,13 @@ class GateGradientBlock {
     if (lane_index() < 4) to[warp()][8 * eight + 2 * lane_index() + i] = sum;
   }
 
-  /// Loads what the walks left of pairs of which one is outside, summed over slices.
+  /// Loads what the walks left of pairs of which one is outside.
   __device__ __forceinline__ void load_parts(std::int64_t of_head) {
     const auto thread = static_cast<int>(thread_index());
     const bool of_keys = thread >= kWalkTokens;
     const float* from =
         (of_keys ? arguments_.of_keys : arguments_.of_queries) + of_head * kWalkTokens + thread % kWalkTokens;
-    float sum = 0;
-#pragma unroll 1
-    for (int slice = 0; slice < arguments_.walk.slices; ++slice) sum += from[slice * stride() * kWalkTokens];
-    (of_keys ? shared_.of_keys : shared_.of_queries)[thread % kWalkTokens] = sum;
-  }
-  __device__ __forceinline__ std::int64_t stride() const {
-    return static_cast<std::int64_t>(arguments_.walk.plan.heads) * arguments_.walk.plan.steps;
+    (of_keys ? shared_.of_keys : shared_.of_queries)[thread % kWalkTokens] = *from;
   }
 
   __device__ __forceinline__ void write(int token, int row, std::int64_t of_head) const {
@@ -242,8 +237,7 @@ class GateGradientBlock {
     if (input.data != nullptr) input.data[batch * input.batch + row * input.row + head_ * input.head] = of_column;
     const GateGradients& forget = arguments_.log_forget;
     if (forget.data == nullptr) return;
-#pragma unroll 1
-    for (int slice = 0; slice < arguments_.walk.slices; ++slice) sum += arguments_.across[of_head + slice * stride()];
+    sum += arguments_.across[of_head];
 #pragma unroll 4
     for (int other = 0; other < kWalkTokens; ++other)
       sum += other < token ? shared_.of_keys[other] : shared_.of_queries[other];

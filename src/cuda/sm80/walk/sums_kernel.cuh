@@ -27,7 +27,7 @@ class SumsBlock {
 
  public:
   __device__ __forceinline__ SumsBlock(SumsMemory<Shape>& shared, const SumsArguments& arguments)
-      : shared_(shared), arguments_(arguments), item_(arguments.walk, static_cast<std::int64_t>(blockIdx.x)) {}
+      : shared_(shared), arguments_(arguments), item_(arguments.walk.plan, static_cast<int>(blockIdx.x)) {}
 
   __device__ __forceinline__ void run() {
     const WalkArguments& walk = arguments_.walk;
@@ -36,7 +36,7 @@ class SumsBlock {
     StretchGates& gates = shared_.gates;
     gates.begin(walk, item_.stretch, item_.head, !arguments_.backwards);
     const int steps = gates.stretch.steps();
-    const bool has_vector = walk.vector != WalkVector::none && item_.slice == 0;
+    const bool has_vector = walk.vector != WalkVector::none;
     typename State::Sums state = {};
     if (thread_index() < Shape::kInner) shared_.vector[thread_index()] = 0;
 #pragma unroll 1
@@ -46,15 +46,18 @@ class SumsBlock {
         await_copies<0>();
         __syncthreads();
       }
+      gates.ask(walk, next);
+      commit_copies();
       if (next >= 0) ask(next, (i + 1) % 2);
-      const StretchGates::Token token = gates.read(walk, item_.head, next);
+      commit_copies();
       if (i >= 0) {
         const StepFactors& factors = gates.factors[step_at(i, steps) % 2];
         State::add(state, shared_address(shared_.y[i % 2]), shared_address(shared_.z[i % 2]), factors);
         if (has_vector)
           State::template add_vector<typename Shape::InnerTile>(shared_.vector, shared_.y[i % 2], factors);
       }
-      gates.make(walk, item_.head, next, token);
+      await_copies<1>();
+      gates.make(walk, next);
     }
     store(state, has_vector);
   }
@@ -66,22 +69,19 @@ class SumsBlock {
     const WalkArguments& walk = arguments_.walk;
     const StretchGates& gates = shared_.gates;
     const int first = gates.row_of(step);
-    Shape::InnerTile::template copy<kWalkThreads>(shared_address(shared_.y[buffer]),
-                                                  gates.rows_of(walk.y, item_.head, step), first, thread_index());
-    Rows columns = gates.rows_of(walk.z, item_.head, step);
-    columns.first += item_.slice * kWalkColumns;
-    columns.dim -= item_.slice * kWalkColumns;
-    Shape::ColumnTile::template copy<kWalkThreads>(shared_address(shared_.z[buffer]), columns, first, thread_index());
-    commit_copies();
+    Shape::InnerTile::template copy<kWalkThreads>(shared_address(shared_.y[buffer]), gates.rows_of(walk.y, step), first,
+                                                  thread_index());
+    Shape::ColumnTile::template copy<kWalkThreads>(shared_address(shared_.z[buffer]), gates.rows_of(walk.z, step),
+                                                   first, thread_index());
   }
 
   __device__ __forceinline__ void store(typename State::Sums& state, bool has_vector) const {
     const WalkArguments& walk = arguments_.walk;
     const WalkStates& sums = arguments_.sums;
     const std::int64_t place = walk.plan.slot(item_.stretch);
-    float* const to = sums.state + place * sums.item + item_.head * sums.head + item_.slice * kWalkColumns * sums.value;
-    const int columns = walk.column_dim - item_.slice * kWalkColumns;
-    State::for_each(state, typename State::template Matrix<float>{to, sums.key, sums.value, walk.inner_dim, columns},
+    float* const to = sums.state + place * sums.item + item_.head * sums.head;
+    State::for_each(state,
+                    typename State::template Matrix<float>{to, sums.key, sums.value, walk.inner_dim, walk.column_dim},
                     [](float number, float* at, bool has) {
                       if (has) *at = number;
                     });
@@ -98,7 +98,7 @@ class SumsBlock {
 };
 
 template <class Shape>
-__global__ void __launch_bounds__(kWalkThreads) walk_sums_kernel(const __grid_constant__ SumsArguments arguments) {
+__global__ void __launch_bounds__(kWalkThreads, 2) walk_sums_kernel(const __grid_constant__ SumsArguments arguments) {
   SumsBlock<Shape>(shared_memory<SumsMemory<Shape>>(), arguments).run();
 }
 

@@ -11,8 +11,6 @@ namespace flashmask::cuda::sm80 {
 
 /// Tokens of a step, and steps of a stretch.
 inline constexpr int kWalkTokens = 64, kWalkSteps = 16;
-/// Columns of the state that a block keeps.
-inline constexpr int kWalkColumns = 64;
 inline constexpr int kWalkThreads = 128;
 
 /// Up to kWalkSteps steps of one node, which one block walks.
@@ -89,7 +87,7 @@ enum class WalkRole {
   value_gradient   ///< (k, q, ∂o), from last to first
 };
 
-__device__ __forceinline__ bool is_forward(WalkRole role) {
+__host__ __device__ __forceinline__ bool is_forward(WalkRole role) {
   return role == WalkRole::output || role == WalkRole::query_gradient;
 }
 
@@ -121,7 +119,6 @@ struct WalkArguments {
   WalkVector vector;
   float scale;
   int inner_dim, column_dim;  ///< of x and y, and of z
-  int slices;                 ///< of kWalkColumns columns
   WalkTensor x, y, z;
   /// q or k, in the layout of z: its products with what the state adds to rows of `out` go to `dots`. No data: none.
   WalkTensor counterpart;
@@ -132,10 +129,10 @@ struct WalkArguments {
   std::uint16_t* out;
   std::int64_t out_batch, out_row, out_head;
   bool only_divisors;    ///< find what o is divided by, and nothing else
-  float* dots;           ///< [slice][head][step][kWalkTokens]
+  float* dots;           ///< [head][step][kWalkTokens]
   uint4* states;         ///< states before each step: written by the walk of queries, read by that of keys
   float* state_vectors;  ///< their vectors
-  float* across;         ///< [slice][head][step]: products of the states before steps with their gradients
+  float* across;         ///< [head][step]: products of the states before steps with their gradients
 };
 
 }  // namespace flashmask::cuda::sm80

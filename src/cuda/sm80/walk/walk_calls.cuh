@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/sm80/walk/gradient_kernels.cuh"
 #include "cuda/sm80/walk/link_arguments.cuh"
@@ -28,7 +29,7 @@ class WalkCalls {
     find_states(t.q, t.k, t.v, t.log_forget, t.log_input, t.initial, t.final, every_state);
     WalkArguments walk = output_walk(t.q, t.k, t.v, t.initial);
     set_out(walk, t.o);
-    launch_walk(walk, problem_.key_dim);
+    launch_walk(walk);
   }
 
   void backward(const LinearBackwardTensors& t) {
@@ -50,10 +51,9 @@ class WalkCalls {
 
  private:
   /// The shape, for all dims, of kernels that are a small part of a call.
-  using Widest = WalkShape<T, 128>;
+  using Widest = WalkShape<T, 128, 128>;
 
   int group() const { return static_cast<int>(problem_.heads / problem_.key_heads); }
-  static int slices_of(std::int64_t dim) { return static_cast<int>((dim + kWalkColumns - 1) / kWalkColumns); }
   std::int64_t stretches() const { return std::ssize(plan_.stretches); }
   std::int64_t step_heads() const { return problem_.heads * plan_.steps(); }
   std::int64_t token_heads() const { return step_heads() * kWalkTokens; }
@@ -63,13 +63,19 @@ class WalkCalls {
     return static_cast<Number*>(launcher_.allocate(static_cast<std::size_t>(count) * sizeof(Number)));
   }
 
-  /// Calls body(a value whose type is the shape of walks over `dim` inner dims).
+  /// Calls body(a value whose type is the shape of walks over such dims).
   template <class Body>
-  static void with_shape(std::int64_t dim, const Body& body) {
-    if (dim <= 64)
-      body(WalkShape<T, 64>());
+  static void with_shape(std::int64_t inner, std::int64_t columns, const Body& body) {
+    const auto with_columns = [&](auto inner_dim) {
+      if (columns <= 64)
+        body(WalkShape<T, inner_dim, 64>());
+      else
+        body(WalkShape<T, inner_dim, 128>());
+    };
+    if (inner <= 64)
+      with_columns(std::integral_constant<int, 64>());
     else
-      body(WalkShape<T, 128>());
+      with_columns(std::integral_constant<int, 128>());
   }
 
   WalkTensor of_keys(const TensorView& tensor) const { return {tensor_rows(tensor), group()}; }
@@ -126,7 +132,6 @@ class WalkCalls {
   void set_dims(WalkArguments& walk, std::int64_t inner, std::int64_t columns) const {
     walk.inner_dim = static_cast<int>(inner);
     walk.column_dim = static_cast<int>(columns);
-    walk.slices = slices_of(columns);
   }
   static void set_out(WalkArguments& walk, const TensorView& to) {
     walk.out = static_cast<std::uint16_t*>(to.data);
@@ -144,11 +149,19 @@ class WalkCalls {
     return walk;
   }
 
-  void launch_walk(const WalkArguments& walk, std::int64_t inner) {
-    with_shape(inner, [&](auto shape) {
+  template <class Memory>
+  void launch_walk(void (*kernel)(WalkArguments), const WalkArguments& walk) {
+    launcher_.template launch<Memory>("linear attention: a walk", kernel, stretches() * problem_.heads, kWalkThreads,
+                                      walk);
+  }
+  void launch_walk(const WalkArguments& walk) {
+    with_shape(walk.inner_dim, walk.column_dim, [&](auto shape) {
       using Shape = decltype(shape);
-      launcher_.template launch<WalkMemory<Shape>>("linear attention: a walk", walk_kernel<Shape>,
-                                                   stretches() * problem_.heads * walk.slices, kWalkThreads, walk);
+      const auto kernel = is_forward(walk.role) ? walk_kernel<Shape, true> : walk_kernel<Shape, false>;
+      if (walk.counterpart.rows.data == nullptr)
+        launch_walk<WalkMemory<Shape>>(kernel, walk);
+      else
+        launch_walk<CounterpartMemory<Shape>>(kernel, walk);
     });
   }
 
@@ -187,8 +200,11 @@ class WalkCalls {
 
   void launch_sums(const SumsArguments& sums) {
     const std::int64_t count = view_.every_state ? stretches() : plan_.linked;
-    launcher_.template launch<SumsMemory<Widest>>("linear attention: sums of stretches", walk_sums_kernel<Widest>,
-                                                  count * problem_.heads * sums.walk.slices, kWalkThreads, sums);
+    with_shape(sums.walk.inner_dim, sums.walk.column_dim, [&](auto shape) {
+      using Shape = decltype(shape);
+      launcher_.template launch<SumsMemory<Shape>>("linear attention: sums of stretches", walk_sums_kernel<Shape>,
+                                                   count * problem_.heads, kWalkThreads, sums);
+    });
   }
   void launch_carry(void (*kernel)(CarryArguments), const CarryArguments& carry) {
     const std::int64_t chunks = (carry.numbers() + kCarryThreads - 1) / kCarryThreads;
@@ -201,9 +217,8 @@ class WalkCalls {
     WalkArguments walk = output_walk(t.q, t.k, {}, t.initial);
     walk.divisors = divisors_ = {allocate<float>(token_heads()), allocate<float>(token_heads())};
     walk.only_divisors = true;
-    walk.slices = 1;
     walk.z = {};
-    launch_walk(walk, problem_.key_dim);
+    launch_walk(walk);
     launcher_.template launch<int>("linear attention: gradients of divisors", walk_divisors_kernel<T>,
                                    stretches() * problem_.heads, kWalkThreads,
                                    DivisorArguments{view_, of_values(t.o), of_values(t.grad_o), divisors_.gradient});
@@ -229,22 +244,21 @@ class WalkCalls {
   GateGradientArguments gate_gradients(const LinearBackwardTensors& t) {
     GateGradientArguments gates{};
     gates.walk = basic(WalkRole::query_gradient);
-    gates.walk.slices = slices_of(problem_.key_dim);
     gates.walk.x = of_values(t.grad_o), gates.walk.y = of_values(t.v);
     gates.q = of_keys(t.q), gates.k = of_keys(t.k);
     gates.scale = problem_.query_scale();
     gates.log_forget = gate_gradient(t.grad_log_forget);
     gates.log_input = gate_gradient(t.grad_log_input);
-    const std::int64_t slices = gates.walk.slices;
-    of_queries_ = allocate<float>(slices * token_heads());
-    of_keys_ = allocate<float>(slices * token_heads());
+    of_queries_ = allocate<float>(token_heads());
+    of_keys_ = allocate<float>(token_heads());
     gates.of_queries = of_queries_, gates.of_keys = of_keys_;
     if (!t.grad_log_forget.present()) return gates;
-    with_shape(problem_.value_dim, [&](auto shape) {
-      kept_ = allocate<uint4>(slices * step_heads() * (decltype(shape)::kInner / 16) * kWalkThreads);
+    with_shape(problem_.value_dim, problem_.key_dim, [&](auto shape) {
+      using Shape = decltype(shape);
+      kept_ = allocate<uint4>(step_heads() * Shape::kUnits * (Shape::kInner / 16) * kWalkThreads);
+      if (problem_.normalize) kept_vectors_ = allocate<float>(step_heads() * Shape::kColumns);
     });
-    if (problem_.normalize) kept_vectors_ = allocate<float>(slices * step_heads() * kWalkColumns);
-    gates.across = across_ = allocate<float>(slices * step_heads());
+    gates.across = across_ = allocate<float>(step_heads());
     return gates;
   }
 
@@ -289,14 +303,14 @@ class WalkCalls {
     walk.x = of_keys(t.k), walk.y = of_keys(t.q), walk.z = of_values(t.grad_o);
     set_gradients_behind(walk, t);
     set_out(walk, t.grad_v);
-    launch_walk(walk, problem_.key_dim);
+    launch_walk(walk);
   }
 
   /// Walks to a gradient of q or k, which heads of a group share: each writes its own, and then they are added up.
   void launch_for_keys(WalkArguments walk, const TensorView& to) {
     if (group() == 1) {
       set_out(walk, to);
-      launch_walk(walk, problem_.value_dim);
+      launch_walk(walk);
       return;
     }
     if (parts_ == nullptr)
@@ -305,7 +319,7 @@ class WalkCalls {
     walk.out_head = problem_.key_dim;
     walk.out_row = problem_.heads * walk.out_head;
     walk.out_batch = problem_.length * walk.out_row;
-    launch_walk(walk, problem_.value_dim);
+    launch_walk(walk);
     GroupSumArguments sum{};
     sum.parts = parts_;
     sum.sum = static_cast<std::uint16_t*>(to.data);

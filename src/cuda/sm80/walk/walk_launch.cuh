@@ -66,10 +66,11 @@ std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables
 
 template <class T>
 std::size_t linear_shared_bytes(const LinearProblem& problem) {
-  static_assert(sizeof(WalkMemory<WalkShape<T, 128>>) <= kCompactSharedBytes);
-  const std::size_t walk = std::max(problem.key_dim, problem.value_dim) <= 64 ? sizeof(WalkMemory<WalkShape<T, 64>>)
-                                                                              : sizeof(WalkMemory<WalkShape<T, 128>>);
-  return std::max(walk, sizeof(GateGradientMemory<WalkShape<T, 128>>));
+  static_assert(sizeof(CounterpartMemory<WalkShape<T, 128, 128>>) <= kCompactSharedBytes);
+  const std::size_t walk = std::max(problem.key_dim, problem.value_dim) <= 64
+                               ? sizeof(CounterpartMemory<WalkShape<T, 64, 64>>)
+                               : sizeof(CounterpartMemory<WalkShape<T, 128, 128>>);
+  return std::max(walk, sizeof(GateGradientMemory<WalkShape<T, 128, 128>>));
 }
 
 }  // namespace flashmask::cuda::sm80

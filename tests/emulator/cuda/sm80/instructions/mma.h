@@ -77,18 +77,10 @@ inline void load_matrices_transposed(std::uint32_t (&words)[4], std::uint32_t ad
   load_matrices<true>(words, address);
 }
 
-inline std::uint32_t transpose_matrix(std::uint32_t words) {
-  return emulator::exchange(words, [](int lane, const auto& all) {
-    const auto number = [&](int row, int column) {
-      return all[static_cast<std::size_t>(4 * row + column / 2)] >> column % 2 * 16 & 0xffff;
-    };
-    return number(lane % 4 * 2, lane / 4) | number(lane % 4 * 2 + 1, lane / 4) << 16;
-  });
-}
-
 inline void copy_16(std::uint32_t to, const void* from, bool exists) {
   emulator::copy(to, exists ? from : nullptr, 16);
 }
+inline void copy_8(std::uint32_t to, const void* from) { emulator::copy(to, from, 8); }
 inline void copy_4(std::uint32_t to, const void* from) { emulator::copy(to, from, 4); }
 inline void commit_copies() { emulator::commit_copies(); }
 template <int kPending>
