@@ -6,7 +6,8 @@
 #include "flashmask/problem.h"
 
 /// What a call may want done to scores and probabilities besides the softmax, and which instance of a kernel does it.
-/// Kernels ask Drops<Shape> and ChangesScores<Shape>; a shape that says nothing does neither.
+/// Kernels ask Drops<Shape>, and ChangesScores<Shape> where one instance makes all changes or Caps<Shape>
+/// where it only caps scores. A shape that says nothing does none of it.
 namespace flashmask::cuda {
 
 template <class Shape>
@@ -16,6 +17,10 @@ concept Drops = requires {
 template <class Shape>
 concept ChangesScores = requires {
   requires Shape::kScoreChanges;
+};
+template <class Shape>
+concept Caps = requires {
+  requires Shape::kSoftcap;
 };
 
 /// The shape of the kernel that drops probabilities.
@@ -28,6 +33,12 @@ struct Dropping : Shape {
 template <class Shape>
 struct Changing : Shape {
   static constexpr bool kScoreChanges = true;
+};
+
+/// The shape of the kernel that caps scores and changes them in no other way.
+template <class Shape>
+struct Capping : Shape {
+  static constexpr bool kSoftcap = true;
 };
 
 inline bool has_score_changes(const Problem& problem) { return problem.softcap > 0 || problem.bias != ScoreBias::none; }

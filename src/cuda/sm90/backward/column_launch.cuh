@@ -55,6 +55,7 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
   arguments.scale = score.scale;
   arguments.scale_log2 = score.scale_log2;
   arguments.dropout = score.dropout;
+  arguments.softcap = softcap_arguments(problem);
   const DeviceMap& map = on_device.map(kTile<Shape>, MapSide::columns);
   arguments.map = map_view(map, plan);
   arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads),

@@ -10,6 +10,7 @@
 #include "cuda/common/token_units.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/score_arguments.h"
+#include "cuda/scores/softcap.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
@@ -67,6 +68,7 @@ struct ColumnArguments {
   TileChoice choice;
   DropoutArguments dropout;
   DeviceUnits query_units, key_units;
+  SoftcapArguments softcap;  // for kernels that cap scores
 };
 
 /// kSums: the gradient of q is computed. kDelayed: a tile's gradient of q is computed during the next tile

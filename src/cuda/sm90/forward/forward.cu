@@ -23,17 +23,18 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   arguments.lse_batch = tensors.lse.strides[0];
   arguments.lse_head = tensors.lse.strides[1];
   arguments.value_dim = static_cast<int>(plan.problem().value_dim);
+  arguments.softcap = softcap_arguments(plan.problem());
   return arguments;
 }
 
-/// What the entries of common/forward_entry.h launch. `Drops`, `Changes`: the shapes of the kernels that drop
+/// What the entries of common/forward_entry.h launch. `Drops`, `Caps`: the shapes of the kernels that drop
 /// probabilities and that cap scores; void: there are none. No kernel does both.
-template <class Shape_, class Drops = void, class Changes = void>
+template <class Shape_, class Drops = void, class Caps = void>
 struct ForwardLauncher {
   using Shape = Shape_;
-  static constexpr bool kHasInstances = !std::is_void_v<Drops>, kCounts = true, kChangesAndDrops = false,
-                        kReadsUnits = true;
-  static constexpr Features kFeatures = kHasInstances ? Features{Feature::dropout, Feature::softcap} : Features();
+  static constexpr bool kCounts = true, kCombines = false, kReadsUnits = true;
+  static constexpr Features kFeatures = (std::is_void_v<Drops> ? Features() : Features{Feature::dropout}) |
+                                        (std::is_void_v<Caps> ? Features() : Features{Feature::softcap});
   static constexpr std::size_t room() { return 0; }
 
   static DeviceNeeds needs(const Architecture& architecture) { return {architecture.capability, true}; }
@@ -42,18 +43,20 @@ struct ForwardLauncher {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_item);
     arguments.choice = choice;
-    if constexpr (kHasInstances) {
-      if (has_score_changes(plan.problem())) return attend<Changes>(arguments, tensors, stream);
+    if constexpr (!std::is_void_v<Caps>) {
+      if (plan.problem().softcap > 0) return attend<Caps>(arguments, tensors, stream);
+    }
+    if constexpr (!std::is_void_v<Drops>) {
       if (has_dropout(plan.problem())) return attend<Drops>(arguments, tensors, stream);
     }
     attend<Shape>(arguments, tensors, stream);
   }
 };
 
-/// Launches a shape, `Of`, and its instances with dropout and with changed scores, both made by `Instance`.
+/// Launches a shape, `Of`, and its instances with dropout and with changed scores, made by `Instance`.
 template <template <class, MaskForm> class Of, template <template <class> class, class, MaskForm> class Instance,
           class T, MaskForm kForm>
-using LauncherOf = ForwardLauncher<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Changing, T, kForm>>;
+using LauncherOf = ForwardLauncher<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Capping, T, kForm>>;
 
 template <class Launcher>
 void add_entry(KernelEntries& entries) {

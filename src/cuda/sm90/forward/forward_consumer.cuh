@@ -90,7 +90,7 @@ class ForwardConsumer : RowConsumer<Shape> {
       if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
       Base::find_dropped(dropped, arguments_.score.dropout);
     });
-    change(s);
+    cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors, sums;
     if (raise_maxima(s, factors)) rescale(as_unit(o), factors);
@@ -189,7 +189,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     float s[kScores];
     Dropped dropped;
     find_scores(s, [&] { Base::find_dropped(dropped, arguments_.score.dropout); });
-    change(s);
+    cap_scores(s);
     if (masked) {
       std::uint32_t bits[RowWords::kWords];
       Base::take_bits(bits);
@@ -223,7 +223,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     wgmma_wait<1>();
     pin(s);
     if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
-    change(s);
+    cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors, sums;
     const bool raised = kLooks && raise_maxima(s, factors);
@@ -262,7 +262,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     wgmma_wait<0>();
     pin(s);
-    change(s);
+    cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors;
     const bool raised = raise_maxima(s, factors);
@@ -274,8 +274,13 @@ class ForwardConsumer : RowConsumer<Shape> {
   }
 
   /// Caps scores, ahead of hiding.
-  __device__ __forceinline__ void change(float (&s)[kScores]) {
-    if constexpr (ChangesScores<Shape>) cap(as_unit(s), arguments_.score.to_exponent);
+  __device__ __forceinline__ void cap_scores(float (&s)[kScores]) const {
+    if constexpr (Caps<Shape>) {
+      if constexpr (Shape::kCapsByPolynomial)
+        cap(as_unit(s), arguments_.softcap);
+      else
+        cap(as_unit(s), arguments_.softcap.to_exponent);
+    }
   }
 
   /// Drops probabilities, which still take part in the sums of their rows but in no output.

@@ -35,7 +35,7 @@ using Forward256 = ForwardShape<T, kForm, 256, 256, 2, 64, 72, 216>;
 template <template <class> class Instance, class T, MaskForm kForm>
 using ForwardInstance256 = ForwardInstance<Instance, Forward256<T, kForm>, 56, 224>;
 
-/// Compiled in forward_dropping.cu and forward_changing.cu.
+/// Compiled in forward_dropping.cu and forward_capping.cu.
 #define FLASHMASK_ATTEND(prefix, shape, instance, T, form) \
   prefix template void attend<shape<instance, T, form>>(const ForwardArguments&, const ForwardTensors&, cudaStream_t)
 #define FLASHMASK_FORWARD_OF(prefix, instance, T, form)                \
@@ -51,6 +51,6 @@ using ForwardInstance256 = ForwardInstance<Instance, Forward256<T, kForm>, 56, 2
   FLASHMASK_FORWARD_OF(prefix, instance, __half, MaskForm::bits)
 
 FLASHMASK_FORWARD_INSTANCES(extern, Dropping);
-FLASHMASK_FORWARD_INSTANCES(extern, Changing);
+FLASHMASK_FORWARD_INSTANCES(extern, Capping);
 
 }  // namespace flashmask::cuda::sm90

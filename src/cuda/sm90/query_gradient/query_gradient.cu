@@ -3,6 +3,7 @@
 
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/device.h"
+#include "cuda/sm90/changed_shapes.h"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/query_gradient/query_gradient.h"
 #include "cuda/sm90/query_gradient/query_gradient_kernel.cuh"
@@ -34,12 +35,15 @@ auto with_shape(int head_dim, const Body& body) {
 struct WithShape {
   const BackwardTensors& tensors;
   QueryGradientArguments arguments;
-  bool drops;
+  const Problem& problem;
   cudaStream_t stream;
 
   template <class Shape>
   void operator()(Shape) const {
-    if (drops)
+    if constexpr (kIsCommon<Shape> && Shape::kHeadDim > 64) {
+      if (problem.softcap > 0) return launch_shape<Capping<Shape>>();
+    }
+    if (has_dropout(problem))
       launch_shape<Dropping<Shape>>();
     else
       launch_shape<Shape>();
@@ -81,7 +85,8 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
   arguments.grad_q_row = grad_q.strides[1];
   arguments.grad_q_head = grad_q.strides[2];
   arguments.head_dim = static_cast<int>(problem.head_dim);
-  const WithShape run{tensors, arguments, has_dropout(problem), static_cast<cudaStream_t>(execution.stream)};
+  arguments.softcap = softcap_arguments(problem);
+  const WithShape run{tensors, arguments, problem, static_cast<cudaStream_t>(execution.stream)};
   if (problem.dtype == DType::bf16)
     with_shape<__nv_bfloat16, kForm>(head_dim, run);
   else

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/softcap.cuh"
 #include "cuda/sm90/query_gradient/query_gradient_shape.cuh"
 #include "cuda/sm90/rows/row_consumer.cuh"
 
@@ -82,6 +83,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     Base::find_dropped(dropped, arguments_.score.dropout);
     wgmma_wait<1>();
     pin(s);
+    change(s);
     if (masked) {
       std::uint32_t masked_scores[RowWords::kWords];
       Base::take_bits(masked_scores);
@@ -114,6 +116,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     if constexpr (!Shape::kSharesRegisters) finish_sum<2>(grad_q, before);
     wgmma_wait<1>();
     pin(s);
+    change(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), masked);
     exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p, dropped);
@@ -144,7 +147,13 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     } else {
       differentiate(as_unit(grad_p), as_unit(p), dot_);
     }
+    if constexpr (Caps<Shape>) follow_cap(as_unit(grad_p), as_unit(p), lse_log2_, arguments_.softcap.per_scale);
     pack<T>(as_unit(grad_s), as_unit(grad_p));
+  }
+
+  /// Caps scores, ahead of hiding.
+  __device__ __forceinline__ void change(float (&s)[kScores]) const {
+    if constexpr (Caps<Shape>) cap(as_unit(s), arguments_.softcap);
   }
 
   /// s = q kᵀ
