@@ -40,8 +40,9 @@ struct ColumnSteps {
   static constexpr bool kReadsUnits = !kChooses && !Shape::kSums, kCombines = false;
   static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
 
-  static constexpr Features kFeatures =
-      Features{Feature::dropout} | (kHasCapping<Shape> ? Features{Feature::softcap} : Features());
+  static constexpr Features kFeatures = Features{Feature::dropout} |
+                                        (kHasCapping<Shape> ? Features{Feature::softcap} : Features()) |
+                                        (kHasBiasing<Shape> ? Features{Feature::alibi} : Features());
 
   static std::vector<MapRequest> maps() {
     std::vector<MapRequest> all = {{.tile = kTile<Shape>, .side = MapSide::columns, .spans = Shape::kSums}};
@@ -105,6 +106,9 @@ struct ColumnSteps {
     auto pass = has_dropout(plan.problem()) ? launch_columns<typename WithDropout<Pass>::Type> : launch_columns<Pass>;
     if constexpr (kHasCapping<Pass>) {
       if (plan.problem().softcap > 0) pass = launch_columns<Capping<Pass>>;
+    }
+    if constexpr (kHasBiasing<Pass>) {
+      if (plan.problem().bias == ScoreBias::alibi) pass = launch_columns<Biasing<Pass>>;
     }
     pass(plan, tensors, workspace, choice, execution, next_item);
   }

@@ -151,7 +151,7 @@ class ColumnConsumer {
     if constexpr (!kFirst) add_kept_tile(grad_q);
     wgmma_wait<0>();
     pin(s);
-    change(s);
+    change(s, kStage);
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     exponentiate(as_unit(s), arguments_.scale_log2, lse);
     pack<T>(as_unit(p), as_unit(s));
@@ -256,7 +256,7 @@ class ColumnConsumer {
     find_dropped(dropped, row_step, kStage, phases_.of(kStage));
     wgmma_wait<1>();
     pin(s);
-    change(s);
+    change(s, kStage);
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     if constexpr (kInHalves) {
       exponentiate_half<0>(s, shared_.lse_log2[kStage]);
@@ -329,9 +329,20 @@ class ColumnConsumer {
     pack<T>(as_unit(reinterpret_cast<HalfPacked&>(grad_s[kHalf * kSteps / 2])), as_unit(grad));
   }
 
-  /// Caps scores, ahead of hiding.
-  __device__ __forceinline__ void change(float (&s)[kScores]) const {
+  /// Caps or biases the scores of a stage's rows, ahead of hiding.
+  __device__ __forceinline__ void change(float (&s)[kScores], int stage) const {
     if constexpr (Caps<Shape>) cap(as_unit(s), arguments_.softcap);
+    if constexpr (Biases<Shape>) {
+      const ColumnWork& work = shared_.work[work_.slot];
+      const float origin = key_position(arguments_.alibi, work.batch, work.keys.first);
+      RowNumbers<1> keys;
+#pragma unroll
+      for (int key = 0; key < 2; ++key)
+        keys.numbers[0][key] =
+            shared_.slopes[stage] *
+            (key_position(arguments_.alibi, work.batch, work.keys.first + first_key() + lane() / 4 + 8 * key) - origin);
+      bias_by_distance(as_unit(s), keys, shared_.marks[stage]);
+    }
   }
 
   __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step, int stage) {

@@ -37,7 +37,7 @@ struct WithDropout<ColumnShape<T, kForm, kHeadDim, kRows, true, true, kProducers
   using Type = Dropping<ColumnShape<T, kForm, kHeadDim, kRows, false, true, kProducers, kConsumers>>;
 };
 
-/// Compiled in column_dropping.cu and column_capping.cu.
+/// Compiled in column_dropping.cu, column_capping.cu and column_biasing.cu.
 #define FLASHMASK_LAUNCH_COLUMNS_OF(prefix, ...)                                                                  \
   prefix template void launch_columns<__VA_ARGS__>(const Plan&, const BackwardTensors&, const BackwardWorkspace&, \
                                                    const TileChoice&, const KernelExecution&, int*)
@@ -57,16 +57,25 @@ FLASHMASK_DROPPING_COLUMNS(extern, __nv_bfloat16, MaskForm::bits);
 FLASHMASK_DROPPING_COLUMNS(extern, __half, MaskForm::intervals);
 FLASHMASK_DROPPING_COLUMNS(extern, __half, MaskForm::bits);
 
-/// Whether a shape has a kernel that caps scores. At 64 dims registers lack.
+/// Whether a shape has a kernel that caps scores, and one that biases them. At 64 dims registers lack for the first,
+/// at 256 dims shared memory for the second.
 template <class Shape>
 inline constexpr bool kHasCapping = Shape::kHeadDim > 64 && kIsCommon<Shape>;
+template <class Shape>
+inline constexpr bool kHasBiasing = Shape::kHeadDim <= 128 && kIsCommon<Shape>;
 
 #define FLASHMASK_CAPPING_COLUMNS(prefix, T, form)                          \
   FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<Columns128<T, form>>);        \
   FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<CarriedColumns128<T, form>>); \
   FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<WideKeys<T, form, 256>>);     \
   FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<WideValues<T, form, 256>>)
+#define FLASHMASK_BIASING_COLUMNS(prefix, T, form)                         \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns64<T, form>>);        \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns128<T, form>>);       \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<CarriedColumns64<T, form>>); \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<CarriedColumns128<T, form>>)
 
 FLASHMASK_CAPPING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);
+FLASHMASK_BIASING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);
 
 }  // namespace flashmask::cuda::sm90

@@ -35,6 +35,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (group_ + 1 == Shape::kGroups) pass_turn();
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o, work.rows);
+      Base::find_row_marks(row_marks_, work, arguments_.score.alibi);
       Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) attend(o, work);
       finish_rows(o, Base::kept(work));
@@ -110,6 +111,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     meanwhile();
     wgmma_wait<0>();
     pin(s);
+    bias(s);
     release(&shared_.k_empty[keys_.slot]);
     keys_.advance();
   }
@@ -222,6 +224,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     Base::find_dropped(dropped, arguments_.score.dropout);
     wgmma_wait<1>();
     pin(s);
+    bias(s);
     if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
     cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
@@ -262,6 +265,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     wgmma_wait<0>();
     pin(s);
+    bias(s);
     cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors;
@@ -271,6 +275,11 @@ class ForwardConsumer : RowConsumer<Shape> {
     pack<T>(as_unit(p), as_unit(s));
     if (raised) rescale(as_unit(o), factors);
     maxima_ = Maxima::rising;
+  }
+
+  /// Biases the scores of the tile in the current buffer of K, which is released later: its marks lie beside it.
+  __device__ __forceinline__ void bias(float (&s)[kScores]) const {
+    if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
   }
 
   /// Caps scores, ahead of hiding.
@@ -372,9 +381,10 @@ class ForwardConsumer : RowConsumer<Shape> {
   StoreMaps o_;
   int staged_ = -1;  // the buffer of Q that results lie in; -1: none
   Softmax softmax_;
-  Maxima maxima_;      // the group's
-  int tiles_to_look_;  // tiles left before the group asks whether its maxima are settled
-  bool unsettled_;     // a maximum of the thread rose in the last tile, or is still −∞
+  Maxima maxima_;            // the group's
+  int tiles_to_look_;        // tiles left before the group asks whether its maxima are settled
+  RowNumbers<1> row_marks_;  // for kernels that bias scores
+  bool unsettled_;           // a maximum of the thread rose in the last tile, or is still −∞
 };
 
 }  // namespace flashmask::cuda::sm90

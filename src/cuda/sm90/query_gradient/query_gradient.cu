@@ -43,6 +43,9 @@ struct WithShape {
     if constexpr (kIsCommon<Shape> && Shape::kHeadDim > 64) {
       if (problem.softcap > 0) return launch_shape<Capping<Shape>>();
     }
+    if constexpr (kIsCommon<Shape> && Shape::kHeadDim <= 128) {
+      if (problem.bias == ScoreBias::alibi) return launch_shape<Biasing<Shape>>();
+    }
     if (has_dropout(problem))
       launch_shape<Dropping<Shape>>();
     else
@@ -76,7 +79,8 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
                            const KernelExecution& execution, int* next_item) {
   const Problem& problem = plan.problem();
   const TensorView& grad_q = tensors.grad_q;
-  QueryGradientArguments arguments{row_arguments(plan, map, score_arguments(problem, execution), next_item)};
+  QueryGradientArguments arguments{
+      row_arguments(plan, map, score_arguments(problem, execution, {}, tensors.alibi), next_item)};
   if (arguments.items == 0) return;
   arguments.choice = choice;
   arguments.statistics = workspace.rows;

@@ -31,6 +31,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
       Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) {
         load_statistics(work.tile);
+        Base::find_row_marks(row_marks_, work, arguments_.score.alibi);
         sum_tiles(grad_q, work);
       }
       store(grad_q, Base::kept(work));
@@ -151,9 +152,10 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     pack<T>(as_unit(grad_s), as_unit(grad_p));
   }
 
-  /// Caps scores, ahead of hiding.
+  /// Caps or biases the scores of the tile in the current buffer of K, ahead of hiding.
   __device__ __forceinline__ void change(float (&s)[kScores]) const {
     if constexpr (Caps<Shape>) cap(as_unit(s), arguments_.softcap);
+    if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
   }
 
   /// s = q kᵀ
@@ -183,6 +185,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
 
   const QueryGradientArguments& arguments_;
   RowNumbers<1> lse_log2_, dot_;  // the statistics of the thread's two rows
+  RowNumbers<1> row_marks_;       // for kernels that bias scores
 };
 
 }  // namespace flashmask::cuda::sm90
