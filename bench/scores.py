@@ -7,7 +7,7 @@ efficient kernel, without and with their gradients. Pair biases: 4 heads of 32, 
 (1, 4, N, N). Contestants take turns, each launched ten times back to back; the numbers are median milliseconds. Plans
 by mma.sync's kernels stand for GPUs that are not Hopper's.
 
-python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs]
+python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs] [--seconds 5] [--without-flex]
 """
 
 import argparse
@@ -47,7 +47,7 @@ def of_flex(slopes: Tensor, causal: bool) -> dict[str, Callable[..., Tensor]]:
     }
 
 
-def measure(dim: int, causal: bool) -> None:
+def measure(dim: int, causal: bool, seconds: float, with_flex: bool) -> None:
     torch._dynamo.reset()
     heads = 4096 // dim
     q, k, v, grad = (
@@ -55,7 +55,7 @@ def measure(dim: int, causal: bool) -> None:
     )
     leaves, slopes = [q, k, v], 2.0 ** -torch.linspace(1, 8, heads, device="cuda")
     mask = masks.causal(TOKENS, TOKENS) if causal else masks.full(TOKENS, TOKENS)
-    flex = of_flex(slopes, causal)
+    flex = of_flex(slopes, causal) if with_flex else {}
     theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in leaves]
     for way in ("forward", "backward"):
         calls = {}
@@ -67,11 +67,11 @@ def measure(dim: int, causal: bool) -> None:
                 calls[f"{family}{name}"] = one_way(way, call, leaves, grad.detach())
         for name, attend in flex.items():
             calls[name] = one_way(way, partial(attend, *theirs), theirs, grad.detach().transpose(1, 2).contiguous())
-        print_row(f"{dim} {'causal' if causal else 'full':6} {way:9}", calls)
+        print_row(f"{dim} {'causal' if causal else 'full':6} {way:9}", calls, seconds)
 
 
-def print_row(name: str, calls: dict[str, Callable[[], Any]]) -> None:
-    found = "".join(f"  {name} {taken:.3f}" for name, taken in in_turns(calls).items())
+def print_row(name: str, calls: dict[str, Callable[[], Any]], seconds: float) -> None:
+    found = "".join(f"  {name} {taken:.3f}" for name, taken in in_turns(calls, seconds=seconds).items())
     print(f"{name}{found}", flush=True)
 
 
@@ -90,7 +90,9 @@ def flex_of(read: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Callabl
     return torch.compile(attend, dynamic=False)
 
 
-def measure_biases(name: str, shape: tuple[int, int, int, int], by_distance: bool) -> None:
+def measure_biases(
+    name: str, shape: tuple[int, int, int, int], by_distance: bool, seconds: float, with_flex: bool
+) -> None:
     """shape: batch, tokens, heads, head dim. The bias is shared by the batch."""
     torch._dynamo.reset()
     _, tokens, heads, _ = shape
@@ -101,10 +103,11 @@ def measure_biases(name: str, shape: tuple[int, int, int, int], by_distance: boo
     given = {kind: bias} | ({"distance_origin": tokens - 1} if by_distance else {})
     theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in (q, k, v)]
     others = {}
-    if by_distance:
+    if by_distance and with_flex:
         others["FlexAttention"] = flex_of(lambda b, h, i, j: b[0, h, 0, i - j + tokens - 1])
-    else:
-        others["FlexAttention"] = flex_of(lambda b, h, i, j: b[0, h, i, j])
+    if not by_distance:
+        if with_flex:
+            others["FlexAttention"] = flex_of(lambda b, h, i, j: b[0, h, i, j])
         others["SDPA efficient"] = efficient
     mask = masks.full(tokens, tokens)
     ours = {
@@ -125,23 +128,28 @@ def measure_biases(name: str, shape: tuple[int, int, int, int], by_distance: boo
         for label, attend in others.items():
             leaves = [*theirs, bias] if with_gradient else theirs
             calls[label] = one_way(way, partial(attend, bias, *theirs), leaves, their_grad)
-        print_row(f"{name} {kind} {way}{' with its gradient' if with_gradient else ''}", calls)
+        print_row(f"{name} {kind} {way}{' with its gradient' if with_gradient else ''}", calls, seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dims", default="64,128,256", help="head dims, by commas (default: %(default)s)")
     parser.add_argument("--rows", default="changes,biases,pairs", help="what to measure (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=5, help="for each row (default: %(default)s)")
+    parser.add_argument(
+        "--without-flex", action="store_true", help="leave out FlexAttention, which takes minutes to compile"
+    )
     torch.manual_seed(0)
     given = parser.parse_args()
+    how = given.seconds, not given.without_flex
     rows = given.rows.split(",")
     for dim in map(int, given.dims.split(",")):
         for causal in (False, True) if "changes" in rows else ():
-            measure(dim, causal)
+            measure(dim, causal, *how)
         for by_distance in (False, True) if "biases" in rows else ():
-            measure_biases(str(dim), (BATCH, TOKENS, 4096 // dim, dim), by_distance)
+            measure_biases(str(dim), (BATCH, TOKENS, 4096 // dim, dim), by_distance, *how)
     for tokens in (384, 768) if "pairs" in rows else ():
-        measure_biases(f"pairs of {tokens}", (tokens, tokens, 4, 32), by_distance=False)
+        measure_biases(f"pairs of {tokens}", (tokens, tokens, 4, 32), False, *how)
 
 
 if __name__ == "__main__":
