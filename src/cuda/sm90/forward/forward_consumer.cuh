@@ -288,7 +288,7 @@ class ForwardConsumer : RowConsumer<Shape> {
       if constexpr (Shape::kCapsByPolynomial)
         cap(as_unit(s), arguments_.softcap);
       else
-        cap(as_unit(s), arguments_.softcap.to_exponent);
+        cap(as_unit(s), arguments_.score.to_exponent);
     }
   }
 

@@ -4,6 +4,7 @@
 #include "cuda/common/row_arguments.h"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/softcap.h"
+#include "cuda/sm90/changed_shapes.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -52,7 +53,7 @@ template <template <class> class Instance, class Shape, int kProducerRegisters_,
 struct ForwardInstance : Instance<Shape> {
   static constexpr bool kStagesResult = false, kSettles = Shape::kHeadDim == 128;
   /// Whether registers suffice for two ways to cap a tile.
-  static constexpr bool kCapsByPolynomial = Shape::kHeadDim > 64 || Shape::kForm == MaskForm::intervals;
+  static constexpr bool kCapsByPolynomial = Shape::kHeadDim == 256 && kIsCommon<Shape>;
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce
                                      : Shape::kForm == MaskForm::bits ? 32
