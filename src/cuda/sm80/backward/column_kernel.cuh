@@ -30,6 +30,9 @@ class ColumnBlock {
   static constexpr bool kAlternates = Shape::kDelayed && Shape::kSharers > 1;
   // Whether copies of rows are issued between products, where registers suffice for their addresses.
   static constexpr bool kSpreads = Shape::kStages == 2 && Shape::kHeadDim < 256;
+  // Whether dropout's decisions are found behind changes of scores, which take the registers they would lie in.
+  static constexpr bool kDrawsLate =
+      Drops<Shape> && ChangesScores<Shape> && Shape::kHeadDim == 128 && !Shape::kDelayed;
   using Scores = float[kUnits][kEights][4];
   using Packed = std::uint32_t[kScoreSteps][kUnits][4];
   using Gradients = float[kUnits][2 * kOwnPanels][4];
@@ -207,9 +210,7 @@ class ColumnBlock {
       const bool asks = kSpreads && time == 0;
       Packed p, grad_s;
       DroppedWords<kUnits, Shape::kScoreRows> dropped;
-      if constexpr (Drops<Shape>)
-        find_dropped_transposed(dropped, arguments_.score.dropout, batch(), query_head(now), first_key() + own_key(),
-                                now.tile * Shape::kRows + part_row(i) + row);
+      if constexpr (Drops<Shape> && !kDrawsLate) find_dropped(dropped, now, part_row(i) + row);
       KeyMask<kUnits, Shape::kScoreRows> mask;
       if (now.masked()) mask.ask(arguments_.mask, list_of(now), first_key() + own_key(), now.tile, part_row(i) + row);
       if constexpr (ChangesScores<Shape>)
@@ -227,6 +228,7 @@ class ColumnBlock {
       TransposedRowNumbers<kEights> lse_log2, dots;
       lse_log2.load(shared_.lse_log2[stage] + row);
       exponentiate(s, arguments_.score.scale_log2, lse_log2);
+      if constexpr (kDrawsLate) find_dropped(dropped, now, part_row(i) + row);
       pack<T>(p, s);
       if constexpr (Drops<Shape>) drop(p, dropped);
       if constexpr (ChangesScores<Shape>)
@@ -256,6 +258,13 @@ class ColumnBlock {
       multiply_shared(grad_k, score_gradients(i), queries(i));
     }
     if constexpr (!Shape::kDelayed) add_to_queries(now, i);
+  }
+
+  /// Finds the decisions about the warp's scores from a row of the step's tile on.
+  __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, Shape::kScoreRows>& dropped, const TileStep& step,
+                                               int row) const {
+    find_dropped_transposed(dropped, arguments_.score.dropout, batch(), query_head(step), first_key() + own_key(),
+                            step.tile * Shape::kRows + row);
   }
 
   /// Returns where the warp's scores lie from a row of the step's tile on.
