@@ -31,8 +31,7 @@ class ColumnBlock {
   // Whether copies of rows are issued between products, where registers suffice for their addresses.
   static constexpr bool kSpreads = Shape::kStages == 2 && Shape::kHeadDim < 256;
   // Whether dropout's decisions are found behind changes of scores, which take the registers they would lie in.
-  static constexpr bool kDrawsLate =
-      Drops<Shape> && ChangesScores<Shape> && Shape::kHeadDim == 128 && !Shape::kDelayed;
+  static constexpr bool kDrawsLate = Drops<Shape> && ChangesScores<Shape> && Shape::kHeadDim == 128 && !Shape::kDelayed;
   using Scores = float[kUnits][kEights][4];
   using Packed = std::uint32_t[kScoreSteps][kUnits][4];
   using Gradients = float[kUnits][2 * kOwnPanels][4];

@@ -123,9 +123,9 @@ class BiasValues {
   template <class Body>
   __device__ __forceinline__ void for_each_part(const Body& body) const {
     // Scores of as few rows as there are.
-    constexpr int kLines = Place::kPairsColumns ? 1 : kUnits, kPart = !Place::kPairsColumns ? 1
-                                                                      : kEights % 4 == 0    ? 4
-                                                                                            : 2;
+    constexpr int kLines = Place::kPairsColumns ? 1 : kUnits, kPart = !Place::kPairsColumns             ? 1
+                                                                      : kUnits == 2 && kEights % 4 == 0 ? 4
+                                                                                                        : 2;
 #pragma unroll
     for (int first_line = 0; first_line < 2 * kUnits; first_line += kLines)
 #pragma unroll

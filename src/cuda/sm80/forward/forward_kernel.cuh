@@ -234,7 +234,7 @@ class ForwardWarp {
     const std::uint32_t keys = advance<Of::keys>();
     Scores s;
     Words masked;
-    if constexpr (ChangesScores<Shape>)
+    if constexpr (ChangesScores<Shape> && !kStoresSeed)
       fetch_changes<kUnits, kEights>(arguments_.score, place_of(shared_.steps[i].tile));
     clear_scores(s);
     add_scores<0, 1>(s, keys, next);
