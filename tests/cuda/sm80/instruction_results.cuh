@@ -16,9 +16,9 @@ namespace flashmask::cuda::sm80 {
 struct InstructionResults {
   std::uint32_t rows[4], columns[4];  // of load_matrices() and load_matrices_transposed()
   float product[4], half_product[4];
-  std::uint32_t copied[2][4];         // by copy_16(), of which the second is zeros
-  std::uint32_t two[2], small;        // by copy_8() and copy_4()
-  std::uint32_t bits[3];              // of bits_from()
+  std::uint32_t copied[2][4];   // by copy_16(), of which the second is zeros
+  std::uint32_t two[2], small;  // by copy_8() and copy_4()
+  std::uint32_t bits[3];        // of bits_from()
 };
 
 struct InstructionMemory {
