@@ -118,7 +118,6 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
   __device__ __forceinline__ void find_probabilities(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords],
                                                      const RowStep& row_step, int stage) {
     pin(s);
-    Base::change(s, stage);
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     if constexpr (Base::kInHalves) {
       Base::template exponentiate_half<0>(s, shared_.lse_log2[stage]);

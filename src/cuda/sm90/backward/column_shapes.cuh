@@ -57,23 +57,17 @@ FLASHMASK_DROPPING_COLUMNS(extern, __nv_bfloat16, MaskForm::bits);
 FLASHMASK_DROPPING_COLUMNS(extern, __half, MaskForm::intervals);
 FLASHMASK_DROPPING_COLUMNS(extern, __half, MaskForm::bits);
 
-/// Whether a shape has a kernel that caps scores, and one that biases them. At 64 dims registers lack for the first,
-/// at 256 dims shared memory for the second.
+/// Whether a shape has a kernel that caps scores, and one that biases them: those with sums, as the pass for the
+/// gradient of q has no registers for either. Nor have sums at 64 dims for a cap.
 template <class Shape>
-inline constexpr bool kHasCapping = Shape::kHeadDim > 64 && kIsCommon<Shape>;
+inline constexpr bool kHasBiasing = Shape::kSums&& kIsCommon<Shape>;
 template <class Shape>
-inline constexpr bool kHasBiasing = Shape::kHeadDim <= 128 && kIsCommon<Shape>;
+inline constexpr bool kHasCapping = kHasBiasing<Shape>&& Shape::kHeadDim > 64;
 
-#define FLASHMASK_CAPPING_COLUMNS(prefix, T, form)                          \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<Columns128<T, form>>);        \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<CarriedColumns128<T, form>>); \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<WideKeys<T, form, 256>>);     \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<WideValues<T, form, 256>>)
-#define FLASHMASK_BIASING_COLUMNS(prefix, T, form)                         \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns64<T, form>>);        \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns128<T, form>>);       \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<CarriedColumns64<T, form>>); \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<CarriedColumns128<T, form>>)
+#define FLASHMASK_CAPPING_COLUMNS(prefix, T, form) FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<Columns128<T, form>>)
+#define FLASHMASK_BIASING_COLUMNS(prefix, T, form)                  \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns64<T, form>>); \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns128<T, form>>)
 
 FLASHMASK_CAPPING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);
 FLASHMASK_BIASING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);

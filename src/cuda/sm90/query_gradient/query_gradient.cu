@@ -3,7 +3,6 @@
 
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/device.h"
-#include "cuda/sm90/changed_shapes.h"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/query_gradient/query_gradient.h"
 #include "cuda/sm90/query_gradient/query_gradient_kernel.cuh"
@@ -35,18 +34,12 @@ auto with_shape(int head_dim, const Body& body) {
 struct WithShape {
   const BackwardTensors& tensors;
   QueryGradientArguments arguments;
-  const Problem& problem;
+  bool drops;
   cudaStream_t stream;
 
   template <class Shape>
   void operator()(Shape) const {
-    if constexpr (kIsCommon<Shape> && Shape::kHeadDim > 64) {
-      if (problem.softcap > 0) return launch_shape<Capping<Shape>>();
-    }
-    if constexpr (kIsCommon<Shape> && Shape::kHeadDim <= 128) {
-      if (problem.bias == ScoreBias::alibi) return launch_shape<Biasing<Shape>>();
-    }
-    if (has_dropout(problem))
+    if (drops)
       launch_shape<Dropping<Shape>>();
     else
       launch_shape<Shape>();
@@ -79,8 +72,7 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
                            const KernelExecution& execution, int* next_item) {
   const Problem& problem = plan.problem();
   const TensorView& grad_q = tensors.grad_q;
-  QueryGradientArguments arguments{
-      row_arguments(plan, map, score_arguments(problem, execution, {}, tensors.alibi), next_item)};
+  QueryGradientArguments arguments{row_arguments(plan, map, score_arguments(problem, execution), next_item)};
   if (arguments.items == 0) return;
   arguments.choice = choice;
   arguments.statistics = workspace.rows;
@@ -89,8 +81,7 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
   arguments.grad_q_row = grad_q.strides[1];
   arguments.grad_q_head = grad_q.strides[2];
   arguments.head_dim = static_cast<int>(problem.head_dim);
-  arguments.softcap = softcap_arguments(problem);
-  const WithShape run{tensors, arguments, problem, static_cast<cudaStream_t>(execution.stream)};
+  const WithShape run{tensors, arguments, has_dropout(problem), static_cast<cudaStream_t>(execution.stream)};
   if (problem.dtype == DType::bf16)
     with_shape<__nv_bfloat16, kForm>(head_dim, run);
   else

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
-#include "cuda/scores/softcap.cuh"
 #include "cuda/sm90/query_gradient/query_gradient_shape.cuh"
 #include "cuda/sm90/rows/row_consumer.cuh"
 
@@ -31,7 +30,6 @@ class QueryGradientConsumer : RowConsumer<Shape> {
       Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) {
         load_statistics(work.tile);
-        Base::find_row_marks(row_marks_, work, arguments_.score.alibi);
         sum_tiles(grad_q, work);
       }
       store(grad_q, Base::kept(work));
@@ -84,7 +82,6 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     Base::find_dropped(dropped, arguments_.score.dropout);
     wgmma_wait<1>();
     pin(s);
-    change(s);
     if (masked) {
       std::uint32_t masked_scores[RowWords::kWords];
       Base::take_bits(masked_scores);
@@ -117,7 +114,6 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     if constexpr (!Shape::kSharesRegisters) finish_sum<2>(grad_q, before);
     wgmma_wait<1>();
     pin(s);
-    change(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), masked);
     exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p, dropped);
@@ -148,14 +144,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     } else {
       differentiate(as_unit(grad_p), as_unit(p), dot_);
     }
-    if constexpr (Caps<Shape>) follow_cap(as_unit(grad_p), as_unit(p), lse_log2_, arguments_.softcap.per_scale);
     pack<T>(as_unit(grad_s), as_unit(grad_p));
-  }
-
-  /// Caps or biases the scores of the tile in the current buffer of K, ahead of hiding.
-  __device__ __forceinline__ void change(float (&s)[kScores]) const {
-    if constexpr (Caps<Shape>) cap(as_unit(s), arguments_.softcap);
-    if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
   }
 
   /// s = q kᵀ
@@ -185,7 +174,6 @@ class QueryGradientConsumer : RowConsumer<Shape> {
 
   const QueryGradientArguments& arguments_;
   RowNumbers<1> lse_log2_, dot_;  // the statistics of the thread's two rows
-  RowNumbers<1> row_marks_;       // for kernels that bias scores
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -3,7 +3,6 @@
 
 #include "cuda/common/backward_workspace.h"
 #include "cuda/common/row_arguments.h"
-#include "cuda/scores/softcap.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -12,7 +11,6 @@ struct QueryGradientArguments : RowArguments {
   void* grad_q;
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;  // strides in elements
   int head_dim;
-  SoftcapArguments softcap;  // for kernels that cap scores
 };
 
 /// Stages: buffers of Q with the output's gradient, of K and of V. kSharesRegisters: grad_p reuses the registers of the
