@@ -782,7 +782,7 @@ typedef struct flashmask_kernel_info {
   int32_t form;  ///< form of the masks that it reads: a flashmask_mask_form
   int32_t tile_rows;
   int32_t tile_columns;
-  const char* why_not;               ///< why plans on this machine do not take it; "" when they do
+  const char* why_not;               ///< why this machine does not run it; "" when it does, if only by name
   int32_t head_dim;                  ///< the largest head_dim that it takes
   int32_t value_dim;                 ///< the largest value_dim that it takes
   uint64_t features;                 ///< bit i: it has flashmask_feature i
