@@ -39,7 +39,9 @@ def made(monkeypatch):
         return plans[-1]
 
     monkeypatch.setattr(
-        device_plans, "plan_of_rows", lambda rows, causal, _, options, blocks: keep((rows, causal, blocks), options)
+        device_plans,
+        "plan_of_rows",
+        lambda rows, causal, _, options, blocks, most_documents: keep((rows, causal, blocks), options),
     )
     monkeypatch.setattr(device_plans, "check_devices", lambda *_, **__: None)
     monkeypatch.setattr(device_plans, "plan_of_mask", lambda mask, _, options: keep(mask, options))

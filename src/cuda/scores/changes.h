@@ -35,9 +35,11 @@ inline bool has_score_changes(const Problem& problem) { return problem.softcap >
 /// Whether the kernel of the shape itself serves a problem.
 inline bool has_plain_scores(const Problem& problem) { return !has_dropout(problem) && !has_score_changes(problem); }
 
-/// The features of an entry whose kernel has all instances that with_instance() chooses from.
-inline constexpr Features kInstanceFeatures{Feature::dropout, Feature::softcap, Feature::alibi, Feature::bias,
-                                            Feature::distance_bias};
+/// The features of an entry whose kernel has all instances that with_instance() chooses from, but for tensors of
+/// biases.
+inline constexpr Features kWithoutTensors{Feature::dropout, Feature::softcap, Feature::alibi};
+/// With them.
+inline constexpr Features kInstanceFeatures = kWithoutTensors | Features{Feature::bias, Feature::distance_bias};
 
 /// Names a shape, to pass it to a function.
 template <class Shape_>

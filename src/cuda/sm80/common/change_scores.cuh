@@ -12,6 +12,7 @@ namespace flashmask::cuda {
 /// Where a warp's scores lie: the query head, and the first row and column of the sequence, multiples of 8.
 struct PlaceByRows {
   static constexpr bool kPairsColumns = true;  // scores 2 n and 2 n + 1 are neighbours in a row
+  static constexpr bool kTakesBias = true;     // whether tensors of biases are read
   int batch, head, first_row, first_column;
 
   /// Row and column of the lane's first score; its others lie rows_to() rows and columns_to() columns further on.
@@ -20,9 +21,14 @@ struct PlaceByRows {
   static __device__ __forceinline__ constexpr int rows_to(int unit, int, int i) { return 16 * unit + i / 2 * 8; }
   static __device__ __forceinline__ constexpr int columns_to(int, int eight, int i) { return 8 * eight + i % 2; }
 };
+/// The same, for kernels that take no tensors of biases.
+struct PlaceWithoutBias : PlaceByRows {
+  static constexpr bool kTakesBias = false;
+  __device__ __forceinline__ explicit PlaceWithoutBias(const PlaceByRows& place) : PlaceByRows(place) {}
+};
 /// Where a warp's transposed scores lie, whose lines are columns.
 struct TransposedPlace {
-  static constexpr bool kPairsColumns = false;
+  static constexpr bool kPairsColumns = false, kTakesBias = true;
   int batch, head, first_row, first_column;
 
   __device__ __forceinline__ int row(int lane) const { return first_row + lane % 4 * 2; }
@@ -35,9 +41,11 @@ struct TransposedPlace {
 /// whether anything is.
 template <int kUnits, int kEights, class Place, class Body>
 __device__ __forceinline__ bool for_each_bias(const ScoreArguments& score, const Place& place, const Body& body) {
-  if (score.bias.values != nullptr) {
-    BiasValues<kUnits, kEights, Place>(score.bias, place).for_each(body);
-    return true;
+  if constexpr (Place::kTakesBias) {
+    if (score.bias.values != nullptr) {
+      BiasValues<kUnits, kEights, Place>(score.bias, place).for_each(body);
+      return true;
+    }
   }
   if (score.alibi.slopes == nullptr) return false;
   for_each_penalty<kUnits, kEights>(score.alibi, place,
@@ -48,7 +56,9 @@ __device__ __forceinline__ bool for_each_bias(const ScoreArguments& score, const
 /// Starts to fetch what change_scores() reads for a tile of scores: called ahead of their product.
 template <int kUnits, int kEights, class Place>
 __device__ __forceinline__ void fetch_changes(const ScoreArguments& score, const Place& place) {
-  if (score.bias.values != nullptr) BiasValues<kUnits, kEights, Place>(score.bias, place).prefetch();
+  if constexpr (Place::kTakesBias) {
+    if (score.bias.values != nullptr) BiasValues<kUnits, kEights, Place>(score.bias, place).prefetch();
+  }
 }
 
 /// Changes the scores of a tile, ahead of hiding.

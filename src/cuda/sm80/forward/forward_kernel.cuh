@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/common/store_rows.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
@@ -370,8 +372,11 @@ class ForwardWarp {
       }
   }
 
-  __device__ __forceinline__ PlaceByRows place_of(int tile) const {
-    return {shared_.tile.batch, shared_.tile.head, first_row_of_tile() + warp_row(), tile * Shape::kColumns};
+  using Place = std::conditional_t<Shape::kTakesBias, PlaceByRows, PlaceWithoutBias>;
+  __device__ __forceinline__ Place place_of(int tile) const {
+    const PlaceByRows place{shared_.tile.batch, shared_.tile.head, first_row_of_tile() + warp_row(),
+                            tile * Shape::kColumns};
+    return Place(place);
   }
 
   __device__ __forceinline__ void find_dropped_scores(Dropped& dropped, int tile) const {

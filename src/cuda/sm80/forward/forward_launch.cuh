@@ -18,7 +18,9 @@ namespace flashmask::cuda::sm80 {
 template <class Shape_, bool kHasInstances = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
-  static constexpr Features kFeatures = kHasInstances ? kInstanceFeatures : Features();
+  static constexpr Features kFeatures = !kHasInstances      ? Features()
+                                        : Shape::kTakesBias ? kInstanceFeatures
+                                                            : kWithoutTensors;
   using Memory = ForwardMemory<Shape>;
   static auto kernel([[maybe_unused]] const Problem& problem) {
     if constexpr (kHasInstances)

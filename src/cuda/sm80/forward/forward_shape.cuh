@@ -31,6 +31,7 @@ struct ForwardShape {
   static constexpr Queries kQueries = kQueries_;
   static constexpr int kHeld = kHeld_;
   static constexpr bool kShort = kRows == 64;
+  static constexpr bool kTakesBias = kHeadDim < 256 || kSlots == 2;  // of tensors; else registers lack for it
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;
