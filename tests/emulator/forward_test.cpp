@@ -206,7 +206,7 @@ TEST(EmulatedForward, BiasesScoresByTensors) {
   expect_right_with_bias<Large128>(ScoreBias::tensor);
   expect_right_with_bias<Of192>(ScoreBias::tensor);
   expect_right_with_bias<Of64>(ScoreBias::distances);
-  expect_right_with_bias<Large256>(ScoreBias::distances);
+  expect_right_with_bias<Small256>(ScoreBias::distances);
 }
 
 /// Rows that a bias hides throughout see nothing, also where the mask shows them all.
