@@ -9,7 +9,6 @@
 
 #include "cuda/kernels_under_test.h"
 #include "cuda/plan_in_memory.h"
-#include "cuda/runtime/status.h"
 #include "flashmask/builders.h"
 #include "flashmask/startend_row_indices.h"
 #include "kit/corpus.h"
@@ -23,15 +22,8 @@ namespace flashmask {
 namespace {
 
 using check::DeviceMemory;
+using check::download;
 using check::PlanInMemory;
-
-template <class T>
-std::vector<T> download(const T* from, std::int64_t count) {
-  std::vector<T> values(static_cast<std::size_t>(count));
-  if (count != 0)
-    cuda::check(cudaMemcpy(values.data(), from, values.size() * sizeof(T), cudaMemcpyDeviceToHost), "download");
-  return values;
-}
 
 /// A mask's row indices, on the device.
 struct RowsOnDevice {
@@ -76,7 +68,7 @@ void expect_units(const DeviceUnits& axis, const UnitLists& host, std::int64_t p
   ASSERT_EQ(axis.size, host.size);
   ASSERT_EQ(axis.tokens, host.tokens);
   const std::int64_t room = places / host.size;
-  const std::vector<Unit> units = download(axis.units, batch * room);
+  const std::vector<Unit> units = download(axis.units, static_cast<std::size_t>(batch * room));
   for (std::int64_t entry = 0; entry < batch; ++entry) {
     const PlacedTokens expected = host.of(entry);
     ASSERT_LE(expected.count, room);
@@ -91,7 +83,7 @@ void expect_units(const DeviceUnits& axis, const UnitLists& host, std::int64_t p
 
 void expect_order(const std::int64_t* order, const UnitLists& host, std::int64_t places, std::int64_t batch) {
   if (order == nullptr) return;
-  const std::vector<std::int64_t> tokens = download(order, batch * places);
+  const std::vector<std::int64_t> tokens = download(order, static_cast<std::size_t>(batch * places));
   for (std::int64_t entry = 0; entry < batch; ++entry)
     for (std::int64_t place = 0; place < places; ++place) {
       const TokenRun one = host.of(entry).at(place, 1);
@@ -112,7 +104,7 @@ void expect_intervals(const DeviceMask& mask, const Places& host) {
   const IntervalMask& expected = host.mask.intervals();
   std::vector<std::vector<std::int32_t>> values;
   for (const std::int32_t* array : mask.intervals)
-    values.push_back(download(array, there.batch * there.heads * there.columns));
+    values.push_back(download(array, static_cast<std::size_t>(there.batch * there.heads * there.columns)));
   for (std::int64_t list = 0; list < there.batch * there.heads; ++list)
     for (std::int64_t column = 0; column < there.columns; ++column) {
       const auto at = static_cast<std::size_t>(list * there.columns + column);
@@ -181,7 +173,7 @@ TEST(DevicePlaces, AreTheHostsForRandomPacks) {
   }
 }
 
-/// Of more columns than a block of the GPU takes, with documents across and at its borders.
+/// Packs of more columns than a block of the GPU takes, with documents across and at its borders.
 TEST(DevicePlaces, AreTheHostsForLongPacks) {
   RandomPacks packs(6);
   std::vector<std::int64_t> lengths = {1024, 1024, 1, 1, 1, 1023, 2048, 5000, 3};

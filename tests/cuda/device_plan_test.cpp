@@ -15,7 +15,6 @@
 #include "cuda/kernels_under_test.h"
 #include "cuda/plan/map_squares.h"
 #include "cuda/plan_in_memory.h"
-#include "cuda/runtime/status.h"
 #include "cuda/tile_words.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
@@ -33,6 +32,7 @@ namespace flashmask {
 namespace {
 
 using check::DeviceMemory;
+using check::download;
 using check::PlanInMemory;
 
 /// Of bfloat16: float16 has the same tiles.
@@ -54,13 +54,6 @@ Problem problem_for(const KernelInfo& kernel, const MaskShape& mask) {
   problem.dtype = kernel.dtype;
   problem.device = {DeviceType::cuda, 0};
   return problem;
-}
-
-template <class T>
-std::vector<T> download(const T* from, std::size_t count) {
-  std::vector<T> values(count);
-  if (count != 0) cuda::check(cudaMemcpy(values.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost), "download");
-  return values;
 }
 
 const DevicePlan& on_device(const PlanInMemory& placed) { return PlanAccess::device(placed.plan); }

@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <iterator>
 #include <vector>
 
+#include "cuda/runtime/status.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/error.h"
 #include "kit/device_memory.h"
 #include "plan/plan_choice.h"
 
 namespace flashmask::check {
+
+/// Returns values of the device.
+template <class T>
+std::vector<T> download(const T* from, std::size_t count) {
+  std::vector<T> values(count);
+  if (count != 0) cuda::check(cudaMemcpy(values.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost), "download");
+  return values;
+}
 
 /// The backward kernel of a plan; nullptr: none serves.
 inline const BackwardKernel* backward_kernel(const Plan& plan) {

@@ -20,7 +20,7 @@ from flashmask.integrations.verl import NAME, prefix_grouper_attention  # noqa: 
 
 
 def repeated(of, temperature=0.7):
-    """The same with each response behind a prompt of its own, by eager attention."""
+    """What the packed tree gives, with each response behind a prompt of its own, by eager attention."""
     batch = micro_batch()
     tokens = torch.cat([batch["prompts"], batch["responses"]], 1)
     held = torch.cat([batch["prompts"].ne(PAD).long(), batch["response_mask"]], 1)

@@ -21,7 +21,7 @@ struct PlaceByRows {
   static __device__ __forceinline__ constexpr int rows_to(int unit, int, int i) { return 16 * unit + i / 2 * 8; }
   static __device__ __forceinline__ constexpr int columns_to(int, int eight, int i) { return 8 * eight + i % 2; }
 };
-/// The same, for kernels that take no tensors of biases.
+/// The place of scores in kernels that take no tensors of biases.
 struct PlaceWithoutBias : PlaceByRows {
   static constexpr bool kTakesBias = false;
   __device__ __forceinline__ explicit PlaceWithoutBias(const PlaceByRows& place) : PlaceByRows(place) {}

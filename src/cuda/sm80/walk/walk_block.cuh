@@ -36,7 +36,7 @@ struct WalkMemory {
   StretchGates gates;
 };
 
-/// That of walks with a counterpart.
+/// The shared memory of walks with a counterpart.
 template <class Shape>
 struct CounterpartMemory : WalkMemory<Shape> {
   alignas(16) std::uint8_t counterpart[Shape::ColumnTile::kBytes];

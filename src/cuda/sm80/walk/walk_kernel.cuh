@@ -72,7 +72,7 @@ class WalkBlock {
     Tile::template copy<kWalkThreads>(shared_address(tile), gates.rows_of(tensor, step), gates.row_of(step),
                                       thread_index());
   }
-  /// Of what is read in the first part of a step.
+  /// Copies what is read in the first part of a step.
   __device__ __forceinline__ void ask_rows(int step) const {
     if (step >= 0) {
       ask<InnerTile>(shared_.x, arguments_.x, step);
@@ -81,12 +81,12 @@ class WalkBlock {
     }
     commit_copies();
   }
-  /// Of what is read in both parts.
+  /// Copies what is read in both parts.
   __device__ __forceinline__ void ask_summed(int step, int buffer) const {
     if (step >= 0) ask<InnerTile>(shared_.y[buffer], arguments_.y, step);
     commit_copies();
   }
-  /// Of what is read in the second part, and of the gates of the next step.
+  /// Copies what is read in the second part, and the gates of the next step.
   __device__ __forceinline__ void ask_columns(int step, int next) const {
     if (step >= 0 && !arguments_.only_divisors) ask<ColumnTile>(shared_.z, arguments_.z, step);
     shared_.gates.ask(arguments_, next);
