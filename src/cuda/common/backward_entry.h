@@ -18,6 +18,7 @@
 ///
 ///     struct Steps {
 ///       static constexpr bool kReadsUnits;  // Kernel::reads_units()
+///       static constexpr bool kCombines;    // whether it has kernels for each set of features
 ///       static constexpr int kSumsDim;  // head dim of the sums for the gradient of q; 0: it makes none
 ///       std::vector<MapRequest> maps() const;
 ///       std::optional<SmallTiles> small_tiles() const;
@@ -57,7 +58,7 @@ template <class Steps>
 class BackwardEntry final : public KernelEntry<BackwardKernel> {
  public:
   BackwardEntry(KernelInfo info, const DeviceNeeds& needs, Steps steps = {})
-      : KernelEntry(std::move(info), needs), steps_(std::move(steps)) {}
+      : KernelEntry(std::move(info), needs, Steps::kCombines), steps_(std::move(steps)) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, Steps::kSumsDim, nullptr).bytes;

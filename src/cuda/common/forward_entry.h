@@ -18,7 +18,7 @@
 ///     struct Launcher {
 ///       using Shape = …;  // kRows, kColumns, kHeadDim, kValueDim, Element
 ///       static constexpr Features kFeatures;  // besides those of every forward
-///       static constexpr bool kChangesAndDrops;  // whether it does both at once
+///       static constexpr bool kCombines;      // whether it has a kernel for each set of features
 ///       static constexpr bool kCounts;        // whether its blocks always take their work items from a counter
 ///       static constexpr bool kReadsUnits;    // Kernel::reads_units()
 ///       static constexpr std::size_t room();  // the shared memory of a multiprocessor with which small tiles pay
@@ -60,7 +60,7 @@ class ForwardEntry final : public KernelEntry<ForwardKernel> {
  public:
   ForwardEntry(const Architecture& architecture, MaskForm form)
       : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>(), {Feature::invariant}),
-                    Launcher::needs(architecture), Launcher::kChangesAndDrops) {}
+                    Launcher::needs(architecture), Launcher::kCombines) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return Launcher::kCounts ? 2 * sizeof(int) : 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
@@ -84,7 +84,7 @@ class ChoosingForwardEntry final : public KernelEntry<ForwardKernel> {
  public:
   ChoosingForwardEntry(const Architecture& architecture, MaskForm form, const WhenSmall& when)
       : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>() + "+" + tile_name<SmallShape>()),
-                    Launcher::needs(architecture), Launcher::kChangesAndDrops),
+                    Launcher::needs(architecture), Launcher::kCombines),
         tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<SmallShape>, kTile<Shape>, when, Small::room()) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }

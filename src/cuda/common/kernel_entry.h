@@ -74,15 +74,15 @@ std::string tile_name() {
 template <class Base>
 class KernelEntry : public Base {
  public:
-  /// changes_and_drops: whether there is a kernel that does both at once, where there are some that do either.
-  KernelEntry(KernelInfo info, const DeviceNeeds& needs, bool changes_and_drops = true)
-      : Base(std::move(info)), needs_(needs), changes_and_drops_(changes_and_drops) {}
+  /// combines: whether there is a kernel for each set of what its kernels do to scores and probabilities.
+  KernelEntry(KernelInfo info, const DeviceNeeds& needs, bool combines = true)
+      : Base(std::move(info)), needs_(needs), combines_(combines) {}
 
   std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(Device device) const final { return device_refusal(device, needs_); }
   std::string refusal(const Problem& problem) const final {
-    if (!changes_and_drops_ && has_dropout(problem) && has_score_changes(problem))
-      return "it changes scores or drops probabilities, not both at once";
+    if (!combines_ && has_dropout(problem) + (problem.softcap > 0) + (problem.bias != ScoreBias::none) > 1)
+      return "it drops probabilities, caps scores or biases them, one of these at a time";
     const std::string reason = refusal(problem.device);
     return reason.empty() ? problem_refusal(problem) : reason;
   }
@@ -92,7 +92,7 @@ class KernelEntry : public Base {
 
  private:
   DeviceNeeds needs_;
-  bool changes_and_drops_;
+  bool combines_;
 };
 
 }  // namespace flashmask::cuda

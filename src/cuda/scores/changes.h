@@ -6,7 +6,8 @@
 #include "flashmask/problem.h"
 
 /// What a call may want done to scores and probabilities besides the softmax, and which instance of a kernel does it.
-/// Kernels ask Drops<Shape> and ChangesScores<Shape>; a shape that says nothing does neither.
+/// Kernels ask Drops<Shape>, and ChangesScores<Shape> where one instance makes all changes or Caps<Shape> and
+/// Biases<Shape> where each has its own. A shape that says nothing does none of it.
 namespace flashmask::cuda {
 
 template <class Shape>
@@ -16,6 +17,14 @@ concept Drops = requires {
 template <class Shape>
 concept ChangesScores = requires {
   requires Shape::kScoreChanges;
+};
+template <class Shape>
+concept Caps = requires {
+  requires Shape::kSoftcap;
+};
+template <class Shape>
+concept Biases = requires {
+  requires Shape::kAlibi;
 };
 
 /// The shape of the kernel that drops probabilities.
@@ -28,6 +37,16 @@ struct Dropping : Shape {
 template <class Shape>
 struct Changing : Shape {
   static constexpr bool kScoreChanges = true;
+};
+
+/// The shape of the kernel that caps scores, and that of the kernel that biases them by distance; neither does both.
+template <class Shape>
+struct Capping : Shape {
+  static constexpr bool kSoftcap = true;
+};
+template <class Shape>
+struct Biasing : Shape {
+  static constexpr bool kAlibi = true;
 };
 
 inline bool has_score_changes(const Problem& problem) { return problem.softcap > 0 || problem.bias != ScoreBias::none; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/instructions/arithmetic.cuh"
+#include "cuda/scores/softcap.h"
 #include "cuda/scores/tile_scores.cuh"
 
 /// A softcap: products of queries and keys become tanh(product · scale / cap), from −1 to 1, which cap · log₂ e then
@@ -20,12 +21,70 @@ __device__ __forceinline__ void cap(float (&s)[kUnits][kEights][4], const float&
       [&](int unit, int eight, int i) { s[unit][eight][i] = tanh_of_power(s[unit][eight][i] * to_exponent); });
 }
 
+/// The polynomial of SoftcapArguments.
+__device__ __forceinline__ float cap_near(float product, const SoftcapArguments& softcap) {
+  const float square = product * product;
+  const float high = fmaf(square, softcap.odd[3], softcap.odd[2]);
+  return product * fmaf(fmaf(high, square, softcap.odd[1]), square, softcap.odd[0]);
+}
+
+/// Caps the scores of a warp, by special functions only where one of them lies too far from 0 for the polynomial. What
+/// becomes of a score never depends on the others, which may be another document's.
+template <int kUnits, int kEights>
+__device__ __forceinline__ void cap(float (&s)[kUnits][kEights][4], const SoftcapArguments& softcap) {
+  float farthest[2] = {0, 0};
+  for_each_score<kUnits, kEights>(
+      [&](int unit, int eight, int i) { farthest[i / 2] = fmaxf(farthest[i / 2], fabsf(s[unit][eight][i])); });
+  if (__any_sync(~0U, fmaxf(farthest[0], farthest[1]) > softcap.near)) {
+    for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
+      float& score = s[unit][eight][i];
+      const float far = tanh_of_power(score * softcap.to_exponent);
+      score = fabsf(score) > softcap.near ? far : cap_near(score, softcap);
+    });
+  } else {
+    for_each_score<kUnits, kEights>(
+        [&](int unit, int eight, int i) { s[unit][eight][i] = cap_near(s[unit][eight][i], softcap); });
+  }
+}
+
 /// The derivative of a capped score, 1 − y² for y = tanh(…). Kept nowhere, y is found from the score's probability:
 /// log₂ p = (y + bias) · scale_log2 − lse_log2, `per_scale` = 1 / scale_log2. Where p is 0, which has no logarithm, the
 /// result is 0 or a number.
 __device__ __forceinline__ float slope_of_capped(float p, float lse_log2, float bias, float per_scale) {
   const float y = fmaxf(fmaf(log2_approximate(p) + lse_log2, per_scale, -bias), -1);
   return fmaf(-y, y, 1);
+}
+
+/// Multiplies gradients of capped scores by their derivatives. `lse_log2`: by rows, the numbers of the lane's lines.
+template <int kUnits, int kEights>
+__device__ __forceinline__ void follow_cap(float (&grad)[kUnits][kEights][4], const float (&p)[kUnits][kEights][4],
+                                           const RowNumbers<kUnits>& lse_log2, const float& per_scale) {
+  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
+    grad[unit][eight][i] *= slope_of_capped(p[unit][eight][i], lse_log2.at(unit, eight, i), 0, per_scale);
+  });
+}
+
+/// Turns gradients of probabilities into gradients of products' scores ahead of the cap, for transposed scores.
+/// `dots`, `lse_log2`: of the rows, in shared memory, read where they are used: registers are short.
+template <int kUnits, int kEights>
+__device__ __forceinline__ void differentiate_capped(float (&grad)[kUnits][kEights][4],
+                                                     const float (&p)[kUnits][kEights][4], const float* dots,
+                                                     const float* lse_log2, const float& per_scale) {
+  const int place = lane_index() % 4;
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight) {
+    const float2 dot = reinterpret_cast<const float2*>(dots)[4 * eight + place],
+                 lse = reinterpret_cast<const float2*>(lse_log2)[4 * eight + place];
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float own = p[unit][eight][i];
+        float& of_score = grad[unit][eight][i];
+        of_score = own * (of_score - (i % 2 == 0 ? dot.x : dot.y)) *
+                   slope_of_capped(own, i % 2 == 0 ? lse.x : lse.y, 0, per_scale);
+      }
+  }
 }
 
 }  // namespace flashmask::cuda

@@ -161,7 +161,7 @@ struct NoRows {};
 /// and the same order of sums.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
 struct BackwardSteps {
-  static constexpr bool kSums = std::is_same_v<Rows, NoRows>, kReadsUnits = false;
+  static constexpr bool kSums = std::is_same_v<Rows, NoRows>, kReadsUnits = false, kCombines = true;
   static constexpr int kSumsDim = kSums ? Columns::kHeadDim : 0;
 
   static std::vector<MapRequest> maps() {
@@ -194,7 +194,7 @@ struct BackwardSteps {
 template <class Columns, class RoomyColumns, class Short>
 class ChoosingSteps {
  public:
-  static constexpr bool kReadsUnits = false;
+  static constexpr bool kReadsUnits = false, kCombines = true;
   static constexpr int kSumsDim = Columns::kHeadDim;
 
   explicit ChoosingSteps(const WhenSmall& when)

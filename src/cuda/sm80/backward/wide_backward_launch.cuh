@@ -33,7 +33,7 @@ struct WideSteps {
   using Queries = WideGradientShape<T, GradientOf::queries>;
   using Keys = WideGradientShape<T, GradientOf::keys>;
   using Values = WideGradientShape<T, GradientOf::values>;
-  static constexpr bool kReadsUnits = false;
+  static constexpr bool kReadsUnits = false, kCombines = true;
   static constexpr int kSumsDim = 0;
 
   static std::vector<MapRequest> maps() { return {{kTile<Keys>, MapSide::columns}, {kTile<Queries>, MapSide::rows}}; }

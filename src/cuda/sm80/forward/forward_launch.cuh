@@ -69,7 +69,7 @@ template <class Code>
 struct ForwardLauncher {
   using Shape = typename Code::Shape;
   static constexpr Features kFeatures = Code::kFeatures;
-  static constexpr bool kCounts = false, kChangesAndDrops = true, kReadsUnits = false;
+  static constexpr bool kCounts = false, kCombines = true, kReadsUnits = false;
 
   static constexpr std::size_t room() { return shared_of_blocks(sizeof(typename Code::Memory), Shape::kBlocks); }
   static DeviceNeeds needs(const Architecture& architecture) {

@@ -34,11 +34,15 @@ void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const 
 
 /// A backward with a pass over key tiles. The gradient of q is summed in global memory, which blocks add to in any
 /// order, or computed by a second pass over row tiles where the shape has no sums. kChooses: where rows are short and
-/// there is no dropout, the fused kernel does all the work instead. Passes: further passes over key tiles.
+/// scores are plain, the fused kernel does all the work instead. Passes: further passes over key tiles.
 template <bool kChooses, class Shape, class... Passes>
 struct ColumnSteps {
-  static constexpr bool kReadsUnits = !kChooses && !Shape::kSums;
+  static constexpr bool kReadsUnits = !kChooses && !Shape::kSums, kCombines = false;
   static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
+
+  static constexpr Features kFeatures = Features{Feature::dropout} |
+                                        (kHasCapping<Shape> ? Features{Feature::softcap} : Features()) |
+                                        (kHasBiasing<Shape> ? Features{Feature::alibi} : Features());
 
   static std::vector<MapRequest> maps() {
     std::vector<MapRequest> all = {{.tile = kTile<Shape>, .side = MapSide::columns, .spans = Shape::kSums}};
@@ -60,15 +64,15 @@ struct ColumnSteps {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     clear_counters(workspace, stream);
     if constexpr (kChooses) {
-      if (size_of(plan) == TileSize::small && !has_dropout(plan.problem()))
+      if (size_of(plan) == TileSize::small && has_plain_scores(plan.problem()))
         return launch_fused_alone<Shape::kForm>(plan, tensors, workspace, Shape::kHeadDim, execution);
     }
     if constexpr (!Shape::kSums) launch_row_statistics(plan, tensors, {}, workspace, Shape::kHeadDim, stream);
     TileChoice choice = choice_of(plan);
     int* next_item = workspace.counters;
     if (Shape::kSums || PlanAccess::wants_key_gradients(plan)) {
-      launch_either<Shape>(plan, tensors, workspace, choice, execution, next_item);
-      (launch_either<Passes>(plan, tensors, workspace, choice, execution, ++next_item), ...);
+      launch_pass<Shape>(plan, tensors, workspace, choice, execution, next_item);
+      (launch_pass<Passes>(plan, tensors, workspace, choice, execution, ++next_item), ...);
     }
     const DevicePlan& made = PlanAccess::device(plan);
     if constexpr (!Shape::kSums) {
@@ -89,7 +93,7 @@ struct ColumnSteps {
   static KernelInfo info() {
     const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
     KernelInfo made = backward_info<Shape>(kArchitecture, Shape::kForm, {Shape::kHeadDim, Shape::kHeadDim},
-                                           tile_name<Shape>() + (kChooses ? fused : ""), {Feature::dropout});
+                                           tile_name<Shape>() + (kChooses ? fused : ""), kFeatures);
     return Shape::kSums ? made : deterministic(std::move(made), kChooses);
   }
 
@@ -97,10 +101,15 @@ struct ColumnSteps {
   static constexpr float kShort = Shape::kSums ? kShortRows : kShortRepeatableRows;
 
   template <class Pass>
-  static void launch_either(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
-                            const TileChoice& choice, const KernelExecution& execution, int* next_item) {
-    const auto pass =
-        has_dropout(plan.problem()) ? launch_columns<typename WithDropout<Pass>::Type> : launch_columns<Pass>;
+  static void launch_pass(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                          const TileChoice& choice, const KernelExecution& execution, int* next_item) {
+    auto pass = has_dropout(plan.problem()) ? launch_columns<typename WithDropout<Pass>::Type> : launch_columns<Pass>;
+    if constexpr (kHasCapping<Pass>) {
+      if (plan.problem().softcap > 0) pass = launch_columns<Capping<Pass>>;
+    }
+    if constexpr (kHasBiasing<Pass>) {
+      if (plan.problem().bias == ScoreBias::alibi) pass = launch_columns<Biasing<Pass>>;
+    }
     pass(plan, tensors, workspace, choice, execution, next_item);
   }
 
@@ -115,7 +124,7 @@ struct ColumnSteps {
   /// Returns what the device chooses by; empty where the choice is already made.
   static TileChoice choice_of(const Plan& plan) {
     if constexpr (kChooses) {
-      if (size_of(plan) != TileSize::automatic || has_dropout(plan.problem())) return {};
+      if (size_of(plan) != TileSize::automatic || !has_plain_scores(plan.problem())) return {};
       const DeviceMap& rows = PlanAccess::device(plan).map(kFusedTile, MapSide::rows);
       const auto row_tiles = static_cast<float>(map_view(rows, plan).all_outer_tiles());
       return {nullptr, rows.visited, 0, row_tiles * kShort, false};
@@ -127,7 +136,7 @@ struct ColumnSteps {
 /// The backward by the fused kernel alone.
 template <class T, MaskForm kForm>
 struct FusedSteps {
-  static constexpr bool kReadsUnits = false;
+  static constexpr bool kReadsUnits = false, kCombines = false;
   static constexpr int kSumsDim = 0;
 
   static std::vector<MapRequest> maps() { return {{kFusedTile, MapSide::rows}, {kFusedTile, MapSide::columns}}; }

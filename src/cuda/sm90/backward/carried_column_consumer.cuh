@@ -100,9 +100,7 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
         barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
         Base::template differentiate_half<1>(p, grad_s, s, grad_p, dropped, shared_.dot[gradient]);
       } else {
-        typename Base::Rows dots;
-        dots.load(shared_.dot[gradient]);
-        Base::find_gradients(grad_p, s, dots, dropped);
+        Base::find_gradients(grad_p, s, shared_.dot[gradient], stage, dropped);
         pack<T>(as_unit(grad_s), as_unit(grad_p));
       }
       if constexpr (!kOfValues) let_go(shared_.grad_o_empty, gradients_);

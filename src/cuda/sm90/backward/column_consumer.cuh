@@ -151,6 +151,7 @@ class ColumnConsumer {
     if constexpr (!kFirst) add_kept_tile(grad_q);
     wgmma_wait<0>();
     pin(s);
+    change(s, kStage);
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     exponentiate(as_unit(s), arguments_.scale_log2, lse);
     pack<T>(as_unit(p), as_unit(s));
@@ -158,10 +159,14 @@ class ColumnConsumer {
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
-    dots.load(shared_.dot[kStage]);
+    if constexpr (!Caps<Shape>) dots.load(shared_.dot[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
-    differentiate(as_unit(grad_p), as_unit(s), dots);
+    if constexpr (Caps<Shape>)
+      differentiate_capped(as_unit(grad_p), as_unit(s), shared_.dot[kStage], shared_.lse_log2[kStage],
+                           arguments_.softcap.per_scale);
+    else
+      differentiate(as_unit(grad_p), as_unit(s), dots);
     pack<T>(as_unit(grad_s), as_unit(grad_p));
     if constexpr (!kFirst) multiply_tile<1 - kStage>(grad_q);
     wgmma_fence();
@@ -237,7 +242,7 @@ class ColumnConsumer {
   __device__ __forceinline__ void step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
     float s[kScores], grad_p[kScores];
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
-    Rows lse, dots;
+    Rows lse;
     barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
     const RowStep row_step = shared_.steps[kStage];
     wgmma_fence();
@@ -251,6 +256,7 @@ class ColumnConsumer {
     find_dropped(dropped, row_step, kStage, phases_.of(kStage));
     wgmma_wait<1>();
     pin(s);
+    change(s, kStage);
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     if constexpr (kInHalves) {
       exponentiate_half<0>(s, shared_.lse_log2[kStage]);
@@ -271,8 +277,7 @@ class ColumnConsumer {
       barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
       differentiate_half<1>(p, grad_s, s, grad_p, dropped, shared_.dot[kStage]);
     } else {
-      dots.load(shared_.dot[kStage]);
-      find_gradients(grad_p, s, dots, dropped);
+      find_gradients(grad_p, s, shared_.dot[kStage], kStage, dropped);
       if constexpr (Drops<Shape>) drop(as_unit(s), dropped);
       pack<T>(as_unit(p), as_unit(s));
       pack<T>(as_unit(grad_s), as_unit(grad_p));
@@ -324,6 +329,22 @@ class ColumnConsumer {
     pack<T>(as_unit(reinterpret_cast<HalfPacked&>(grad_s[kHalf * kSteps / 2])), as_unit(grad));
   }
 
+  /// Caps or biases the scores of a stage's rows, ahead of hiding.
+  __device__ __forceinline__ void change(float (&s)[kScores], int stage) const {
+    if constexpr (Caps<Shape>) cap(as_unit(s), arguments_.softcap);
+    if constexpr (Biases<Shape>) {
+      const ColumnWork& work = shared_.work[work_.slot];
+      const float origin = key_position(arguments_.alibi, work.batch, work.keys.first);
+      RowNumbers<1> keys;
+#pragma unroll
+      for (int key = 0; key < 2; ++key)
+        keys.numbers[0][key] =
+            shared_.slopes[stage] *
+            (key_position(arguments_.alibi, work.batch, work.keys.first + first_key() + lane() / 4 + 8 * key) - origin);
+      bias_by_distance(as_unit(s), keys, shared_.marks[stage]);
+    }
+  }
+
   __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step, int stage) {
     const int first_key = shared_.work[work_.slot].column_tile * Shape::kColumns;
     mask_.load(masked, {step.list, step.row_tile * Shape::kRows, first_key, stage});
@@ -341,14 +362,21 @@ class ColumnConsumer {
     barrier_wait(&shared_.q_full[stage], phase);
   }
 
-  /// Turns gradients of probabilities into gradients of scores.
-  __device__ __forceinline__ void find_gradients(float (&grad_p)[kScores], const float (&p)[kScores], const Rows& dots,
-                                                 const Dropped& dropped) const {
-    if constexpr (Drops<Shape>) {
-      drop(as_unit(grad_p), dropped);
-      differentiate(as_unit(grad_p), as_unit(p), dots, arguments_.dropout.scale);
+  /// Turns gradients of probabilities into gradients of scores. `dots`: of the tile's rows; `stage`: that of its
+  /// scores.
+  __device__ __forceinline__ void find_gradients(float (&grad_p)[kScores], const float (&p)[kScores], const float* dots,
+                                                 int stage, const Dropped& dropped) const {
+    if constexpr (Caps<Shape>) {
+      differentiate_capped(as_unit(grad_p), as_unit(p), dots, shared_.lse_log2[stage], arguments_.softcap.per_scale);
     } else {
-      differentiate(as_unit(grad_p), as_unit(p), dots);
+      Rows of_rows;
+      of_rows.load(dots);
+      if constexpr (Drops<Shape>) {
+        drop(as_unit(grad_p), dropped);
+        differentiate(as_unit(grad_p), as_unit(p), of_rows, arguments_.dropout.scale);
+      } else {
+        differentiate(as_unit(grad_p), as_unit(p), of_rows);
+      }
     }
   }
 

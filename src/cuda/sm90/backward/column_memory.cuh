@@ -10,10 +10,12 @@
 #include "cuda/common/token_units.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/score_arguments.h"
+#include "cuda/scores/softcap.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
 #include "cuda/sm90/masks/column_mask.cuh"
+#include "cuda/sm90/masks/distance_marks.cuh"
 
 /// What the warps of the column kernel share: the launch's arguments, shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
@@ -43,8 +45,8 @@ struct Visits {
 };
 
 /// Arguments of one launch, beside the tensors that the copy engine reads.
-/// scale, scale_log2 and dropout are those of ScoreArguments: as one member, wherever it stands, they make ptxas spill
-/// 20 bytes at 64 dims.
+/// scale, scale_log2, dropout and alibi are those of ScoreArguments: as one member, wherever it stands, they make ptxas
+/// spill 20 bytes at 64 dims.
 struct ColumnArguments {
   void *grad_q, *grad_k, *grad_v;
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;
@@ -67,6 +69,8 @@ struct ColumnArguments {
   TileChoice choice;
   DropoutArguments dropout;
   DeviceUnits query_units, key_units;
+  AlibiArguments alibi;      // for kernels that bias scores
+  SoftcapArguments softcap;  // for kernels that cap them
 };
 
 /// kSums: the gradient of q is computed. kDelayed: a tile's gradient of q is computed during the next tile
@@ -136,6 +140,9 @@ struct ColumnMemory {
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
   int heads[Drops<Shape> ? Shape::kStages : 0];  // the query head of the rows in each stage
+  // For ALiBi: marks of the rows in each stage, and their head's slope.
+  alignas(16) float marks[Biases<Shape> ? Shape::kStages : 0][Shape::kRows];
+  float slopes[Biases<Shape> ? Shape::kStages : 0];
 };
 
 /// Returns whether a counter of Progress has reached `count`. All lanes get the same answer, even if the counter

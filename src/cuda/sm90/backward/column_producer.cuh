@@ -95,11 +95,13 @@ class ColumnProducer {
 
   __device__ __forceinline__ void stream(const ColumnWork& tile) {
     bool first_step = true;
+    if constexpr (Biases<Shape>) origin_ = key_position(arguments_.alibi, tile.batch, tile.keys.first);
     int stage = 0;
     const bool ragged = (tile.column_tile + 1) * Shape::kColumns > arguments_.key_length;
     const int first = tile.kv_head * arguments_.head_ratio;
     for (int head = first; head < first + arguments_.head_ratio; ++head) {
       const List list = list_of(tile, head);
+      if constexpr (Biases<Shape>) slope_ = slope_of(arguments_.alibi, tile.batch, head);
       list.for_each_marked_tile(lane(), [&](int row_tile, bool masked) {
         if constexpr (Shape::kSums) await_ready(tile.section, row_tile);
         copy_queries(stage, tile, head, row_tile, list.list, masked || ragged ? 1 : 0);
@@ -133,6 +135,15 @@ class ColumnProducer {
       copy_rows<Shape::kColumns, Shape::kHeadDim, Reads::once>(shared_.k, k_, &shared_.k_full, tile.keys.first,
                                                                tile.kv_head, tile.batch);
     }
+  }
+
+  /// Writes the marks of a stage's rows, and the slope for those of keys; the origin is the first key's position.
+  __device__ __forceinline__ void mark_rows(int stage, int batch, int first) {
+    if (lane() == 0) shared_.slopes[stage] = slope_;
+#pragma unroll 1
+    for (int row = lane(); row < Shape::kRows; row += 32)
+      shared_.marks[stage][row] = slope_ * (query_position(arguments_.alibi, batch, first + row) - origin_);
+    __syncwarp();
   }
 
   __device__ __forceinline__ void copy_values(const ColumnWork& tile) {
@@ -174,6 +185,7 @@ class ColumnProducer {
       if (masked != 0 && arguments_.halves.tiles != nullptr) masked = masked_groups(work, head, row_tile);
     }
     barrier_wait(&shared_.q_empty[stage], phases_.of(stage) ^ 1);
+    if constexpr (Biases<Shape>) mark_rows(stage, work.batch, first_query(work.batch, row_tile));
     if (lane() == 0) {
       const int tile = flat_tile(work.batch, head, row_tile);
       shared_.steps[stage] = {tile, row_tile, list, masked};
@@ -217,7 +229,8 @@ class ColumnProducer {
   RingPosition<Shape::kStages> work_;
   StagePhases phases_;
   std::uint32_t gradient_phase_ = 0;
-  int ready_ = -1;  // the bundle of row tiles that was last seen to be ready
+  float slope_, origin_;  // of the query head and of the key tile, for kernels that bias scores
+  int ready_ = -1;        // the bundle of row tiles that was last seen to be ready
 };
 
 }  // namespace flashmask::cuda::sm90

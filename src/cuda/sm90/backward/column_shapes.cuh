@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/sm90/backward/column_launch.cuh"
+#include "cuda/sm90/changed_shapes.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -36,10 +37,11 @@ struct WithDropout<ColumnShape<T, kForm, kHeadDim, kRows, true, true, kProducers
   using Type = Dropping<ColumnShape<T, kForm, kHeadDim, kRows, false, true, kProducers, kConsumers>>;
 };
 
-/// Compiled in column_dropping.cu.
-#define FLASHMASK_LAUNCH_COLUMNS(prefix, ...)                          \
-  prefix template void launch_columns<WithDropout<__VA_ARGS__>::Type>( \
-      const Plan&, const BackwardTensors&, const BackwardWorkspace&, const TileChoice&, const KernelExecution&, int*)
+/// Compiled in column_dropping.cu, column_capping.cu and column_biasing.cu.
+#define FLASHMASK_LAUNCH_COLUMNS_OF(prefix, ...)                                                                  \
+  prefix template void launch_columns<__VA_ARGS__>(const Plan&, const BackwardTensors&, const BackwardWorkspace&, \
+                                                   const TileChoice&, const KernelExecution&, int*)
+#define FLASHMASK_LAUNCH_COLUMNS(prefix, ...) FLASHMASK_LAUNCH_COLUMNS_OF(prefix, WithDropout<__VA_ARGS__>::Type)
 #define FLASHMASK_DROPPING_COLUMNS(prefix, T, form)             \
   FLASHMASK_LAUNCH_COLUMNS(prefix, Columns64<T, form>);         \
   FLASHMASK_LAUNCH_COLUMNS(prefix, Columns128<T, form>);        \
@@ -54,5 +56,20 @@ FLASHMASK_DROPPING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);
 FLASHMASK_DROPPING_COLUMNS(extern, __nv_bfloat16, MaskForm::bits);
 FLASHMASK_DROPPING_COLUMNS(extern, __half, MaskForm::intervals);
 FLASHMASK_DROPPING_COLUMNS(extern, __half, MaskForm::bits);
+
+/// Whether a shape has a kernel that caps scores, and one that biases them: those with sums, as the pass for the
+/// gradient of q has no registers for either. Nor have sums at 64 dims for a cap.
+template <class Shape>
+inline constexpr bool kHasBiasing = Shape::kSums&& kIsCommon<Shape>;
+template <class Shape>
+inline constexpr bool kHasCapping = kHasBiasing<Shape>&& Shape::kHeadDim > 64;
+
+#define FLASHMASK_CAPPING_COLUMNS(prefix, T, form) FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<Columns128<T, form>>)
+#define FLASHMASK_BIASING_COLUMNS(prefix, T, form)                  \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns64<T, form>>); \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns128<T, form>>)
+
+FLASHMASK_CAPPING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);
+FLASHMASK_BIASING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);
 
 }  // namespace flashmask::cuda::sm90

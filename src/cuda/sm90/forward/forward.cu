@@ -14,7 +14,7 @@ namespace {
 ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const ForwardTensors& tensors,
                               const KernelExecution& execution, int* next_item) {
   ForwardArguments arguments{
-      row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks), next_item)};
+      row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi), next_item)};
   arguments.o = tensors.o.data;
   arguments.o_batch = tensors.o.strides[0];
   arguments.o_row = tensors.o.strides[1];
@@ -23,17 +23,19 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   arguments.lse_batch = tensors.lse.strides[0];
   arguments.lse_head = tensors.lse.strides[1];
   arguments.value_dim = static_cast<int>(plan.problem().value_dim);
+  arguments.softcap = softcap_arguments(plan.problem());
   return arguments;
 }
 
-/// What the entries of common/forward_entry.h launch. `Drops`, `Changes`: the shapes of the kernels that drop
-/// probabilities and that cap scores; void: there are none. No kernel does both.
-template <class Shape_, class Drops = void, class Changes = void>
+/// What the entries of common/forward_entry.h launch. `Drops`, `Caps`, `Biases`: the shapes of the kernels that drop
+/// probabilities, cap scores and bias them; void: there are none. No kernel does two of these.
+template <class Shape_, class Drops = void, class Caps = void, class Biases = void>
 struct ForwardLauncher {
   using Shape = Shape_;
-  static constexpr bool kHasInstances = !std::is_void_v<Drops>, kCounts = true, kChangesAndDrops = false,
-                        kReadsUnits = true;
-  static constexpr Features kFeatures = kHasInstances ? Features{Feature::dropout, Feature::softcap} : Features();
+  static constexpr bool kCounts = true, kCombines = false, kReadsUnits = true;
+  static constexpr Features kFeatures = (std::is_void_v<Drops> ? Features() : Features{Feature::dropout}) |
+                                        (std::is_void_v<Caps> ? Features() : Features{Feature::softcap}) |
+                                        (std::is_void_v<Biases> ? Features() : Features{Feature::alibi});
   static constexpr std::size_t room() { return 0; }
 
   static DeviceNeeds needs(const Architecture& architecture) { return {architecture.capability, true}; }
@@ -42,18 +44,24 @@ struct ForwardLauncher {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_item);
     arguments.choice = choice;
-    if constexpr (kHasInstances) {
-      if (has_score_changes(plan.problem())) return attend<Changes>(arguments, tensors, stream);
+    if constexpr (!std::is_void_v<Biases>) {
+      if (plan.problem().bias == ScoreBias::alibi) return attend<Biases>(arguments, tensors, stream);
+    }
+    if constexpr (!std::is_void_v<Caps>) {
+      if (plan.problem().softcap > 0) return attend<Caps>(arguments, tensors, stream);
+    }
+    if constexpr (!std::is_void_v<Drops>) {
       if (has_dropout(plan.problem())) return attend<Drops>(arguments, tensors, stream);
     }
     attend<Shape>(arguments, tensors, stream);
   }
 };
 
-/// Launches a shape, `Of`, and its instances with dropout and with changed scores, both made by `Instance`.
+/// Launches a shape, `Of`, and its instances with dropout and with changed scores, made by `Instance`.
 template <template <class, MaskForm> class Of, template <template <class> class, class, MaskForm> class Instance,
           class T, MaskForm kForm>
-using LauncherOf = ForwardLauncher<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Changing, T, kForm>>;
+using LauncherOf = ForwardLauncher<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Capping, T, kForm>,
+                                   std::conditional_t<kIsCommon<Of<T, kForm>>, Instance<Biasing, T, kForm>, void>>;
 
 template <class Launcher>
 void add_entry(KernelEntries& entries) {

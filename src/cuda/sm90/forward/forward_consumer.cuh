@@ -35,6 +35,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (group_ + 1 == Shape::kGroups) pass_turn();
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o, work.rows);
+      Base::find_row_marks(row_marks_, work, arguments_.score.alibi);
       Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) attend(o, work);
       finish_rows(o, Base::kept(work));
@@ -90,7 +91,7 @@ class ForwardConsumer : RowConsumer<Shape> {
       if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
       Base::find_dropped(dropped, arguments_.score.dropout);
     });
-    change(s);
+    cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors, sums;
     if (raise_maxima(s, factors)) rescale(as_unit(o), factors);
@@ -110,6 +111,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     meanwhile();
     wgmma_wait<0>();
     pin(s);
+    bias(s);
     release(&shared_.k_empty[keys_.slot]);
     keys_.advance();
   }
@@ -189,7 +191,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     float s[kScores];
     Dropped dropped;
     find_scores(s, [&] { Base::find_dropped(dropped, arguments_.score.dropout); });
-    change(s);
+    cap_scores(s);
     if (masked) {
       std::uint32_t bits[RowWords::kWords];
       Base::take_bits(bits);
@@ -222,8 +224,9 @@ class ForwardConsumer : RowConsumer<Shape> {
     Base::find_dropped(dropped, arguments_.score.dropout);
     wgmma_wait<1>();
     pin(s);
+    bias(s);
     if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
-    change(s);
+    cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors, sums;
     const bool raised = kLooks && raise_maxima(s, factors);
@@ -262,7 +265,8 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     wgmma_wait<0>();
     pin(s);
-    change(s);
+    bias(s);
+    cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors;
     const bool raised = raise_maxima(s, factors);
@@ -273,9 +277,19 @@ class ForwardConsumer : RowConsumer<Shape> {
     maxima_ = Maxima::rising;
   }
 
+  /// Biases the scores of the tile in the current buffer of K, which is released later: its marks lie beside it.
+  __device__ __forceinline__ void bias(float (&s)[kScores]) const {
+    if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
+  }
+
   /// Caps scores, ahead of hiding.
-  __device__ __forceinline__ void change(float (&s)[kScores]) {
-    if constexpr (ChangesScores<Shape>) cap(as_unit(s), arguments_.score.to_exponent);
+  __device__ __forceinline__ void cap_scores(float (&s)[kScores]) const {
+    if constexpr (Caps<Shape>) {
+      if constexpr (Shape::kCapsByPolynomial)
+        cap(as_unit(s), arguments_.softcap);
+      else
+        cap(as_unit(s), arguments_.score.to_exponent);
+    }
   }
 
   /// Drops probabilities, which still take part in the sums of their rows but in no output.
@@ -367,9 +381,10 @@ class ForwardConsumer : RowConsumer<Shape> {
   StoreMaps o_;
   int staged_ = -1;  // the buffer of Q that results lie in; -1: none
   Softmax softmax_;
-  Maxima maxima_;      // the group's
-  int tiles_to_look_;  // tiles left before the group asks whether its maxima are settled
-  bool unsettled_;     // a maximum of the thread rose in the last tile, or is still −∞
+  Maxima maxima_;            // the group's
+  int tiles_to_look_;        // tiles left before the group asks whether its maxima are settled
+  RowNumbers<1> row_marks_;  // for kernels that bias scores
+  bool unsettled_;           // a maximum of the thread rose in the last tile, or is still −∞
 };
 
 }  // namespace flashmask::cuda::sm90

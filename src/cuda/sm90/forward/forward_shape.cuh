@@ -3,6 +3,8 @@
 
 #include "cuda/common/row_arguments.h"
 #include "cuda/scores/changes.h"
+#include "cuda/scores/softcap.h"
+#include "cuda/sm90/changed_shapes.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -11,6 +13,7 @@ struct ForwardArguments : RowArguments {
   float* lse;
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
+  SoftcapArguments softcap;  // for kernels that cap scores
 };
 
 /// How the tiles of a row tile follow each other. overlapping: one tile's products run during the next tile's softmax.
@@ -44,11 +47,13 @@ struct ForwardShape {
 };
 
 /// The shape of the same kernel for problems whose scores are dropped or changed, which takes registers: results are
-/// stored straight from registers, and only at 128 dims are enough left to settle maxima. Instance: Dropping or
-/// Changing.
+/// stored straight from registers, and only at 128 dims are enough left to settle maxima. Instance: Dropping, Capping
+/// or Biasing.
 template <template <class> class Instance, class Shape, int kProducerRegisters_, int kConsumerRegisters_>
 struct ForwardInstance : Instance<Shape> {
   static constexpr bool kStagesResult = false, kSettles = Shape::kHeadDim == 128;
+  /// Whether registers suffice for two ways to cap a tile.
+  static constexpr bool kCapsByPolynomial = Shape::kHeadDim == 256 && kIsCommon<Shape>;
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce
                                      : Shape::kForm == MaskForm::bits ? 32

@@ -83,6 +83,18 @@ class RowConsumer {
     return shared_.taken[warp()];
   }
 
+  /// Finds the marks of the thread's two rows; the origin is the position of the tile's first row.
+  __device__ __forceinline__ void find_row_marks(RowNumbers<1>& marks, const Work& work,
+                                                 const AlibiArguments& alibi) const {
+    if constexpr (!Biases<Shape>) return;
+    const float slope = slope_of(alibi, work.tile.batch, work.tile.head),
+                origin = query_position(alibi, work.tile.batch, work.rows.first);
+#pragma unroll
+    for (int row = 0; row < 2; ++row)
+      marks.numbers[0][row] =
+          slope * (query_position(alibi, work.tile.batch, work.rows.first + row_ + 8 * row) - origin);
+  }
+
   /// Finds which of the thread's scores dropout drops in the tile in the current buffer of K. Called while products
   /// run. The waits at the barrier pass at once: their branches keep the compiler from moving the draws in between the
   /// products' instructions, where they would hold up the other groups' products, or past the wait for the products.

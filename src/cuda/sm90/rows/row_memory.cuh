@@ -12,6 +12,7 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/masks/distance_marks.cuh"
 #include "cuda/sm90/masks/partial_tile.cuh"
 
 /// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's
@@ -58,8 +59,9 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
-  int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];  // the key tile in each buffer of K
-  Work taken[Drops<Shape> ? Shape::kConsumerWarps : 0];    // what each warp is at
+  float marks[Biases<Shape> ? Shape::kKeyStages : 0][Shape::kColumns];  // of the keys in each buffer of K
+  int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];               // the key tile in each buffer of K
+  Work taken[Drops<Shape> ? Shape::kConsumerWarps : 0];                 // what each warp is at
   StoredDropoutSeed seeds[kStoresSeed<Shape> ? Shape::kConsumerWarps : 0];
 };
 

@@ -121,6 +121,10 @@ class Producer {
     const RowTile& tile = work.tile;
     const int kv_head = tile.head / arguments_.head_ratio;
     int before = -1, left = work.tiles();
+    if constexpr (Biases<Shape>) {
+      slope_ = slope_of(arguments_.score.alibi, tile.batch, tile.head);
+      origin_ = query_position(arguments_.score.alibi, tile.batch, work.rows.first);
+    }
     const TileList<true, Shape::kForm> row(arguments_.map, tile.batch, tile.head, tile.row_tile);
     row.for_each_tile(lane_, [&](int column_tile) {
       if (--left == kTilesAhead) release_work(shared_, work_);
@@ -135,6 +139,7 @@ class Producer {
 
   __device__ __forceinline__ void copy_keys(int column_tile, int kv_head, int batch) {
     barrier_wait(&shared_.k_empty[keys_.slot], keys_.phase ^ 1);
+    if constexpr (Biases<Shape>) mark_keys(first_key(column_tile, batch), batch);
     if (lane_ == 0) {
       if constexpr (Drops<Shape>) shared_.column_tiles[keys_.slot] = column_tile;
       barrier_arrive_expecting(&shared_.k_full[keys_.slot], Shape::kKeyBytes);
@@ -142,6 +147,14 @@ class Producer {
                                                   first_key(column_tile, batch), kv_head, batch);
     }
     keys_.advance();
+  }
+
+  /// Writes the marks of the keys of the current buffer of K.
+  __device__ __forceinline__ void mark_keys(int first, int batch) {
+#pragma unroll 1
+    for (int key = lane_; key < Shape::kColumns; key += 32)
+      shared_.marks[keys_.slot][key] = slope_ * (key_position(arguments_.score.alibi, batch, first + key) - origin_);
+    __syncwarp();
   }
 
   __device__ __forceinline__ void copy_values(int column_tile, int kv_head, int batch) {
@@ -162,6 +175,7 @@ class Producer {
   const RowArguments& arguments_;
   const RowTensors& tensors_;
   int lane_;
+  float slope_, origin_;  // of the row tile, for kernels that bias scores
   RingPosition<kWorkSlots> work_;
   RingPosition<Shape::kQueryStages> queries_;
   RingPosition<Shape::kKeyStages> keys_;

@@ -3,6 +3,6 @@
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_FORWARD_INSTANCES(, Changing);
+FLASHMASK_BIASING_FORWARD();
 
 }  // namespace flashmask::cuda::sm90

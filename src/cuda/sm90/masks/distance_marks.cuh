@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/scores/alibi.h"
+#include "cuda/scores/tile_scores.cuh"
+
+/// ALiBi for kernels whose warps share what is known of a tile's tokens. A token's *mark* is
+/// slope · (its position − an origin near the tile), in units of products; a score loses the distance of its two marks.
+namespace flashmask::cuda::sm90 {
+
+/// Return the position of a query, and of a key. Past the last token, where nothing is visible, the last one's does.
+__device__ __forceinline__ float query_position(const AlibiArguments& alibi, int batch, int token) {
+  if (alibi.query_positions == nullptr) return static_cast<float>(token + alibi.row_shift);
+  return __ldg(alibi.query_positions + batch * alibi.query_positions_batch + min(token, alibi.query_length - 1));
+}
+__device__ __forceinline__ float key_position(const AlibiArguments& alibi, int batch, int token) {
+  if (alibi.key_positions == nullptr) return static_cast<float>(token);
+  return __ldg(alibi.key_positions + batch * alibi.key_positions_batch + min(token, alibi.key_length - 1));
+}
+
+/// Returns the slope of a query head in units of products.
+__device__ __forceinline__ float slope_of(const AlibiArguments& alibi, int batch, int head) {
+  return __ldg(alibi.slopes + batch * alibi.slopes_batch + head) * alibi.to_products;
+}
+
+/// Takes the distances of marks from scores. `lines`: marks of the lane's lines; `places`: marks of a unit's places, in
+/// shared memory.
+template <int kUnits, int kEights>
+__device__ __forceinline__ void bias_by_distance(float (&s)[kUnits][kEights][4], const RowNumbers<kUnits>& lines,
+                                                 const float* places) {
+  const auto* const from = reinterpret_cast<const float2*>(places) + lane_index() % 4;
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight) {
+    const float2 marks = from[4 * eight];
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        s[unit][eight][i] -= fabsf(lines.at(unit, eight, i) - (i % 2 == 0 ? marks.x : marks.y));
+  }
+}
+
+}  // namespace flashmask::cuda::sm90
