@@ -96,10 +96,9 @@ def all_rows() -> list[Row]:
     rows += [Row(f"record/{task}-{shape}", task, shape, layers, n, "flashmask") for task, shape, layers, n in record]
     for task, n in (("lora", 544 * K), ("lora", 1024 * K), ("rm", 1024 * K)):
         rows.append(Row(f"record/{task}-8b-sparsest", task, "8b", 32, n, "flashmask", lengths="sparsest"))
-    for n in (128 * K, 1024 * K, 2048 * K):
-        rows.append(
-            Row("record/lora-8b-sparsest-ranks2", "lora", "8b", 32, n, "flashmask", lengths="sparsest", ranks=2)
-        )
+    for ranks, sizes in ((2, (128, 1024, 2048)), (4, (128, 1024, 2048)), (8, (1024, 2048, 4096))):
+        table = f"record/lora-8b-sparsest-ranks{ranks}"
+        rows += [Row(table, "lora", "8b", 32, n * K, "flashmask", lengths="sparsest", ranks=ranks) for n in sizes]
     for task in TASKS:
         for name in ("flashmask", "every-tile", "dense"):
             rows.append(Row(f"convergence/{task}-8b-x4", task, "8b", 4, 8 * K, name, steps=200))
