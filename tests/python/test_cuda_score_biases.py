@@ -18,13 +18,13 @@ BATCH, HEADS = 2, 4
 SHARED = list(itertools.product((1, BATCH), (1, HEADS), (1, N)))
 
 
-def on_gpu(mask, kind="bias", **options):
-    """attention() on the GPU of tensors on the CPU."""
+def on_gpu(mask, kind="bias", kernel=None, **options):
+    """attention() on the GPU of tensors on the CPU. kernel: what the names of the kernels begin with."""
 
     def compute(q, k, v, values):
-        found = flashmask.attention(
-            q.cuda(), k.cuda(), v.cuda(), mask, return_lse=True, **{kind: values.cuda()}, **options
-        )
+        given = [each.cuda() for each in (q, k, v)]
+        how = {"mask": mask} if kernel is None else {"plan": flashmask.plan(mask, *given, kernel=kernel, **{kind: True})}
+        found = flashmask.attention(*given, return_lse=True, **how, **{kind: values.cuda()}, **options)
         return [each.cpu() for each in found]
 
     return compute
@@ -46,7 +46,9 @@ def test_every_family_has_the_gradients_of_the_formula(name, deterministic):
 
 @pytest.mark.parametrize("shared", SHARED)
 @pytest.mark.parametrize("kind", ["bias", "distance_bias"])
-def test_dimensions_of_one_stand_for_all(kind, shared):
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("kernel", [None, "sm80."])
+def test_dimensions_of_one_stand_for_all(kernel, dim, kind, shared):
     rows, columns = 150, 290  # parts of tiles, and several of them
     batch, heads, of_rows = shared[0], shared[1], 1 if shared[2] == 1 else rows
     entries, origin = (rows + columns - 1, columns - 1) if batch == 1 else (37, 4)
@@ -59,11 +61,11 @@ def test_dimensions_of_one_stand_for_all(kind, shared):
         return softmax_attention(q, k, v, visible(mask), bias=bias)
 
     check(
-        on_gpu(mask, kind, **options),
+        on_gpu(mask, kind, kernel, **options),
         formula,
         torch.bfloat16,
         values.bfloat16() if heads == 1 else values,
-        random_inputs(BATCH, rows, columns, HEADS, 2, 128, 128),
+        random_inputs(BATCH, rows, columns, HEADS, 2, dim, dim),
     )
 
 
@@ -164,7 +166,7 @@ def test_torch_compile_gives_the_same_gradients():
 
 
 def test_kernels_without_biases_say_so():
-    q, k, v, *_ = inputs(BATCH, N, N, HEADS, 2, 64)
+    q, k, v = (t.half() for t in inputs(BATCH, N, N, HEADS, 2, 64)[:3])
     for kind, what in (("bias", "biases of scores"), ("distance_bias", "biases by distance")):
         with pytest.raises(NotImplementedError, match=what):
             flashmask.plan(masks.causal(N, N), q, k, v, kernel="sm90.", **{kind: True})

@@ -6,8 +6,8 @@
 #include "flashmask/problem.h"
 
 /// What a call may want done to scores and probabilities besides the softmax, and which instance of a kernel does it.
-/// Kernels ask Drops<Shape>, and ChangesScores<Shape> where one instance makes all changes or Caps<Shape> and
-/// Biases<Shape> where each has its own. A shape that says nothing does none of it.
+/// Kernels ask Drops<Shape>, and ChangesScores<Shape> where one instance makes all changes or Caps<Shape>,
+/// Biases<Shape> and AddsBias<Shape> where each has its own. A shape that says nothing does none of it.
 namespace flashmask::cuda {
 
 template <class Shape>
@@ -27,6 +27,15 @@ concept Biases = requires {
   requires Shape::kAlibi;
 };
 
+template <class Shape>
+concept AddsBias = requires {
+  requires Shape::kBiasTensor;
+};
+
+/// Whether a tile's producer writes what biases scores beside the tile.
+template <class Shape>
+inline constexpr bool kWritesBiases = Biases<Shape> || AddsBias<Shape>;
+
 /// The shape of the kernel that drops probabilities.
 template <class Shape>
 struct Dropping : Shape {
@@ -39,7 +48,8 @@ struct Changing : Shape {
   static constexpr bool kScoreChanges = true;
 };
 
-/// The shape of the kernel that caps scores, and that of the kernel that biases them by distance; neither does both.
+/// The shapes of the kernel that caps scores, of the one that biases them as ALiBi does, and of the one that adds a
+/// bias tensor; none does two of these.
 template <class Shape>
 struct Capping : Shape {
   static constexpr bool kSoftcap = true;
@@ -47,6 +57,10 @@ struct Capping : Shape {
 template <class Shape>
 struct Biasing : Shape {
   static constexpr bool kAlibi = true;
+};
+template <class Shape>
+struct Adding : Shape {
+  static constexpr bool kBiasTensor = true;
 };
 
 inline bool has_score_changes(const Problem& problem) { return problem.softcap > 0 || problem.bias != ScoreBias::none; }

@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "flashmask/features.h"
 #include "flashmask/mask.h"
 
 namespace flashmask::cuda::sm90 {
@@ -14,5 +15,11 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 inline constexpr bool kIsCommon = std::is_same_v<typename Shape::Element, __nv_bfloat16>&& Shape::kForm ==
                                   MaskForm::intervals&& Shape::kHeadDim != 192;
+
+/// What Adding<Shape>'s kernel is taken for. With narrow heads mma.sync's kernels, which read further ahead, are faster
+/// for tensors with a value for each score.
+template <class Shape>
+inline constexpr Features kAddedBiases =
+    Shape::kHeadDim > 64 ? Features{Feature::bias, Feature::distance_bias} : Features{Feature::distance_bias};
 
 }  // namespace flashmask::cuda::sm90

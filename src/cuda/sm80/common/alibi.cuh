@@ -11,7 +11,7 @@
 namespace flashmask::cuda {
 
 /// Calls body(unit, eight, i, penalty) for each score of the lane with what ALiBi takes from it, in units of products.
-/// Place: PlaceByRows or TransposedPlace (change_scores.cuh).
+/// Place: PlaceByRows or TransposedPlace (score_places.cuh).
 template <int kUnits, int kEights, class Place, class Body>
 __device__ __forceinline__ void for_each_penalty(const AlibiArguments& alibi, const Place& place, const Body& body) {
   const float slope = __ldg(alibi.slopes + place.batch * alibi.slopes_batch + place.head) * alibi.to_products;

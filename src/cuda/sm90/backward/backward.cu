@@ -4,6 +4,7 @@
 
 #include "cuda/common/backward_entry.h"
 #include "cuda/common/row_statistics.h"
+#include "cuda/sm80/backward/bias_gradient.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/backward/backward.h"
 #include "cuda/sm90/backward/column_shapes.cuh"
@@ -40,9 +41,9 @@ struct ColumnSteps {
   static constexpr bool kReadsUnits = !kChooses && !Shape::kSums, kCombines = false;
   static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
 
-  static constexpr Features kFeatures = Features{Feature::dropout} |
-                                        (kHasCapping<Shape> ? Features{Feature::softcap} : Features()) |
-                                        (kHasBiasing<Shape> ? Features{Feature::alibi} : Features());
+  static constexpr Features kFeatures =
+      Features{Feature::dropout} | (kHasCapping<Shape> ? Features{Feature::softcap} : Features()) |
+      (kHasBiasing<Shape> ? Features{Feature::alibi} | kAddedBiases<Shape> : Features());
 
   static std::vector<MapRequest> maps() {
     std::vector<MapRequest> all = {{.tile = kTile<Shape>, .side = MapSide::columns, .spans = Shape::kSums}};
@@ -75,6 +76,8 @@ struct ColumnSteps {
       (launch_pass<Passes>(plan, tensors, workspace, choice, execution, ++next_item), ...);
     }
     const DevicePlan& made = PlanAccess::device(plan);
+    if constexpr (kHasBiasing<Shape>)
+      sm80::launch_bias_gradient(plan, tensors, workspace, execution, made.map(kTile<Shape>, MapSide::columns));
     if constexpr (!Shape::kSums) {
       const DeviceMap& rows = made.map(query_gradient_tile(Shape::kHeadDim), MapSide::rows);
       if (PlanAccess::wants_query_gradient(plan))
@@ -109,6 +112,7 @@ struct ColumnSteps {
     }
     if constexpr (kHasBiasing<Pass>) {
       if (plan.problem().bias == ScoreBias::alibi) pass = launch_columns<Biasing<Pass>>;
+      if (has_bias_tensor(plan.problem())) pass = launch_columns<Adding<Pass>>;
     }
     pass(plan, tensors, workspace, choice, execution, next_item);
   }

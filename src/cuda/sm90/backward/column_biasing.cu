@@ -3,6 +3,6 @@
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_BIASING_COLUMNS(, __nv_bfloat16, MaskForm::intervals);
+FLASHMASK_SUMMING_COLUMNS(, Biasing, __nv_bfloat16, MaskForm::intervals);
 
 }  // namespace flashmask::cuda::sm90

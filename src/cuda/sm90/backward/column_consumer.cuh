@@ -136,6 +136,7 @@ class ColumnConsumer {
     lse.load(shared_.lse_log2[kStage]);
     wgmma_fence();
     multiply_rows(s, shared_.k, shared_.q[kStage]);
+    fetch_changes(row_step, kStage);
     std::uint32_t masked[Words::kWords];
     if (row_step.masked != 0) {
       if constexpr (Shape::kLeavesOut) {
@@ -247,6 +248,7 @@ class ColumnConsumer {
     const RowStep row_step = shared_.steps[kStage];
     wgmma_fence();
     multiply_rows(s, shared_.k, shared_.q[kStage]);
+    fetch_changes(row_step, kStage);
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
@@ -329,6 +331,14 @@ class ColumnConsumer {
     pack<T>(as_unit(reinterpret_cast<HalfPacked&>(grad_s[kHalf * kSteps / 2])), as_unit(grad));
   }
 
+  /// Starts to fetch what change() reads for a stage's rows. Called ahead of their product.
+  __device__ __forceinline__ void fetch_changes(const RowStep& step, int stage) const {
+    if constexpr (AddsBias<Shape>) {
+      if (shares_entries(arguments_.bias)) return;
+      BiasValues<1, Shape::kRows / 8, TransposedPlace>(arguments_.bias, place_of(step, stage)).prefetch();
+    }
+  }
+
   /// Caps or biases the scores of a stage's rows, ahead of hiding.
   __device__ __forceinline__ void change(float (&s)[kScores], int stage) const {
     if constexpr (Caps<Shape>) cap(as_unit(s), arguments_.softcap);
@@ -343,6 +353,16 @@ class ColumnConsumer {
             (key_position(arguments_.alibi, work.batch, work.keys.first + first_key() + lane() / 4 + 8 * key) - origin);
       bias_by_distance(as_unit(s), keys, shared_.marks[stage]);
     }
+    if constexpr (AddsBias<Shape>) {
+      if (shares_entries(arguments_.bias)) return shared_.near[stage].add_to(as_unit(s), first_key() + lane() / 4);
+      BiasParts<Shape::kRows / 8, TransposedPlace>(arguments_.bias, place_of(shared_.steps[stage], stage))
+          .add_to(as_unit(s));
+    }
+  }
+
+  __device__ __forceinline__ TransposedPlace place_of(const RowStep& step, int stage) const {
+    const ColumnWork& work = shared_.work[work_.slot];
+    return {work.batch, shared_.heads[stage], step.row_tile * Shape::kRows, work.keys.first + first_key()};
   }
 
   __device__ __forceinline__ void load_words(std::uint32_t (&masked)[Words::kWords], const RowStep& step, int stage) {

@@ -51,11 +51,12 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
   arguments.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.value_dim = static_cast<int>(problem.value_dim);
-  const ScoreArguments score = score_arguments(problem, execution, {}, tensors.alibi);
+  const ScoreArguments score = score_arguments(problem, execution, {}, tensors.alibi, tensors.bias);
   arguments.scale = score.scale;
   arguments.scale_log2 = score.scale_log2;
   arguments.dropout = score.dropout;
   arguments.alibi = score.alibi;
+  arguments.bias = score.bias;
   arguments.softcap = softcap_arguments(problem);
   const DeviceMap& map = on_device.map(kTile<Shape>, MapSide::columns);
   arguments.map = map_view(map, plan);

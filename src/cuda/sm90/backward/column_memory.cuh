@@ -14,8 +14,10 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/masks/bias_parts.cuh"
 #include "cuda/sm90/masks/column_mask.cuh"
 #include "cuda/sm90/masks/distance_marks.cuh"
+#include "cuda/sm90/masks/near_entries.cuh"
 
 /// What the warps of the column kernel share: the launch's arguments, shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
@@ -45,8 +47,8 @@ struct Visits {
 };
 
 /// Arguments of one launch, beside the tensors that the copy engine reads.
-/// scale, scale_log2, dropout and alibi are those of ScoreArguments: as one member, wherever it stands, they make ptxas
-/// spill 20 bytes at 64 dims.
+/// scale, scale_log2, dropout, alibi and bias are those of ScoreArguments: as one member, wherever it stands, they make
+/// ptxas spill 20 bytes at 64 dims.
 struct ColumnArguments {
   void *grad_q, *grad_k, *grad_v;
   std::int64_t grad_q_batch, grad_q_row, grad_q_head;
@@ -70,7 +72,8 @@ struct ColumnArguments {
   DropoutArguments dropout;
   DeviceUnits query_units, key_units;
   AlibiArguments alibi;      // for kernels that bias scores
-  SoftcapArguments softcap;  // for kernels that cap them
+  BiasArguments bias;        // for kernels that add a bias tensor
+  SoftcapArguments softcap;  // for kernels that cap scores
 };
 
 /// kSums: the gradient of q is computed. kDelayed: a tile's gradient of q is computed during the next tile
@@ -139,10 +142,11 @@ struct ColumnMemory {
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
-  int heads[Drops<Shape> ? Shape::kStages : 0];  // the query head of the rows in each stage
+  int heads[Drops<Shape> || AddsBias<Shape> ? Shape::kStages : 0];  // the query head of the rows in each stage
   // For ALiBi: marks of the rows in each stage, and their head's slope.
   alignas(16) float marks[Biases<Shape> ? Shape::kStages : 0][Shape::kRows];
   float slopes[Biases<Shape> ? Shape::kStages : 0];
+  NearEntries<Shape::kColumns, Shape::kRows> near[AddsBias<Shape> ? Shape::kStages : 0];
 };
 
 /// Returns whether a counter of Progress has reached `count`. All lanes get the same answer, even if the counter

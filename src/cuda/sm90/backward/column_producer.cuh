@@ -146,6 +146,13 @@ class ColumnProducer {
     __syncwarp();
   }
 
+  /// Writes the entries that a stage's scores need of a table of distances that rows share.
+  __device__ __forceinline__ void find_entries(int stage, const ColumnWork& work, int head, int first) {
+    const BiasArguments& bias = arguments_.bias;
+    if (shares_entries(bias))
+      shared_.near[stage].fill(bias, work.batch, head, bias.entry(first, work.keys.first + Shape::kColumns - 1), 1);
+  }
+
   __device__ __forceinline__ void copy_values(const ColumnWork& tile) {
     barrier_wait(&shared_.v_empty, tile_phase_ ^ 1);
     if (lane() == 0) {
@@ -185,13 +192,12 @@ class ColumnProducer {
       if (masked != 0 && arguments_.halves.tiles != nullptr) masked = masked_groups(work, head, row_tile);
     }
     barrier_wait(&shared_.q_empty[stage], phases_.of(stage) ^ 1);
-    if constexpr (Biases<Shape>) mark_rows(stage, work.batch, first_query(work.batch, row_tile));
     if (lane() == 0) {
       const int tile = flat_tile(work.batch, head, row_tile);
       shared_.steps[stage] = {tile, row_tile, list, masked};
-      if constexpr (Drops<Shape>) shared_.heads[stage] = head;
-      barrier_arrive_expecting(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes +
-                                                           (masked != 0 ? Shape::Mask::kCopiedBytes : 0));
+      if constexpr (Drops<Shape> || AddsBias<Shape>) shared_.heads[stage] = head;
+      begin_copies<kWritesBiases<Shape>>(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes +
+                                                                     (masked != 0 ? Shape::Mask::kCopiedBytes : 0));
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage],
                                                first_query(work.batch, row_tile), head, work.batch);
       copy_bytes(shared_.lse_log2[stage],
@@ -203,7 +209,11 @@ class ColumnProducer {
       Shape::Mask::copy(shared_.mask, arguments_.mask,
                         {list, row_tile * Shape::kRows, work.column_tile * Shape::kColumns, stage},
                         &shared_.q_full[stage]);
+    // While the copies are on their way.
+    if constexpr (Biases<Shape>) mark_rows(stage, work.batch, first_query(work.batch, row_tile));
+    if constexpr (AddsBias<Shape>) find_entries(stage, work, head, first_query(work.batch, row_tile));
     __syncwarp();
+    if (kWritesBiases<Shape> && lane() == 0) barrier_arrive(&shared_.q_full[stage]);
   }
 
   __device__ __forceinline__ void copy_gradients(int stage, int batch, int head, int row_tile) {

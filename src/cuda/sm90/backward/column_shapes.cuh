@@ -37,7 +37,7 @@ struct WithDropout<ColumnShape<T, kForm, kHeadDim, kRows, true, true, kProducers
   using Type = Dropping<ColumnShape<T, kForm, kHeadDim, kRows, false, true, kProducers, kConsumers>>;
 };
 
-/// Compiled in column_dropping.cu, column_capping.cu and column_biasing.cu.
+/// Compiled in column_dropping.cu, column_capping.cu, column_biasing.cu and column_adding.cu.
 #define FLASHMASK_LAUNCH_COLUMNS_OF(prefix, ...)                                                                  \
   prefix template void launch_columns<__VA_ARGS__>(const Plan&, const BackwardTensors&, const BackwardWorkspace&, \
                                                    const TileChoice&, const KernelExecution&, int*)
@@ -65,11 +65,12 @@ template <class Shape>
 inline constexpr bool kHasCapping = kHasBiasing<Shape>&& Shape::kHeadDim > 64;
 
 #define FLASHMASK_CAPPING_COLUMNS(prefix, T, form) FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Capping<Columns128<T, form>>)
-#define FLASHMASK_BIASING_COLUMNS(prefix, T, form)                  \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns64<T, form>>); \
-  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, Biasing<Columns128<T, form>>)
+#define FLASHMASK_SUMMING_COLUMNS(prefix, instance, T, form)         \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, instance<Columns64<T, form>>); \
+  FLASHMASK_LAUNCH_COLUMNS_OF(prefix, instance<Columns128<T, form>>)
 
 FLASHMASK_CAPPING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);
-FLASHMASK_BIASING_COLUMNS(extern, __nv_bfloat16, MaskForm::intervals);
+FLASHMASK_SUMMING_COLUMNS(extern, Biasing, __nv_bfloat16, MaskForm::intervals);
+FLASHMASK_SUMMING_COLUMNS(extern, Adding, __nv_bfloat16, MaskForm::intervals);
 
 }  // namespace flashmask::cuda::sm90

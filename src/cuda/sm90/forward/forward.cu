@@ -13,8 +13,8 @@ namespace {
 
 ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const ForwardTensors& tensors,
                               const KernelExecution& execution, int* next_item) {
-  ForwardArguments arguments{
-      row_arguments(plan, map, score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi), next_item)};
+  ForwardArguments arguments{row_arguments(
+      plan, map, score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi, tensors.bias), next_item)};
   arguments.o = tensors.o.data;
   arguments.o_batch = tensors.o.strides[0];
   arguments.o_row = tensors.o.strides[1];
@@ -27,15 +27,17 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   return arguments;
 }
 
-/// What the entries of common/forward_entry.h launch. `Drops`, `Caps`, `Biases`: the shapes of the kernels that drop
-/// probabilities, cap scores and bias them; void: there are none. No kernel does two of these.
-template <class Shape_, class Drops = void, class Caps = void, class Biases = void>
+/// What the entries of common/forward_entry.h launch. `Drops`, `Caps`, `Biases`, `Adds`: the shapes of the kernels that
+/// drop probabilities, cap scores, bias them by ALiBi and by a tensor; void: there are none. No kernel does two of
+/// these.
+template <class Shape_, class Drops = void, class Caps = void, class Biases = void, class Adds = void>
 struct ForwardLauncher {
   using Shape = Shape_;
   static constexpr bool kCounts = true, kCombines = false, kReadsUnits = true;
   static constexpr Features kFeatures = (std::is_void_v<Drops> ? Features() : Features{Feature::dropout}) |
                                         (std::is_void_v<Caps> ? Features() : Features{Feature::softcap}) |
-                                        (std::is_void_v<Biases> ? Features() : Features{Feature::alibi});
+                                        (std::is_void_v<Biases> ? Features() : Features{Feature::alibi}) |
+                                        (std::is_void_v<Adds> ? Features() : kAddedBiases<Shape>);
   static constexpr std::size_t room() { return 0; }
 
   static DeviceNeeds needs(const Architecture& architecture) { return {architecture.capability, true}; }
@@ -46,6 +48,9 @@ struct ForwardLauncher {
     arguments.choice = choice;
     if constexpr (!std::is_void_v<Biases>) {
       if (plan.problem().bias == ScoreBias::alibi) return attend<Biases>(arguments, tensors, stream);
+    }
+    if constexpr (!std::is_void_v<Adds>) {
+      if (has_bias_tensor(plan.problem())) return attend<Adds>(arguments, tensors, stream);
     }
     if constexpr (!std::is_void_v<Caps>) {
       if (plan.problem().softcap > 0) return attend<Caps>(arguments, tensors, stream);
@@ -61,7 +66,8 @@ struct ForwardLauncher {
 template <template <class, MaskForm> class Of, template <template <class> class, class, MaskForm> class Instance,
           class T, MaskForm kForm>
 using LauncherOf = ForwardLauncher<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Capping, T, kForm>,
-                                   std::conditional_t<kIsCommon<Of<T, kForm>>, Instance<Biasing, T, kForm>, void>>;
+                                   std::conditional_t<kIsCommon<Of<T, kForm>>, Instance<Biasing, T, kForm>, void>,
+                                   std::conditional_t<kIsCommon<Of<T, kForm>>, Instance<Adding, T, kForm>, void>>;
 
 template <class Launcher>
 void add_entry(KernelEntries& entries) {

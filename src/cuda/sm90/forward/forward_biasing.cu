@@ -3,6 +3,6 @@
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_BIASING_FORWARD();
+FLASHMASK_COMMON_FORWARD(, Biasing);
 
 }  // namespace flashmask::cuda::sm90

@@ -108,6 +108,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
     wgmma_fence();
     multiply_keys(s);
+    Base::fetch_bias(arguments_.score.bias);
     meanwhile();
     wgmma_wait<0>();
     pin(s);
@@ -218,6 +219,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     wgmma_fence();
     multiply_values(o, p);
     pass_turn();
+    Base::fetch_bias(arguments_.score.bias);
     std::uint32_t bits[RowWords::kWords];
     if constexpr (kMasked) Base::take_bits(bits);
     Dropped dropped;
@@ -277,9 +279,11 @@ class ForwardConsumer : RowConsumer<Shape> {
     maxima_ = Maxima::rising;
   }
 
-  /// Biases the scores of the tile in the current buffer of K, which is released later: its marks lie beside it.
+  /// Biases the scores of the tile in the current buffer of K, which is released later: its marks and entries lie
+  /// beside it.
   __device__ __forceinline__ void bias(float (&s)[kScores]) const {
     if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
+    Base::add_bias(s, arguments_.score.bias);
   }
 
   /// Caps scores, ahead of hiding.

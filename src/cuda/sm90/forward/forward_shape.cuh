@@ -47,8 +47,8 @@ struct ForwardShape {
 };
 
 /// The shape of the same kernel for problems whose scores are dropped or changed, which takes registers: results are
-/// stored straight from registers, and only at 128 dims are enough left to settle maxima. Instance: Dropping, Capping
-/// or Biasing.
+/// stored straight from registers, and only at 128 dims are enough left to settle maxima. Instance: Dropping, Capping,
+/// Biasing or Adding.
 template <template <class> class Instance, class Shape, int kProducerRegisters_, int kConsumerRegisters_>
 struct ForwardInstance : Instance<Shape> {
   static constexpr bool kStagesResult = false, kSettles = Shape::kHeadDim == 128;

@@ -15,8 +15,8 @@ template <class T, MaskForm kForm>
 using Forward64 = ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::ping_pong>;
 template <template <class> class Instance, class T, MaskForm kForm>
 using ForwardInstance64 =
-    ForwardInstance<Instance, Forward64<T, kForm>, Biases<Instance<Forward64<T, kForm>>> ? 56 : 72,
-                    Biases<Instance<Forward64<T, kForm>>> ? 152 : 144>;
+    ForwardInstance<Instance, Forward64<T, kForm>, kWritesBiases<Instance<Forward64<T, kForm>>> ? 56 : 72,
+                    kWritesBiases<Instance<Forward64<T, kForm>>> ? 152 : 144>;
 
 template <class T, MaskForm kForm>
 using Forward128 = ForwardShape<T, kForm, 128, 128, 2, 128, 72, 216>;
@@ -38,7 +38,7 @@ using Forward256 = ForwardShape<T, kForm, 256, 256, 2, 64, 72, 216>;
 template <template <class> class Instance, class T, MaskForm kForm>
 using ForwardInstance256 = ForwardInstance<Instance, Forward256<T, kForm>, 56, 224>;
 
-/// Compiled in forward_dropping.cu and forward_capping.cu, and those that bias in forward_biasing.cu.
+/// Compiled in forward_dropping.cu, forward_capping.cu, forward_biasing.cu and forward_adding.cu.
 #define FLASHMASK_ATTEND(prefix, shape, instance, T, form) \
   prefix template void attend<shape<instance, T, form>>(const ForwardArguments&, const ForwardTensors&, cudaStream_t)
 #define FLASHMASK_FORWARD_OF(prefix, instance, T, form)                \
@@ -54,11 +54,12 @@ using ForwardInstance256 = ForwardInstance<Instance, Forward256<T, kForm>, 56, 2
   FLASHMASK_FORWARD_OF(prefix, instance, __half, MaskForm::bits)
 
 FLASHMASK_FORWARD_INSTANCES(extern, Dropping);
-#define FLASHMASK_BIASING_FORWARD(prefix)                                                    \
-  FLASHMASK_ATTEND(prefix, ForwardInstance64, Biasing, __nv_bfloat16, MaskForm::intervals);  \
-  FLASHMASK_ATTEND(prefix, ForwardInstance128, Biasing, __nv_bfloat16, MaskForm::intervals); \
-  FLASHMASK_ATTEND(prefix, ForwardInstance256, Biasing, __nv_bfloat16, MaskForm::intervals)
+#define FLASHMASK_COMMON_FORWARD(prefix, instance)                                            \
+  FLASHMASK_ATTEND(prefix, ForwardInstance64, instance, __nv_bfloat16, MaskForm::intervals);  \
+  FLASHMASK_ATTEND(prefix, ForwardInstance128, instance, __nv_bfloat16, MaskForm::intervals); \
+  FLASHMASK_ATTEND(prefix, ForwardInstance256, instance, __nv_bfloat16, MaskForm::intervals)
 FLASHMASK_FORWARD_INSTANCES(extern, Capping);
-FLASHMASK_BIASING_FORWARD(extern);
+FLASHMASK_COMMON_FORWARD(extern, Biasing);
+FLASHMASK_COMMON_FORWARD(extern, Adding);
 
 }  // namespace flashmask::cuda::sm90

@@ -25,10 +25,26 @@ __device__ __forceinline__ void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+/// Expects `bytes` that copies will bring before the phase ends, without arriving.
+__device__ __forceinline__ void barrier_expect(std::uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
 /// Arrives once, and expects `bytes` that copies will bring before the phase ends.
 __device__ __forceinline__ void barrier_arrive_expecting(std::uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
+}
+
+/// Expects `bytes` that copies will bring. kArrivesLater: the phase also waits for an arrival, which comes when the
+/// thread's warp has written more beside them.
+template <bool kArrivesLater>
+__device__ __forceinline__ void begin_copies(std::uint64_t* barrier, int bytes) {
+  if constexpr (kArrivesLater)
+    barrier_expect(barrier, bytes);
+  else
+    barrier_arrive_expecting(barrier, bytes);
 }
 
 __device__ __forceinline__ void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {

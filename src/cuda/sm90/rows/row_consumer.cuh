@@ -67,9 +67,8 @@ class RowConsumer {
     return hidden;
   }
 
-  /// With dropout, keeps what the warp is at in shared memory, because registers are short.
   __device__ __forceinline__ void begin_tile(const Work& work, const DropoutArguments& dropout) {
-    if constexpr (!Drops<Shape>) return;
+    if constexpr (!kKeepsWork<Shape>) return;
     if (lane() == 0) shared_.taken[warp()] = work;
     if constexpr (kStoresSeed<Shape>) {
       const RowTile& tile = work.tile;
@@ -79,7 +78,7 @@ class RowConsumer {
     __syncwarp();
   }
   __device__ __forceinline__ Work kept(const Work& work) const {
-    if constexpr (!Drops<Shape>) return work;
+    if constexpr (!kKeepsWork<Shape>) return work;
     return shared_.taken[warp()];
   }
 
@@ -93,6 +92,26 @@ class RowConsumer {
     for (int row = 0; row < 2; ++row)
       marks.numbers[0][row] =
           slope * (query_position(alibi, work.tile.batch, work.rows.first + row_ + 8 * row) - origin);
+  }
+
+  /// Starts to fetch what add_bias() reads for the tile in the current buffer of K. Called ahead of its product.
+  __device__ __forceinline__ void fetch_bias(const BiasArguments& bias) const {
+    if constexpr (AddsBias<Shape>) {
+      if (!shares_entries(bias)) BiasValues<1, Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).prefetch();
+    }
+  }
+
+  /// Adds the values of a bias tensor to the scores of that tile.
+  __device__ __forceinline__ void add_bias(float (&s)[kScores], const BiasArguments& bias) const {
+    if constexpr (AddsBias<Shape>) {
+      if (shares_entries(bias)) return shared_.near[keys_.slot].add_to(as_unit(s), row_);
+      BiasParts<Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).add_to(as_unit(s));
+    }
+  }
+
+  __device__ __forceinline__ PlaceByRows place_of_scores() const {
+    const Work& work = shared_.taken[warp()];
+    return {work.tile.batch, work.tile.head, work.rows.first + warp() * 16, shared_.first_keys[keys_.slot]};
   }
 
   /// Finds which of the thread's scores dropout drops in the tile in the current buffer of K. Called while products

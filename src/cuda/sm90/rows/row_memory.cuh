@@ -12,7 +12,9 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/masks/bias_parts.cuh"
 #include "cuda/sm90/masks/distance_marks.cuh"
+#include "cuda/sm90/masks/near_entries.cuh"
 #include "cuda/sm90/masks/partial_tile.cuh"
 
 /// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's
@@ -46,6 +48,10 @@ struct Work {
 template <class Shape>
 inline constexpr bool kStoresSeed = Shape::kHeadDim > 192 && Drops<Shape>;
 
+/// Whether warps keep what they are at in shared memory, because registers are short.
+template <class Shape>
+inline constexpr bool kKeepsWork = Drops<Shape> || AddsBias<Shape>;
+
 /// q: Q of a row tile, followed by the gradient of O for kernels that read it.
 template <class Shape>
 struct RowMemory {
@@ -61,7 +67,9 @@ struct RowMemory {
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
   float marks[Biases<Shape> ? Shape::kKeyStages : 0][Shape::kColumns];  // of the keys in each buffer of K
   int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];               // the key tile in each buffer of K
-  Work taken[Drops<Shape> ? Shape::kConsumerWarps : 0];                 // what each warp is at
+  int first_keys[AddsBias<Shape> ? Shape::kKeyStages : 0];              // the first key in each buffer of K
+  NearEntries<Shape::kRows, Shape::kColumns> near[AddsBias<Shape> ? Shape::kKeyStages : 0];
+  Work taken[kKeepsWork<Shape> ? Shape::kConsumerWarps : 0];  // what each warp is at
   StoredDropoutSeed seeds[kStoresSeed<Shape> ? Shape::kConsumerWarps : 0];
 };
 

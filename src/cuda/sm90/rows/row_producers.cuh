@@ -125,6 +125,10 @@ class Producer {
       slope_ = slope_of(arguments_.score.alibi, tile.batch, tile.head);
       origin_ = query_position(arguments_.score.alibi, tile.batch, work.rows.first);
     }
+    if constexpr (AddsBias<Shape>) {
+      head_ = tile.head;
+      first_row_ = work.rows.first;
+    }
     const TileList<true, Shape::kForm> row(arguments_.map, tile.batch, tile.head, tile.row_tile);
     row.for_each_tile(lane_, [&](int column_tile) {
       if (--left == kTilesAhead) release_work(shared_, work_);
@@ -138,14 +142,18 @@ class Producer {
   }
 
   __device__ __forceinline__ void copy_keys(int column_tile, int kv_head, int batch) {
+    std::uint64_t* const full = &shared_.k_full[keys_.slot];
     barrier_wait(&shared_.k_empty[keys_.slot], keys_.phase ^ 1);
-    if constexpr (Biases<Shape>) mark_keys(first_key(column_tile, batch), batch);
+    const int first = first_key(column_tile, batch);
     if (lane_ == 0) {
       if constexpr (Drops<Shape>) shared_.column_tiles[keys_.slot] = column_tile;
-      barrier_arrive_expecting(&shared_.k_full[keys_.slot], Shape::kKeyBytes);
-      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k[keys_.slot], tensors_.k, &shared_.k_full[keys_.slot],
-                                                  first_key(column_tile, batch), kv_head, batch);
+      begin_copies<kWritesBiases<Shape>>(full, Shape::kKeyBytes);
+      copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k[keys_.slot], tensors_.k, full, first, kv_head, batch);
     }
+    // While the copy is on its way.
+    if constexpr (Biases<Shape>) mark_keys(first, batch);
+    if constexpr (AddsBias<Shape>) find_entries(first, batch);
+    if (kWritesBiases<Shape> && lane_ == 0) barrier_arrive(full);
     keys_.advance();
   }
 
@@ -154,6 +162,15 @@ class Producer {
 #pragma unroll 1
     for (int key = lane_; key < Shape::kColumns; key += 32)
       shared_.marks[keys_.slot][key] = slope_ * (key_position(arguments_.score.alibi, batch, first + key) - origin_);
+    __syncwarp();
+  }
+
+  /// Writes what scores of the current buffer of K need to find their values of a bias tensor.
+  __device__ __forceinline__ void find_entries(int first, int batch) {
+    const BiasArguments& bias = arguments_.score.bias;
+    if (lane_ == 0) shared_.first_keys[keys_.slot] = first;
+    if (shares_entries(bias))
+      shared_.near[keys_.slot].fill(bias, batch, head_, bias.entry(first_row_ + Shape::kRows - 1, first), -1);
     __syncwarp();
   }
 
@@ -176,6 +193,7 @@ class Producer {
   const RowTensors& tensors_;
   int lane_;
   float slope_, origin_;  // of the row tile, for kernels that bias scores
+  int head_, first_row_;  // of the row tile, for kernels that add a bias tensor
   RingPosition<kWorkSlots> work_;
   RingPosition<Shape::kQueryStages> queries_;
   RingPosition<Shape::kKeyStages> keys_;

@@ -28,7 +28,13 @@ struct ShortValues {
   }
 };
 
-/// The values of a lane's scores of one tile. Place: PlaceByRows or TransposedPlace (change_scores.cuh).
+/// Reads number `at` of a bias's values.
+__device__ __forceinline__ float bias_number(const BiasArguments& bias, std::int64_t at) {
+  if (bias.dtype == DType::f32) return __ldg(static_cast<const float*>(bias.values) + at);
+  return ShortValues::number(bias, __ldg(static_cast<const std::uint16_t*>(bias.values) + at));
+}
+
+/// The values of a lane's scores of one tile. Place: PlaceByRows or TransposedPlace (score_places.cuh).
 template <int kUnits, int kEights, class Place>
 class BiasValues {
  public:
@@ -39,18 +45,10 @@ class BiasValues {
     constexpr int kRows = Place::kPairsColumns ? 16 * kUnits : 8 * kEights,
                   kColumns = Place::kPairsColumns ? 8 * kEights : 16 * kUnits;
     const int bytes = bias_.dtype == DType::f32 ? 4 : 2;
-    const int row = place_.first_row + lane_index(),
-              last_column = min(place_.first_column + kColumns, bias_.key_length) - 1;
-    if (lane_index() >= kRows || row >= bias_.query_length) return;
-    const int one = bias_.entry(row, place_.first_column), other = bias_.entry(row, last_column);
-    const int first = max(min(one, other), 0), last = min(max(one, other), bias_.entries - 1);
-    if (first > last) return;
-    const auto* const values = static_cast<const std::uint8_t*>(bias_.values) + at(row) * bytes;
-    constexpr int kLine = 128;
+    const int last_column = min(place_.first_column + kColumns, bias_.key_length) - 1;
 #pragma unroll
-    for (int at = 0; at < 4 * kColumns; at += kLine)
-      if (first * bytes + at < last * bytes) prefetch_line(values + first * bytes + at);
-    prefetch_line(values + last * bytes);
+    for (int of_tile = lane_index(); of_tile < kRows; of_tile += 32)
+      prefetch_row<kColumns>(place_.first_row + of_tile, last_column, bytes);
   }
 
   /// Calls body(unit, eight, i, value) for each score of the lane with what is added to it, in units of products. Where
@@ -67,6 +65,20 @@ class BiasValues {
   }
 
  private:
+  template <int kColumns>
+  __device__ __forceinline__ void prefetch_row(int row, int last_column, int bytes) const {
+    if (row >= bias_.query_length) return;
+    const int one = bias_.entry(row, place_.first_column), other = bias_.entry(row, last_column);
+    const int first = max(min(one, other), 0), last = min(max(one, other), bias_.entries - 1);
+    if (first > last) return;
+    const auto* const values = static_cast<const std::uint8_t*>(bias_.values) + at(row) * bytes;
+    constexpr int kLine = 128;
+#pragma unroll
+    for (int at = 0; at < 4 * kColumns; at += kLine)
+      if (first * bytes + at < last * bytes) prefetch_line(values + first * bytes + at);
+    prefetch_line(values + last * bytes);
+  }
+
   template <class Values, class Body>
   __device__ __forceinline__ void for_each_of(const Body& body) const {
     if (bias_.distances)
