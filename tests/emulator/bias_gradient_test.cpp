@@ -20,17 +20,22 @@ void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
   call.tensors.grad_bias->fill_nan();
   const HostMap map(with.mask, map_tile, MapSide::columns, with.visit, static_cast<int>(problem.query_heads));
   const auto lists = static_cast<int>(tensors.grad_bias.shape[0] * tensors.grad_bias.shape[1]);
-  std::vector<float> diagonals(static_cast<std::size_t>(lists * 2 * kBiasTile) * 8, NAN);
-  const BiasGradientArguments arguments = bias_gradient_arguments(problem, tensors, call.statistics(), diagonals.data(),
+  std::vector<float> partial(
+      static_cast<std::size_t>(bias_parts(problem) * problem.query_heads) * 9 * kBiasTile * kBiasTile, NAN);
+  const BiasGradientArguments arguments = bias_gradient_arguments(problem, tensors, call.statistics(), partial.data(),
                                                                   map.view(), map_tile, call.mask.view(), call.score());
   if (arguments.sums == BiasSums::tiles && problem.bias == ScoreBias::distances)
     for (std::int64_t i = 0; i < call.tensors.grad_bias->size(); ++i) call.tensors.grad_bias->set(i, 0);
-  emulator::run({.blocks = static_cast<unsigned>(lists * arguments.places()),
-                 .threads = Shape::kThreads,
-                 .shared_bytes = sizeof(BiasGradientMemory<Shape>),
-                 .copies = with.copies,
-                 .readable = call.readable()},
-                [&] { bias_gradient_kernel<Shape>(arguments); });
+  const auto run_blocks = [&](int blocks, const auto& kernel) {
+    emulator::run({.blocks = static_cast<unsigned>(blocks),
+                   .threads = Shape::kThreads,
+                   .shared_bytes = sizeof(BiasGradientMemory<Shape>),
+                   .copies = with.copies,
+                   .readable = call.readable()},
+                  [&] { kernel(arguments); });
+  };
+  run_blocks(lists * arguments.places() * arguments.parts, bias_gradient_kernel<Shape>);
+  if (arguments.parts > 1) run_blocks(lists * arguments.places(), join_parts_kernel<Shape>);
   if (arguments.sums != BiasSums::diagonals) return;
   for (int list = 0; list < lists; ++list)
     for (int entry = 0; entry < arguments.gradient.entries; ++entry) join_diagonals(arguments, list, entry);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,6 +22,17 @@ constexpr std::int64_t kBiasTile = 128;
 /// Returns how many of these tiles so many tokens take.
 constexpr std::int64_t bias_tiles(std::int64_t tokens) { return (tokens + kBiasTile - 1) / kBiasTile; }
 
+/// Returns in how many parts the batch is cut, each summed apart, for the gradient of a bias that all its entries
+/// share: where scores have few tiles, these alone would not keep a GPU busy. Never depends on the GPU, as rounding
+/// would.
+constexpr std::int64_t bias_parts(const Problem& problem) {
+  constexpr std::int64_t kBlocks = 512;
+  const std::int64_t tiles = problem.query_heads * bias_tiles(problem.query_length) * bias_tiles(problem.key_length);
+  return problem.bias == ScoreBias::tensor && tiles > 0 && 2 * tiles <= kBlocks && problem.batch > 1
+             ? std::min(kBlocks / tiles, problem.batch)
+             : 1;
+}
+
 /// What the backward needs for each query row besides the tensors: float32 [batch, query heads, padded rows].
 struct BackwardStatistics {
   float* lse_log2;  ///< lse · log2(e); +∞ for rows that see nothing and for padding: their probabilities become 0
@@ -37,7 +49,8 @@ struct BackwardWorkspace {
   float* sink_sums;   ///< [batch, query heads, sink_pieces]: what each kSinkRows rows add to the gradient of a sink
   std::int64_t sink_pieces;
   float* bias_sums;  ///< [batch, query heads, diagonals of tiles, 2 kBiasTile] at most: sums of a table of distances;
-                     ///< null where the problem has none
+                     ///< or [tiles of all heads, bias_parts(), kBiasTile²] where there are several parts; null where
+                     ///< the problem needs none
   std::size_t bytes;
 
   static constexpr int kLaunches = 3;  ///< most launches of one backward; each counts its work items

@@ -31,6 +31,9 @@ void launch_sums(const Problem& problem, const BiasGradientArguments& arguments,
   divide_memory<BiasGradientMemory<Shape>>("backward", bias_gradient_kernel<Shape>, 1, problem);
   launch<BiasGradientMemory<Shape>>("backward: the gradient of the bias", bias_gradient_kernel<Shape>, blocks,
                                     Shape::kThreads, stream, arguments);
+  if (arguments.parts > 1)
+    launch<BiasGradientMemory<Shape>>("backward: joining the gradient of the bias", join_parts_kernel<Shape>,
+                                      blocks / arguments.parts, Shape::kThreads, stream, arguments);
 }
 
 /// A block takes entries of one list.
@@ -62,7 +65,8 @@ void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, cons
       mask_view(PlanAccess::device(plan).mask), score_arguments(problem, execution, {}, {}, tensors.bias));
   const bool diagonals = arguments.sums == BiasSums::diagonals;
   if (problem.bias == ScoreBias::distances && !diagonals) clear_rows(gradient, stream);
-  const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]), blocks = lists * arguments.places();
+  const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]),
+            blocks = lists * arguments.places() * arguments.parts;
   if (blocks > 0) {
     const auto launch_own = problem.dtype == DType::f16 ? launch_sums<__half> : launch_sums<__nv_bfloat16>;
     launch_own(problem, arguments, blocks, stream);

@@ -27,6 +27,7 @@ struct BiasGradientArguments {
   int row_tiles, column_tiles;
   int list_batches, list_heads;  // that share a list
   int lists_across;              // lists of a batch entry
+  int parts;                     // of the batch entries that share a list, each summed by a block of its own
   BiasSums sums;
   ScoreArguments score;
   TileMapView map;  // by columns of tiles
@@ -34,25 +35,27 @@ struct BiasGradientArguments {
   MaskView mask;
   BiasArguments gradient;  // as the bias, of which it has the shape
   void* out;
-  float* diagonals;  // [list][diagonal of tiles][2 · kBiasTile], where those are summed
+  float* partial;  // [list][diagonal of tiles][2 · kBiasTile] where those are summed; [list][tile][part][kBiasTile²],
+                   // each thread's numbers apart, where there are several parts; null: blocks store what they sum
 
-  /// Where a block begins, and how many tiles of a head it has.
+  /// Where a block begins, its heads over all batch entries, and how many tiles of a head it has.
   struct Place {
-    int first_batch, first_head, row_tile, column_tile, tiles;
+    int first_batch, first_head, row_tile, column_tile, heads, tiles;
   };
 
-  __host__ __device__ int heads_of_list() const { return list_batches * list_heads; }
-
-  /// Blocks of a list.
+  /// Places of a list; each takes a block for every part.
   __host__ __device__ int places() const {
     if (sums == BiasSums::columns) return column_tiles;
     if (sums == BiasSums::tiles) return row_tiles * column_tiles;
     return row_tiles == 0 || column_tiles == 0 ? 0 : row_tiles + column_tiles - 1;
   }
 
-  __device__ __forceinline__ Place place(int block) const {
-    const int list = block / places(), number = block % places();
-    Place found{list / lists_across, list % lists_across, 0, number, row_tiles};
+  /// `number`: of the place among those of all lists.
+  __device__ __forceinline__ Place place(int number, int part) const {
+    const int list = number / places();
+    number %= places();
+    const int from = list_batches * part / parts, until = list_batches * (part + 1) / parts;
+    Place found{list / lists_across + from, list % lists_across, 0, number, (until - from) * list_heads, row_tiles};
     if (sums == BiasSums::tiles) {
       found.row_tile = number / column_tiles;
       found.column_tile = number % column_tiles;
@@ -69,7 +72,7 @@ struct BiasGradientArguments {
 
 /// Makes the arguments of a launch whose map, by columns, has tiles of map_tile.
 inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, const BackwardTensors& tensors,
-                                                     const BackwardStatistics& rows, float* diagonals,
+                                                     const BackwardStatistics& rows, float* partial,
                                                      const TileMapView& map, TileShape map_tile, const MaskView& mask,
                                                      const ScoreArguments& score) {
   const TensorView& to = tensors.grad_bias;
@@ -101,7 +104,8 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   made.mask = mask;
   made.gradient = bias_arguments(problem, {to, tensors.bias.origin}, 1);
   made.out = to.data;
-  made.diagonals = diagonals;
+  made.parts = made.sums == BiasSums::tiles && made.list_batches > 1 ? static_cast<int>(bias_parts(problem)) : 1;
+  made.partial = partial;
   return made;
 }
 

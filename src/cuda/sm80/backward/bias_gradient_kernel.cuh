@@ -78,9 +78,24 @@ class BiasGradientBlock {
     for (int i = 0; exists(visit(i)); ++i) add_tile(sums, i, step);
     await_copies<0>();
     __syncthreads();
+    if (arguments_.parts > 1) return store_part(sums);
     if (arguments_.sums == BiasSums::tiles) return store(sums);
     if (arguments_.sums == BiasSums::columns) return store_columns(sums);
     store_diagonals(sums);
+  }
+
+  /// Adds up the parts of a tile, in their order.
+  __device__ __forceinline__ void join() {
+    joins_ = true;
+    Scores sums = {};
+#pragma unroll 1
+    for (int part = 0; part < arguments_.parts; ++part) {
+      const float* const from = of_part(static_cast<std::int64_t>(blockIdx.x) * arguments_.parts + part);
+      for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
+        sums[unit][eight][i] += from[((unit * kEights + eight) * 4 + i) * Shape::kThreads];
+      });
+    }
+    store(sums);
   }
 
  private:
@@ -92,12 +107,13 @@ class BiasGradientBlock {
 
   using Visit = BiasVisit;
   __device__ __forceinline__ BiasGradientArguments::Place place() const {
-    return arguments_.place(static_cast<int>(blockIdx.x));
+    const int block = static_cast<int>(blockIdx.x);
+    return joins_ ? arguments_.place(block, 0) : arguments_.place(block / arguments_.parts, block % arguments_.parts);
   }
   __device__ __forceinline__ Visit& visit(int i) const { return shared_.visits[i % 4]; }
 
   __device__ __forceinline__ bool exists(const Visit& visit) const {
-    return visit.number < arguments_.heads_of_list() * place().tiles;
+    return visit.number < place().heads * place().tiles;
   }
 
   /// Returns the first tile from this number on in which some score is visible.
@@ -262,6 +278,20 @@ class BiasGradientBlock {
     return place().first_batch * arguments_.gradient.batch + place().first_head * arguments_.gradient.head;
   }
 
+  static constexpr int kOwnScores = kUnits * kEights * 4;
+
+  /// Returns where the thread's first number of a part lies; the others are kThreads further on each.
+  __device__ __forceinline__ float* of_part(std::int64_t part) const {
+    return arguments_.partial + part * kOwnScores * Shape::kThreads + thread_index();
+  }
+
+  __device__ __forceinline__ void store_part(const Scores& sums) const {
+    float* const to = of_part(blockIdx.x);
+    for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
+      to[((unit * kEights + eight) * 4 + i) * Shape::kThreads] = sums[unit][eight][i];
+    });
+  }
+
   /// Stores the tile's sums as they lie.
   __device__ __forceinline__ void store(const Scores& sums) const {
     const BiasArguments& to = arguments_.gradient;
@@ -333,11 +363,12 @@ class BiasGradientBlock {
     float sum = 0;
     for (int row = max(distance, 0); row < min(Shape::kRows, Shape::kColumns + distance); ++row)
       sum += tile[row * Shape::kColumns + row - distance];
-    arguments_.diagonals[static_cast<std::int64_t>(blockIdx.x) * Shape::kThreads + thread_index()] = sum;
+    arguments_.partial[static_cast<std::int64_t>(blockIdx.x) * Shape::kThreads + thread_index()] = sum;
   }
 
   BiasGradientMemory<Shape>& shared_;
   const BiasGradientArguments& arguments_;
+  bool joins_ = false;  // whether the block adds up the parts of a tile
 };
 
 template <class Shape>
@@ -346,12 +377,18 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments).run();
 }
 
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    join_parts_kernel(const __grid_constant__ BiasGradientArguments arguments) {
+  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments).join();
+}
+
 /// Makes an entry of the gradient of a table of distances that rows share. Two diagonals of tiles hold scores of a
 /// distance.
 __device__ __forceinline__ void join_diagonals(const BiasGradientArguments& arguments, int list, int entry) {
   const BiasArguments& to = arguments.gradient;
   const int places = arguments.places();
-  const float* const of_list = arguments.diagonals + static_cast<std::int64_t>(list) * places * 2 * kBiasTile;
+  const float* const of_list = arguments.partial + static_cast<std::int64_t>(list) * places * 2 * kBiasTile;
   // The number of the entry's distance, counted from that of the first diagonal of tiles.
   const std::int64_t number = std::int64_t{entry} - to.shift + std::int64_t{arguments.column_tiles} * kBiasTile - 1;
   const std::int64_t diagonal = number / kBiasTile, within = number % kBiasTile;
