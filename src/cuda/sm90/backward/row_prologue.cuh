@@ -39,7 +39,7 @@ class RowPrologue {
 
  private:
   __device__ __forceinline__ bool is_tile(int tile) const { return tile < arguments_.rows.all_tiles(); }
-  /// Row tiles of padding are only cleared: no key tile visits them.
+  /// Row tiles of padding are only cleared: no key tile visits them. The gradient of a bias does.
   __device__ __forceinline__ bool exists(const SectionTile& row) const {
     return row.tile * Shape::kRows < arguments_.query_length;
   }
@@ -67,8 +67,9 @@ class RowPrologue {
     if (exists(own)) {
       find_statistics(own, row, more);
       phase_ ^= 1;
-    } else if (more) {
-      copy_quarters(row);
+    } else {
+      if constexpr (AddsBias<Shape>) hide_rows(own);
+      if (more) copy_quarters(row);
     }
     __syncwarp();
     if (lane_index() == 0) {
@@ -85,6 +86,16 @@ class RowPrologue {
     float* const sums = arguments_.query_sums + arguments_.rows.place_of(row) * Shape::kTileSums;
     for (int quarter = 0; quarter < kQuarters; ++quarter)
       store_bytes(sums + quarter * (kQuarterBytes / 4), shared_.zeros, kQuarterBytes);
+  }
+
+  /// Stores the statistics of rows that see nothing.
+  __device__ __forceinline__ void hide_rows(const SectionTile& row) const {
+    const std::int64_t first = arguments_.rows.place_of(row) * Shape::kRows;
+#pragma unroll 1
+    for (int in_tile = lane_index(); in_tile < Shape::kRows; in_tile += 32) {
+      arguments_.statistics.lse_log2[first + in_tile] = INFINITY;
+      arguments_.statistics.dot[first + in_tile] = 0;
+    }
   }
 
   __device__ __forceinline__ void copy_quarters(const SectionTile& row) const {
