@@ -52,8 +52,11 @@ class ForwardKernel {
   using Vec = typename Isa::Vec;
   static constexpr int kTile = kForwardRows;
   using Blocks = RowBlocks<Isa, kTile>;
-  /// Cache lines of each next operand to prefetch per register tile of scores.
-  static constexpr int kPrefetchLines = 48;
+  /// Cache lines of the next operands to prefetch per register tile: few, so that they are on their way while products
+  /// are computed and do not keep their loads waiting.
+  static constexpr int kPrefetchLines = 16;
+  /// Cache lines of the next bias tile to prefetch per register tile of scores.
+  static constexpr int kBiasPrefetchLines = 48;
   static constexpr int kPanels = kTile / kPanel<Isa>;
   static constexpr float kLog2E = 1.44269504088896340736f;
   static constexpr float kLn2 = 0.69314718055994530942f;
@@ -116,6 +119,11 @@ class ForwardKernel {
     prefetch.begin(row_of<In>(rows, tokens.first), rows.stride * kElement, tokens.count, width * kElement);
   }
 
+  FLASHMASK_INLINE void fetch_next() {
+    int lines = kPrefetchLines;
+    for (Prefetch& next : next_) lines = next.fetch(lines);
+  }
+
   FLASHMASK_INLINE void visit(const ForwardTask& task, std::int64_t column_tile, TileKind kind) {
     const std::int64_t column0 = column_tile * kTile;
     const TokenRun columns = task.sizes.keys.at(column0, kTile);
@@ -149,9 +157,7 @@ class ForwardKernel {
       DropoutWords<Isa>::column_words(task.dropout, tile.row_token, tile.column_token, kept_.word);
       exponentiate<true>();
     }
-    load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column_token, extent_.lines.begin, extent_.lines.end,
-                            tile.columns, task.sizes.value_dim);
-    accumulate();
+    accumulate(value_operand(task, tile));
   }
 
   /// Computes scores_[key][query] = scale · log2(e) · k · qᵀ, −∞ where masked, and tile_maximum_[query].
@@ -163,9 +169,9 @@ class ForwardKernel {
       for (int v = 0; v < Isa::vectors; ++v)
         Isa::store(tile_maximum_ + panel * kPanel<Isa> + v * Isa::lanes, Isa::broadcast(-kInfinity));
       for (int block = 0; block < Blocks::count; ++block) {
-        for (Prefetch& next : next_) next.fetch(kPrefetchLines);
-        if (change_.adds()) next_bias_.fetch(kPrefetchLines);
+        if (change_.adds()) next_bias_.fetch(kBiasPrefetchLines);
         if (!extent_.active(block, panel)) continue;
+        fetch_next();
         Blocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
           score_register_tile<Masked, rows.value>(Blocks::begin(block), panel, keys, queries);
         });
@@ -275,17 +281,31 @@ class ForwardKernel {
     }
   }
 
+  /// Returns the values of a tile as they lie in memory, or a copy where they are of another type, are not whole
+  /// vectors, end inside the tile, or where their rows share cache sets.
+  FLASHMASK_INLINE Panel<Unit> value_operand(const ForwardTask& task, const TileBounds& tile) {
+    if constexpr (std::is_same_v<In, Unit>) {
+      const bool whole = tile.columns == kTile && task.sizes.value_dim == value_columns_;
+      if (whole && spread_over_sets(task.v.stride * static_cast<std::int64_t>(sizeof(Unit))))
+        return {row_of<In>(task.v, tile.column_token), task.v.stride};
+    }
+    load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column_token, extent_.lines.begin, extent_.lines.end,
+                            tile.columns, task.sizes.value_dim);
+    return {values_, value_stride_};
+  }
+
   /// Adds output_[query] += P v.
-  FLASHMASK_INLINE void accumulate() {
+  FLASHMASK_INLINE void accumulate(Panel<Unit> values) {
     for (std::int64_t column = 0; column < value_columns_; column += kPanel<Isa>) {
       for (int block = 0; block < Blocks::count; ++block) {
         const int begin = extent_.needed[block].begin / Isa::step;
         const int end = (extent_.needed[block].end + Isa::step - 1) / Isa::step;
         if (begin >= end) continue;
+        fetch_next();
         const int q = Blocks::begin(block);
         accumulate_block<Isa, kTile>(
             output_ + q * value_stride_, value_stride_, block, {probabilities() + begin * kTile + q, 1, kTile},
-            {values_ + begin * value_stride_ + column, value_stride_}, end - begin, column, value_columns_);
+            {values.data + begin * values.stride + column, values.stride}, end - begin, column, value_columns_);
       }
     }
   }

@@ -20,7 +20,8 @@ class Prefetch {
     offset_ = 0;
   }
 
-  FLASHMASK_INLINE void fetch(int lines) {
+  /// Prefetches up to `lines` cache lines; returns how many of them were too many.
+  FLASHMASK_INLINE int fetch(int lines) {
     for (; lines > 0 && rows_left_ > 0; --lines) {
       __builtin_prefetch(row_ + offset_, 0, 2);
       offset_ += kLine;
@@ -29,6 +30,7 @@ class Prefetch {
       row_ += stride_;
       --rows_left_;
     }
+    return lines;
   }
 
  private:

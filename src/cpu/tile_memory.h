@@ -25,6 +25,10 @@ constexpr std::int64_t local_stride(std::int64_t width) {
   return panels + line;
 }
 
+/// Whether a tile's rows, `stride` bytes apart, fall into so many cache sets that a first-level cache holds a panel of
+/// them: its sets repeat every 4,096 bytes, so that rows 1,024 bytes apart share four of them.
+constexpr bool spread_over_sets(std::int64_t stride) { return stride % 1024 != 0; }
+
 template <class Isa>
 constexpr std::int64_t units_of(std::int64_t elements) {
   return (elements + Isa::step - 1) / Isa::step;
