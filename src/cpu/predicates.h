@@ -8,6 +8,41 @@
 
 namespace flashmask::cpu {
 
+/// Words of eight columns of an IntervalMask side by side, in the compilers' vector types.
+struct ColumnsAtOnce {
+  static constexpr int count = 8;
+  using Rows [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = std::int32_t;
+  using Words [[gnu::vector_size(64), gnu::aligned(8), gnu::may_alias]] = std::uint64_t;
+
+  /// Sets bits [begin - row0, end - row0) of each column's word.
+  static FLASHMASK_INLINE void set_range(const std::int32_t* begin, const std::int32_t* end, std::int32_t row0,
+                                         Words& words) {
+    const auto set_low_bits = [&](const std::int32_t* rows, Words& low) FLASHMASK_INLINE_LAMBDA {
+      const Rows bits = *reinterpret_cast<const Rows*>(rows) - row0;
+      const Rows least = bits & (bits > 0);
+      const Rows inside = (least & (least < kWordBits)) | (kWordBits & (least >= kWordBits));
+      const Words shift = __builtin_convertvector(inside, Words), half = shift >> 1;
+      low = (((Words{} + 1) << half) << (shift - half)) - 1;  // in two shifts, as one by 64 is undefined
+    };
+    Words below_begin, below_end;
+    set_low_bits(begin, below_begin);
+    set_low_bits(end, below_end);
+    words = below_end & ~below_begin;
+  }
+
+  /// Sets bit r of word[c] if row row0 + r sees column column0 + c, for a cell whose 64 columns all exist.
+  static FLASHMASK_INLINE void column_words(const IntervalColumns& mask, const TileBounds& tile, std::uint64_t* word) {
+    const auto row0 = static_cast<std::int32_t>(tile.row0);
+    for (int c = 0; c < kWordBits; c += count) {
+      const std::int64_t column = tile.column0 + c;
+      Words first, second;
+      set_range(mask.first_begin + column, mask.first_end + column, row0, first);
+      set_range(mask.second_begin + column, mask.second_end + column, row0, second);
+      *reinterpret_cast<Words*>(word + c) = low_bits(tile.rows) & ~(first | second);
+    }
+  }
+};
+
 /// Reads a partial tile of an IntervalMask. A predicate gives the mask of 64 × 64 scores as words, by columns or by
 /// rows; that is all that kernels know of a mask.
 template <class Isa>
@@ -15,6 +50,10 @@ struct IntervalsPredicate {
   /// word[c] bit r: row r sees column c. Rows and columns past the bounds are masked.
   static void column_words(const PartialTiles& mask, const TileBounds& tile, std::uint64_t* word) {
     const bool kept = tile.rows > 0 && tile.columns > 0 && mask.blocks.keeps(tile.row0, tile.column0);
+    if (kept && tile.columns >= kWordBits) {
+      ColumnsAtOnce::column_words(mask.intervals, tile, word);
+      return;
+    }
     flashmask::column_words(mask.intervals, tile.row0, tile.column0, tile.rows, kept ? tile.columns : 0, word);
   }
 
