@@ -125,28 +125,23 @@ struct Avx512 {
   static FLASHMASK_INLINE void make_opaque(Vec& x) { asm volatile("" : "+v"(x)); }
 
   static FLASHMASK_INLINE void transpose(const Unit* src, std::int64_t src_stride, Unit* dst, std::int64_t dst_stride) {
-    __m512 r[16], t[16];
-    for (int i = 0; i < 16; ++i) r[i] = load(src + i * src_stride);
-    for (int i = 0; i < 16; i += 2) {
-      t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-      t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-      r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-      r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-      r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-      r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    // r[4g + c] now holds, in its lane block b, rows 4g … 4g + 3 of column 4b + c.
-    for (int c = 0; c < 4; ++c) {
-      const __m512 low01 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x44);
-      const __m512 high01 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xee);
-      const __m512 low23 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x44);
-      const __m512 high23 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xee);
-      store(dst + c * dst_stride, _mm512_shuffle_f32x4(low01, low23, 0x88));
-      store(dst + (4 + c) * dst_stride, _mm512_shuffle_f32x4(low01, low23, 0xdd));
-      store(dst + (8 + c) * dst_stride, _mm512_shuffle_f32x4(high01, high23, 0x88));
-      store(dst + (12 + c) * dst_stride, _mm512_shuffle_f32x4(high01, high23, 0xdd));
+    // Loads put four rows side by side, so that only pieces of 4 × 4 are left to transpose in registers.
+    for (int c = 0; c < 16; c += 4) {
+      __m512 r[4];
+      for (int i = 0; i < 4; ++i) {
+        const float* const row = src + i * src_stride + c;
+        const std::int64_t next = 4 * src_stride;
+        r[i] = _mm512_castps128_ps512(_mm_loadu_ps(row));
+        r[i] = _mm512_mask_broadcast_f32x4(r[i], 0x00f0, _mm_loadu_ps(row + next));
+        r[i] = _mm512_mask_broadcast_f32x4(r[i], 0x0f00, _mm_loadu_ps(row + 2 * next));
+        r[i] = _mm512_mask_broadcast_f32x4(r[i], 0xf000, _mm_loadu_ps(row + 3 * next));
+      }
+      const __m512 low01 = _mm512_unpacklo_ps(r[0], r[1]), high01 = _mm512_unpackhi_ps(r[0], r[1]);
+      const __m512 low23 = _mm512_unpacklo_ps(r[2], r[3]), high23 = _mm512_unpackhi_ps(r[2], r[3]);
+      store(dst + c * dst_stride, _mm512_shuffle_ps(low01, low23, 0x44));
+      store(dst + (c + 1) * dst_stride, _mm512_shuffle_ps(low01, low23, 0xee));
+      store(dst + (c + 2) * dst_stride, _mm512_shuffle_ps(high01, high23, 0x44));
+      store(dst + (c + 3) * dst_stride, _mm512_shuffle_ps(high01, high23, 0xee));
     }
   }
 
