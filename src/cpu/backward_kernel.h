@@ -290,10 +290,10 @@ class BackwardKernel {
     alignas(64) float softmax[Rows][kPanel<Isa>];   // P; where scores are capped, times their derivatives
     alignas(64) float uncapped[Rows][kPanel<Isa>];  // P, where scores are capped and the gradient of a bias is wanted
     if (change_.changes())
-      change_.template change<Rows>(p, query_positions_.at + q0, key_positions_.at + panel * kPanel<Isa>,
-                                    bias_.at(q0, panel * kPanel<Isa>), bias_.line_stride(),
-                                    [&](auto r, auto v, Vec slope)
-                                        FLASHMASK_INLINE_LAMBDA { Isa::store(softmax[r] + v * Isa::lanes, slope); });
+      change_.change(p, query_positions_.at + q0, key_positions_.at + panel * kPanel<Isa>,
+                     bias_.at(q0, panel * kPanel<Isa>), bias_.line_stride(),
+                     [&](auto r, auto v, Vec slope)
+                         FLASHMASK_INLINE_LAMBDA { Isa::store(softmax[r] + v * Isa::lanes, slope); });
     if (change_.caps()) {
       exponentiate<Masked, Dropout, true>(head, tile, panel, q0, p, softmax, uncapped);
     } else {

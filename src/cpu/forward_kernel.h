@@ -100,7 +100,9 @@ class ForwardKernel {
       Isa::store(maximum_ + q, Isa::broadcast(-kInfinity));
       Isa::store(sum_ + q, Isa::broadcast(0.0f));
     }
-    fill_zero<Isa>(output_, value_stride_ * kTile);
+    for (Sum& sum : output_sums_) sum = Sum::start;
+    // A line is read into the cache before it is written, unless it bypasses the caches.
+    if (!task.o.past_caches) prefetch_tokens(output_rows_, {task.o.data, task.o.stride}, rows, task.sizes.value_dim);
   }
 
   /// Starts to prefetch what the next task reads first. Within a row tile the processor prefetches by itself, but short
@@ -120,7 +122,7 @@ class ForwardKernel {
   }
 
   FLASHMASK_INLINE void fetch_next() {
-    int lines = kPrefetchLines;
+    int lines = output_rows_.fetch(kPrefetchLines);
     for (Prefetch& next : next_) lines = next.fetch(lines);
   }
 
@@ -168,29 +170,26 @@ class ForwardKernel {
       const Panel<Unit> queries{queries_ + panel * round_up_lanes<Isa>(units_) * kPanel<Isa>, kPanel<Isa>};
       for (int v = 0; v < Isa::vectors; ++v)
         Isa::store(tile_maximum_ + panel * kPanel<Isa> + v * Isa::lanes, Isa::broadcast(-kInfinity));
-      for (int block = 0; block < Blocks::count; ++block) {
-        if (change_.adds()) next_bias_.fetch(kBiasPrefetchLines);
-        if (!extent_.active(block, panel)) continue;
+      extent_.register_tiles(panel, [&](auto rows, auto vectors, int key0, int lane0) FLASHMASK_INLINE_LAMBDA {
         fetch_next();
-        Blocks::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
-          score_register_tile<Masked, rows.value>(Blocks::begin(block), panel, keys, queries);
-        });
-      }
+        if (change_.adds()) next_bias_.fetch(kBiasPrefetchLines);
+        score_register_tile<Masked, rows.value, vectors.value>(
+            key0, lane0, keys, {queries.data + lane0 - panel * kPanel<Isa>, queries.stride});
+      });
     }
   }
 
-  template <bool Masked, int Rows>
-  FLASHMASK_INLINE void score_register_tile(int key0, int panel, Broadcast<Unit> keys, Panel<Unit> queries) {
+  template <bool Masked, int Rows, int Vectors>
+  FLASHMASK_INLINE void score_register_tile(int key0, int lane0, Broadcast<Unit> keys, Panel<Unit> queries) {
     const Vec scale = Isa::broadcast(change_.scale() * kLog2E);
     // Not const: GCC 12 would keep a constant aggregate in memory through the whole inner loop.
-    Accumulators<Isa, Rows, Isa::vectors> acc = register_tile<Isa, Rows, Isa::vectors>(
-        {keys.data + key0 * keys.row_stride, keys.row_stride, 1}, queries, units_);
+    Accumulators<Isa, Rows, Vectors> acc =
+        register_tile<Isa, Rows, Vectors>({keys.data + key0 * keys.row_stride, keys.row_stride, 1}, queries, units_);
     if (change_.changes())
-      change_.template change<Rows>(acc, key_positions_.at + key0, query_positions_.at + panel * kPanel<Isa>,
-                                    bias_.at(key0, panel * kPanel<Isa>), bias_.line_stride(),
-                                    [](auto, auto, Vec) FLASHMASK_INLINE_LAMBDA {});
-    unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
-      const int lane = panel * kPanel<Isa> + v * Isa::lanes;
+      change_.change(acc, key_positions_.at + key0, query_positions_.at + lane0, bias_.at(key0, lane0),
+                     bias_.line_stride(), [](auto, auto, Vec) FLASHMASK_INLINE_LAMBDA {});
+    unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
+      const int lane = lane0 + v * Isa::lanes;
       Vec top = Isa::load(tile_maximum_ + lane);
       unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
         Vec s = Isa::mul(acc.v[r][v], scale);
@@ -247,37 +246,28 @@ class ForwardKernel {
   /// sum_[query]. Dropped ones count in the sum, but not in the product that follows.
   template <bool Dropout>
   FLASHMASK_INLINE void exponentiate() {
-    for (int panel = 0; panel < kPanels; ++panel) {
-      Vec reference[Isa::vectors], even[Isa::vectors], odd[Isa::vectors];
-      for (int v = 0; v < Isa::vectors; ++v) {
-        const int q = panel * kPanel<Isa> + v * Isa::lanes;
-        // A reference of −∞ would turn a masked score into NaN: −∞ − −∞.
-        reference[v] = Isa::max(Isa::load(maximum_ + q), Isa::broadcast(kLowest));
-        even[v] = Isa::load(sum_ + q);
-        odd[v] = Isa::broadcast(0.0f);
-      }
+    for (int q = 0; q < kTile; q += Isa::lanes) {
+      // A reference of −∞ would turn a masked score into NaN: −∞ − −∞.
+      const Vec reference = Isa::max(Isa::load(maximum_ + q), Isa::broadcast(kLowest));
+      Vec even = Isa::load(sum_ + q), odd = Isa::broadcast(0.0f);
       for (int block = 0; block < Blocks::count; ++block) {
-        const bool active = extent_.active(block, panel);
+        const bool active = extent_.vector_active(block, q);
         for (int key = Blocks::begin(block); key < Blocks::end(block); key += 2) {
-          for (int v = 0; v < Isa::vectors; ++v) {
-            const int q = panel * kPanel<Isa> + v * Isa::lanes;
-            Vec p0 = Isa::broadcast(0.0f), p1 = p0;
-            if (active) {
-              p0 = Isa::exp2(Isa::sub(Isa::load(scores_ + key * kTile + q), reference[v]));
-              p1 = Isa::exp2(Isa::sub(Isa::load(scores_ + (key + 1) * kTile + q), reference[v]));
-              even[v] = Isa::add(even[v], p0);
-              odd[v] = Isa::add(odd[v], p1);
-              if constexpr (Dropout) {
-                p0 = Isa::select(kept_.word[key] >> q, p0, Isa::broadcast(0.0f));
-                p1 = Isa::select(kept_.word[key + 1] >> q, p1, Isa::broadcast(0.0f));
-              }
+          Vec p0 = Isa::broadcast(0.0f), p1 = p0;
+          if (active) {
+            p0 = Isa::exp2(Isa::sub(Isa::load(scores_ + key * kTile + q), reference));
+            p1 = Isa::exp2(Isa::sub(Isa::load(scores_ + (key + 1) * kTile + q), reference));
+            even = Isa::add(even, p0);
+            odd = Isa::add(odd, p1);
+            if constexpr (Dropout) {
+              p0 = Isa::select(kept_.word[key] >> q, p0, Isa::broadcast(0.0f));
+              p1 = Isa::select(kept_.word[key + 1] >> q, p1, Isa::broadcast(0.0f));
             }
-            Isa::store_row_pair(probabilities() + key / Isa::step * kTile + q, kTile, p0, p1);
           }
+          Isa::store_row_pair(probabilities() + key / Isa::step * kTile + q, kTile, p0, p1);
         }
       }
-      for (int v = 0; v < Isa::vectors; ++v)
-        Isa::store(sum_ + panel * kPanel<Isa> + v * Isa::lanes, Isa::add(even[v], odd[v]));
+      Isa::store(sum_ + q, Isa::add(even, odd));
     }
   }
 
@@ -303,14 +293,21 @@ class ForwardKernel {
         if (begin >= end) continue;
         fetch_next();
         const int q = Blocks::begin(block);
-        accumulate_block<Isa, kTile>(
-            output_ + q * value_stride_, value_stride_, block, {probabilities() + begin * kTile + q, 1, kTile},
-            {values.data + begin * values.stride + column, values.stride}, end - begin, column, value_columns_);
+        accumulate_block<Isa, kTile>(output_ + q * value_stride_, value_stride_, block,
+                                     {probabilities() + begin * kTile + q, 1, kTile},
+                                     {values.data + begin * values.stride + column, values.stride}, end - begin, column,
+                                     value_columns_, output_sums_[block]);
       }
     }
+    for (int block = 0; block < Blocks::count; ++block)
+      if (extent_.needed[block].begin < extent_.needed[block].end) output_sums_[block] = Sum::go_on;
   }
 
   FLASHMASK_INLINE void finish(const ForwardTask& task) {
+    for (int block = 0; block < Blocks::count; ++block)
+      if (output_sums_[block] == Sum::start)
+        fill_zero<Isa>(output_ + Blocks::begin(block) * value_stride_,
+                       (Blocks::end(block) - Blocks::begin(block)) * value_stride_);
     if (task.sinks != nullptr) {
       add_sinks(task.sinks);
       store_rows<true>(task);
@@ -356,7 +353,8 @@ class ForwardKernel {
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
   std::int64_t row0_ = 0, row_token_ = 0;
   int rows_ = 0;
-  Prefetch next_[3], next_bias_;
+  Sum output_sums_[Blocks::count];  ///< whether anything was added to the output of a block of queries
+  Prefetch output_rows_, next_[3], next_bias_;
   VisibleLines<kTile> bits_, kept_;
   TileExtent<Isa, kTile> extent_;
   ScoreChange<Isa> change_;

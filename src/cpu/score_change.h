@@ -52,37 +52,37 @@ class ScoreChange {
   /// Turns products into changed scores. `lines` and `lanes`: positions of the register tile's; `added`: what is added
   /// to its lines, which lie `added_stride` apart. take_slope(r, v, slope) is given the derivative of each capped score
   /// by product · scale.
-  template <int Rows, class TakeSlope>
-  FLASHMASK_INLINE void change(Accumulators<Isa, Rows, Isa::vectors>& x, const float* lines, const float* lanes,
+  template <int Rows, int Vectors, class TakeSlope>
+  FLASHMASK_INLINE void change(Accumulators<Isa, Rows, Vectors>& x, const float* lines, const float* lanes,
                                const float* added, std::int64_t added_stride, const TakeSlope& take_slope) const {
     if (caps()) {
-      each<Rows>(x, [&](auto r, auto v, Vec product) FLASHMASK_INLINE_LAMBDA {
+      each(x, [&](auto r, auto v, Vec product) FLASHMASK_INLINE_LAMBDA {
         const Vec bounded = tanh_of(Isa::mul(product, Isa::broadcast(to_cap_)));
         take_slope(r, v, Isa::sub(Isa::broadcast(1.0f), Isa::mul(bounded, bounded)));
         return Isa::mul(bounded, Isa::broadcast(softcap_));
       });
     } else {
-      each<Rows>(x, [&](auto, auto, Vec product)
-                        FLASHMASK_INLINE_LAMBDA { return Isa::mul(product, Isa::broadcast(scale_)); });
+      each(x,
+           [&](auto, auto, Vec product) FLASHMASK_INLINE_LAMBDA { return Isa::mul(product, Isa::broadcast(scale_)); });
     }
     if (biased_)
-      each<Rows>(x, [&](auto r, auto v, Vec score) FLASHMASK_INLINE_LAMBDA {
+      each(x, [&](auto r, auto v, Vec score) FLASHMASK_INLINE_LAMBDA {
         const Vec line = Isa::broadcast(lines[r]), lane = Isa::load(lanes + v * Isa::lanes);
         const Vec distance = Isa::max(Isa::sub(line, lane), Isa::sub(lane, line));
         return Isa::sub(score, Isa::mul(Isa::broadcast(slope_), distance));
       });
     if (adds_)
-      each<Rows>(x, [&](auto r, auto v, Vec score) FLASHMASK_INLINE_LAMBDA {
+      each(x, [&](auto r, auto v, Vec score) FLASHMASK_INLINE_LAMBDA {
         return Isa::add(score, Isa::load(added + r * added_stride + v * Isa::lanes));
       });
   }
 
  private:
   /// Replaces each vector of a register tile by what function(r, v, vector) returns.
-  template <int Rows, class Function>
-  static FLASHMASK_INLINE void each(Accumulators<Isa, Rows, Isa::vectors>& x, const Function& function) {
+  template <int Rows, int Vectors, class Function>
+  static FLASHMASK_INLINE void each(Accumulators<Isa, Rows, Vectors>& x, const Function& function) {
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
-      unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { x.v[r][v] = function(r, v, x.v[r][v]); });
+      unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA { x.v[r][v] = function(r, v, x.v[r][v]); });
     });
   }
 

@@ -54,6 +54,31 @@ struct TileExtent {
     return (any[block] >> (panel * kPanel<Isa>)&low_bits(kPanel<Isa>)) != 0;
   }
 
+  /// Whether a block of lines holds a visible score in the vector of lanes that begins at `lane`.
+  FLASHMASK_INLINE bool vector_active(int block, int lane) const {
+    return (any[block] >> lane & low_bits(Isa::lanes)) != 0;
+  }
+
+  /// Calls body(Count<lines>, Count<vectors>, first line, first lane) for register tiles that hold all visible scores
+  /// of a panel: of one vector where a block of lines sees only that one of two.
+  template <class Body>
+  FLASHMASK_INLINE void register_tiles(int panel, const Body& body) const {
+    const int lane0 = panel * kPanel<Isa>;
+    for (int block = 0; block < Blocks::count; ++block) {
+      if (!active(block, panel)) continue;
+      Blocks::with_rows(block, [&](auto block_lines) FLASHMASK_INLINE_LAMBDA {
+        if constexpr (Isa::vectors == 2) {
+          const bool first = vector_active(block, lane0);
+          if (first != vector_active(block, lane0 + Isa::lanes)) {
+            body(block_lines, Count<1>{}, Blocks::begin(block), first ? lane0 : lane0 + Isa::lanes);
+            return;
+          }
+        }
+        body(block_lines, Count<Isa::vectors>{}, Blocks::begin(block), lane0);
+      });
+    }
+  }
+
   /// Returns the lanes that a block of lines needs.
   FLASHMASK_INLINE Range lanes(int block) const {
     if (any[block] == 0) return {kWordBits, 0};
@@ -70,8 +95,12 @@ struct TileExtent {
       range.end = Blocks::end(b);
     }
     if (range.end == 0) return range;
-    while ((bits.word[range.begin] & wanted) == 0) ++range.begin;
-    while ((bits.word[range.end - 1] & wanted) == 0) --range.end;
+    // Not a search that ends at the line, which a processor would predict wrongly nearly each time.
+    const int begin = range.begin, end = range.end;
+    for (int line = begin + Blocks::size - 1; line >= begin; --line)
+      if (line < Lines && (bits.word[line] & wanted) != 0) range.begin = line;
+    for (int line = end - Blocks::size; line < end; ++line)
+      if (line >= 0 && (bits.word[line] & wanted) != 0) range.end = line + 1;
     return {range.begin / Isa::step * Isa::step, range.end};
   }
 };
