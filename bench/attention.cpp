@@ -302,6 +302,7 @@ void add(const std::string& name, const Run& run, int iterations) {
 
 Mask full_mask(std::int64_t n) { return masks::full(n, n); }
 Mask causal_mask(std::int64_t n) { return masks::causal(n, n); }
+Mask window_mask(std::int64_t n) { return masks::sliding_window(n, n, 256); }
 Mask alpaca_mask(std::int64_t n) { return masks::causal_document(alpaca_documents(n), n); }
 
 Mask documents_of_2048(std::int64_t n) {
@@ -315,14 +316,14 @@ Mask shared_questions(std::int64_t n) {
 
 void add_rates(const std::string& arch, DType dtype) {
   const std::map<std::string, MaskOfLength> masks_by_name = {
-      {"full", full_mask}, {"causal", causal_mask}, {"alpaca", alpaca_mask}};
+      {"full", full_mask}, {"causal", causal_mask}, {"window", window_mask}, {"alpaca", alpaca_mask}};
   for (const std::int64_t dim : {64, 128}) {
     for (const auto& [name, mask] : masks_by_name) {
       const Row row{name, mask, 4096, dim, dtype, arch};
       add(
           "rate/" + arch + "/" + to_string(dtype) + "/d" + std::to_string(dim) + "/" + name,
           [row](benchmark::State& state, Direction direction) { rate(state, row, direction); },
-          name == "alpaca" ? 201 : 9);
+          name == "alpaca" ? 201 : (name == "window" ? 51 : 9));
     }
   }
 }
