@@ -58,7 +58,7 @@ template <class Steps>
 class BackwardEntry final : public KernelEntry<BackwardKernel> {
  public:
   BackwardEntry(KernelInfo info, const DeviceNeeds& needs, Steps steps = {})
-      : KernelEntry(std::move(info), needs, Steps::kCombines), steps_(std::move(steps)) {}
+      : KernelEntry(std::move(info), needs, Steps::kCombines, biases_above<Steps>()), steps_(std::move(steps)) {}
 
   std::size_t workspace_bytes(const Problem& problem, int) const override {
     return BackwardWorkspace(problem, Steps::kSumsDim, nullptr).bytes;

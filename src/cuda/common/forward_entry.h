@@ -60,7 +60,7 @@ class ForwardEntry final : public KernelEntry<ForwardKernel> {
  public:
   ForwardEntry(const Architecture& architecture, MaskForm form)
       : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>(), {Feature::invariant}),
-                    Launcher::needs(architecture), Launcher::kCombines) {}
+                    Launcher::needs(architecture), Launcher::kCombines, biases_above<Launcher>()) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return Launcher::kCounts ? 2 * sizeof(int) : 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
@@ -84,7 +84,7 @@ class ChoosingForwardEntry final : public KernelEntry<ForwardKernel> {
  public:
   ChoosingForwardEntry(const Architecture& architecture, MaskForm form, const WhenSmall& when)
       : KernelEntry(forward_info<Launcher>(architecture, form, tile_name<Shape>() + "+" + tile_name<SmallShape>()),
-                    Launcher::needs(architecture), Launcher::kCombines),
+                    Launcher::needs(architecture), Launcher::kCombines, biases_above<Launcher>()),
         tiles_(Direction::forward, MapSide::rows, kTile<Shape>, kTile<SmallShape>, kTile<Shape>, when, Small::room()) {}
 
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }

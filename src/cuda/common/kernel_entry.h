@@ -74,15 +74,18 @@ std::string tile_name() {
 template <class Base>
 class KernelEntry : public Base {
  public:
-  /// combines: whether there is a kernel for each set of what its kernels do to scores and probabilities.
-  KernelEntry(KernelInfo info, const DeviceNeeds& needs, bool combines = true)
-      : Base(std::move(info)), needs_(needs), combines_(combines) {}
+  /// combines: whether there is a kernel for each set of what its kernels do to scores and probabilities. biases_above:
+  /// the head dim up to which it takes no bias with a value for each score, since another family's kernels are faster.
+  KernelEntry(KernelInfo info, const DeviceNeeds& needs, bool combines = true, int biases_above = 0)
+      : Base(std::move(info)), needs_(needs), combines_(combines), biases_above_(biases_above) {}
 
   std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(Device device) const final { return device_refusal(device, needs_); }
   std::string refusal(const Problem& problem) const final {
     if (!combines_ && has_dropout(problem) + (problem.softcap > 0) + (problem.bias != ScoreBias::none) > 1)
       return "it drops probabilities, caps scores or biases them, one of these at a time";
+    if (problem.bias == ScoreBias::tensor && problem.head_dim <= biases_above_)
+      return "it adds a bias of each score to heads of more than " + std::to_string(biases_above_) + " dims only";
     const std::string reason = refusal(problem.device);
     return reason.empty() ? problem_refusal(problem) : reason;
   }
@@ -93,6 +96,16 @@ class KernelEntry : public Base {
  private:
   DeviceNeeds needs_;
   bool combines_;
+  int biases_above_;
 };
+
+/// KernelEntry's biases_above of a family that says kBiasesAbove; others take all.
+template <class Family>
+constexpr int biases_above() {
+  if constexpr (requires { Family::kBiasesAbove; })
+    return Family::kBiasesAbove;
+  else
+    return 0;
+}
 
 }  // namespace flashmask::cuda

@@ -16,10 +16,12 @@ template <class Shape>
 inline constexpr bool kIsCommon = std::is_same_v<typename Shape::Element, __nv_bfloat16>&& Shape::kForm ==
                                   MaskForm::intervals&& Shape::kHeadDim != 192;
 
-/// What Adding<Shape>'s kernel is taken for. With narrow heads mma.sync's kernels, which read further ahead, are faster
-/// for tensors with a value for each score.
+/// The head dim up to which mma.sync's kernels, which hold more of a bias at once, add a value to each score faster.
+inline constexpr int kNarrow = 64;
+
+/// What Adding<Shape>'s kernel is taken for.
 template <class Shape>
 inline constexpr Features kAddedBiases =
-    Shape::kHeadDim > 64 ? Features{Feature::bias, Feature::distance_bias} : Features{Feature::distance_bias};
+    Shape::kHeadDim > kNarrow ? Features{Feature::bias, Feature::distance_bias} : Features{Feature::distance_bias};
 
 }  // namespace flashmask::cuda::sm90

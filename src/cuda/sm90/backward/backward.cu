@@ -39,7 +39,7 @@ void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const 
 template <bool kChooses, class Shape, class... Passes>
 struct ColumnSteps {
   static constexpr bool kReadsUnits = !kChooses && !Shape::kSums, kCombines = false;
-  static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0;
+  static constexpr int kSumsDim = Shape::kSums ? Shape::kHeadDim : 0, kBiasesAbove = kNarrow;
 
   static constexpr Features kFeatures =
       Features{Feature::dropout} | (kHasCapping<Shape> ? Features{Feature::softcap} : Features()) |

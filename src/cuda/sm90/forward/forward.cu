@@ -34,6 +34,7 @@ template <class Shape_, class Drops = void, class Caps = void, class Biases = vo
 struct ForwardLauncher {
   using Shape = Shape_;
   static constexpr bool kCounts = true, kCombines = false, kReadsUnits = true;
+  static constexpr int kBiasesAbove = kNarrow;
   static constexpr Features kFeatures = (std::is_void_v<Drops> ? Features() : Features{Feature::dropout}) |
                                         (std::is_void_v<Caps> ? Features() : Features{Feature::softcap}) |
                                         (std::is_void_v<Biases> ? Features() : Features{Feature::alibi}) |
