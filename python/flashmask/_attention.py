@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_scale, check_softcap
-from flashmask._arguments import Kind, boolean, choice, described, integer, is_tensor
+from flashmask._arguments import Kind, boolean, check_positions, choice, described, integer, is_tensor
 from flashmask._backends import BY_NAME, OURS, Backend, cudnn_of
 from flashmask._mask import Mask
 from flashmask._plans.call import DISTANCES, NO_BIAS, TENSOR, Call
@@ -158,8 +158,7 @@ def attention(
     cap = 0.0 if softcap is None else check_softcap("softcap", softcap)
     alibi = alibi_slopes, query_positions, key_positions
     cudnn = _cudnn_of(backend, plan)
-    if alibi_slopes is None and (query_positions is not None or key_positions is not None):
-        raise ValueError("positions are given without alibi_slopes, which is all that they are for; leave them out")
+    check_positions(*alibi)
     if is_tensor(q):
         from flashmask._torch.attention import attention_of_tensors
 

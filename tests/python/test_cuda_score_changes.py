@@ -98,6 +98,34 @@ def test_biased_scores_hold_the_bound(positions, architecture, dim, deterministi
 
 
 @pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("changed", ["softcap", "alibi", "both"])
+def test_rows_of_a_rank_have_the_bits_of_the_whole_sequence(changed, dim):
+    """As flashmask.distributed calls kernels: some rows and the columns that they see, with their positions."""
+    tokens, own = 1536, slice(768, 1152)
+    q, k, v, grad_o, _ = inputs(1, tokens, tokens, HEADS, 2, dim)
+    mask = masks.causal_document([1200, 336])
+    part = mask.slice([(own.start, own.stop)], [(0, own.stop)])
+    changes, positions = {}, {}
+    if changed != "alibi":
+        changes["softcap"] = 2.0
+    if changed != "softcap":
+        changes["alibi_slopes"] = torch.tensor([0.5, 0.0625, 0.004, 0.0]).cuda()
+        places = torch.arange(tokens, device="cuda")[None]
+        positions = {"query_positions": places[:, own], "key_positions": places[:, : own.stop]}
+    found = []
+    for given, of_part, extra in (
+        ((q, k, v, grad_o), mask, {}),
+        ((q[:, own], k[:, : own.stop], v[:, : own.stop], grad_o[:, own]), part, positions),
+    ):
+        leaves = [each.detach().clone().requires_grad_() for each in given[:3]]
+        o, lse = flashmask.attention(*leaves, of_part, return_lse=True, deterministic=True, **changes, **extra)
+        (grad_q,) = torch.autograd.grad(o, leaves[0], given[3])
+        found.append((o, lse.transpose(1, 2), grad_q))
+    for whole, mine in zip(*found, strict=True):
+        assert torch.equal(mine, whole[:, own])
+
+
+@pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("score", [-8.0, -15.0, -20.0, 5.0, 37.0, 38.0, 300.0])
 def test_lse_of_thousands_of_equal_scores(score, architecture, dim):

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 import flashmask
-from flashmask._abi.problem import check_dropout, check_scale
-from flashmask._arguments import boolean, described, is_autocast
+from flashmask._abi.problem import check_dropout, check_scale, check_softcap
+from flashmask._arguments import boolean, check_positions, described, is_autocast
 from flashmask._plans.call import Call
-from flashmask._torch.attention import sinks_tensor
+from flashmask._torch.attention import sinks_tensor, with_alibi
 from flashmask._torch.dropout import seed_offset_of
 from flashmask._torch.operators import forward as whole_forward
 from flashmask._torch.schemas import Outputs
-from flashmask.distributed._checks import check_sinks, entered
+from flashmask.distributed._checks import check_changes, entered
 from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._make import MAIN
-from flashmask.distributed._operators import TO_HEADS, TO_TOKENS, exchange, forward, seed_operator
+from flashmask.distributed._operators import TO_HEADS, TO_TOKENS, Given, exchange, forward, seed_operator
+from flashmask.distributed._positions import with_own_positions
 from flashmask.distributed._sharding import Sharding, check_plain
 
 
@@ -34,7 +35,13 @@ def attention(
     return_lse: bool = False,
     dropout_p: float = 0.0,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
     invariant: bool = False,
+    bias: None = None,
+    distance_bias: None = None,
 ) -> Any:
     """flashmask.attention() over a sequence that is spread over the ranks of a group; a collective.
 
@@ -57,8 +64,15 @@ def attention(
             held]. A sink of a row is one term of the lse of the rank that holds it. Differentiable: the gradient of a
             rank is that of its tokens, or under the scheme "heads" that of its heads, to be added over the ranks as
             gradients of all parameters are.
+        softcap: scores s become softcap · tanh(s / softcap), as in flashmask.attention().
+        alibi_slopes: as in flashmask.attention(), [query heads] or [batch, query heads], the same on every rank, which
+            takes those of its heads. Distances are those in the whole sequence. It has no gradient.
+        query_positions: beside alibi_slopes, [1 or batch, tokens held], as Sharding.shard() gives them; whole numbers
+            below 2^24. None: each token has its place in the whole sequence.
+        key_positions: the same for keys, given together with query_positions.
         invariant: give every document the bits that it has alone, as flashmask.attention() does; under the scheme
             "heads", or on one rank.
+        bias: not served, and refused, as is `distance_bias`.
 
     Returns:
         o (batch, tokens held, query heads, value dim); with `return_lse` also lse (batch, query heads, tokens held).
@@ -66,8 +80,9 @@ def attention(
     Raises:
         ValueError, TypeError: an argument does not fit; on this rank alone, unless FLASHMASK_CHECK_RANKS is 1 in the
             environment, which makes all ranks compare their calls first.
-        NotImplementedError: no kernel serves the call, or `invariant` came with the scheme "rows".
+        NotImplementedError: no kernel serves the call, `invariant` came with the scheme "rows", or a bias came.
     """
+    _refuse_biases(bias=bias, distance_bias=distance_bias)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_plain(name, tensor)
     if not isinstance(sharding, Sharding):
@@ -85,7 +100,14 @@ def attention(
     deterministic = sharding.deterministic or torch.are_deterministic_algorithms_enabled()
     sinks = sinks_tensor(sinks)
     dropout = check_dropout("dropout_p", dropout_p)
-    call = Call(scale=factor, deterministic=deterministic, dropout=dropout, sinks=sinks, invariant=invariant)
+    cap = check_softcap("softcap", softcap)
+    call = Call(
+        scale=factor, deterministic=deterministic, dropout=dropout, sinks=sinks, softcap=cap, invariant=invariant
+    )
+    alibi = alibi_slopes, query_positions, key_positions
+    check_positions(*alibi)
+    if alibi_slopes is not None:
+        call = with_alibi(call, *alibi)
     outputs: tuple[Tensor, ...]
     if sharding.ranks == 1:
         outputs = _whole(q, k, v, sharding, mask, call)
@@ -96,16 +118,27 @@ def attention(
     return outputs if return_lse else outputs[0]
 
 
+def _refuse_biases(**given: object) -> None:
+    for name, bias in given.items():
+        if bias is not None:
+            raise NotImplementedError(
+                f"{name} is {described(bias)}, and flashmask.distributed serves no biases: their rows and columns "
+                "would have to be spread over the ranks as the tokens are; compute this layer on one device, or give "
+                "what depends on distance alone and grows with it as alibi_slopes"
+            )
+
+
 def _by_rows(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
     where = sharding._tensors[mask], sharding._name
-    dropped: tuple[Any, ...] = () if call.sinks is None else (0.0, None, call.sinks)
     if call.dropout:
         check_runs(sharding._runs, q, v)
-        dropped = call.dropout, _agreed_seed(q, sharding, mask, call.dropout), *dropped[2:]
+        call = call._replace(seed_offset=_agreed_seed(q, sharding, mask, call.dropout))
     elif not torch.compiler.is_compiling() and sharding._locals[mask].alone:
-        local, _ = entered(*where, (q, k, v), "forward", sinks=call.sinks)
-        return whole_forward(q, k, v, call._replace(mask=local.mask_tensor))
-    o, lse, *_ = forward(q, k, v, *where, call.scale, call.deterministic, sharding._kept[mask], *dropped)
+        local, _ = entered(*where, (q, k, v), "forward", call)
+        placed = with_own_positions(call, local, q.device)
+        return whole_forward(q, k, v, placed._replace(mask=local.mask_tensor(call)))
+    given = Given(*(getattr(call, name) for name in Given._fields))
+    o, lse, *_ = forward(q, k, v, *where, call.scale, call.deterministic, sharding._kept[mask], *given)
     return o, lse
 
 
@@ -113,9 +146,12 @@ def _by_heads(
     q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call, with_lse: bool
 ) -> tuple[Tensor, ...]:
     where = sharding._tensors[mask], sharding._name, sharding.ranks
-    check_sinks(call.sinks, q)
+    check_changes(call, 0, q, k)
     q, k, v = exchange(TO_HEADS, TO_TOKENS, [q, k, v], *where, sharding.tokens)
-    o, lse = _whole(q, k, v, sharding, mask, call._replace(sinks=_sinks_of_heads(call.sinks, sharding, where)))
+    call = call._replace(sinks=_sinks_of_heads(call.sinks, sharding, where))
+    if call.alibi_slopes is not None:
+        call = _alibi_of_heads(call, call.alibi_slopes, sharding, where)
+    o, lse = _whole(q, k, v, sharding, mask, call)
     if not with_lse:
         return tuple(exchange(TO_TOKENS, TO_HEADS, [o], *where, sharding._held))
     o, lse = exchange(TO_TOKENS, TO_HEADS, [o, lse.transpose(1, 2)], *where, sharding._held)
@@ -132,6 +168,16 @@ def _sinks_of_heads(sinks: Tensor | None, sharding: Sharding, where: tuple[Any, 
     return of_heads.transpose(1, 2).contiguous()
 
 
+def _alibi_of_heads(call: Call, slopes: Tensor, sharding: Sharding, where: tuple[Any, ...]) -> Call:
+    """Returns the call with the slopes of the heads that this rank computes, and the positions of all tokens."""
+    call = call._replace(alibi_slopes=slopes.chunk(sharding.ranks, -1)[sharding.rank].contiguous())
+    if call.query_positions is None or call.key_positions is None:
+        return call
+    given = [each[:, :, None].expand(-1, -1, sharding.ranks) for each in (call.query_positions, call.key_positions)]
+    rows, columns = (exchange(TO_HEADS, TO_TOKENS, [each], *where, sharding.tokens)[0] for each in given)
+    return call._replace(query_positions=rows[..., 0], key_positions=columns[..., 0])
+
+
 def _whole(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
     local = sharding._whole_masks[mask]
     if call.dropout:
@@ -144,6 +190,10 @@ def _whole(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call:
         invariant=call.invariant,
         return_lse=True,
         sinks=call.sinks,
+        softcap=call.softcap,
+        alibi_slopes=call.alibi_slopes,
+        query_positions=call.query_positions,
+        key_positions=call.key_positions,
     )
     return o, lse
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from flashmask._plans.call import Call
 from flashmask._torch.dropout import seed_offset_in
-from flashmask._torch.plans.operands import check_devices, code_of
+from flashmask._torch.plans.operands import check_alibi, check_devices, code_of
 from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._group import Group, agree, digest, group_named
 from flashmask.distributed._local import Local, local_of
+from flashmask.distributed._positions import MOST_TOKENS
 
 _MOST_FITTING = 64
 
@@ -23,22 +24,20 @@ def entered(
     sharding: Tensor,
     name: str,
     tensors: Sequence[Tensor],
-    call: str,
-    dropout: float = 0.0,
-    seed_offset: Tensor | None = None,
-    *,
-    sinks: Tensor | None = None,
+    step: str,
+    call: Call | None = None,
 ) -> tuple[Local, Group]:
     """Returns the sharding and the group of a call, after the checks that must pass before anything is sent."""
+    call = call or Call()
     group = group_named(name)
     try:
         local = local_of(sharding)
         _check_place(local, group, tensors[0])
-        if call in ("forward", "to heads"):
+        if step in ("forward", "to heads"):
             _check(local, *tensors)
-            check_sinks(sinks, tensors[0])
-        if dropout:
-            seed_offset_in(Call(dropout=dropout, seed_offset=seed_offset))
+            check_changes(call, local.tokens, *tensors[:2])
+        if call.dropout:
+            seed_offset_in(call)
             check_runs(local.runs, tensors[0], tensors[2])
     except (TypeError, ValueError, NotImplementedError) as error:
         if _compares():
@@ -46,17 +45,35 @@ def entered(
         raise
     if _compares():
         shapes = [[each.shape[0], *each.shape[2:], str(each.dtype)] for each in tensors]
-        seed = None if seed_offset is None else seed_offset.tolist()
         said = {
             "the shardings": local.agreed,
-            "the calls": f"{call} {shapes}, dropout {dropout}" + ("" if sinks is None else f", {sinks.ndim}-D sinks"),
-            "the dropout seeds": f"{seed}",
+            "the calls": f"{step} {shapes}, dropout {call.dropout}, softcap {call.softcap}{_given(call)}",
+            "the dropout seeds": f"{None if call.seed_offset is None else call.seed_offset.tolist()}",
+            "the slopes": f"{None if call.alibi_slopes is None else call.alibi_slopes.tolist()}",
         }
         agree(group, {what: digest(text.encode()) for what, text in said.items()}, None)
     return local, group
 
 
-def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
+def _given(call: Call) -> str:
+    """Returns which tensors a call is given besides q, k and v, with their dimensions."""
+    names = ("sinks", "alibi_slopes", "query_positions", "key_positions")
+    tensors = {name: getattr(call, name) for name in names}
+    return "".join(f", {each.ndim}-D {name}" for name, each in tensors.items() if each is not None)
+
+
+def check_changes(call: Call, tokens: int, q: Tensor, k: Tensor) -> None:
+    """Refuses sinks, slopes and positions that do not fit q and k, the tokens that this rank holds of `tokens`."""
+    _check_sinks(call.sinks, q)
+    check_alibi(call, q, k)
+    if call.alibi and call.query_positions is None and tokens > MOST_TOKENS:
+        raise ValueError(
+            f"alibi_slopes came without positions, and the sequence has {tokens} tokens; kernels hold positions below "
+            f"{MOST_TOKENS} exactly: pass query_positions and key_positions, those of each document from 0 on"
+        )
+
+
+def _check_sinks(sinks: Tensor | None, q: Tensor) -> None:
     """Refuses sinks that are not one per head of q, or one per row that this rank holds."""
     if sinks is None:
         return

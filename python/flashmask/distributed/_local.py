@@ -19,6 +19,8 @@ from torch import Tensor
 
 from flashmask._abi.header import Options
 from flashmask._mask import Mask
+from flashmask._plans.call import Call
+from flashmask._plans.tile_sizes import TILES
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._runs import Runs
 
@@ -27,6 +29,7 @@ _ID = slice(len(_MAGIC), len(_MAGIC) + 16)
 _SIZES = slice(32, 56)  # int64: bytes of the numbers, of the mask and of the owner's mask
 _HEADER_BYTES = 64
 _KEPT = 8
+_LARGE = TILES.index("large")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,24 +62,33 @@ class Local:
     """Tile sizes of plans of the whole mask, forward and backward, as in Options: slices then give the same bits."""
     places: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Dropout places that calls have needed; see _dropout.py."""
+    positions: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
+    """Positions that calls with ALiBi have needed; see _positions.py."""
+    packed: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
+    """Masks with options, as operators take them."""
     fitting: set[Any] = field(default_factory=set, init=False, repr=False)
     """Dtypes, shapes and devices of calls that passed the checks; see _checks.py."""
 
-    @cached_property
-    def mask_tensor(self) -> Tensor:
+    def mask_tensor(self, call: Call) -> Tensor:
         """`mask` as operators take it. If there is an owners' mask, it skips gradients of keys: owners compute them."""
-        return self._packed(self.mask, Options(skip_key_gradients=int(self.owners_mask is not None)))
+        return self._packed("mask", Options(skip_key_gradients=int(self.owners_mask is not None)), call)
 
-    @cached_property
-    def owners_mask_tensor(self) -> Tensor:
+    def owners_mask_tensor(self, call: Call) -> Tensor:
         """`owners_mask` as operators take it."""
-        assert self.owners_mask is not None
-        return self._packed(self.owners_mask, Options(skip_query_gradient=1))
+        return self._packed("owners_mask", Options(skip_query_gradient=1), call)
 
-    def _packed(self, mask: Mask, options: Options) -> Tensor:
-        forward, backward = self.tiles
+    def _packed(self, name: str, options: Options, call: Call) -> Tensor:
+        """Packs a mask with the tile sizes of the whole mask's plan, which are large ones where scores are changed."""
+        forward, backward = (min(each, _LARGE) for each in self.tiles) if call.softcap or call.alibi else self.tiles
         options = options._replace(forward_tiles=forward, backward_tiles=backward)
-        return mask.tensor if options == Options() else torch.from_numpy(mask._packed(options))
+        mask = getattr(self, name)
+        if options == Options():
+            tensor: Tensor = mask.tensor
+            return tensor
+        found = self.packed.get((name, options))
+        if found is None:
+            found = self.packed[name, options] = torch.from_numpy(mask._packed(options))
+        return found
 
     @property
     def kept(self) -> int:

@@ -25,18 +25,39 @@ from flashmask._torch.schemas import LIBRARY
 from flashmask.distributed._checks import entered
 from flashmask.distributed._group import from_first
 from flashmask.distributed._heads import to_heads, to_tokens
-from flashmask.distributed._local import Local
 from flashmask.distributed._rows import backward_of_rows, forward_of_rows
 
+
+class Given(NamedTuple):
+    """What a call is given besides its scale and `deterministic`: fields of Call, and the last arguments of operators.
+
+    All have defaults, which the dispatcher leaves out where nothing else follows.
+    """
+
+    dropout: float = 0.0
+    seed_offset: Tensor | None = None
+    sinks: Tensor | None = None
+    softcap: float = 0.0
+    alibi_slopes: Tensor | None = None
+    query_positions: Tensor | None = None
+    key_positions: Tensor | None = None
+
+
+_GIVEN = (
+    "float dropout=0.0, Tensor? seed_offset=None, Tensor? sinks=None, float softcap=0.0, Tensor? alibi_slopes=None, "
+    "Tensor? query_positions=None, Tensor? key_positions=None"
+)
+_SINKS = Given._fields.index("sinks")
+_NUMBERS = ("dropout", "softcap")
+_TENSORS = [name for name in Given._fields if name not in _NUMBERS]
 LIBRARY.define(
     "shard_forward(Tensor q, Tensor k, Tensor v, Tensor sharding, str group, float scale, bool deterministic, "
-    "SymInt kept, float dropout=0.0, Tensor? seed_offset=None, Tensor? sinks=None) -> "
-    "(Tensor o, Tensor lse, Tensor kept_k, Tensor kept_v)"
+    f"SymInt kept, {_GIVEN}) -> (Tensor o, Tensor lse, Tensor kept_k, Tensor kept_v)"
 )
 LIBRARY.define(
     "shard_backward(Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
-    "Tensor kept_k, Tensor kept_v, Tensor sharding, str group, float scale, bool deterministic, float dropout=0.0, "
-    "Tensor? seed_offset=None, Tensor? sinks=None) -> (Tensor dq, Tensor dk, Tensor dv)"
+    f"Tensor kept_k, Tensor kept_v, Tensor sharding, str group, float scale, bool deterministic, {_GIVEN}) -> "
+    "(Tensor dq, Tensor dk, Tensor dv)"
 )
 LIBRARY.define("shard_seed(Tensor seed_offset, float dropout, Tensor after, Tensor sharding, str group) -> Tensor")
 for _name in ("shard_to_heads", "shard_to_tokens"):
@@ -61,19 +82,18 @@ def _is_direct(*tensors: Tensor) -> bool:
     return not torch.compiler.is_compiling() and is_recordable() and is_plain(*tensors)
 
 
-def _call(
-    local: Local, scale: float, deterministic: bool, dropout: float = 0.0, seed_offset: Tensor | None = None
-) -> Call:
-    return Call(local.mask_tensor, None, False, scale, dropout, seed_offset, deterministic, cudnn=OURS)
+def _call(scale: float, deterministic: bool, given: Given) -> Call:
+    """Returns the call of a rank, without its mask."""
+    alibi = given.alibi_slopes is not None
+    return Call(scale=scale, deterministic=deterministic, alibi=alibi, cudnn=OURS, **given._asdict())
 
 
 def _computed(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, *others: Any) -> tuple[Tensor, ...]:
     """Returns o, lse and, if they are kept, keys and values."""
-    scale, deterministic, _, *rest = others
-    dropped, sinks = rest[:2], rest[2] if len(rest) > 2 else None
-    local, group = entered(sharding, name, (q, k, v), "forward", *dropped, sinks=sinks)
-    call = _call(local, scale, deterministic, *dropped)._replace(sinks=sinks)
-    return forward_of_rows(q, k, v, local, group, call)
+    scale, deterministic, _, *given = others
+    call = _call(scale, deterministic, Given(*given))
+    local, group = entered(sharding, name, (q, k, v), "forward", call)
+    return forward_of_rows(q, k, v, local, group, call._replace(mask=local.mask_tensor(call)))
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
@@ -93,11 +113,11 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor
 
 
 def _backward(grad_o: Tensor, grad_lse: Tensor | None, *arguments: Any) -> tuple[Tensor, ...]:
-    q, k, v, o, lse, kept_k, kept_v, sharding, name, scale, deterministic, *dropped = arguments
+    q, k, v, o, lse, kept_k, kept_v, sharding, name, scale, deterministic, *given = arguments
     check_saved(grad_o, grad_lse, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
-    dropped, sinks = dropped[:2], dropped[2] if len(dropped) > 2 else None
-    local, group = entered(sharding, name, (q, k, v), "backward", *dropped)
-    call = _call(local, scale, deterministic, *dropped)._replace(sinks=sinks)
+    call = _call(scale, deterministic, Given(*given))
+    local, group = entered(sharding, name, (q, k, v), "backward", call)
+    call = call._replace(mask=local.mask_tensor(call))
     return backward_of_rows(grad_o, grad_lse, (q, k, v, o, lse), (kept_k, kept_v), local, group, call)
 
 
@@ -110,15 +130,14 @@ def _backward_fake(
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, direct: bool, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        """`others`: sharding, group, scale, deterministic, kept and, with dropout or sinks, its probability and seed,
-        and the sinks.
-        """
+        """`others`: sharding, group, scale, deterministic, kept, and fields of Given, as many as there are."""
         with BelowAutograd():
             o, lse, *kept = (_computed if direct else forward_operator)(q, k, v, *others)
         sharding, *ctx.others = others[:4]
-        rest: list[Any] = [*others[5:], *(0.0, None, None)[len(others) - 5 :]]
-        ctx.dropout, seed_offset, sinks = rest
-        ctx.save_for_backward(sharding, seed_offset, sinks, q, k, v, o, lse, *kept)
+        given = Given(*others[5:])
+        tensors = [getattr(given, name) for name in _TENSORS]
+        ctx.numbers = {name: getattr(given, name) for name in _NUMBERS}
+        ctx.save_for_backward(sharding, *tensors, q, k, v, o, lse, *kept)
         ctx.direct = direct
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*kept)
@@ -128,21 +147,24 @@ class _Rows(torch.autograd.Function):
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, *others: Any) -> Any:
         if grad_o is None and grad_lse is None:
             return (None,) * len(ctx.needs_input_grad)
-        sharding, seed_offset, sinks, q, k, v, o, lse, *kept = ctx.saved_tensors
+        sharding, *rest = ctx.saved_tensors
+        given = Given(**dict(zip(_TENSORS, rest, strict=False)), **ctx.numbers)
+        q, k, v, o, lse, *kept = rest[len(_TENSORS) :]
         grad_o = torch.zeros_like(o) if grad_o is None else grad_o
         tensors = q, k, v, o, lse, *(kept or (k, v))  # k and v are never read if none are kept
-        # Their effect is in o and lse, which the reference, float64's kernel, does not read.
-        of_reference = (sinks,) if q.dtype is torch.float64 else ()
-        arguments = grad_o, grad_lse, *tensors, sharding, *ctx.others, ctx.dropout, seed_offset, *of_reference
-        given = [grad_o, *tensors] if grad_lse is None else [grad_o, grad_lse, *tensors]
-        if ctx.direct and not torch.is_grad_enabled() and _is_direct(*given):
+        sinks = given.sinks
+        if q.dtype is not torch.float64:  # their effect is in o and lse, which the reference, its kernel, does not read
+            given = given._replace(sinks=None)
+        arguments = grad_o, grad_lse, *tensors, sharding, *ctx.others, *given
+        plain = [grad_o, *tensors] if grad_lse is None else [grad_o, grad_lse, *tensors]
+        if ctx.direct and not torch.is_grad_enabled() and _is_direct(*plain):
             with BelowAutograd():
                 gradients = _backward(*arguments)
         else:
             gradients = backward_operator(*arguments)
         of_others: list[Tensor | None] = [None] * (len(ctx.needs_input_grad) - 4)
-        if sinks is not None and ctx.needs_input_grad[-1]:
-            of_others[-1] = gradient_of_sinks(sinks, o, lse, grad_o, grad_lse)
+        if sinks is not None and ctx.needs_input_grad[9 + _SINKS]:
+            of_others[5 + _SINKS] = gradient_of_sinks(sinks, o, lse, grad_o, grad_lse)
         return None, *gradients, *of_others
 
 
@@ -161,7 +183,7 @@ def gradient_of_sinks(sinks: Tensor, o: Tensor, lse: Tensor, grad_o: Tensor, gra
 
 def _differentiated_forward(direct: bool, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
     """Runs the forward with autograd; `direct`: past the dispatcher."""
-    if is_differentiated(q, k, v, others[7] if len(others) > 7 else None):
+    if is_differentiated(q, k, v, Given(*others[5:]).sinks):
         refuse_transforms()
         outputs: tuple[Tensor, ...] = _Rows.apply(direct, q, k, v, *others)  # type: ignore[no-untyped-call]
         return outputs

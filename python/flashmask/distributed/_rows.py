@@ -16,6 +16,7 @@ from flashmask.distributed._dropout import place_of_rows
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group
 from flashmask.distributed._local import Local
+from flashmask.distributed._positions import fetch_keys, with_own_positions
 
 
 def forward_of_rows(q: Tensor, k: Tensor, v: Tensor, local: Local, group: Group, call: Call) -> tuple[Tensor, ...]:
@@ -24,8 +25,8 @@ def forward_of_rows(q: Tensor, k: Tensor, v: Tensor, local: Local, group: Group,
     outputs = []
     for part in range(local.head_groups):
         of_q, of_k, of_v = (_heads(each, part, local) for each in (q, k, v))
-        whole_k, whole_v = local.columns.fetch(group, [of_k, of_v], apart=local.keeps)
-        o, lse = _attend(of_q, whole_k, whole_v, _placed(call, local, part, q, v))
+        whole_k, whole_v, fetched = fetch_keys(group, local.columns, of_k, of_v, call, apart=local.keeps)
+        o, lse = _attend(of_q, whole_k, whole_v, _placed(fetched, local, part, q, v))
         if local.keeps:  # there is one group of heads then
             return o, lse, whole_k, whole_v
         outputs.append((o, lse))
@@ -78,22 +79,30 @@ def _backward_of_heads(
     q, k, v, o, lse = saved
     columns = local.columns
     assert columns is not None
-    whole_k, whole_v = kept if local.keeps else columns.fetch(group, [k, v])
-    own = _placed(call, local, part, q, v)
+    if local.keeps:
+        whole_k, whole_v = kept
+        positions = None if call.key_positions is None else columns.fetch(group, [call.key_positions])[0]
+        fetched = call._replace(key_positions=positions)
+    else:
+        whole_k, whole_v, fetched = fetch_keys(group, columns, k, v, call)
+    own = _placed(fetched, local, part, q, v)
     in_parts = local.owners_rows is None and not columns.silent
     grad_q, *partials = _gradients(grad_o, grad_lse, (q, whole_k, whole_v, o, lse), own, in_parts)
     del whole_k, whole_v  # freed before others' gradients arrive
     if local.owners_rows is None:
         return grad_q, *columns.give_back(group, partials, k.dtype)
     del partials  # they hold nothing
-    owners = _placed(call, local, part, q, v, owners=True)._replace(mask=local.owners_mask_tensor)
-    return grad_q, *_owners(grad_o, grad_lse, saved, local.owners_rows, group, owners)
+    owners = _placed(call, local, part, q, v, owners=True)._replace(mask=local.owners_mask_tensor(call))
+    return grad_q, *_owners(grad_o, grad_lse, saved, local.owners_rows, group, owners, call.query_positions)
 
 
 def _placed(call: Call, local: Local, part: int, q: Tensor, v: Tensor, *, owners: bool = False) -> Call:
-    """Returns the call for one group of heads: with its sinks, and the dropout decisions of the whole problem."""
+    """Returns the call for one group of heads: its sinks, slopes and positions, and the whole problem's dropout."""
     if call.sinks is not None:  # [heads] or [batch, heads, rows]
         call = call._replace(sinks=_heads(call.sinks, part, local, call.sinks.ndim // 2))
+    if call.alibi_slopes is not None:  # [heads] or [batch, heads]
+        call = call._replace(alibi_slopes=_heads(call.alibi_slopes, part, local, -1))
+        call = with_own_positions(call, local, q.device, owners=owners)
     if not call.dropout:
         return call
     count = local.heads[0] // local.head_groups
@@ -108,11 +117,18 @@ def _owners(
     rows: Exchange,
     group: Group,
     call: Call,
+    positions: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of a rank's own keys and values from all rows that see them, summed as on one device."""
+    """Returns the gradients of a rank's own keys and values from all rows that see them, summed as on one device.
+
+    `positions`: those that the caller gave the rows that the rank holds.
+    """
     q, k, v, o, lse = saved
     of_rows = [q, o, grad_o, lse.transpose(1, 2), *([] if grad_lse is None else [grad_lse.transpose(1, 2)])]
+    of_rows += [] if positions is None else [positions]
     q, o, grad_o, *of_lse = rows.fetch(group, of_rows)
+    if positions is not None:
+        call = call._replace(query_positions=of_lse.pop())
     lse, *rest = (each.transpose(1, 2) for each in of_lse)
     _, grad_k, grad_v = _gradients(grad_o, rest[0] if rest else None, (q, k, v, o, lse), call)
     return grad_k, grad_v

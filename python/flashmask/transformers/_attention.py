@@ -87,7 +87,7 @@ def flashmask_attention_forward(
     """
     refuse_keywords(others)
     if sharding is not None:
-        _refuse_changes(softcap, position_bias, "tokens spread over ranks")
+        _refuse_changes(None, position_bias, "tokens spread over ranks")
         query, key, value = in_kernels_dtype(module, query, key, value)
         local = sharded_attention(
             *(query, key, value, sharding),
@@ -101,6 +101,7 @@ def flashmask_attention_forward(
             block_indices=block_indices,
             visit=None if visit == "active" else visit,
             dropout=dropout if module.training else 0.0,
+            softcap=softcap,
             invariant=invariant,
         )
         return local, None

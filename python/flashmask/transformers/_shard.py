@@ -219,6 +219,7 @@ def sharded_attention(
     attention_mask: Tensor | None,
     dropout: float,
     sinks: Tensor | None,
+    softcap: float | None,
     invariant: bool,
     **others: Any,
 ) -> Tensor:
@@ -235,6 +236,12 @@ def sharded_attention(
     name = _MAIN if window is None or len(masks) == 1 else _window_name(window)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     found: Tensor = attention(
-        *(q, k, v, sharding), mask=name, scale=scaling, dropout_p=dropout, sinks=sinks, invariant=invariant
+        *(q, k, v, sharding),
+        mask=name,
+        scale=scaling,
+        dropout_p=dropout,
+        sinks=sinks,
+        softcap=softcap,
+        invariant=invariant,
     )
     return found

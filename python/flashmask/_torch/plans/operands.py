@@ -97,11 +97,26 @@ def _ready_alibi(call: Call, q: Tensor, k: Tensor) -> tuple[list[Tensor], Alibi 
 
     Numbers are float32, or float64 where q is, which the reference computes.
     """
+    check_alibi(call, q, k)
+    slopes = call.alibi_slopes
+    if slopes is None:
+        return [], None
+    kept = [slopes.to(lse_dtype(q.dtype)).contiguous()]
+    if call.query_positions is None or call.key_positions is None:
+        return kept, Alibi(kept[0].data_ptr(), slopes.ndim)
+    kept += [each.to(kept[0].dtype).contiguous() for each in (call.query_positions, call.key_positions)]
+    _, of_rows, of_columns = kept
+    addresses = of_rows.data_ptr(), len(of_rows), of_columns.data_ptr(), len(of_columns)
+    return kept, Alibi(kept[0].data_ptr(), slopes.ndim, *addresses)
+
+
+def check_alibi(call: Call, q: Tensor, k: Tensor) -> None:
+    """Refuses slopes that are not one for each head of q, and positions that are not one for each token."""
     slopes = call.alibi_slopes
     if not call.alibi or slopes is None:
         if call.alibi or slopes is not None:
             raise ValueError("alibi and alibi_slopes belong together; give alibi=True and slopes, or neither")
-        return [], None
+        return
     batch, rows, heads, _ = q.shape
     if slopes.dtype is not torch.float32:
         raise TypeError(f"alibi_slopes has dtype {slopes.dtype}; expected torch.float32")
@@ -113,22 +128,15 @@ def _ready_alibi(call: Call, q: Tensor, k: Tensor) -> tuple[list[Tensor], Alibi 
     check_devices(q.device, alibi_slopes=slopes, query_positions=call.query_positions, key_positions=call.key_positions)
     if (call.query_positions is None) != (call.key_positions is None):
         raise ValueError("one of query_positions and key_positions is given; give both or none")
-    kept = [slopes.to(lse_dtype(q.dtype)).contiguous()]
-    if call.query_positions is None or call.key_positions is None:
-        return kept, Alibi(kept[0].data_ptr(), slopes.ndim)
     for name, positions, length in (
         ("query_positions", call.query_positions, rows),
         ("key_positions", call.key_positions, k.shape[1]),
     ):
-        if positions.shape not in ((1, length), (batch, length)):
+        if positions is not None and positions.shape not in ((1, length), (batch, length)):
             raise ValueError(
                 f"{name} has shape {list(positions.shape)}; expected [1, {length}] or [{batch}, {length}], one for "
                 "each token"
             )
-        kept.append(positions.to(kept[0].dtype).contiguous())
-    _, of_rows, of_columns = kept
-    addresses = of_rows.data_ptr(), len(of_rows), of_columns.data_ptr(), len(of_columns)
-    return kept, Alibi(kept[0].data_ptr(), slopes.ndim, *addresses)
 
 
 def lse_dtype(dtype: torch.dtype) -> torch.dtype:
