@@ -22,13 +22,29 @@ flashmask.transformers.register()
 
 LENGTHS = (7, 1, 12, 4)
 SERVED = [
-    *("bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lara_mini", "lfm2"),
-    *("lfm2_moe", "lfm3", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+    *("bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "inkling2_loop_text", "inkling2_text"),
+    *(
+        "inkling_text",
+        "jamba",
+        "kimi_linear",
+        "lara_mini",
+        "lfm2",
+        "lfm2_moe",
+        "lfm3",
+        "nemotron_h",
+        "olmo_hybrid",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_next",
+    ),
     *("qwen4_exp_text", "zamba", "zamba2"),
 ]
-QUICK = ["qwen3_next", "bamba", "lfm2", "jamba", "granitemoehybrid", "kimi_linear"]  # one of each kind
+QUICK = [  # one of each kind
+    *("qwen3_next", "bamba", "lfm2", "jamba", "granitemoehybrid", "kimi_linear", "inkling_text", "inkling2_text"),
+]
 REFUSING_FORKS = {
     **dict.fromkeys(("jamba", "zamba"), "whose scan takes no state to begin from"),
+    **dict.fromkeys(("inkling2_loop_text", "inkling2_text", "inkling_text"), "counts rows between a query and a key"),
     "qwen4_exp_text": "came together",  # its attention chooses keys, in a mask of pairs
 }
 by_family = pytest.mark.parametrize(

@@ -26,8 +26,10 @@ from flashmask.transformers._keywords import refuse_keywords
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._mask import flashmask_mask
 from flashmask.transformers._once import warn_once
+from flashmask.transformers._over_layers import attention_over_layers, is_over_layers
 from flashmask.transformers._pairs import block_size, chosen_blocks, chosen_keys, pairs, refuse_restarts
 from flashmask.transformers._shard import sharded_attention
+from flashmask.transformers._tables import is_table
 from flashmask.transformers._wide import wide_attention
 
 
@@ -79,13 +81,16 @@ def flashmask_attention_forward(
     [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
     blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
     [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
-    position_bias [1 or B, 1 or Hq, 1 or Sq, Sk] is added to the scores; it is differentiable.
+    position_bias [1 or B, 1 or Hq, 1 or Sq, Sk] is added to the scores; it is differentiable. Layers of Inkling give a
+    table by distance instead, [B, Hq, Sq, extent].
     deterministic: makes gradients the same bits on every run. invariant: gives every document the bits that it has
     alone. backend: "flashmask" or "cudnn", as for flashmask.attention(). sharding: the one from
     flashmask.transformers.shard(), which holds the masks when tokens are spread over ranks.
     Raises ValueError for arguments that it would have to ignore; docs/transformers.md lists them.
     """
     refuse_keywords(others)
+    if is_over_layers(module):
+        return attention_over_layers(query, key, value, scaling), None
     if sharding is not None:
         _refuse_changes(None, position_bias, "tokens spread over ranks")
         query, key, value = in_kernels_dtype(module, query, key, value)
@@ -149,7 +154,10 @@ def flashmask_attention_forward(
     bits: dict[str, Any] = {"deterministic": deterministic, "invariant": invariant}
     if visit == "active":
         bits["backend"] = backend
-    return attend(q, k, v, mask, dropout=dropout, bias=position_bias, **numbers, **bits), None
+    bias: dict[str, Any] = {}
+    if position_bias is not None:
+        bias["distance_bias" if is_table(module, query, key) else "bias"] = position_bias
+    return attend(q, k, v, mask, dropout=dropout, bias=bias, **numbers, **bits), None
 
 
 def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
@@ -232,9 +240,9 @@ def _attend(
     sinks: Tensor | None,
     softcap: float | None,
     backend: Backend,
-    bias: Tensor | None,
+    bias: dict[str, Any],
 ) -> Tensor:
-    if isinstance(mask, Indices) and not deterministic:
+    if isinstance(mask, Indices) and not deterministic and "distance_bias" not in bias:
         indices = mask.vectors
         out: Tensor = flashmask.flashmask_attention(
             *(q, k, v, indices),
@@ -245,7 +253,7 @@ def _attend(
             softcap=softcap,
             invariant=invariant,
             backend=backend,
-            bias=bias,
+            **bias,
         )
         return out
     if dropout:
@@ -263,7 +271,7 @@ def _attend(
         sinks=sinks,
         softcap=softcap,
         backend=backend,
-        bias=bias,
+        **bias,
     )
     return held
 
@@ -280,7 +288,7 @@ def _attend_everywhere(
     invariant: bool,
     sinks: Tensor | None,
     softcap: float | None,
-    bias: Tensor | None,
+    bias: dict[str, Any],
 ) -> Tensor:
     """Returns the same bits as _attend(), but also computes tiles without visible scores."""
     if dropout:
@@ -300,9 +308,10 @@ def _attend_everywhere(
         deterministic=deterministic,
         invariant=invariant,
         softcap=softcap,
-        bias=bias is not None,
+        bias="bias" in bias,
+        distance_bias="distance_bias" in bias,
     )
-    out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks, bias=bias)
+    out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks, **bias)
     return out
 
 

@@ -12,15 +12,11 @@ from transformers import PreTrainedModel, masking_utils
 
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _ITSELF = "its attention layers never look at Transformers' registry of attention functions"
-_BIAS = "it adds a bias to the scores, which flashmask does not"
 _TYPES = {
     "blt": "its masks of patches are numbers to add to the scores",
     "deepseek_v4": "it joins compressed keys to a mask of numbers, and flashmask's masks hold none",
     "doge": "it adds numbers of its own to the mask, and flashmask's masks hold none",
     "git": _ITSELF,
-    "inkling2_loop_text": _BIAS,
-    "inkling2_text": _BIAS,
-    "inkling_text": _BIAS,
 }
 
 
@@ -35,14 +31,14 @@ def refuse_model(model: torch.nn.Module, name: str) -> None:
 
 
 def _why_not(kind: type[torch.nn.Module], config: Any) -> str:
-    modules = [vars(sys.modules[name]) for name in _modules(kind) if name in sys.modules]
+    modules = [vars(sys.modules[name]) for name in modules_of(kind) if name in sys.modules]
     by_itself = any(map(_has_attention, modules)) and not any(_REGISTRY in each for each in modules)
     if by_itself and (any(map(_makes_masks, modules)) or hasattr(config, "vocab_size")):
         return _ITSELF
     return _TYPES.get(getattr(config, "model_type", ""), "")
 
 
-def _modules(kind: type[torch.nn.Module]) -> list[str]:
+def modules_of(kind: type[torch.nn.Module]) -> list[str]:
     """Returns the names of the modules that define a model class and the model classes that it inherits from."""
     return [
         each.__module__ for each in kind.__mro__ if issubclass(each, PreTrainedModel) and each is not PreTrainedModel

@@ -18,10 +18,11 @@ import transformers
 from transformers import AttentionInterface, PreTrainedModel, masking_utils, modeling_utils
 
 from flashmask.transformers._ignored import refusing_row_indices
-from flashmask.transformers._models import refuse_model
+from flashmask.transformers._models import modules_of, refuse_model
 from flashmask.transformers._once import warn_once
 from flashmask.transformers._ours import is_ours, keep_name
 from flashmask.transformers._stateful import serve_states
+from flashmask.transformers._tables import serve_tables
 
 #: The oldest and the newest version of Transformers that the tests ran with.
 TESTED = ("5.5", "5.24")
@@ -131,6 +132,7 @@ def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
             return check(self, *arguments, **options)
         say_what_is_uncertain()
         refuse_model(self, name)
+        serve_tables(modules_of(type(self)))
         serve_states(self)  # of a model that is made already, and is given the name
         vars(self)[_COMPATIBLE] = None  # hides the list in the class
         try:

@@ -21,6 +21,7 @@ from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._ours import is_ours
 from flashmask.transformers._running import Running
 from flashmask.transformers._states import carriers, serve, served_names
+from flashmask.transformers._tables import makers_in
 
 _NODES = "flashmask_nodes"  # keyword by which a model hands them to its layers
 #: Classes of layers that carry something from token to token, by their names.
@@ -30,8 +31,9 @@ _CARRIES = re.compile(
 _CONVOLUTION = "causal_conv1d_fn"
 _FIRST_MAMBA = "mamba_selective_scan"  # takes no state to begin from
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"  # what attention itself looks up
-#: Layers that hand nothing but their attention_mask on to what carries a state: it takes the nodes along.
-_HANDS_ON_A_MASK_ALONE = ("JambaMambaDecoderLayer",)
+#: Layers that hand nothing but a mask on to what carries a state, and that mask's keyword: it takes the nodes along.
+_HANDS_ON_A_MASK_ALONE = {"JambaMambaDecoderLayer": "attention_mask", "InklingDecoderLayer": "conv_mask"}
+_DOCUMENTS = "seq_idx"  # keyword that numbers the document of each token, of what keeps them apart itself
 
 
 class _Told(NamedTuple):
@@ -84,9 +86,13 @@ def carriers_of(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
 
 
 def why_no_forks(model: torch.nn.Module) -> str:
-    """Returns the names of classes through which a state cannot fork after a shared prefix; empty if there are none."""
+    """Returns the names of classes that a shared prefix cannot pass through; empty if there are none.
+
+    These are layers whose state cannot fork, and biases by the distance of rows, which is not that of positions there.
+    """
     return _names_of(
-        each for each in carriers_of(model) if not _is_served(each) or _FIRST_MAMBA in _names_in(each.forward)
+        {each for each in carriers_of(model) if not _is_served(each) or _FIRST_MAMBA in _names_in(each.forward)}
+        | makers_in(model)
     )
 
 
@@ -107,7 +113,32 @@ def _carries(module: torch.nn.Module) -> bool:
 def _is_served(carrier: type[torch.nn.Module]) -> bool:
     """Whether a class computes its state by wrapped functions: by a rule or a scan, or as a convolution alone."""
     reached = served_names(sys.modules[carrier.__module__]) & _names_in(carrier.forward)
-    return bool(reached - {_CONVOLUTION}) or (_CONVOLUTION in reached and "Conv" in carrier.__name__)
+    of_functions = bool(reached - {_CONVOLUTION}) or (_CONVOLUTION in reached and "Conv" in carrier.__name__)
+    return of_functions or _tells_documents_apart(carrier)
+
+
+def _tells_documents_apart(carrier: type[torch.nn.Module]) -> bool:
+    """Whether a class computes its state by itself, and keeps documents apart where it is told of them."""
+    return carrier.__name__.endswith("DynamicShortConvolution") and _DOCUMENTS in _constants_in(carrier.forward)
+
+
+def _constants_in(function: Any) -> tuple[Any, ...]:
+    constants: tuple[Any, ...] = inspect.unwrap(function).__code__.co_consts
+    return constants
+
+
+def _documents_of(nodes: Nodes, hidden: Tensor | None) -> Tensor:
+    """Returns int64 (batch, length), the number of each token's document; -1 for padding."""
+    assert hidden is not None
+    assert nodes.depth <= 1, "a layer that knows documents only"
+
+    def make() -> Tensor:
+        numbers = torch.full((nodes.tokens,), -1)
+        for number, (begin, end) in enumerate(zip(nodes.begins.tolist(), nodes.ends.tolist(), strict=True)):
+            numbers[begin:end] = number
+        return numbers.view(len(hidden), -1).to(hidden.device)
+
+    return nodes.kept((_DOCUMENTS, hidden.device, len(hidden)), make)
 
 
 def _names_in(function: Any) -> set[str]:
@@ -148,6 +179,13 @@ def _tell(text: torch.nn.Module, given: _Given) -> _Told:
             f"several documents, or sequences with a shared prefix, came to {type(text).__name__}, and flashmask does "
             f"not reach its layers that carry a state ({refused}), which would carry on from one to the next; give it "
             "one document per batch entry, padded"
+        )
+    makers = makers_in(text) if found is not None and found.depth > 1 else ()
+    if makers:
+        raise ValueError(
+            f"a mask in which sequences share a prefix came to {type(text).__name__}, whose bias of scores "
+            f"({_names_of(makers)}) counts rows between a query and a key, among them those of other answers; repeat "
+            "the prefix instead, or pack whole documents"
         )
     positions = given["position_ids"] if found is not None and given["cu_seq_lens_q"] is None else None
     told = _Told(found, positions, None if given.tokens is None else tuple(given.tokens.shape[:2]))
@@ -238,11 +276,12 @@ def _hand_on(
     added = dict(options)
     if told.positions is not None and added.get("position_ids") is None:
         added["position_ids"] = told.positions
-    if type(layer).__name__ in _HANDS_ON_A_MASK_ALONE:
-        hidden, mask = arguments[0], added.get("attention_mask")
+    name = _HANDS_ON_A_MASK_ALONE.get(type(layer).__name__)
+    if name is not None:
+        hidden, mask = arguments[0], added.get(name)
         mask = hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.clone()
         setattr(mask, _NODES, told)
-        added["attention_mask"] = mask
+        added[name] = mask
     return arguments, added
 
 
@@ -251,8 +290,8 @@ def _enter(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Takes the nodes out of the keywords of what carries a state, and tells them to the functions that it calls."""
     told: _Told | None = options.get(_NODES)
-    if told is None:
-        told = getattr(options.get("attention_mask"), _NODES, None)
+    for mask in ("attention_mask", "conv_mask"):
+        told = told or getattr(options.get(mask), _NODES, None)
     if told is None:
         if _texts and _texts.told.nodes is not None:
             raise ValueError(
@@ -268,7 +307,10 @@ def _enter(
             f"{list(told.shape)}: somebody replaced the model's forward, and flashmask does not know the mask"
         )
     carriers.enter(carrier, told.nodes)
-    return arguments, {name: value for name, value in options.items() if name != _NODES}
+    options = {name: value for name, value in options.items() if name != _NODES}
+    if told.nodes is not None and _tells_documents_apart(type(carrier)):
+        options[_DOCUMENTS] = _documents_of(told.nodes, hidden)
+    return arguments, options
 
 
 def _leave(carrier: torch.nn.Module, *_: Any) -> None:

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inkling's bias of scores, a number for each query, head and distance: as the table that it is, not for each score.
+
+Its layers have a module that makes the table, (batch, heads, queries, extent), and spreads it over all keys. With our
+attention that module returns the table. Where there are other keys than those of the queries, behind a cache, and with
+dropout, it spreads the table as before: a few queries have few scores.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashmask.transformers._ours import is_ours
+
+_ASKED = "flashmask_asked_for_the_table"
+
+
+def _of_states(module: Any, states: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+    return torch.matmul(states, module.proj).transpose(1, 2)
+
+
+def _of_hidden(module: Any, hidden_states: Tensor, relative_distance: Tensor, position_ids: Tensor) -> Tensor:
+    states = module.linear(hidden_states).unflatten(-1, (module.num_heads, -1))
+    return torch.matmul(module.norm(states, position_ids), module.proj).transpose(1, 2)
+
+
+#: By the end of a class's name: its parameters, the table of a call, and whether queries and keys are the same tokens.
+_MAKERS: dict[str, tuple[tuple[str, ...], Callable[..., Tensor], Callable[..., bool]]] = {
+    "RelativeLogits": (
+        ("relative_states", "query_positions", "key_positions"),
+        _of_states,
+        lambda states, queries, keys: bool(len(queries) == len(keys)),
+    ),
+    "RelativePositionBias": (
+        ("hidden_states", "relative_distance", "position_ids"),
+        _of_hidden,
+        lambda hidden, distance, positions: bool(distance.shape[0] == distance.shape[1]),
+    ),
+}
+_NAMES = ("rel_logits_proj", "relative_position_bias")
+"""What attention layers call the module that makes the table."""
+_PACKAGE = "transformers.models.inkling"
+
+
+def serve_tables(modules: Iterable[str]) -> None:
+    """Wraps the classes of Inkling's modules, of those named; calling it again changes nothing."""
+    for name in modules:
+        if not name.startswith(_PACKAGE):
+            continue
+        classes: list[Any] = [each for each in vars(sys.modules[name]).values() if isinstance(each, type)]
+        makers = [(each, made) for each in classes for end, made in _MAKERS.items() if each.__name__.endswith(end)]
+        for maker, (parameters, table, of_same_tokens) in makers:
+            if _wrapped(maker) or tuple(signature(maker.forward).parameters)[1:] != parameters:
+                continue  # of another version, whose dense bias is served as it comes
+            _set(maker, _making(maker.forward, table, of_same_tokens))
+            for attention in classes:
+                if attention.__name__.endswith("Attention") and attention.__module__ == name:
+                    _set(attention, _asking(attention.forward))
+
+
+def makers_in(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
+    """Returns the classes of a model's layers that make such tables."""
+    return {type(each) for each in model.modules() if type(each).__name__.endswith(tuple(_MAKERS))}
+
+
+def is_table(layer: torch.nn.Module, query: Tensor, key: Tensor) -> bool:
+    """Whether the position_bias with which a layer calls attention is a table by distance."""
+    maker = _maker_of(layer)
+    return bool(getattr(maker, _ASKED, False)) and query.shape[2] == key.shape[2]
+
+
+def _maker_of(layer: torch.nn.Module) -> torch.nn.Module | None:
+    return next((getattr(layer, name) for name in _NAMES if hasattr(layer, name)), None)
+
+
+def _wrapped(kind: Any) -> bool:
+    return hasattr(kind.forward, "__flashmask_original__")
+
+
+def _set(kind: Any, forward: Any) -> None:
+    forward.__flashmask_original__ = kind.forward
+    kind.forward = forward
+
+
+def _asking(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a layer ask for the table if its attention is ours."""
+
+    @wraps(forward)
+    def attend(self: Any, *arguments: Any, **options: Any) -> Any:
+        maker = _maker_of(self)
+        if maker is not None:
+            drops = self.training and self.attention_dropout
+            setattr(maker, _ASKED, is_ours(self.config._attn_implementation) and not drops)
+        return forward(self, *arguments, **options)
+
+    return attend
+
+
+def _making(
+    forward: Callable[..., Tensor], table: Callable[..., Tensor], of_same_tokens: Callable[..., bool]
+) -> Callable[..., Tensor]:
+    """Returns the table where it was asked for and queries and keys are the same tokens, else what `forward` does."""
+
+    @wraps(forward)
+    def make(self: torch.nn.Module, *arguments: Any) -> Tensor:
+        if getattr(self, _ASKED, False) and of_same_tokens(*arguments):
+            return table(self, *arguments)
+        return forward(self, *arguments)
+
+    return make

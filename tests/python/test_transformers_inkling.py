@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inkling's bias of scores, a table by distance for each query: logits and gradients of eager attention, without a
+tensor of tokens × tokens; test_transformers_hybrids.py has its convolutions.
+"""
+
+import copy
+from unittest.mock import patch
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="Transformers runs on torch")
+transformers = pytest.importorskip("transformers", reason="tests its integration")
+
+from docs_scripts import docs_script  # noqa: E402
+
+import flashmask.transformers  # noqa: E402
+
+families = docs_script("transformers_families")
+
+if transformers.__version__ != families.read()[0]:
+    pytest.skip(f"the table is about Transformers {families.read()[0]}", allow_module_level=True)
+flashmask.transformers.register()
+flashmask.transformers.register("flashmask-every-tile", visit="all")
+
+FAMILIES = ("inkling_text", "inkling2_text", "inkling2_loop_text")
+EXTENT = 16  # of full layers; windows have 5
+by_family = pytest.mark.parametrize("family", FAMILIES)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def runs(family, implementation, **changes):
+    with patch.dict(families._OWN, {family: {**families._OWN.get(family, {}), **changes}}):
+        return families.Runs(family, implementation)
+
+
+class Given:
+    """What attention was called with beside its mask."""
+
+    def __init__(self):
+        self.biases, self.tables = [], []
+
+    def __enter__(self):
+        original = flashmask.attention
+
+        def attend(*arguments, **options):
+            self.biases += [each for each in (options.get("bias"),) if each is not None]
+            self.tables += [each for each in (options.get("distance_bias"),) if each is not None]
+            return original(*arguments, **options)
+
+        self._patches = [
+            patch.object(flashmask, "attention", attend),
+            patch.object(flashmask, "flashmask_attention", self._biased(flashmask.flashmask_attention)),
+        ]
+        for each in self._patches:
+            each.start()
+        return self
+
+    def _biased(self, original):
+        def attend(*arguments, **options):
+            self.biases += [each for each in (options.get("bias"),) if each is not None]
+            return original(*arguments, **options)
+
+        return attend
+
+    def __exit__(self, *error):
+        for each in self._patches:
+            each.stop()
+
+
+@by_family
+@pytest.mark.parametrize("name", ["flashmask", "flashmask-every-tile"])
+def test_packed_documents_are_what_eager_makes_of_each_alone(family, name):
+    """Scaled by the logarithm of the position from the third on, which the second Inkling counts in each document."""
+    changes = {} if family == "inkling_text" else {"log_scaling_n_floor": 3}
+    ours, eager = runs(family, name, **changes), runs(family, "eager", **changes)
+    with Given() as given:
+        found = ours.packed()
+    assert families.close(found, eager.alone(), 4 * families.TOLERANCE)
+    assert not given.biases and {tuple(each.shape) for each in given.tables} == {(1, 4, 24, EXTENT), (1, 4, 24, 5)}
+
+
+@by_family
+def test_whole_and_padded_sequences_are_eagers(family):
+    ours, eager = (runs(family, each, log_scaling_n_floor=3) for each in ("flashmask", "eager"))
+    with Given() as given:
+        assert families.close(ours.whole(), eager.whole())
+        assert families.close(ours.padded(), eager.padded())
+        assert families.close(ours.padded("right"), eager.padded("right"))
+    assert len(given.tables) >= 3 * ours.model.config.num_hidden_layers and not given.biases
+
+
+@by_family
+def test_the_bias_matters_here(family):
+    ours, without = (runs(family, "flashmask") for _ in range(2))
+    for name, parameter in without.model.named_parameters():
+        if "rel_logits_proj.proj" in name or "relative_position_bias.proj" in name:
+            parameter.data.zero_()
+    assert not families.close(ours.packed(), without.packed(), 100 * families.TOLERANCE)
+
+
+@by_family
+def test_checkpoints_compute_the_table_again(family):
+    ours, again = (runs(family, "flashmask") for _ in range(2))
+    again.model.gradient_checkpointing_enable({"use_reentrant": False})
+    again.model.train()
+    with Given() as given:
+        assert families.close(again.packed(), ours.packed())
+    assert given.tables and not given.biases
+
+
+@by_family
+def test_generates_what_eager_attention_generates_behind_its_window(family):
+    """With a cache queries have other keys: the table is spread over these."""
+    ids = torch.randint(3, 60, (2, 9), generator=torch.Generator().manual_seed(3))
+    tokens = [
+        runs(family, each).model.generate(ids, max_new_tokens=12, min_new_tokens=12, do_sample=False)
+        for each in ("eager", "flashmask")
+    ]
+    assert torch.equal(*tokens)
+
+
+@by_family
+def test_prefill_in_pieces_is_what_a_whole_prompt_is(family):
+    model, ids = (
+        runs(family, "flashmask").model,
+        torch.randint(3, 60, (1, 20), generator=torch.Generator().manual_seed(4)),
+    )
+    with torch.no_grad():
+        whole = model(input_ids=ids, use_cache=False).logits
+        first = model(input_ids=ids[:, :12], use_cache=True)
+        second = model(input_ids=ids[:, 12:], use_cache=True, cache=first.cache)
+    torch.testing.assert_close(torch.cat([first.logits, second.logits], 1), whole, atol=1e-4, rtol=1e-3)
+
+
+@by_family
+def test_a_model_that_changes_its_attention_takes_the_bias_of_each(family):
+    ours, eager = runs(family, "flashmask"), runs(family, "eager")
+    ours.model.set_attn_implementation("eager")
+    assert all(map(torch.equal, ours.whole(), eager.whole()))
+    eager.model.set_attn_implementation("flashmask")
+    with Given() as given:
+        eager.whole()
+        copy.deepcopy(eager.model)(input_ids=eager.ids)
+    assert given.tables and not given.biases
+
+
+@by_family
+def test_trains_with_dropout_under_the_bias_of_each_score(family):
+    made = runs(family, "flashmask", attention_dropout=0.2)
+    made.model.train()
+    found = []
+    with Given() as given:
+        for seed in (3, 3, 4):
+            torch.manual_seed(seed)
+            found.append(made.whole()[0])
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[1], found[2])
+    assert given.biases and not given.tables
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_a_token_attends_to_its_own_layers_as_under_eager(queries):
+    """Its head dim is the hidden size, beyond every kernel's, and it stays in float32."""
+    from transformers.models.inkling2.modeling_inkling2 import Inkling2BlockAttentionResidual
+
+    config = families.configuration("inkling2_text")
+    config.hidden_size = 600
+    module = Inkling2BlockAttentionResidual(config, num_queries=queries)
+    torch.nn.init.normal_(module.query)
+    blocks, partial = torch.randn(2, 7, 3, 600), torch.randn(2, 7, 600, requires_grad=True)
+    found = []
+    for name in ("eager", "flashmask"):
+        config._attn_implementation = name
+        out = torch.stack(module(blocks, partial))
+        found.append((out.detach(), *torch.autograd.grad(out.sin().sum(), (partial, module.query))))
+    assert found[0][0].dtype is torch.float32
+    for ours, eager in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, eager, atol=2e-6, rtol=1e-5)
