@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="Transformers runs on torch")
 transformers = pytest.importorskip("transformers", reason="tests its integration")
 
+from cuda_device import needs_gpu  # noqa: E402
 from docs_scripts import docs_script  # noqa: E402
 
 import flashmask.transformers  # noqa: E402
@@ -175,3 +176,24 @@ def test_a_token_attends_to_its_own_layers_as_under_eager(queries):
     assert found[0][0].dtype is torch.float32
     for ours, eager in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, eager, atol=2e-6, rtol=1e-5)
+
+
+@needs_gpu
+@by_family
+def test_packed_documents_on_a_gpu_are_what_eager_makes_of_each_alone(family):
+    """In bfloat16: at most twice as far from eager attention in float32 as eager attention in bfloat16."""
+    found = []
+    for implementation, dtype in (("eager", torch.float32), ("eager", torch.bfloat16), ("flashmask", torch.bfloat16)):
+        made = runs(family, implementation, num_experts_per_tok=4)  # all, so that rounding chooses no others
+        made.model.to("cuda", dtype)
+        made.ids, made.positions = made.ids.cuda(), made.positions.cuda()
+        made.model.zero_grad()
+        logits = made._logits(made.ids, position_ids=made.positions) if implementation == "flashmask" else torch.cat(
+            [made._logits(part) for part in made.ids.split(families.LENGTHS, 1)], 1
+        )  # fmt: skip
+        (logits.float() * torch.randn(logits.shape, generator=torch.Generator().manual_seed(5)).cuda()).sum().backward()
+        of_bias = [p.grad for name, p in made.model.named_parameters() if "proj.proj" in name or "bias.proj" in name]
+        assert of_bias
+        found.append([each.double() for each in (logits.detach(), *of_bias)])
+    for exact, naive, ours in zip(*found, strict=True):
+        assert (ours - exact).norm() <= 2 * (naive - exact).norm() + 1e-3 * exact.norm()
