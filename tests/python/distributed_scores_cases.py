@@ -311,3 +311,18 @@ def capped_models_have_the_losses_and_gradients_of_one_process(group, rank, kind
         layer.self_attn.attn_logit_softcapping = None
     _, uncapped = loss_and_gradients(model, batch)
     assert (uncapped - gradients).norm() / gradients.norm() > 1e-3, "the cap changes nothing here"
+
+
+@case(2)
+def models_of_an_encoder_and_a_decoder_are_refused(group, rank):
+    import transformers
+
+    from flashmask.transformers import register, shard
+
+    register()
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 8, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    encoder, decoder = (transformers.T5GemmaModuleConfig(**sizes, **heads) for _ in range(2))
+    config = transformers.T5GemmaConfig(encoder=encoder, decoder=decoder, vocab_size=64)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation="flashmask")
+    refused(ValueError, "^the model is a T5GemmaForConditionalGeneration, of", lambda: shard(model, packed(300), group))

@@ -75,6 +75,11 @@ def _config_of(model: Any) -> Any:
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "get_text_config"):
         raise TypeError(f"model is a {type(model).__name__}; expected a model of Transformers: pass what it wraps")
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"the model is a {type(model).__name__}, of an encoder and a decoder, whose attention across sequences is "
+            "not sharded; train it on one device"
+        )
     config = config.get_text_config()
     if not is_ours(config._attn_implementation):
         raise ValueError(
