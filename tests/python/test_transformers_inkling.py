@@ -90,6 +90,20 @@ def test_whole_and_padded_sequences_are_eagers(family):
     assert len(given.tables) >= 3 * ours.model.config.num_hidden_layers and not given.biases
 
 
+@pytest.mark.parametrize("family", FAMILIES[1:])
+@pytest.mark.parametrize(("implementation", "stride"), [("flashmask", 0), ("eager", 14)])
+def test_no_distance_of_tokens_and_tokens_takes_memory(family, implementation, stride):
+    made, strides = runs(family, implementation), set()
+
+    def look(module, arguments, options):
+        strides.add(options["relative_distance"].stride())
+
+    for layer in made.model.model.layers:
+        layer.self_attn.register_forward_pre_hook(look, with_kwargs=True)
+    made.padded()
+    assert {first for first, _ in strides} == {stride}
+
+
 @by_family
 def test_the_bias_matters_here(family):
     ours, without = (runs(family, "flashmask") for _ in range(2))
@@ -156,6 +170,9 @@ def test_trains_with_dropout_under_the_bias_of_each_score(family):
             found.append(made.whole()[0])
     assert torch.equal(found[0], found[1]) and not torch.equal(found[1], found[2])
     assert given.biases and not given.tables
+    nearly_none = runs(family, "flashmask", attention_dropout=1e-9)
+    nearly_none.model.train()
+    assert families.close(nearly_none.whole(), runs(family, "eager").whole())
 
 
 @pytest.mark.parametrize("queries", [1, 3])

@@ -3,7 +3,8 @@
 
 Its layers have a module that makes the table, (batch, heads, queries, extent), and spreads it over all keys. With our
 attention that module returns the table. Where there are other keys than those of the queries, behind a cache, and with
-dropout, it spreads the table as before: a few queries have few scores.
+dropout, it spreads the table as before: a few queries have few scores. Nor is the tensor of distances made then, tokens
+× tokens, of which these modules read no more than the shape; where there is a cache it is made as before.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ import torch
 from torch import Tensor
 
 from flashmask.transformers._ours import is_ours
+from flashmask.transformers._running import Running
 
 _ASKED = "flashmask_asked_for_the_table"
+_DISTANCES = "get_relative_distance"
+_texts: Running[bool] = Running()
+"""Text models that run, and whether their layers ask for the table."""
 
 
 def _of_states(module: Any, states: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
@@ -60,9 +65,14 @@ def serve_tables(modules: Iterable[str]) -> None:
             if _wrapped(maker) or tuple(signature(maker.forward).parameters)[1:] != parameters:
                 continue  # of another version, whose dense bias is served as it comes
             _set(maker, _making(maker.forward, table, of_same_tokens))
-            for attention in classes:
-                if attention.__name__.endswith("Attention") and attention.__module__ == name:
-                    _set(attention, _asking(attention.forward))
+            for each in classes:
+                if each.__name__.endswith("Attention") and each.__module__ == name:
+                    _set(each, _asking(each.forward))
+                if each.__name__.endswith("TextModel") and each.__module__ == name:
+                    _set(each, _running(each.forward))
+            module = vars(sys.modules[name])
+            if _DISTANCES in module:
+                module[_DISTANCES] = _standing_in(module[_DISTANCES])
 
 
 def makers_in(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
@@ -96,11 +106,41 @@ def _asking(forward: Callable[..., Any]) -> Callable[..., Any]:
     def attend(self: Any, *arguments: Any, **options: Any) -> Any:
         maker = _maker_of(self)
         if maker is not None:
-            drops = self.training and self.attention_dropout
-            setattr(maker, _ASKED, is_ours(self.config._attn_implementation) and not drops)
+            setattr(maker, _ASKED, _asks(self))
         return forward(self, *arguments, **options)
 
     return attend
+
+
+def _asks(module: Any) -> bool:
+    """Whether a layer, or the layers of a text model, ask for the table: with our attention, and without dropout."""
+    drops = module.training and module.config.attention_dropout
+    return is_ours(module.config._attn_implementation) and not drops
+
+
+def _running(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(forward)
+    def run(self: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
+        _texts.enter(self, _asks(self))
+        try:
+            return forward(self, *arguments, **options)
+        finally:
+            _texts.leave(self)
+
+    return run
+
+
+def _standing_in(distances: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Returns a tensor of the same shape that takes no memory, where all layers ask for the table."""
+
+    @wraps(distances)
+    def get(inputs_embeds: Tensor, cache: Any, is_sliding: bool) -> Tensor:
+        if cache is not None or not _texts or not _texts.told:
+            return distances(inputs_embeds, cache, is_sliding)
+        length = inputs_embeds.shape[1]
+        return torch.zeros((), dtype=torch.long, device=inputs_embeds.device).expand(length, length)
+
+    return get
 
 
 def _making(
