@@ -15,6 +15,7 @@ from cuda_device import needs_gpu  # noqa: E402
 from docs_scripts import docs_script  # noqa: E402
 
 import flashmask.transformers  # noqa: E402
+from flashmask.transformers import _attention  # noqa: E402
 
 families = docs_script("transformers_families")
 
@@ -177,7 +178,7 @@ def test_trains_with_dropout_under_the_bias_of_each_score(family):
 
 @pytest.mark.parametrize("queries", [1, 3])
 def test_a_token_attends_to_its_own_layers_as_under_eager(queries):
-    """Its head dim is the hidden size, beyond every kernel's, and it stays in float32."""
+    """Its head dim is the hidden size, beyond every kernel's, and it stays in float32 on a GPU too."""
     from transformers.models.inkling2.modeling_inkling2 import Inkling2BlockAttentionResidual
 
     config = families.configuration("inkling2_text")
@@ -188,7 +189,8 @@ def test_a_token_attends_to_its_own_layers_as_under_eager(queries):
     found = []
     for name in ("eager", "flashmask"):
         config._attn_implementation = name
-        out = torch.stack(module(blocks, partial))
+        with patch.object(_attention, "in_kernels_dtype", side_effect=AssertionError("chose a dtype for kernels")):
+            out = torch.stack(module(blocks, partial))
         found.append((out.detach(), *torch.autograd.grad(out.sin().sum(), (partial, module.query))))
     assert found[0][0].dtype is torch.float32
     for ours, eager in zip(found[1], found[0], strict=True):
