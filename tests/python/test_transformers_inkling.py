@@ -160,6 +160,29 @@ def test_a_model_that_changes_its_attention_takes_the_bias_of_each(family):
     assert given.tables and not given.biases
 
 
+class Wrapper(torch.nn.Module):
+    """As FSDP and compilers put one around a module."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *arguments):
+        return self.module(*arguments)
+
+
+@by_family
+def test_wrapped_modules_hand_over_the_table(family):
+    ours, eager = runs(family, "flashmask"), runs(family, "eager")
+    for layer in ours.model.model.layers:
+        for name in ("rel_logits_proj", "relative_position_bias"):
+            if hasattr(layer.self_attn, name):
+                setattr(layer.self_attn, name, Wrapper(getattr(layer.self_attn, name)))
+    with Given() as given:
+        assert families.close(ours.whole()[:1], eager.whole()[:1])
+    assert given.tables and not given.biases
+
+
 @by_family
 def test_trains_with_dropout_under_the_bias_of_each_score(family):
     made = runs(family, "flashmask", attention_dropout=0.2)

@@ -47,7 +47,8 @@ _GIVEN = (
     "float dropout=0.0, Tensor? seed_offset=None, Tensor? sinks=None, float softcap=0.0, Tensor? alibi_slopes=None, "
     "Tensor? query_positions=None, Tensor? key_positions=None"
 )
-_SINKS = Given._fields.index("sinks")
+_BEFORE_GIVEN = 5  # arguments of shard_forward behind q, k and v: sharding, group, scale, deterministic, kept
+_SINKS = _BEFORE_GIVEN + Given._fields.index("sinks")
 _NUMBERS = ("dropout", "softcap")
 _TENSORS = [name for name in Given._fields if name not in _NUMBERS]
 LIBRARY.define(
@@ -134,7 +135,7 @@ class _Rows(torch.autograd.Function):
         with BelowAutograd():
             o, lse, *kept = (_computed if direct else forward_operator)(q, k, v, *others)
         sharding, *ctx.others = others[:4]
-        given = Given(*others[5:])
+        given = Given(*others[_BEFORE_GIVEN:])
         tensors = [getattr(given, name) for name in _TENSORS]
         ctx.numbers = {name: getattr(given, name) for name in _NUMBERS}
         ctx.save_for_backward(sharding, *tensors, q, k, v, o, lse, *kept)
@@ -163,8 +164,8 @@ class _Rows(torch.autograd.Function):
         else:
             gradients = backward_operator(*arguments)
         of_others: list[Tensor | None] = [None] * (len(ctx.needs_input_grad) - 4)
-        if sinks is not None and ctx.needs_input_grad[9 + _SINKS]:
-            of_others[5 + _SINKS] = gradient_of_sinks(sinks, o, lse, grad_o, grad_lse)
+        if sinks is not None and ctx.needs_input_grad[4 + _SINKS]:
+            of_others[_SINKS] = gradient_of_sinks(sinks, o, lse, grad_o, grad_lse)
         return None, *gradients, *of_others
 
 
@@ -183,7 +184,7 @@ def gradient_of_sinks(sinks: Tensor, o: Tensor, lse: Tensor, grad_o: Tensor, gra
 
 def _differentiated_forward(direct: bool, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
     """Runs the forward with autograd; `direct`: past the dispatcher."""
-    if is_differentiated(q, k, v, Given(*others[5:]).sinks):
+    if is_differentiated(q, k, v, Given(*others[_BEFORE_GIVEN:]).sinks):
         refuse_transforms()
         outputs: tuple[Tensor, ...] = _Rows.apply(direct, q, k, v, *others)  # type: ignore[no-untyped-call]
         return outputs

@@ -77,7 +77,7 @@ def serve_tables(modules: Iterable[str]) -> None:
 
 def makers_in(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
     """Returns the classes of a model's layers that make such tables."""
-    return {type(each) for each in model.modules() if type(each).__name__.endswith(tuple(_MAKERS))}
+    return {type(each) for each in model.modules() if _makes(each)}
 
 
 def is_table(layer: torch.nn.Module, query: Tensor, key: Tensor) -> bool:
@@ -87,7 +87,13 @@ def is_table(layer: torch.nn.Module, query: Tensor, key: Tensor) -> bool:
 
 
 def _maker_of(layer: torch.nn.Module) -> torch.nn.Module | None:
-    return next((getattr(layer, name) for name in _NAMES if hasattr(layer, name)), None)
+    """Returns the module that makes a layer's table, also where FSDP or a compiler has wrapped it."""
+    held = next((getattr(layer, name) for name in _NAMES if hasattr(layer, name)), None)
+    return None if held is None else next(filter(_makes, held.modules()), None)
+
+
+def _makes(module: torch.nn.Module) -> bool:
+    return type(module).__name__.endswith(tuple(_MAKERS))
 
 
 def _wrapped(kind: Any) -> bool:
