@@ -20,10 +20,11 @@ struct NearEntries {
   alignas(16) float copies[2][kCount + 16];  // the copies begin 16 banks apart
 
   /// Called by a warp. `first`: the entry for line kLines − 1 and place 0; `step`: 1 where entries rise with places,
-  /// −1 where they fall.
+  /// −1 where they fall. kAtOnce: how many entries a lane reads before it waits for one.
+  template <int kAtOnce>
   __device__ __forceinline__ void fill(const BiasArguments& bias, int batch, int head, int first, int step) {
     const std::int64_t row = batch * bias.batch + head * bias.head;
-#pragma unroll 4
+#pragma unroll kAtOnce
     for (int number = lane_index(); number < kCount; number += 32) {
       const int entry = first + step * number;
       const bool exists = static_cast<unsigned>(entry) < static_cast<unsigned>(bias.entries);
