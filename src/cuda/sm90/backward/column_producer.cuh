@@ -150,8 +150,7 @@ class ColumnProducer {
   __device__ __forceinline__ void find_entries(int stage, const ColumnWork& work, int head, int first) {
     const BiasArguments& bias = arguments_.bias;
     if (shares_entries(bias))
-      shared_.near[stage].template fill<4>(bias, work.batch, head,
-                                           bias.entry(first, work.keys.first + Shape::kColumns - 1), 1);
+      shared_.near[stage].fill(bias, work.batch, head, bias.entry(first, work.keys.first + Shape::kColumns - 1), 1);
   }
 
   __device__ __forceinline__ void copy_values(const ColumnWork& tile) {

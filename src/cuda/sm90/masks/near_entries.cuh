@@ -20,11 +20,10 @@ struct NearEntries {
   alignas(16) float copies[2][kCount + 16];  // the copies begin 16 banks apart
 
   /// Called by a warp. `first`: the entry for line kLines − 1 and place 0; `step`: 1 where entries rise with places,
-  /// −1 where they fall. kAtOnce: how many entries a lane reads before it waits for one.
-  template <int kAtOnce>
+  /// −1 where they fall.
   __device__ __forceinline__ void fill(const BiasArguments& bias, int batch, int head, int first, int step) {
     const std::int64_t row = batch * bias.batch + head * bias.head;
-#pragma unroll kAtOnce
+#pragma unroll 4
     for (int number = lane_index(); number < kCount; number += 32) {
       const int entry = first + step * number;
       const bool exists = static_cast<unsigned>(entry) < static_cast<unsigned>(bias.entries);

@@ -170,8 +170,7 @@ class Producer {
     const BiasArguments& bias = arguments_.score.bias;
     if (lane_ == 0) shared_.first_keys[keys_.slot] = first;
     if (shares_entries(bias))
-      shared_.near[keys_.slot].template fill<(Shape::kRows + Shape::kColumns) / 32>(
-          bias, batch, head_, bias.entry(first_row_ + Shape::kRows - 1, first), -1);
+      shared_.near[keys_.slot].fill(bias, batch, head_, bias.entry(first_row_ + Shape::kRows - 1, first), -1);
     __syncwarp();
   }
 
