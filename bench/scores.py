@@ -103,7 +103,7 @@ def measure_biases(
     given = {kind: bias} | ({"distance_origin": tokens - 1} if by_distance else {})
     theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in (q, k, v)]
     others = {}
-    with_flex = with_flex and bias.numel() <= 1 << 31  # its kernels count elements in 32 bits
+    with_flex = with_flex and bias.numel() <= 1 << 31  # larger ones end in an illegal memory access
     if by_distance and with_flex:
         others["FlexAttention"] = flex_of(lambda b, h, i, j: b[0, h, 0, i - j + tokens - 1])
     if not by_distance:
