@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cuda/common/backward_entry.h"
+#include "cuda/common/bias_gradient.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/row_statistics.h"
 #include "cuda/common/tile_choice.h"
@@ -13,7 +14,6 @@
 #include "cuda/scores/changes.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/backward/backward.h"
-#include "cuda/sm80/backward/bias_gradient.h"
 #include "cuda/sm80/backward/close_rows.cuh"
 #include "cuda/sm80/backward/column_kernel.cuh"
 #include "cuda/sm80/backward/shapes.cuh"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "cuda/common/backward_entry.h"
+#include "cuda/common/bias_gradient.h"
 #include "cuda/common/row_statistics.h"
-#include "cuda/sm80/backward/bias_gradient.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/backward/backward.h"
 #include "cuda/sm90/backward/column_shapes.cuh"
@@ -77,7 +77,7 @@ struct ColumnSteps {
     }
     const DevicePlan& made = PlanAccess::device(plan);
     if constexpr (kHasBiasing<Shape>)
-      sm80::launch_bias_gradient(plan, tensors, workspace, execution, made.map(kTile<Shape>, MapSide::columns));
+      launch_bias_gradient(plan, tensors, workspace, execution, made.map(kTile<Shape>, MapSide::columns));
     if constexpr (!Shape::kSums) {
       const DeviceMap& rows = made.map(query_gradient_tile(Shape::kHeadDim), MapSide::rows);
       if (PlanAccess::wants_query_gradient(plan))

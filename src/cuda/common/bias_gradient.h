@@ -6,10 +6,11 @@
 #include "plan/device_plan.h"
 #include "plan/kernel.h"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
-/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows. map: of the plan, by columns.
+/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: on every GPU by mma.sync
+/// (sm80/backward/bias_gradient.cu). map: of the plan, by columns.
 void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                           const KernelExecution& execution, const DeviceMap& map);
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda
