@@ -23,7 +23,9 @@ def on_gpu(mask, kind="bias", kernel=None, **options):
 
     def compute(q, k, v, values):
         given = [each.cuda() for each in (q, k, v)]
-        how = {"mask": mask} if kernel is None else {"plan": flashmask.plan(mask, *given, kernel=kernel, **{kind: True})}
+        how = (
+            {"mask": mask} if kernel is None else {"plan": flashmask.plan(mask, *given, kernel=kernel, **{kind: True})}
+        )
         found = flashmask.attention(*given, return_lse=True, **how, **{kind: values.cuda()}, **options)
         return [each.cpu() for each in found]
 
