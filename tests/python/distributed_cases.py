@@ -129,6 +129,23 @@ NAMES = ("o", "lse", "grad_q", "grad_k", "grad_v")
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 5e-4, torch.float16: 1e-4}
 
 
+def hold_results(sharding, group, found, expected, tolerance, case, owner):
+    """A rank's o, lse and gradients are those of one process: its bits where docs/several_gpus.md says so.
+
+    owner: whether a rank computes the gradients of its own keys.
+    """
+    exact = owner or sharding.scheme == "heads" or group.size() == 1
+    wrong = []
+    for place, (name, mine, all_of_it) in enumerate(zip(NAMES, found, expected, strict=True)):
+        of_one = sharding.shard(all_of_it, dim=2 if name == "lse" else 1)
+        if exact or place < 3:
+            wrong += [] if torch.equal(mine, of_one) else [f"{name} is not the bits of one process"]
+        else:
+            error = float((mine - of_one).double().norm() / all_of_it.double().norm().clamp(min=1e-30))
+            wrong += [] if error <= tolerance else [f"{name} is {error} away"]
+    raise_on_all_ranks(group, f"{sharding}, {case}: {', '.join(wrong)}" if wrong else "")
+
+
 def hold_against_one_process(
     group, mask, dtype=torch.float32, batch=1, dim=DIM, device="cpu", wrap=None, dropout=0.0, **options
 ):  # fmt: skip
@@ -147,16 +164,7 @@ def hold_against_one_process(
     torch.manual_seed(5 + dist.get_rank(group))
     found = with_gradients(wrap(compute) if wrap else compute, *local)
     assert dist.get_rank(group) or torch.equal(torch.rand(1, device=device), drawn_next)
-    exact = options.get("gradients") == "owner" or sharding.scheme == "heads" or group.size() == 1
-    wrong = []
-    for place, (name, mine, all_of_it) in enumerate(zip(NAMES, found, expected, strict=True)):
-        of_one = sharding.shard(all_of_it, dim=2 if name == "lse" else 1)
-        if exact or place < 3:
-            wrong += [] if torch.equal(mine, of_one) else [f"{name} is not the bits of one process"]
-        else:
-            error = float((mine - of_one).double().norm() / all_of_it.double().norm().clamp(min=1e-30))
-            wrong += [] if error <= TOLERANCE[dtype] else [f"{name} is {error} away"]
-    raise_on_all_ranks(group, f"{sharding}, {dtype}: {', '.join(wrong)}" if wrong else "")
+    hold_results(sharding, group, found, expected, TOLERANCE[dtype], str(dtype), options.get("gradients") == "owner")
     return sharding, found
 
 

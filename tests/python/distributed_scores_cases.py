@@ -12,11 +12,11 @@ from distributed_cases import (
     FAMILIES,
     HEADS,
     KV_HEADS,
-    NAMES,
     TOLERANCE,
     aligned,
     case,
     cases,
+    hold_results,
     inputs,
     loss_and_gradients,
     make,
@@ -94,16 +94,8 @@ def hold(group, mask, kind, dtype=torch.float32, batch=1, wrap=None, dropout=0.0
     local = [*sharding.shard(*whole[:4]), sharding.shard(whole[4], dim=2)]
     torch.manual_seed(5 + dist.get_rank(group))
     found = with_gradients(wrap(compute) if wrap else compute, *local)
-    exact = options.get("gradients") == "owner" or sharding.scheme == "heads" or group.size() == 1
-    wrong = []
-    for place, (name, mine, all_of_it) in enumerate(zip(NAMES, found, expected, strict=True)):
-        of_one = sharding.shard(all_of_it, dim=2 if name == "lse" else 1)
-        if exact or place < 3:
-            wrong += [] if torch.equal(mine, of_one) else [f"{name} is not the bits of one process"]
-        else:
-            error = float((mine - of_one).double().norm() / all_of_it.double().norm().clamp(min=1e-30))
-            wrong += [] if error <= 2 * TOLERANCE[dtype] else [f"{name} is {error} away"]
-    raise_on_all_ranks(group, f"{sharding}, {kind}, {dtype}: {', '.join(wrong)}" if wrong else "")
+    owner = options.get("gradients") == "owner"
+    hold_results(sharding, group, found, expected, 2 * TOLERANCE[dtype], f"{kind}, {dtype}", owner)
     return sharding
 
 

@@ -33,6 +33,13 @@ def run_ranks(module, ranks, folder, **environment):
     return codes, [log.read_text() for log in logs], failures
 
 
+def assert_cases_pass(module, ranks, folder, **environment):
+    """Every case of a module passes on every rank, and the ranks end well."""
+    codes, logs, failures = run_ranks(module, ranks, folder, **environment)
+    assert not failures, "\n".join(failures)
+    assert codes == [0] * ranks, "\n".join(logs)
+
+
 def torchrun(program, *arguments, ranks, alone=False):
     """A program as its users start it; one rank is a process without torchrun, unless `alone`."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]

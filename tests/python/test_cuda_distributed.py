@@ -3,12 +3,10 @@
 
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import assert_cases_pass
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason=f"needs two GPUs, found {torch.cuda.device_count()}")
 def test_cases_on_two_gpus(tmp_path):
     # NVLink multicast is not everywhere that NVLink is, and is never needed.
-    codes, logs, failures = run_ranks("distributed_cuda_cases", 2, tmp_path, NCCL_NVLS_ENABLE="0")
-    assert not failures, "\n".join(failures)
-    assert codes == [0, 0], "\n".join(logs)
+    assert_cases_pass("distributed_cuda_cases", 2, tmp_path, NCCL_NVLS_ENABLE="0")

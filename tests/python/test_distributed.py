@@ -10,20 +10,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group: its functions hold the one of their import for ever
-from ranks import run_ranks, torchrun
+from ranks import assert_cases_pass, run_ranks, torchrun
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import flashmask.distributed as fmd
 from flashmask import masks
 
-RANKS = 4
-
 
 @pytest.mark.slow
 def test_cases_on_all_ranks(tmp_path):
-    codes, logs, failures = run_ranks("distributed_cases", RANKS, tmp_path)
-    assert not failures, "\n".join(failures)
-    assert codes == [0] * RANKS, "\n".join(logs)
+    assert_cases_pass("distributed_cases", 4, tmp_path)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import assert_cases_pass
 
 from flashmask import masks
 from flashmask._abi.header import Options
@@ -11,14 +11,10 @@ from flashmask._plans.call import Call
 from flashmask._plans.tile_sizes import TILES
 from flashmask.distributed._local import Local
 
-RANKS = 4
-
 
 @pytest.mark.slow
 def test_cases_on_all_ranks(tmp_path):
-    codes, logs, failures = run_ranks("distributed_scores_cases", RANKS, tmp_path)
-    assert not failures, "\n".join(failures)
-    assert codes == [0] * RANKS, "\n".join(logs)
+    assert_cases_pass("distributed_scores_cases", 4, tmp_path)
 
 
 @pytest.mark.parametrize(
