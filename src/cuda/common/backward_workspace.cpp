@@ -47,8 +47,7 @@ BackwardWorkspace::BackwardWorkspace(const Problem& problem, std::int64_t head_d
                                               (bias_tiles(problem.query_length) + bias_tiles(problem.key_length)) * 2 *
                                               kBiasTile));
   if (const std::int64_t parts = bias_parts(problem); parts > 1)
-    bias_sums = reinterpret_cast<float*>(take(parts * problem.query_heads * bias_tiles(problem.query_length) *
-                                              bias_tiles(problem.key_length) * kBiasTile * kBiasTile));
+    bias_sums = reinterpret_cast<float*>(take(parts * bias_tiles(problem) * kBiasTile * kBiasTile));
 }
 
 }  // namespace flashmask::cuda

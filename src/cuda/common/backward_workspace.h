@@ -22,12 +22,17 @@ constexpr std::int64_t kBiasTile = 128;
 /// Returns how many of these tiles so many tokens take.
 constexpr std::int64_t bias_tiles(std::int64_t tokens) { return (tokens + kBiasTile - 1) / kBiasTile; }
 
+/// Returns how many the scores of a batch entry take, over all query heads.
+constexpr std::int64_t bias_tiles(const Problem& problem) {
+  return problem.query_heads * bias_tiles(problem.query_length) * bias_tiles(problem.key_length);
+}
+
 /// Returns in how many parts the batch is cut, each summed apart, for the gradient of a bias that all its entries
 /// share: where scores have few tiles, these alone would not keep a GPU busy. Never depends on the GPU, as rounding
 /// would.
 constexpr std::int64_t bias_parts(const Problem& problem) {
   constexpr std::int64_t kBlocks = 512;
-  const std::int64_t tiles = problem.query_heads * bias_tiles(problem.query_length) * bias_tiles(problem.key_length);
+  const std::int64_t tiles = bias_tiles(problem);
   return problem.bias == ScoreBias::tensor && tiles > 0 && 2 * tiles <= kBlocks && problem.batch > 1
              ? std::min(kBlocks / tiles, problem.batch)
              : 1;

@@ -32,6 +32,10 @@ concept AddsBias = requires {
   requires Shape::kBiasTensor;
 };
 
+/// Whether those who compute scores look up where in the sequence they lie, and for which head.
+template <class Shape>
+inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape>;
+
 /// Whether a tile's producer writes what biases scores beside the tile.
 template <class Shape>
 inline constexpr bool kWritesBiases = Biases<Shape> || AddsBias<Shape>;

@@ -60,9 +60,10 @@ class BiasGradientBlock {
   using Scores = float[kUnits][kEights][4];
 
  public:
+  /// `number`: of the block's place, among those of all lists.
   __device__ __forceinline__ BiasGradientBlock(BiasGradientMemory<Shape>& shared,
-                                               const BiasGradientArguments& arguments)
-      : shared_(shared), arguments_(arguments) {}
+                                               const BiasGradientArguments& arguments, int number, int part)
+      : shared_(shared), arguments_(arguments), number_(number), part_(part) {}
 
   __device__ __forceinline__ void run() {
     Scores sums = {};
@@ -85,12 +86,11 @@ class BiasGradientBlock {
   }
 
   /// Adds up the parts of a tile, in their order.
-  __device__ __forceinline__ void join() {
-    joins_ = true;
+  __device__ __forceinline__ void join() const {
     Scores sums = {};
 #pragma unroll 1
     for (int part = 0; part < arguments_.parts; ++part) {
-      const float* const from = of_part(static_cast<std::int64_t>(blockIdx.x) * arguments_.parts + part);
+      const float* const from = of_part(part);
       for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
         sums[unit][eight][i] += from[((unit * kEights + eight) * 4 + i) * Shape::kThreads];
       });
@@ -106,10 +106,7 @@ class BiasGradientBlock {
   // Which tiles.
 
   using Visit = BiasVisit;
-  __device__ __forceinline__ BiasGradientArguments::Place place() const {
-    const int block = static_cast<int>(blockIdx.x);
-    return joins_ ? arguments_.place(block, 0) : arguments_.place(block / arguments_.parts, block % arguments_.parts);
-  }
+  __device__ __forceinline__ BiasGradientArguments::Place place() const { return arguments_.place(number_, part_); }
   __device__ __forceinline__ Visit& visit(int i) const { return shared_.visits[i % 4]; }
 
   __device__ __forceinline__ bool exists(const Visit& visit) const {
@@ -281,12 +278,13 @@ class BiasGradientBlock {
   static constexpr int kOwnScores = kUnits * kEights * 4;
 
   /// Returns where the thread's first number of a part lies; the others are kThreads further on each.
-  __device__ __forceinline__ float* of_part(std::int64_t part) const {
-    return arguments_.partial + part * kOwnScores * Shape::kThreads + thread_index();
+  __device__ __forceinline__ float* of_part(int part) const {
+    const std::int64_t before = std::int64_t{number_} * arguments_.parts + part;
+    return arguments_.partial + before * kOwnScores * Shape::kThreads + thread_index();
   }
 
   __device__ __forceinline__ void store_part(const Scores& sums) const {
-    float* const to = of_part(blockIdx.x);
+    float* const to = of_part(part_);
     for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
       to[((unit * kEights + eight) * 4 + i) * Shape::kThreads] = sums[unit][eight][i];
     });
@@ -363,24 +361,28 @@ class BiasGradientBlock {
     float sum = 0;
     for (int row = max(distance, 0); row < min(Shape::kRows, Shape::kColumns + distance); ++row)
       sum += tile[row * Shape::kColumns + row - distance];
-    arguments_.partial[static_cast<std::int64_t>(blockIdx.x) * Shape::kThreads + thread_index()] = sum;
+    arguments_.partial[std::int64_t{number_} * Shape::kThreads + thread_index()] = sum;
   }
 
   BiasGradientMemory<Shape>& shared_;
   const BiasGradientArguments& arguments_;
-  bool joins_ = false;  // whether the block adds up the parts of a tile
+  int number_, part_;
 };
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     bias_gradient_kernel(const __grid_constant__ BiasGradientArguments arguments) {
-  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments).run();
+  const int block = static_cast<int>(blockIdx.x);
+  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments, block / arguments.parts,
+                           block % arguments.parts)
+      .run();
 }
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     join_parts_kernel(const __grid_constant__ BiasGradientArguments arguments) {
-  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments).join();
+  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments, static_cast<int>(blockIdx.x), 0)
+      .join();
 }
 
 /// Makes an entry of the gradient of a table of distances that rows share. Two diagonals of tiles hold scores of a

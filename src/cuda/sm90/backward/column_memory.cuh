@@ -142,7 +142,7 @@ struct ColumnMemory {
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
-  int heads[Drops<Shape> || AddsBias<Shape> ? Shape::kStages : 0];  // the query head of the rows in each stage
+  int heads[kLocatesScores<Shape> ? Shape::kStages : 0];  // the query head of the rows in each stage
   // For ALiBi: marks of the rows in each stage, and their head's slope.
   alignas(16) float marks[Biases<Shape> ? Shape::kStages : 0][Shape::kRows];
   float slopes[Biases<Shape> ? Shape::kStages : 0];

@@ -195,7 +195,7 @@ class ColumnProducer {
     if (lane() == 0) {
       const int tile = flat_tile(work.batch, head, row_tile);
       shared_.steps[stage] = {tile, row_tile, list, masked};
-      if constexpr (Drops<Shape> || AddsBias<Shape>) shared_.heads[stage] = head;
+      if constexpr (kLocatesScores<Shape>) shared_.heads[stage] = head;
       begin_copies<kWritesBiases<Shape>>(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes +
                                                                      (masked != 0 ? Shape::Mask::kCopiedBytes : 0));
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage],

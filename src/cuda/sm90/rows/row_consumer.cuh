@@ -68,7 +68,7 @@ class RowConsumer {
   }
 
   __device__ __forceinline__ void begin_tile(const Work& work, const DropoutArguments& dropout) {
-    if constexpr (!kKeepsWork<Shape>) return;
+    if constexpr (!kLocatesScores<Shape>) return;
     if (lane() == 0) shared_.taken[warp()] = work;
     if constexpr (kStoresSeed<Shape>) {
       const RowTile& tile = work.tile;
@@ -78,7 +78,7 @@ class RowConsumer {
     __syncwarp();
   }
   __device__ __forceinline__ Work kept(const Work& work) const {
-    if constexpr (!kKeepsWork<Shape>) return work;
+    if constexpr (!kLocatesScores<Shape>) return work;
     return shared_.taken[warp()];
   }
 

@@ -48,10 +48,6 @@ struct Work {
 template <class Shape>
 inline constexpr bool kStoresSeed = Shape::kHeadDim > 192 && Drops<Shape>;
 
-/// Whether warps keep what they are at in shared memory, because registers are short.
-template <class Shape>
-inline constexpr bool kKeepsWork = Drops<Shape> || AddsBias<Shape>;
-
 /// q: Q of a row tile, followed by the gradient of O for kernels that read it.
 template <class Shape>
 struct RowMemory {
@@ -69,7 +65,7 @@ struct RowMemory {
   int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];               // the key tile in each buffer of K
   int first_keys[AddsBias<Shape> ? Shape::kKeyStages : 0];              // the first key in each buffer of K
   NearEntries<Shape::kRows, Shape::kColumns> near[AddsBias<Shape> ? Shape::kKeyStages : 0];
-  Work taken[kKeepsWork<Shape> ? Shape::kConsumerWarps : 0];  // what each warp is at
+  Work taken[kLocatesScores<Shape> ? Shape::kConsumerWarps : 0];  // what each warp is at, as registers are short
   StoredDropoutSeed seeds[kStoresSeed<Shape> ? Shape::kConsumerWarps : 0];
 };
 
