@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -42,7 +43,7 @@ class BackwardKernel {
       const std::int64_t row = rows.first + r;
       const bool exists = r < rows.count;
       const float lse = exists ? task.lse[row] : -kInfinity;
-      task.statistics.lse2[row0 + r] = lse != -kInfinity ? lse * kLog2E : kInfinity;
+      task.statistics.lse2[row0 + r] = lse != -kInfinity ? bound(lse * kLog2E) : kInfinity;
       task.statistics.delta[row0 + r] =
           lse > -kInfinity ? dot_rows(row_of<In>(task.o, row), row_of<In>(task.grad_o, row), task.sizes.value_dim) -
                                  (task.grad_lse ? task.grad_lse[row] : 0.0f)
@@ -89,6 +90,13 @@ class BackwardKernel {
   /// [query][key / step].
   static constexpr std::int64_t kScoreStride = kKeys + 16;
   static constexpr std::int64_t kRowStride = kKeys / Isa::step + 16;
+
+  /// Raises an lse so large that float32 rounds it and the scores apart, so that no probability exceeds 1. Both are
+  /// right to 2^−21 of their size: from 2^20 on that is a factor of √2 and more, and the log of the row's sum is lost.
+  static float bound(float lse2) {
+    constexpr float kLarge = 1 << 20, kRounding = 0x1p-21f;
+    return std::fabs(lse2) < kLarge ? lse2 : lse2 + std::fabs(lse2) * kRounding;
+  }
 
   FLASHMASK_INLINE BackwardKernel(const HeadSizes& sizes, std::byte* memory)
       : key_units_(units_of<Isa>(sizes.head_dim)),

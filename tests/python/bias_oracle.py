@@ -49,3 +49,35 @@ def check(compute, by_formula, dtype, bias, given):
     limits = {torch.float32: 2e-5, torch.float64: 2e-5, torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
     limit = max(limits[dtype], limits[bias.dtype])
     assert (found[5].double() - exact[5]).abs().max() <= limit * scale
+
+
+def assert_rows_of_huge_biases_are_padding(attend, dim, dtype=torch.float32):
+    """Rows all of whose biases are hugely negative, as masks of -1e9 and the like leave a row of padding.
+
+    attend(q, k, v, bias) gives o. Such a row has the mean of what it sees, without a gradient it passes on exactly
+    nothing, and with one no probability exceeds 1.
+    """
+    q, k, v, grad_o, _ = random_inputs(1, 70, 150, 2, 1, dim, dim)
+    padding = [0, 17, 69]
+    q[:, padding] = 0  # so that the mean is right in any precision
+    given = [t.to(dtype) for t in (q, k, v)]
+
+    def run(value, grad_o):
+        bias = torch.zeros(1, 1, 70, 150)
+        bias[:, :, padding] = value
+        leaves = [t.clone().requires_grad_() for t in (*given, bias)]
+        o = attend(*leaves)
+        return o.detach(), torch.autograd.grad(o, leaves, grad_o.to(dtype))
+
+    without = grad_o.clone()
+    without[:, padding] = 0
+    hidden = run(-torch.inf, without)[1]
+    largest = grad_o.abs().sum(dim=1).amax(dim=1) * 2  # of the sum over rows and heads of P · grad_o with P = 1
+    for value in (-1e4, -1e6, -1e8, -1e9, -1e20, -1e30):
+        o, found = run(value, without)
+        mean = given[2].float().mean(dim=1)[:, None].expand(1, 3, 2, dim)
+        torch.testing.assert_close(o[:, padding].float(), mean, atol=5e-3, rtol=0, msg=f"o at {value}")
+        for name, gradient, expected in zip("qkvb", found, hidden, strict=True):
+            assert torch.equal(gradient, expected), f"grad_{name} at {value}"
+        of_v = run(value, grad_o)[1][2]
+        assert (of_v.float().abs().amax(dim=1) <= largest).all(), f"P > 1 at {value}"

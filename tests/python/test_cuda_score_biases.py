@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention
-from bias_oracle import by_distance, check, random_bias
+from bias_oracle import assert_rows_of_huge_biases_are_padding, by_distance, check, random_bias
 from cuda_device import inputs, needs_gpu
 from mask_families import FAMILIES, N, visible
 
@@ -69,6 +69,17 @@ def test_dimensions_of_one_stand_for_all(kernel, dim, kind, shared):
         values.bfloat16() if heads == 1 else values,
         random_inputs(BATCH, rows, columns, HEADS, 2, dim, dim),
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dim", [64, 128, 256, 320])
+def test_rows_of_huge_biases_are_padding(dim, deterministic, dtype):
+    def attend(*tensors):
+        q, k, v, b = (t.cuda() for t in tensors)
+        return flashmask.attention(q, k, v, bias=b, deterministic=deterministic).cpu()
+
+    assert_rows_of_huge_biases_are_padding(attend, dim, dtype)
 
 
 @pytest.mark.parametrize("dim", [32, 96, 192, 256, 512])

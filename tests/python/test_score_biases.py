@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention
-from bias_oracle import by_distance, check, gradients, random_bias
+from bias_oracle import assert_rows_of_huge_biases_are_padding, by_distance, check, gradients, random_bias
 from mask_families import FAMILIES, N, visible
 from torch.utils.checkpoint import checkpoint
 
@@ -65,6 +65,11 @@ def test_dimensions_of_one_stand_for_all(kind, shared):
             values,
             inputs(rows, columns),
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_huge_biases_are_padding(dtype):
+    assert_rows_of_huge_biases_are_padding(lambda q, k, v, b: flashmask.attention(q, k, v, bias=b), 16, dtype)
 
 
 @pytest.mark.parametrize("kernel", ["scalar", "avx2", "avx512", "avx512bf16"])

@@ -43,8 +43,15 @@ struct RowLse {
   /// does not see are not affected.
   __device__ __forceinline__ void store(const BackwardStatistics& out, std::int64_t at, float dot) const {
     constexpr float kLowest = -3.40282347e38F;
-    out.lse_log2[at] = lse == -INFINITY ? INFINITY : fmaxf(lse * kLog2E, kLowest);
+    out.lse_log2[at] = lse == -INFINITY ? INFINITY : fmaxf(bound(lse * kLog2E), kLowest);
     out.dot[at] = lse > -INFINITY ? dot - gradient : 0;
+  }
+
+  /// Raises an lse so large that float32 rounds it and the scores apart, so that no probability exceeds 1. Both are
+  /// right to 2^−21 of their size: from 2^20 on that is a factor of √2 and more, and the log of the row's sum is lost.
+  static __device__ __forceinline__ float bound(float lse_log2) {
+    constexpr float kLarge = 1 << 20, kRounding = 0x1p-21F;
+    return fabsf(lse_log2) < kLarge ? lse_log2 : fmaf(fabsf(lse_log2), kRounding, lse_log2);
   }
 };
 

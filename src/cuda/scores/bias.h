@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/scores/logarithms.h"
 #include "flashmask/attention.h"
 #include "flashmask/problem.h"
 
@@ -21,7 +22,14 @@ struct BiasArguments {
   int entries;
   int shift;  // the entry for row i and column j is i − j + shift
   int query_length, key_length;
-  float to_products;  // what a value is multiplied by where scores are not yet multiplied by their scale
+  float product_log2;  // what turns products, bounded ones where scores are capped, into powers of two
+
+  /// Turns a product into the power of two of a score to which `value` is added. From here on scores need no scale, and
+  /// a row's maximum is exactly its largest score, however large the values: a maximum that is multiplied by a scale is
+  /// rounded apart from it.
+  __device__ __forceinline__ float add_to(float product, float value) const {
+    return fmaf(product, product_log2, value * kLog2E);
+  }
 
   /// Returns the entry of a score in its row.
   __device__ __forceinline__ int entry(int row_number, int column) const {
@@ -29,7 +37,7 @@ struct BiasArguments {
   }
 };
 
-/// `scale`: what turns numbers into scores where a bias is added to them.
+/// `scale`: what turns products, bounded ones where scores are capped, into scores.
 inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bias, float scale) {
   if (!has_bias_tensor(problem)) return {};
   const TensorView& values = bias.values;
@@ -46,7 +54,7 @@ inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bi
                      .shift = 0,
                      .query_length = static_cast<int>(problem.query_length),
                      .key_length = static_cast<int>(problem.key_length),
-                     .to_products = 1 / scale};
+                     .product_log2 = scale * kLog2E};
   if (distances) {
     constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
     made.shift = static_cast<int>(std::clamp(problem.key_length - problem.query_length + bias.origin, -kFar, kFar));

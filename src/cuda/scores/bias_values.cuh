@@ -51,8 +51,8 @@ class BiasValues {
       prefetch_row<kColumns>(place_.first_row + of_tile, last_column, bytes);
   }
 
-  /// Calls body(unit, eight, i, value) for each score of the lane with what is added to it, in units of products. Where
-  /// a score has no value, 0.
+  /// Calls body(unit, eight, i, value) for each score of the lane with the value that is added to it; where it has
+  /// none, 0.
   template <class Body>
   __device__ __forceinline__ void for_each(const Body& body) const {
     if constexpr (Place::kPairsColumns) {
@@ -100,7 +100,7 @@ class BiasValues {
         const int last = row + down < bias_.query_length ? end : 0;
         const bool exists = static_cast<unsigned>(start + further) < static_cast<unsigned>(last);
         const Word word = exists ? __ldg(first + down * bias_.row + further) : Word{};
-        body(unit, eight, i, Values::number(bias_, word) * bias_.to_products);
+        body(unit, eight, i, Values::number(bias_, word));
       });
     });
   }
@@ -115,8 +115,8 @@ class BiasValues {
         const bool exists = column + right < (row + down < bias_.query_length ? bias_.key_length : 0);
         const auto* const from = reinterpret_cast<const std::uint32_t*>(first + down * bias_.row + right);
         const float2 numbers = ShortValues::numbers(bias_, exists ? __ldg(from) : 0);
-        body(unit, eight, i, numbers.x * bias_.to_products);
-        body(unit, eight, i + 1, numbers.y * bias_.to_products);
+        body(unit, eight, i, numbers.x);
+        body(unit, eight, i + 1, numbers.y);
       });
     });
   }

@@ -48,10 +48,10 @@ __device__ __forceinline__ void cap(float (&s)[kUnits][kEights][4], const Softca
 }
 
 /// The derivative of a capped score, 1 − y² for y = tanh(…). Kept nowhere, y is found from the score's probability:
-/// log₂ p = (y + bias) · scale_log2 − lse_log2, `per_scale` = 1 / scale_log2. Where p is 0, which has no logarithm, the
-/// result is 0 or a number.
-__device__ __forceinline__ float slope_of_capped(float p, float lse_log2, float bias, float per_scale) {
-  const float y = fmaxf(fmaf(log2_approximate(p) + lse_log2, per_scale, -bias), -1);
+/// log₂ p = y · scale_log2 + bias_log2 − lse_log2, where `without_bias` = lse_log2 − bias_log2 and `per_scale` =
+/// 1 / scale_log2. Where p is 0, which has no logarithm, the result is 0 or a number.
+__device__ __forceinline__ float slope_of_capped(float p, float without_bias, float per_scale) {
+  const float y = fmaxf((log2_approximate(p) + without_bias) * per_scale, -1);
   return fmaf(-y, y, 1);
 }
 
@@ -60,7 +60,7 @@ template <int kUnits, int kEights>
 __device__ __forceinline__ void follow_cap(float (&grad)[kUnits][kEights][4], const float (&p)[kUnits][kEights][4],
                                            const RowNumbers<kUnits>& lse_log2, const float& per_scale) {
   for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
-    grad[unit][eight][i] *= slope_of_capped(p[unit][eight][i], lse_log2.at(unit, eight, i), 0, per_scale);
+    grad[unit][eight][i] *= slope_of_capped(p[unit][eight][i], lse_log2.at(unit, eight, i), per_scale);
   });
 }
 
@@ -82,7 +82,7 @@ __device__ __forceinline__ void differentiate_capped(float (&grad)[kUnits][kEigh
         const float own = p[unit][eight][i];
         float& of_score = grad[unit][eight][i];
         of_score = own * (of_score - (i % 2 == 0 ? dot.x : dot.y)) *
-                   slope_of_capped(own, i % 2 == 0 ? lse.x : lse.y, 0, per_scale);
+                   slope_of_capped(own, i % 2 == 0 ? lse.x : lse.y, per_scale);
       }
   }
 }

@@ -15,27 +15,17 @@ struct PlaceWithoutBias : PlaceByRows {
   static constexpr bool kTakesBias = false;
   __device__ __forceinline__ explicit PlaceWithoutBias(const PlaceByRows& place) : PlaceByRows(place) {}
 };
-/// Calls body(unit, eight, i, bias) for each score of the lane with what is added to it, in units of products. Returns
-/// whether anything is.
-template <int kUnits, int kEights, class Place, class Body>
-__device__ __forceinline__ bool for_each_bias(const ScoreArguments& score, const Place& place, const Body& body) {
-  if constexpr (Place::kTakesBias) {
-    if (score.bias.values != nullptr) {
-      BiasValues<kUnits, kEights, Place>(score.bias, place).for_each(body);
-      return true;
-    }
-  }
-  if (score.alibi.slopes == nullptr) return false;
-  for_each_penalty<kUnits, kEights>(score.alibi, place,
-                                    [&](int unit, int eight, int i, float penalty) { body(unit, eight, i, -penalty); });
-  return true;
+
+template <class Place>
+__device__ __forceinline__ bool adds_bias(const ScoreArguments& score) {
+  return Place::kTakesBias && score.bias.values != nullptr;
 }
 
 /// Starts to fetch what change_scores() reads for a tile of scores: called ahead of their product.
 template <int kUnits, int kEights, class Place>
 __device__ __forceinline__ void fetch_changes(const ScoreArguments& score, const Place& place) {
   if constexpr (Place::kTakesBias) {
-    if (score.bias.values != nullptr) BiasValues<kUnits, kEights, Place>(score.bias, place).prefetch();
+    if (adds_bias<Place>(score)) BiasValues<kUnits, kEights, Place>(score.bias, place).prefetch();
   }
 }
 
@@ -44,8 +34,16 @@ template <int kUnits, int kEights, class Place>
 __device__ __forceinline__ void change_scores(float (&s)[kUnits][kEights][4], const ScoreArguments& score,
                                               const Place& place) {
   if (score.to_exponent != 0) cap(s, score.to_exponent);
-  for_each_bias<kUnits, kEights>(score, place,
-                                 [&](int unit, int eight, int i, float bias) { s[unit][eight][i] += bias; });
+  if constexpr (Place::kTakesBias) {
+    if (adds_bias<Place>(score))
+      return BiasValues<kUnits, kEights, Place>(score.bias, place)
+          .for_each([&](int unit, int eight, int i, float value) {
+            s[unit][eight][i] = score.bias.add_to(s[unit][eight][i], value);
+          });
+  }
+  if (score.alibi.slopes != nullptr)
+    for_each_penalty<kUnits, kEights>(score.alibi, place,
+                                      [&](int unit, int eight, int i, float penalty) { s[unit][eight][i] -= penalty; });
 }
 
 /// Multiplies probabilities by the derivatives of their changed scores, ahead of differentiate().
@@ -53,13 +51,22 @@ template <int kUnits, int kEights, class Rows, class Place>
 __device__ __forceinline__ void follow_changes(float (&p)[kUnits][kEights][4], const ScoreArguments& score,
                                                const Rows& lse_log2, const Place& place) {
   if (score.to_exponent == 0) return;
-  const float per_scale = reciprocal_approximate(score.scale_log2);
-  const auto multiply = [&](int unit, int eight, int i, float bias) {
+  const float product_log2 = adds_bias<Place>(score) ? score.bias.product_log2 : score.scale_log2;
+  const float per_scale = reciprocal_approximate(product_log2);
+  const auto multiply = [&](int unit, int eight, int i, float bias_log2) {
     float& own = p[unit][eight][i];
-    own *= slope_of_capped(own, lse_log2.at(unit, eight, i), bias, per_scale);
+    own *= slope_of_capped(own, lse_log2.at(unit, eight, i) - bias_log2, per_scale);
   };
-  if (!for_each_bias<kUnits, kEights>(score, place, multiply))
-    for_each_score<kUnits, kEights>([&](int unit, int eight, int i) { multiply(unit, eight, i, 0); });
+  if constexpr (Place::kTakesBias) {
+    if (adds_bias<Place>(score))
+      return BiasValues<kUnits, kEights, Place>(score.bias, place)
+          .for_each([&](int unit, int eight, int i, float value) { multiply(unit, eight, i, value * kLog2E); });
+  }
+  if (score.alibi.slopes != nullptr)
+    return for_each_penalty<kUnits, kEights>(score.alibi, place, [&](int unit, int eight, int i, float penalty) {
+      multiply(unit, eight, i, -penalty * product_log2);
+    });
+  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) { multiply(unit, eight, i, 0); });
 }
 
 }  // namespace flashmask::cuda

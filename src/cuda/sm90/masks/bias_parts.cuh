@@ -35,7 +35,7 @@ class BiasParts {
         for (int eight = 0; eight < kPart; ++eight)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            s[0][known * kPart + eight][i] = fmaf(values[eight][i], bias_.to_products, s[0][known * kPart + eight][i]);
+            s[0][known * kPart + eight][i] = bias_.add_to(s[0][known * kPart + eight][i], values[eight][i]);
       }
       (Place::kPairsColumns ? column_ : row_) += 8 * kPart;
     }

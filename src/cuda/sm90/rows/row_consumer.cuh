@@ -104,7 +104,7 @@ class RowConsumer {
   /// Adds the values of a bias tensor to the scores of that tile.
   __device__ __forceinline__ void add_bias(float (&s)[kScores], const BiasArguments& bias) const {
     if constexpr (AddsBias<Shape>) {
-      if (shares_entries(bias)) return shared_.near[keys_.slot].add_to(as_unit(s), row_);
+      if (shares_entries(bias)) return shared_.near[keys_.slot].add_to(as_unit(s), row_, bias.product_log2);
       BiasParts<Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).add_to(as_unit(s));
     }
   }
