@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/scores/changes.h"
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/query_gradient_kernel.cuh"
@@ -11,8 +13,9 @@ namespace flashmask::cuda::sm80 {
 template <int kHeadDim>
 struct LargeForm;
 /// For devices with enough shared memory: fewer barriers of the whole block, the same tile and the same order of sums.
+/// None where LargeForm has them and takes no more than any device gives.
 template <int kHeadDim>
-struct RoomyForm : LargeForm<kHeadDim> {};
+struct RoomyForm;
 template <int kHeadDim>
 struct ShortForm;
 template <int kHeadDim>
@@ -69,7 +72,8 @@ struct CompactForm<128> {
 template <class T, int kHeadDim>
 using LargeColumns = ColumnShape<T, kHeadDim, LargeForm<kHeadDim>>;
 template <class T, int kHeadDim>
-using RoomyColumns = ColumnShape<T, kHeadDim, RoomyForm<kHeadDim>>;
+using RoomyColumns =
+    ColumnShape<T, kHeadDim, std::conditional_t<kHeadDim <= 96, LargeForm<kHeadDim>, RoomyForm<kHeadDim>>>;
 template <class T, int kHeadDim>
 using ShortColumns = ColumnShape<T, kHeadDim, ShortForm<kHeadDim>>;
 template <class T, int kHeadDim>
