@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "cuda/sm80/backward/bias_gradient_kernel.cuh"
+#include "cuda/common/bias_gradient_kernel.cuh"
 #include "emulator/backward_call.h"
 #include "flashmask/builders.h"
 

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cuda/sm80/common/fragment_words.cuh"
-#include "cuda/sm80/instruction_results.cuh"
-#include "cuda/sm80/instructions/copy_mask.cuh"
-#include "cuda/sm80/instructions/shared_tile.cuh"
+#include "cuda/common/copy_mask.cuh"
+#include "cuda/common/fragment_words.cuh"
+#include "cuda/instruction_results.cuh"
+#include "cuda/instructions/shared_tile.cuh"
 #include "kit/rounding.h"
 #include "plan/device_plan.h"
 

@@ -8,8 +8,8 @@
 
 namespace flashmask::cuda {
 
-/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: on every GPU by mma.sync
-/// (sm80/backward/bias_gradient.cu). map: of the plan, by columns.
+/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: on every GPU by mma.sync.
+/// map: of the plan, by columns.
 void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                           const KernelExecution& execution, const DeviceMap& map);
 

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
+#include "cuda/instructions/store_units.cuh"
+#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
-#include "cuda/sm80/common/change_scores.cuh"
-#include "cuda/sm80/instructions/store_units.cuh"
 
 namespace flashmask::cuda::sm80 {
 

@@ -7,9 +7,9 @@
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
+#include "cuda/instructions/shared_tile.cuh"
 #include "cuda/scores/score_arguments.h"
 #include "cuda/sm80/common/tile_steps.cuh"
-#include "cuda/sm80/instructions/shared_tile.cuh"
 
 namespace flashmask::cuda::sm80 {
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "cuda/common/bit_cells.cuh"
+#include "cuda/common/fragment_words.cuh"
 #include "cuda/common/intervals.cuh"
 #include "cuda/plan/words.cuh"
-#include "cuda/sm80/common/fragment_words.cuh"
 
 /// Finds which of a warp's transposed scores are masked: FragmentWords with keys for rows and rows for columns. One
 /// lane of a quad makes the words of a key, and the others take their bytes from it.

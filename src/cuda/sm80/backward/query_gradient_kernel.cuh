@@ -2,17 +2,17 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
+#include "cuda/common/copy_mask.cuh"
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/store_rows.cuh"
+#include "cuda/instructions/shared_tile.cuh"
+#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
-#include "cuda/sm80/common/change_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
-#include "cuda/sm80/instructions/copy_mask.cuh"
-#include "cuda/sm80/instructions/shared_tile.cuh"
 
 namespace flashmask::cuda::sm80 {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/sm80/instructions/mma.h"
+#include "cuda/instructions/mma.h"
 
 namespace flashmask::cuda::sm80 {
 

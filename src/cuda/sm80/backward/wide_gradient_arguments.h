@@ -5,8 +5,8 @@
 #include "cuda/common/output_rows.h"
 #include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
+#include "cuda/instructions/tensor_rows.h"
 #include "cuda/scores/score_arguments.h"
-#include "cuda/sm80/instructions/tensor_rows.h"
 #include "flashmask/attention.h"
 
 namespace flashmask::cuda::sm80 {

@@ -3,14 +3,14 @@
 
 #include <type_traits>
 
+#include "cuda/common/copy_mask.cuh"
+#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/wide_gradient_arguments.h"
-#include "cuda/sm80/common/change_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/common/wide_products.cuh"
-#include "cuda/sm80/instructions/copy_mask.cuh"
 
 namespace flashmask::cuda::sm80 {
 

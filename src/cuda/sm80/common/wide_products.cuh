@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
+#include "cuda/instructions/store_units.cuh"
 #include "cuda/sm80/common/wide_shape.cuh"
-#include "cuda/sm80/instructions/store_units.cuh"
 
 namespace flashmask::cuda::sm80 {
 

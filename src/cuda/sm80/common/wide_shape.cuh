@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/sm80/instructions/shared_tile.cuh"
+#include "cuda/instructions/shared_tile.cuh"
 
 namespace flashmask::cuda::sm80 {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/common/row_arguments.h"
-#include "cuda/sm80/instructions/tensor_rows.h"
+#include "cuda/instructions/tensor_rows.h"
 #include "flashmask/attention.h"
 
 namespace flashmask::cuda::sm80 {

@@ -3,14 +3,14 @@
 
 #include <type_traits>
 
+#include "cuda/common/copy_mask.cuh"
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
-#include "cuda/sm80/common/change_scores.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
-#include "cuda/sm80/instructions/copy_mask.cuh"
 
 namespace flashmask::cuda::sm80 {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/common/fragment_words.cuh"
 #include "cuda/common/row_tile.cuh"
+#include "cuda/instructions/shared_tile.cuh"
 #include "cuda/scores/dropout.cuh"
-#include "cuda/sm80/common/fragment_words.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/forward/forward_arguments.h"
-#include "cuda/sm80/instructions/shared_tile.cuh"
 
 namespace flashmask::cuda::sm80 {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/common/copy_mask.cuh"
+#include "cuda/common/fragment_words.cuh"
 #include "cuda/common/row_tile.cuh"
+#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
-#include "cuda/sm80/common/change_scores.cuh"
-#include "cuda/sm80/common/fragment_words.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/common/wide_products.cuh"
 #include "cuda/sm80/forward/forward_arguments.h"
-#include "cuda/sm80/instructions/copy_mask.cuh"
 
 namespace flashmask::cuda::sm80 {
 

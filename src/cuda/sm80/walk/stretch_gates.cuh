@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "cuda/sm80/instructions/mma.h"
+#include "cuda/instructions/mma.h"
 #include "cuda/sm80/walk/walk_arguments.h"
 
 /// The weights of the steps of a stretch. With b the sums of log_forget from a step's begin on, l of log_input, and M

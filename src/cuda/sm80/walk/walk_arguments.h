@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/sm80/instructions/tensor_rows.h"
+#include "cuda/instructions/tensor_rows.h"
 
 /// The arguments of the kernels of linear attention: plain pointers and sizes. Arrays of one number per token have
 /// [head][step][kWalkTokens], where a step's last tokens may be missing.

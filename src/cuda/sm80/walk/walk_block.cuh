@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
-#include "cuda/sm80/instructions/shared_tile.cuh"
-#include "cuda/sm80/instructions/store_units.cuh"
+#include "cuda/instructions/shared_tile.cuh"
+#include "cuda/instructions/store_units.cuh"
 #include "cuda/sm80/walk/stretch_gates.cuh"
 
 /// The products of a step of linear attention (docs/linear.md). A block walks the steps of one stretch of one head and

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "cuda/common/bit_cells.cuh"
-#include "cuda/sm80/common/fragment_words.cuh"
-#include "cuda/sm80/instructions/mma.h"
+#include "cuda/common/fragment_words.cuh"
+#include "cuda/instructions/mma.h"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 /// Issues the copies of a tile's mask, by kThreads threads of which this is number `thread`. Columns past the last are
 /// masked in every row. After the wait and a barrier, words_from_intervals() or words_from_cells() read the mask.
@@ -37,4 +37,4 @@ __device__ __forceinline__ void copy_mask(SharedMask<kRows, kColumns>& out, cons
   }
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/sm80/instructions/shared_tile.cuh"
+#include "cuda/instructions/shared_tile.cuh"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 /// Stores a warp's packed scores, in the layout of pack(), in a tile of shared memory from `row` and `column` on,
 /// 32 bits at a time. load_matrices() then reads them back as they were packed: fragments a.
@@ -26,4 +26,4 @@ __device__ __forceinline__ void store_units(std::uint8_t* tile, const std::uint3
   }
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

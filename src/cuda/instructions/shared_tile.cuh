@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/sm80/instructions/mma.h"
-#include "cuda/sm80/instructions/tensor_rows.h"
+#include "cuda/instructions/mma.h"
+#include "cuda/instructions/tensor_rows.h"
 
 /// Tiles of 16-bit numbers in shared memory, as products read them.
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 /// A tile of kRows × kDim, in panels of 16 columns. A panel's row is 32 bytes, two chunks of 16, which are swapped in
 /// rows 4 … 7 of every eight, so that eight rows of a column of chunks cover all banks. Panels lie 32 bytes (64, where
@@ -140,4 +140,4 @@ struct SharedTile {
   }
 };
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

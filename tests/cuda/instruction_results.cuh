@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/sm80/instructions/mma.h"
+#include "cuda/instructions/mma.h"
 #include "kit/rounding.h"
 
-/// What each instruction of cuda/sm80/instructions/mma.h gives, for a warp of a GPU and for the emulator's.
-namespace flashmask::cuda::sm80 {
+/// What each instruction of cuda/instructions/mma.h gives, for a warp of a GPU and for the emulator's.
+namespace flashmask::cuda {
 
 /// Of a lane.
 struct InstructionResults {
@@ -117,4 +117,4 @@ inline void expect_instructions(const std::vector<InstructionResults>& results, 
   EXPECT_EQ(sums, (std::vector<float>{496, 0, 0, 0, 32, 64, 96, 496}));
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

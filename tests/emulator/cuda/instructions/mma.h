@@ -7,7 +7,7 @@
 
 #include "cuda/instructions/arithmetic.cuh"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 template <class Memory>
 Memory& shared_memory() {
@@ -100,4 +100,4 @@ inline void add_to_global(float* address, float a, float b, float c, float d) {
   address[3] += d;
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/scores/alibi.cuh"
 #include "cuda/scores/bias_values.cuh"
 #include "cuda/scores/score_arguments.h"
 #include "cuda/scores/score_places.cuh"
 #include "cuda/scores/softcap.cuh"
-#include "cuda/sm80/common/alibi.cuh"
 
 /// The two places where a kernel changes scores. A new change is a line in each, and a member of ScoreArguments.
 namespace flashmask::cuda {

@@ -7,7 +7,7 @@
 
 #include "flashmask/tensor.h"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 /// Rows of one head in global memory, of 16-bit numbers.
 struct Rows {
@@ -36,4 +36,4 @@ inline TensorRows tensor_rows(const TensorView& tensor) {
           static_cast<int>(tensor.shape[3])};
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

@@ -3,12 +3,12 @@
 #include <cuda_fp16.h>
 
 #include "cuda/common/bias_gradient.h"
+#include "cuda/common/bias_gradient_kernel.cuh"
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/status.h"
-#include "cuda/sm80/backward/bias_gradient_kernel.cuh"
 #include "plan/plan_choice.h"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 namespace {
 
 /// Clears a gradient by rows: of a table of distances, of which some entries may have no score.
@@ -53,9 +53,6 @@ void launch_joining(const BiasGradientArguments& arguments, int lists, cudaStrea
 }
 
 }  // namespace
-}  // namespace flashmask::cuda::sm80
-
-namespace flashmask::cuda {
 
 void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                           const KernelExecution& execution, const DeviceMap& map) {
@@ -63,18 +60,18 @@ void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, cons
   if (!gradient.present()) return;
   const Problem& problem = plan.problem();
   const auto stream = static_cast<cudaStream_t>(execution.stream);
-  const sm80::BiasGradientArguments arguments = sm80::bias_gradient_arguments(
+  const BiasGradientArguments arguments = bias_gradient_arguments(
       problem, tensors, workspace.rows, workspace.bias_sums, map_view(map, plan), map.tile,
       mask_view(PlanAccess::device(plan).mask), score_arguments(problem, execution, {}, {}, tensors.bias));
-  const bool diagonals = arguments.sums == sm80::BiasSums::diagonals;
-  if (problem.bias == ScoreBias::distances && !diagonals) sm80::clear_rows(gradient, stream);
+  const bool diagonals = arguments.sums == BiasSums::diagonals;
+  if (problem.bias == ScoreBias::distances && !diagonals) clear_rows(gradient, stream);
   const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]),
             blocks = lists * arguments.places() * arguments.parts;
   if (blocks > 0) {
-    const auto launch_own = problem.dtype == DType::f16 ? sm80::launch_sums<__half> : sm80::launch_sums<__nv_bfloat16>;
+    const auto launch_own = problem.dtype == DType::f16 ? launch_sums<__half> : launch_sums<__nv_bfloat16>;
     launch_own(problem, arguments, blocks, stream);
   }
-  if (diagonals) sm80::launch_joining(arguments, lists, stream);
+  if (diagonals) launch_joining(arguments, lists, stream);
 }
 
 }  // namespace flashmask::cuda

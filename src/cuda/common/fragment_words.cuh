@@ -18,7 +18,7 @@
 ///   one unit, 16 rows      word c: columns 64 c …, bytes: rows g, g + 8, and the same for columns 64 c + 32 …
 ///
 /// With fewer columns, some bits of a word have no meaning.
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 template <int kUnits_, int kColumns_>
 struct FragmentWords {
@@ -118,4 +118,4 @@ __device__ __forceinline__ void words_from_cells(FragmentWords<kUnits, kColumns>
   }
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

@@ -6,11 +6,11 @@
 
 #include "cuda/common/backward_workspace.h"
 #include "cuda/common/row_arguments.h"
+#include "cuda/instructions/tensor_rows.h"
 #include "cuda/scores/score_arguments.h"
-#include "cuda/sm80/instructions/tensor_rows.h"
 #include "flashmask/attention.h"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 /// What a block of the launch for the gradient of a bias sums: a tile of scores, the tiles of a column of tiles where
 /// rows share values, or those of a diagonal where rows share a table of distances.
@@ -109,4 +109,4 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   return made;
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

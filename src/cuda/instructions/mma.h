@@ -17,7 +17,7 @@
 ///               words 2 and 3: the same rows, 8 columns further on
 ///   b  16 × 8   word 0: column g, rows 2 q and 2 q + 1; word 1: column g, 8 rows further on
 ///   d  16 × 8   numbers 0 and 1: row g, columns 2 q and 2 q + 1; numbers 2 and 3: row g + 8, the same columns
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 /// Returns the block's shared memory.
 template <class Memory>
@@ -141,4 +141,4 @@ __device__ __forceinline__ void add_to_global(float* address, float a, float b, 
 #endif
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

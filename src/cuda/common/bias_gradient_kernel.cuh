@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/common/bias_gradient_arguments.h"
+#include "cuda/common/copy_mask.cuh"
+#include "cuda/common/fragment_words.cuh"
 #include "cuda/common/tile_walk.cuh"
+#include "cuda/instructions/shared_tile.cuh"
+#include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
-#include "cuda/sm80/backward/bias_gradient_arguments.h"
-#include "cuda/sm80/common/change_scores.cuh"
-#include "cuda/sm80/common/fragment_words.cuh"
-#include "cuda/sm80/instructions/copy_mask.cuh"
-#include "cuda/sm80/instructions/shared_tile.cuh"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 
 /// Stores number `at` of a tensor.
 __device__ __forceinline__ void store_number(void* out, DType dtype, std::int64_t at, float value) {
@@ -401,4 +401,4 @@ __device__ __forceinline__ void join_diagonals(const BiasGradientArguments& argu
   store_number(arguments.out, to.dtype, at, sum);
 }
 
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda

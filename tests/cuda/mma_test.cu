@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device_array.cuh"
-#include "cuda/sm80/instruction_results.cuh"
+#include "cuda/instruction_results.cuh"
 
-namespace flashmask::cuda::sm80 {
+namespace flashmask::cuda {
 namespace {
 
 using check::DeviceArray;
@@ -20,4 +20,4 @@ TEST(MmaInstructions, DoWhatTheirCommentsSay) {
 }
 
 }  // namespace
-}  // namespace flashmask::cuda::sm80
+}  // namespace flashmask::cuda
