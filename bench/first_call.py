@@ -83,7 +83,7 @@ def linear(dim: int, gates: bool) -> Callable[[], Any]:
         import flashmask
 
         more = (
-            {"log_decay": torch.nn.functional.logsigmoid(torch.randn(1, TOKENS, HEADS, device="cuda"))} if gates else {}
+            {"log_forget": torch.nn.functional.logsigmoid(torch.randn(1, TOKENS, HEADS, device="cuda"))} if gates else {}
         )
         return flashmask.linear_attention(*tensors(dim), **more)
 

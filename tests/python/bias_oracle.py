@@ -2,7 +2,7 @@
 """Biases of scores by their formulas, which the tests of a CPU and of a GPU hold results against."""
 
 import torch
-from attention_oracle import assert_within_bound
+from attention_oracle import assert_within_bound, random_inputs
 
 
 def random_bias(*shape, hidden=True):
