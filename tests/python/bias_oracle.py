@@ -77,7 +77,9 @@ def assert_rows_of_huge_biases_are_padding(attend, dim, dtype=torch.float32):
         o, found = run(value, without)
         mean = given[2].float().mean(dim=1)[:, None].expand(1, 3, 2, dim)
         torch.testing.assert_close(o[:, padding].float(), mean, atol=5e-3, rtol=0, msg=f"o at {value}")
+        assert (found[0][:, padding] == 0).all() and (found[3][:, :, padding] == 0).all()
         for name, gradient, expected in zip("qkvb", found, hidden, strict=True):
-            assert torch.equal(gradient, expected), f"grad_{name} at {value}"
+            # Not by bits: without `deterministic` a GPU adds up in any order.
+            torch.testing.assert_close(gradient, expected, atol=2e-3, rtol=2e-3, msg=f"grad_{name} at {value}")
         of_v = run(value, grad_o)[1][2]
         assert (of_v.float().abs().amax(dim=1) <= largest).all(), f"P > 1 at {value}"

@@ -23,6 +23,7 @@ struct BiasArguments {
   int entries;
   int shift;  // the entry for row i and column j is i − j + shift
   int query_length, key_length;
+  float to_products;   // turns a value into what is added to a product, for kernels that scale their sums afterwards
   float product_log2;  // what turns products, bounded ones where scores are capped, into powers of two
 
   /// Turns a product into the power of two of a score to which `value` is added. From here on scores need no scale, and
@@ -55,6 +56,7 @@ inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bi
                      .shift = 0,
                      .query_length = static_cast<int>(problem.query_length),
                      .key_length = static_cast<int>(problem.key_length),
+                     .to_products = 1 / scale,
                      .product_log2 = scale * kLog2E};
   if (distances) {
     constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
