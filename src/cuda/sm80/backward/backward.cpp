@@ -7,7 +7,9 @@ KernelEntries backward_kernels() {
   KernelEntries entries;
   add_backward_64(entries);
   add_backward_96(entries);
+  add_backward_96_compact(entries);
   add_backward_128(entries);
+  add_backward_128_compact(entries);
   add_backward_192(entries);
   add_backward_256(entries);
   add_backward_512(entries);

@@ -13,7 +13,9 @@ KernelEntries backward_kernels();
 // when its first kernel runs.
 void add_backward_64(KernelEntries& entries);
 void add_backward_96(KernelEntries& entries);
+void add_backward_96_compact(KernelEntries& entries);
 void add_backward_128(KernelEntries& entries);
+void add_backward_128_compact(KernelEntries& entries);
 void add_backward_192(KernelEntries& entries);
 void add_backward_256(KernelEntries& entries);
 void add_backward_512(KernelEntries& entries);

@@ -10,7 +10,6 @@ void add_backward_128(KernelEntries& entries) {
   add_choosing_entries<__nv_bfloat16, 128>(entries, kWhenShort);
   add_choosing_entries<__half, 128>(entries, kWhenShort);
   add_large_entries<128>(entries);
-  add_compact_entries<128>(entries);
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -3,9 +3,6 @@
 
 namespace flashmask::cuda::sm80 {
 
-void add_backward_96(KernelEntries& entries) {
-  add_large_entries<96>(entries);
-  add_compact_entries<96>(entries);
-}
+void add_backward_96(KernelEntries& entries) { add_large_entries<96>(entries); }
 
 }  // namespace flashmask::cuda::sm80

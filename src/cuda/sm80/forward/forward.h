@@ -13,9 +13,12 @@ KernelEntries forward_kernels();
 // when its first kernel runs.
 void add_forward_64(KernelEntries& entries);
 void add_forward_96(KernelEntries& entries);
+void add_forward_96_compact(KernelEntries& entries);
 void add_forward_128(KernelEntries& entries);
+void add_forward_128_compact(KernelEntries& entries);
 void add_forward_192(KernelEntries& entries);
 void add_forward_256(KernelEntries& entries);
+void add_forward_256_compact(KernelEntries& entries);
 void add_forward_512(KernelEntries& entries);
 
 }  // namespace flashmask::cuda::sm80

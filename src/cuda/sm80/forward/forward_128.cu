@@ -12,9 +12,6 @@ template <class T>
 using LargeCode = ForwardCodeWithRoomy<Large<T>, Roomy<T>>;
 template <class T>
 using Short = ForwardShape<T, 128, 128, 1, Queries::shared, 2, 64>;
-template <class T>
-using Compact = ForwardShape<T, 128, 128, 1, Queries::registers, 3>;
-static_assert(sizeof(ForwardMemory<Compact<__half>>) <= kCompactSharedBytes);
 
 /// Measured with documents of many lengths (docs/journal/short-rows-mma-sync.md).
 constexpr WhenSmall kWhenShort{.area = 0.76F, .per_row = 0.85F};
@@ -24,8 +21,6 @@ constexpr WhenSmall kWhenShort{.area = 0.76F, .per_row = 0.85F};
 void add_forward_128(KernelEntries& entries) {
   add_choosing_entries<LargeCode<__nv_bfloat16>, ForwardCode<Short<__nv_bfloat16>>>(entries, kLarge, kWhenShort);
   add_choosing_entries<LargeCode<__half>, ForwardCode<Short<__half>>>(entries, kLarge, kWhenShort);
-  add_entries<Compact<__nv_bfloat16>>(entries, kCompact);
-  add_entries<Compact<__half>>(entries, kCompact);
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -7,18 +7,13 @@ namespace {
 /// Registers hold 10 of the 16 panels of Q: holding all 16 would leave too few registers.
 template <class T>
 using Large = ForwardShape<T, 256, 256, 1, Queries::staged, 3, 128, 10>;
-template <class T>
-using Compact = ForwardShape<T, 256, 256, 1, Queries::staged, 2, 128, 10>;
 static_assert(sizeof(ForwardMemory<Large<__half>>) <= kLargeSharedBytes);
-static_assert(sizeof(ForwardMemory<Compact<__half>>) <= kCompactSharedBytes);
 
 }  // namespace
 
 void add_forward_256(KernelEntries& entries) {
   add_entries<Large<__nv_bfloat16>>(entries, kLarge);
   add_entries<Large<__half>>(entries, kLarge);
-  add_entries<Compact<__nv_bfloat16>>(entries, kCompact);
-  add_entries<Compact<__half>>(entries, kCompact);
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -6,17 +6,12 @@ namespace {
 
 template <class T>
 using Large = ForwardShape<T, 96, 96, 2, Queries::shared, 3>;
-template <class T>
-using Compact = ForwardShape<T, 96, 96, 1, Queries::registers, 3>;
-static_assert(sizeof(ForwardMemory<Compact<__half>>) <= kCompactSharedBytes);
 
 }  // namespace
 
 void add_forward_96(KernelEntries& entries) {
   add_entries<Large<__nv_bfloat16>>(entries, kLarge);
   add_entries<Large<__half>>(entries, kLarge);
-  add_entries<Compact<__nv_bfloat16>>(entries, kCompact);
-  add_entries<Compact<__half>>(entries, kCompact);
 }
 
 }  // namespace flashmask::cuda::sm80
