@@ -650,6 +650,8 @@ def a_second_derivative_is_refused(group, rank):
     (grad,) = torch.autograd.grad(fmd.attention(q, q, q, sharding).sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="differentiable once"):
         grad.sum().backward()
+    with pytest.raises(NotImplementedError, match=r"unshard\(\) returns is differentiable once"):
+        torch.autograd.grad(sharding.unshard(q).sum(), q, create_graph=True)
 
 
 # ---- what a Sharding offers ----

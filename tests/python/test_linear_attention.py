@@ -193,12 +193,18 @@ def test_what_does_not_fit_is_refused_by_name(change, error, said):
         flashmask.linear_attention(**{**given, **change})
 
 
-def test_second_derivatives_and_other_devices_are_refused():
+@pytest.mark.parametrize("loss", [torch.sum, lambda o: o.square().sum()], ids=["of a sum", "of squares"])
+def test_second_derivatives_are_refused(loss):
     leaves = [t.requires_grad_() for t in inputs(20)]
-    o = flashmask.linear_attention(*leaves)
-    gradient = torch.autograd.grad(o.square().sum(), leaves, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient[0].sum().backward()
+    first = torch.autograd.grad(loss(flashmask.linear_attention(*leaves)), leaves, create_graph=True)
+    refused = pytest.raises(NotImplementedError, match="linear_attention is differentiable once; write its recurrence")
+    for leaf, gradient in zip(leaves, first, strict=True):
+        with refused:
+            torch.autograd.grad(gradient.square().sum(), leaf, retain_graph=True)
+
+
+def test_what_others_compute_is_refused_by_name():
+    leaves = inputs(20)
     with pytest.raises(NotImplementedError, match="float64: torch tensors"):
         flashmask.linear_attention(*(t.detach().double().numpy() for t in leaves))
     states = torch.zeros(3, 4, 16, 24), None, None

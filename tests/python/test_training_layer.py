@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 import flashmask  # noqa: E402
 from flashmask.training import LayerParts, chunked_layer  # noqa: E402
+from flashmask.training._rows import in_chunks  # noqa: E402
 from flashmask.training._sums import GradientSums  # noqa: E402
 
 TOKENS, WIDTH, HEADS = 45, 16, 2
@@ -155,6 +156,13 @@ def test_says_that_a_backward_runs_once():
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="run the forward again"):
         loss.backward()
+
+
+def test_second_derivatives_are_refused():
+    layer, given = Layer(), hidden()
+    for out in (chunked_layer(layer.parts(), given, chunk=20), in_chunks(layer.norm, given, [], chunk=20)):
+        with pytest.raises(NotImplementedError, match="a model in chunks of tokens is differentiable once; run it"):
+            torch.autograd.grad(out.sum(), given, create_graph=True)
 
 
 @pytest.mark.parametrize(("chunk", "error"), [(0, ValueError), (2.5, TypeError), (True, TypeError)])

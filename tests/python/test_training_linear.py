@@ -119,6 +119,15 @@ def test_autocast_is_left_alone():
         assert gradients(nn.Linear(6, 5), skipped)[0].any()
 
 
+def test_second_derivatives_are_refused():
+    _, layer = adapted()
+    given = torch.randn(3, 4, 6, requires_grad=True)
+    with joined([layer]):
+        out = layer(given)
+    with pytest.raises(NotImplementedError, match="a model in chunks of tokens is differentiable once; run it"):
+        torch.autograd.grad(out.sum(), given, create_graph=True)
+
+
 def test_classes_come_back_after_an_error():
     _, layer = adapted()
     with pytest.raises(KeyboardInterrupt), joined([layer]), skipped([layer]):

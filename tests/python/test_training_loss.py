@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="flashmask.training is for torch")
 from torch.nn.functional import cross_entropy, linear, log_softmax  # noqa: E402
 
 import flashmask.data  # noqa: E402
-from flashmask.training import answer_log_probs, linear_cross_entropy, linear_log_probs  # noqa: E402
+from flashmask.training import _liger, answer_log_probs, linear_cross_entropy, linear_log_probs  # noqa: E402
 
 WORDS, WIDTH = 301, 24
 
@@ -177,6 +177,34 @@ def test_autocast_casts_the_head():
         found = linear_cross_entropy(hidden.bfloat16(), weight, labels)
     expected = linear_cross_entropy(hidden.bfloat16(), weight.bfloat16(), labels)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("function", [linear_cross_entropy, linear_log_probs])
+def test_second_derivatives_are_refused(function):
+    hidden, weight, bias, labels = given()
+    with pytest.raises(NotImplementedError, match=f"{function.__name__} is differentiable once; make all logits"):
+        torch.autograd.grad(function(hidden, weight, labels, bias=bias).sum(), hidden, create_graph=True)
+
+
+def test_second_derivatives_are_refused_where_liger_computes(monkeypatch):
+    class Liger(torch.autograd.Function):
+        """As Liger's function, it computes the gradient of the rows with the loss, and later scales it."""
+
+        @staticmethod
+        def forward(ctx, rows, *others):
+            ctx.save_for_backward(rows.cos())
+            return rows.sin().sum(), None
+
+        @staticmethod
+        def backward(ctx, grad, _):
+            return ctx.saved_tensors[0] * grad, *(None,) * 11
+
+    monkeypatch.setattr(_liger, "_function", lambda: Liger)
+    hidden, weight, _, labels = given(bias=False)
+    total = _liger.by_liger(hidden, weight, labels, None, None)
+    torch.testing.assert_close(torch.autograd.grad(total, hidden, retain_graph=True)[0], hidden.cos())
+    with pytest.raises(NotImplementedError, match="linear_cross_entropy is differentiable once; make all logits"):
+        torch.autograd.grad(total, hidden, create_graph=True)
 
 
 def test_says_that_a_gradient_is_there_once():

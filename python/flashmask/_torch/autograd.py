@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -109,11 +110,6 @@ def dispatch_backward(
     return backward_with_sinks_operator(*tensors, call.sinks, *others)
 
 
-def _without_last(*arguments: Any) -> Gradients:
-    """Calls dispatch_backward() with all arguments but the last, the bias, which autograd shall see."""
-    return dispatch_backward(*arguments[:-1])
-
-
 # The apply() behind Function.apply(), which first looks for functorch's transforms.
 record: Callable[..., Outputs] = super(torch.autograd.Function, _Attention).apply
 
@@ -125,14 +121,21 @@ def refuse_forward_mode() -> NoReturn:
     )
 
 
-class OnceDifferentiable(torch.autograd.Function):
+def refuse_second_derivative(why: str) -> NoReturn:
+    """Raises an error that ends with the reason."""
+    raise NotImplementedError(
+        f"flashmask: a gradient of a gradient was asked for (create_graph, or torch.autograd.grad twice); {why}"
+    )
+
+
+class _OnceDifferentiable(torch.autograd.Function):
     """Runs a function that computes gradients; its results cannot be differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Gradients], sinks: Tensor | None, *arguments: Any) -> Gradients:
-        """`sinks` are those of the call, passed where autograd sees them."""
+    def forward(ctx: Any, why: str, function: Callable[[], Gradients], *tensors: Tensor | None) -> Gradients:
+        ctx.why = why
         with BelowAutograd():
-            return function(*arguments)
+            return function()
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -140,10 +143,34 @@ class OnceDifferentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError(
-            "flashmask: a gradient of a gradient was asked for (create_graph, or torch.autograd.grad twice); attention "
-            "is differentiable once"
-        )
+        refuse_second_derivative(ctx.why)
+
+
+def differentiated_once(why: str, function: Callable[[], Gradients], *tensors: Tensor | None) -> Gradients:
+    """Runs a function that computes gradients from `tensors`, by operators; to differentiate its results is refused."""
+    if is_differentiated(*tensors):
+        gradients: Gradients = _OnceDifferentiable.apply(why, function, *tensors)  # type: ignore[no-untyped-call]
+        return gradients
+    with BelowAutograd():
+        return function()
+
+
+def once_differentiable(why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates the backward of an autograd.Function to refuse create_graph, under which its results are constants.
+
+    PyTorch's decorator of this name refuses only where the incoming gradient is none, which behind a sum() it is.
+    """
+
+    def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def refusing(ctx: Any, *grads: Any) -> Any:
+            if torch.is_grad_enabled():
+                refuse_second_derivative(why)
+            return backward(ctx, *grads)
+
+        return refusing
+
+    return decorate
 
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
@@ -186,9 +213,9 @@ def backward_autograd(
     bias_gradient: bool = False,
 ) -> Gradients:
     """Runs flashmask::backward or one that returns more gradients; they have no gradient."""
-    arguments = grad_o, grad_lse, q, k, v, o, lse, call, float32_key_gradients, bias_gradient
-    if is_differentiated(grad_o, grad_lse, q, k, v, call.sinks, call.bias):
-        gradients: Gradients = OnceDifferentiable.apply(_without_last, call.sinks, *arguments, call.bias)  # type: ignore[no-untyped-call]
-        return gradients
-    with BelowAutograd():
-        return dispatch_backward(*arguments)
+    tensors = grad_o, grad_lse, q, k, v, o, lse
+
+    def run() -> Gradients:
+        return dispatch_backward(*tensors, call, float32_key_gradients, bias_gradient)
+
+    return differentiated_once("attention is differentiable once", run, *tensors, call.sinks, call.bias)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashmask._abi import structs as s
 from flashmask._abi.merge import ABSENT, Placed, layout
@@ -20,7 +19,13 @@ from flashmask._plans.call import Call
 from flashmask._plans.linear_plan import GpuWorkspace, LinearPlan, LinearProblem, linear_plans
 from flashmask._plans.plan import dtype_name
 from flashmask._torch.attention import mask_tensor
-from flashmask._torch.autograd import BelowAutograd, is_differentiated, refuse_forward_mode, refuse_transforms
+from flashmask._torch.autograd import (
+    BelowAutograd,
+    differentiated_once,
+    is_differentiated,
+    refuse_forward_mode,
+    refuse_transforms,
+)
 from flashmask._torch.autograd_threads import await_at_exit
 from flashmask._torch.cpu import follow_threads
 from flashmask._torch.plans.mask_source import named_mask, source_of
@@ -285,7 +290,6 @@ class _Linear(torch.autograd.Function):
         refuse_forward_mode()
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, grad_o: Tensor | None, grad_state: Tensor | None, grad_normalizer: Tensor | None, _: Any
     ) -> Any:
@@ -316,6 +320,13 @@ def _autograd(*arguments: Any) -> _Outputs:
         return linear_forward_operator(*arguments)
 
 
+def _backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
+    """Runs flashmask::linear_backward, whose results have no gradient."""
+    why = "linear_attention is differentiable once; write its recurrence in PyTorch's operations for more"
+    tensors = (each for each in arguments if isinstance(each, Tensor))
+    return differentiated_once(why, lambda: linear_backward_operator(*arguments), *tensors)
+
+
 def _refuse_device(*arguments: Any) -> Any:
     raise NotImplementedError(
         f"q is on {arguments[0].device}; linear_attention runs on CPUs and on NVIDIA's GPUs: pass q.cpu() and the "
@@ -334,6 +345,7 @@ def _register() -> None:
         LIBRARY.impl(name, kernel, "CUDA")
         LIBRARY.impl(name, _refuse_device, "CompositeExplicitAutograd")
     LIBRARY.impl("linear_forward", _autograd, "Autograd")
+    LIBRARY.impl("linear_backward", _backward_autograd, "Autograd")
 
 
 _register()

@@ -8,13 +8,18 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashmask._abi import merge as abi
 from flashmask._abi import structs as s
 from flashmask._abi.merge import ABSENT, Placed, layout
 from flashmask._merge_in_double import merge_backward_in_double, merge_in_double
-from flashmask._torch.autograd import BelowAutograd, is_differentiated, refuse_forward_mode, refuse_transforms
+from flashmask._torch.autograd import (
+    BelowAutograd,
+    differentiated_once,
+    is_differentiated,
+    refuse_forward_mode,
+    refuse_transforms,
+)
 from flashmask._torch.cpu import follow_threads
 from flashmask._torch.direct import is_plain
 from flashmask._torch.plans.streams import current_stream
@@ -154,7 +159,6 @@ class _Merge(torch.autograd.Function):
         refuse_forward_mode()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
         if grad_o is None and grad_lse is None:
             return (None,) * (2 * ctx.count + 1)
@@ -176,6 +180,18 @@ def _autograd(o: _Parts, lse: _Parts) -> Outputs:
         return merge_operator(o, lse)
 
 
+def _backward_autograd(o: _Parts, lse: _Parts, *others: Tensor | None) -> _Gradients:
+    """Runs flashmask::merge_backward, whose results have no gradient."""
+
+    def run() -> tuple[Tensor, ...]:
+        of_o, of_lse = merge_backward_operator(o, lse, *others)
+        return *of_o, *of_lse
+
+    why = "merge is differentiable once; write it with torch.logsumexp for more"
+    gradients = differentiated_once(why, run, *o, *lse, *others)
+    return list(gradients[: len(o)]), list(gradients[len(o) :])
+
+
 def _register() -> None:
     """Gives the operators their kernels."""
     for name, kernel, fake in (("merge", _forward, _fake), ("merge_backward", _backward, _backward_fake)):
@@ -183,6 +199,7 @@ def _register() -> None:
         for key in ("CPU", "CUDA"):
             LIBRARY.impl(name, kernel, key)
     LIBRARY.impl("merge", _autograd, "Autograd")
+    LIBRARY.impl("merge_backward", _backward_autograd, "Autograd")
 
 
 _register()

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashmask._arguments import described
+from flashmask._torch.autograd import once_differentiable
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group, all_gather
 
@@ -47,7 +47,7 @@ class _Unsharded(torch.autograd.Function):
         return whole.clone() if whole is tensor else whole
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("what Sharding.unshard() returns is differentiable once; leave create_graph out")
     def backward(ctx: Any, grad: Tensor) -> Any:
         (own,) = ctx.everything.give_back(ctx.group, [grad.clone(memory_format=torch.contiguous_format)], grad.dtype)
         return own, None, None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flashmask._backends import OURS
 from flashmask._plans.call import Call
-from flashmask._torch.autograd import BelowAutograd, OnceDifferentiable, is_differentiated, refuse_transforms
+from flashmask._torch.autograd import BelowAutograd, differentiated_once, is_differentiated, refuse_transforms
 from flashmask._torch.direct import is_plain, is_recordable
 from flashmask._torch.plans.operands import check_saved, lse_dtype
 from flashmask._torch.schemas import LIBRARY
@@ -193,12 +193,14 @@ def _differentiated_forward(direct: bool, q: Tensor, k: Tensor, v: Tensor, *othe
 
 
 def _differentiated_backward(grad_o: Tensor, grad_lse: Tensor | None, *others: Any) -> tuple[Tensor, ...]:
-    if is_differentiated(grad_o, grad_lse, *others[:3]):
-        given = backward_operator, None, grad_o, grad_lse, *others
-        gradients: tuple[Tensor, ...] = OnceDifferentiable.apply(*given)  # type: ignore[no-untyped-call]
-        return gradients
-    with BelowAutograd():
-        return backward_operator(grad_o, grad_lse, *others)
+    tensors = (each for each in others if isinstance(each, Tensor))
+    return differentiated_once(
+        "attention is differentiable once",
+        lambda: backward_operator(grad_o, grad_lse, *others),
+        grad_o,
+        grad_lse,
+        *tensors,
+    )
 
 
 # ---- dropout ----

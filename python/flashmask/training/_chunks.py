@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+IN_CHUNKS = "a model in chunks of tokens is differentiable once; run it without flashmask.training for more"
+"""Why a second derivative is refused."""
+
 
 def chunks(tokens: int, size: int) -> Iterator[slice]:
     """Yields neighbouring slices of `size` tokens that cover all of them; the last one may be shorter."""

@@ -10,12 +10,12 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from flashmask._arguments import described, integer
+from flashmask._torch.autograd import once_differentiable
 from flashmask.training._attention import HeldAttention
 from flashmask.training._autocast import autocast_now
-from flashmask.training._chunks import chunks, like
+from flashmask.training._chunks import IN_CHUNKS, chunks, like
 from flashmask.training._linear import joined, skipped
 from flashmask.training._randomness import Randomness, undisturbed
 from flashmask.training._sums import GradientSums
@@ -195,7 +195,7 @@ class _Layer(torch.autograd.Function):
         return run.forward(hidden)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(IN_CHUNKS)
     def backward(ctx: Any, grad: Tensor) -> Any:
         grad_hidden, grads = ctx.run.backward(grad)
         return None, grad_hidden, *grads

@@ -9,9 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flashmask._torch.autograd import once_differentiable
 from flashmask.data._examples import IGNORED
 
+ONCE = "linear_cross_entropy is differentiable once; make all logits and use torch's cross_entropy for more"
+"""Why a second derivative is refused."""
 _DTYPES = (torch.bfloat16, torch.float16)
+
+
+class _Once(torch.autograd.Function):
+    """Passes a loss on, with create_graph refused, whose second derivative Liger's function takes for 0."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor) -> Tensor:
+        return total.view_as(total)
+
+    @staticmethod
+    @once_differentiable(ONCE)
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
 
 
 @functools.cache
@@ -34,5 +50,5 @@ def by_liger(rows: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, 
     no_weights, smoothing, of_lse = None, 0.0, 0.0
     others = bias, no_weights, IGNORED, of_lse, smoothing, "sum", softcap, False, torch.float32
     found: Any = _function().apply(rows, weight, labels, *others)
-    total: Tensor = found[0] if isinstance(found, tuple) else found
+    total: Tensor = _Once.apply(found[0] if isinstance(found, tuple) else found)  # type: ignore[no-untyped-call]
     return total

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
+
+from flashmask._torch.autograd import once_differentiable
+from flashmask.training._chunks import IN_CHUNKS
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -49,7 +51,7 @@ class _Product(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(IN_CHUNKS)
     def backward(ctx: Any, grad: Tensor) -> Any:
         given, weight, a, b, low = ctx.saved_tensors
         asked = ctx.needs_input_grad

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, log_softmax
 
 from flashmask._arguments import choice, described, integer, is_autocast
+from flashmask._torch.autograd import once_differentiable
 from flashmask.data._examples import IGNORED
 from flashmask.training._chunks import chunks
-from flashmask.training._liger import by_liger, uses_liger
+from flashmask.training._liger import ONCE, by_liger, uses_liger
 
 #: Rows per chunk: 5.3 GB for 128,256 words: logits in bfloat16 and in float32, and their log-probabilities.
 ROWS = 4096
@@ -240,7 +240,7 @@ class _CrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(ONCE)
     def backward(ctx: Any, grad: Tensor) -> Any:
         if ctx.gradients is None:
             raise RuntimeError("the gradient of a linear_cross_entropy() was asked for twice; it is there once")
@@ -265,7 +265,9 @@ class _LogProbs(torch.autograd.Function):
         return found
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(
+        "linear_log_probs is differentiable once; make all logits and use torch's log_softmax for more"
+    )
     def backward(ctx: Any, grad: Tensor) -> Any:
         rows, weight, bias, labels = ctx.saved_tensors
         head = _Head(weight, bias, ctx.softcap)

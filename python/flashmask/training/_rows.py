@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from flashmask._torch.autograd import once_differentiable
 from flashmask.training._autocast import autocast_now
-from flashmask.training._chunks import chunks, like
+from flashmask.training._chunks import IN_CHUNKS, chunks, like
 from flashmask.training._sums import GradientSums
 
 OfTokens = Callable[[Tensor], Tensor]
@@ -26,7 +26,7 @@ class _InChunks(torch.autograd.Function):
             return chunked_forward(function, hidden, chunk)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(IN_CHUNKS)
     def backward(ctx: Any, grad: Tensor) -> Any:
         (hidden,) = ctx.saved_tensors
         grad_hidden, sums = torch.empty_like(hidden), GradientSums(ctx.parameters)
