@@ -62,7 +62,7 @@ def tree_attention(
     calls segments, come depth-first: node s holds the rows from tree_cu_seqlens_q[s] to [s + 1], int32 [S + 1], and its
     path, from the root to its own end, has tree_cu_seqlens_k[s + 1] - tree_cu_seqlens_k[s] tokens. This determines the
     tree: tree_kv_index, by which TRL copies the keys and values of every path, is not read. `others` are keywords of
-    flashmask.transformers, which refuses by name what it does not support, such as softcap.
+    flashmask.transformers, which refuses by name what it does not support, such as head_mask.
 
     sliding_window counts along a path. If it is shorter than the longest path, the mask of such layers is booleans for
     every pair, made on the device once per forward, since the rows that see a key are then not one range.
