@@ -73,6 +73,13 @@ def test_transforms(ask):
     assert_said(str(error.value), str(error.value))
 
 
+def test_fp8():
+    q = tensor().to(torch.float8_e4m3fn)
+    with pytest.raises(TypeError) as error:
+        flashmask.attention(q, q, q, MASK)
+    assert_said(str(error.value), str(error.value))
+
+
 def test_a_traced_array_of_jax():
     with pytest.raises(TypeError) as error:
         flashmask.attention(Tracer(), Tracer(), Tracer(), MASK)
