@@ -236,12 +236,35 @@ def test_a_document_has_the_bits_that_it_has_alone():
         at += length
 
 
-def test_the_convolution_passes_gradcheck():
-    nodes = flashmask.nodes(shared_prompt())
+def test_nan_that_no_token_is_behind_reaches_no_gradient():
+    """The padding's, and that of the last two tokens of a document, which no token is two behind."""
+    torch.manual_seed(5)
+    nodes = flashmask.nodes(masks.causal_document([9, 8], 24))
+    x, weight, bias = torch.randn(1, 24, 5), torch.randn(5, 4), torch.randn(5)
+    grad = torch.randn(1, 24, 5)
+
+    def gradients(x, grad):
+        leaves = [each.clone().requires_grad_() for each in (x, weight, bias)]
+        return torch.autograd.grad(causal_conv(*leaves, nodes=nodes), leaves, grad)
+
+    spoilt, grad_of_spoilt = x.clone(), grad.clone()
+    spoilt[:, 17:] = grad_of_spoilt[:, 17:] = torch.nan
+    for expected, found in zip(gradients(x, grad), gradients(spoilt, grad_of_spoilt), strict=True):
+        assert torch.equal(found, expected)
+    spoilt[:, 7:9] = torch.nan
+    before_two = slice(0, 2)  # weight[:, 3 - k] is for the k-th predecessor
+    _, found, _ = gradients(spoilt, grad)
+    assert torch.equal(found[:, before_two], gradients(x, grad)[1][:, before_two])
+    assert found[:, 2:].isnan().all()
+
+
+def test_the_convolution_passes_gradcheck_twice():
+    nodes = flashmask.nodes(masks.shared_question([(5, [3, 1, 2])], 13))
     given = [
         torch.randn(size, dtype=torch.float64, requires_grad=True) for size in [(1, nodes.tokens, 2), (2, 3), (2,)]
     ]
     assert torch.autograd.gradcheck(lambda *each: causal_conv(*each, nodes=nodes), given)
+    assert torch.autograd.gradgradcheck(lambda *each: causal_conv(*each, nodes=nodes), given)
 
 
 def test_nodes_are_found_from_row_indices_too():

@@ -27,7 +27,7 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, nodes:
 
     Returns (batch, sequence, channels) in the dtype of x: bias + sum of weight[:, width - 1 - k] times x of the k-th
     predecessor, where there is one; sums in float32 at least. Tokens of padding get zeros. A document has the bits that
-    it has alone, and what is not seen is not read, NaN or not. Differentiable once.
+    it has alone, and what is not seen is not read, NaN or not. Differentiable any number of times.
     """
     of_channels = weight[:, 0] if weight.ndim == 3 and weight.shape[1] == 1 else weight
     if x.ndim != 3:
@@ -50,6 +50,8 @@ class _Chains:
 
     broken: Tensor
     """These tokens, ascending."""
+    is_broken: Tensor
+    """Whether each of all tokens is one of them, (tokens, 1)."""
     before: list[Tensor]
     """before[k]: the k-th predecessor of each broken token, 0 where there is none."""
     exists: list[Tensor]
@@ -74,6 +76,7 @@ def _make_chains(nodes: Nodes, width: int, device: torch.device) -> _Chains:
         chain.append(predecessors[chain[-1]])
     return _Chains(
         on_device(broken, device),
+        on_device(np.isin(np.arange(nodes.tokens), broken)[:, None], device),
         [on_device(np.maximum(each, 0), device) for each in chain],
         [on_device((each >= 0)[:, None], device) for each in chain],
         on_device(nodes.padding, device),
@@ -156,7 +159,9 @@ def _grad_weight(x: Tensor, whole: Tensor, of_broken: Tensor, taps: list[Tensor]
         for begin, end in _pieces(x):
             first = max(begin, k)
             if first < end:
-                total += (whole[first:end].to(tap.dtype) * x[first - k : end - k].to(tap.dtype)).sum(0)
+                products = whole[first:end].to(tap.dtype) * x[first - k : end - k].to(tap.dtype)
+                # `whole` is 0 for broken tokens, and what lies before them in memory may be NaN.
+                total += products.masked_fill_(chains.is_broken[first:end], 0).sum(0)
         found.append(total)
     return torch.stack(found[::-1], 1)
 
