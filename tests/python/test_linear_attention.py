@@ -146,9 +146,10 @@ def test_row_indices_and_masks_are_compiled_whole():
             assert torch.equal(a, b)
 
 
-def test_operators_pass_torchs_own_checks():
+@pytest.mark.parametrize("nodes", [0, 2], ids=["without states", "with states"])
+def test_operators_pass_torchs_own_checks(nodes):
     q, k, v, log_forget, log_input = (t.requires_grad_() for t in inputs(40))
-    arguments = q, k, v, log_forget, log_input, None, None, None, None, True, 0.0, True, 2
+    arguments = q, k, v, log_forget, log_input, None, None, None, None, True, 0.0, True, nodes
     torch.library.opcheck(torch.ops.flashmask.linear_forward.default, arguments)
 
 

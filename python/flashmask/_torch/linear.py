@@ -258,7 +258,8 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     o, grad_o, grad_state, grad_normalizer, gates = arguments[12:]
     plan = _plan_of(numbers, _problem(inputs, numbers))
     given = [_ready(each) for each in inputs]
-    saved = [_ready(each) for each in (o, grad_o, grad_state, grad_normalizer)]
+    of_states = (None if each is None or each.numel() == 0 else each for each in (grad_state, grad_normalizer))
+    saved = [_ready(each) for each in (o, grad_o, *of_states)]
     if saved[2] is not None and saved[3] is None and numbers.normalize:
         saved[3] = saved[2].new_zeros(saved[2].shape[:3])
     gradients = _empty_gradients(inputs, gates)
