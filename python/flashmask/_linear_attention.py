@@ -74,8 +74,8 @@ def linear_attention(
         output_final_state: return (o, LinearState of every node) rather than o.
 
     Returns:
-        o (batch, length, heads, value dim) in the dtype of q. A document has the bits that it has alone, and NaN stays
-        in its document.
+        o (batch, length, heads, value dim) in the dtype of q; autocast casts q, k and v, as for attention(). A document
+        has the bits that it has alone, and NaN stays in its document.
 
     Raises:
         ValueError: the mask is no tree; the error names the first column that does not fit. Or shapes do not fit.

@@ -232,6 +232,26 @@ def test_float64_is_exact_enough_for_gradcheck(normalize):
     torch.testing.assert_close(floats, run(*leaves)[0].float(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("cast", [torch.bfloat16, torch.float16])
+def test_autocast_casts_q_k_and_v(cast):
+    given = inputs(40)
+    mask = masks.causal_document([30, 8], 40)
+    leaves = [t.clone().requires_grad_() for t in given]
+    narrow = [t.to(cast if t.ndim == 4 else t.dtype).requires_grad_() for t in given]
+    with torch.autocast("cpu", dtype=cast):
+        o, states = flashmask.linear_attention(*leaves, mask, output_final_state=True)
+        mixed = flashmask.linear_attention(narrow[0], *leaves[1:], mask)
+        double = flashmask.linear_attention(*(t.double() for t in given), mask)
+    assert (o.dtype, states.state.dtype, double.dtype) == (cast, torch.float32, torch.float64)
+    expected = flashmask.linear_attention(*narrow, mask)
+    assert torch.equal(o, expected)
+    assert torch.equal(o, mixed)
+    gradients = [torch.autograd.grad(each.float().sum(), of) for each, of in ((o, leaves), (expected, narrow))]
+    for found, right in zip(*gradients, strict=True):
+        assert found.dtype is torch.float32
+        assert torch.equal(found, right.float())
+
+
 def test_gradients_of_gates_are_computed_only_where_wanted(monkeypatch):
     given = inputs(70)
     grad = torch.randn(2, 70, 4, 24, generator=torch.Generator().manual_seed(1))

@@ -12,7 +12,7 @@ from torch import Tensor
 from flashmask._abi import structs as s
 from flashmask._abi.merge import ABSENT, Placed, layout
 from flashmask._abi.problem import F64
-from flashmask._arguments import check_dense, described
+from flashmask._arguments import check_dense, described, is_autocast
 from flashmask._graph_break import breaks_graph
 from flashmask._linear_attention import check_gate, problem_of
 from flashmask._plans.call import Call
@@ -28,6 +28,7 @@ from flashmask._torch.autograd import (
 )
 from flashmask._torch.autograd_threads import await_at_exit
 from flashmask._torch.cpu import follow_threads
+from flashmask._torch.operators import cast_by_autocast
 from flashmask._torch.plans.mask_source import named_mask, source_of
 from flashmask._torch.plans.streams import current_stream
 from flashmask._torch.schemas import LIBRARY
@@ -87,6 +88,8 @@ def linear_attention_of_tensors(
     for name, each in zip(names, arguments, strict=True):
         _check_tensor(name, each, arguments[0])
     q, k, v, *gates = arguments[:5]
+    if is_autocast(q.device.type):
+        q, k, v = cast_by_autocast(q.device.type, q, k, v)
     problem = problem_of(q, k, v, scale, normalize, (dtype_name("q", q), dtype_name("k", k), dtype_name("v", v)))
     shape = problem.batch, problem.length, problem.heads
     of_gates = _state_dtype(q)

@@ -90,18 +90,20 @@ def _snapshot(mask: Tensor) -> Tensor:
     return copied
 
 
+def cast_by_autocast(device_type: str, *tensors: Tensor) -> list[Tensor]:
+    """Casts q, k and v to the autocast dtype, as scaled_dot_product_attention does; float64 stays."""
+    dtype = torch.get_autocast_dtype(device_type)
+    return [
+        each.to(dtype) if each.is_floating_point() and each.dtype is not torch.float64 else each for each in tensors
+    ]
+
+
 def _autocast(device_type: str) -> Any:
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}"))
 
-    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        eligible = tensor.is_floating_point() and tensor.dtype is not torch.float64
-        return tensor.to(dtype) if eligible else tensor
-
     def forward_autocast(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Any:
-        """Casts q, k and v to the autocast dtype, as scaled_dot_product_attention does; float64 stays."""
-        dtype = torch.get_autocast_dtype(device_type)
         with torch._C._ExcludeDispatchKeyGuard(excluded):
-            return forward_operator(cast(q, dtype), cast(k, dtype), cast(v, dtype), *arguments)
+            return forward_operator(*cast_by_autocast(device_type, q, k, v), *arguments)
 
     return forward_autocast
 
