@@ -60,7 +60,8 @@ def linear_attention(
         q, k: (batch, length, key heads, key dim), torch tensors or NumPy arrays (forward only); float32, bfloat16 or
             float16, with dims of at most 512. On a CPU also float64 tensors, which a slow reference computes. On a GPU:
             bfloat16 or float16, with dims that are multiples of 8 up to 128.
-        v: (batch, length, heads, value dim), where heads is a multiple of key heads.
+        v: (batch, length, heads, value dim), where heads is a multiple of key heads. Or, as in grouped-query attention,
+            q alone has more heads, a multiple of those of k and v, which are then repeated: heads are those of q.
         log_forget: the natural logarithm of the forget gates, at most 0; (batch, length, heads), or (heads) for a decay
             that is the same everywhere; float32 or the dtype of q. None: 0. Below -2 ** 20 it counts as that, which
             forgets everything.
@@ -85,6 +86,7 @@ def linear_attention(
     factor = check_scale("scale", scale)
     boolean("normalize", normalize)
     boolean("output_final_state", output_final_state)
+    k, v = _for_each_query_head(q, k, v)
     state, normalizer, log_scale = _checked_state(initial_state, normalize)
     arguments = q, k, v, log_forget, log_input, state, normalizer, log_scale
     if is_tensor(q):
@@ -95,6 +97,19 @@ def linear_attention(
         outputs = _of_arrays(arguments, mask, factor, normalize, output_final_state)
     o, state, normalizer, log_scale = outputs
     return (o, LinearState(state, normalizer if normalize else None, log_scale)) if output_final_state else o
+
+
+def _for_each_query_head(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """Returns k and v, repeated where groups of query heads share their heads; what does not fit is refused later."""
+    if not all(getattr(each, "ndim", None) == 4 for each in (q, k, v)):
+        return k, v
+    heads, shared = q.shape[2], k.shape[2]
+    if shared in (heads, 0) or heads % shared or v.shape[2] != shared:
+        return k, v
+    times = heads // shared
+    if is_tensor(k) and is_tensor(v):
+        return k.repeat_interleave(times, 2), v.repeat_interleave(times, 2)
+    return np.repeat(k, times, 2), np.repeat(v, times, 2)
 
 
 def _checked_state(given: Any, normalize: bool) -> tuple[Any, Any, Any]:
@@ -119,7 +134,10 @@ def problem_of(q: Any, k: Any, v: Any, scale: float, normalize: bool, dtypes: tu
         if each.ndim != 4:
             raise ValueError(f"{name} has shape {list(each.shape)}; expected (batch, length, heads, dim)")
     if tuple(k.shape) != tuple(q.shape):
-        raise ValueError(f"k has shape {list(k.shape)}; expected {list(q.shape)}, that of q")
+        raise ValueError(
+            f"k has shape {list(k.shape)}; expected {list(q.shape)}, that of q, or fewer heads that divide those of q, "
+            f"of k and v alike; v has shape {list(v.shape)}"
+        )
     if tuple(v.shape[:2]) != tuple(q.shape[:2]):
         raise ValueError(f"v has shape {list(v.shape)}; expected the batch and length of q, {list(q.shape[:2])}")
     if len(set(dtypes)) > 1:

@@ -252,6 +252,26 @@ def test_autocast_casts_q_k_and_v(cast):
         assert torch.equal(found, right.float())
 
 
+def test_query_heads_may_share_keys_and_values():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 20, 6, 8), torch.randn(2, 20, 2, 8), torch.randn(2, 20, 2, 4)
+    log_forget, log_input = -torch.rand(2, 20, 6), torch.randn(2, 20, 6)
+    leaves = [t.requires_grad_() for t in (q, k, v, log_forget, log_input)]
+    mask = masks.causal_document([12, 5], 20)
+    found = flashmask.linear_attention(*leaves, mask)
+    expected = torch.empty_like(found)
+    for head in range(6):  # each alone, with the keys and values of its group
+        own, group = slice(head, head + 1), slice(head // 3, head // 3 + 1)
+        gates = log_forget[:, :, own], log_input[:, :, own]
+        expected[:, :, own] = flashmask.linear_attention(q[:, :, own], k[:, :, group], v[:, :, group], *gates, mask)
+    assert torch.equal(found, expected)
+    weight = torch.randn_like(found)
+    for own, right in zip(*(torch.autograd.grad((o * weight).sum(), leaves) for o in (found, expected)), strict=True):
+        torch.testing.assert_close(own, right)
+    arrays = flashmask.linear_attention(*(t.detach().numpy() for t in leaves), mask)
+    np.testing.assert_array_equal(arrays, found.detach().numpy())
+
+
 def test_gradients_of_gates_are_computed_only_where_wanted(monkeypatch):
     given = inputs(70)
     grad = torch.randn(2, 70, 4, 24, generator=torch.Generator().manual_seed(1))
