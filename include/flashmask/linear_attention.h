@@ -47,7 +47,8 @@ struct LinearProblem {
 FLASHMASK_API void validate(const LinearProblem& problem);
 
 /// States of a recurrence, float32, of `count` nodes. What a state stands for is e^log_scale times what it holds, and
-/// so is the normaliser: log_scale, at least 0, keeps large input gates within float32.
+/// so is the normaliser: log_scale, at least 0, keeps large input gates within float32. Gradients of states, given and
+/// returned, are those of what they hold, as if log_scale were a constant.
 struct LinearStates {
   TensorView state;       ///< (count, heads, key_dim, value_dim): Σ W k vᵀ
   TensorView normalizer;  ///< (count, heads, key_dim): Σ W k; absent unless the problem normalizes

@@ -24,7 +24,7 @@ class LinearState(NamedTuple):
     """States of a recurrence, float32: one per root node going in, one per node coming out, as flashmask.nodes orders.
 
     A state stands for exp(log_scale) times what it holds, and so does its normaliser. Where no log_input exceeds 0,
-    log_scale is 0.
+    log_scale is 0. Gradients of state and normalizer are those of what they hold; log_scale has none.
     """
 
     state: Any

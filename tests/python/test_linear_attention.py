@@ -272,6 +272,40 @@ def test_query_heads_may_share_keys_and_values():
     np.testing.assert_array_equal(arrays, found.detach().numpy())
 
 
+def test_gradients_of_states_are_those_of_what_they_hold():
+    """With log_scale a constant: of e^log_scale times the state, they are those of the sum of weights times k vᵀ."""
+    torch.manual_seed(0)
+    k, v, log_input = torch.randn(1, 9, 2, 4), torch.randn(1, 9, 2, 3), 4 * torch.randn(1, 9, 2)
+    log_forget = -torch.rand(1, 9, 2)
+    leaves = [t.double().requires_grad_() for t in (k, v, log_forget, log_input)]
+    k, v, log_forget, log_input = leaves
+    _, (state, _, log_scale) = flashmask.linear_attention(k, *leaves, output_final_state=True)
+    assert (log_scale > 0).all()
+    to_the_end = log_forget.flip(1).cumsum(1).flip(1) - log_forget + log_input
+    expected = torch.einsum("bth,bthd,bthe->bhde", to_the_end.exp(), k, v)
+    found = state * log_scale[..., None, None].exp()
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn_like(found)
+    for own, right in zip(*(torch.autograd.grad((s * weight).sum(), leaves) for s in (found, expected)), strict=True):
+        torch.testing.assert_close(own, right)
+
+
+def test_nan_in_padding_reaches_no_gradient():
+    mask, given = masks.causal_document([60, 5], 70), list(inputs(70))
+    given[3] = given[3][0, 0]  # a decay for all tokens, whose gradient is a sum over them
+    grad = torch.randn(2, 70, 4, 24)
+
+    def gradients(given, grad):
+        leaves = [t.clone().requires_grad_() for t in given]
+        return torch.autograd.grad(flashmask.linear_attention(*leaves, mask), leaves, grad)
+
+    spoilt = [t.clone() for t in given]
+    for each in (*(t for t in spoilt if t.ndim > 1), grad_of_spoilt := grad.clone()):
+        each[:, 65:] = torch.nan
+    for found, right in zip(gradients(spoilt, grad_of_spoilt), gradients(given, grad), strict=True):
+        assert torch.equal(found, right)
+
+
 def test_gradients_of_gates_are_computed_only_where_wanted(monkeypatch):
     given = inputs(70)
     grad = torch.randn(2, 70, 4, 24, generator=torch.Generator().manual_seed(1))
