@@ -23,10 +23,11 @@ struct MergeTensors {
 
 /// Computes attention over the keys of all parts: lse = log Σ exp(lseᵢ), o = Σ exp(lseᵢ − lse) oᵢ, in float32 and in
 /// the order of the parts, so that results are bit-identical on every run. A part counts for nothing where its lse is
-/// −inf, whatever its o holds there; where all are −inf, o = 0 and lse = −inf. Give sinks to the attention call of
-/// exactly one part, no matter which: its lse includes them, and the merged result counts them once. On a GPU the parts
-/// are read on the stream and the call returns before the work is done; the parts must form at most 32 groups that are
-/// evenly spaced in memory. Only the executor and the stream of `execution` are used.
+/// −inf, or +inf as FlashAttention writes it for rows that saw nothing, whatever its o holds there; where all are, o =
+/// 0 and lse = −inf. Give sinks to the attention call of exactly one part, no matter which: its lse includes them, and
+/// the merged result counts them once. On a GPU the parts are read on the stream and the call returns before the work
+/// is done; the parts must form at most 32 groups that are evenly spaced in memory. Only the executor and the stream of
+/// `execution` are used.
 FLASHMASK_API void merge(const MergeTensors& tensors, const Execution& execution = {});
 
 /// A part and where its gradients go.

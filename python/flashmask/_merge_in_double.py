@@ -13,6 +13,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def merge_in_double(o: Sequence[Array], lse: Sequence[Array]) -> tuple[Array, Array]:
     """Merges o (batch, rows, heads, dim) and lse (batch, heads, rows) of all parts."""
+    lse = [np.where(np.isinf(each), -np.inf, each) for each in lse]  # FlashAttention writes +inf for rows of nothing
     with np.errstate(divide="ignore", invalid="ignore"):
         largest = np.max(lse, axis=0)
         shift = np.where(np.isinf(largest), 0.0, largest)
@@ -39,7 +40,7 @@ def merge_backward_in_double(
 
 def _weight(part: Array, lse: Array) -> Array:
     with np.errstate(invalid="ignore"):
-        return np.where(np.isneginf(part), 0.0, np.exp(part - lse))
+        return np.where(np.isinf(part), 0.0, np.exp(part - lse))
 
 
 def _beside_o(weights: Array) -> Array:

@@ -33,6 +33,12 @@ float& lse_at(const TensorView& tensor, const Place& at) {
            at.row * tensor.strides[2]);
 }
 
+/// The lse of a part, −inf where it saw nothing, for which FlashAttention writes +inf.
+float part_lse_at(const TensorView& tensor, const Place& at) {
+  const float lse = lse_at(tensor, at);
+  return std::isinf(lse) ? -HUGE_VALF : lse;
+}
+
 /// Calls make_body()(place) for every row and head, shared out over the executor; each task makes one body.
 template <class MakeBody>
 void for_each_place(const MergeExtent& extent, Executor& executor, const MakeBody& make_body) {
@@ -87,7 +93,7 @@ class RowMerge {
     const Total total = total_of(at);
     counting_.clear();
     for (const MergePart& part : tensors_.parts)
-      if (const float own = total.weight(lse_at(part.lse, at)); own != 0)
+      if (const float own = total.weight(part_lse_at(part.lse, at)); own != 0)
         counting_.push_back({own, values_at<const Element>(part.o, at)});
     write_row(values_at<Element>(tensors_.o, at), dim_, [&](const auto& widen) {
       Scalar::Vec sum = Scalar::broadcast(0);
@@ -114,9 +120,9 @@ class RowMerge {
 
   Total total_of(const Place& at) const {
     float largest = -HUGE_VALF;
-    for (const MergePart& part : tensors_.parts) largest = std::max(largest, lse_at(part.lse, at));
+    for (const MergePart& part : tensors_.parts) largest = std::max(largest, part_lse_at(part.lse, at));
     Total total{std::isinf(largest) ? 0 : largest, 0};
-    for (const MergePart& part : tensors_.parts) total.sum += std::exp(lse_at(part.lse, at) - total.shift);
+    for (const MergePart& part : tensors_.parts) total.sum += std::exp(part_lse_at(part.lse, at) - total.shift);
     return total;
   }
 
@@ -132,7 +138,7 @@ void differentiate_place(const MergeGradients& t, const Place& at, std::int64_t 
   const float grad_lse = t.grad_lse.present() ? lse_at(t.grad_lse, at) : 0;
   const float delta = grad_lse - dot(grad_o, values_at<const Element>(t.o, at), dim);
   for (const MergePartGradients& part : t.parts) {
-    const float own = weight(lse_at(part.lse, at), lse);
+    const float own = weight(part_lse_at(part.lse, at), lse);
     write_scaled(own, grad_o, values_at<Element>(part.grad_o, at), dim);
     lse_at(part.grad_lse, at) = own == 0 ? 0 : own * (dot(grad_o, values_at<const Element>(part.o, at), dim) + delta);
   }

@@ -104,6 +104,23 @@ def test_any_number_of_parts_are_the_whole(dtype):
         torch.testing.assert_close(given.double(), right, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_lse_that_flash_attention_writes_for_empty_rows_is_that_of_nothing(dtype):
+    given = three_parts(dtype, requires_grad=True)
+    theirs = [each.detach().clone() for each in given]
+    for lse in theirs[1::2]:
+        lse[torch.isneginf(lse)] = torch.inf
+    theirs[0][0, 1] = torch.nan  # of a row that the first part did not see
+    leaves = [each.requires_grad_() for each in theirs]
+    found, expected = flashmask.merge(*leaves), flashmask.merge(*given)
+    assert all(torch.equal(ours, right) for ours, right in zip(found, expected, strict=True))
+    gradients = [
+        torch.autograd.grad([o, lse], each, [torch.ones_like(o), torch.isfinite(lse).to(lse)])
+        for (o, lse), each in ((found, leaves), (expected, given))
+    ]
+    assert all(torch.equal(ours, right) for ours, right in zip(*gradients, strict=True))
+
+
 def three_parts(dtype, requires_grad=False):
     """o1, lse1 and so on, with places that saw nothing in some or all parts."""
     generator = torch.Generator().manual_seed(1)

@@ -71,6 +71,9 @@ __device__ __forceinline__ float* lse_of(const Result& result, const Row& at) {
   return result.lse + at.batch * result.lse_batch + at.head * result.lse_head + at.row * result.lse_row;
 }
 
+/// The lse of a part, −inf where it saw nothing, for which FlashAttention writes +inf.
+__device__ __forceinline__ float part_lse(const float* lse) { return isinf(*lse) ? -INFINITY : *lse; }
+
 /// The weight of a part in a result whose lse is `lse`.
 __device__ __forceinline__ float weight(float part, float lse) { return part == -INFINITY ? 0.0F : expf(part - lse); }
 
@@ -81,7 +84,8 @@ __device__ __forceinline__ void for_own_parts(const MergeArguments& arguments, c
   for (int s = 0; s < arguments.stack_count; ++s) {
     const Stack& stack = arguments.stacks[s];
     const float* const lse = lse_of(stack.first, at);
-    for (int part = (lane_index() - before) & 31; part < stack.parts; part += 32) body(lse[part * stack.lse_step]);
+    for (int part = (lane_index() - before) & 31; part < stack.parts; part += 32)
+      body(part_lse(lse + part * stack.lse_step));
     before += stack.parts;
   }
 }
@@ -125,7 +129,8 @@ __device__ __forceinline__ void add_parts(const Stack& stack, const Row& at, con
     Elements<T, kCount> rows[kPartsAtOnce];
 #pragma unroll
     for (int i = 0; i < kPartsAtOnce; ++i)
-      weights[i] = first + i < stack.parts ? expf(lses[(first + i) * stack.lse_step] - total.shift) * factor : 0;
+      weights[i] =
+          first + i < stack.parts ? expf(part_lse(lses + (first + i) * stack.lse_step) - total.shift) * factor : 0;
 #pragma unroll
     for (int i = 0; i < kPartsAtOnce; ++i)
       rows[i] = weights[i] == 0 ? Elements<T, kCount>{}
@@ -162,7 +167,7 @@ template <class T>
 __global__ void __launch_bounds__(32 * kWarps) merge_backward_kernel(const GradientArguments arguments) {
   const Row at = own_row(arguments.extent);
   if (at.batch < 0) return;
-  const float own = weight(*lse_of(arguments.part, at), *lse_of(arguments.merged, at));
+  const float own = weight(part_lse(lse_of(arguments.part, at)), *lse_of(arguments.merged, at));
   const T* const grad_o = values_of<const T>(arguments.grad_merged, at);
   const T *const part_o = values_of<const T>(arguments.part, at), *const o = values_of<const T>(arguments.merged, at);
   T* const out = values_of<T>(arguments.grad_part, at);
