@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -88,8 +88,16 @@ class Nodes:
             shifted(self.predecessors, self.tokens),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        arrays = self.begins, self.ends, self.parents, self.levels, self.predecessors
+        return _unpickle, (self.tokens, *(each.tobytes() for each in arrays))
+
     def __repr__(self) -> str:
         return f"<flashmask.Nodes: {len(self):,} of {self.tokens:,} tokens, {self.depth} levels>"
+
+
+def _unpickle(tokens: int, *arrays: bytes) -> Nodes:
+    return Nodes(tokens, *(np.frombuffer(each, np.int64).copy() for each in arrays))
 
 
 @breaks_graph

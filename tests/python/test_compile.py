@@ -4,6 +4,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention
@@ -12,6 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import flashmask
 from flashmask import masks
+from flashmask._linear_attention import LinearState
 
 LENGTHS = (40, 56, 72, 90, 133)
 
@@ -246,7 +248,14 @@ def test_another_process_loads_programs_and_masks_without_a_word(tmp_path):
 def test_loaded_masks_are_those_that_were_saved(tmp_path):
     mask = FAMILIES["graph"]()
     rows = masks.from_cu_seqlens(torch.tensor([0, 9]), 12, causal=False)
-    torch.save({"mask": mask, "rows": rows}, tmp_path / "batch.pt")
+    nodes = flashmask.nodes(masks.shared_question([(5, [3, 2])], 12))
+    nodes.kept("made of the nodes", object)  # and so not saved
+    states = torch.ones(3, 2), None, torch.zeros(3)
+    torch.save({"mask": mask, "rows": rows, "nodes": nodes, "state": LinearState(*states)}, tmp_path / "batch.pt")
     loaded = torch.load(tmp_path / "batch.pt", weights_only=True)
     assert loaded["mask"] == mask
     assert loaded["rows"].to_mask() == rows.to_mask()
+    for name in ("tokens", "begins", "ends", "parents", "levels", "predecessors"):
+        np.testing.assert_array_equal(getattr(loaded["nodes"], name), getattr(nodes, name))
+    assert isinstance(loaded["state"], LinearState)
+    torch.testing.assert_close(tuple(loaded["state"]), states)

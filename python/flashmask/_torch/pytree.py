@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers Mask and RowIndices with torch: transforms see the tensors inside, and torch.load takes them as safe."""
+"""Registers Mask and RowIndices with torch: transforms see the tensors inside, and torch.load takes them as safe.
+
+Nodes and LinearState are safe to load too.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch.fx._pytree import register_pytree_flatten_spec
 
+from flashmask._linear_attention import LinearState
 from flashmask._mask import Mask, _unpickle
+from flashmask._nodes import _unpickle as _unpickle_nodes
 from flashmask._rows import RowIndices
 
 
@@ -36,7 +41,8 @@ def register() -> None:
     )
     register_pytree_flatten_spec(Mask, lambda mask, spec: [mask.tensor])
     register_pytree_flatten_spec(RowIndices, lambda rows, spec: [rows.startend_row_indices])
-    torch.serialization.add_safe_globals([_unpickle, RowIndices])  # bytes of masks may come from anywhere
+    # Bytes of masks may come from anywhere.
+    torch.serialization.add_safe_globals([_unpickle, RowIndices, _unpickle_nodes, LinearState])
 
 
 def _unflatten_mask(leaves: Iterable[Any], context: None) -> Mask:
