@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlashMask: exact attention under rich masks, forward and backward."""
 
+import importlib as _importlib
 import sys as _sys
+import typing as _typing
 
 from flashmask import block_maps, masks
 from flashmask._abi.library import version as _version
@@ -45,5 +47,14 @@ __all__ = [
     "varlen_attention",
 ]
 
+_LAZY = {"data", "distributed", "integrations", "jax", "operators", "recurrent", "training", "transformers", "trl"}
+
 if "torch" in _sys.modules:
     from flashmask import operators as operators
+
+if not _typing.TYPE_CHECKING:  # to which every name would be one of ours; where types are checked, import these modules
+
+    def __getattr__(name):
+        if name in _LAZY:
+            return _importlib.import_module(f"flashmask.{name}")
+        raise AttributeError(f"module 'flashmask' has no attribute {name!r}")
