@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers", reason="long_context() takes 
 
 from training_models import KINDS, WORDS, assert_same, batch, in_double, lora, loss_and_gradients, tiny  # noqa: E402
 
-from flashmask.training import long_context  # noqa: E402
+from flashmask.training import layer_parts, long_context  # noqa: E402
 
 pytestmark = pytest.mark.slow  # whole models, which say nothing about one instruction set
 WAYS = [
@@ -292,6 +292,12 @@ def test_refuses_dropout_of_attention():
         with pytest.raises(ValueError, match=r"attention_dropout is 0\.1"):
             model(**batch())
         assert model.eval()(**batch()).loss.isfinite()
+
+
+def test_refuses_rope_of_positions_without_a_batch():
+    layer, turned = tiny().model.layers[0], torch.ones(101, 16)
+    with pytest.raises(ValueError, match=r"position_embeddings are \[101, 16\] and .*expected \[1 or B, S, head dim\]"):
+        layer_parts(layer, position_embeddings=(turned, turned))
 
 
 def test_refuses_to_be_copied():

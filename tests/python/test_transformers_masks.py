@@ -297,6 +297,7 @@ def test_two_dimensional_masks_are_padding():
             {"row_indices": torch.zeros(1, 1, 6, 2, dtype=torch.int32), "causal": False, "window": 2},
             "put it into the row indices",
         ),
+        ({"position_ids": torch.arange(6)}, r"position_ids has shape \[6\]; expected \[1 or 1, 6\]: pass position_ids"),
         ({"cu_seq_lens_q": torch.tensor([0, 6]), "batch": 2}, "cu_seq_lens_q with a batch of 2"),
         (
             {"cu_seq_lens_q": torch.tensor([0, 6]), "cu_seq_lens_k": torch.tensor([0, 5, 6])},

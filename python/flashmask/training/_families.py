@@ -125,6 +125,11 @@ def layer_parts(
             "others; set attention_dropout of the model's configuration to 0"
         )
     cos, sin = position_embeddings
+    if cos.ndim != 3 or sin.ndim != 3:
+        raise ValueError(
+            f"position_embeddings are {list(cos.shape)} and {list(sin.shape)}; expected [1 or B, S, head dim], which "
+            "models make of position_ids [1 or B, S]"
+        )
     keywords = {**family.window(attention), **keywords}
     compiled = compile or (lambda function: function)
     before, after = compiled(_before), compiled(family.after)

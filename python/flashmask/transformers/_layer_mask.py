@@ -40,6 +40,14 @@ class Call:
     cu_seq_lens_q: Tensor | None
     cu_seq_lens_k: Tensor | None
 
+    def __post_init__(self) -> None:
+        positions = self.position_ids
+        if positions is not None and positions.ndim < 2:
+            raise ValueError(
+                f"position_ids has shape {list(positions.shape)}; expected [1 or {self.batch}, {self.rows}]: pass "
+                "position_ids[None]"
+            )
+
 
 def layer_mask(call: Call) -> Indices | Mask | Tensor:
     """Returns the mask of a call; all layers that are called with the same tensors get the same one.
