@@ -196,6 +196,17 @@ def test_a_mask_from_a_bias_skips_what_it_hides_and_changes_nothing():
     assert np.array_equal(masks.from_bias(bias.numpy()).to_dense(), mask.to_dense())
 
 
+def test_a_mask_from_a_bias_that_diverged_hides_no_nan():
+    q, k, v, *_ = inputs()
+    bias = torch.zeros(1, 1, N, N)
+    bias[..., 3, :] = torch.nan
+    bias[..., 4, :] = -torch.inf
+    for given in (bias, bias.numpy(), bias.bfloat16()):
+        mask = masks.from_bias(given)
+        assert torch.equal(visible(mask)[0, 0].all(1), torch.arange(N) != 4)
+    assert flashmask.attention(q, k, v, mask, bias=bias)[:, 3].isnan().all()
+
+
 def test_what_from_bias_does_not_take_is_refused():
     with pytest.raises(ValueError, match=r"bias has one row for all; give rows=, the tokens of q"):
         masks.from_bias(torch.zeros(1, 1, 1, 5))

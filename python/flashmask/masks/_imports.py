@@ -55,7 +55,7 @@ def from_dense(visible: AnyArray | torch.Tensor | Sequence[Any]) -> Mask:
 
 @breaks_graph
 def from_bias(bias: AnyArray | torch.Tensor, rows: int | None = None) -> Mask:
-    """Makes the mask of the scores that a bias does not hide: those above -inf.
+    """Makes the mask of the scores that a bias does not hide: all but those of -inf, NaN included.
 
     With it, attention(bias=bias) skips the tiles that hold nothing but -inf, and computes the same. `bias`: [rows,
     columns], or with heads, or batch and heads, first. `rows`: how many, where a bias of one row holds for all.
@@ -63,7 +63,7 @@ def from_bias(bias: AnyArray | torch.Tensor, rows: int | None = None) -> Mask:
     numbers: Any = bias if hasattr(bias, "dtype") else array("bias", bias)
     if "float" not in str(numbers.dtype):
         raise TypeError(f"bias holds {numbers.dtype} values; expected floating point, -inf where it hides a score")
-    visible = array("bias", numbers > -math.inf)  # compared where it is: NumPy has no bfloat16
+    visible = array("bias", numbers != -math.inf)  # compared where it is: NumPy has no bfloat16
     if visible.ndim not in (2, 3, 4):
         raise ValueError(f"bias has shape {list(visible.shape)}; expected 2 to 4 dimensions")
     given = visible.shape[-2]
