@@ -218,7 +218,7 @@ def _row_indices(
 
     left, right = window_size
     right = 0 if causal else right
-    key = torch.arange(keys, device=cu_k.device, dtype=cu_k.dtype)
+    key = torch.arange(keys, device=cu_k.device)
     sequence = document_of(cu_k, keys)  # the number of sequences for keys past the last
     first_row, end_row = _bounds(cu_q, sequence)
     _, end_key = _bounds(cu_k, sequence)
@@ -238,15 +238,15 @@ def _positions(cu_q: Tensor, cu_k: Tensor, *, queries: int, keys: int) -> tuple[
     found = []
     for cu, tokens in ((cu_q, queries), (cu_k, keys)):
         _, end = _bounds(cu, document_of(cu, tokens))
-        found.append((torch.arange(tokens, device=cu.device, dtype=cu.dtype) - end).float()[None])
+        found.append((torch.arange(tokens, device=cu.device) - end).float()[None])
     return found[0], found[1]
 
 
 def _bounds(cu_seqlens: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns begin and end of the sequences [keys]; a sequence past the last is empty."""
+    """Returns begin and end of the sequences, int64 [keys]; a sequence past the last is empty."""
     import torch
 
-    bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]])
+    bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]]).long()  # a window near 2^31 is added to them
     return bounds[sequence], bounds[sequence + 1]
 
 

@@ -53,6 +53,10 @@ OPTIONS = [
     {"prefix": 0},
     {"prefix": 100},
     {"prefix": 4, "window": 2},
+    {"window": 2**31 - 1},
+    {"window": 2**31 - 1, "causal": False},
+    {"prefix": 2**31 - 1},
+    {"prefix": 2**62, "window": 2**62},
 ]
 
 

@@ -47,7 +47,7 @@ def formula(q, k, v, query_lengths, key_lengths, causal, window):
 
 
 @pytest.mark.parametrize("padding", [0, 6])
-@pytest.mark.parametrize("window", [(-1, -1), (3, 2), (0, 0), (5, -1), (-1, 4)])
+@pytest.mark.parametrize("window", [(-1, -1), (3, 2), (0, 0), (5, -1), (-1, 4), (2**31 - 1, 2**31 - 1)])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("keys", [SAME, KEYS])
 def test_agrees_with_each_sequence_alone(keys, causal, window, padding, dtype=torch.float32):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Documents(NamedTuple):
-    """Where each token's document begins and ends and which tokens are padding, [batch, tokens] each."""
+    """Where each token's document begins and ends, int64, and which tokens are padding; [batch, tokens] each."""
 
     begin: torch.Tensor
     """First token of the token's document."""
@@ -57,7 +57,7 @@ def from_cu_seqlens(
     check_ends("cu_seqlens", cu_seqlens, tokens)
     documents = cu_seqlens.shape[0] - 1
     document = document_of(cu_seqlens, tokens)  # in padding: the number of documents
-    bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]])
+    bounds = torch.cat([cu_seqlens, cu_seqlens[-1:]]).long()
     prefixes = prefix
     if _is_tensor(prefix):
         _check_prefix(prefix, cu_seqlens, ((documents,),))
@@ -140,14 +140,15 @@ def _row_indices(
     torch = _torch()
     begin, end, padding = documents
     key = torch.arange(begin.shape[1], dtype=begin.dtype, device=begin.device)
-    lower = end if window is None else torch.minimum(end, key + window)
+    # A window or prefix may be as large as integers go, for no limit: distances are compared with it, which are small.
+    lower = end if window is None else key + (end - key).clamp(max=window)
     lower = torch.where(padding, 0, lower)
     if causal and prefix is None:
         vectors = [lower]
     elif causal:
-        vectors = [lower, torch.where(key < begin + prefix, begin, key)]
+        vectors = [lower, torch.where(key - begin < prefix, begin, key)]
     else:
-        vectors = [lower, begin if window is None else torch.maximum(begin, key - (window - 1))]
+        vectors = [lower, begin if window is None else key - (key - begin).clamp(max=window - 1)]
     values = torch.stack(vectors, dim=-1).to(torch.int32).unsqueeze(1)
     return RowIndices(values, causal and prefix is None, most_documents=most_documents)
 
