@@ -98,6 +98,11 @@ def length(name: str, value: object) -> int:
     return integer(name, value, minimum=0)
 
 
+def traced_length(name: str, value: object) -> int:
+    """Returns a number of tokens; a symbol that torch.export put in its place stays one, so that any number fits."""
+    return value if type(value).__name__ == "SymInt" else length(name, value)  # type: ignore[return-value]
+
+
 def boolean(name: str, value: object) -> bool:
     """Returns a bool; 0 and 1 are refused."""
     if not isinstance(value, (bool, np.bool_)):

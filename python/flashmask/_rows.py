@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flashmask._arguments import boolean, described, integer, length
+from flashmask._arguments import boolean, described, integer, traced_length
 from flashmask._graph_break import breaks_graph
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class RowIndices:
     def __post_init__(self) -> None:
         check_row_indices("startend_row_indices", self.startend_row_indices, self.causal)
         if self.rows is not None:
-            length("rows", self.rows)
+            traced_length("rows", self.rows)
         if self.most_documents is not None:
             integer("most_documents", self.most_documents, minimum=1)
         _register_pytrees()

@@ -210,6 +210,37 @@ def test_an_exported_program_takes_other_masks_and_lengths():
     torch.testing.assert_close(found, softmax_attention(q, k, v, visible(mask))[0])
 
 
+class AttendPacked(torch.nn.Module):
+    """Makes its masks of the length that q has."""
+
+    def forward(self, q, ends, parents):
+        tokens = q.shape[1]
+        documents = masks.from_cu_seqlens(ends, tokens, window=5)
+        prefixes = masks.from_cu_seqlens(ends, tokens, prefix=3)
+        tree = masks.from_tree(parents, ends.diff(), tokens)
+        drafts = masks.dflash(ends[1:], 4, tokens)
+        drafted = q[:, : 4 * parents.shape[0]]
+        keys = torch.cat([q, drafted], 1)
+        blocks = masks.packed_block_diffusion(ends, 4, tokens, interleaved=True)
+        twice = q.repeat(1, 2, 1, 1)
+        o = [flashmask.attention(q, q, q, mask) for mask in (documents, prefixes, tree)]
+        o.append(flashmask.varlen_attention(q[0], q[0], q[0], ends, ends, causal=True)[None])
+        return [*o, flashmask.attention(drafted, keys, keys, drafts), flashmask.attention(twice, twice, twice, blocks)]
+
+
+def test_an_exported_program_makes_masks_of_any_length():
+    q, ends, parents = torch.randn(1, 20, 2, 8), torch.tensor([0, 5, 20]), torch.tensor([-1, 0])
+    program = torch.export.export(
+        AttendPacked(),
+        (q, ends, parents),
+        dynamic_shapes={"q": {1: torch.export.Dim("tokens")}, "ends": None, "parents": None},
+    )
+    for tokens in (20, 33):
+        given = torch.randn(1, tokens, 2, 8), torch.tensor([0, 11, tokens]), parents
+        for found, expected in zip(program.module()(*given), AttendPacked()(*given), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
 EXPORTED = """
 import sys, torch, flashmask
 from flashmask import masks

@@ -5,6 +5,7 @@ import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention, value_and_gradients
 from decode_cases import CALLS, CHAIN, MEDUSA, visible
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import flashmask
 from flashmask import masks
@@ -102,7 +103,7 @@ def test_lengths_are_read_in_every_call():
     q, k, v, *_ = random_inputs(2, 3, 100, 4, 2, 16, 8)
     lengths = torch.tensor([50, 60], dtype=torch.int32)
     flashmask.decode_attention(q, k, v, lengths, splits=2)
-    lengths += 7
+    lengths.numpy()[:] += 7  # PyTorch does not count this as a write
     expected = expected_of(q, k, v, [57, 67])
     assert_close(flashmask.decode_attention(q, k, v, lengths, splits=2, return_lse=True), expected)
     assert_close(flashmask.decode_attention(q, k, v, [57, 67], splits=2, return_lse=True), expected)
@@ -140,6 +141,38 @@ def test_compiled_calls_are_the_same_bits(tree):
         given = q, k, v, torch.tensor(lengths)
         for found, expected in zip(compiled(*given), call(*given), strict=True):
             assert torch.equal(found, expected)
+
+
+def test_a_compiled_call_parts_the_keys_as_the_cpu_has_threads():
+    q, k, v, *_ = random_inputs(2, 3, 700, 4, 1, 16, 8)
+    lengths = torch.tensor([640, 700])
+    compiled = torch.compile(flashmask.decode_attention, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(q, k, v, lengths), flashmask.decode_attention(q, k, v, lengths))
+
+
+def on_fake_tensors(call, *given):
+    with FakeTensorMode() as mode:
+        call(*(mode.from_tensor(each) for each in given))
+
+
+def differentiated_by_torch_func(call, *given):
+    with pytest.raises(NotImplementedError, match=r"does not support torch\.func\.grad"):
+        torch.func.grad(lambda q: call(q, *given[1:]).sum())(given[0])
+
+
+@pytest.mark.parametrize("trace", [on_fake_tensors, differentiated_by_torch_func])
+@pytest.mark.parametrize("tree", [None, MEDUSA])
+def test_what_a_trace_made_serves_no_call(trace, tree):
+    rows = 21 if tree else 2
+    q, k, v, *_ = random_inputs(1, rows, 333, 2, 1, 8, 8)
+
+    def call(q, k, v):
+        return flashmask.decode_attention(q, k, v, tree=tree)
+
+    trace(call, q, k, v)
+    expected = expected_of(q, k, v, None, tree)[0]
+    torch.testing.assert_close(call(q, k, v).double(), expected, atol=1e-5, rtol=1e-5)
+    trace(call, q, k, v)  # nor does what a call made serve a trace
 
 
 def test_caches_that_are_longer_than_their_keys_are_parted_without_a_copy():

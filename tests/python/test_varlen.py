@@ -116,6 +116,28 @@ def test_merges_as_attention_does():
         torch.testing.assert_close(a, b)
 
 
+def written_by_numpy(lengths, values):
+    lengths.numpy()[:] = values
+
+
+def written_as_data(lengths, values):
+    lengths.data.copy_(torch.tensor(values))
+
+
+@pytest.mark.parametrize("write", [written_by_numpy, written_as_data])
+def test_lengths_are_read_in_every_call(write):
+    x, slopes = torch.randn(20, 2, 8), torch.tensor([1.0, 0.5])
+    cu_q, cu_k = (torch.tensor([0, 5, 20], dtype=torch.int32) for _ in range(2))
+
+    def call(*cu):
+        return flashmask.varlen_attention(x, x, x, *cu, causal=True, alibi_slopes=slopes)
+
+    call(cu_q, cu_k)
+    for cu in (cu_q, cu_k):
+        write(cu, [0, 12, 20])
+        assert torch.equal(call(cu_q, cu_k), call(cu_q.clone(), cu_k.clone()))
+
+
 def test_dropout_repeats_with_the_seed():
     cu = cumulative(SAME)
     torch.manual_seed(1)

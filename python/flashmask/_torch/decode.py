@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +16,9 @@ from flashmask._draft_tree import DraftTree
 from flashmask._plans.call import Call
 from flashmask._torch.merge import merge_operator, merge_stacked
 from flashmask._torch.operators import forward
+from flashmask._torch.packing import can_be_read
 from flashmask._torch.plans.streams import capture_of, current_stream
-from flashmask._torch.shared import shared
+from flashmask._torch.shared import is_traced, shared
 
 _TILE = 128
 """Rows, and keys, of a tile on a GPU: the unit that work is counted in."""
@@ -59,7 +60,7 @@ def _lengths(given: Tensor | Sequence[int], q: Tensor, keys: int) -> Tensor:
         raise ValueError(f"lengths has shape {list(given.shape)}; expected [{batch}], one for each request")
     if given.device != q.device:
         raise ValueError(f"lengths is on {given.device}; expected {q.device}, the device of q")
-    if given.is_cpu and not torch.compiler.is_compiling():
+    if can_be_read(given):
         for length in given.tolist():
             if not 0 <= length <= keys:
                 raise ValueError(f"lengths holds {length}; expected 0 to {keys}, the key length")
@@ -110,7 +111,14 @@ def _is_one_view(tensors: tuple[Tensor, ...], parts: int) -> bool:
 
 def _workers(q: Tensor) -> int:
     """Returns how many tiles the device computes at a time."""
-    return _multiprocessors(q.device.index) if q.is_cuda else torch.get_num_threads()
+    return _multiprocessors(q.device.index) if q.is_cuda else _threads()
+
+
+def _get_threads() -> int:
+    return torch.get_num_threads()
+
+
+_threads: Callable[[], int] = torch.compiler.assume_constant_result(_get_threads)  # a graph keeps the first number
 
 
 @functools.cache
@@ -237,7 +245,7 @@ def _masks(lengths: Tensor | None, tree: DraftTree | None, q: Tensor, keys: int,
     numbers: dict[str, Any] = {"tree": tree, "batch": q.shape[0], "rows": q.shape[1], "keys": keys, "parts": parts}
     if lengths is not None:
         return shared(_masks_of_lengths, (lengths,), **numbers)
-    if torch.compiler.is_compiling():
+    if is_traced():
         return _masks_of_lengths(_all_keys(keys, q.device), **numbers)
     device = q.device
     capture = capture_of(device.index, current_stream(device.index)) if q.is_cuda else 0
@@ -298,7 +306,7 @@ _captured: dict[tuple[DraftTree, torch.device], _Tree] = {}
 
 
 def _on_device(tree: DraftTree, device: torch.device) -> _Tree:
-    if torch.compiler.is_compiling():
+    if is_traced():
         return _made(tree, device)
     key = tree, device
     found = _captured.get(key) or _kept.get(key)

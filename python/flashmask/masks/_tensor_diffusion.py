@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from flashmask._arguments import boolean, integer, length
+from flashmask._arguments import boolean, integer, traced_length
 from flashmask._rows import RowIndices
 from flashmask.masks._tensors import check_integers
 
@@ -67,7 +67,7 @@ def _document_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> torch.Ten
 
     check_integers("cu_seqlens", cu_seqlens, (1,))
     integer("block", block, minimum=1)
-    length("tokens", tokens)
+    traced_length("tokens", tokens)
     if cu_seqlens.shape[0] < 1:
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
     check_ends("cu_seqlens", cu_seqlens, tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashmask._arguments import described, integer, length
+from flashmask._arguments import described, integer, traced_length
 from flashmask._rows import RowIndices
 from flashmask.masks._tensors import begins_of_ids, bounds_of_runs, check_integers
 
@@ -39,9 +39,11 @@ def dflash(
     """
     import torch
 
+    from flashmask._torch.packing import can_be_read
+
     check_integers("anchors", anchors, (1, 2))
     integer("block", block, minimum=1)
-    length("tokens", tokens)
+    traced_length("tokens", tokens)
     if keep is not None and (not isinstance(keep, torch.Tensor) or keep.dtype is not torch.bool):
         raise TypeError(f"keep is {described(keep)}; expected booleans, one per anchor")
     if keep is not None and (keep.shape != anchors.shape or keep.device != anchors.device):
@@ -52,7 +54,7 @@ def dflash(
     at = (anchors if anchors.ndim == 2 else anchors[None]).long()
     kept = torch.ones_like(at, dtype=torch.bool) if keep is None else keep.reshape(at.shape)
     ids = None if document_ids is None else _ids_of_context(document_ids, at, tokens)
-    if at.device.type == "cpu" and type(anchors) is torch.Tensor and not torch.compiler.is_compiling():
+    if can_be_read(anchors):
         _check_values(at, kept, tokens if ids is None else tokens - 1)
     blocks = at.shape[1]
     # Blocks that are not kept have their anchor behind the context, where no key counts them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashmask._arguments import length
+from flashmask._arguments import traced_length
 from flashmask._rows import RowIndices
 from flashmask.masks._tensors import check_integers
 
@@ -35,12 +35,12 @@ def from_tree(parents: torch.Tensor, lengths: torch.Tensor, tokens: int | None =
             f"parents is {list(parents.shape)} on {parents.device}, lengths {list(lengths.shape)} on "
             f"{lengths.device}; expected one value of both for each node, on one device"
         )
-    from flashmask._torch.packing import ends_passed
+    from flashmask._torch.packing import can_be_read, ends_passed
     from flashmask._torch.subtrees import subtree_sums
 
     above, sizes = (each.long() if each.ndim == 2 else each.long()[None] for each in (parents, lengths))
-    total = int(sizes.sum(1).max()) if tokens is None else length("tokens", tokens)
-    if parents.device.type == "cpu" and type(parents) is torch.Tensor and not torch.compiler.is_compiling():
+    total = int(sizes.sum(1).max()) if tokens is None else traced_length("tokens", tokens)
+    if can_be_read(parents):
         _check_values(above, sizes, total)
     ends = sizes.cumsum(1)
     node = ends_passed(ends, total)  # in padding: the number of nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flashmask._arguments import check_document_options, described, length
+from flashmask._arguments import check_document_options, described, traced_length
 from flashmask._rows import RowIndices
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def from_cu_seqlens(
     check_integers("cu_seqlens", cu_seqlens, (1,))
     if cu_seqlens.shape[0] < 1:
         raise ValueError("cu_seqlens is empty; expected [documents + 1] values, the first of them 0")
-    length("tokens", tokens)
+    traced_length("tokens", tokens)
     check_document_options(causal, window, prefix, _is_tensor)
     from flashmask._torch.packing import check_ends, document_of
 

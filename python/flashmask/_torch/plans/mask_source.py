@@ -17,6 +17,7 @@ from flashmask._abi.problem import Problem
 from flashmask._mask import Mask, MaskShape
 from flashmask._plans.call import Call
 from flashmask._rows import check_row_indices
+from flashmask._torch.shared import content_of
 from flashmask.masks import from_startend_row_indices
 
 BLOCK = 128
@@ -40,8 +41,8 @@ def source_of(call: Call) -> Hashable:
     elif mask.dtype is torch.uint8:
         source = packed_header(mask, call.causal)
     else:
-        source = _content(mask)
-    return source if call.block_mask is None else (source, _content(call.block_mask))
+        source = content_of(mask)
+    return source if call.block_mask is None else (source, content_of(call.block_mask))
 
 
 def packed_header(mask: Tensor, causal: bool) -> bytes:
@@ -55,11 +56,6 @@ def _refuse_packed(causal: bool) -> None:
     if causal:
         raise ValueError("causal is True beside a packed mask, which says itself whether it is causal; pass False")
     read_header(b"")
-
-
-def _content(values: Tensor) -> Hashable:
-    values = values.contiguous()
-    return tuple(values.shape), str(values.dtype), ctypes.string_at(values.data_ptr(), values.nbytes)
 
 
 def named_mask(call: Call, problem: Problem) -> NamedMask:
