@@ -46,7 +46,7 @@ INTERVALS: dict[str, Mask] = {
     "qk_sparse_segments": masks.qk_sparse_segments(N, [(8, 24), (36, 52)]),
     "hash_sparse_sorted": masks.hash_sparse_sorted(hashed_tokens(), hashed_tokens()),
     "random_eviction": masks.random_eviction(N, RANDOM.integers(np.arange(N) + 1, 2 * N).clip(0, N)),
-    "tree": masks.tree([-1, 0, 1, 1, 0, 4, 4], [16, 8, 8, 8, 8, 8, 8]).mask,
+    "tree": masks.tree([-1, 0, 1, 1, 0, 4, 4], [16, 8, 8, 8, 8, 8, 8]),
     "bidirectional_spans": masks.bidirectional_spans(N, [(8, 24), (40, 56)]),
     "block_diffusion": masks.block_diffusion(N // 2, 8),
 }

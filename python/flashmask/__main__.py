@@ -117,8 +117,7 @@ def _build(family: str, values: Sequence[str]) -> Mask:
             named[name] = _literal(text)
         else:
             positional.append(_literal(value))
-    made = getattr(masks, family)(*positional, **named)
-    mask: Mask = made.mask if isinstance(made, masks.TreeMask) else made
+    mask: Mask = getattr(masks, family)(*positional, **named)
     return mask
 
 

@@ -58,7 +58,7 @@ def corpus() -> dict[str, Mask]:
         "shared_question": masks.shared_question([(60, [40, 33]), (20, [50, 54])], n),
         "prefix_lm_causal": masks.prefix_lm_causal(n, 70),
         "global_sliding_window": masks.global_sliding_window(n, 4, 30, 30),
-        "tree": masks.tree([-1, 0, 0, 1], [70, 70, 70, 47], n).mask,
+        "tree": masks.tree([-1, 0, 0, 1], [70, 70, 70, 47], n),
         "dilated_window": masks.dilated_window(n, n, 40, 0, 3),
         "big_bird": masks.big_bird(n, block=16, window_blocks=3, global_blocks=1, random_blocks=1, seed=3),
         "two masks": masks.stack_heads([masks.causal(n), masks.document([200, 57])]),

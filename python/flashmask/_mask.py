@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from typing_extensions import Self
 
     from flashmask._arguments import Integers, Pairs
     from flashmask._reordering import Reordering
@@ -67,7 +68,7 @@ class Mask:
             destroy(native)
 
     @classmethod
-    def _from_tensor(cls, tensor: Any) -> Mask:
+    def _from_tensor(cls, tensor: Any) -> Self:
         """Makes the mask whose pytree leaf is `tensor`; the library unpacks it when it is first asked about it."""
         mask = cls.__new__(cls)
         mask._native = None
@@ -111,11 +112,14 @@ class Mask:
         call("mask_pack", handle, packed.ctypes.data + HEADER_BYTES, size.value, ctypes.byref(size))
         return packed
 
-    @staticmethod
-    def _unpack(packed: np.ndarray[Any, np.dtype[np.uint8]]) -> Mask:
-        """Unpacks what _packed() returned, in whatever process; keeps the id, since it is the same mask."""
+    @classmethod
+    def _unpack(cls, packed: np.ndarray[Any, np.dtype[np.uint8]], *fields: Any) -> Self:
+        """Unpacks what _packed() returned, in whatever process; keeps the id, since it is the same mask.
+
+        `fields` are what a subclass holds besides.
+        """
         mask_id, _ = read_header(packed[:HEADER_BYTES].tobytes())
-        return Mask(_unpacked_handle(packed), mask_id)
+        return cls(_unpacked_handle(packed), *fields, mask_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self._packed(Options()).tobytes(),)

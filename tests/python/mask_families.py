@@ -36,7 +36,7 @@ FAMILIES = {
         [(i // 14, 5 * (i % 14) + i // 14) for i in range(N)], [(i // 10, 7 * (i % 10) + i // 10) for i in range(N)]
     ),
     "random_eviction": lambda: masks.random_eviction(N, np.stack([np.full(N, N), np.minimum(np.arange(N) + 5, N)])),
-    "tree": lambda: masks.tree([-1, 0, 0, 1], [20, 20, 20, 10], N).mask,
+    "tree": lambda: masks.tree([-1, 0, 0, 1], [20, 20, 20, 10], N),
     "bidirectional_spans": lambda: masks.bidirectional_spans(N, [(3, 17), (40, 50)]),
     "block_diffusion": lambda: masks.block_diffusion(N // 2, 5),
     "dilated_window": lambda: masks.dilated_window(N, N, 6, 0, 3),

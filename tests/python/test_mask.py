@@ -3,6 +3,7 @@
 
 import copy
 import dataclasses
+import io
 import pickle
 import subprocess
 import sys
@@ -239,6 +240,27 @@ def test_masks_are_copied_and_pickled(mask):
     assert again == mask
     assert again.form == mask.form
     assert torch.equal(again.tensor, mask.tensor), "the same mask has the same id, so that plans of it are shared"
+
+
+def test_a_tree_is_a_mask_that_keeps_its_positions():
+    tree = masks.tree([-1, 0, 0, 1], [1, 2, 3, 4])
+    mask, positions = tree
+    assert mask == tree == tree.mask and list(positions) == list(tree.positions) == [0, 1, 7, 3]
+    assert tree & masks.causal(10, 10) == mask
+    assert masks.stack_batch([tree, tree]).shape.batch == 2
+    q = torch.randn(1, 10, 2, 8)
+    assert torch.equal(
+        flashmask.attention(q, q, q, tree), flashmask.attention(q, q, q, masks.from_dense(mask.to_dense()))
+    )
+    saved = io.BytesIO()
+    torch.save(tree, saved)
+    saved.seek(0)
+    for again in (
+        pickle.loads(pickle.dumps(tree)),
+        torch.load(saved, weights_only=True),
+        pytree.tree_map(lambda leaf: leaf, tree),
+    ):
+        assert again == tree and list(again.positions) == [0, 1, 7, 3]
 
 
 def test_another_process_reads_a_pickled_mask():

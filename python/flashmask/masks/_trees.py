@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from flashmask._abi import structs as s
+from flashmask._abi.header import Options
 from flashmask._abi.library import create
 from flashmask._arguments import IntArray, boolean, choice, integers, length, pairs, pointer, structs
 from flashmask._arguments import lengths as token_counts
@@ -21,11 +23,32 @@ _ORDERS = ("as_given", "depth_first")
 _SIGHTS = ("ancestors", "parent")
 
 
-class TreeMask(NamedTuple):
-    """A tree's mask, and the position in the sequence of each given node's first token, int64 [nodes]."""
+class TreeMask(Mask):
+    """A tree's mask, which also says where each given node's first token lies: `positions`, int64 [nodes].
 
-    mask: Mask
+    `mask, positions = masks.tree(...)` takes it apart.
+    """
+
     positions: IntArray
+
+    def __init__(self, handle: int, positions: IntArray, mask_id: bytes | None = None) -> None:
+        super().__init__(handle, mask_id)
+        self.positions = positions
+
+    @property
+    def mask(self) -> Mask:
+        """The mask, which this is."""
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.mask, self.positions))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle_tree, (self._packed(Options()).tobytes(), self.positions.tolist())
+
+
+def _unpickle_tree(packed: bytes, positions: list[int]) -> TreeMask:
+    return TreeMask._unpack(np.frombuffer(packed, np.uint8), np.array(positions, np.int64))
 
 
 @breaks_graph
@@ -48,8 +71,8 @@ def tree(
     total = int(sizes.sum()) if tokens is None else length("tokens", tokens)
     positions = np.empty(above.size, np.int64)
     layout = choice("order", order, _ORDERS)
-    mask = Mask(create("mask_tree", pointer(above), pointer(sizes), above.size, total, layout, pointer(positions)))
-    return TreeMask(mask, positions)
+    handle = create("mask_tree", pointer(above), pointer(sizes), above.size, total, layout, pointer(positions))
+    return TreeMask(handle, positions)
 
 
 @breaks_graph
