@@ -118,9 +118,11 @@ def attention(
             0, or None (or 0, as FlashAttention says it) for no cap. Sinks are not capped.
         alibi_slopes: float32 [query heads] or [batch, query heads]: scores lose slope · |position of the query -
             position of the key| (ALiBi), behind the softcap and before any is masked. It has no gradient.
-        query_positions: beside alibi_slopes, [1 or batch, query length], whole numbers below 2^24. None: query i has
-            position i + key length - query length and key j has j. Packed documents whose queries and keys are the same
-            tokens need none, since only distances count; shared questions, trees and parts of a sequence do.
+        query_positions: beside alibi_slopes, [1 or batch, query length], whole numbers between -2^24 and 2^24. Larger
+            ones, which float32 would round, are refused on the CPU; on a GPU, where looking would mean waiting, they
+            give wrong results. None: query i has position i + key length - query length and key j has j. Packed
+            documents whose queries and keys are the same tokens need none, since only distances count; shared
+            questions, trees and parts of a sequence do.
         key_positions: [1 or batch, key length], given together with query_positions.
         backend: whose kernels compute on a GPU: "flashmask", or "cudnn", NVIDIA's cudnn.flex_attention, which refuses
             what it has not. None: FLASHMASK_BACKEND decides, else ours, but on compute capability 10 cudnn's where they

@@ -2,6 +2,7 @@
 #include "plan/tensor_checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -54,9 +55,29 @@ void check_sinks(const TensorCheck& check, const Problem& p, const char* name, c
     check(name, sinks, dtype, {p.query_heads});
 }
 
+/// From here on float32 does not hold every whole number, and distances would be rounded.
+constexpr std::int64_t kPositionsEnd = std::int64_t{1} << 24;
+
+/// Positions are read where that takes no waiting, on a CPU.
 void check_positions(const TensorCheck& check, const Problem& p, const char* name, const TensorView& positions,
                      std::int64_t length) {
-  if (positions.present()) check(name, positions, DType::f32, {positions.shape[0] == 1 ? 1 : p.batch, length});
+  if (!positions.present()) {
+    if (length > kPositionsEnd)
+      check.fail(name, "they are absent, and " + std::to_string(length) +
+                           " tokens would have positions of 2^24 and more, of which float32 does not hold every one; "
+                           "give positions below it");
+    return;
+  }
+  check(name, positions, DType::f32, {positions.shape[0] == 1 ? 1 : p.batch, length});
+  if (positions.device.type != DeviceType::cpu) return;
+  for (std::int64_t entry = 0; entry < positions.shape[0]; ++entry) {
+    const float* row = static_cast<const float*>(positions.data) + entry * positions.strides[0];
+    const float* wrong = std::find_if(row, row + length, [](float at) { return !(std::abs(at) < static_cast<float>(kPositionsEnd)); });
+    if (wrong != row + length)
+      check.fail(name, "it holds " + std::to_string(*wrong) +
+                           "; expected numbers between -2^24 and 2^24, since only distances count and float32 does not "
+                           "hold every number beyond: subtract the same number from all positions of a sequence");
+  }
 }
 
 void check_alibi(const TensorCheck& check, const Problem& p, const AlibiTensors& alibi) {

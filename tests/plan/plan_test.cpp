@@ -218,6 +218,31 @@ TEST(Tensors, OfARankBeyondTheirShapeAreRefused) {
   }
 }
 
+TEST(Tensors, PositionsThatFloat32DoesNotHoldAreRefused) {
+  Problem p = small_problem();
+  p.bias = ScoreBias::alibi;
+  const Plan planned = plan(masks::full(20, 30), p);
+  check::AttentionTensors tensors(p, 1);
+  for (const float position : {16777215.0F, -16777215.0F}) {
+    tensors.key_positions->set(59, position);
+    forward(planned, tensors.forward());
+    backward(planned, tensors.backward());
+  }
+  for (const float position : {16777216.0F, -1e9F, NAN}) {
+    tensors.key_positions->set(59, position);
+    const std::vector<std::string> words = {"key_positions: it holds", "between -2^24 and 2^24", "subtract"};
+    expect_words(refusal([&] { forward(planned, tensors.forward()); }), words);
+    expect_words(refusal([&] { backward(planned, tensors.backward()); }), words);
+  }
+
+  p.query_length = (std::int64_t{1} << 24) + 1;
+  p.key_length = p.batch = 1;
+  p.query_heads = p.kv_heads = 0;
+  const check::AttentionTensors long_ones(p, 1);
+  expect_words(refusal([&] { forward(plan(masks::full(p.query_length, 1), p), long_ones.forward()); }),
+               {"query_positions: they are absent", "16777217 tokens"});
+}
+
 TEST(Tensors, WithoutHeadsAreLegal) {
   Problem p = small_problem();
   p.query_heads = p.kv_heads = 0;

@@ -290,6 +290,15 @@ REFUSED = {
         ValueError,
         r"query_positions has shape \[1, 9\]; expected \[1, ",
     ),
+    "too far": (
+        {
+            "alibi_slopes": SLOPES,
+            "query_positions": torch.arange(N)[None] + 2**24 + 1 - N,
+            "key_positions": torch.arange(N)[None],
+        },
+        ValueError,
+        r"query_positions: it holds 16777216.*between -2\^24 and 2\^24.*subtract the same number",
+    ),
 }
 
 

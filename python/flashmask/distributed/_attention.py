@@ -68,7 +68,7 @@ def attention(
         alibi_slopes: as in flashmask.attention(), [query heads] or [batch, query heads], the same on every rank, which
             takes those of its heads. Distances are those in the whole sequence. It has no gradient.
         query_positions: beside alibi_slopes, [1 or batch, tokens held], as Sharding.shard() gives them; whole numbers
-            below 2^24. None: each token has its place in the whole sequence.
+            between -2^24 and 2^24. None: each token has its place in the whole sequence.
         key_positions: the same for keys, given together with query_positions.
         invariant: give every document the bits that it has alone, as flashmask.attention() does; under the scheme
             "heads", or on one rank.
