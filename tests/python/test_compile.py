@@ -233,7 +233,7 @@ def test_an_exported_program_makes_masks_of_any_length():
     program = torch.export.export(
         AttendPacked(),
         (q, ends, parents),
-        dynamic_shapes={"q": {1: torch.export.Dim("tokens")}, "ends": None, "parents": None},
+        dynamic_shapes={"q": {1: torch.export.Dim("tokens", min=8)}, "ends": None, "parents": None},
     )
     for tokens in (20, 33):
         given = torch.randn(1, tokens, 2, 8), torch.tensor([0, 11, tokens]), parents
