@@ -57,6 +57,13 @@ class RowIndices:
         object.__setattr__(indices, "most_documents", most_documents)
         return indices
 
+    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> RowIndices:
+        """Returns the same row indices on a device, as torch.Tensor.to(); themselves where they are there already."""
+        moved = self.startend_row_indices.to(device, non_blocking=non_blocking)
+        if moved is self.startend_row_indices:
+            return self
+        return RowIndices(moved, self.causal, self.rows, self.most_documents)
+
     @breaks_graph
     def to_mask(self) -> Mask:
         """Converts the row indices to a Mask on the host; waits for the device if the tensor is not on the CPU."""

@@ -222,6 +222,16 @@ def test_row_indices_go_through_torch():
         assert twin.to_mask() == rows.to_mask()
 
 
+def test_row_indices_move_to_a_device():
+    rows = masks.from_cu_seqlens(torch.tensor([0, 4, 7]), 10)
+    assert rows.to("cpu") is rows
+    moved = flashmask.RowIndices(rows.startend_row_indices, True, rows=9, most_documents=3).to(
+        "meta", non_blocking=True
+    )
+    assert moved.startend_row_indices.is_meta and moved.startend_row_indices.shape == (1, 1, 10, 1)
+    assert (moved.causal, moved.rows, moved.most_documents) == (True, 9, 3)
+
+
 def test_row_indices_say_what_they_hold():
     rows = masks.from_cu_seqlens(torch.tensor([0, 4, 7]), 10)
     assert repr(rows) == "<flashmask.RowIndices [1, 1, 10, 1] on cpu, causal=True>"
