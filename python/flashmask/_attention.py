@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_scale, check_softcap
-from flashmask._arguments import Kind, boolean, check_positions, choice, described, integer, is_tensor
+from flashmask._arguments import Kind, boolean, check_one_bias, check_positions, choice, described, integer, is_tensor
 from flashmask._backends import BY_NAME, OURS, Backend, cudnn_of
 from flashmask._mask import Mask
 from flashmask._plans.call import DISTANCES, NO_BIAS, TENSOR, Call
@@ -197,10 +197,7 @@ def _refuse_keywords(unknown: dict[str, Any]) -> None:
 
 def _bias(alibi_slopes: Any, bias: Any, distance_bias: Any, origin: int) -> tuple[int, Any, int]:
     """Returns the kind of a bias, the tensor, and the entry of distance 0; refuses two of them."""
-    given = {"alibi_slopes": alibi_slopes, "bias": bias, "distance_bias": distance_bias}
-    names = [name for name, each in given.items() if each is not None]
-    if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} are given together; scores take one bias: add one to the other")
+    check_one_bias(alibi_slopes=alibi_slopes, bias=bias, distance_bias=distance_bias)
     if origin != 0 and distance_bias is None:
         raise ValueError(f"distance_origin is {origin} without distance_bias, which it belongs to; leave it out")
     if bias is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_scale, check_softcap
-from flashmask._arguments import check_dense, choice, described, integer, is_tensor, sink_dtypes
+from flashmask._arguments import check_dense, check_one_bias, choice, described, integer, is_tensor, sink_dtypes
 from flashmask._draft_tree import draft_tree
 from flashmask._plans.plan import LAYOUTS
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         sinks: Tensor | None
         layout: Layout
         softcap: float | None
+        alibi_slopes: Tensor | None
+        bias: Tensor | None
 
 
 MOST_ROWS = 256
@@ -78,6 +80,8 @@ def decode_attention(
     layout: Layout = "bshd",
     return_lse: bool = False,
     softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Any:
     """Computes attention of each request's last tokens to its cache: decoding, and verifying drafted tokens.
 
@@ -105,10 +109,16 @@ def decode_attention(
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
         softcap: scores s become softcap · tanh(s / softcap), as for attention(); None: they are not capped.
+        alibi_slopes: float32 [query heads] or [batch, query heads]: scores lose slope · |distance|, as for attention().
+            A node of a tree stands as far behind the cache as it has ancestors. It has no gradient, and is made into a
+            bias, a float32 for each query head, row and key.
+        bias: (1 or batch, 1 or query heads, 1 or rows, key length), float32, bfloat16 or float16: what is added to the
+            scores, as for attention(), instead of alibi_slopes; rows as q has them. Differentiable.
 
     Returns:
         o (batch, rows, query heads, value dim), with `return_lse` also lse (batch, query heads, rows): what attention()
-        returns. A row that sees nothing has o = 0 and lse = -inf. Differentiable in q, k, v and sinks.
+        returns. A row that sees nothing has o = 0 and lse = -inf. Differentiable in q, k, v,
+        sinks and bias.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
@@ -133,7 +143,8 @@ def decode_attention(
     cap = check_softcap("softcap", softcap)
     if sinks is not None:
         _check_sinks(sinks, q)
-    o, lse = decode(q, k, v, lengths, nodes, splits, factor, sinks, return_lse, cap)
+    check_one_bias(alibi_slopes=alibi_slopes, bias=bias)
+    o, lse = decode(q, k, v, lengths, nodes, splits, factor, sinks, return_lse, cap, alibi_slopes, bias)
     if heads_first:
         o = o.transpose(1, 2)
     return (o, lse) if return_lse else o

@@ -18,6 +18,8 @@ class DraftTree(NamedTuple):
     """Position of each node."""
     end: tuple[int, ...]
     """One past the position of each node's last descendant."""
+    depth: tuple[int, ...]
+    """How many ancestors each node has."""
 
     @property
     def is_in_order(self) -> bool:
@@ -53,13 +55,16 @@ def _laid_out(parents: tuple[int, ...]) -> DraftTree:
             )
         if parent >= 0:
             sizes[parent] += sizes[node]
-    position = []
+    position: list[int] = []
+    depth: list[int] = []
     free = [0] * (len(parents) + 1)  # where each node's next child goes; the last entry is for the roots
     for node, parent in enumerate(parents):
         position.append(free[parent])
         free[parent] += sizes[node]
         free[node] = position[node] + 1
-    return DraftTree(tuple(position), tuple(first + size for first, size in zip(position, sizes, strict=True)))
+        depth.append(depth[parent] + 1 if parent >= 0 else 0)
+    ends = tuple(first + size for first, size in zip(position, sizes, strict=True))
+    return DraftTree(tuple(position), ends, tuple(depth))
 
 
 _known = functools.lru_cache(maxsize=64)(_laid_out)

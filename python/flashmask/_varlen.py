@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import check_dropout, check_scale, check_softcap
-from flashmask._arguments import boolean, check_dense, described, is_tensor
+from flashmask._arguments import boolean, check_dense, check_one_bias, described, is_tensor
 from flashmask._backends import Backend, cudnn_of
-from flashmask._plans.call import Call
+from flashmask._plans.call import TENSOR, Call
 from flashmask._row_index_attention import window_sides
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    bias: Tensor | None = None,
     invariant: bool = False,
     backend: Backend = None,
 ) -> Tensor: ...
@@ -58,6 +59,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    bias: Tensor | None = None,
     invariant: bool = False,
     backend: Backend = None,
 ) -> tuple[Tensor, Tensor]: ...
@@ -81,6 +83,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    bias: Tensor | None = None,
     invariant: bool = False,
     backend: Backend = None,
 ) -> tuple[Tensor, Tensor, None]: ...
@@ -104,6 +107,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    bias: Tensor | None = None,
     invariant: bool = False,
     backend: Backend = None,
 ) -> Any: ...
@@ -126,6 +130,7 @@ def varlen_attention(
     sinks: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    bias: Tensor | None = None,
     invariant: bool = False,
     backend: Backend = None,
 ) -> Any:
@@ -155,6 +160,9 @@ def varlen_attention(
         softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
         alibi_slopes: float32 [query heads]: scores lose slope · |distance|, as for flashmask.attention(); a sequence's
             last query has the position of its last key. It has no gradient.
+        bias: (1 or query heads, 1 or total queries, total keys), float32, bfloat16 or float16: what is added to the
+            scores, as for flashmask.attention(), instead of alibi_slopes. Differentiable. Values between sequences are
+            not used.
         invariant: give every sequence the bits that it has alone, as flashmask.attention() does. With dropout,
             sequences begin at multiples of 8.
         backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
@@ -202,6 +210,9 @@ def varlen_attention(
         if cu_seqlens_q is not cu_seqlens_k:
             positions = shared(_positions, (cu_seqlens_q, cu_seqlens_k), queries=q.shape[0], keys=k.shape[0])
         call = with_alibi(call, alibi_slopes, *positions)
+    if bias is not None:
+        _check_bias(bias, alibi_slopes, (q.shape[1], q.shape[0], k.shape[0]))
+        call = call._replace(bias_kind=TENSOR, bias=bias[None])
     o, lse = forward(q[None], k[None], v[None], call)
     if return_attn_probs:
         return o[0], lse[0], None
@@ -271,6 +282,14 @@ def _check_tensors(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any)
 
     check_ends("cu_seqlens_q", cu_seqlens_q, q.shape[0])
     check_ends("cu_seqlens_k", cu_seqlens_k, k.shape[0])
+
+
+def _check_bias(bias: Any, alibi_slopes: object, sizes: tuple[int, int, int]) -> None:
+    _check_torch("bias", bias)
+    check_one_bias(alibi_slopes=alibi_slopes, bias=bias)
+    heads, queries, keys = sizes
+    if bias.ndim != 3 or bias.shape[0] not in (1, heads) or bias.shape[1] not in (1, queries) or bias.shape[2] != keys:
+        raise ValueError(f"bias has shape {list(bias.shape)}; expected [1 or {heads}, 1 or {queries}, {keys}]")
 
 
 def _check_torch(name: str, tensor: object) -> None:

@@ -4,7 +4,8 @@
 import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention, value_and_gradients
-from decode_cases import CALLS, CHAIN, MEDUSA, visible
+from bias_oracle import gradients
+from decode_cases import CALLS, CHAIN, MEDUSA, lineage, visible
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import flashmask
@@ -74,6 +75,52 @@ def test_gradients_are_those_of_the_formula():
 
     found = value_and_gradients(decoded, made[:3], *made[3:], torch.float32)
     assert_close(found, value_and_gradients(by_formula, made[:3], *made[3:], torch.float64))
+
+
+def alibi(slopes, rows, keys, lengths, parents=None):
+    """The bias of slopes [batch, heads]: the distance of a row to a key, along the path where rows are a tree."""
+    depth = [len(list(lineage(row, parents))) - 1 if parents else row for row in range(rows)]
+    distance = torch.zeros(len(lengths), 1, rows, keys, dtype=torch.float64)
+    for request, length in enumerate(lengths):
+        for key in range(keys):
+            node = key - length + rows
+            place = depth[node] if 0 <= node < rows else node
+            distance[request, 0, :, key] = (torch.tensor(depth) - place).abs()
+    return -slopes[:, :, None, None].double() * distance
+
+
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call[2]])
+def test_alibi_counts_along_the_path(name):
+    batch, rows, keys, heads, kv_heads, lengths, parents, splits = CALLS[name]
+    q, k, v, *_ = random_inputs(batch, rows, keys, heads, kv_heads, 16, 8)
+    counts = None if lengths is None else torch.tensor(lengths)
+    slopes = 2.0 ** -torch.arange(1.0, batch * heads + 1).reshape(batch, heads)
+    known = lengths or [keys] * batch
+    for given, each in ((slopes, slopes), (slopes[0], slopes[:1].expand(batch, heads))):
+        found = flashmask.decode_attention(q, k, v, counts, parents, splits=splits, alibi_slopes=given, return_lse=True)
+        bias = alibi(each, rows, keys, known, parents)
+        seen = visible(rows, keys, known, parents)
+        assert_close(found, softmax_attention(q.double(), k.double(), v.double(), seen, bias=bias))
+
+
+@pytest.mark.parametrize("parents", [None, MEDUSA], ids=["causal", "a tree"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 4, 21), (1, 4, 1), (2, 1, 21)])
+@pytest.mark.parametrize(("keys", "splits"), [(90, 1), (90, 3), (91, 4)])
+def test_a_bias_is_added_to_the_scores_and_learns(parents, shape, keys, splits):
+    *made, grad_o, grad_lse = random_inputs(2, 21, keys, 4, 2, 8, 8)
+    bias = torch.randn(*shape, keys)
+    lengths = [keys, 45]
+
+    def decoded(q, k, v, bias):
+        return flashmask.decode_attention(
+            q, k, v, torch.tensor(lengths), parents, splits=splits, bias=bias, return_lse=True
+        )
+
+    def by_formula(q, k, v, bias):
+        return softmax_attention(q, k, v, visible(21, keys, lengths, parents), bias=bias.expand(-1, 4, 21, -1))
+
+    found = gradients(decoded, [*made, bias], grad_o, grad_lse)
+    assert_close(found, gradients(by_formula, [t.double() for t in (*made, bias)], grad_o, grad_lse))
 
 
 @pytest.mark.parametrize("splits", [1, 4])
@@ -246,6 +293,16 @@ Q, K = torch.zeros(2, 3, 4, 8), torch.zeros(2, 10, 2, 8)
         ({"sinks": torch.zeros(3)}, ValueError, r"sinks has shape \[3\]; expected \[4\], one for each query head"),
         ({"sinks": torch.zeros(4).double()}, TypeError, "sinks holds torch.float64 values"),
         ({"sinks": [0.0] * 4}, TypeError, r"sinks is list \[0.0"),
+        ({"alibi_slopes": torch.ones(3)}, ValueError, r"alibi_slopes has shape \[3\]; expected \[4\]"),
+        ({"alibi_slopes": torch.ones(4).requires_grad_()}, ValueError, "alibi_slopes requires a gradient"),
+        ({"bias": torch.zeros(10)}, ValueError, r"bias has shape \[10\]; expected \[1 or 2, 1 or 4, 1 or 3, 10\]"),
+        ({"bias": 0.5}, TypeError, r"bias is float 0\.5; expected a torch tensor"),
+        ({"bias": torch.zeros(1, 1, 1, 10, dtype=torch.int32)}, TypeError, "bias has dtype torch.int32"),
+        (
+            {"bias": torch.zeros(1, 1, 1, 10), "alibi_slopes": torch.ones(4)},
+            ValueError,
+            "alibi_slopes and bias are given together",
+        ),
         ({"layout": "hbsd"}, ValueError, "layout is 'hbsd'"),
         ({"scale": float("nan")}, ValueError, "scale is nan"),
     ],

@@ -6,6 +6,7 @@ import inspect
 import pytest
 import torch
 from attention_oracle import assert_within_bound, random_inputs, softmax_attention, value_and_gradients
+from bias_oracle import gradients
 
 import flashmask
 
@@ -116,6 +117,30 @@ def test_merges_as_attention_does():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("rows", [1, 70])
+def test_a_bias_is_that_of_the_whole_batch_and_learns(heads, rows):
+    q, k, v = tensors()
+    cu = cumulative(SAME)
+    bias = torch.randn(heads, rows, 70)
+
+    def ours(q, k, v, bias):
+        return flashmask.varlen_attention(q, k, v, cu, cu, causal=True, bias=bias, return_lse=True)
+
+    def by_formula(q, k, v, bias):
+        mask = torch.from_numpy(flashmask.masks.causal_document(SAME).to_dense())
+        whole = bias.expand(4, 70, 70)[None]
+        o, lse = softmax_attention(q[None], k[None], v[None], mask, bias=whole)
+        return o[0], lse[0]
+
+    found, expected = (
+        gradients(f, [t.to(kind) for t in (q, k, v, bias)], torch.ones(70, 4, 16), torch.ones(4, 70))
+        for f, kind in ((ours, torch.float32), (by_formula, torch.float64))
+    )
+    for each, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(each.double(), other, atol=2e-5, rtol=2e-5)
+
+
 def written_by_numpy(lengths, values):
     lengths.numpy()[:] = values
 
@@ -170,6 +195,17 @@ def test_dropout_repeats_with_the_seed():
         ({"dropout_p": 2}, ValueError, "dropout_p is 2"),
         ({"window_size": (1, -3)}, ValueError, r"window_size\[1\] is -3"),
         ({"causal": None}, TypeError, "causal is NoneType"),
+        (
+            {"bias": torch.zeros(4, 69, 70)},
+            ValueError,
+            r"bias has shape \[4, 69, 70\]; expected \[1 or 4, 1 or 70, 70\]",
+        ),
+        ({"bias": [0.0]}, TypeError, "bias is list"),
+        (
+            {"bias": torch.zeros(1, 1, 70), "alibi_slopes": torch.ones(4)},
+            ValueError,
+            "alibi_slopes and bias are given together",
+        ),
     ],
 )
 def test_refuses_bad_arguments(arguments, error, message):

@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from flashmask._arguments import described
 from flashmask._arguments import lengths as token_counts
 from flashmask._backends import OURS
 from flashmask._draft_tree import DraftTree
-from flashmask._plans.call import Call
+from flashmask._plans.call import TENSOR, Call
+from flashmask._torch.attention import with_alibi
 from flashmask._torch.merge import merge_operator, merge_stacked
 from flashmask._torch.operators import forward
 from flashmask._torch.packing import can_be_read
+from flashmask._torch.plans.operands import check_alibi, check_bias, lse_dtype
 from flashmask._torch.plans.streams import capture_of, current_stream
 from flashmask._torch.shared import is_traced, shared
 
@@ -35,6 +38,8 @@ def decode(
     sinks: Tensor | None,
     wants_lse: bool,
     softcap: float,
+    alibi_slopes: Any,
+    bias: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Returns o, and lse (batch, heads, rows) if wanted; tensors (batch, sequence, heads, head dim), sinks [heads]."""
     parts = parts_of(q, k, v, splits)
@@ -42,10 +47,16 @@ def decode(
         lengths = _lengths(lengths, q, k.shape[1])
     masks = _masks(lengths, tree, q, k.shape[1], parts)
     numbers = Call(scale=scale, softcap=softcap, cudnn=OURS)
+    if alibi_slopes is not None:
+        bias = _alibi(alibi_slopes, lengths, tree, q, k)
+    elif bias is not None:
+        _check_bias(bias, q, k)
     if tree is None or tree.is_in_order:
-        return attend_in_parts(q, k, v, masks, parts, numbers, sinks, wants_lse)
+        return attend_in_parts(q, k, v, masks, parts, numbers, sinks, wants_lse, bias)
     depth_first = _on_device(tree, q.device)
-    o, lse = attend_in_parts(q.index_select(1, depth_first.order), k, v, masks, parts, numbers, sinks, wants_lse)
+    if bias is not None and bias.shape[2] > 1:
+        bias = bias.index_select(2, depth_first.order)
+    o, lse = attend_in_parts(q.index_select(1, depth_first.order), k, v, masks, parts, numbers, sinks, wants_lse, bias)
     position = depth_first.position
     return o.index_select(1, position), None if lse is None else lse.index_select(2, position)
 
@@ -65,6 +76,55 @@ def _lengths(given: Tensor | Sequence[int], q: Tensor, keys: int) -> Tensor:
             if not 0 <= length <= keys:
                 raise ValueError(f"lengths holds {length}; expected 0 to {keys}, the key length")
     return given
+
+
+# Biases
+
+
+def _check_bias(bias: Any, q: Tensor, k: Tensor) -> None:
+    if not isinstance(bias, Tensor):
+        raise TypeError(f"bias is {described(bias)}; expected a torch tensor, as the others are")
+    check_bias("bias", bias, q, k)
+
+
+def _alibi(slopes: Any, lengths: Tensor | None, tree: DraftTree | None, q: Tensor, k: Tensor) -> Tensor:
+    """Returns -slope · |distance| as a bias (1 or batch, heads, rows, keys), float32, or float64 where q is.
+
+    Kernels take one slope for a head, and heads that share a key head are rows of one here.
+    """
+    check_alibi(with_alibi(Call(), slopes), q, k)
+    rows, keys = q.shape[1], k.shape[1]
+    key, row = (torch.arange(count, device=q.device) for count in (keys, rows))
+    before = keys - rows if lengths is None else lengths[:, None] - rows  # tokens of a request before the new ones
+    places = (key - before).reshape(-1, keys)  # of the keys, among the new tokens
+    of_rows = row
+    if tree is not None:
+        of_rows = torch.tensor(tree.depth, device=q.device)
+        places = torch.where(places < 0, places, of_rows[places.clamp(0, rows - 1)])
+    distance = (of_rows[:, None] - places[:, None, :]).abs()
+    factors: Tensor = slopes.to(lse_dtype(q.dtype))
+    return factors[..., None, None] * -distance[:, None]
+
+
+def _of_key_heads(bias: Tensor, tokens: int, group: int) -> Tensor:
+    """Returns a bias of query heads as one of key heads, whose rows are (token, query head of the key head)."""
+    batch, heads, rows, keys = bias.shape
+    if group == 1 or heads == rows == 1:
+        return bias
+    grouped = (
+        bias.view(batch, heads // group, group, rows, keys)
+        if heads > 1
+        else bias[:, :, None].expand(-1, -1, group, -1, -1)
+    )
+    return grouped.expand(-1, -1, -1, tokens, -1).transpose(2, 3).flatten(2, 3)
+
+
+def _bias_in_parts(bias: Tensor, batch: int, parts: Parts) -> Tensor:
+    """Returns a bias (1 or batch, ...) of all keys as one of parts of the keys, (batch · parts, ..., width)."""
+    if parts.splits == 1:
+        return bias
+    windows = bias.unfold(3, parts.width, parts.step).movedim(3, 1)  # [1 or batch, parts, heads, rows, width]
+    return windows.expand(batch, -1, -1, -1, -1).flatten(0, 1)
 
 
 # Parts of the keys
@@ -167,12 +227,21 @@ def attend_in_parts(
     numbers: Call,
     sinks: Tensor | None,
     wants_lse: bool,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attends part by part; `masks` come from masks_of_parts(): one for all requests together, or one for each."""
+    """Attends part by part; `masks` come from masks_of_parts(): one for all requests together, or one for each.
+
+    `bias`: (1 or batch, 1 or heads, 1 or rows, keys).
+    """
+    if bias is not None:
+        bias = _of_key_heads(bias, q.shape[1], parts.group)
     if parts.together:
-        o, lse = _attend(q, k, v, masks[0], parts, numbers)
+        o, lse = _attend(q, k, v, masks[0], parts, numbers, bias)
     else:
-        each = [_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], mask, parts, numbers) for i, mask in enumerate(masks)]
+        each = []
+        for i, mask in enumerate(masks):
+            its = bias if bias is None or len(bias) == 1 else bias[i : i + 1]
+            each.append(_attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], mask, parts, numbers, its))
         o, lse = torch.cat([one for one, _ in each]), torch.cat([its for _, its in each])
     if sinks is None:
         return _by_head(o, lse, parts, wants_lse)
@@ -198,15 +267,20 @@ def _by_head(o: Tensor, lse: Tensor, parts: Parts, wants_lse: bool) -> tuple[Ten
     return o, lse.reshape(batch, group * kv_heads, tokens)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, parts: Parts, numbers: Call) -> tuple[Tensor, Tensor]:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, parts: Parts, numbers: Call, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Returns o (batch, rows · group, kv heads, value dim) and lse (batch, kv heads, rows · group)."""
     batch, tokens, _, dim = q.shape
     kv_heads, (splits, _, _, group, _) = k.shape[2], parts
     rows = q.view(batch, 1, tokens, kv_heads, group, dim).expand(-1, splits, -1, -1, -1, -1).transpose(3, 4)
     rows = rows.reshape(batch * splits, tokens * group, kv_heads, dim)
+    call = numbers._replace(mask=mask)
+    if bias is not None:
+        call = call._replace(bias_kind=TENSOR, bias=_bias_in_parts(bias, batch, parts))
     if splits == 1:
-        return forward(rows, k, v, numbers._replace(mask=mask))
-    o, lse = forward(rows, _in_parts(k, parts), _in_parts(v, parts), numbers._replace(mask=mask))
+        return forward(rows, k, v, call)
+    o, lse = forward(rows, _in_parts(k, parts), _in_parts(v, parts), call)
     return merge_stacked(o, lse, splits)
 
 

@@ -60,6 +60,28 @@ def _ready_tensor(call: Call, q: Tensor, k: Tensor, with_gradient: bool) -> tupl
     bias = call.bias
     if bias is None or call.bias_kind not in (TENSOR, DISTANCES):
         raise ValueError("bias and bias_kind belong together; give a tensor and its kind, 1 or 2, or neither")
+    check_bias(name, bias, q, k)
+    if q.dtype is torch.float64:
+        bias = bias.double().contiguous()
+    elif bias.shape[3] > 1 and bias.stride(3) != 1:
+        bias = bias.contiguous()
+    gradient, nothing_runs = None, q.is_cuda and not q.shape[0]  # no kernel runs for a batch of 0
+    if with_gradient:
+        make = torch.zeros if nothing_runs else torch.empty
+        gradient = make(bias.shape, dtype=bias.dtype, device=bias.device)
+    described = Bias(
+        bias.data_ptr(),
+        _CODES[bias.dtype],
+        bias.shape,
+        bias.stride(),
+        call.distance_origin,
+        0 if gradient is None or nothing_runs else gradient.data_ptr(),
+    )
+    return [bias], described, gradient
+
+
+def check_bias(name: str, bias: Tensor, q: Tensor, k: Tensor) -> None:
+    """Refuses a `bias`, or a table with the name `distance_bias`, that does not fit q and k."""
     batch, rows, heads, _ = q.shape
     last = bias.shape[-1] if bias.ndim and name == "distance_bias" else k.shape[1]
     fits = bias.ndim == 4 and all(
@@ -73,23 +95,6 @@ def _ready_tensor(call: Call, q: Tensor, k: Tensor, with_gradient: bool) -> tupl
     if bias.dtype not in _CODES or (bias.dtype is torch.float64 and q.dtype is not torch.float64):
         raise TypeError(f"{name} has dtype {bias.dtype}; expected torch.float32, bfloat16 or float16")
     check_devices(q.device, **{name: bias})
-    if q.dtype is torch.float64:
-        bias = bias.double().contiguous()
-    elif bias.shape[3] > 1 and bias.stride(3) != 1:
-        bias = bias.contiguous()
-    gradient, nothing_runs = None, q.is_cuda and not batch  # no kernel runs for a batch of 0
-    if with_gradient:
-        make = torch.zeros if nothing_runs else torch.empty
-        gradient = make(bias.shape, dtype=bias.dtype, device=bias.device)
-    described = Bias(
-        bias.data_ptr(),
-        _CODES[bias.dtype],
-        bias.shape,
-        bias.stride(),
-        call.distance_origin,
-        0 if gradient is None or nothing_runs else gradient.data_ptr(),
-    )
-    return [bias], described, gradient
 
 
 def _ready_alibi(call: Call, q: Tensor, k: Tensor) -> tuple[list[Tensor], Alibi | None]:
