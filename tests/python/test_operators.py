@@ -12,7 +12,9 @@ import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention
 from mask_families import FAMILIES, N, visible
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import flashmask
 import flashmask.operators
@@ -146,6 +148,57 @@ def test_other_function_transforms_are_refused_clearly():
     q, k, v = (t.detach() for t in leaves())
     with pytest.raises(NotImplementedError, match=r"does not support torch\.func\.grad"):
         torch.func.grad(lambda q: flashmask.attention(q, k, v).sum())(q)
+    cu = torch.tensor([0, 30, N])
+    for given in (cu, cu.int()):
+        with pytest.raises(NotImplementedError, match=r"does not support torch\.func\.grad"):
+            torch.func.grad(lambda q, given=given: flashmask.varlen_attention(q, k[0], v[0], given, given).sum())(q[0])
+
+
+FLOPS = {
+    "no mask": (None, N * N),
+    "a mask": (masks.causal(N, N), N * (N + 1) // 2),
+    "a mask of heads": (masks.stack_heads([masks.causal(N, N), masks.full(N, N)]), (N * (N + 1) // 2 + N * N) / 2),
+    "row indices": (masks.from_cu_seqlens(torch.tensor([0, 30, N]), N), 30 * 31 // 2 + (N - 30) * (N - 29) // 2),
+    "booleans": (torch.ones(N, N, dtype=torch.bool).tril(-1), N * (N - 1) // 2),
+}
+
+
+@pytest.mark.parametrize("name", FLOPS)
+def test_flops_are_those_of_visible_pairs(name):
+    mask, pairs = FLOPS[name]
+    q, k, v = leaves()
+    pairs *= 2 * 4  # of two batch entries and four query heads
+    with FlopCounterMode(display=False) as forward_only:
+        o = flashmask.attention(q, k, v, mask)
+    assert forward_only.get_total_flops() == 2 * pairs * (16 + 8)
+    with FlopCounterMode(display=False) as backward_only:
+        o.sum().backward()
+    assert backward_only.get_total_flops() == 2 * pairs * (3 * 16 + 2 * 8)
+
+
+def test_flops_are_counted_with_sinks_biases_lengths_and_without_values():
+    q, k, v = leaves()
+    for given in ({"sinks": torch.zeros(4, requires_grad=True)}, {"bias": torch.zeros(1, 1, 1, N, requires_grad=True)}):
+        with FlopCounterMode(display=False) as counter:
+            flashmask.attention(q, k, v, masks.causal(N, N), **given).sum().backward()
+        assert counter.get_total_flops() == 2 * 8 * (N * (N + 1) // 2) * (4 * 16 + 3 * 8)
+    cu = torch.tensor([0, 30, N])
+    with FlopCounterMode(display=False) as counter:
+        flashmask.varlen_attention(q[0], k[0], v[0], cu, cu)
+    assert counter.get_total_flops() == 2 * 4 * (30**2 + (N - 30) ** 2) * (16 + 8)
+    with FakeTensorMode() as mode, FlopCounterMode(display=False) as counter:
+        flashmask.attention(*map(mode.from_tensor, (q, k, v)), masks.from_cu_seqlens(mode.from_tensor(cu), N))
+    assert counter.get_total_flops() == 2 * 8 * N * N * (16 + 8)
+
+
+def test_flops_of_the_first_call_of_a_program_are_counted():
+    code = (
+        "import torch, flashmask; from torch.utils.flop_counter import FlopCounterMode\n"
+        "q = torch.randn(1, 9, 1, 8)\n"
+        "with FlopCounterMode(display=False) as counter: flashmask.attention(q, q, q)\n"
+        "assert counter.get_total_flops() == 2 * 81 * 16, counter.get_total_flops()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_second_derivative_is_refused_clearly():
