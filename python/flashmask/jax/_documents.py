@@ -14,7 +14,7 @@ from flashmask.jax._rows import RowIndices
 
 
 class _Documents(NamedTuple):
-    """Where each token's document begins and ends and which tokens are padding, [batch, tokens] each."""
+    """Where each token's document begins and ends, int32, and which tokens are padding; [batch, tokens] each."""
 
     begin: jax.Array
     end: jax.Array
@@ -46,6 +46,7 @@ def from_cu_seqlens(
     check_document_options(causal, window, prefix, _is_array)
     _check_ends(cu_seqlens, tokens)
     documents = ends.shape[0] - 1
+    ends = ends.astype(jnp.int32)  # narrower ones do not hold every token, and unsigned ones no distances
     document = jnp.searchsorted(ends[1:], jnp.arange(tokens, dtype=ends.dtype), side="right")
     bounds = jnp.concatenate([ends, ends[-1:]])  # the document behind the last is padding
     packing = _Documents(bounds[document][None], bounds[document + 1][None], (document == documents)[None])
@@ -78,7 +79,7 @@ def from_position_ids(
     A position that is not its predecessor's + 1 begins a document. `causal`, `window` and `prefix` as in
     from_segment_ids(). There is no padding: what follows the last restart is a document.
     """
-    positions = _rows_of(_integers("position_ids", position_ids, (1, 2)))
+    positions = _rows_of(_integers("position_ids", position_ids, (1, 2))).astype(jnp.int32)
     check_document_options(causal, window, prefix, _is_array)
     changes = positions[:, 1:] != positions[:, :-1] + 1
     return _runs(changes, jnp.zeros(positions.shape, bool), causal, window, prefix)
@@ -103,15 +104,18 @@ def _runs(changes: Any, padding: Any, causal: bool, window: int | None, prefix: 
 def _row_indices(documents: _Documents, causal: bool, window: int | None, prefix: Any) -> RowIndices:
     """Makes row indices; `prefix` is one length, or [batch, tokens]: the prefix length of each token's document."""
     begin, end, padding = documents
-    key = jnp.arange(begin.shape[1], dtype=begin.dtype)
-    lower = end if window is None else jnp.minimum(end, key + window)
-    lower = jnp.where(padding, 0, lower)
+    tokens = begin.shape[1]
+    key = jnp.arange(tokens, dtype=begin.dtype)
+    # A window or prefix may be larger than int32 holds, for no limit: distances are compared with it, which are small.
+    reach = tokens if window is None else min(window, tokens)
+    lower = jnp.where(padding, 0, key + jnp.minimum(end - key, reach))
     if causal and prefix is None:
         vectors = [lower]
     elif causal:
-        vectors = [lower, jnp.where(key < begin + prefix, begin, key)]
+        seen_by_all = prefix if _is_array(prefix) else min(prefix, tokens)
+        vectors = [lower, jnp.where(key - begin < seen_by_all, begin, key)]
     else:
-        vectors = [lower, begin if window is None else jnp.maximum(begin, key - (window - 1))]
+        vectors = [lower, key - jnp.minimum(key - begin, reach - 1)]
     values = jnp.stack(vectors, axis=-1).astype(jnp.int32)[:, None]
     return RowIndices(values, causal and prefix is None)
 
@@ -125,7 +129,7 @@ def _is_array(value: object) -> bool:
 
 
 def _integers(name: str, given: Any, ranks: tuple[int, ...]) -> Any:
-    """Returns an array of integers with one of these numbers of dimensions; reads no values."""
+    """Returns an array of integers with one of these numbers of dimensions; looks at values of NumPy only."""
     if not _is_array(given):
         raise TypeError(f"{name} is {described(given)}; expected an array of JAX or NumPy that holds integers")
     if not jnp.issubdtype(given.dtype, jnp.integer):
@@ -133,7 +137,14 @@ def _integers(name: str, given: Any, ranks: tuple[int, ...]) -> Any:
     if given.ndim not in ranks:
         expected = " or ".join(map(str, ranks))
         raise ValueError(f"{name} has shape {list(given.shape)}; expected {expected} dimensions")
-    return jnp.asarray(given)
+    kept = jnp.asarray(given)
+    if (
+        isinstance(given, np.ndarray)
+        and kept.dtype != given.dtype
+        and (lost := given != given.astype(kept.dtype)).any()
+    ):
+        raise ValueError(f"{name} holds {given[lost][0]}, which JAX cuts to {kept.dtype}; expected what that can hold")
+    return kept
 
 
 def _check_ends(cu_seqlens: Any, tokens: int) -> None:
@@ -150,11 +161,11 @@ def _check_ends(cu_seqlens: Any, tokens: int) -> None:
 
 
 def _prefixes(prefix: Any, shapes: tuple[tuple[int | None, ...], ...]) -> Any:
-    """Returns an array of prefix lengths, which must have one of these shapes; None: any size."""
+    """Returns an int32 array of prefix lengths, which must have one of these shapes; None: any size."""
     lengths = _integers("prefix", prefix, tuple(map(len, shapes)))
     for shape in shapes:
         if len(shape) == lengths.ndim and all(
             size in (None, given) for size, given in zip(shape, lengths.shape, strict=True)
         ):
-            return lengths
+            return jnp.minimum(lengths, min(jnp.iinfo(lengths.dtype).max, 2**31 - 1)).astype(jnp.int32)
     raise ValueError(f"prefix has shape {list(lengths.shape)}; expected one value per document")

@@ -16,7 +16,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from attention_oracle import softmax_attention  # noqa: E402
-from jax_cases import N, assert_close, assert_same_bits, inputs, results, results_under, sinks_of, weights  # noqa: E402
+from jax_cases import N, assert_close, assert_same_bits, inputs, refused, results, results_under, sinks_of, weights  # noqa: E402
 from mask_families import FAMILIES  # noqa: E402
 from torch_cases import as_torch, operand, our_torch, results_of_torch  # noqa: E402
 
@@ -160,6 +160,7 @@ PACKED = {
     "position_ids": np.concatenate([np.arange(5), np.arange(9), np.arange(4), np.arange(3)]),
 }
 OPTIONS = [{}, {"window": 7}, {"causal": False}, {"causal": False, "window": 5}, {"prefix": 4}]
+OPTIONS += [{"window": 2**31 - 1}, {"causal": False, "window": 2**31}, {"prefix": 2**31 - 1}, {"prefix": 2**40}]
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -183,6 +184,29 @@ def test_builders_are_those_of_torch(name):
         for each, other in zip(pairs, expected, strict=True):
             for entry in (0, 1):
                 np.testing.assert_array_equal(each.startend_row_indices[entry], other.startend_row_indices[0])
+
+
+def test_builders_take_integers_of_any_width():
+    tokens = 300
+    ends = np.array([0, 100, 255])
+    expected = masks.from_cu_seqlens(torch.from_numpy(ends), tokens, window=9).startend_row_indices
+    positions = np.append(np.arange(256), np.arange(44)).astype(np.uint8)
+    restarts = masks.causal_document([256, 44]).to_startend_row_indices()[0]
+    for dtype in (np.uint8, np.int16, np.uint32):
+        found = fm.from_cu_seqlens(jnp.asarray(ends.astype(dtype)), tokens, window=9)
+        np.testing.assert_array_equal(found.startend_row_indices, expected)
+        unlimited = fm.from_cu_seqlens(ends, tokens, prefix=np.full(2, np.iinfo(dtype).max, dtype))
+        whole = fm.from_cu_seqlens(ends, tokens, causal=False)
+        np.testing.assert_array_equal(
+            unlimited.startend_row_indices[:, :, :255], whole.startend_row_indices[:, :, :255]
+        )
+    np.testing.assert_array_equal(fm.from_position_ids(positions).startend_row_indices, restarts)
+    refused(
+        ValueError,
+        "segment_ids holds 4294967297, which JAX cuts to int32",
+        fm.from_segment_ids,
+        np.array([1, 2**32 + 1]),
+    )
 
 
 def test_row_indices_of_torch_are_refused():
