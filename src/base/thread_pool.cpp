@@ -5,9 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <exception>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "base/available_processors.h"
+#include "base/first_error.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
 
@@ -23,22 +22,6 @@ namespace flashmask {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-
-/// The first exception of a parallel run.
-class FirstError {
- public:
-  void capture() {
-    const std::scoped_lock lock(mutex_);
-    if (!error_) error_ = std::current_exception();
-  }
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::exception_ptr error_;
-};
 
 class SerialExecutor final : public Executor {
  public:
@@ -100,10 +83,9 @@ class Job {
 };
 
 /// Threads that sleep between runs, started when first needed. The caller works too, so a run needs one thread fewer.
+/// Never destroyed: its threads run until the process ends.
 class Crew {
  public:
-  ~Crew() { stop(); }
-
   /// Held by the caller whose job runs.
   std::mutex& running() { return running_; }
 
@@ -135,8 +117,7 @@ class Crew {
   void serve() {
     std::unique_lock lock(mutex_);
     while (true) {
-      wake_.wait(lock, [this] { return stopping_ || (job_ != nullptr && seats_ > 0); });
-      if (stopping_) return;
+      wake_.wait(lock, [this] { return job_ != nullptr && seats_ > 0; });
       Job* job = job_;
       --seats_;
       ++busy_;
@@ -147,15 +128,6 @@ class Crew {
     }
   }
 
-  void stop() {
-    {
-      const std::scoped_lock lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
   std::mutex running_;
   std::mutex mutex_;  ///< guards the members below
   std::condition_variable wake_, done_;
@@ -163,13 +135,10 @@ class Crew {
   Job* job_ = nullptr;
   int seats_ = 0;
   int busy_ = 0;
-  bool stopping_ = false;
 };
 
 class ThreadPool final : public Executor {
  public:
-  ThreadPool() : crew_(std::make_unique<Crew>()) {}
-
   int workers() const override {
     const int wanted = wanted_.load(std::memory_order_relaxed);
     if (wanted != 0) return wanted;
@@ -194,18 +163,19 @@ class ThreadPool final : public Executor {
 
   /// Replaces the crew in the child of a fork, which has none of its parent's threads but any locks that they held.
   void start_anew() {
-    parents_ = crew_.release();
-    crew_ = std::make_unique<Crew>();
+    parents_ = crew_;
+    crew_ = new Crew;
   }
 
  private:
   std::atomic<int> wanted_{0};
-  std::unique_ptr<Crew> crew_;
+  Crew* crew_ = new Crew;
   Crew* parents_ = nullptr;  ///< can be neither used nor destroyed
 };
 
 ThreadPool& pool() {
-  static ThreadPool instance;
+  // Never destroyed: other threads may be calling while the process ends.
+  static ThreadPool& instance = *new ThreadPool;
   // Data loaders fork workers out of processes whose pool has started.
   [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { pool().start_anew(); });
   return instance;

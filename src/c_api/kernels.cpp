@@ -19,7 +19,7 @@ namespace {
 /// Returns a copy of the text that lives as long as the process; equal texts are kept once.
 const char* keep(std::string text) {
   static std::mutex mutex;
-  static std::set<std::string> kept;
+  static auto& kept = *new std::set<std::string>;
   const std::scoped_lock lock(mutex);
   return kept.insert(std::move(text)).first->c_str();
 }

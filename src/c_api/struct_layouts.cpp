@@ -24,7 +24,7 @@ std::string lines() {
 
 flashmask_status flashmask_struct_layouts(const char** text) {
   return flashmask::c_api::guard([&] {
-    static const std::string all =
+    static const auto& all = *new std::string(
         lines<flashmask_mask_shape, flashmask_shared_question, flashmask_span, flashmask_hashed_token,
               flashmask_big_bird, flashmask_neighbourhood_axis, flashmask_visible_pair, flashmask_startend_row_indices,
               flashmask_explanation, flashmask_draw_options, flashmask_row_ranges_view, flashmask_nodes_view,
@@ -33,7 +33,7 @@ flashmask_status flashmask_struct_layouts(const char** text) {
               flashmask_device_mask, flashmask_execution, flashmask_forward_tensors, flashmask_backward_tensors,
               flashmask_kernel_info, flashmask_merge_tensors, flashmask_merge_gradients, flashmask_linear_problem,
               flashmask_linear_plan_view, flashmask_linear_forward_tensors, flashmask_linear_backward_tensors,
-              flashmask_reference_linear_tensors, flashmask_reference_inputs>();
+              flashmask_reference_linear_tensors, flashmask_reference_inputs>());
     flashmask::c_api::require(text, "text") = all.c_str();
   });
 }

@@ -41,13 +41,14 @@ bool is_above(const InstructionSet& set, std::string_view highest) {
 }  // namespace
 
 std::span<const InstructionSet> instruction_sets() {
-  static const std::vector<InstructionSet> sets = [] {
+  // Never destroyed: other threads may be calling while the process ends.
+  static const auto& sets = *new std::vector<InstructionSet>([] {
     const std::span<const InstructionSet> family = family_instruction_sets();
     std::vector<InstructionSet> all(family.begin(), family.end());
     const auto never = [] { return std::string(); };
     all.push_back({"scalar", kScalarKernels, kScalarPredicates, never, never, scalar_dot_rate});
     return all;
-  }();
+  }());
   return sets;
 }
 

@@ -11,7 +11,7 @@
 namespace flashmask {
 namespace {
 
-const std::string kFits = "every column has at most two masked row ranges";
+constexpr const char* kFits = "every column has at most two masked row ranges";
 
 std::string misfit_text(const Misfit& misfit) {
   return "column " + grouped(misfit.column) + " (batch " + grouped(misfit.batch) + ", head " + grouped(misfit.head) +

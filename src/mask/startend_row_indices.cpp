@@ -11,30 +11,31 @@
 namespace flashmask {
 namespace {
 
-const std::string importer = "from_startend_row_indices";
+constexpr const char* kImporter = "from_startend_row_indices";
 
 }  // namespace
 
 void check_row_indices(const MaskShape& shape, int vectors, bool causal) {
   const bool known = causal ? vectors == 1 || vectors == 2 : vectors == 2 || vectors == 4;
   if (!known) {
-    refuse(importer + ": vectors is " + std::to_string(vectors) + "; give " +
+    refuse(std::string(kImporter) + ": vectors is " + std::to_string(vectors) + "; give " +
            (causal ? "1 (LTS) or 2 (LTS, LTE) with causal" : "2 (LTS, UTE) or 4 (LTS, LTE, UTS, UTE) without causal"));
   }
-  check_size(importer, "shape.batch", shape.batch);
-  check_size(importer, "shape.heads", shape.heads);
-  check_size(importer, "shape.rows", shape.rows);
-  check_size(importer, "shape.columns", shape.columns);
+  check_size(kImporter, "shape.batch", shape.batch);
+  check_size(kImporter, "shape.heads", shape.heads);
+  check_size(kImporter, "shape.rows", shape.rows);
+  check_size(kImporter, "shape.columns", shape.columns);
 }
 
 namespace {
 
 void check_values(std::size_t count, const MaskShape& shape, int vectors, bool causal) {
   check_row_indices(shape, vectors, causal);
-  const std::size_t expected = element_count(importer, {shape.batch, shape.heads, shape.columns, vectors});
+  const std::size_t expected = element_count(kImporter, {shape.batch, shape.heads, shape.columns, vectors});
   if (count != expected) {
-    refuse(importer + ": values has " + counted(count, "value") + " but batch x heads x columns x vectors is " +
-           grouped(static_cast<std::int64_t>(expected)) + "; give int32 [batch, heads, columns, vectors]");
+    refuse(std::string(kImporter) + ": values has " + counted(count, "value") +
+           " but batch x heads x columns x vectors is " + grouped(static_cast<std::int64_t>(expected)) +
+           "; give int32 [batch, heads, columns, vectors]");
   }
 }
 

@@ -73,7 +73,8 @@ LinearKernels all_kernels() {
 }
 
 const LinearKernels& table() {
-  static const LinearKernels kernels = all_kernels();
+  // Never destroyed: other threads may be calling while the process ends.
+  static const LinearKernels& kernels = *new LinearKernels(all_kernels());
   return kernels;
 }
 

@@ -145,7 +145,8 @@ const Kernel& find_entry(const char* caller, const KernelInfo& info) {
 }  // namespace
 
 std::span<const std::unique_ptr<const Kernel>> kernel_table() {
-  static const KernelEntries entries = all_kernels();
+  // Never destroyed: other threads may be calling while the process ends.
+  static const KernelEntries& entries = *new KernelEntries(all_kernels());
   return entries;
 }
 

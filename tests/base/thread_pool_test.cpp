@@ -19,8 +19,13 @@
 #include <vector>
 
 #include "base/available_processors.h"
+#include "flashmask/attention.h"
+#include "flashmask/builders.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
+#include "flashmask/linear_attention.h"
+#include "flashmask/startend_row_indices.h"
+#include "kit/host_tensor.h"
 
 namespace flashmask {
 namespace {
@@ -138,6 +143,42 @@ TEST_F(ThreadPool, ThreadsThatCannotBeStartedMeanFewer) {
               if (calls != 100) _exit(1);
             }),
             kWell);
+}
+
+std::atomic<int> calling{0};
+
+/// What is destroyed last, as it is made first, takes its time where others are calling then.
+struct Slow {
+  ~Slow() {
+    if (calling > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+};
+const Slow slow_to_end;
+
+/// Calls all that threads share: the pool, the tables of kernels, texts.
+void call_for_ever() {
+  const Problem p{.query_length = 200, .key_length = 200, .head_dim = 16, .value_dim = 16};
+  const check::AttentionTensors tensors(p, 1);
+  while (true) {
+    const Mask mask = masks::causal_document({100, 90}, 200);
+    forward(plan(mask, p), tensors.forward());
+    (void)linear_plan(mask, {.length = 200, .key_dim = 16, .value_dim = 16});
+    (void)from_startend_row_indices(std::vector<std::int32_t>(200, 200), {1, 1, 200, 200}, 1, true);
+    ++calling;
+  }
+}
+
+TEST_F(ThreadPool, TheProcessEndsWhileOtherThreadsCall) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer lets no child of several threads start threads";
+#endif
+  set_thread_count(3);
+  for (int i = 0; i < 5 && !HasFailure(); ++i)
+    EXPECT_EQ(end_of_child([] {
+                for (int caller = 0; caller < 3; ++caller) std::thread(call_for_ever).detach();
+                while (calling < 9) std::this_thread::yield();
+              }),
+              kWell);
 }
 
 TEST_F(ThreadPool, ANestedCallRunsOnItsCaller) {

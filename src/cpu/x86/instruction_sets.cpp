@@ -51,7 +51,7 @@ Processor ask_processor() {
 
 /// Decided by the model, not by a measurement, so that the bits of results are the same on every run.
 std::string avx512bf16_why_only_named() {
-  static const Processor processor = ask_processor();
+  static const Processor& processor = *new Processor(ask_processor());  // never destroyed, like the sets
   if (has_fast_bf16_dot(processor)) return "";
   return "bfloat16 dot products are not known to be faster than float32 on " + processor.vendor + " family " +
          std::to_string(processor.family) + " model " + std::to_string(processor.model) +

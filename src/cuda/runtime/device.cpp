@@ -51,7 +51,8 @@ std::vector<DeviceFacts> ask_all_facts() {
 /// Returns the facts of this machine's devices, by index. Queries them once, as devices do not change while a process
 /// runs, and every plan looks at many entries of the kernel table.
 const std::vector<DeviceFacts>& all_facts() {
-  static const std::vector<DeviceFacts> found = ask_all_facts();
+  // Never destroyed: other threads may be calling while the process ends.
+  static const auto& found = *new std::vector<DeviceFacts>(ask_all_facts());
   return found;
 }
 
