@@ -17,7 +17,7 @@ class FLASHMASK_API Executor {
   virtual int workers() const = 0;
 
   /// Calls body(0) … body(count − 1), each once, concurrently or one after another in ascending order, and returns
-  /// when all have returned. The first exception that leaves a body is rethrown.
+  /// when all have returned. The first exception that leaves a body is rethrown. Calls refuse executors that do not.
   virtual void run(int count, const std::function<void(int)>& body) = 0;
 };
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "flashmask/executor.h"
+#include "base/bodies.h"
 
 namespace flashmask {
 
@@ -12,7 +12,7 @@ namespace flashmask {
 /// pieces balance out, but one where there is one worker.
 inline std::int64_t piece_count(const Executor& executor, std::int64_t most) {
   constexpr std::int64_t kPiecesPerWorker = 4;
-  const std::int64_t workers = executor.workers();
+  const std::int64_t workers = worker_count(executor);
   return std::clamp<std::int64_t>(most, 1, workers == 1 ? 1 : workers * kPiecesPerWorker);
 }
 

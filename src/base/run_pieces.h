@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/bodies.h"
 #include "base/joined_lists.h"
 #include "base/piece_count.h"
 #include "flashmask/executor.h"
@@ -20,9 +21,8 @@ template <class Build>
 RunLists build_in_pieces(std::int64_t count, std::int64_t least, Executor& executor, const Build& build) {
   const std::int64_t number = piece_count(executor, count / least);
   std::vector<RunLists> pieces(static_cast<std::size_t>(number));
-  executor.run(static_cast<int>(number), [&](int i) {
-    pieces[static_cast<std::size_t>(i)] = build(count * i / number, count * (i + 1) / number);
-  });
+  run_bodies(executor, static_cast<int>(number),
+             [&](int i) { pieces[static_cast<std::size_t>(i)] = build(count * i / number, count * (i + 1) / number); });
   return joined(pieces);
 }
 

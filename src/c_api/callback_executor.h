@@ -8,7 +8,7 @@
 
 namespace flashmask::c_api {
 
-/// An Executor that calls the C caller's functions. Exceptions of a body never pass through the callbacks.
+/// An Executor that calls the C caller's functions. The bodies that it is given, those of run_bodies(), throw nothing.
 class CallbackExecutor final : public Executor {
  public:
   /// Throws when a function is missing.

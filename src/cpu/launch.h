@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/bodies.h"
 #include "cpu/instruction_set.h"
 #include "cpu/kernel_tasks.h"
 #include "flashmask/block_map.h"
@@ -30,7 +31,7 @@ template <class Body>
 void for_each_task(Executor& executor, int workers, std::int64_t tasks, const Body& body) {
   std::atomic<std::int64_t> next{0};
   const int used = static_cast<int>(tasks < workers ? tasks : workers);
-  executor.run(used, [&](int worker) {
+  run_bodies(executor, used, [&](int worker) {
     for (std::int64_t task = next++; task < tasks; task = next++) body(task, worker);
   });
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/bodies.h"
 #include "cpu/launch.h"
 #include "cpu/scalar_vector.h"
 
@@ -43,7 +44,7 @@ float part_lse_at(const TensorView& tensor, const Place& at) {
 template <class MakeBody>
 void for_each_place(const MergeExtent& extent, Executor& executor, const MakeBody& make_body) {
   const std::int64_t blocks = (extent.rows + kRowsPerTask - 1) / kRowsPerTask;
-  cpu::for_each_task(executor, executor.workers(), extent.batch * blocks, [&](std::int64_t task, int) {
+  cpu::for_each_task(executor, worker_count(executor), extent.batch * blocks, [&](std::int64_t task, int) {
     const std::int64_t first = task % blocks * kRowsPerTask;
     auto body = make_body();
     for (std::int64_t row = first; row < std::min(first + kRowsPerTask, extent.rows); ++row)

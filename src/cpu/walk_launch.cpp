@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bodies.h"
 #include "cpu/instruction_set.h"
 #include "cpu/launch.h"
 #include "cpu/linear_tasks.h"
@@ -84,7 +85,7 @@ void for_each_tree(const char* call, const LinearPlanContent& plan, std::int64_t
                    Executor& executor, const Body& body) {
   const std::int64_t tasks = std::ssize(plan.trees) * heads;
   if (tasks == 0) return;
-  const int workers = static_cast<int>(std::min<std::int64_t>(std::max(executor.workers(), 1), tasks));
+  const int workers = static_cast<int>(std::min<std::int64_t>(worker_count(executor), tasks));
   const std::size_t bytes = round_up_line(scratch_bytes);
   const Workspace workspace = allocate_workspace(call, bytes * static_cast<std::size_t>(workers), workers);
   for_each_task(executor, workers, tasks, [&](std::int64_t task, int worker) {

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/bodies.h"
 #include "base/checks.h"
 #include "base/joined_lists.h"
 #include "base/piece_count.h"
@@ -62,7 +63,7 @@ BitMask build_bits(const MaskShape& shape, Executor& executor, const std::functi
   const std::int64_t rows = shape.batch * shape.heads * per_head;
   const std::int64_t number = piece_count(executor, rows);
   std::vector<CellRows> pieces(static_cast<std::size_t>(number));
-  executor.run(static_cast<int>(number), [&](int i) {
+  run_bodies(executor, static_cast<int>(number), [&](int i) {
     CellRows& piece = pieces[static_cast<std::size_t>(i)];
     const FillCells fill = make_fill();
     for (std::int64_t row = rows * i / number; row < rows * (i + 1) / number; ++row) {

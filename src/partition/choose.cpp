@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/bodies.h"
 #include "base/checks.h"
 #include "partition/balance.h"
 #include "partition/checks.h"
@@ -63,7 +64,7 @@ class Choice {
   void consider_cuts_at_tiles(Executor& executor) {
     const std::vector<Maker> makers = this->makers();
     std::vector<std::optional<Candidate>> made(makers.size());
-    executor.run(static_cast<int>(makers.size()), [&](int i) {
+    run_bodies(executor, static_cast<int>(makers.size()), [&](int i) {
       const auto& [why, owners] = makers[static_cast<std::size_t>(i)];
       made[static_cast<std::size_t>(i)] = priced(owners(), why);
     });

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/bodies.h"
 #include "flashmask/error.h"
 #include "flashmask/features.h"
 #include "plan/bias_rows.h"
@@ -36,7 +37,7 @@ class CallResources {
   CallResources(const Plan& plan, Direction direction, const Execution& execution)
       : problem_(plan.problem()),
         executor_(executor_of(plan, execution)),
-        workers_(std::max(executor_.workers(), 1)),
+        workers_(worker_count(executor_)),
         execution_(execution) {
     check_dropout(to_string(direction), plan.problem(), execution.dropout, execution.dropout_place);
     const std::size_t needed = plan.workspace_bytes(direction, workers_);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bodies.h"
 #include "plan/plan_choice.h"
 #include "plan/token_rows.h"
 
@@ -29,7 +30,7 @@ void for_each_token(const TokenRows& rows, std::span<const std::int64_t> order, 
   if (rows.batch == 0 || rows.tokens == 0) return;
   const std::int64_t blocks = (rows.tokens + kTokensPerTask - 1) / kTokensPerTask;
   const bool shared = std::ssize(order) == rows.tokens;
-  executor.run(static_cast<int>(rows.batch * blocks), [&](int task) {
+  run_bodies(executor, static_cast<int>(rows.batch * blocks), [&](int task) {
     const std::int64_t entry = task / blocks;
     const std::int64_t begin = task % blocks * kTokensPerTask;
     const std::int64_t* const token = order.data() + (shared ? 0 : entry * rows.tokens);

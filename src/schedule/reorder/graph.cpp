@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/bodies.h"
 #include "base/changed_tiles.h"
 #include "base/piece_count.h"
 #include "schedule/reorder/row_words.h"
@@ -99,7 +100,7 @@ Graph visible_columns(const BitMask& mask, std::int64_t batch, int halvings, Exe
   const std::int64_t rows = mask.shape().rows;
   const std::int64_t number = piece_count(executor, mask.cell_rows());
   std::vector<Graph> pieces(static_cast<std::size_t>(number));
-  executor.run(static_cast<int>(number), [&](int i) {
+  run_bodies(executor, static_cast<int>(number), [&](int i) {
     RowReader reader(mask, batch, halvings);
     for (std::int64_t row = rows * i / number; row < rows * (i + 1) / number; ++row)
       reader.append(row, pieces[static_cast<std::size_t>(i)]);

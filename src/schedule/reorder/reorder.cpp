@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bodies.h"
 #include "base/checks.h"
 #include "base/tile_shape.h"
 #include "flashmask/schedule.h"
@@ -25,8 +26,8 @@ constexpr std::int64_t kMostPartialCells = std::int64_t{1} << 21;
 std::vector<TokenOrder> find_orders(const BitMask& mask, TileShape tile, Executor& executor) {
   std::vector<TokenOrder> orders(static_cast<std::size_t>(mask.shape().batch));
   Executor& inner = orders.size() > 1 ? serial_executor() : executor;
-  executor.run(static_cast<int>(orders.size()),
-               [&](int batch) { orders[static_cast<std::size_t>(batch)] = find_order(mask, batch, tile, inner); });
+  run_bodies(executor, static_cast<int>(orders.size()),
+             [&](int batch) { orders[static_cast<std::size_t>(batch)] = find_order(mask, batch, tile, inner); });
   return orders;
 }
 
