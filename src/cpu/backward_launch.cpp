@@ -13,7 +13,8 @@
 namespace flashmask::cpu {
 namespace {
 
-/// Where everything lies in the workspace. Rows are padded to whole tiles; there are no more workers than tasks.
+/// Where everything lies in the workspace. Rows are padded to whole tiles. There are no more workers than tasks, but
+/// one where there are no keys: it clears the gradient of a table of distances.
 struct Layout {
   Layout(const Problem& problem, const BackwardCode& code, int workers)
       : row_tiles(tiles_of(problem.query_length, kBackwardRows)),
@@ -24,7 +25,7 @@ struct Layout {
             static_cast<int>(problem.head_dim), static_cast<int>(problem.value_dim), has_bias_tensor(problem)))) {
     const auto heads = static_cast<std::size_t>(problem.batch * problem.query_heads);
     const std::int64_t tasks = problem.batch * problem.kv_heads * tiles_of(problem.key_length, kBackwardColumns);
-    busy = static_cast<int>(std::min<std::int64_t>(workers, tasks));
+    busy = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, workers));
     const auto used = static_cast<std::size_t>(busy);
     const auto group_size = static_cast<std::size_t>(group);
     const auto rows = static_cast<std::size_t>(padded_rows);

@@ -24,6 +24,7 @@
 #include "kit/error_bound.h"
 #include "kit/host_tensor.h"
 #include "kit/naive_attention.h"
+#include "kit/placed_attention.h"
 #include "kit/random_numbers.h"
 
 namespace flashmask {
@@ -344,6 +345,24 @@ TEST_P(CudaBackward, HasNoGradientWithoutQueriesOrKeys) {
     for (const check::HostTensor* gradient : {&one.tensors.grad_q, &one.tensors.grad_k, &one.tensors.grad_v})
       for (std::int64_t i = 0; i < gradient->size(); ++i) ASSERT_EQ(gradient->at(i), 0) << rows << " x " << columns;
   }
+}
+
+TEST_P(CudaBackward, HasNoGradientOfABiasWithoutQueriesOrKeys) {
+  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{0, 200}, {200, 0}})
+    for (const ScoreBias bias : {ScoreBias::tensor, ScoreBias::distances})
+      for (const std::int64_t batch : {1, 2}) {  // rows share a table of distances where there are two
+        Problem problem = problem_for(GetParam(), rows, columns);
+        problem.bias = bias;
+        problem.batch = batch;
+        if (!why_not(GetParam(), problem, GetParam().predicate).empty()) continue;
+        const AttentionTensors host(problem, 9);
+        const check::PlacedTensors tensors(host, problem.device);
+        check::PlacedPlan placed(masks::full(rows, columns), problem, options());
+        placed.backward(tensors.backward());
+        tensors.fetch();
+        for (std::int64_t i = 0; i < host.grad_bias->size(); ++i)
+          ASSERT_EQ(host.grad_bias->at(i), 0) << rows << " x " << columns << ", batch " << batch;
+      }
 }
 
 TEST_P(CudaBackward, NamesATensorThatLiesBadly) {

@@ -27,6 +27,7 @@ void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
   if (arguments.sums == BiasSums::tiles && problem.bias == ScoreBias::distances)
     for (std::int64_t i = 0; i < call.tensors.grad_bias->size(); ++i) call.tensors.grad_bias->set(i, 0);
   const auto run_blocks = [&](int blocks, const auto& kernel) {
+    if (blocks == 0) return;
     emulator::run({.blocks = static_cast<unsigned>(blocks),
                    .threads = Shape::kThreads,
                    .shared_bytes = sizeof(BiasGradientMemory<Shape>),
@@ -96,6 +97,13 @@ TEST(EmulatedBiasGradient, AddsUpDistances) {
                                .mask = masks::causal(200, 200),
                                .bias = kDistances,
                                .bias_shape = {1, 2, 200, 40}});
+}
+
+TEST(EmulatedBiasGradient, IsZeroWithoutKeys) {
+  expect_right<__nv_bfloat16>({.name = "a table of distances",
+                               .mask = masks::full(200, 0),
+                               .bias = ScoreBias::distances,
+                               .bias_shape = {1, 2, 1, 321}});
 }
 
 }  // namespace
