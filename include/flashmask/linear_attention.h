@@ -30,7 +30,7 @@ namespace flashmask {
 /// float32.
 struct LinearProblem {
   std::int64_t batch = 1;
-  std::int64_t length = 0;
+  std::int64_t length = 0;     ///< tokens; batch · length is at most 2^31 − 1
   std::int64_t heads = 1;      ///< of v, the gates and o; a multiple of key_heads, and 0 where these are 0
   std::int64_t key_heads = 1;  ///< of q and k; head h reads key head h / (heads / key_heads)
   std::int64_t key_dim = 0;    ///< 1 … kMaxHeadDim
@@ -58,7 +58,7 @@ struct LinearStates {
 struct LinearPlanContent;
 
 /// Everything decided before data arrives: the nodes of the mask and the kernel. Shared by all layers, forward and
-/// backward, from any number of threads.
+/// backward, from any number of threads. A moved-from plan throws Status::invalid_argument when it is used.
 class FLASHMASK_API LinearPlan {
  public:
   explicit LinearPlan(std::shared_ptr<const LinearPlanContent> content) : content_(std::move(content)) {}
@@ -68,8 +68,8 @@ class FLASHMASK_API LinearPlan {
   /// nodes without a parent.
   const Nodes& nodes() const;
   std::int64_t roots() const;
-  const std::string& kernel() const;                              ///< its name, of one of linear_kernels()
-  const LinearPlanContent& content() const { return *content_; }  ///< for the library itself
+  const std::string& kernel() const;         ///< its name, of one of linear_kernels()
+  const LinearPlanContent& content() const;  ///< for the library itself
 
  private:
   std::shared_ptr<const LinearPlanContent> content_;

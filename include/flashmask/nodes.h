@@ -29,8 +29,8 @@ struct Nodes {
 /// it sees.
 ///
 /// Throws Status::invalid_argument, naming the first column that does not fit, where a state would have to forget
-/// single tokens (windows) or see later ones, where mask heads differ, and where rows and columns are not the same
-/// tokens; Status::unsupported for masks that are held as bits or beside a block map.
+/// single tokens (windows) or see later ones, where mask heads differ or there are none, and where rows and columns are
+/// not the same tokens; Status::unsupported for masks that are held as bits or beside a block map.
 FLASHMASK_API Nodes nodes(const Mask& mask);
 
 }  // namespace flashmask

@@ -33,6 +33,14 @@ void check_size(const std::string& function, const std::string& argument, std::i
   }
 }
 
+void check_shape(const std::string& function, const MaskShape& shape) {
+  check_size(function, "shape.batch", shape.batch);
+  check_size(function, "shape.heads", shape.heads);
+  check_size(function, "shape.rows", shape.rows);
+  check_size(function, "shape.columns", shape.columns);
+  check_size(function, "shape.batch x shape.heads", shape.batch * shape.heads);
+}
+
 void refuse_memory(const std::string& function, std::size_t bytes) {
   throw Error(Status::out_of_memory, function + ": no memory for " + grouped(static_cast<std::int64_t>(bytes)) +
                                          " bytes; give smaller sizes or free memory");

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "flashmask/mask_shape.h"
+
 namespace flashmask {
 
 /// Formats 4200 as "4,200".
@@ -25,6 +27,10 @@ bool is_size(std::int64_t value);
 
 /// Throws unless is_size(value).
 void check_size(const std::string& function, const std::string& argument, std::int64_t value);
+
+/// Throws unless all four are sizes, and so is the number of heads of all batch entries: code counts these even where
+/// they hold no scores.
+void check_shape(const std::string& function, const MaskShape& shape);
 
 /// Returns the product of sizes, each at least 0; throws Status::out_of_memory where no memory could hold that many.
 std::size_t element_count(const std::string& function, std::initializer_list<std::int64_t> sizes);

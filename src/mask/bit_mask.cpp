@@ -10,13 +10,6 @@
 namespace flashmask {
 namespace {
 
-void check_shape(const MaskShape& shape) {
-  check_size("BitMask", "batch", shape.batch);
-  check_size("BitMask", "heads", shape.heads);
-  check_size("BitMask", "rows", shape.rows);
-  check_size("BitMask", "columns", shape.columns);
-}
-
 void check_offsets(const std::vector<std::int64_t>& offsets, std::int64_t lists, std::size_t runs) {
   const bool ends = offsets.size() == static_cast<std::size_t>(lists) + 1 && offsets.front() == 0 &&
                     offsets.back() == static_cast<std::int64_t>(runs);
@@ -41,7 +34,7 @@ void check_runs(std::span<const Run> runs, std::int64_t columns, std::int64_t li
 
 BitMask::BitMask(const MaskShape& shape, RunLists cells, std::vector<std::uint64_t> words)
     : shape_(shape), cells_(std::move(cells)), words_(std::move(words)) {
-  check_shape(shape_);
+  check_shape("BitMask", shape_);
   const std::int64_t lists = shape_.batch * shape_.heads * cell_rows();
   check_offsets(cells_.offsets, lists, cells_.runs.size());
   for (std::int64_t i = 0; i < lists; ++i) check_runs(cells_.list(i), cell_columns(), i);

@@ -81,10 +81,7 @@ bool same_heads(const MaskShape& map, const MaskShape& mask) {
 
 BlockMap::BlockMap(const MaskShape& shape, std::int64_t block, std::span<const std::uint8_t> keep)
     : shape_(shape), block_(block), keep_(keep.begin(), keep.end()) {
-  check_size("BlockMap", "shape.batch", shape.batch);
-  check_size("BlockMap", "shape.heads", shape.heads);
-  check_size("BlockMap", "shape.rows", shape.rows);
-  check_size("BlockMap", "shape.columns", shape.columns);
+  check_shape("BlockMap", shape);
   if (block < 16 || block % 16 != 0) {
     refuse("BlockMap: block is " + grouped(block) + "; give a multiple of 16, such as 64, 128 or 256");
   }

@@ -173,13 +173,6 @@ PackRow pack_rows(const DenseScores& scores) {
   refuse("from_dense: type " + grouped(static_cast<int>(scores.type)) + " is none of DenseType");
 }
 
-void check_shape(const std::string& function, const MaskShape& shape) {
-  check_size(function, "shape.batch", shape.batch);
-  check_size(function, "shape.heads", shape.heads);
-  check_size(function, "shape.rows", shape.rows);
-  check_size(function, "shape.columns", shape.columns);
-}
-
 void check_count(const std::string& function, const std::string& argument, std::size_t given, std::size_t expected,
                  const std::string& extent, const std::string& unit) {
   if (given == expected) return;

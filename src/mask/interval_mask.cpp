@@ -11,10 +11,7 @@ namespace {
 
 /// Returns the number of columns of all batch entries and heads together.
 std::size_t entries(const MaskShape& shape) {
-  check_size("IntervalMask", "batch", shape.batch);
-  check_size("IntervalMask", "heads", shape.heads);
-  check_size("IntervalMask", "rows", shape.rows);
-  check_size("IntervalMask", "columns", shape.columns);
+  check_shape("IntervalMask", shape);
   return element_count("IntervalMask", {shape.batch, shape.heads, shape.columns});
 }
 

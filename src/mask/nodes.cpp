@@ -105,6 +105,9 @@ Nodes nodes(const Mask& mask) {
     throw Error(Status::invalid_argument, "nodes: the mask has " + std::to_string(shape.rows) + " rows and " +
                                               std::to_string(shape.columns) +
                                               " columns; expected as many, the same tokens");
+  if (shape.heads == 0)
+    throw Error(Status::invalid_argument,
+                "nodes: the mask has 0 heads; expected at least one, which says what its tokens see");
   const LoweredMask& lowered = mask.lowered();
   if (lowered.form() != MaskForm::intervals || lowered.blocks() != nullptr)
     throw Error(Status::unsupported,

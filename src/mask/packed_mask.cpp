@@ -161,10 +161,7 @@ Header take_header(Reader& bytes) {
   if (header.magic != kMagic)
     refuse("unpack: the bytes do not begin as a packed mask of this version and byte order does; pack it again here");
   require_in("form", header.form, 0, static_cast<std::int64_t>(MaskForm::bits));
-  check_size("unpack", "batch", header.batch);
-  check_size("unpack", "heads", header.heads);
-  check_size("unpack", "rows", header.rows);
-  check_size("unpack", "columns", header.columns);
+  check_shape("unpack", {header.batch, header.heads, header.rows, header.columns});
   constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
   const std::int64_t most_of_bits = header.has_bits() ? std::numeric_limits<std::int64_t>::max() : 0;
   require_in("runs", header.runs, 0, most_of_bits);

@@ -111,12 +111,12 @@ class IntervalSweep {
   }
 
  private:
-  /// Calls body(row) where a column turns; before row 0 it is masked.
+  /// Calls body(row) for the rows where a column turns; before row 0 it is masked.
   template <class Body>
   void for_each_turn(std::size_t at, const Body& body) const {
     const auto rows = static_cast<std::int32_t>(mask_.shape().rows);
     const Interval first = mask_.first(at), second = mask_.second(at);
-    if (first.begin > 0 || first.empty()) body(0);
+    if (rows > 0 && (first.begin > 0 || first.empty())) body(0);
     for (const Interval& masked : {first, second}) {
       if (masked.empty()) continue;
       if (masked.begin > 0) body(masked.begin);
@@ -315,10 +315,7 @@ Mask from_row_ranges(std::span<const std::int32_t> values, const MaskShape& shap
   const std::string name = "from_row_ranges";
   if (ends < 1 || ends % 2 == 0)
     refuse(name + ": there are " + std::to_string(ends) + " ends per row; give an odd number, from 1 on");
-  check_size(name, "shape.batch", shape.batch);
-  check_size(name, "shape.heads", shape.heads);
-  check_size(name, "shape.rows", shape.rows);
-  check_size(name, "shape.columns", shape.columns);
+  check_shape(name, shape);
   const std::size_t expected = element_count(name, {shape.heads, ends, shape.batch, shape.rows});
   if (values.size() != expected)
     refuse(name + ": values has " + counted(values.size(), "value") + " but heads x ends x batch x rows is " +

@@ -21,10 +21,7 @@ void check_row_indices(const MaskShape& shape, int vectors, bool causal) {
     refuse(std::string(kImporter) + ": vectors is " + std::to_string(vectors) + "; give " +
            (causal ? "1 (LTS) or 2 (LTS, LTE) with causal" : "2 (LTS, UTE) or 4 (LTS, LTE, UTS, UTE) without causal"));
   }
-  check_size(kImporter, "shape.batch", shape.batch);
-  check_size(kImporter, "shape.heads", shape.heads);
-  check_size(kImporter, "shape.rows", shape.rows);
-  check_size(kImporter, "shape.columns", shape.columns);
+  check_shape(kImporter, shape);
 }
 
 namespace {

@@ -30,7 +30,7 @@ void append_moved(std::vector<std::int64_t>& to, const std::vector<std::int64_t>
 Nodes repeated(const Nodes& one, std::int64_t batch) {
   const std::int64_t tokens = std::ssize(one.predecessors), count = std::ssize(one.begins);
   Nodes all;
-  for (std::int64_t b = 0; b < batch; ++b) {
+  for (std::int64_t b = 0; b < batch && tokens > 0; ++b) {
     append_moved(all.begins, one.begins, b * tokens);
     append_moved(all.ends, one.ends, b * tokens);
     append_moved(all.parents, one.parents, b * count);
@@ -108,10 +108,11 @@ float LinearProblem::query_scale() const {
 }
 
 void validate(const LinearProblem& p) {
-  constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const std::string dim = "1 … " + std::to_string(kMaxHeadDim);
-  require(p.batch >= 0, "batch", p.batch, "0 or more");
-  require(p.length >= 0 && p.length <= kMaxLength, "length", p.length, "0 … 2147483647 tokens");
+  require(p.batch >= 0 && p.batch <= kMost, "batch", p.batch, "0 … 2147483647");
+  require(p.length >= 0 && p.length <= kMost, "length", p.length, "0 … 2147483647 tokens");
+  require(p.batch * p.length <= kMost, "batch x length", p.batch * p.length, "at most 2147483647 tokens");
   require(p.key_heads >= 0, "key_heads", p.key_heads, "0 or more");
   if (p.key_heads == 0)
     require(p.heads == 0, "heads", p.heads, "0, as key_heads is 0");
@@ -144,10 +145,18 @@ Nodes linear_nodes(const Mask& mask, const LinearProblem& problem) {
   return shape.batch == problem.batch ? found : repeated(found, problem.batch);
 }
 
-const LinearProblem& LinearPlan::problem() const { return content_->problem; }
-const Nodes& LinearPlan::nodes() const { return content_->nodes; }
-std::int64_t LinearPlan::roots() const { return content_->roots; }
-const std::string& LinearPlan::kernel() const { return content_->kernel->info().name; }
+const LinearPlanContent& LinearPlan::content() const {
+  if (content_ == nullptr)
+    throw Error(
+        Status::invalid_argument,
+        "linear_attention: the plan is empty, perhaps since it was moved from; use one that linear_plan() made");
+  return *content_;
+}
+
+const LinearProblem& LinearPlan::problem() const { return content().problem; }
+const Nodes& LinearPlan::nodes() const { return content().nodes; }
+std::int64_t LinearPlan::roots() const { return content().roots; }
+const std::string& LinearPlan::kernel() const { return content().kernel->info().name; }
 
 LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel) {
   validate(problem);

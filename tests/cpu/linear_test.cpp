@@ -395,5 +395,40 @@ TEST(LinearRefusals, SayWhatWasGivenAndWhatWasExpected) {
   expect(refusal([&] { linear_forward(planned, t); }), "o: its memory overlaps that of v");
 }
 
+TEST(LinearRefusals, NameSizesThatNoMemoryHolds) {
+  LinearProblem p;
+  p.key_dim = p.value_dim = 4;
+  p.batch = std::int64_t{1} << 40;
+  const std::string batch = refusal([&] { (void)linear_plan(masks::causal(0, 0), p); });
+  EXPECT_EQ(batch, "linear_attention: batch is 1099511627776; expected 0 … 2147483647");
+  p.batch = 2147483647;
+  EXPECT_EQ(linear_plan(masks::causal(0, 0), p).nodes(), Nodes{});
+  p.length = 2;
+  const std::string tokens = refusal([&] { (void)linear_plan(masks::causal(2, 2), p); });
+  EXPECT_EQ(tokens, "linear_attention: batch x length is 4294967294; expected at most 2147483647 tokens");
+}
+
+TEST(LinearPlan, ThatIsEmptyIsRefusedWhereItIsUsed) {
+  LinearProblem p;
+  p.length = 10;
+  p.key_dim = p.value_dim = 4;
+  LinearPlan from = linear_plan(masks::causal(10, 10), p);
+  const LinearPlan to = std::move(from), null(nullptr);
+  const LinearTensors tensors(to, 1);
+  for (const LinearPlan* empty : std::initializer_list<const LinearPlan*>{&from, &null}) {
+    const std::vector<std::function<void()>> uses = {
+        [&] { (void)empty->problem(); },
+        [&] { (void)empty->nodes(); },
+        [&] { (void)empty->roots(); },
+        [&] { (void)empty->kernel(); },
+        [&] { (void)linear_workspace_bytes(*empty, tensors.forward()); },
+        [&] { linear_forward(*empty, tensors.forward()); },
+        [&] { linear_backward(*empty, tensors.backward()); },
+    };
+    for (const std::function<void()>& use : uses)
+      EXPECT_NE(refusal(use).find("the plan is empty, perhaps since it was moved from"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace flashmask

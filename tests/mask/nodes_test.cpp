@@ -199,6 +199,7 @@ TEST(Nodes, SayWhichColumnDoesNotFit) {
   for (std::int64_t h = 0; h < 2; ++h)
     for (std::int32_t i = 0; i < 4; ++i) heads.set(heads.index(0, h, i), {0, i}, {h == 1 && i == 0 ? 2 : 4, 4});
   EXPECT_NE(refusal_of(Mask(std::move(heads), "test")).find("column 0 of mask head 1"), std::string::npos);
+  EXPECT_NE(refusal_of(Mask(IntervalMask({1, 0, 5, 5}), "test")).find("0 heads"), std::string::npos);
 }
 
 TEST(Nodes, OfNoTokensAreNone) { EXPECT_EQ(nodes(masks::causal(0, 0)), Nodes{}); }

@@ -74,6 +74,13 @@ TEST(RowRanges, MayOverlapAndLieOutside) {
   EXPECT_EQ(expand(mask), (std::vector<std::uint8_t>{0, 1, 1, 1, 0, 1, 0, 0, 1, 1}));
 }
 
+TEST(RowRanges, OfNoRowsAreNone) {
+  const RowRanges found = to_row_ranges(masks::causal(0, 7));
+  EXPECT_EQ(found, (RowRanges{{}, {1, 1, 0, 7}, 1}));
+  EXPECT_EQ(from_row_ranges(found.values, found.shape, found.ends).shape(), found.shape);
+  EXPECT_EQ(to_row_ranges(masks::causal(3, 0)).values, (std::vector<std::int32_t>{0, 0, 0}));
+}
+
 TEST(RowRanges, AreRefusedInOtherNumbers) {
   const auto message = [](std::size_t count, int ends) -> std::string {
     try {

@@ -25,10 +25,7 @@ struct BlockGrid {
 };
 
 BlockGrid grid_of(const std::string& builder, const MaskShape& shape, std::int64_t block) {
-  check_size(builder, "shape.batch", shape.batch);
-  check_size(builder, "shape.heads", shape.heads);
-  check_size(builder, "shape.rows", shape.rows);
-  check_size(builder, "shape.columns", shape.columns);
+  check_shape(builder, shape);
   if (block < 1) refuse(builder + ": block is " + grouped(block) + "; give a multiple of 16, such as 64, 128 or 256");
   const auto blocks = [block](std::int64_t tokens) { return tokens / block + (tokens % block != 0 ? 1 : 0); };
   return {shape, blocks(shape.rows), blocks(shape.columns)};
