@@ -113,7 +113,7 @@ AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed, Sinks w
 void AttentionTensors::make_bias(const Problem& p, RandomNumbers& random) {
   const bool shared = p.batch > 1, by_distance = p.bias == ScoreBias::distances;
   std::vector<std::int64_t> shape{1, p.query_heads, p.query_length, p.key_length};
-  if (by_distance) shape[3] = shared ? p.query_length + p.key_length : 48;
+  if (by_distance) shape[3] = shared ? std::max<std::int64_t>(p.query_length + p.key_length, 1) : 48;
   if (by_distance && shared) shape[2] = 1;
   if (by_distance) bias_origin = shared ? p.key_length - 1 : 3;
   bias.emplace(shared ? p.dtype : DType::f32, shape);
