@@ -111,7 +111,7 @@ Mask hashed(const Size& n) {
     std::mt19937_64 random(seed);
     std::vector<masks::HashedToken> all;
     for (std::int64_t p = 0; p < tokens; ++p) all.push_back({draw_below(random, 5), p});
-    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bucket < b.bucket; });
+    std::ranges::sort(all, {}, [](const auto& token) { return std::pair(token.bucket, token.position); });
     return all;
   };
   return masks::hash_sparse_sorted(sorted(n.rows, 1), sorted(n.columns, 2));

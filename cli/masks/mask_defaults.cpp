@@ -124,7 +124,7 @@ std::vector<masks::HashedToken> random_buckets(std::int64_t tokens, std::int64_t
   check::RandomNumbers random(seed);
   std::vector<masks::HashedToken> sorted;
   for (std::int64_t position = 0; position < tokens; ++position) sorted.push_back({random.below(buckets), position});
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.bucket < b.bucket; });
+  std::ranges::sort(sorted, {}, [](const auto& token) { return std::pair(token.bucket, token.position); });
   return sorted;
 }
 

@@ -34,7 +34,7 @@ Packed pack_in_order(std::span<const std::int64_t> lengths, std::int64_t seqlen,
 std::vector<std::size_t> longest_first(std::span<const std::int64_t> lengths) {
   std::vector<std::size_t> order(lengths.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lengths[a] > lengths[b]; });
+  std::ranges::sort(order, {}, [&](std::size_t document) { return std::pair(-lengths[document], document); });
   return order;
 }
 

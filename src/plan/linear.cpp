@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -166,7 +165,8 @@ LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std
   made.nodes = linear_nodes(mask, problem);
   made.trees = trees_of(made.nodes);
   made.roots = std::ssize(made.trees);
-  std::ranges::stable_sort(made.trees, std::greater<>(), &LinearTree::tokens);
+  // The longest first.
+  std::ranges::sort(made.trees, {}, [](const LinearTree& tree) { return std::pair(-tree.tokens, tree.root); });
   made.padding = padding_of(made.nodes);
   if (problem.heads != 0) made.prepared = made.kernel->prepare(made);
   return LinearPlan(std::make_shared<const LinearPlanContent>(std::move(made)));

@@ -38,7 +38,7 @@ TEST(GlobalSlidingWindow, RefusesNumbersOutOfRange) {
 std::vector<HashedToken> random_hash(std::mt19937_64& random, std::int64_t tokens, std::int64_t buckets) {
   std::vector<HashedToken> all;
   for (std::int64_t p = 0; p < tokens; ++p) all.push_back({testing::draw(random, -1, buckets - 2), p});
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bucket < b.bucket; });
+  std::ranges::sort(all, {}, [](const auto& token) { return std::pair(token.bucket, token.position); });
   return all;
 }
 
