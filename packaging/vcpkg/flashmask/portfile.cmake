@@ -9,8 +9,7 @@ vcpkg_cmake_configure(
     ${feature_options}
     -DFLASHMASK_BENCH=OFF
     -DFLASHMASK_CLI=OFF
-    -DFLASHMASK_TESTS=OFF
-    -DFLASHMASK_WERROR=OFF)
+    -DFLASHMASK_TESTS=OFF)
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/flashmask)
 vcpkg_fixup_pkgconfig()
