@@ -13,6 +13,16 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/flashmask DESTINATION ${CMAKE_IN
         COMPONENT flashmask_development)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT flashmask_runtime)
 
+# What a program links beside a static library.
+set(flashmask_is_static ON)
+if(BUILD_SHARED_LIBS)
+  set(flashmask_is_static OFF)
+endif()
+set(flashmask_private_libraries "-pthread -lstdc++ -lm")
+if(FLASHMASK_CUDA AND flashmask_is_static)
+  string(PREPEND flashmask_private_libraries "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt ")
+endif()
+
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/flashmask)
 install(EXPORT flashmaskTargets NAMESPACE flashmask:: DESTINATION ${config_dir} COMPONENT flashmask_development)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/flashmaskConfig.cmake.in flashmaskConfig.cmake
@@ -21,8 +31,11 @@ write_basic_package_version_file(flashmaskConfigVersion.cmake COMPATIBILITY Same
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashmaskConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashmaskConfigVersion.cmake
         DESTINATION ${config_dir} COMPONENT flashmask_development)
 
-# Relative to the .pc file itself, so that an installed tree can be moved.
+# Relative to the .pc file itself, so that an installed tree can be moved; folders that were given as absolute stay so.
 file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+set(prefix_of_pkgconfig "\${prefix}")
+cmake_path(APPEND prefix_of_pkgconfig ${CMAKE_INSTALL_LIBDIR} OUTPUT_VARIABLE libdir_of_pkgconfig)
+cmake_path(APPEND prefix_of_pkgconfig ${CMAKE_INSTALL_INCLUDEDIR} OUTPUT_VARIABLE includedir_of_pkgconfig)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/flashmask.pc.in flashmask.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashmask.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
         COMPONENT flashmask_development)
