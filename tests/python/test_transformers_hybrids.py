@@ -220,6 +220,15 @@ def test_models_in_several_threads_keep_to_their_own_masks():
     assert all(torch.equal(each, plain[0]) for each in plain)
 
 
+@pytest.mark.parametrize("family", ["jamba", pytest.param("inkling_text", marks=pytest.mark.slow)])
+def test_a_compiled_model_runs_a_plain_sequence(family):
+    model, ids = make(family).eval(), ids_of(sum(LENGTHS))
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        found, expected = (each(input_ids=ids, use_cache=False).logits for each in (compiled, model))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_a_compiled_model_keeps_documents_apart():
     model, ids = make("qwen3_next"), ids_of(sum(LENGTHS))
     expected = results(model, *alone(model, ids))

@@ -14,26 +14,24 @@ Told = TypeVar("Told")
 class Running(threading.local, Generic[Told]):
     """Modules that run, the innermost last, and what each was told.
 
-    Per thread: models may run in several, and a checkpoint computes a layer again in autograd's.
+    Per thread: models may run in several, and a checkpoint computes a layer again in autograd's. A tuple rather than a
+    list, since torch.compile traces what is set, but not what is changed, in a thread's own object.
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[Module, Told]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
+        self.held: tuple[tuple[Module, Told], ...] = ()
 
     @property
     def told(self) -> Told:
         """What the innermost one was told."""
-        return self._held[-1][1]
+        return self.held[-1][1]
 
     def enter(self, module: Module, told: Told) -> None:
         """Notes that a module runs; what it was told replaces what it is told again."""
         self.leave(module)
-        self._held.append((module, told))
+        self.held = (*self.held, (module, told))
 
     def leave(self, module: Module) -> None:
         """Forgets the innermost module if it is this one."""
-        if self._held and self._held[-1][0] is module:
-            self._held.pop()
+        if self.held and self.held[-1][0] is module:
+            self.held = self.held[:-1]

@@ -293,7 +293,7 @@ def _enter(
     for mask in ("attention_mask", "conv_mask"):
         told = told or getattr(options.get(mask), _NODES, None)
     if told is None:
-        if _texts and _texts.told.nodes is not None:
+        if _texts.held and _texts.told.nodes is not None:
             raise ValueError(
                 f"several documents, or sequences with a shared prefix, came to a model whose layers do not tell "
                 f"{type(carrier).__name__}, which would carry on from one to the next; give it one document per batch "

@@ -50,7 +50,7 @@ def _where_forked(original: Callable[..., Any], forked: Callable[..., Any]) -> C
 
     @wraps(original)
     def run(*arguments: Any, **options: Any) -> Any:
-        if not carriers:
+        if not carriers.held:
             return original(*arguments, **options)
         options = {name: value for name, value in options.items() if name not in _SAID_BY_NODES}
         nodes = carriers.told
