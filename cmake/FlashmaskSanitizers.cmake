@@ -2,6 +2,7 @@
 # FLASHMASK_SANITIZE: what -fsanitize= takes, such as "address,undefined" or "thread". Applies to the whole build,
 # because a program must be instrumented as one.
 set(FLASHMASK_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated")
+option(FLASHMASK_SANITIZE_KERNELS "Instrument the kernels for CPUs too: six times as long to compile" ON)
 if(FLASHMASK_SANITIZE)
   add_compile_options(-fsanitize=${FLASHMASK_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${FLASHMASK_SANITIZE})
@@ -21,4 +22,7 @@ endfunction()
 if(FLASHMASK_FUZZ)
   # No fuzz target computes attention.
   set(flashmask_kernel_sanitizer_flags -fno-sanitize=fuzzer-no-link)
+endif()
+if(FLASHMASK_SANITIZE AND NOT FLASHMASK_SANITIZE_KERNELS)
+  list(APPEND flashmask_kernel_sanitizer_flags -fno-sanitize=all)
 endif()

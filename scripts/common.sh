@@ -71,12 +71,12 @@ need_python_packages() {
   [[ -e $(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)/Python.h ]] || need python3-dev
 }
 
-# With ccache the second build of a file is free; CMake reads the launchers. The sloppiness keeps what uses a precompiled
-# header. No base folder: paths would count from where the compiler runs, and the builds of tests/install lie deeper.
+# With ccache the second build of a file is free, in another clone too; CMake reads the launchers. The sloppiness keeps what
+# uses a precompiled header. Paths count from where the compiler runs, so builds that are to share lie equally deep.
 use_ccache() {
   if command -v ccache >/dev/null; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
-    export CCACHE_SLOPPINESS=pch_defines,time_macros
+    export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=$PWD
   fi
 }
 
