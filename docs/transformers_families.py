@@ -6,7 +6,7 @@
 
 A family is made tiny, in float32 on the CPU with random weights, once with attn_implementation="eager" and once with
 "flashmask". Compared are logits, and the gradients of all weights, of a whole sequence, of one that is padded on the
-left, and of four documents packed by position_ids.
+left, and of four documents packed by position_ids, with a mask of padding and without, and as positions of images.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
 import flashmask.transformers
-from flashmask.transformers import _attention
 from flashmask.transformers._stateful import carriers_of
 
-FAMILIES = list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+#: What reads text in models of text and images whose positions have several axes, and how many.
+AXES = {
+    **dict.fromkeys(("glm4v_text", "glm4v_moe_text", "glm_image_text", "glm_ocr_text"), 3),
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"), 3),
+    **dict.fromkeys(("cosmos3_edge_text", "hy_v4_vl_text", "cohere_compass_text"), 3),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text"), 3),
+    "hunyuan_vl_text": 4,
+}
+FAMILIES = list(dict.fromkeys([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *AXES]))
 PAGE = Path(__file__).parent / "transformers.md"
 BEGIN, END = "<!-- written by docs/transformers_families.py -->\n", "<!-- end of what it writes -->\n"
 LENGTHS = [7, 1, 12, 4]
@@ -43,7 +49,6 @@ STATES = (
     "while under eager they carry on ([recurrent.md](recurrent.md))"
 )
 UNREACHED = "Equal to eager whole and padded. Packed documents are refused: it has layers with a state out of reach"
-WITHOUT = "Has no attention: the name changes nothing"
 BY_LENGTHS = (
     "Equal to eager whole, padded on the right, and packed by `cu_seq_lens_q` with `position_ids` that go on. It "
     "chooses blocks of keys by position: positions that restart are refused"
@@ -100,8 +105,21 @@ _ENCODERS = (
     "bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta "
     "roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl"
 )
+
+
+def _rope_of_images(*sections: int) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": list(sections)}}
+
+
 _OWN: dict[str, dict[str, Any]] = {
     **{encoder: {"is_decoder": True} for encoder in _ENCODERS.split()},
+    **dict.fromkeys(
+        "cosmos3_edge_text glm4v_text hy_v4_vl_text qwen2_vl_text qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text".split(),
+        _rope_of_images(1, 1, 2),
+    ),
+    "glm4v_moe_text": {"head_dim": 16, **_rope_of_images(1, 1, 2)},
+    **dict.fromkeys(("glm_image_text", "glm_ocr_text"), {"head_dim": 16, **_rope_of_images(2, 2, 4)}),
+    "hunyuan_vl_text": _rope_of_images(1, 1, 1, 1),
     "bamba": {"attn_layer_indices": [1]},
     "blt": {
         "patcher_config": _TEXT,
@@ -200,12 +218,13 @@ def configuration(family: str) -> PretrainedConfig:
 
 def make(family: str, implementation: str) -> torch.nn.Module:
     """The tiny model with random weights, the same for every implementation."""
+    kind = AutoModelForCausalLM if family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else AutoModel
     with torch.device("meta"):
-        shapes = AutoModelForCausalLM.from_config(configuration(family), attn_implementation="eager")
+        shapes = kind.from_config(configuration(family), attn_implementation="eager")
     count = sum(each.numel() for each in shapes.parameters())
     if count > MOST_PARAMETERS:
         raise ValueError(f"{family} has {count} parameters; its configuration here leaves large sizes")
-    model = AutoModelForCausalLM.from_config(configuration(family), attn_implementation=implementation)
+    model = kind.from_config(configuration(family), attn_implementation=implementation)
     torch.manual_seed(1)
     with torch.no_grad():
         for each in model.parameters():
@@ -236,9 +255,10 @@ class Runs:
         real[0, slice(0, 5) if side == "left" else slice(9, 14)] = 0
         return self._found(self._logits(self.two, attention_mask=real) * real[..., None])
 
-    def packed(self) -> Found:
-        """Documents side by side, told by positions that restart."""
-        return self._found(self._logits(self.ids, position_ids=self.positions))
+    def packed(self, axes: int = 0, **inputs: Any) -> Found:
+        """Documents side by side, told by positions that restart, on that many axes if any."""
+        positions = self.positions.expand(axes, *self.positions.shape) if axes else self.positions
+        return self._found(self._logits(self.ids, position_ids=positions, **inputs))
 
     def packed_by_lengths(self) -> Found:
         """Documents told by their lengths, with positions that go on."""
@@ -259,7 +279,8 @@ class Runs:
         return self._found(self._logits(self.ids, position_ids=positions, attention_mask=numbers[None, None]))
 
     def _logits(self, ids: Tensor, **inputs: Any) -> Tensor:
-        logits: Tensor = self.model(input_ids=ids, use_cache=False, **inputs).logits
+        output = self.model(input_ids=ids, use_cache=False, **inputs)
+        logits: Tensor = output.logits if "logits" in output else output.last_hidden_state
         return logits
 
     def _found(self, logits: Tensor) -> Found:
@@ -311,12 +332,11 @@ def _tried(family: str) -> str:
         ours = Runs(family, "flashmask")
     except ValueError as error:
         return _refusal(str(error))
-    with patch.object(_attention, "refuse_keywords", wraps=_attention.refuse_keywords) as called:
-        assert close(ours.whole(), eager.whole()), "a whole sequence differs"
+    assert close(ours.whole(), eager.whole()), "a whole sequence differs"
     if getattr(ours.model.config, "index_block_size", None) is not None:
         return _tried_by_lengths(eager, ours)
     assert close(ours.padded(), eager.padded()), "a padded sequence differs"
-    return _tried_packed(eager, ours) if called.called else WITHOUT
+    return _tried_packed(family, eager, ours)
 
 
 def _refusal(message: str) -> str:
@@ -325,12 +345,18 @@ def _refusal(message: str) -> str:
     return REFUSED + (reason or "by Transformers, which takes the name for a FlashAttention's")
 
 
-def _tried_packed(eager: Runs, ours: Runs) -> str:
+def _tried_packed(family: str, eager: Runs, ours: Runs) -> str:
     try:
         packed, alone = ours.packed(), ours.alone()
     except ValueError as error:
-        assert "does not reach its layers that carry a state" in str(error), error
+        said = ("does not reach its layers that carry a state", "none of whose layers reads a mask")
+        assert any(each in str(error) for each in said), error
         return UNREACHED
+    for others in (
+        {"attention_mask": torch.ones_like(ours.ids)},
+        *({"axes": axes} for axes in (AXES.get(family), 4) if axes and family in AXES),
+    ):
+        assert close(ours.packed(**others), packed), f"packed documents differ with {list(others)}"
     if carriers_of(ours.model):
         # Recurrences with random weights amplify rounding: alone, olmo_hybrid is 1.2e-4 from float64.
         assert close(packed, alone, 4 * TOLERANCE), "packed documents differ"
@@ -358,7 +384,7 @@ def table(verdicts: dict[str, str]) -> str:
     for family, said in verdicts.items():
         text = text_model(family) if said == TOWERS else ""
         rows.setdefault(said, []).append(f"`{family}`" + (f" ({text})" if text else ""))
-    order = [EQUAL, LEAKS, STATES, CARRIES, UNREACHED, BY_LENGTHS, WITHOUT, TOWERS]
+    order = [EQUAL, LEAKS, STATES, CARRIES, UNREACHED, BY_LENGTHS, TOWERS]
     refused = sorted(
         (said for said in rows if said not in order), key=lambda said: (not said.startswith(REFUSED), said)
     )

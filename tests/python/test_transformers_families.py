@@ -20,7 +20,8 @@ families = docs_script("transformers_families")
 VERSION, VERDICTS = families.read()
 QUICK = [  # one of each kind
     *("llama", "gpt_oss", "llama4_text", "gemma4_text", "deepseek_v32", "minimax_m3_vl_text", "cohere2", "bart"),
-    *("qwen3_next", "falcon", "doge", "gemma2", "inkling2_text", "mamba", "gemma3", "musicgen"),
+    *("qwen3_next", "falcon", "doge", "gemma2", "inkling2_text", "mamba", "xlstm", "gemma3", "musicgen"),
+    *("qwen2_5_vl_text", "hunyuan_vl_text", "dory"),
 ]
 
 flashmask.transformers.register()
@@ -63,6 +64,106 @@ def test_documents_are_found_with_an_empty_cache_too(family):
     model, inputs = families.make(family, "flashmask"), packed()
     expected = alone(model, inputs["input_ids"])
     assert float((model(**inputs).logits - expected).detach().abs().max()) < 1e-5 * float(expected.detach().abs().max())
+
+
+class TestPositions:
+    """Where documents begin, in models that do not hand their positions on to what makes masks."""
+
+    def texts_and_images(self):
+        """Positions on three axes: a document with an image of 2 × 3 patches, and one that begins with one of 2 × 2."""
+        first = (
+            [(t,) * 3 for t in range(3)]
+            + [(3, 3 + y, 3 + x) for y in range(2) for x in range(3)]
+            + [(6,) * 3, (7,) * 3]
+        )
+        second = [(0, y, x) for y in range(2) for x in range(2)] + [(t,) * 3 for t in range(2, 5)]
+        return [torch.tensor(each).T[:, None] for each in (first, second)]
+
+    @pytest.mark.parametrize("family", ["qwen2_5_vl_text", "qwen3_vl_text"])
+    def test_documents_with_images_are_what_they_are_alone(self, family):
+        made, parts = families.Runs(family, "flashmask"), self.texts_and_images()
+        lengths = [each.shape[-1] for each in parts]
+        ids = made.ids[:, : sum(lengths)]
+        expected = [
+            made._logits(each, position_ids=positions)
+            for each, positions in zip(ids.split(lengths, 1), parts, strict=True)
+        ]
+        found = made._logits(ids, position_ids=torch.cat(parts, -1))
+        torch.testing.assert_close(found, torch.cat(expected, 1), atol=1e-5, rtol=1e-4)
+        plain = families.Runs(family, "eager")._logits(ids[:, : lengths[0]], position_ids=parts[0])
+        torch.testing.assert_close(expected[0], plain, atol=1e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("kind", ["BertModel", "ModernBertModel", "RobertaModel"])
+    def test_encoders_keep_documents_apart(self, kind):
+        torch.manual_seed(0)
+        kind = getattr(transformers, kind)
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+        ids = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+        config = kind.config_class(**sizes, **ids, attn_implementation="flashmask")
+        config._attn_implementation = "flashmask"
+        model, inputs = kind(config).eval(), packed()
+        for parameter in model.parameters():
+            parameter.data.normal_(std=0.3)
+        given = {name: inputs[name] for name in ("input_ids", "position_ids")}
+        parts = [each.split((7, 1, 12, 4), 1) for each in given.values()]
+        expected = torch.cat(
+            [model(input_ids=ids, position_ids=at).last_hidden_state for ids, at in zip(*parts, strict=True)], 1
+        )
+        for others in ({}, {"attention_mask": torch.ones(1, 24, dtype=torch.long)}):
+            torch.testing.assert_close(model(**given, **others).last_hidden_state, expected, atol=1e-4, rtol=1e-4)
+
+    @pytest.mark.parametrize("family", ["llama4_text", "deepseek_v32", "gpt_bigcode"])
+    def test_documents_beside_a_mask_of_padding_are_what_they_are_alone(self, family):
+        """Llama 4's chunks begin with each document, and a mask of pairs, for chosen keys, has documents too."""
+        model = families.make(family, "flashmask")
+        ids = packed()["input_ids"].repeat(2, 1)
+        positions = torch.stack([packed()["position_ids"][0], torch.tensor([0] * 4 + [*range(12), *range(8)])])
+        real = torch.ones(2, 24, dtype=torch.long)
+        real[1, :4] = 0
+        found = model(input_ids=ids, position_ids=positions, attention_mask=real, use_cache=False).logits
+        expected = alone(model, ids[:1])
+        behind = alone(model, ids[1:, 4:], (12, 8))
+        torch.testing.assert_close(found[:1], expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found[1:, 4:], behind, atol=1e-4, rtol=1e-4)
+
+    @pytest.mark.parametrize("static", [False, True])
+    def test_documents_behind_a_cache_are_what_they_are_alone(self, static):
+        model, ids = families.make("llama", "flashmask"), packed()["input_ids"]
+        expected = torch.cat([alone(model, ids[:, :15], (15,)), alone(model, ids[:, 15:], (9,))], 1)
+        cache = (
+            transformers.StaticCache(config=model.config, max_cache_len=32) if static else transformers.DynamicCache()
+        )
+        positions = torch.cat([torch.arange(15), torch.arange(9)])[None]
+        pieces = slice(8), slice(8, 24)
+        found = [model(input_ids=ids[:, each], position_ids=positions[:, each], cache=cache).logits for each in pieces]
+        torch.testing.assert_close(torch.cat(found, 1), expected, atol=1e-4, rtol=1e-4)
+
+    def test_positions_that_a_model_makes_itself_are_no_documents(self):
+        """Decision Transformer gives all tokens position 0."""
+        sizes = {"state_dim": 3, "act_dim": 2, "hidden_size": 32, "n_layer": 1, "n_head": 4, "max_ep_len": 16}
+        states, actions, returns = torch.randn(1, 5, 3), torch.randn(1, 5, 2), torch.randn(1, 5, 1)
+        found = []
+        for name in ("flashmask", "eager"):
+            torch.manual_seed(0)
+            config = transformers.DecisionTransformerConfig(**sizes, vocab_size=1)
+            config._attn_implementation = name
+            model = transformers.DecisionTransformerModel(config).eval()
+            inputs = {"states": states, "actions": actions, "rewards": None, "returns_to_go": returns}
+            timesteps = torch.arange(5)[None]
+            found.append(model(**inputs, timesteps=timesteps, attention_mask=torch.ones(1, 5)).last_hidden_state)
+        torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+
+    def test_documents_of_other_tokens_than_those_of_the_mask_are_refused(self):
+        inputs = packed()
+        with pytest.raises(ValueError, match=r"position_ids \[1, 24\] say several documents, .* a mask of \[1, 12\]"):
+            families.make("llama", "flashmask")(inputs["input_ids"][:, :12], position_ids=inputs["position_ids"])
+
+    @pytest.mark.slow
+    def test_a_compiled_model_of_images_keeps_documents_apart(self):
+        made = families.Runs("qwen2_5_vl_text", "flashmask")
+        compiled = torch.compile(made.model, fullgraph=True, backend="eager")
+        inputs = {"input_ids": made.ids, "position_ids": made.positions.expand(3, 1, -1), "use_cache": False}
+        torch.testing.assert_close(compiled(**inputs).last_hidden_state, made.alone()[0], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -153,21 +254,21 @@ def another_version(monkeypatch):
 
 
 def test_what_a_version_lacks_is_said_once_when_a_model_is_made(another_version):
-    def preprocess(config, inputs_embeds, attention_mask, memory, position_ids, layer_idx):
-        raise AssertionError("not called by a tiny Llama without a mask")
+    def get_interface(self, attn_implementation, otherwise):
+        raise AssertionError("not called by a tiny Llama that does not run")
 
     another_version.delattr(masking_utils, "is_flash_attention_requested")
-    another_version.setattr(masking_utils, "_preprocess_mask_arguments", preprocess)
+    another_version.setattr(transformers.AttentionInterface, "get_interface", get_interface)
     flashmask.transformers.register("flashmask")
-    assert masking_utils._preprocess_mask_arguments is preprocess
+    assert transformers.AttentionInterface.get_interface is get_interface
     with pytest.warns(UserWarning) as said:
         families.make("llama", "flashmask")
     lines = [str(each.message) for each in said if "flashmask is tested with" in str(each.message)]
     assert len(lines) == 2
     assert f"tested with Transformers 5.5 to 5.24, and {transformers.__version__} is installed" in lines[0]
     assert "is_flash_attention_requested is gone" in lines[0]
-    assert "_preprocess_mask_arguments has no parameter cache/past_key_values" in lines[1]
-    assert "use_cache=False" in lines[1]
+    assert "get_interface has no parameter default" in lines[1]
+    assert "ignore startend_row_indices" in lines[1]
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "flashmask is tested with")
         families.make("llama", "flashmask")
@@ -177,27 +278,6 @@ def test_a_version_without_the_check_of_a_model_is_said_when_the_name_is_registe
     another_version.delattr(transformers.PreTrainedModel, "_check_and_adjust_attn_implementation")
     with pytest.warns(UserWarning, match="models that flashmask cannot serve are not refused"):
         flashmask.transformers.register("flashmask")
-
-
-@pytest.mark.parametrize("name", ["cache", "past_key_values"])
-@pytest.mark.parametrize("by_name", [False, True])
-def test_documents_are_found_by_names_of_arguments(name, by_name):
-    found = (False, None, None, 4, 4, 0, 0)
-    variables = {"found": found}
-    exec(f"def preprocess(config, attention_mask, inputs_embeds, position_ids, {name}): return found", variables)
-    preprocess = _name._finding_documents(variables["preprocess"])
-    config = type("Config", (), {"_attn_implementation": "flashmask"})
-    given = [config, None, torch.zeros(1, 4, 2), torch.tensor([[0, 1, 0, 1]])]
-    changed = preprocess(*given, **{name: object()}) if by_name else preprocess(*given, object())
-    assert changed[2].tolist() == [[0, 0, 1, 1]]
-    assert preprocess(*given, None) == found
-
-
-@pytest.mark.parametrize("found", [None, (True, None), (False,) * 8, (False, None, None, "a", "b", 0, 0)])
-def test_arguments_of_masks_in_another_form_stay_as_they_are(found):
-    config = type("Config", (), {"_attn_implementation": "flashmask"})
-    preprocess = _name._finding_documents(lambda config, inputs_embeds, attention_mask, cache, position_ids: found)
-    assert preprocess(config, torch.zeros(1, 4, 2), None, object(), torch.arange(4)[None]) == found
 
 
 def test_restarting_positions_are_refused_where_blocks_are_chosen_by_position():

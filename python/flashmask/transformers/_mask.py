@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from transformers import masking_utils
 
+from flashmask.transformers._calls import documents_of_call
 from flashmask.transformers._heads import note_lengths
 from flashmask.transformers._once import warn_once
-from flashmask.transformers._recognise import Keys, MaskFunction, recognise, recognise_traced
+from flashmask.transformers._recognise import Keys, MaskFunction, recognise, recognise_traced, within_documents
 from flashmask.transformers._visible import VisibleRows
 
 _PADDED = "flashmask_padded"  # attribute of a mask in which an attention_mask hides keys
@@ -48,13 +49,27 @@ def flashmask_mask(
     if attention_mask is not None and attention_mask.ndim == 3:
         # generate() makes masks in advance, with this function
         return attention_mask if is_made(attention_mask) else _of_pairs(attention_mask)
+    both_ways = "allow_is_bidirectional_skip" in others
+    plain = _is_plain(mask_function, use_vmap, others)
+    mask_function = within_documents(
+        mask_function,
+        documents_of_call(
+            batch=batch_size,
+            rows=q_length,
+            columns=kv_length + kv_offset,
+            first_row=q_offset,
+            both_ways=both_ways,
+            attention_mask=attention_mask,
+            device=device,
+        ),
+    )
     keys = Keys(kv_length, kv_offset, device)
     config = others.get("config")
     chooses = any(getattr(config, name, None) is not None for name in _CHOOSING)
     if chooses:
         rows = None
-    elif torch.compiler.is_compiling() and _is_plain(mask_function, use_vmap, others):
-        window, both_ways = others.get("local_size"), "allow_is_bidirectional_skip" in others
+    elif torch.compiler.is_compiling() and plain:
+        window = others.get("local_size")
         rows = recognise_traced(mask_function, keys, batch=batch_size, window=window, both_ways=both_ways)
     else:
         rows = _recognised(mask_function, keys)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stops Transformers from taking registered names for FlashAttention, as it takes every name that contains "flash".
 
-Three of its functions are wrapped for that, a fourth to find documents that a cache hides, a fifth to reach the layers
-of hybrid models that carry a state; these act on registered names only. A sixth makes other attention functions refuse
-row indices. All read arguments by name. Where a version of Transformers lacks such a function or parameter, it is left
-as it is, and a warning says once, when a model is made, what is uncertain then.
+Three of its functions are wrapped for that, a fourth to reach the layers of hybrid models that carry a state, a fifth to
+note what positions a model is called with; these act on registered names only. A sixth makes other attention functions
+refuse row indices. All read arguments by name. Where a version of Transformers lacks such a function or parameter, it
+is left as it is, and a warning says once, when a model is made, what is uncertain then.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import transformers
 from transformers import AttentionInterface, PreTrainedModel, masking_utils, modeling_utils
 
+from flashmask.transformers._calls import entered, is_read, left, read_forward
 from flashmask.transformers._ignored import refusing_row_indices
 from flashmask.transformers._models import modules_of, refuse_model
 from flashmask.transformers._once import warn_once
@@ -132,8 +133,7 @@ def _checking_a_model(check: Callable[..., str]) -> Callable[..., str]:
             return check(self, *arguments, **options)
         say_what_is_uncertain()
         refuse_model(self, name)
-        serve_tables(modules_of(type(self)))
-        serve_states(self)  # of a model that is made already, and is given the name
+        _serve(self)
         vars(self)[_COMPATIBLE] = None  # hides the list in the class
         try:
             return check(self, *arguments, **options)
@@ -149,49 +149,44 @@ def _reaching_states(post_init: Callable[..., Any]) -> Callable[..., Any]:
     def post_init_others(self: PreTrainedModel, *arguments: Any, **options: Any) -> Any:
         found = post_init(self, *arguments, **options)
         if is_ours(getattr(self.config, "_attn_implementation", None)):
-            serve_states(self)
+            _serve(self)
         return found
 
     return post_init_others
 
 
-def _finding_documents(preprocess: Callable[..., Any]) -> Callable[..., Any]:
-    """Finds documents in position_ids even if there is a cache, which models make unless told not to.
+def _telling_positions(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Notes what positions a model is called with.
 
-    Transformers looks for them only without a cache. With an empty cache the mask is then the one without a cache, so
-    that chunks and chosen keys stay within documents.
+    The first call of a model that got our name by its configuration alone does what others go through when they are
+    made.
     """
-    given = _by_name(preprocess)
 
-    def preprocess_packed(*arguments: Any, **options: Any) -> Any:
-        found = preprocess(*arguments, **options)
-        cache = given(arguments, options, *CACHE)
-        position_ids = given(arguments, options, "position_ids")
-        hidden = cache is not None and position_ids is not None and given(arguments, options, "attention_mask") is None
-        ours = is_ours(getattr(given(arguments, options, "config"), "_attn_implementation", None))
-        if not hidden or not ours or not _says_nothing(found):
-            return found
-        if position_ids.ndim != 2 or position_ids.shape[1] != found[3]:
-            return found
-        changed = list(found)
-        changed[2] = _documents(position_ids.expand(given(arguments, options, "inputs_embeds").shape[0], -1))
-        return tuple(changed)
+    def call_told(self: PreTrainedModel, *arguments: Any, **options: Any) -> Any:
+        if is_ours(getattr(self.config, "_attn_implementation", None)) and not is_read(self):
+            _serve_late(self)
+        arguments, options = entered(self, arguments, options)
+        try:
+            return call(self, *arguments, **options)
+        finally:
+            left(self)
 
-    return preprocess_packed
+    return call_told
 
 
-def _says_nothing(found: Any) -> bool:
-    """Whether these arguments describe a mask without documents, for as many keys as queries, both from number 0."""
-    if not isinstance(found, tuple) or len(found) != 7 or found[0] is not False or found[2] is not None:
-        return False
-    _, _, _, queries, keys, *offsets = found
-    return bool(queries == keys) and all(isinstance(offset, int) and offset == 0 for offset in offsets)
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _serve_late(model: PreTrainedModel) -> None:
+    refuse_model(model, model.config._attn_implementation)
+    _serve(model)
 
 
-def _documents(position_ids: torch.Tensor) -> torch.Tensor:
-    """Numbers the documents, int64 [B, S], as Transformers does, but without its check whether there are any, which
-    waits for the device."""
-    return torch.nn.functional.pad((position_ids.diff() != 1).cumsum(-1), (1, 0))
+def _serve(model: PreTrainedModel) -> None:
+    """Prepares a model that exists for our attention, with all models in it."""
+    for each in model.modules():
+        if isinstance(each, PreTrainedModel):
+            serve_tables(modules_of(type(each)))
+            read_forward(each)
+    serve_states(model)
 
 
 _TABLE = (
@@ -232,10 +227,10 @@ _TABLE = (
         "other attention implementations ignore startend_row_indices rather than refuse them",
     ),
     _Wrapped(
-        masking_utils,
-        "_preprocess_mask_arguments",
-        _finding_documents,
-        (("config",), ("inputs_embeds",), ("attention_mask",), CACHE, ("position_ids",)),
-        "documents packed by position_ids may not be found where the model makes a cache: call it with use_cache=False",
+        PreTrainedModel,
+        "__call__",
+        _telling_positions,
+        (("self",),),
+        "documents packed by position_ids may not be found in models that do not hand these on to their layers",
     ),
 )

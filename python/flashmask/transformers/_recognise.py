@@ -83,6 +83,16 @@ def causal_documents(function: MaskFunction) -> tuple[bool, Tensor | None]:
     return True, documents[0]
 
 
+def within_documents(function: MaskFunction, begins: Tensor | None) -> MaskFunction:
+    """Restricts a mask to documents, told by where that of each token begins, int64 [B, all keys], unless it is."""
+    name, held = ("", {}) if torch.compiler.is_compiling() else _parts(function)
+    packed = name == _ALL_OF and any(_parts(each)[0] == _PACKED for each in held["mask_functions"])
+    if begins is None or packed:
+        return function
+    both: MaskFunction = masking_utils.and_masks(function, masking_utils.packed_sequence_mask_function(begins))
+    return both
+
+
 def recognise_traced(
     function: MaskFunction, keys: Keys, *, batch: int, window: int | None, both_ways: bool
 ) -> VisibleRows:
@@ -94,13 +104,15 @@ def recognise_traced(
     """
     columns = keys.columns
     if both_ways:
-        return every_row(columns) if window is None else neighbours(columns, window)
-    rows = causal(columns) if window is None else causal(columns) & last_keys(columns, window)
+        rows = every_row(columns) if window is None else neighbours(columns, window)
+    else:
+        rows = causal(columns) if window is None else causal(columns) & last_keys(columns, window)
     entries = torch.arange(batch, device=keys.device)[:, None]
     head = torch.zeros_like(entries)
     together = function(entries, head, columns[:, 1:], columns[:, :-1])
-    ahead = function(entries, head, columns[:, :-1], columns[:, 1:])
-    torch._assert_async(~ahead.any(), _BLOCKS_IN_DOCUMENTS)
+    if not both_ways:
+        ahead = function(entries, head, columns[:, :-1], columns[:, 1:])
+        torch._assert_async(~ahead.any(), _BLOCKS_IN_DOCUMENTS)
     return rows & runs(torch.nn.functional.pad(~together, (1, 0), value=True))
 
 
@@ -137,13 +149,18 @@ def _remapped(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
 
 
 def _chunks(held: dict[str, Any], keys: Keys) -> VisibleRows:
-    """Reads chunks, which begin with each document; Transformers itself counts on where it passes no positions."""
-    begin = held["left_padding"][:, None] if keys.documents is None else keys.documents
+    """Reads chunks, which begin with each document, behind padding on the left."""
+    begin = held["left_padding"][:, None]
+    if keys.documents is not None:
+        begin = torch.maximum(begin, keys.documents)
     return chunks(keys.columns, held["chunk_size"], begin)
 
 
 def _documents(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
-    return equal_runs(held["packed_sequence_mask"]) if keys.positions is None else None
+    if keys.positions is not None:
+        return None
+    rows = equal_runs(held["packed_sequence_mask"])
+    return VisibleRows(*(each[:, keys.offset : keys.offset + keys.count] for each in rows))
 
 
 def _union(held: dict[str, Any], keys: Keys) -> VisibleRows | None:
