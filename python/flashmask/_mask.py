@@ -95,12 +95,11 @@ class Mask:
         return self._tensor
 
     def _make_tensor(self) -> None:
-        import torch
-
         from flashmask._torch.pytree import register
+        from flashmask._torch.shared import to_keep
 
         register()
-        self._tensor = torch.from_numpy(self._packed(Options()))
+        self._tensor = to_keep(self._packed(Options()))
 
     def _packed(self, options: Options) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Returns the header and the packed mask [HEADER_BYTES + n], as operators take them."""

@@ -154,6 +154,28 @@ def test_other_function_transforms_are_refused_clearly():
             torch.func.grad(lambda q, given=given: flashmask.varlen_attention(q, k[0], v[0], given, given).sum())(q[0])
 
 
+def test_masks_and_plans_serve_traces_and_calls_wherever_they_were_made():
+    q, k, v = (t.detach() for t in leaves())
+    made = [{"mask": masks.causal(N, N)}, {"plan": flashmask.plan(masks.causal(N, N), q, k, v)}]
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(t) for t in (q, k, v)]
+        made += [{"mask": masks.document([30, N - 30])}, {"plan": flashmask.plan(masks.causal(N, N), *fake)}]
+        for given in [*made, {"mask": torch.ones(N, N, dtype=torch.bool)}]:
+            assert flashmask.attention(*fake, **given).shape == (2, N, 4, 8)
+
+    def attend(q, mask=None):
+        made.append({"mask": masks.full(N, N)})
+        return flashmask.attention(q, k, v, made[-1]["mask"] if mask is None else mask).sum()
+
+    for given in ((), (torch.ones(N, N, dtype=torch.bool),)):
+        with pytest.raises(NotImplementedError, match=r"does not support torch\.func\.grad"):
+            torch.func.grad(attend)(q, *given)
+    for given in made:
+        mask = given["plan"].mask if "plan" in given else given["mask"]
+        alone = flashmask.attention(q, k, v, torch.from_numpy(mask.to_dense()))
+        assert torch.equal(flashmask.attention(q, k, v, **given), alone)
+
+
 FLOPS = {
     "no mask": (None, N * N),
     "a mask": (masks.causal(N, N), N * (N + 1) // 2),

@@ -99,12 +99,11 @@ class Plan:
         return self._tensor
 
     def _make_tensor(self) -> None:
-        import torch
-
         from flashmask._torch.plan_pytree import register
+        from flashmask._torch.shared import to_keep
 
         register()
-        self._tensor = torch.from_numpy(self._packed)
+        self._tensor = to_keep(self._packed)
 
     @property
     def reordering(self) -> Reordering | None:

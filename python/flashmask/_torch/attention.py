@@ -14,6 +14,8 @@ from flashmask._plans.call import TENSOR, Call
 from flashmask._plans.plan import Plan, check_booleans
 from flashmask._rows import RowIndices
 from flashmask._torch.operators import forward
+from flashmask._torch.packing import can_be_read
+from flashmask._torch.shared import for_operators
 
 
 def attention_of_tensors(
@@ -44,7 +46,7 @@ def attention_of_tensors(
     if plan is not None:
         if not torch.compiler.is_compiling():  # checks here would guard on lengths; the operator makes them
             plan.check_fits(q.shape, k.shape, v.shape)
-        tensor = plan.tensor
+        tensor = for_operators(plan.tensor)
     else:
         tensor, causal = mask_tensor(mask, q)
         if invariant and isinstance(mask, RowIndices):
@@ -111,7 +113,7 @@ def heads_last(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]
 def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
     """Returns the operators' arguments for a mask: a tensor or None, and whether row indices are causal."""
     if isinstance(mask, Mask):
-        return mask.tensor, False
+        return for_operators(mask.tensor), False
     if mask is None:
         return None, False
     if isinstance(mask, RowIndices):
@@ -119,8 +121,16 @@ def mask_tensor(mask: Any, q: Tensor) -> tuple[Tensor | None, bool]:
             raise ValueError(f"mask has {mask.rows} rows; expected {q.shape[1]}, the tokens of q")
         return mask.startend_row_indices, mask.causal
     check_booleans(mask)
-    if isinstance(mask, Tensor) and (mask.is_cuda or mask.is_meta) and mask.dtype is torch.bool and 2 <= mask.ndim <= 4:
+    if isinstance(mask, Tensor) and not _is_read(mask) and mask.dtype is torch.bool and 2 <= mask.ndim <= 4:
         return mask[(None,) * (4 - mask.ndim)], False
     from flashmask.masks._imports import from_booleans
 
-    return from_booleans("mask", mask.cpu() if isinstance(mask, Tensor) else mask).tensor, False
+    made = from_booleans("mask", mask.cpu() if isinstance(mask, Tensor) else mask)
+    return for_operators(made.tensor), False
+
+
+def _is_read(booleans: Tensor) -> bool:
+    """Whether booleans become a mask here; the host does not wait for a GPU, and elsewhere there may be no values."""
+    if torch.compiler.is_compiling():
+        return not (booleans.is_cuda or booleans.is_meta)  # a graph breaks where it reads them
+    return can_be_read(booleans)

@@ -6,10 +6,13 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 from flashmask._torch.plans.streams import capture_of, current_stream
 
@@ -28,6 +31,23 @@ def is_traced() -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
     return torch._C._len_torch_dispatch_stack() > 0 and any(map(torch._C._get_dispatch_mode, _TRACING))
+
+
+def to_keep(values: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
+    """Returns the tensor of an array, an ordinary one even where it is made in a trace: calls after it get it too."""
+    if not is_traced():
+        return torch.from_numpy(values)
+    with temporarily_clear_interpreter_stack(), _disable_current_modes():
+        return torch.from_numpy(values)
+
+
+def for_operators(kept: Tensor) -> Tensor:
+    """Returns a tensor of to_keep() as operators take it: fake where they take nothing else."""
+    if torch.compiler.is_compiling() or not torch._C._len_torch_dispatch_stack():
+        return kept
+    mode = torch._C._get_dispatch_mode(_modes.FAKE)
+    lifted: Tensor = kept if mode is None or mode.allow_non_fake_inputs else torch.ops.aten.lift_fresh.default(kept)
+    return lifted
 
 
 def shared(make: Callable[..., Result], tensors: tuple[Tensor, ...], **numbers: Hashable) -> Result:
