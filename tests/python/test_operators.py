@@ -213,6 +213,16 @@ def test_flops_are_counted_with_sinks_biases_lengths_and_without_values():
     assert counter.get_total_flops() == 2 * 8 * N * N * (16 + 8)
 
 
+def test_flops_of_linear_attention_are_those_of_its_recurrence():
+    q, k, v = leaves()
+    with FlopCounterMode(display=False) as counter:
+        o = flashmask.linear_attention(q[:, :, :2], k, v)
+    assert counter.get_total_flops() == 2 * N * 2 * (2 + 2) * 16 * 8
+    with FlopCounterMode(display=False) as counter:
+        o.sum().backward()
+    assert counter.get_total_flops() == 2 * N * 2 * (5 * 2) * 16 * 8
+
+
 def test_flops_of_the_first_call_of_a_program_are_counted():
     code = (
         "import torch, flashmask; from torch.utils.flop_counter import FlopCounterMode\n"

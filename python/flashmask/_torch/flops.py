@@ -31,6 +31,16 @@ def backward_flops(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor
     return 2 * _visible_pairs(q, k, v, call) * (3 * q.shape[3] + 2 * v.shape[3])
 
 
+def linear_forward_flops(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> int:
+    """Counts two products of each token's recurrence: k vᵀ into the state, and q times the state."""
+    return 4 * v.shape[:3].numel() * k.shape[3] * v.shape[3]
+
+
+def linear_backward_flops(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> int:
+    """Counts five: the state again and its gradient, and what each gives to q, to k and to v."""
+    return 10 * v.shape[:3].numel() * k.shape[3] * v.shape[3]
+
+
 def _visible_pairs(q: Tensor, k: Tensor, v: Tensor, call: Call) -> int:
     """Returns how many pairs the mask of a call leaves visible; of a mask without values, how many there are."""
     masks = [mask for mask in (call.mask, call.block_mask) if mask is not None]
@@ -50,7 +60,7 @@ def _mask_of(call: Call, problem: Problem) -> Mask:
     return named_mask(call._replace(mask=mask, block_mask=blocks), problem).mask
 
 
-def count(name: str, flops: Callable[..., int]) -> None:
+def count_flops(name: str, flops: Callable[..., int]) -> None:
     """Has FlopCounterMode count flashmask::<name>, counters that are counting already included."""
     operator = getattr(torch.ops.flashmask, name)
 

@@ -28,6 +28,7 @@ from flashmask._torch.autograd import (
 )
 from flashmask._torch.autograd_threads import await_at_exit
 from flashmask._torch.cpu import follow_threads
+from flashmask._torch.flops import count_flops, linear_backward_flops, linear_forward_flops
 from flashmask._torch.operators import cast_by_autocast
 from flashmask._torch.plans.mask_source import named_mask, source_of
 from flashmask._torch.plans.streams import current_stream
@@ -51,6 +52,8 @@ LIBRARY.define(
 )
 linear_forward_operator: Callable[..., _Outputs] = torch.ops.flashmask.linear_forward.default
 linear_backward_operator: Callable[..., tuple[Tensor, ...]] = torch.ops.flashmask.linear_backward.default
+count_flops("linear_forward", linear_forward_flops)
+count_flops("linear_backward", linear_backward_flops)
 _CODES = {torch.float32: s.F32, torch.bfloat16: s.BF16, torch.float16: s.F16, torch.float64: F64}
 
 

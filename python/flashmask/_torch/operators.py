@@ -17,7 +17,7 @@ from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_
 from flashmask._torch.cpu import backward_cpu, forward_cpu
 from flashmask._torch.cuda import backward_cuda, forward_cuda
 from flashmask._torch.direct import is_recordable, kernels_of
-from flashmask._torch.flops import backward_flops, count, forward_flops
+from flashmask._torch.flops import backward_flops, count_flops, forward_flops
 from flashmask._torch.plans.device_plan import rows_of_nothing
 from flashmask._torch.plans.device_plans import remember_plans_of
 from flashmask._torch.plans.streams import in_graph_tree
@@ -169,10 +169,10 @@ def _register() -> None:
             LIBRARY.impl(name, of_arguments(kernel), key)
         LIBRARY.impl(name, _refuse_device, "CompositeExplicitAutograd")
         LIBRARY.impl(name, _refuse_vmap, "FuncTorchBatched")
-    count("forward", _of_forward(forward_flops))
-    count("backward", _of_backward(backward_flops))
+    count_flops("forward", _of_forward(forward_flops))
+    count_flops("backward", _of_backward(backward_flops))
     for name in ("backward_with_sinks", "backward_with_bias"):
-        count(name, _of_backward_with_sinks(backward_flops))
+        count_flops(name, _of_backward_with_sinks(backward_flops))
     LIBRARY.impl("forward", _autocast("cpu"), "AutocastCPU")
     LIBRARY.impl("forward", _autocast("cuda"), "AutocastCUDA")
 
