@@ -106,10 +106,10 @@ FLASHMASK_API Plan plan(const Mask& mask, const Problem& problem, const PlanOpti
 /// position of j|. All are float32, contiguous in their last dimension.
 struct AlibiTensors {
   TensorView slopes = {};  ///< (query_heads) or (batch, query_heads)
-  /// (1 or batch, query_length) and (1 or batch, key_length): whole numbers between −2^24 and 2^24, beyond which float32
-  /// does not hold every one. Others are refused on a CPU; on a GPU, where looking would mean waiting, they give wrong
-  /// results. Absent: row i has position i + key_length − query_length and column j has j, which is right for packed
-  /// documents whose rows and columns are the same tokens, too.
+  /// (1 or batch, query_length) and (1 or batch, key_length): whole numbers between −2^24 and 2^24, beyond which
+  /// float32 does not hold every one. Others are refused on a CPU; on a GPU, where looking would mean waiting, they
+  /// give wrong results. Absent: row i has position i + key_length − query_length and column j has j, which is right
+  /// for packed documents whose rows and columns are the same tokens, too.
   TensorView query_positions = {}, key_positions = {};
 };
 

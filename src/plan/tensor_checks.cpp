@@ -72,7 +72,8 @@ void check_positions(const TensorCheck& check, const Problem& p, const char* nam
   if (positions.device.type != DeviceType::cpu) return;
   for (std::int64_t entry = 0; entry < positions.shape[0]; ++entry) {
     const float* row = static_cast<const float*>(positions.data) + entry * positions.strides[0];
-    const float* wrong = std::find_if(row, row + length, [](float at) { return !(std::abs(at) < static_cast<float>(kPositionsEnd)); });
+    const float* wrong =
+        std::find_if(row, row + length, [](float at) { return !(std::abs(at) < static_cast<float>(kPositionsEnd)); });
     if (wrong != row + length)
       check.fail(name, "it holds " + std::to_string(*wrong) +
                            "; expected numbers between -2^24 and 2^24, since only distances count and float32 does not "

@@ -23,7 +23,7 @@ struct BiasArguments {
   int entries;
   int shift;  // the entry for row i and column j is i − j + shift
   int query_length, key_length;
-  float to_products;   // turns a value into what is added to a product, for kernels that scale their sums afterwards
+  float to_products;   // turns a value into what is added to a product, for kernels that scale the sum
   float product_log2;  // what turns products, bounded ones where scores are capped, into powers of two
 
   /// Turns a product into the power of two of a score to which `value` is added. From here on scores need no scale, and

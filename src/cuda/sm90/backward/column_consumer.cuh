@@ -354,8 +354,7 @@ class ColumnConsumer {
       bias_by_distance(as_unit(s), keys, shared_.marks[stage]);
     }
     if constexpr (AddsBias<Shape>) {
-      if (shares_entries(arguments_.bias))
-        return shared_.near[stage].add_to(as_unit(s), first_key() + lane() / 4, arguments_.bias.product_log2);
+      if (shares_entries(arguments_.bias)) return shared_.near[stage].add_to(as_unit(s), first_key() + lane() / 4);
       BiasParts<Shape::kRows / 8, TransposedPlace>(arguments_.bias, place_of(shared_.steps[stage], stage))
           .add_to(as_unit(s));
     }

@@ -53,7 +53,7 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
   arguments.value_dim = static_cast<int>(problem.value_dim);
   const ScoreArguments score = score_arguments(problem, execution, {}, tensors.alibi, tensors.bias);
   arguments.scale = score.scale;
-  arguments.scale_log2 = score.scale_log2;
+  arguments.scale_log2 = AddsBias<Shape> ? score.bias.product_log2 : score.scale_log2;
   arguments.dropout = score.dropout;
   arguments.alibi = score.alibi;
   arguments.bias = score.bias;

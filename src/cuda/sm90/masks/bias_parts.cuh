@@ -23,8 +23,6 @@ class BiasParts {
         column_(place.column(lane_index())),
         list_(place.batch * bias.batch + place.head * bias.head) {}
 
-  /// Turns products into powers of two with what is added to them, as BiasArguments::add_to() does, but scales the
-  /// sums: the loop has no register for a second factor.
   __device__ __forceinline__ void add_to(float (&s)[1][kEights][4]) {
 #pragma unroll 1
     for (int part = 0; part < kParts; ++part) {
@@ -41,7 +39,6 @@ class BiasParts {
       }
       (Place::kPairsColumns ? column_ : row_) += 8 * kPart;
     }
-    for_each_score<1, kEights>([&](int unit, int eight, int i) { s[unit][eight][i] *= bias_.product_log2; });
   }
 
  private:

@@ -101,12 +101,24 @@ class RowConsumer {
     }
   }
 
-  /// Adds the values of a bias tensor to the scores of that tile.
+  /// Turns the products of that tile into powers of two with the values of a bias tensor (BiasArguments::add_to).
+  /// Scales the sums, since the loop over parts has no register for a second factor, and in each branch, which takes
+  /// one less.
   __device__ __forceinline__ void add_bias(float (&s)[kScores], const BiasArguments& bias) const {
     if constexpr (AddsBias<Shape>) {
-      if (shares_entries(bias)) return shared_.near[keys_.slot].add_to(as_unit(s), row_, bias.product_log2);
-      BiasParts<Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).add_to(as_unit(s));
+      if (shares_entries(bias)) {
+        shared_.near[keys_.slot].add_to(as_unit(s), row_);
+        scale_scores(s, bias.product_log2);
+      } else {
+        BiasParts<Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).add_to(as_unit(s));
+        scale_scores(s, bias.product_log2);
+      }
     }
+  }
+
+  static __device__ __forceinline__ void scale_scores(float (&s)[kScores], const float& factor) {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) s[i] *= factor;
   }
 
   __device__ __forceinline__ PlaceByRows place_of_scores() const {
