@@ -118,7 +118,7 @@ class Mask:
         `fields` are what a subclass holds besides.
         """
         mask_id, _ = read_header(packed[:HEADER_BYTES].tobytes())
-        return cls(_unpacked_handle(packed), *fields, mask_id)
+        return cls(_unpacked_handle(packed), *(*fields, mask_id))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self._packed(Options()).tobytes(),)

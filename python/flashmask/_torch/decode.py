@@ -178,7 +178,8 @@ def _get_threads() -> int:
     return torch.get_num_threads()
 
 
-_threads: Callable[[], int] = torch.compiler.assume_constant_result(_get_threads)  # a graph keeps the first number
+# A graph keeps the number that it was traced with.
+_threads: Callable[[], int] = torch.compiler.assume_constant_result(_get_threads)  # type: ignore[no-untyped-call]
 
 
 @functools.cache
