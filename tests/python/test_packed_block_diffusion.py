@@ -59,6 +59,17 @@ def test_one_document_is_block_diffusion():
     assert np.array_equal(found.numpy(), masks.block_diffusion(20, 6).to_dense()[0, 0])
 
 
+def test_a_block_larger_than_any_document_is_the_document():
+    ends = torch.tensor([0, 4, 10], dtype=torch.int32)
+    for interleaved in (False, True):
+        found, expected = (
+            masks.packed_block_diffusion(ends, block, 12, interleaved=interleaved) for block in (2**63 - 1, 6)
+        )
+        if interleaved:
+            found, expected = found.startend_row_indices, expected.startend_row_indices
+        assert torch.equal(found, expected)
+
+
 def test_both_orders_are_the_same_attention():
     torch.manual_seed(0)
     ends, tokens = torch.tensor([0, 37, 50, 90]), 96

@@ -82,7 +82,9 @@ def _blocks_of(cu_seqlens: torch.Tensor, block: int, tokens: int) -> _Blocks:
     begin, end = bounds[number], bounds[number + 1]
     token = torch.arange(tokens, device=cu_seqlens.device)
     of_block = token - (token - begin) % block
-    return _Blocks(begin, end, of_block, torch.minimum(of_block + block, end), number == cu_seqlens.shape[0] - 1)
+    return _Blocks(
+        begin, end, of_block, of_block + (end - of_block).clamp(max=block), number == cu_seqlens.shape[0] - 1
+    )
 
 
 def _between_blocks(cu_seqlens: torch.Tensor, block: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
