@@ -145,6 +145,14 @@ def test_padding_amid_a_document_does_not_split_it(filler):
     assert_same(results[:1], results[1:])
 
 
+def test_positions_without_a_batch_are_refused():
+    ids, positions = packed_documents()
+    with pytest.raises(
+        ValueError, match=rf"position_ids has shape \[{ids.shape[1]}\]; expected \[1 or B, S\].*\[None\]"
+    ):
+        model("llama")(ids, position_ids=positions[0], use_cache=False)
+
+
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_cu_seq_lens_say_where_documents_begin(name):
     made = model(name)

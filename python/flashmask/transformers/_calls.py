@@ -83,6 +83,11 @@ def entered(
     given = around.given if around else any(said.get(name) is not None for name in _GIVEN)
     of_mask = {**(around.said if around else {}), **{name: said[name] for name in SAYS_MASK if name in said}}
     position_ids = said.get(_POSITIONS)
+    if forward is not None and around is None and isinstance(position_ids, Tensor) and position_ids.ndim < 2:
+        raise ValueError(
+            f"position_ids has shape {list(position_ids.shape)}; expected [1 or B, S], positions of every "
+            "sequence: pass position_ids[None]"
+        )
     if not given or forward is None or not isinstance(position_ids, Tensor) or position_ids.ndim not in (2, 3):
         _calls.enter(model, _Told(given, None, False, of_mask))
         return arguments, options
