@@ -163,7 +163,7 @@ struct Execution {
   Executor* executor = nullptr;  ///< nullptr: default_executor()
   void* workspace = nullptr;     ///< nullptr: allocated for the call; on a GPU always the caller's, in GPU memory
   std::size_t workspace_bytes = 0;
-  void* stream = nullptr;     ///< a cudaStream_t, for a call on a GPU; nullptr: its default stream
+  void* stream = nullptr;     ///< a cudaStream_t, for a call on a GPU; nullptr: its default stream; none on the CPU
   DropoutState dropout = {};  ///< for a problem with dropout; the backward takes its forward's state
   /// For a call on a GPU, instead of `dropout`: points to seed and offset (below 2^32) on the device. Kernels read them
   /// when they run, so each replay of a captured graph uses the values that are there at that time.

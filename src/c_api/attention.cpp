@@ -11,11 +11,10 @@
 #include "c_api/sized_struct.h"
 #include "flashmask/merge.h"
 
-using flashmask::Error;
 using flashmask::Execution;
-using flashmask::Status;
 using flashmask::c_api::array;
 using flashmask::c_api::borrow;
+using flashmask::c_api::element_count;
 using flashmask::c_api::execute;
 using flashmask::c_api::guard;
 using flashmask::c_api::read_optional_struct;
@@ -72,7 +71,8 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
 /// Views of the tensors after the first two parts, `kinds` per part; messages name them by kind and part: lse3.
 std::vector<flashmask::TensorView> to_more(const flashmask_tensor* more, std::int64_t parts,
                                            std::span<const char* const> kinds) {
-  const auto all = array(more, parts * static_cast<std::int64_t>(kinds.size()), "more");
+  const std::array<std::int64_t, 2> sizes = {parts, std::ssize(kinds)};
+  const auto all = array(more, static_cast<std::int64_t>(element_count(sizes, "more")), "more");
   std::vector<flashmask::TensorView> views;
   for (std::size_t i = 0; i < all.size(); ++i)
     views.push_back(to_tensor_view(all[i], kinds[i % kinds.size()] + std::to_string(i / kinds.size() + 3)));
@@ -107,20 +107,14 @@ flashmask::MergeGradients to_merge_gradients(const flashmask_merge_gradients& te
   return views;
 }
 
-void check_stream(const flashmask::Plan& plan, const void* stream) {
-  if (plan.problem().device.type == flashmask::DeviceType::cpu && stream != nullptr) {
-    throw Error(Status::invalid_argument, "execution.stream is given but the plan is for the CPU; pass NULL");
-  }
-}
-
 flashmask::TileSize to_tile_size(std::int32_t value, const char* name) {
   return flashmask::c_api::enumerator(value, flashmask::TileSize::small, name);
 }
 
-/// Calls `run` with the Execution that `execution` describes.
+/// Calls `run` with the Execution of a call with a plan of attention.
 template <typename Run>
-void execute(const flashmask::Plan& plan, const flashmask_execution& execution, Run&& run) {
-  check_stream(plan, execution.stream);
+void execute_plan(const flashmask_execution* given, Run&& run) {
+  const flashmask_execution execution = read_optional_struct(given, "execution");
   auto executor = borrow(execution.executor);
   run(Execution{executor ? &*executor : nullptr,
                 execution.workspace,
@@ -187,8 +181,7 @@ flashmask_status flashmask_forward(const flashmask_plan* plan, const flashmask_f
   return guard([&] {
     const flashmask::Plan& ready = require(plan, "plan").plan;
     const auto views = to_forward_tensors(read_struct(tensors, "tensors"));
-    execute(ready, read_optional_struct(execution, "execution"),
-            [&](const Execution& where) { flashmask::forward(ready, views, where); });
+    execute_plan(execution, [&](const Execution& where) { flashmask::forward(ready, views, where); });
   });
 }
 
@@ -197,8 +190,7 @@ flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_
   return guard([&] {
     const flashmask::Plan& ready = require(plan, "plan").plan;
     const auto views = to_backward_tensors(read_struct(tensors, "tensors"));
-    execute(ready, read_optional_struct(execution, "execution"),
-            [&](const Execution& where) { flashmask::backward(ready, views, where); });
+    execute_plan(execution, [&](const Execution& where) { flashmask::backward(ready, views, where); });
   });
 }
 

@@ -34,10 +34,10 @@ std::span<const T> array(const T* data, std::int64_t count, const char* name) {
 
 /// Converts an argument to an enumerator of `Enum`, whose values are 0 … last.
 template <typename Enum>
-Enum enumerator(std::int32_t value, Enum last, const std::string& name) {
-  if (value < 0 || value > static_cast<std::int32_t>(last)) {
+Enum enumerator(std::int64_t value, Enum last, const std::string& name) {
+  if (value < 0 || value > static_cast<std::int64_t>(last)) {
     throw Error(Status::invalid_argument, name + " is " + std::to_string(value) + "; give 0 to " +
-                                              std::to_string(static_cast<std::int32_t>(last)));
+                                              std::to_string(static_cast<std::int64_t>(last)));
   }
   return static_cast<Enum>(value);
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "base/checks.h"
 #include "c_api/convert.h"
 #include "c_api/copy_out.h"
 #include "flashmask/dropout.h"
@@ -54,7 +55,8 @@ flashmask_status flashmask_mask_from_packed(const flashmask_mask_shape* shape, c
   return guard([&] {
     require(mask, "mask");
     const MaskShape extent = to_shape(shape);
-    const std::array<std::int64_t, 4> sizes = {extent.batch, extent.heads, extent.rows, (extent.columns + 7) / 8};
+    const std::int64_t bytes = extent.columns / 8 + (extent.columns % 8 != 0 ? 1 : 0);
+    const std::array<std::int64_t, 4> sizes = {extent.batch, extent.heads, extent.rows, bytes};
     const auto count = static_cast<std::int64_t>(element_count(sizes, "bits"));
     *mask = make_handle(flashmask::from_packed(extent, array(bits, count, "bits")));
   });
@@ -86,6 +88,7 @@ flashmask_status flashmask_mask_from_csr(int64_t rows, int64_t columns, const in
                                          const int64_t* column_indices, int64_t count, flashmask_mask** mask) {
   return guard([&] {
     require(mask, "mask");
+    flashmask::check_size("flashmask_mask_from_csr", "rows", rows);
     *mask = make_handle(flashmask::from_csr(rows, columns, array(offsets, rows + 1, "offsets"),
                                             array(column_indices, count, "column_indices")));
   });

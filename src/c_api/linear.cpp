@@ -92,6 +92,7 @@ class ReferenceCall {
   ReferenceCall(const flashmask_mask* mask, const flashmask_linear_problem* problem,
                 const flashmask_reference_linear_tensors* tensors)
       : mask_(require(mask, "mask").mask), problem_(to_linear_problem(problem)), t_(read_struct(tensors, "tensors")) {
+    validate(problem_);
     const flashmask::Nodes found = flashmask::linear_nodes(mask_, problem_);
     nodes_ = std::ssize(found.begins);
     roots_ = std::ranges::count(found.parents, -1);

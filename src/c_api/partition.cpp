@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashmask/partition.h"
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -83,7 +84,8 @@ flashmask_status flashmask_partition_from_runs(int64_t tokens, int64_t ranks, in
   return guard([&] {
     require(partition, "partition");
     std::vector<flashmask::RankRun> given;
-    const auto values = array(runs, run_count < 0 ? run_count : run_count * 3, "runs");
+    const std::array<std::int64_t, 2> sizes = {run_count, 3};
+    const auto values = array(runs, static_cast<std::int64_t>(flashmask::c_api::element_count(sizes, "runs")), "runs");
     for (std::size_t i = 0; i < values.size(); i += 3)
       given.push_back({{values[i], values[i + 1]}, to_int32(values[i + 2], "a rank")});
     *partition = new flashmask_partition(flashmask::Partition(tokens, to_int32(ranks, "ranks"), std::move(given),

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
+#include "base/checks.h"
 #include "flashmask/error.h"
 
 namespace flashmask {
@@ -64,8 +64,7 @@ std::int32_t* pack_axis(const char* name, const std::vector<std::int32_t>& given
 std::vector<std::int32_t> pack(const DropoutPlace& place, const Problem& problem) {
   validate(problem);
   const std::int64_t heads = place.heads == 0 ? problem.query_heads : place.heads;
-  if (place.first_head < 0 || heads < place.first_head + problem.query_heads ||
-      heads > std::numeric_limits<std::int32_t>::max())
+  if (place.first_head < 0 || !is_size(heads) || place.first_head > heads - problem.query_heads)
     refuse_place("heads from " + std::to_string(place.first_head) + " on of " + std::to_string(heads) +
                  "; expected the problem's " + std::to_string(problem.query_heads) + " among them");
   std::vector<std::int32_t> packed(static_cast<std::size_t>(packed_size(problem)));

@@ -392,6 +392,10 @@ TEST(PlanHandle, RefusesWhatNoKernelServes) {
   problem.dtype = 3;
   expect_refused(flashmask_plan_create(mask.get(), &problem, nullptr, &plan), FLASHMASK_INVALID_ARGUMENT,
                  "problem.dtype is 3");
+  problem = kProblem;
+  problem.bias = std::int64_t{1} << 32;
+  expect_refused(flashmask_plan_create(mask.get(), &problem, nullptr, &plan), FLASHMASK_INVALID_ARGUMENT,
+                 "problem.bias is 4294967296; give 0 to 3");
   EXPECT_EQ(plan, nullptr);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
 #include <vector>
 
 #include "c_api/convert.h"
@@ -80,6 +81,12 @@ TEST(MaskImports, RefuseWhatTheyCannotRead) {
   expect_refused(flashmask_mask_from_predicate(&kShape, nullptr, nullptr, &mask), FLASHMASK_INVALID_ARGUMENT,
                  "predicate is NULL");
   expect_refused(flashmask_mask_from_packed(&kShape, nullptr, &mask), FLASHMASK_INVALID_ARGUMENT, "bits");
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const flashmask_mask_shape wide = {1, 1, 0, kMost};
+  expect_refused(flashmask_mask_from_packed(&wide, nullptr, &mask), FLASHMASK_INVALID_ARGUMENT,
+                 "shape.columns is 9,223");
+  expect_refused(flashmask_mask_from_csr(kMost, 1, strides.data(), nullptr, 0, &mask), FLASHMASK_INVALID_ARGUMENT,
+                 "rows is 9,223");
   EXPECT_EQ(mask, nullptr);
 }
 
@@ -117,6 +124,8 @@ TEST(DropoutPlacePack, GivesWhatCallsTake) {
   EXPECT_EQ(found, expected);
   expect_refused(packed(4, found.data(), size - 1), FLASHMASK_INVALID_ARGUMENT, "packed has a capacity of");
   expect_refused(packed(5, found.data(), size), FLASHMASK_INVALID_ARGUMENT, "heads from 5 on of 6");
+  expect_refused(packed(std::numeric_limits<std::int64_t>::max(), found.data(), size), FLASHMASK_INVALID_ARGUMENT,
+                 "on of 6");
   problem.query_length = -1;
   expect_refused(packed(4, found.data(), size), FLASHMASK_INVALID_ARGUMENT, "query_length");
 }

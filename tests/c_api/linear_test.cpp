@@ -62,6 +62,11 @@ TEST(LinearCalls, AreThoseOfTheLibrary) {
                                                     to_c(f.final.state),
                                                     to_c(f.final.normalizer),
                                                     to_c(f.final.log_scale)};
+  int stream = 0;
+  flashmask_execution with_stream = FLASHMASK_INIT(flashmask_execution);
+  with_stream.stream = &stream;
+  expect_refused(flashmask_linear_forward(plan, &forward, &with_stream), FLASHMASK_INVALID_ARGUMENT,
+                 "execution.stream");
   ASSERT_EQ(flashmask_linear_forward(plan, &forward, nullptr), FLASHMASK_OK) << flashmask_last_error();
   const LinearBackwardTensors g = b.backward();
   const flashmask_linear_backward_tensors backward = {sizeof(backward),
@@ -84,6 +89,8 @@ TEST(LinearCalls, AreThoseOfTheLibrary) {
                                                       to_c(g.grad_log_input),
                                                       to_c(g.grad_initial.state),
                                                       to_c(g.grad_initial.normalizer)};
+  expect_refused(flashmask_linear_backward(plan, &backward, &with_stream), FLASHMASK_INVALID_ARGUMENT,
+                 "execution.stream");
   ASSERT_EQ(flashmask_linear_backward(plan, &backward, nullptr), FLASHMASK_OK) << flashmask_last_error();
   EXPECT_TRUE(same(a.o, b.o));
   EXPECT_TRUE(same(a.final->state, b.final->state));
@@ -107,6 +114,13 @@ TEST(LinearCalls, SayWhatIsMissing) {
   flashmask_linear_plan* plan = nullptr;
   EXPECT_EQ(flashmask_linear_plan_create(mask.get(), &given, nullptr, &plan), FLASHMASK_INVALID_ARGUMENT);
   EXPECT_NE(std::string(flashmask_last_error()).find("docs/linear.md"), std::string::npos);
+  given.batch = std::int64_t{1} << 40;
+  given.length = 0;
+  flashmask_reference_linear_tensors none = FLASHMASK_INIT(flashmask_reference_linear_tensors);
+  expect_refused(flashmask_reference_linear_forward(make(flashmask_mask_causal, 0, 0).get(), &given, &none),
+                 FLASHMASK_INVALID_ARGUMENT, "batch is 1099511627776");
+  given.batch = 1;
+  given.length = 9;
   given.device_type = 1;
   EXPECT_EQ(flashmask_linear_plan_create(mask.get(), &given, nullptr, &plan), FLASHMASK_UNSUPPORTED);
   EXPECT_EQ(flashmask_linear_forward(nullptr, nullptr, nullptr), FLASHMASK_INVALID_ARGUMENT);

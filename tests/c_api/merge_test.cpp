@@ -2,6 +2,7 @@
 #include "flashmask/merge.h"
 
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "c_api/handles.h"
@@ -127,12 +128,32 @@ TEST(MergeCalls, NameWhatIsWrong) {
   forward.more = third.data();
   expect_refused(flashmask_merge(&forward, nullptr), FLASHMASK_INVALID_ARGUMENT, "lse3: shape is (2)");
   forward.more_count = -1;
-  expect_refused(flashmask_merge(&forward, nullptr), FLASHMASK_INVALID_ARGUMENT, "the length of more is");
+  expect_refused(flashmask_merge(&forward, nullptr), FLASHMASK_INVALID_ARGUMENT, "more has the size -1");
+  for (const std::int64_t count :
+       {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(), std::int64_t{1} << 62}) {
+    forward.more_count = count;
+    expect_refused(flashmask_merge(&forward, nullptr), FLASHMASK_INVALID_ARGUMENT, "more has ");
+    flashmask_merge_gradients gradients = tensors.c_backward(true);
+    gradients.more = third.data();
+    gradients.more_count = count;
+    expect_refused(flashmask_merge_backward(&gradients, nullptr), FLASHMASK_INVALID_ARGUMENT, "more has ");
+  }
   flashmask_merge_gradients backward = tensors.c_backward(true);
   backward.grad_o2.dtype = FLASHMASK_F16;
   expect_refused(flashmask_merge_backward(&backward, nullptr), FLASHMASK_INVALID_ARGUMENT, "grad_o2: dtype is f16");
   expect_refused(flashmask_merge(nullptr, nullptr), FLASHMASK_INVALID_ARGUMENT, "tensors is NULL");
   expect_refused(flashmask_merge_backward(nullptr, nullptr), FLASHMASK_INVALID_ARGUMENT, "tensors is NULL");
+}
+
+TEST(MergeCalls, RefuseAStreamOnTheCpu) {
+  const Tensors tensors;
+  int stream = 0;
+  flashmask_execution execution = FLASHMASK_INIT(flashmask_execution);
+  execution.stream = &stream;
+  const flashmask_merge_tensors forward = tensors.c_forward();
+  expect_refused(flashmask_merge(&forward, &execution), FLASHMASK_INVALID_ARGUMENT, "execution.stream");
+  const flashmask_merge_gradients backward = tensors.c_backward(true);
+  expect_refused(flashmask_merge_backward(&backward, &execution), FLASHMASK_INVALID_ARGUMENT, "execution.stream");
 }
 
 }  // namespace

@@ -97,6 +97,9 @@ TEST(PartitionInC, TakesGivenRunsAndWeights) {
   EXPECT_EQ(flashmask_partition_from_runs(3000, 2, 0, runs, 1, &made), FLASHMASK_INVALID_ARGUMENT);
   EXPECT_STREQ(flashmask_last_error(), "partition: no rank holds token 0; give each token to one rank");
 
+  EXPECT_EQ(flashmask_partition_from_runs(3000, 2, 0, runs, std::int64_t{1} << 62, &made), FLASHMASK_INVALID_ARGUMENT);
+  EXPECT_STREQ(flashmask_last_error(), "runs has more than 2^63 values; give smaller sizes");
+
   const flashmask_mask* const masks[] = {&documents(), nullptr};
   const std::int64_t weights[] = {0}, sizes[] = {2};
   EXPECT_EQ(flashmask_partition_create(masks, weights, 1, sizes, 1, nullptr, &made), FLASHMASK_INVALID_ARGUMENT);
