@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -39,10 +40,17 @@ FLASHMASK_API Mask causal_document(Lengths documents, std::int64_t tokens);
 
 /// 3 with different query and key lengths: document k has query_lengths[k] rows and key_lengths[k] columns.
 FLASHMASK_API Mask causal_document(Lengths query_lengths, Lengths key_lengths);
+/// {10} is the lengths of one document, not a number of tokens.
+inline Mask causal_document(Lengths query_lengths, std::initializer_list<std::int64_t> key_lengths) {
+  return causal_document(query_lengths, Lengths(key_lengths));
+}
 
 /// 4: each document sees itself only, both ways.
 FLASHMASK_API Mask document(Lengths documents, std::int64_t tokens);
 FLASHMASK_API Mask document(Lengths query_lengths, Lengths key_lengths);
+inline Mask document(Lengths query_lengths, std::initializer_list<std::int64_t> key_lengths) {
+  return document(query_lengths, Lengths(key_lengths));
+}
 
 /// Sliding window inside each causal document.
 FLASHMASK_API Mask sliding_window_document(Lengths documents, std::int64_t tokens, std::int64_t window);
