@@ -3,6 +3,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 
@@ -38,12 +39,14 @@ SERVED = [
         "qwen3_next",
     ),
     *("qwen4_exp_text", "zamba", "zamba2"),
+    *("falcon_mamba", "mamba", "mamba2"),
 ]
 QUICK = [  # one of each kind
     *("qwen3_next", "bamba", "lfm2", "jamba", "granitemoehybrid", "kimi_linear", "inkling_text", "inkling2_text"),
+    *("mamba", "mamba2"),
 ]
 REFUSING_FORKS = {
-    **dict.fromkeys(("jamba", "zamba"), "whose scan takes no state to begin from"),
+    **dict.fromkeys(("falcon_mamba", "jamba", "mamba", "zamba"), "whose scan takes no state to begin from"),
     **dict.fromkeys(("inkling2_loop_text", "inkling2_text", "inkling_text"), "counts rows between a query and a key"),
     "qwen4_exp_text": "came together",  # its attention chooses keys, in a mask of pairs
 }
@@ -174,7 +177,7 @@ def test_an_empty_cache_changes_nothing(family):
     torch.testing.assert_close(found, torch.cat(alone(model, ids), 1), atol=2e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "bamba"])
+@pytest.mark.parametrize("family", ["qwen3_next", "bamba", "mamba", "mamba2"])
 def test_checkpoints_compute_layers_again_with_their_own_mask(family):
     model, ids = make(family), ids_of(sum(LENGTHS))
     expected = results(model, *alone(model, ids))
@@ -194,6 +197,53 @@ def test_a_model_that_is_given_the_name_later_is_served():
     torch.testing.assert_close(model(input_ids=ids, **inputs).logits, expected, atol=2e-5, rtol=1e-3)
     model.set_attn_implementation("eager")
     assert not torch.allclose(model(input_ids=ids, **inputs).logits, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("way", ["by its configuration", "twice", "and only the model in it is called"])
+def test_a_model_that_is_given_the_name_by_its_configuration_is_served(way):
+    torch.manual_seed(0)
+    model, ids = families.make("lfm2", "eager"), ids_of(sum(LENGTHS))
+    model.config._attn_implementation = "flashmask"
+    if way == "twice":
+        model.set_attn_implementation("flashmask")
+    called = model.model if "model in it" in way else model
+
+    def compute(**inputs):
+        return called(**inputs, use_cache=False)[0]
+
+    expected = torch.cat([compute(input_ids=each) for each in ids.split(list(LENGTHS), 1)], 1)
+    found = compute(input_ids=ids, position_ids=positions_of(LENGTHS))
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-3)
+
+
+def test_a_model_that_cannot_be_served_is_refused_where_its_configuration_gives_it_the_name():
+    model = families.make("doge", "eager")
+    model.config._attn_implementation = "flashmask"
+    with pytest.raises(ValueError, match="adds numbers of its own"):
+        model(input_ids=ids_of(9))
+
+
+def test_the_forward_of_a_model_refuses_documents_that_it_alone_tells_to_attention():
+    model, ids = make("lfm2").model, ids_of(sum(LENGTHS))
+    with pytest.raises(ValueError, match="Lfm2Attention of a model with layers that carry a state"):
+        model.forward(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False)
+    plain = model(input_ids=ids, use_cache=False).last_hidden_state
+    assert torch.equal(model.forward(input_ids=ids, use_cache=False).last_hidden_state, plain)
+
+
+def test_a_hybrid_family_without_layers_with_a_state_is_served_as_attention():
+    with patch.dict(families._OWN, granitemoehybrid={"layer_types": ["attention"] * 2}):
+        model, ids = make("granitemoehybrid"), ids_of(sum(LENGTHS))
+    found = model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False).logits
+    torch.testing.assert_close(found, torch.cat(alone(model, ids), 1), atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["lfm2", "mamba2"])
+def test_documents_behind_a_cache_are_refused(family):
+    model, ids = make(family).eval(), ids_of(20)
+    cache = model(input_ids=ids[:, :8], use_cache=True).cache
+    with pytest.raises(ValueError, match="behind a cache that holds tokens already"):
+        model(input_ids=ids[:, 8:], position_ids=torch.tensor([[8, 9, *range(10)]]), cache=cache)
 
 
 def test_a_model_that_another_process_pickled_is_served():
@@ -260,6 +310,19 @@ def test_layers_that_are_not_reached_refuse_documents(family, layers):
     with pytest.raises(ValueError, match=f"does not reach its layers that carry a state .*{layers}"):
         model(input_ids=ids, position_ids=positions_of(LENGTHS), use_cache=False)
     assert model(input_ids=ids, use_cache=False).logits.shape[1] == sum(LENGTHS)
+
+
+def test_models_without_a_layer_that_reads_a_mask_refuse_documents():
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 48, "pad_token_id": 0}
+    fourier = transformers.FNetConfig(**sizes)
+    fourier._attn_implementation = "flashmask"
+    ids, packed = ids_of(sum(LENGTHS)), {"position_ids": positions_of(LENGTHS)}
+    recurrent, mixing = make("xlstm").eval(), transformers.FNetForMaskedLM(fourier).eval()
+    forks = {"startend_row_indices": forked(6, (5, 1, 12))["startend_row_indices"]}
+    for model, mask in ((recurrent, packed), (recurrent, forks), (mixing, packed)):
+        with pytest.raises(ValueError, match="none of whose layers reads a mask"):
+            model(input_ids=ids, **mask)
+    assert recurrent(input_ids=ids, use_cache=False).logits.shape == mixing(input_ids=ids).logits.shape
 
 
 def test_masks_that_are_no_tree_are_refused():

@@ -29,6 +29,7 @@ from flashmask.transformers._once import warn_once
 from flashmask.transformers._over_layers import attention_over_layers, is_over_layers
 from flashmask.transformers._pairs import block_size, chosen_blocks, chosen_keys, pairs, refuse_restarts
 from flashmask.transformers._shard import sharded_attention
+from flashmask.transformers._stateful import is_untold, refuse_untold
 from flashmask.transformers._tables import is_table
 from flashmask.transformers._wide import wide_attention
 
@@ -125,6 +126,8 @@ def flashmask_attention_forward(
         cu_seq_lens_q=cu_seq_lens_q,
         cu_seq_lens_k=cu_seq_lens_k,
     )
+    if is_untold(module, others):
+        refuse_untold(module, call)
     query, key, value = in_kernels_dtype(module, query, key, value)
     dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stops Transformers from taking registered names for FlashAttention, as it takes every name that contains "flash".
 
-Three of its functions are wrapped for that, a fourth to reach the layers of hybrid models that carry a state, a fifth to
-note what positions a model is called with; these act on registered names only. A sixth makes other attention functions
-refuse row indices. All read arguments by name. Where a version of Transformers lacks such a function or parameter, it
-is left as it is, and a warning says once, when a model is made, what is uncertain then.
+Three of its functions are wrapped for that, a fourth to reach the layers of hybrid models that carry a state, a fifth
+to note what positions a model is called with; these act on registered names only. A sixth makes other attention
+functions refuse row indices. All read arguments by name. Where a version of Transformers lacks such a function or
+parameter, it is left as it is, and a warning says once, when a model is made, what is uncertain then.
 """
 
 from __future__ import annotations

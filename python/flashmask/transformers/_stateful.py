@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +17,12 @@ from flashmask import Mask, RowIndices
 from flashmask._nodes import Nodes, nodes
 from flashmask._rows import one_name_of
 from flashmask._torch.shared import shared
+from flashmask.transformers._calls import said_around
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._ours import is_ours
 from flashmask.transformers._running import Running
-from flashmask.transformers._states import carriers, serve, served_names
+from flashmask.transformers._states import carriers, refuse_past, serve, served_names
 from flashmask.transformers._tables import makers_in
 
 _NODES = "flashmask_nodes"  # keyword by which a model hands them to its layers
@@ -33,7 +35,12 @@ _FIRST_MAMBA = "mamba_selective_scan"  # takes no state to begin from
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"  # what attention itself looks up
 #: Layers that hand nothing but a mask on to what carries a state, and that mask's keyword: it takes the nodes along.
 _HANDS_ON_A_MASK_ALONE = {"JambaMambaDecoderLayer": "attention_mask", "InklingDecoderLayer": "conv_mask"}
+#: Models that hand nothing but such a mask on to their layers.
+_MODELS_OF_A_MASK_ALONE = {"MambaModel": "attention_mask", "FalconMambaModel": "attention_mask"}
+_BESIDE_STATES = "flashmask_beside_states"  # attribute of a model's layers: whether some of them carry a state
 _DOCUMENTS = "seq_idx"  # keyword that numbers the document of each token, of what keeps them apart itself
+_SEVERAL = "several documents, or sequences with a shared prefix,"
+_ALONE = "give it one document per batch entry, padded"
 
 
 class _Told(NamedTuple):
@@ -52,12 +59,12 @@ _texts: Running[_Told] = Running()
 def serve_states(model: torch.nn.Module) -> None:
     """Makes the layers of a model that carry a state keep to its masks; calling it again changes nothing."""
     for text in model.modules():
-        layers = getattr(text, "layers", None)
-        if not isinstance(layers, torch.nn.ModuleList) or _NODES in vars(text):
-            continue
-        if not {"attention_mask", "position_ids"} <= set(inspect.signature(type(text).forward).parameters):
+        layers = _layers_of(text)
+        if layers is None or _NODES in vars(text):
             continue
         found = [each for each in layers.modules() if _carries(each)]
+        for each in layers.modules():
+            vars(each)[_BESIDE_STATES] = bool(found)
         if not found:
             continue
         modules = sorted({type(each).__module__ for each in found})
@@ -71,6 +78,29 @@ def serve_states(model: torch.nn.Module) -> None:
         for carrier in found:  # not on their layers, whose hooks do not run where a checkpoint computes them again
             carrier.register_forward_pre_hook(_enter, with_kwargs=True)
             carrier.register_forward_hook(_leave, always_call=True)
+    if _reads_no_mask(model):
+        vars(model)[_NODES] = type(model).__name__, []
+        model.register_forward_pre_hook(_refuse_documents, with_kwargs=True)
+
+
+def _layers_of(text: torch.nn.Module) -> torch.nn.ModuleList | None:
+    """Returns the layers of a model of text."""
+    layers = getattr(text, "layers", None)
+    parameters = inspect.signature(type(text).forward).parameters
+    takes_text = "attention_mask" in parameters and ("position_ids" in parameters or "input_ids" in parameters)
+    return layers if isinstance(layers, torch.nn.ModuleList) and takes_text else None
+
+
+def _reads_no_mask(model: torch.nn.Module) -> bool:
+    """Whether a model takes tokens, and neither attends by Transformers' registry nor has layers that are served."""
+    parts = [each for each in model.modules() if each is not model]
+    takes_tokens = "input_ids" in inspect.signature(type(model).forward).parameters
+    return (
+        takes_tokens
+        and bool(parts)
+        and not any(_NODES in vars(each) for each in model.modules())
+        and not any(_REGISTRY in vars(sys.modules.get(type(each).__module__, model)) for each in model.modules())
+    )
 
 
 def carriers_of(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
@@ -104,10 +134,14 @@ def _carries(module: torch.nn.Module) -> bool:
     """Whether a module itself computes something from the tokens before, other than attention."""
     if any(isinstance(each, torch.nn.Conv1d) and each.groups > 1 for each in module.children()):
         return True
-    if not _CARRIES.search(type(module).__name__) or _REGISTRY in _names_in(type(module).forward):
+    if not _is_named_so(type(module)) or _REGISTRY in _names_in(type(module).forward):
         return False
     # A decoder layer may be named for what it holds; then what it holds carries the state.
-    return not any(_CARRIES.search(type(each).__name__) for each in module.children())
+    return not any(_is_named_so(type(each)) for each in module.children())
+
+
+def _is_named_so(kind: type[torch.nn.Module]) -> bool:
+    return bool(_CARRIES.search(kind.__name__)) and "Norm" not in kind.__name__
 
 
 def _is_served(carrier: type[torch.nn.Module]) -> bool:
@@ -149,11 +183,30 @@ def _names_in(function: Any) -> set[str]:
 def _find_nodes(
     text: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Hands the nodes of a batch to the layers, as a keyword that the model passes on."""
+    """Hands the nodes of a batch to the layers, as a keyword that the model passes on, or with a mask that it does."""
     _texts.enter(text, _Told(None, None, None))
-    if not is_ours(getattr(getattr(text, "config", None), "_attn_implementation", None)):
+    if not _is_of_ours(text):
         return None
-    return arguments, {**options, _NODES: _tell(text, _Given(text, arguments, options))}
+    given = _Given(text, arguments, options)
+    told = _tell(text, given)
+    mask = _MODELS_OF_A_MASK_ALONE.get(type(text).__name__)
+    if mask is None:
+        return arguments, {**options, _NODES: told}
+    if told.nodes is None or given.tokens is None:
+        return None
+    return given.with_mask(mask, _marked(given[mask], given.tokens, told))
+
+
+def _is_of_ours(model: torch.nn.Module) -> bool:
+    return is_ours(getattr(getattr(model, "config", None), "_attn_implementation", None))
+
+
+def _refuse_documents(model: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    if _is_of_ours(model) and _nodes_of(_Given(model, arguments, options)) is not None:
+        raise ValueError(
+            f"{_SEVERAL} came to {type(model).__name__}, none of whose layers reads a mask, so that all would carry "
+            f"on from one to the next; {_ALONE}"
+        )
 
 
 def with_nodes(text: torch.nn.Module, options: dict[str, Any]) -> dict[str, Any]:
@@ -176,9 +229,8 @@ def _tell(text: torch.nn.Module, given: _Given) -> _Told:
             serve(sys.modules[module])
     if found is not None and refused:
         raise ValueError(
-            f"several documents, or sequences with a shared prefix, came to {type(text).__name__}, and flashmask does "
-            f"not reach its layers that carry a state ({refused}), which would carry on from one to the next; give it "
-            "one document per batch entry, padded"
+            f"{_SEVERAL} came to {type(text).__name__}, and flashmask does not reach its layers that carry a state "
+            f"({refused}), which would carry on from one to the next; {_ALONE}"
         )
     makers = makers_in(text) if found is not None and found.depth > 1 else ()
     if makers:
@@ -199,14 +251,20 @@ def _end(text: torch.nn.Module, *_: Any) -> None:
 
 
 class _Given:
-    """The arguments of a model's forward."""
+    """The arguments of a model's forward, and what the calls around it say of the mask where it takes no such thing."""
 
     def __init__(self, text: torch.nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         names = [name for name in inspect.signature(type(text).forward).parameters if name != "self"]
-        self._options = {**dict(zip(names, arguments, strict=False)), **options}
+        around = {name: value for name, value in said_around().items() if name not in names}
+        self._handed = {**dict(zip(names, arguments, strict=False)), **options}
+        self._options = {**around, **self._handed}
 
     def __getitem__(self, name: str) -> Any:
         return self._options.get(name)
+
+    def with_mask(self, name: str, mask: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments with another mask."""
+        return (), {**self._handed, name: mask}
 
     @property
     def tokens(self) -> Tensor | None:
@@ -215,10 +273,14 @@ class _Given:
         return found
 
     @property
-    def past(self) -> int:
-        """How many tokens a cache holds."""
+    def has_past(self) -> bool:
+        """Whether a cache holds tokens, or states behind some; one of states alone does not say how many."""
         cache = self["cache"] if self["cache"] is not None else self["past_key_values"]
-        return int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+        layers = [getattr(each, "has_previous_state", None) for each in getattr(cache, "layers", ())]
+        states = [each for each in layers if isinstance(each, dict)]
+        if states:
+            return any(any(each.values()) for each in states)
+        return hasattr(cache, "get_seq_length") and int(cache.get_seq_length()) > 0
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -231,8 +293,6 @@ def _nodes_of(given: _Given) -> Nodes | None:
     positions, mask, lengths = given["position_ids"], given["attention_mask"], given["cu_seq_lens_q"]
     if rows is None and lengths is None and positions is None and (mask is None or mask.ndim == 2):
         return None
-    if given.past:
-        return None  # what comes behind a cache goes on from it; documents there are refused by attention
     call = Call(
         batch=tokens.shape[0],
         rows=tokens.shape[1],
@@ -240,12 +300,20 @@ def _nodes_of(given: _Given) -> Nodes | None:
         device=tokens.device,
         causal=True,
         window=None,
-        attention_mask=mask,
+        attention_mask=mask[:, -tokens.shape[1] :] if mask is not None and mask.ndim == 2 else mask,
         row_indices=rows,
         position_ids=positions if positions is None or positions.ndim == 2 else positions[0],
         cu_seq_lens_q=lengths,
         cu_seq_lens_k=given["cu_seq_lens_k"],
     )
+    found = _several(call)
+    if found is not None and given.has_past:
+        refuse_past()
+    return found
+
+
+def _several(call: Call) -> Nodes | None:
+    """Returns the nodes of a call's mask; None where each batch entry is one sequence."""
     found = layer_mask(call)
     if isinstance(found, Indices):
         held = shared(_from_indices, (found.vectors,), causal=found.causal)
@@ -254,6 +322,37 @@ def _nodes_of(given: _Given) -> Nodes | None:
     entries = held.tokens // call.rows
     plain = held.depth <= 1 and len(held) <= entries
     return None if plain else held.repeated(call.batch // entries)  # one mask may be for all entries of the batch
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def refuse_untold(layer: torch.nn.Module, call: Call) -> None:
+    """Raises for several documents in attention beside layers that carry a state, which nobody told of them."""
+    if call.causal and call.rows == call.columns > 1 and _several(call) is not None:
+        raise ValueError(
+            f"{_SEVERAL} came to {type(layer).__name__} of a model with layers that carry a state, which would carry "
+            "on from one to the next: flashmask tells these where the model itself is called, rather than its forward"
+        )
+
+
+def is_untold(layer: torch.nn.Module, options: Mapping[str, Any]) -> bool:
+    """Whether a layer of attention stands beside layers that carry a state, and was called by none that told them."""
+    if options.get(_NODES) is not None:
+        return False
+    beside = getattr(layer, _BESIDE_STATES, None)
+    return bool(_defines_carriers(type(layer).__module__) if beside is None else beside)
+
+
+@torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
+@cache
+def _defines_carriers(module: str) -> bool:
+    """Whether a model's module has classes of layers that carry a state, by their names and their convolutions."""
+    classes = [each for each in vars(sys.modules[module]).values() if isinstance(each, type)]
+    return any(
+        _is_named_so(each)
+        or any(isinstance(names, tuple) and "groups" in names for names in _constants_in(each.__init__))
+        for each in classes
+        if issubclass(each, torch.nn.Module) and each.__module__ == module
+    )
 
 
 def _from_indices(vectors: Tensor, *, causal: bool) -> Nodes:
@@ -278,11 +377,15 @@ def _hand_on(
         added["position_ids"] = told.positions
     name = _HANDS_ON_A_MASK_ALONE.get(type(layer).__name__)
     if name is not None:
-        hidden, mask = arguments[0], added.get(name)
-        mask = hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.clone()
-        setattr(mask, _NODES, told)
-        added[name] = mask
+        added[name] = _marked(added.get(name), arguments[0], told)
     return arguments, added
+
+
+def _marked(mask: Tensor | None, tokens: Tensor, told: _Told) -> Tensor:
+    """Returns a mask of padding (batch, length) that takes along what a model tells its layers."""
+    mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool) if mask is None else mask.clone()
+    setattr(mask, _NODES, told)
+    return mask
 
 
 def _enter(
@@ -295,9 +398,8 @@ def _enter(
     if told is None:
         if _texts.held and _texts.told.nodes is not None:
             raise ValueError(
-                f"several documents, or sequences with a shared prefix, came to a model whose layers do not tell "
-                f"{type(carrier).__name__}, which would carry on from one to the next; give it one document per batch "
-                "entry, padded"
+                f"{_SEVERAL} came to a model whose layers do not tell {type(carrier).__name__}, which would carry on "
+                f"from one to the next; {_ALONE}"
             )
         return None
     hidden = arguments[0] if arguments else options.get("hidden_states")

@@ -89,7 +89,8 @@ def _delta_rule(original: Callable[..., Any]) -> Callable[..., Any]:
         output_final_state: bool = False,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        _refuse_past(initial_state)
+        if initial_state is not None:
+            refuse_past()
 
         def run(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, rate: Tensor, **states: Any) -> Any:
             return original(q, k, v, g=gate, beta=rate, **states, **options)
@@ -114,7 +115,8 @@ def _chunk_scan(original: Callable[..., Any]) -> Callable[..., Any]:
         z: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        _refuse_past(initial_states)
+        if initial_states is not None:
+            refuse_past()
 
         def run(*given: Any, initial_state: Tensor | None, output_final_state: bool) -> Any:
             x, step, b, c, gate = given
@@ -201,12 +203,12 @@ def _packed(run: Callable[..., Any]) -> Callable[..., Any]:
     return packed
 
 
-def _refuse_past(state: Tensor | None) -> None:
-    if state is not None:
-        raise ValueError(
-            "several documents, or sequences with a shared prefix, came to a layer with a state behind a cache that "
-            "holds tokens already; give them to the model without a cache"
-        )
+def refuse_past() -> None:
+    """Raises for several documents behind a cache."""
+    raise ValueError(
+        "several documents, or sequences with a shared prefix, came to layers with a state behind a cache that holds "
+        "tokens already; give them to the model without a cache"
+    )
 
 
 _Make = Callable[[Callable[..., Any]], Callable[..., Any]]
