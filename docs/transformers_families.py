@@ -349,7 +349,7 @@ def _tried_packed(family: str, eager: Runs, ours: Runs) -> str:
     try:
         packed, alone = ours.packed(), ours.alone()
     except ValueError as error:
-        said = ("does not reach its layers that carry a state", "none of whose layers reads a mask")
+        said = ("does not reach its layers that carry a state", "none of its layers reads a mask")
         assert any(each in str(error) for each in said), error
         return UNREACHED
     for others in (

@@ -93,7 +93,7 @@ class TestPositions:
         plain = families.Runs(family, "eager")._logits(ids[:, : lengths[0]], position_ids=parts[0])
         torch.testing.assert_close(expected[0], plain, atol=1e-5, rtol=1e-4)
 
-    @pytest.mark.parametrize("kind", ["BertModel", "ModernBertModel", "RobertaModel"])
+    @pytest.mark.parametrize("kind", ["AlignTextModel", "BertModel", "ModernBertModel"])
     def test_encoders_keep_documents_apart(self, kind):
         torch.manual_seed(0)
         kind = getattr(transformers, kind)
@@ -157,6 +157,28 @@ class TestPositions:
         inputs = packed()
         with pytest.raises(ValueError, match=r"position_ids \[1, 24\] say several documents, .* a mask of \[1, 12\]"):
             families.make("llama", "flashmask")(inputs["input_ids"][:, :12], position_ids=inputs["position_ids"])
+
+    def test_parts_that_mix_tokens_without_a_mask_refuse_documents(self):
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+        config = transformers.MobileBertConfig(**sizes, vocab_size=64, embedding_size=32, intra_bottleneck_size=32)
+        config._attn_implementation = "flashmask"
+        model, inputs = transformers.MobileBertModel(config), packed()
+        with pytest.raises(ValueError, match="MobileBertModel, .*: its embeddings join those of neighbouring tokens"):
+            model(inputs["input_ids"], position_ids=inputs["position_ids"])
+        assert model(inputs["input_ids"]).last_hidden_state.shape == (1, 24, 32)
+
+    def test_layers_that_get_neither_a_mask_nor_positions_refuse_documents(self):
+        """The text model of AIMv2 makes a mask of one of padding alone."""
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+        config = transformers.Aimv2TextConfig(**sizes, vocab_size=64, eos_token_id=2)
+        config._attn_implementation = "flashmask"
+        model, inputs = transformers.Aimv2TextModel(config), packed()
+        given = {name: inputs[name] for name in ("input_ids", "position_ids")}
+        with pytest.raises(ValueError, match="Aimv2Attention got neither these nor a mask; hand the model"):
+            model(**given)
+        before = model(**given, attention_mask=torch.ones(1, 24)).last_hidden_state[:, 20:]
+        given["input_ids"][:, :20] = 3
+        assert torch.equal(model(**given, attention_mask=torch.ones(1, 24)).last_hidden_state[:, 20:], before)
 
     @pytest.mark.slow
     def test_a_compiled_model_of_images_keeps_documents_apart(self):

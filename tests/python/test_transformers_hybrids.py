@@ -320,7 +320,7 @@ def test_models_without_a_layer_that_reads_a_mask_refuse_documents():
     recurrent, mixing = make("xlstm").eval(), transformers.FNetForMaskedLM(fourier).eval()
     forks = {"startend_row_indices": forked(6, (5, 1, 12))["startend_row_indices"]}
     for model, mask in ((recurrent, packed), (recurrent, forks), (mixing, packed)):
-        with pytest.raises(ValueError, match="none of whose layers reads a mask"):
+        with pytest.raises(ValueError, match="none of its layers reads a mask"):
             model(input_ids=ids, **mask)
     assert recurrent(input_ids=ids, use_cache=False).logits.shape == mixing(input_ids=ids).logits.shape
 

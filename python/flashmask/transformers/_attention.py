@@ -17,6 +17,7 @@ from flashmask._backends import Backend
 from flashmask._rows import one_name_of
 from flashmask._torch.attention import sinks_tensor
 from flashmask._torch.shared import shared
+from flashmask.transformers._calls import refuse_unmasked
 from flashmask.transformers._dtype import in_kernels_dtype, refuse_float32
 from flashmask.transformers._few_rows import few_rows
 from flashmask.transformers._given import dense_mask
@@ -113,6 +114,8 @@ def flashmask_attention_forward(
         return local, None
     if attention_mask is None:
         _check_registered(module)
+        if position_ids is None:
+            refuse_unmasked(module, query.shape[2], key.shape[2])
     call = Call(
         batch=query.shape[0],
         rows=query.shape[2],

@@ -155,7 +155,11 @@ def documents_of_call(
         return None
     positions = told.positions.to(device)
     if positions.shape[1] != rows or positions.shape[0] not in (1, batch):
-        _refuse_documents(positions, batch, rows)
+        _refuse_documents(
+            positions,
+            f"the model makes a mask of [{batch}, {rows}] tokens, and flashmask does not know which these are; give it "
+            "one document per batch entry, padded",
+        )
         return None
     hidden = torch.zeros((1, rows), dtype=torch.bool, device=device)
     if attention_mask is not None:
@@ -166,13 +170,22 @@ def documents_of_call(
     return begins[:, of_call].expand(batch, -1)
 
 
-def _refuse_documents(positions: Tensor, batch: int, rows: int) -> None:
-    """Raises if positions say several documents, of other tokens than those of a mask."""
-    restarts = (positions.diff() <= 0).any()
-    said = (
-        f"position_ids {list(positions.shape)} say several documents, and the model makes a mask of [{batch}, {rows}] "
-        "tokens, of which flashmask does not know which they are; give it one document per batch entry, padded"
+def refuse_unmasked(layer: torch.nn.Module, rows: int, columns: int) -> None:
+    """Raises if the running call's positions say several documents, in a layer that got neither these nor a mask."""
+    told = _calls.held[-1][1] if _calls.held else None
+    if told is None or told.positions is None or told.crosses or not rows == columns == told.positions.shape[1]:
+        return
+    _refuse_documents(
+        told.positions,
+        f"{type(layer).__name__} got neither these nor a mask; hand the model an attention_mask of ones too, of which "
+        "it makes one",
     )
+
+
+def _refuse_documents(positions: Tensor, why: str) -> None:
+    """Raises if positions say several documents."""
+    restarts = (positions.diff() <= 0).any()
+    said = f"position_ids {list(positions.shape)} say several documents, and {why}"
     if torch.compiler.is_compiling():
         torch._assert_async(~restarts, said)
     elif bool(restarts):

@@ -37,7 +37,14 @@ _REGISTRY = "ALL_ATTENTION_FUNCTIONS"  # what attention itself looks up
 _HANDS_ON_A_MASK_ALONE = {"JambaMambaDecoderLayer": "attention_mask", "InklingDecoderLayer": "conv_mask"}
 #: Models that hand nothing but such a mask on to their layers.
 _MODELS_OF_A_MASK_ALONE = {"MambaModel": "attention_mask", "FalconMambaModel": "attention_mask"}
-_BESIDE_STATES = "flashmask_beside_states"  # attribute of a model's layers: whether some of them carry a state
+#: Folders of models parts of which mix tokens without any mask, by themselves.
+_MIXING = {
+    "longt5": "its encoder attends to blocks of tokens by itself",
+    "mobilebert": "its embeddings join those of neighbouring tokens",
+    "pegasus_x": "its encoder attends to blocks of tokens by itself",
+    "sam3_lite_text": "its convolutions join neighbouring tokens",
+}
+_BESIDE_STATES = "flashmask_beside_states"  # attribute of modules that are served: whether layers beside carry a state
 _DOCUMENTS = "seq_idx"  # keyword that numbers the document of each token, of what keeps them apart itself
 _SEVERAL = "several documents, or sequences with a shared prefix,"
 _ALONE = "give it one document per batch entry, padded"
@@ -58,15 +65,17 @@ _texts: Running[_Told] = Running()
 
 def serve_states(model: torch.nn.Module) -> None:
     """Makes the layers of a model that carry a state keep to its masks; calling it again changes nothing."""
+    for each in model.modules():
+        vars(each).setdefault(_BESIDE_STATES, False)
     for text in model.modules():
         layers = _layers_of(text)
         if layers is None or _NODES in vars(text):
             continue
         found = [each for each in layers.modules() if _carries(each)]
-        for each in layers.modules():
-            vars(each)[_BESIDE_STATES] = bool(found)
         if not found:
             continue
+        for each in layers.modules():
+            vars(each)[_BESIDE_STATES] = True
         modules = sorted({type(each).__module__ for each in found})
         for module in modules:
             serve(sys.modules[module])
@@ -78,9 +87,10 @@ def serve_states(model: torch.nn.Module) -> None:
         for carrier in found:  # not on their layers, whose hooks do not run where a checkpoint computes them again
             carrier.register_forward_pre_hook(_enter, with_kwargs=True)
             carrier.register_forward_hook(_leave, always_call=True)
-    if _reads_no_mask(model):
-        vars(model)[_NODES] = type(model).__name__, []
-        model.register_forward_pre_hook(_refuse_documents, with_kwargs=True)
+    for each in model.modules():
+        if hasattr(each, "post_init") and _NODES not in vars(each) and (_reads_no_mask(each) or _mixing(each)):
+            vars(each)[_NODES] = type(each).__name__, []
+            each.register_forward_pre_hook(_refuse_documents, with_kwargs=True)
 
 
 def _layers_of(text: torch.nn.Module) -> torch.nn.ModuleList | None:
@@ -101,6 +111,12 @@ def _reads_no_mask(model: torch.nn.Module) -> bool:
         and not any(_NODES in vars(each) for each in model.modules())
         and not any(_REGISTRY in vars(sys.modules.get(type(each).__module__, model)) for each in model.modules())
     )
+
+
+def _mixing(model: torch.nn.Module) -> str:
+    """Returns what of a model mixes tokens beside attention under a mask, and keeps no documents apart."""
+    folder = type(model).__module__.rpartition(".")[0].rpartition(".")[2]
+    return _MIXING.get(folder, "")
 
 
 def carriers_of(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
@@ -203,10 +219,8 @@ def _is_of_ours(model: torch.nn.Module) -> bool:
 
 def _refuse_documents(model: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     if _is_of_ours(model) and _nodes_of(_Given(model, arguments, options)) is not None:
-        raise ValueError(
-            f"{_SEVERAL} came to {type(model).__name__}, none of whose layers reads a mask, so that all would carry "
-            f"on from one to the next; {_ALONE}"
-        )
+        why = _mixing(model) or "none of its layers reads a mask"
+        raise ValueError(f"{_SEVERAL} came to {type(model).__name__}, which would mix them: {why}; {_ALONE}")
 
 
 def with_nodes(text: torch.nn.Module, options: dict[str, Any]) -> dict[str, Any]:
