@@ -98,6 +98,8 @@ def _check(options: argparse.Namespace) -> int:
         raise ImportError(
             f"check needs PyTorch ({error}): pip install torch; the command `flashmask check` runs without"
         ) from error
+    if options.report:
+        _report.check_writable(options.report)
     verdicts, promises = _report.check(options.device)
     print(_report.as_text(verdicts, promises))
     if options.report:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import statistics
 import sys
@@ -103,6 +104,15 @@ def how_to_send(file: str) -> str:
         f'  gh issue create --title "Report of a machine" --body-file {file}\n'
         "or paste it into an issue with this title."
     )
+
+
+def check_writable(file: str) -> None:
+    """Raises OSError where `file` cannot be written, so that a check does not run for nothing."""
+    is_new = not os.path.exists(file)
+    with open(file, "ab"):
+        pass
+    if is_new:
+        os.remove(file)
 
 
 def write(file: str, facts: dict[str, Any]) -> None:

@@ -83,6 +83,15 @@ def test_the_report_says_what_was_found_and_nothing_personal(tmp_path, capsys):
         assert personal not in text
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(_report, "check", lambda device: pytest.fail("it ran"))
+    file = tmp_path / "missing" / "report.json"
+    assert main(["check", "--report", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err
+    _report.check_writable(str(tmp_path / "new.json"))
+    assert not list(tmp_path.iterdir())  # nothing is left where the run ends early
+
+
 def test_a_broken_promise_fails_the_report():
     kept, broken = (_check.Promise("the same bits", "cpu", "f32", holds) for holds in (True, False))
     verdict = _check.Verdict("scalar", 3, 0.5, "o")
