@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, TypeAlias
 
 from flashmask._arguments import choice
@@ -11,6 +12,14 @@ BACKENDS = ("flashmask", "cudnn")
 Backend: TypeAlias = Literal["flashmask", "cudnn"] | None
 AUTOMATIC, OURS, WHERE_IT_SERVES, BY_NAME = 0, -1, 1, 2
 """What the field `cudnn` of a call says: FLASHMASK_BACKEND and the GPU decide; no; yes where cudnn serves; yes."""
+
+
+def backend_of_environment() -> str:
+    """Returns FLASHMASK_BACKEND, "" where it is not set. Raises ValueError where it names no backend."""
+    chosen = os.environ.get("FLASHMASK_BACKEND", "")
+    if chosen not in ("", *BACKENDS):
+        raise ValueError(f"FLASHMASK_BACKEND is {chosen!r}; expected {' or '.join(BACKENDS)}, or nothing")
+    return chosen
 
 
 def cudnn_of(backend: Backend) -> int:

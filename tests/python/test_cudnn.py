@@ -188,6 +188,13 @@ def test_functions_take_it_and_refuse_it_on_the_cpu():
     assert cudnn_of(None) == 0
 
 
+def test_an_environment_that_names_no_backend_is_refused_on_the_cpu_too(monkeypatch):
+    monkeypatch.setenv("FLASHMASK_BACKEND", "foo")
+    q = torch.randn(1, 21, 2, 16)  # of a shape that no plan was made for
+    with pytest.raises(ValueError, match=r"^FLASHMASK_BACKEND is 'foo'; expected flashmask or cudnn, or nothing"):
+        flashmask.attention(q, q, q)
+
+
 def test_nothing_of_it_is_imported_by_importing_or_calling_flashmask():
     code = (
         "import sys, torch, flashmask; q = torch.randn(1, 8, 2, 16); flashmask.attention(q, q, q); "

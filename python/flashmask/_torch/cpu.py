@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flashmask._abi.library import library
 from flashmask._abi.problem import DTYPES
+from flashmask._backends import backend_of_environment
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu, numbers_of
 from flashmask._plans.live_plan import AnyPlan, Drawn, Sinks, View, make_plan
@@ -78,6 +79,7 @@ def _find_or_make(q: Tensor, k: Tensor, v: Tensor, call: Call) -> AnyPlan:
     found = plans.find(key)
     if found is not None:
         return found
+    backend_of_environment()  # decides nothing on a CPU, but a wrong name is wrong here too
     problem = call.problem(shapes, DTYPES[code])
     name, made, options, size = named_mask(call, problem)
     options = options._replace(invariant=options.invariant | call.invariant)

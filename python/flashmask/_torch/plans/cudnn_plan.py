@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import os
 import warnings
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.problem import Problem, check_mask
-from flashmask._backends import AUTOMATIC, BACKENDS, BY_NAME, OURS, WHERE_IT_SERVES
+from flashmask._backends import AUTOMATIC, BY_NAME, OURS, WHERE_IT_SERVES, backend_of_environment
 from flashmask._mask import Mask
 from flashmask._plans.call import Call
 from flashmask._torch.plans.mask_source import named_mask
@@ -206,9 +205,7 @@ def _is_preferred(device_index: int) -> bool:
 
     Both are said once, when the first call comes.
     """
-    chosen = os.environ.get("FLASHMASK_BACKEND", "")
-    if chosen not in ("", *BACKENDS):
-        raise ValueError(f"FLASHMASK_BACKEND is {chosen!r}; expected {' or '.join(BACKENDS)}, or nothing")
+    chosen = backend_of_environment()
     if chosen == "flashmask" or (not chosen and torch.cuda.get_device_capability(device_index)[0] != 10):
         return False
     name, lacking = torch.cuda.get_device_name(device_index), why_no_gpu(device_index)
