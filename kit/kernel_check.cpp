@@ -149,7 +149,11 @@ std::vector<KernelInfo> kernels_to_check(const CheckRequest& request) {
   return chosen;
 }
 
-[[noreturn]] void refuse_without_kernels(const CheckRequest& request) {
+[[noreturn]] void refuse_without_kernels(const CheckRequest& request, const LinearCheck& linear) {
+  if (linear.lacking())
+    throw Error(Status::unsupported, "check: \"" + request.kernel +
+                                         "\" names kernels of linear attention, which has no dropout, sinks or "
+                                         "reordering; leave these out");
   throw Error(Status::invalid_argument,
               "check: no kernel that runs here has a name that begins with \"" + request.kernel + "\"" +
                   (request.device ? " and is for " + to_string(*request.device) : "") + "; see flashmask info");
@@ -304,7 +308,7 @@ std::vector<KernelVerdict> check_kernels(const CheckRequest& request, const Chec
   const std::vector<KernelInfo> kernels = kernels_to_check(request);
   std::vector<Case> cases = make_cases(request);
   const LinearCheck linear(request);
-  if (kernels.empty() && !linear.has_kernels()) refuse_without_kernels(request);
+  if (kernels.empty() && !linear.has_kernels()) refuse_without_kernels(request, linear);
   if (kernels.empty()) cases.clear();
   const std::int64_t all = std::ssize(cases) + linear.cases();
   std::vector<KernelVerdict> verdicts;

@@ -28,12 +28,13 @@ double bound_of(DType dtype) { return dtype == DType::f32 ? 2e-5 : dtype == DTyp
 }  // namespace
 
 LinearCheck::LinearCheck(const CheckRequest& request) : request_(request) {
-  if (request.dropout || request.sinks || request.reorder || request.invariant) return;
   for (const LinearKernelInfo& kernel : linear_kernels()) {
     const bool wanted = kernel.name.starts_with(request.kernel) && (!request.dtype || kernel.dtype == *request.dtype) &&
                         (!request.device || kernel.device == request.device->type);
     if (wanted && why_not_linear(kernel.name).empty()) kernels_.push_back(kernel);
   }
+  lacking_ = !kernels_.empty() && (request.dropout || request.sinks || request.reorder);
+  if (lacking_) kernels_.clear();
   if (kernels_.empty()) return;
   if (request.given) {
     add(request.given->name, request.given->mask);

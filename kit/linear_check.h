@@ -15,10 +15,12 @@ namespace flashmask::check {
 class LinearCheck {
  public:
   /// Reads kernel, dtype, device, mask, given and quick of the request. Where it asks for what linear attention does
-  /// not have, such as dropout, no kernel is checked.
+  /// not have, which is dropout, sinks and a reordering, no kernel is checked. Every plan of it is invariant.
   explicit LinearCheck(const CheckRequest& request);
 
   bool has_kernels() const { return !kernels_.empty(); }
+  /// Whether the request names kernels that lack what else it asks for.
+  bool lacking() const { return lacking_; }
   std::int64_t cases() const { return std::ssize(cases_); }
   /// begin: called before each case with its name.
   std::vector<KernelVerdict> run(const std::function<void(const std::string& name)>& begin) const;
@@ -36,6 +38,7 @@ class LinearCheck {
 
   CheckRequest request_;
   std::vector<LinearKernelInfo> kernels_;
+  bool lacking_ = false;
   std::vector<Case> cases_;
 };
 

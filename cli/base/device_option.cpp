@@ -19,7 +19,10 @@ Device parse_device(const std::string& name) {
   const char* const end = name.data() + name.size();
   const char* const digits = name.data() + prefix.size();
   const bool named = name.starts_with(prefix) && digits != end;
-  if (named && std::from_chars(digits, end, device.index).ptr == end && device.index >= 0) return device;
+  if (named) {
+    const auto [read, error] = std::from_chars(digits, end, device.index);
+    if (read == end && error == std::errc() && device.index >= 0) return device;
+  }
   throw Error(Status::invalid_argument, "--device is \"" + name + "\"; expected cpu, cuda or cuda:N");
 }
 

@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -59,10 +61,39 @@ bool Option::is_called(const std::string& name) const { return option_->check_na
 Subcommand::Subcommand(CLI::App& command, const std::string& name, const std::string& what)
     : app_(command.add_subcommand(name, what)) {}
 
+namespace {
+
+/// Says why text is no whole number of 64 bits with or without a sign, where CLI11 would take another number.
+template <class Number>
+std::string why_other_number(const std::string& given) {
+  errno = 0;
+  if constexpr (std::is_signed_v<Number>) {
+    std::strtoll(given.c_str(), nullptr, 0);
+  } else {
+    if (given.starts_with('-')) return given + " is negative; give 0 or more";
+    std::strtoull(given.c_str(), nullptr, 0);
+  }
+  return errno == ERANGE ? given + " does not fit 64 bits; give a number nearer to 0" : "";
+}
+
+/// What an option holds, std::optional or not.
+template <class Value>
+struct Plain {
+  using Type = Value;
+};
+template <class Value>
+struct Plain<std::optional<Value>> {
+  using Type = Value;
+};
+
+}  // namespace
+
 template <class Value>
 Option Subcommand::option(const std::string& names, Value& value, const std::string& help) {
   CLI::Option* option = app_->add_option(names, value, help);
-  if constexpr (std::is_same_v<Value, std::string> || std::is_same_v<Value, std::optional<std::string>>) {
+  using Type = typename Plain<Value>::Type;
+  if constexpr (std::is_integral_v<Type>) option->check(why_other_number<Type>);
+  if constexpr (std::is_same_v<Type, std::string>) {
     option->check([](const std::string& given) { return given.empty() ? "empty; give a value, or leave it out" : ""; });
   }
   return Option(*option);
@@ -76,6 +107,7 @@ template Option Subcommand::option(const std::string&, double&, const std::strin
 template Option Subcommand::option(const std::string&, std::optional<std::string>&, const std::string&);
 template Option Subcommand::option(const std::string&, std::optional<int>&, const std::string&);
 template Option Subcommand::option(const std::string&, std::optional<std::int64_t>&, const std::string&);
+template Option Subcommand::option(const std::string&, std::optional<std::uint64_t>&, const std::string&);
 
 Option Subcommand::list(const std::string& names, std::vector<std::string>& values, const std::string& help,
                         const std::vector<std::string>& choices) {

@@ -42,6 +42,7 @@ struct BenchOptions {
 };
 
 const std::vector<std::string> kUsualMasks = {"full", "causal", "sliding_window", "causal_document", "shared_question"};
+const std::vector<std::string> kUsualTrees = {"causal", "causal_document", "shared_question"};  ///< for --linear
 
 /// One line of the result.
 struct Timing {
@@ -145,7 +146,10 @@ void check_same_size(const std::vector<NamedMask>& masks) {
 std::vector<NamedMask> masks_of(const BenchOptions& options) {
   const bool usual = options.masks.empty() && !options.input.png;
   std::vector<NamedMask> masks = read_masks(
-      usual ? kUsualMasks : options.masks, options.input, options.problem.seqlen,
+      !usual           ? options.masks
+      : options.linear ? kUsualTrees
+                       : kUsualMasks,
+      options.input, options.problem.seqlen,
       [&](const std::string& name, std::optional<std::int64_t> rows) { return build_usual(options, name, rows); });
   check_same_size(masks);
   check_seqlen(options.problem, masks.front().mask.shape(), masks.front().name);
@@ -294,7 +298,8 @@ void add_bench(CLI::App& command, Console& console, int&) {
   sub.flag("--reorder", options->reorder, "Reorder tokens where that saves tiles");
   sub.option("--kernel", options->kernel, "Only kernels whose name begins so");
   sub.option("--direction", options->direction, "forward or backward [both]").one_of({"forward", "backward"});
-  sub.flag("--linear", options->linear, "Time linear attention instead, on masks that are trees");
+  sub.flag("--linear", options->linear,
+           "Time linear attention instead, on masks that are trees [" + join(kUsualTrees, " ") + "]");
   sub.flag("--normalize", options->normalize, "With --linear: divide as mLSTM does");
   sub.flag("--json", options->json, "Print JSON");
   sub.on_run([options, &console] { bench(*options, console); });

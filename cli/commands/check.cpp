@@ -10,6 +10,7 @@
 #include "cli/base/quantities.h"
 #include "cli/base/table.h"
 #include "cli/commands/dropout_options.h"
+#include "cli/commands/reordering.h"
 #include "cli/commands/report.h"
 #include "cli/commands/subcommands.h"
 #include "cli/files/output_file.h"
@@ -115,12 +116,7 @@ check::CheckRequest request_of(const CheckOptions& options) {
     request.dropout = options.dropout.probability;
     request.dropout_state = options.dropout.state(options.seed);
   }
-  if (options.dropout.given() && request.reorder) {
-    throw Error(Status::invalid_argument, "check: --dropout and --reorder; a plan takes one of them");
-  }
-  if (request.invariant && request.reorder) {
-    throw Error(Status::invalid_argument, "check: --invariant and --reorder; a plan takes one of them");
-  }
+  check_one_plan("check", request.reorder, request.invariant, options.dropout);
   return request;
 }
 

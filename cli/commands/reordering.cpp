@@ -4,8 +4,15 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/base/quantities.h"
+#include "flashmask/error.h"
 
 namespace flashmask::cli {
+
+void check_one_plan(const std::string& command, bool reorder, bool invariant, const DropoutOptions& dropout) {
+  if (!reorder || (!invariant && !dropout.given())) return;
+  throw Error(Status::invalid_argument,
+              command + ": " + (invariant ? "--invariant" : "--dropout") + " and --reorder; a plan takes one of them");
+}
 
 ReorderReport report_of(const Reordering& reordering) {
   return {reordering.gained, reordering.tile, reordering.tiles_before, reordering.tiles_after, reordering.why};

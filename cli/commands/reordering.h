@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "cli/commands/dropout_options.h"
 #include "flashmask/reorder.h"
 
 namespace flashmask::cli {
@@ -15,6 +16,9 @@ struct ReorderReport {
   std::int64_t tiles_before = 0, tiles_after = 0;  ///< active tiles
   std::string why;
 };
+
+/// Refuses --reorder beside what no plan that reorders takes.
+void check_one_plan(const std::string& command, bool reorder, bool invariant, const DropoutOptions& dropout);
 
 ReorderReport report_of(const Reordering& reordering);
 

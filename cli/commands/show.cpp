@@ -122,7 +122,7 @@ Mask load(ShowOptions& options) {
   return in_form(load_one(options), options.input);
 }
 
-std::uint64_t seed_of(const ShowOptions& options) { return static_cast<std::uint64_t>(options.mask.seed.value_or(1)); }
+std::uint64_t seed_of(const ShowOptions& options) { return options.mask.seed.value_or(1); }
 
 /// The scores that survive dropout, if every mask head serves one query head.
 Mask surviving(const ShowOptions& options, const Mask& mask) {
@@ -217,6 +217,7 @@ struct Facts {
 };
 
 void show(ShowOptions options, Console& console) {
+  check_one_plan("show", options.reorder, options.invariant, options.dropout);
   Mask mask = load(options);
   check_shown(options, mask.shape());
   PictureFiles files(options);

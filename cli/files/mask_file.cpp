@@ -8,6 +8,7 @@
 
 #include "cli/files/input_file.h"
 #include "flashmask/error.h"
+#include "flashmask/executor.h"
 
 namespace flashmask::cli {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 /// Runs `make`, which knows nothing of files, and adds the file's name to its errors.
 template <class Make>
 auto in_file(const std::string& name, const std::string& hint, const Make& make) {
+  (void)default_executor().workers();  // throws where FLASHMASK_THREADS is wrong, which is no fault of the file
   try {
     return make();
   } catch (const Error& error) {

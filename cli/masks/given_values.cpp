@@ -59,6 +59,6 @@ std::int64_t buckets_of(const MaskArguments& given) {
   return buckets;
 }
 
-std::uint64_t seed_of(const MaskArguments& given) { return static_cast<std::uint64_t>(given.seed.value_or(1)); }
+std::uint64_t seed_of(const MaskArguments& given) { return given.seed.value_or(1); }
 
 }  // namespace flashmask::cli

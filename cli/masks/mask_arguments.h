@@ -13,7 +13,8 @@ namespace flashmask::cli {
 
 /// The options that a user may give for a mask; each family takes some of them and has defaults for the rest.
 struct MaskArguments {
-  std::optional<std::int64_t> tokens, columns, window, left, right, globals, prefix, block, buckets, heads, seed;
+  std::optional<std::int64_t> tokens, columns, window, left, right, globals, prefix, block, buckets, heads;
+  std::optional<std::uint64_t> seed;
   std::optional<std::string> documents;  ///< "4,3,3"; for shared_question "4:3:3,6:2:2", a question and its answers
   std::optional<std::string> prefixes, parents, lengths;  ///< "2,2,2"
   std::optional<std::string> spans;                       ///< "2:5,6:8", half-open ranges of tokens

@@ -40,11 +40,18 @@ TEST(Command, RefusesWhatItDoesNotKnow) {
   expect_refused({"show", "casual"}, "did you mean causal?");
   expect_refused({"show", "causal", "--nonsense"}, "--nonsense");
   expect_refused({"show", "causal", "--tokens", "many"}, "--tokens");
+  expect_refused({"show", "causal", "--tokens", "99999999999999999999"}, "99999999999999999999 does not fit 64 bits");
+  expect_refused({"show", "causal", "--tokens", "-99999999999999999999"}, "99999999999999999999 does not fit 64 bits");
+  expect_refused({"show", "big_bird", "--seed", "-1"}, "--seed: -1 is negative");
+  expect_refused({"attend", "--seed", "-1"}, "--seed: -1 is negative");
+  expect_refused({"attend", "--seed", "99999999999999999999"}, "does not fit 64 bits");
+  expect_refused({"bench", "--dropout", "0.1", "--dropout-offset", "-1"}, "--dropout-offset: -1 is negative");
   expect_refused({"check", "--mask", "nonsense"}, "no mask \"nonsense\"");
   expect_refused({"check", "--kernel", "nonsense"}, "\"nonsense\"");
   expect_refused({"bench", "--mask", "nonsense"}, "no mask family");
   expect_refused({"bench", "--device", "tpu"}, "expected cpu, cuda or cuda:N");
   expect_refused({"attend", "--device", "cuda:1x"}, "expected cpu, cuda or cuda:N");
+  expect_refused({"attend", "--device", "cuda:99999999999"}, "expected cpu, cuda or cuda:N");
   expect_refused({"check", "--device", "cuda:99"}, "CUDA");
   expect_refused({"attend", "--task", "nonsense"}, "sft");
   expect_refused({"attend", "--dtype", "f64"}, "f32,bf16,f16");
@@ -184,15 +191,21 @@ TEST(Bench, TimesKernelsOnMasks) {
 }
 
 TEST(Bench, TimesLinearAttentionOnTrees) {
-  const auto json = command({"bench", "--linear", "--seqlen", "128", "--heads", "1", "--mask", "causal,document",
-                             "--kernel", "scalar.", "--json"})
+  const auto json = command({"bench", "--linear", "--seqlen", "128", "--heads", "1", "--mask", "causal", "--kernel",
+                             "scalar.", "--json"})
                         .json();
-  ASSERT_EQ(json["results"].size(), 2U);  // two directions of the mask that is a tree
+  ASSERT_EQ(json["results"].size(), 2U);  // two directions
   for (const auto& result : json["results"]) {
     EXPECT_GT(result["seconds"], 0);
     EXPECT_GT(result["gflops"], 0);
   }
-  expect_refused({"bench", "--linear", "--mask", "document", "--seqlen", "128"}, "no mask is a tree");
+  EXPECT_EQ(command({"bench", "--linear", "--seqlen", "32", "--heads", "1", "--kernel", "scalar.", "--json"})
+                .json()["results"]
+                .size(),
+            6U)
+      << "the usual masks that are trees";
+  expect_refused({"bench", "--linear", "--mask", "causal,sliding_window", "--seqlen", "128"},
+                 "bench: --linear and sliding_window: nodes: batch entry 0: column ");
   expect_refused({"bench", "--linear", "--reorder", "--mask", "causal", "--seqlen", "128"}, "--linear and --reorder");
 }
 

@@ -10,6 +10,7 @@
 #include "cli/pictures/png_canvas.h"
 #include "flashmask/block_map.h"
 #include "flashmask/builders.h"
+#include "flashmask/executor.h"
 #include "flashmask/kernels.h"
 #include "npy_bytes.h"
 #include "run_command.h"
@@ -190,6 +191,20 @@ TEST_F(ShowOptions, CountsTilesThatBeginWhereDocumentsBegin) {
                  "give sides that divide 128, or 192");
 }
 
+TEST_F(ShowOptions, RefusesWhatNoPlanTakes) {
+  expect_refused({"show", "causal", "--invariant", "--reorder"}, "show: --invariant and --reorder; a plan takes one");
+  expect_refused({"show", "causal", "--dropout", "0.1", "--reorder"},
+                 "show: --dropout and --reorder; a plan takes one");
+}
+
+TEST_F(ShowOptions, BlamesNoFileForTheEnvironment) {
+  const std::string file = write("m.npy", documents());
+  set_thread_count(0);
+  setenv("FLASHMASK_THREADS", "0", 1);
+  expect_refused({"show", file}, "flashmask: FLASHMASK_THREADS is \"0\"; expected a number from 1 to");
+  unsetenv("FLASHMASK_THREADS");
+}
+
 TEST_F(ShowOptions, DrawsWhatSurvivesDropout) {
   const std::vector<std::string> asked = {"show", "full", "--tokens", "60", "--dropout", "0.25", "--seed", "3"};
   const auto with = [&](const std::vector<std::string>& more) {
@@ -295,6 +310,18 @@ TEST_F(CheckOptions, HoldsInvariantPlansAgainstTheReference) {
   EXPECT_EQ(outcome.status, 0) << outcome.out;
   EXPECT_NE(outcome.out.find("passes"), std::string::npos) << outcome.out;
   expect_refused({"check", "--invariant", "--reorder"}, "a plan takes one of them");
+}
+
+TEST_F(CheckOptions, TakeKernelsOfLinearAttentionWhereTheyHaveWhatIsAsked) {
+  const Outcome outcome =
+      command({"check", "--mask", "causal_document", "--kernel", "scalar.linear.f32", "--invariant", "--quick"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("passes"), std::string::npos) << outcome.out;
+  for (const std::vector<std::string>& lacking : {std::vector<std::string>{"--reorder"}, {"--dropout", "0.1"}}) {
+    std::vector<std::string> arguments = {"check", "--kernel", "scalar.linear"};
+    arguments.insert(arguments.end(), lacking.begin(), lacking.end());
+    expect_refused(arguments, "\"scalar.linear\" names kernels of linear attention, which has no dropout");
+  }
 }
 
 TEST_F(CheckOptions, RefusesMasksOfOneSizeForTheCorpus) {
