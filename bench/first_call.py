@@ -82,10 +82,8 @@ def linear(dim: int, gates: bool) -> Callable[[], Any]:
 
         import flashmask
 
-        more = (
-            {"log_forget": torch.nn.functional.logsigmoid(torch.randn(1, TOKENS, HEADS, device="cuda"))} if gates else {}
-        )
-        return flashmask.linear_attention(*tensors(dim), **more)
+        forget = torch.nn.functional.logsigmoid(torch.randn(1, TOKENS, HEADS, device="cuda")) if gates else None
+        return flashmask.linear_attention(*tensors(dim), forget)
 
     return call
 

@@ -163,7 +163,7 @@ class TestPositions:
         config = transformers.MobileBertConfig(**sizes, vocab_size=64, embedding_size=32, intra_bottleneck_size=32)
         config._attn_implementation = "flashmask"
         model, inputs = transformers.MobileBertModel(config), packed()
-        with pytest.raises(ValueError, match="MobileBertModel, .*: its embeddings join those of neighbouring tokens"):
+        with pytest.raises(ValueError, match=r"MobileBertModel, .*: its embeddings join those of neighbouring tokens"):
             model(inputs["input_ids"], position_ids=inputs["position_ids"])
         assert model(inputs["input_ids"]).last_hidden_state.shape == (1, 24, 32)
 
