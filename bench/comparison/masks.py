@@ -224,7 +224,7 @@ def global_tokens(at: Setting) -> MaskCase:
 def medusa(at: Setting) -> MaskCase:
     """A tree with `parameter` levels of three candidates each; a node sees its ancestors. Padding sees nothing."""
     parents = masks.medusa_parents([3] * at.parameter)
-    begin, end = (padded(np.array(values), at) for values in draft_tree(parents, parents.size))
+    begin, end = (padded(np.array(values), at) for values in draft_tree(parents, parents.size)[:2])
     mask = masks.medusa_tree([3] * at.parameter, at.tokens)
     return MaskCase(mask, lambda b, h, q, k: (begin[k] <= begin[q]) & (begin[q] < end[k]), at.device)
 

@@ -19,12 +19,15 @@ def fresh_dynamo():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "options"), [(torch.int64, OPTIONS), (torch.int32, FEWER_OPTIONS)], ids=["int64", "int32"]
+    ("dtype", "options"),
+    [pytest.param(torch.int64, OPTIONS, marks=pytest.mark.full), (torch.int32, FEWER_OPTIONS)],
+    ids=["int64", "int32"],
 )
 def test_builders_say_what_they_say_in_eager_mode(dtype, options):
     check_builders("cpu", dtype, "default", options)
 
 
+@pytest.mark.full
 def test_masks_of_tensors_give_the_bits_of_eager_mode():
     check_calls(OF_TENSORS, "cpu", torch.float32, "default")
 

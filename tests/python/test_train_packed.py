@@ -46,7 +46,7 @@ def run(example, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.full)])
 def test_every_task_keeps_its_losses(run, tmp_path, capsys, dtype):
     status, written = run("--steps", "8", "--dtype", dtype)
     assert status == 0
