@@ -106,12 +106,12 @@ TEST(IntervalMask, TakesSixteenBytesAColumn) {
 
 TEST(IntervalMask, RefusesShapesThatCannotBeCounted) {
   EXPECT_EQ(refusal([] { IntervalMask({.batch = 1, .heads = 1, .rows = std::int64_t{1} << 31, .columns = 1}); }),
-            "IntervalMask: rows is 2,147,483,648; give a size from 0 to 2,147,483,647 (2^31 - 1)");
+            "IntervalMask: shape.rows is 2,147,483,648; give a size from 0 to 2,147,483,647 (2^31 - 1)");
   EXPECT_EQ(refusal([] { IntervalMask({.batch = 1, .heads = -1, .rows = 1, .columns = 1}); }),
-            "IntervalMask: heads is -1; give a size from 0 to 2,147,483,647 (2^31 - 1)");
+            "IntervalMask: shape.heads is -1; give a size from 0 to 2,147,483,647 (2^31 - 1)");
   constexpr std::int64_t huge = (std::int64_t{1} << 31) - 1;
   EXPECT_EQ(
-      refusal([] { IntervalMask({.batch = huge, .heads = huge, .rows = 1, .columns = huge}); }, Status::out_of_memory),
+      refusal([] { IntervalMask({.batch = 1, .heads = huge, .rows = 1, .columns = huge}); }, Status::out_of_memory),
       "IntervalMask: more than 144,115,188,075,855,871 elements, which no memory holds; give smaller sizes");
 }
 

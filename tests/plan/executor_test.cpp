@@ -106,7 +106,7 @@ TEST(Executor, ThatBreaksItsContractIsRefusedByEveryCall) {
     EXPECT_NO_THROW(call(good)) << name;
     for (auto& [executor, message] : broken) {
       SCOPED_TRACE(name + ": " + message);
-      EXPECT_TRUE(refusal([&] { call(executor); }).starts_with(message));
+      EXPECT_TRUE(refusal([&call = call, &executor = executor] { call(executor); }).starts_with(message));
     }
   }
 }
