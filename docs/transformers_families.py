@@ -101,6 +101,7 @@ _TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, 
 _TOWER_OF_ONE = {**_TOWER, "num_hidden_layers": 1}
 _MAMBA = {"mamba_dt_rank": 4, "attn_layer_offset": 1, "attn_layer_period": 2}
 _ROPES = {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in ("sliding_attention", "full_attention")}
+_OF_IMAGES = "cosmos3_edge_text glm4v_text hy_v4_vl_text qwen2_vl_text qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text"
 _ENCODERS = (
     "bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta "
     "roberta-prelayernorm roc_bert roformer xlm-roberta xlm-roberta-xl"
@@ -113,12 +114,9 @@ def _rope_of_images(*sections: int) -> dict[str, Any]:
 
 _OWN: dict[str, dict[str, Any]] = {
     **{encoder: {"is_decoder": True} for encoder in _ENCODERS.split()},
-    **dict.fromkeys(
-        "cosmos3_edge_text glm4v_text hy_v4_vl_text qwen2_vl_text qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text".split(),
-        _rope_of_images(1, 1, 2),
-    ),
+    **{name: _rope_of_images(1, 1, 2) for name in _OF_IMAGES.split()},
     "glm4v_moe_text": {"head_dim": 16, **_rope_of_images(1, 1, 2)},
-    **dict.fromkeys(("glm_image_text", "glm_ocr_text"), {"head_dim": 16, **_rope_of_images(2, 2, 4)}),
+    **{name: {"head_dim": 16, **_rope_of_images(2, 2, 4)} for name in ("glm_image_text", "glm_ocr_text")},
     "hunyuan_vl_text": _rope_of_images(1, 1, 1, 1),
     "bamba": {"attn_layer_indices": [1]},
     "blt": {
