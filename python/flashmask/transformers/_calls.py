@@ -79,7 +79,7 @@ def entered(
     said = dict(options)
     if forward is not None:
         said.update(zip(forward.parameters, arguments, strict=False))
-    around = _calls.held[-1][1] if _calls.held else None
+    around = _calls.told
     given = around.given if around else any(said.get(name) is not None for name in _GIVEN)
     of_mask = {**(around.said if around else {}), **{name: said[name] for name in SAYS_MASK if name in said}}
     position_ids = said.get(_POSITIONS)
@@ -103,7 +103,7 @@ def entered(
 
 def said_around() -> dict[str, Any]:
     """Returns what the calls that run say of the mask, for a model that is not handed all of it."""
-    return _calls.held[-1][1].said if _calls.held else {}
+    return _calls.told.said if _calls.told else {}
 
 
 def left(model: torch.nn.Module) -> None:
@@ -148,7 +148,7 @@ def documents_of_call(
     None if there are none. The call's tokens are `rows` of the columns, from first_row on; tokens before them, from a
     cache, are of the first one's document, and attention_mask, bool [batch, columns or fewer], is False for padding.
     """
-    told = _calls.held[-1][1] if _calls.held else None
+    told = _calls.told
     if told is None or told.positions is None or rows == 1:
         return None
     if both_ways and (told.crosses or rows != columns):
@@ -172,7 +172,7 @@ def documents_of_call(
 
 def refuse_unmasked(layer: torch.nn.Module, rows: int, columns: int) -> None:
     """Raises if the running call's positions say several documents, in a layer that got neither these nor a mask."""
-    told = _calls.held[-1][1] if _calls.held else None
+    told = _calls.told
     if told is None or told.positions is None or told.crosses or not rows == columns == told.positions.shape[1]:
         return
     _refuse_documents(

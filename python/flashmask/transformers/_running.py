@@ -22,9 +22,9 @@ class Running(threading.local, Generic[Told]):
         self.held: tuple[tuple[Module, Told], ...] = ()
 
     @property
-    def told(self) -> Told:
-        """What the innermost one was told."""
-        return self.held[-1][1]
+    def told(self) -> Told | None:
+        """What the innermost one was told; None where none runs."""
+        return self.held[-1][1] if self.held else None
 
     def enter(self, module: Module, told: Told) -> None:
         """Notes that a module runs; what it was told replaces what it is told again."""

@@ -410,7 +410,7 @@ def _enter(
     for mask in ("attention_mask", "conv_mask"):
         told = told or getattr(options.get(mask), _NODES, None)
     if told is None:
-        if _texts.held and _texts.told.nodes is not None:
+        if _texts.told is not None and _texts.told.nodes is not None:
             raise ValueError(
                 f"{_SEVERAL} came to a model whose layers do not tell {type(carrier).__name__}, which would carry on "
                 f"from one to the next; {_ALONE}"

@@ -141,7 +141,7 @@ def _standing_in(distances: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(distances)
     def get(inputs_embeds: Tensor, cache: Any, is_sliding: bool) -> Tensor:
-        if cache is not None or not _texts.held or not _texts.told:
+        if cache is not None or not _texts.told:
             return distances(inputs_embeds, cache, is_sliding)
         length = inputs_embeds.shape[1]
         return torch.zeros((), dtype=torch.long, device=inputs_embeds.device).expand(length, length)
