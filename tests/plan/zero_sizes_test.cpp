@@ -97,17 +97,22 @@ void expect_scheduled(const Mask& mask) {
   }
 }
 
+/// A problem of `dims` per head that a mask of this shape fits, with a query head for each mask head.
+Problem problem_of(const MaskShape& shape, std::int64_t dims) {
+  return {.batch = shape.batch,
+          .query_length = shape.rows,
+          .key_length = shape.columns,
+          .query_heads = shape.heads,
+          .kv_heads = shape.heads,
+          .head_dim = dims,
+          .value_dim = dims};
+}
+
 void expect_attended(const Mask& mask) {
   const MaskShape& shape = mask.shape();
   for (const ScoreBias bias : {ScoreBias::none, ScoreBias::alibi, ScoreBias::tensor, ScoreBias::distances}) {
-    Problem p{.batch = shape.batch,
-              .query_length = shape.rows,
-              .key_length = shape.columns,
-              .query_heads = shape.heads,
-              .kv_heads = shape.heads,
-              .head_dim = 8,
-              .value_dim = 8,
-              .bias = bias};
+    Problem p = problem_of(shape, 8);
+    p.bias = bias;
     const check::AttentionTensors t(p, 1, bias == ScoreBias::none ? check::Sinks::of_heads : check::Sinks::none);
     const Plan planned = plan(mask, p);
     forward(planned, t.forward());
@@ -399,14 +404,8 @@ TEST(ZeroSizes, OfLinearAttentionAreThoseOfItsTensors) {
 
 TEST(ZeroSizes, OfDropoutHaveNoDecisions) {
   for (const MaskShape& shape : empty_shapes()) {
-    const Problem p{.batch = shape.batch,
-                    .query_length = shape.rows,
-                    .key_length = shape.columns,
-                    .query_heads = shape.heads,
-                    .kv_heads = shape.heads,
-                    .head_dim = 8,
-                    .value_dim = 8,
-                    .dropout = 0.5};
+    Problem p = problem_of(shape, 8);
+    p.dropout = 0.5;
     const std::vector<std::int32_t> place = pack({}, p);
     EXPECT_EQ(expand_dropout(p, {}, place), std::vector<std::uint8_t>());
     EXPECT_EQ(dropout_factors(p, {}, place), std::vector<double>());
@@ -427,13 +426,7 @@ TEST(ZeroSizes, OfWhatIsMergedLeaveTheRest) {
 
 TEST(ZeroSizes, OfTheReferenceGiveWhatTheFormulaSays) {
   for (const MaskShape& shape : empty_shapes()) {
-    const Problem p{.batch = shape.batch,
-                    .query_length = shape.rows,
-                    .key_length = shape.columns,
-                    .query_heads = shape.heads,
-                    .kv_heads = shape.heads,
-                    .head_dim = 1,
-                    .value_dim = 1};
+    const Problem p = problem_of(shape, 1);
     const std::vector<double> queries(static_cast<std::size_t>(empty_rows(shape)), 1.0),
         keys(static_cast<std::size_t>(shape.batch * shape.heads * shape.columns), 1.0);
     const Mask mask(IntervalMask(shape), "");
