@@ -117,8 +117,7 @@ def decode_attention(
 
     Returns:
         o (batch, rows, query heads, value dim), with `return_lse` also lse (batch, query heads, rows): what attention()
-        returns. A row that sees nothing has o = 0 and lse = -inf. Differentiable in q, k, v,
-        sinks and bias.
+        returns. A row that sees nothing has o = 0 and lse = -inf. Differentiable in q, k, v, sinks and bias.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.

@@ -38,8 +38,7 @@ def merge(o1: Kind, lse1: Kind, o2: Kind, lse2: Kind, *more: Kind) -> tuple[Kind
     Returns:
         o, with the shape and dtype of o1, and lse, with those of lse1. Torch tensors are differentiable once in all
         arguments. Where the lse of a part is -inf, or +inf as FlashAttention writes it for rows that saw nothing, the
-        part counts for nothing; a row that saw nothing in any part has
-        o = 0, lse = -inf and passes no gradient on.
+        part counts for nothing; a row that saw nothing in any part has o = 0, lse = -inf and passes no gradient on.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
