@@ -224,10 +224,10 @@ const std::vector<std::pair<std::string, UseMask>>& uses() {
            EXPECT_EQ(found, std::vector<Need>());
            (void)local_columns(shared, found, 1);
            std::int64_t tiles = 0;
-           const std::vector<RankLoad> all = loads(shared, mask);
-           for (const RankLoad& load : all) tiles += load.tiles;
+           const std::vector<RankLoad> split = loads(shared, mask);
+           for (const RankLoad& load : split) tiles += load.tiles;
            EXPECT_EQ(tiles, 0);
-           EXPECT_GE(predict(all, shape, {}).total(), 0);
+           EXPECT_GE(predict(split, shape, {}).total(), 0);
          }
        }},
       {"plan, forward, backward", expect_attended},
