@@ -20,7 +20,7 @@ namespace flashmask::cpu {
 /// Lines are queries, lanes are keys. dK and dV are local; dQ is added to in ascending order of column tiles
 /// (GradQueryTurns). There are five products per tile; the exponential is computed in the registers of the first, dS in
 /// those of the second.
-template <class Isa, class In>
+template <class Isa>
 class BackwardKernel {
  public:
   static std::size_t scratch_bytes(int head_dim, int value_dim, bool has_bias_tensor) {
@@ -36,20 +36,8 @@ class BackwardKernel {
   /// Computes row statistics; rows that exist only to fill the last tile get those of a row that sees nothing. Where
   /// lse is NaN, it alone carries the NaN: a NaN in Δ would reach keys that the row does not see.
   static void prepare(const PrepareTask& task) {
-    [[maybe_unused]] typename Isa::FlushDenormals mode;
-    const std::int64_t row0 = task.row_tile * kQueries;
-    const TokenRun rows = task.sizes.queries.at(row0, kQueries);
-    for (int r = 0; r < kQueries; ++r) {
-      const std::int64_t row = rows.first + r;
-      const bool exists = r < rows.count;
-      const float lse = exists ? task.lse[row] : -kInfinity;
-      task.statistics.lse2[row0 + r] = lse != -kInfinity ? bound(lse * kLog2E) : kInfinity;
-      task.statistics.delta[row0 + r] =
-          lse > -kInfinity ? dot_rows(row_of<In>(task.o, row), row_of<In>(task.grad_o, row), task.sizes.value_dim) -
-                                 (task.grad_lse ? task.grad_lse[row] : 0.0f)
-                           : 0.0f;
-      if (exists && !task.visited) store_zero_row(row_of<In>(task.grad_q, row), task.sizes.head_dim);
-    }
+    with_elements<Isa>(task.sizes.dtype,
+                       [&](auto element) FLASHMASK_INLINE_LAMBDA { prepare_rows<decltype(element)>(task); });
   }
 
   static void run(const BackwardTask& task) {
@@ -91,11 +79,38 @@ class BackwardKernel {
   static constexpr std::int64_t kScoreStride = kKeys + 16;
   static constexpr std::int64_t kRowStride = kKeys / Isa::step + 16;
 
+  /// One factor for every row of a store.
+  template <int Rows>
+  struct Factors {
+    explicit Factors(float factor) {
+      for (float& each : at) each = factor;
+    }
+    float at[Rows];
+  };
+
   /// Raises an lse so large that float32 rounds it and the scores apart, so that no probability exceeds 1. Both are
   /// right to 2^−21 of their size: from 2^20 on that is a factor of √2 and more, and the log of the row's sum is lost.
   static float bound(float lse2) {
     constexpr float kLarge = 1 << 20, kRounding = 0x1p-21f;
     return std::fabs(lse2) < kLarge ? lse2 : lse2 + std::fabs(lse2) * kRounding;
+  }
+
+  template <class In>
+  static void prepare_rows(const PrepareTask& task) {
+    [[maybe_unused]] typename Isa::FlushDenormals mode;
+    const std::int64_t row0 = task.row_tile * kQueries;
+    const TokenRun rows = task.sizes.queries.at(row0, kQueries);
+    for (int r = 0; r < kQueries; ++r) {
+      const std::int64_t row = rows.first + r;
+      const bool exists = r < rows.count;
+      const float lse = exists ? task.lse[row] : -kInfinity;
+      task.statistics.lse2[row0 + r] = lse != -kInfinity ? bound(lse * kLog2E) : kInfinity;
+      task.statistics.delta[row0 + r] =
+          lse > -kInfinity ? dot_rows(row_of<In>(task.o, row), row_of<In>(task.grad_o, row), task.sizes.value_dim) -
+                                 (task.grad_lse ? task.grad_lse[row] : 0.0f)
+                           : 0.0f;
+      if (exists && !task.visited) store_zeros<Isa>(row_of<In>(task.grad_q, row), task.sizes.head_dim);
+    }
   }
 
   FLASHMASK_INLINE BackwardKernel(const HeadSizes& sizes, std::byte* memory)
@@ -105,7 +120,8 @@ class BackwardKernel {
         value_stride_(local_stride<Isa>(sizes.value_dim)),
         key_columns_(round_up_lanes<Isa>(sizes.head_dim)),
         value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
-        scale_(sizes.scale) {
+        scale_(sizes.scale),
+        copies_(tile_copies<Isa>(sizes.dtype)) {
     Scratch scratch(memory);
     keys_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(key_units_) * kKeys);
     values_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(value_units_) * kKeys);
@@ -129,13 +145,13 @@ class BackwardKernel {
     const TokenRun columns = task.sizes.keys.at(column0_, kKeys);
     column_token_ = columns.first;
     columns_ = static_cast<int>(columns.count);
-    load_transposed<Isa, In>(values_transposed_, grad_outputs_, value_stride_, task.v, column_token_, kKeys, columns_,
-                             task.sizes.value_dim);
+    copies_.load_transposed(values_transposed_, grad_outputs_, value_stride_, task.v, column_token_, kKeys, columns_,
+                            task.sizes.value_dim);
     Unit* keys = Isa::step == 1 ? keys_ : queries_;
-    load_rows<Isa, In>(keys, key_stride_, task.k, column_token_, 0, kKeys, columns_, task.sizes.head_dim);
+    copies_.load_rows(keys, key_stride_, task.k, column_token_, 0, kKeys, columns_, task.sizes.head_dim);
     transpose_to_panels<Isa>(keys, key_stride_, keys_transposed_, kKeys, key_units_);
     if constexpr (Isa::step != 1)
-      load_row_units<Isa, In>(keys_, key_stride_, task.k, column_token_, 0, kKeys, columns_, task.sizes.head_dim);
+      copies_.load_row_units(keys_, key_stride_, task.k, column_token_, 0, kKeys, columns_, task.sizes.head_dim);
     for (int i = 0; i < kHalves * KeyBlocks::count; ++i) sums_[i] = Sum::start;
   }
 
@@ -195,19 +211,13 @@ class BackwardKernel {
                                       bool last) {
     if (last) {
       const TokenRun next = task.sizes.keys.at(task.next_column_tile * kKeys, kKeys);
-      prefetch_tokens(next_[0], task.next_k, next, task.sizes.head_dim);
-      prefetch_tokens(next_[1], task.next_v, next, task.sizes.value_dim);
+      copies_.prefetch(next_[0], task.next_k, next, task.sizes.head_dim);
+      copies_.prefetch(next_[1], task.next_v, next, task.sizes.value_dim);
     } else {
       const TokenRun next = task.sizes.queries.at((row_tile + 1) * kQueries, kQueries);
-      prefetch_tokens(next_[0], head.q, next, task.sizes.head_dim);
-      prefetch_tokens(next_[1], head.grad_o, next, task.sizes.value_dim);
+      copies_.prefetch(next_[0], head.q, next, task.sizes.head_dim);
+      copies_.prefetch(next_[1], head.grad_o, next, task.sizes.value_dim);
     }
-  }
-
-  static FLASHMASK_INLINE void prefetch_tokens(Prefetch& prefetch, const Rows& rows, const TokenRun& tokens,
-                                               int width) {
-    constexpr std::int64_t kElement = sizeof(In);
-    prefetch.begin(row_of<In>(rows, tokens.first), rows.stride * kElement, tokens.count, width * kElement);
   }
 
   template <bool Masked, bool Dropout>
@@ -249,14 +259,14 @@ class BackwardKernel {
     begin -= begin % QueryBlocks::size;
     end = (end + QueryBlocks::size - 1) / QueryBlocks::size * QueryBlocks::size;
     end = end < kQueries ? end : kQueries;
-    load_rows<Isa, In>(queries_, key_stride_, head.q, tile.row_token, begin, end, tile.rows, task.sizes.head_dim);
-    load_rows<Isa, In>(grad_outputs_, value_stride_, head.grad_o, tile.row_token, begin, end, tile.rows,
-                       task.sizes.value_dim);
+    copies_.load_rows(queries_, key_stride_, head.q, tile.row_token, begin, end, tile.rows, task.sizes.head_dim);
+    copies_.load_rows(grad_outputs_, value_stride_, head.grad_o, tile.row_token, begin, end, tile.rows,
+                      task.sizes.value_dim);
     if constexpr (Isa::step != 1) {
-      load_row_units<Isa, In>(query_units_, key_stride_, head.q, tile.row_token, begin, end, tile.rows,
-                              task.sizes.head_dim);
-      load_row_units<Isa, In>(grad_output_units_, value_stride_, head.grad_o, tile.row_token, begin, end, tile.rows,
-                              task.sizes.value_dim);
+      copies_.load_row_units(query_units_, key_stride_, head.q, tile.row_token, begin, end, tile.rows,
+                             task.sizes.head_dim);
+      copies_.load_row_units(grad_output_units_, value_stride_, head.grad_o, tile.row_token, begin, end, tile.rows,
+                             task.sizes.value_dim);
     }
   }
 
@@ -491,35 +501,29 @@ class BackwardKernel {
       }
     }
     if (turn.last) {
-      for (int q = 0; q < tile.rows; ++q)
-        store_row_scaled<Isa, In>(head.grad_q, tile.row_token + q, sum + q * key_columns_, scale_, task.sizes.head_dim);
+      const Factors<kQueries> factors(scale_);
+      copies_.store_rows(head.grad_q, tile.row_token, tile.rows, {sum, key_columns_, factors.at}, task.sizes.head_dim);
     }
     pass_turn(*head.turns, row_tile);
   }
 
   FLASHMASK_INLINE void finish(const BackwardTask& task) {
     if (!task.key_gradients) return;
-    if (task.float32_gradients)
-      store_keys<float>(task);
-    else
-      store_keys<In>(task);
-  }
-
-  template <class Out>
-  FLASHMASK_INLINE void store_keys(const BackwardTask& task) {
-    for (int c = 0; c < columns_; ++c) {
-      if (sums_[c / kWordBits * KeyBlocks::count + c % kWordBits / KeyBlocks::size] == Sum::start) {
-        store_zero_row(row_of<Out>(task.grad_k, column_token_ + c), task.sizes.head_dim);
-        store_zero_row(row_of<Out>(task.grad_v, column_token_ + c), task.sizes.value_dim);
-        continue;
-      }
-      store_row_scaled<Isa, Out>(task.grad_k, column_token_ + c, grad_keys_ + c * key_stride_, scale_,
-                                 task.sizes.head_dim);
-      store_row_scaled<Isa, Out>(task.grad_v, column_token_ + c, grad_values_ + c * value_stride_, task.dropout_scale,
-                                 task.sizes.value_dim);
+    const auto store = task.float32_gradients ? store_rows<Isa, float> : copies_.store_rows;
+    const Factors<KeyBlocks::size> of_keys(scale_), of_values(task.dropout_scale);
+    for (int i = 0; i < kHalves * KeyBlocks::count; ++i) {
+      const int block = i % KeyBlocks::count, key = i / KeyBlocks::count * kWordBits + KeyBlocks::begin(block);
+      const int end = i / KeyBlocks::count * kWordBits + KeyBlocks::end(block);
+      const int count = (end < columns_ ? end : columns_) - key;
+      const bool sums = sums_[i] != Sum::start;
+      store(task.grad_k, column_token_ + key, count,
+            {sums ? grad_keys_ + key * key_stride_ : nullptr, key_stride_, of_keys.at}, task.sizes.head_dim);
+      store(task.grad_v, column_token_ + key, count,
+            {sums ? grad_values_ + key * value_stride_ : nullptr, value_stride_, of_values.at}, task.sizes.value_dim);
     }
   }
 
+  template <class In>
   static FLASHMASK_INLINE float dot_rows(const In* a, const In* b, int width) {
     Vec sum = Isa::broadcast(0.0f);
     int c = 0;
@@ -528,15 +532,9 @@ class BackwardKernel {
     return Isa::sum(sum);
   }
 
-  template <class Out>
-  static FLASHMASK_INLINE void store_zero_row(Out* row, int width) {
-    int c = 0;
-    for (; c + Isa::lanes <= width; c += Isa::lanes) Isa::narrow(row + c, Isa::broadcast(0.0f));
-    if (c < width) Isa::narrow_tail(row + c, Isa::broadcast(0.0f), width - c);
-  }
-
   const std::int64_t key_units_, value_units_, key_stride_, value_stride_, key_columns_, value_columns_;
   const float scale_;
+  const TileCopies<Isa>& copies_;
   std::size_t used_;
   Unit *keys_transposed_, *values_transposed_, *keys_, *queries_, *grad_outputs_, *query_units_, *grad_output_units_;
   Unit *probabilities_, *grad_scores_, *grad_score_rows_;

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
 #include "cpu/bias_tile.h"
 #include "cpu/dropout_words.h"
@@ -21,7 +20,7 @@ namespace flashmask::cpu {
 /// Computes online softmax over one row tile (FlashMask, algorithm 1) with scores held transposed: lines are keys,
 /// lanes are queries. So the statistics of 64 queries are four AVX-512 vectors, the maximum and the sum need no
 /// reduction across lanes, keys and values are read as they lie in memory, and the mask of a key column is one word.
-template <class Isa, class In>
+template <class Isa>
 class ForwardKernel {
  public:
   static std::size_t scratch_bytes(int head_dim, int value_dim, bool has_bias_tensor) {
@@ -71,7 +70,8 @@ class ForwardKernel {
       : units_(units_of<Isa>(sizes.head_dim)),
         value_stride_(local_stride<Isa>(sizes.value_dim)),
         value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
-        key_stride_(local_stride<Isa>(sizes.head_dim)) {
+        key_stride_(local_stride<Isa>(sizes.head_dim)),
+        copies_(tile_copies<Isa>(sizes.dtype)) {
     Scratch scratch(memory);
     queries_ = scratch.take<Unit>(round_up_lanes<Isa>(units_) * kTile);
     keys_ = scratch.take<Unit>(key_stride_ * kTile);
@@ -94,7 +94,7 @@ class ForwardKernel {
     change_ = ScoreChange<Isa>(task.sizes, task.bias);
     if (change_.biases()) query_positions_.read(task.bias.query_positions, row_token_, task.bias.row_shift, rows_);
     if (task.runs.count != 0) {
-      load_transposed<Isa, In>(queries_, keys_, key_stride_, task.q, row_token_, kTile, rows_, task.sizes.head_dim);
+      copies_.load_transposed(queries_, keys_, key_stride_, task.q, row_token_, kTile, rows_, task.sizes.head_dim);
     }
     for (int q = 0; q < kTile; q += Isa::lanes) {
       Isa::store(maximum_ + q, Isa::broadcast(-kInfinity));
@@ -102,7 +102,7 @@ class ForwardKernel {
     }
     for (Sum& sum : output_sums_) sum = Sum::start;
     // A line is read into the cache before it is written, unless it bypasses the caches.
-    if (!task.o.past_caches) prefetch_tokens(output_rows_, {task.o.data, task.o.stride}, rows, task.sizes.value_dim);
+    if (!task.o.past_caches) copies_.prefetch(output_rows_, {task.o.data, task.o.stride}, rows, task.sizes.value_dim);
   }
 
   /// Starts to prefetch what the next task reads first. Within a row tile the processor prefetches by itself, but short
@@ -110,15 +110,9 @@ class ForwardKernel {
   FLASHMASK_INLINE void prefetch_next(const ForwardTask& task) {
     const FirstRead& next = task.next;
     if (next.q.data == nullptr) return;
-    prefetch_tokens(next_[0], next.q, next.rows, task.sizes.head_dim);
-    prefetch_tokens(next_[1], next.k, next.columns, task.sizes.head_dim);
-    prefetch_tokens(next_[2], next.v, next.columns, task.sizes.value_dim);
-  }
-
-  static FLASHMASK_INLINE void prefetch_tokens(Prefetch& prefetch, const Rows& rows, const TokenRun& tokens,
-                                               int width) {
-    constexpr std::int64_t kElement = sizeof(In);
-    prefetch.begin(row_of<In>(rows, tokens.first), rows.stride * kElement, tokens.count, width * kElement);
+    copies_.prefetch(next_[0], next.q, next.rows, task.sizes.head_dim);
+    copies_.prefetch(next_[1], next.k, next.columns, task.sizes.head_dim);
+    copies_.prefetch(next_[2], next.v, next.columns, task.sizes.value_dim);
   }
 
   FLASHMASK_INLINE void fetch_next() {
@@ -204,17 +198,15 @@ class ForwardKernel {
   /// Returns the keys of a tile as they lie in memory, or a copy where they are of another type, are not made of
   /// aligned whole units, or end inside the tile.
   FLASHMASK_INLINE Broadcast<Unit> key_operand(const ForwardTask& task, const TileBounds& tile) {
-    const In* keys = row_of<In>(task.k, tile.column_token);
     if (tile.columns == kTile) {
-      if constexpr (std::is_same_v<In, Unit>) return {keys, task.k.stride, 1};
-      if constexpr (Isa::step == 2) {
-        const bool whole_units = task.sizes.head_dim % 2 == 0 && task.k.stride % 2 == 0;
-        if (whole_units && reinterpret_cast<std::uintptr_t>(keys) % alignof(Unit) == 0)
-          return {reinterpret_cast<const Unit*>(keys), task.k.stride / 2, 1};
-      }
+      const std::byte* const keys = copies_.row(task.k, tile.column_token);
+      const bool whole_units = task.sizes.head_dim % Isa::step == 0 && task.k.stride % Isa::step == 0 &&
+                               reinterpret_cast<std::uintptr_t>(keys) % alignof(Unit) == 0;
+      if (Isa::step == 1 ? copies_.units : whole_units)
+        return {reinterpret_cast<const Unit*>(keys), task.k.stride / Isa::step, 1};
     }
-    load_rows<Isa, In>(keys_, key_stride_, task.k, tile.column_token, extent_.lines.begin, extent_.lines.end,
-                       tile.columns, task.sizes.head_dim);
+    copies_.load_rows(keys_, key_stride_, task.k, tile.column_token, extent_.lines.begin, extent_.lines.end,
+                      tile.columns, task.sizes.head_dim);
     return {keys_, key_stride_, 1};
   }
 
@@ -274,13 +266,11 @@ class ForwardKernel {
   /// Returns the values of a tile as they lie in memory, or a copy where they are of another type, are not whole
   /// vectors, end inside the tile, or where their rows share cache sets.
   FLASHMASK_INLINE Panel<Unit> value_operand(const ForwardTask& task, const TileBounds& tile) {
-    if constexpr (std::is_same_v<In, Unit>) {
-      const bool whole = tile.columns == kTile && task.sizes.value_dim == value_columns_;
-      if (whole && spread_over_sets(task.v.stride * static_cast<std::int64_t>(sizeof(Unit))))
-        return {row_of<In>(task.v, tile.column_token), task.v.stride};
-    }
-    load_row_units<Isa, In>(values_, value_stride_, task.v, tile.column_token, extent_.lines.begin, extent_.lines.end,
-                            tile.columns, task.sizes.value_dim);
+    const bool whole = tile.columns == kTile && task.sizes.value_dim == value_columns_;
+    if (copies_.units && whole && spread_over_sets(task.v.stride * static_cast<std::int64_t>(sizeof(Unit))))
+      return {row_of<Unit>(task.v, tile.column_token), task.v.stride};
+    copies_.load_row_units(values_, value_stride_, task.v, tile.column_token, extent_.lines.begin, extent_.lines.end,
+                           tile.columns, task.sizes.value_dim);
     return {values_, value_stride_};
   }
 
@@ -334,20 +324,22 @@ class ForwardKernel {
   template <bool Sinks>
   FLASHMASK_INLINE void store_rows(const ForwardTask& task) {
     const float* const sums = Sinks ? tile_maximum_ : sum_;
+    float factors[kTile];
     for (int q = 0; q < rows_; ++q) {
       const bool sees_nothing = sum_[q] == 0.0f;
       const float scale = Sinks ? task.dropout.scale * rescale_[q] : task.dropout.scale;
-      store_row_scaled<Isa, In>(task.o, row_token_ + q, output_ + q * value_stride_,
-                                sees_nothing ? 0.0f : scale / sums[q], task.sizes.value_dim);
+      factors[q] = sees_nothing ? 0.0f : scale / sums[q];
       const float of_nothing = Sinks ? task.sinks[q] : -kInfinity;
       task.lse[row_token_ + q] = sees_nothing ? of_nothing : (maximum_[q] + log2f(sums[q])) * kLn2;
     }
+    copies_.store_rows(task.o, row_token_, rows_, {output_, value_stride_, factors}, task.sizes.value_dim);
   }
 
   /// Returns the probabilities, which overwrite the scores: no unit is stored past the scores it is made of.
   FLASHMASK_INLINE Unit* probabilities() { return reinterpret_cast<Unit*>(scores_); }
 
   const std::int64_t units_, value_stride_, value_columns_, key_stride_;
+  const TileCopies<Isa>& copies_;
   std::size_t used_;
   Unit *queries_, *keys_, *values_;
   float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;

@@ -26,8 +26,8 @@ constexpr LinearCode linear_code() {
 /// Returns the kernels of one dtype. Included by the one source file of each instruction set.
 template <class Isa, class In>
 constexpr KernelCode kernel_code(DType dtype) {
-  using Forward = ForwardKernel<Isa, In>;
-  using Backward = BackwardKernel<Isa, In>;
+  using Forward = ForwardKernel<Isa>;
+  using Backward = BackwardKernel<Isa>;
   return {dtype,
           {Forward::scratch_bytes, Forward::run},
           {Backward::scratch_bytes, Backward::padded_head_dim, Backward::prepare, Backward::run},

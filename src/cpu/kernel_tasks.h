@@ -98,6 +98,7 @@ struct MutableRows {
 
 struct HeadSizes {
   PlacedTokens queries, keys;
+  DType dtype;
   int head_dim;
   int value_dim;
   float scale;

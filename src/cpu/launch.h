@@ -99,6 +99,7 @@ inline HeadSizes head_sizes(const Plan& plan, std::int64_t batch) {
   const Places* places = PlanAccess::places(plan);
   return {places == nullptr ? PlacedTokens{.tokens = problem.query_length} : places->rows.of(batch),
           places == nullptr ? PlacedTokens{.tokens = problem.key_length} : places->columns.of(batch),
+          problem.dtype,
           static_cast<int>(problem.head_dim),
           static_cast<int>(problem.value_dim),
           static_cast<float>(problem.softmax_scale()),
