@@ -16,24 +16,26 @@ std::uint16_t to_bf16(float value) {
 float from_bf16(std::uint16_t word) { return std::bit_cast<float>(static_cast<std::uint32_t>(word) << 16); }
 
 std::uint16_t to_f16(float value) {
-  const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000U : 0U);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000U);
   const float size = std::abs(value);
   if (std::isnan(value)) return sign | 0x7E00U;
   if (size >= 65520.0F) return sign | 0x7C00U;  // halfway from the largest number to the next: infinity
-  const int exponent = std::max(size == 0 ? -14 : std::ilogb(size), -14);
-  const float unit = std::ldexp(1.0F, exponent - 10);
-  const auto steps = static_cast<std::uint32_t>(std::nearbyint(size / unit));
+  // Biased as a float's; float16 has no smaller one than that of 2^-14.
+  const std::uint32_t exponent = std::max(bits >> 23 & 0xFFU, 127U - 14U);
+  const auto steps_of_one = std::bit_cast<float>((127U + 127U + 10U - exponent) << 23);
+  constexpr float kWhole = 0x1p23F;  // beside it a sum rounds to whole numbers
+  const auto steps = static_cast<std::uint32_t>(size * steps_of_one + kWhole - kWhole);
   // A normal number has 1024 … 2047 steps, of which 1024 raise the exponent field by one; a subnormal one has fewer,
   // and 2048 carry into the next exponent.
-  return static_cast<std::uint16_t>(sign + (static_cast<std::uint32_t>(exponent + 14) << 10) + steps);
+  return static_cast<std::uint16_t>(sign + ((exponent - (127U - 14U)) << 10) + steps);
 }
 
 float from_f16(std::uint16_t word) {
-  const int exponent = (word >> 10) & 0x1F, fraction = word & 0x3FF;
-  const float sign = (word & 0x8000) != 0 ? -1.0F : 1.0F;
-  if (exponent == 0x1F) return fraction != 0 ? std::nanf("") : sign * HUGE_VALF;
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
-  return sign * std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+  const std::uint32_t sign = (word & 0x8000U) << 16, exponent = word >> 10 & 0x1FU, fraction = word & 0x3FFU;
+  if (exponent == 0) return (sign != 0 ? -0x1p-24F : 0x1p-24F) * static_cast<float>(fraction);
+  const std::uint32_t field = exponent == 0x1F ? 0xFFU : exponent + (127U - 15U);
+  return std::bit_cast<float>(sign | field << 23 | fraction << 13);
 }
 
 float round_to(DType dtype, float value) {
