@@ -22,7 +22,7 @@ def main(module, rank, world, folder, only=""):
 
     cases = importlib.import_module(module)
     on_gpus = "cuda" in module
-    faulthandler.dump_traceback_later(140, exit=True)
+    faulthandler.dump_traceback_later(480, exit=True)
     torch.set_num_threads(1)
     if on_gpus:
         torch.cuda.set_device(rank)

@@ -60,7 +60,7 @@ def extension(tmp_path_factory):
 
 
 @pytest.mark.skipif(COMPILER is None or not (HEADERS / "Python.h").exists(), reason="needs a C++ compiler and Python.h")
-@pytest.mark.parametrize("way", ["backward", "grad"])
+@pytest.mark.parametrize("way", ["backward", pytest.param("grad", marks=pytest.mark.full)])
 def test_programs_end_in_order_behind_a_backward(extension, way):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(extension), *sys.path])}
     command = [sys.executable, "-c", PROGRAM, way]

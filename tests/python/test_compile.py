@@ -124,7 +124,7 @@ def test_varlen_does_not_recompile():
     assert check_batches(attend, lambda tokens, _: torch.tensor([0, *split(tokens)]).cumsum(0)) <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.full  # test_compile_values.py asks for its bits
 def test_inductor_runs_it_with_heads_first():
     def attend(q, k, v, mask):
         o, lse = flashmask.attention(q * 2, k, v, mask, layout="bhsd", return_lse=True)
