@@ -91,7 +91,7 @@ class _SharedPrompts:
             _refuse_aux_loss(self._trainer)
         check_attention(unwrapped(self._trainer, model, "prompt"), "prompt")
         size = batch_size or len(input_ids)
-        calls = zip(input_ids.split(size), attention_mask.split(size), strict=True)
+        calls = zip(torch.split(input_ids, size), torch.split(attention_mask, size), strict=True)
         found = [self._score(model, ids, held, logits_to_keep, compute_entropy) for ids, held in calls]
         log_probs = torch.cat([each for each, _ in found])
         return log_probs, torch.cat([each for _, each in found]) if compute_entropy else None, None
@@ -195,7 +195,7 @@ def _check_settings(trainer: Any) -> None:
     arguments = trainer.args
     if trainer.aux_loss_enabled:
         _refuse_aux_loss(trainer)
-    if arguments.use_transformers_continuous_batching:
+    if trainer.use_transformers_continuous_batching:
         raise ValueError(
             "use_transformers_continuous_batching is True: generation would need a paged cache, which attention "
             '"flashmask" refuses; set it to False, or use vLLM'

@@ -97,20 +97,24 @@ def padded(sequences, side):
     return ids, torch.nn.utils.rnn.pad_sequence(ones, batch_first=True, padding_side=side)
 
 
-def batch(seed=0):
-    """What a trainer's step takes: groups of answers to PROMPTS, one of which is masked as TRL masks truncated ones."""
-    generator = torch.Generator().manual_seed(seed)
-    prompts = [torch.randint(2, 62, (size,), generator=generator).tolist() for size in PROMPTS]
+def batch(sizes=PROMPTS):
+    """What a trainer's step takes: groups of answers to prompts of so many tokens, the last of which is the first one.
+
+    An answer is masked as TRL masks truncated ones.
+    """
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(2, 62, (size,), generator=generator).tolist() for size in sizes]
     prompts[-1] = prompts[0]
+    rows = len(prompts) * GROUP
     prompt_ids, prompt_mask = padded([each for each in prompts for _ in range(GROUP)], "left")
-    completion_ids, completion_mask = padded(answers(BATCH, generator), "right")
+    completion_ids, completion_mask = padded(answers(rows, generator), "right")
     completion_mask[5] = 0
     return {
         "prompt_ids": prompt_ids,
         "prompt_mask": prompt_mask,
         "completion_ids": completion_ids,
         "completion_mask": completion_mask,
-        "advantages": torch.randn(BATCH, generator=generator),
+        "advantages": torch.randn(rows, generator=generator),
         "num_items_in_batch": completion_mask.sum(),
     }
 

@@ -25,7 +25,7 @@ from policy_updates import (  # noqa: E402
 from trl import GRPOTrainer, RLOOTrainer  # noqa: E402
 
 import flashmask.transformers  # noqa: E402
-from flashmask.trl import SharedPromptGRPOTrainer, SharedPromptRLOOTrainer  # noqa: E402
+from flashmask.trl import SharedPromptGRPOTrainer, SharedPromptRLOOTrainer, share_prompts  # noqa: E402
 
 flashmask.transformers.register()
 
@@ -181,6 +181,7 @@ RUNS = {
     "checkpointing": {"activation_checkpointing": True},
     "several iterations": {"num_iterations": 2, "beta": 0.04},
     "truncated answers": {"mask_truncated_completions": True},
+    "shared in whole units": {"invariant": True},
     "accumulation, in TRL's order": {
         "per_device_train_batch_size": GROUP,
         "gradient_accumulation_steps": 4,
@@ -251,7 +252,6 @@ def ratios(trainer):
 
 
 SPLIT = {"per_device_train_batch_size": 2 * GROUP, "steps_per_generation": 4, "learning_rate": 0.0, "max_steps": 4}
-SIZES = [2 * GROUP, GROUP, 2]
 
 
 @pytest.mark.parametrize("size", [GROUP, 2 * GROUP, 3])
@@ -260,3 +260,204 @@ def test_before_an_update_every_ratio_is_exactly_1(dtype, size, folder):
     options = {**SPLIT, "per_device_train_batch_size": size, "dtype": dtype}
     found = ratios(policy(SharedPromptGRPOTrainer, folder, "flashmask", **options))
     assert len(found) == 4 and found == [0.0] * 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_whole_units_make_ratios_exactly_1_in_any_order(dtype, folder):
+    """Unlike single tokens, for which answers that come together in another call round otherwise."""
+    options = {**SPLIT, "dtype": dtype, "keep_order": True}
+    assert max(ratios(policy(SharedPromptGRPOTrainer, folder, "flashmask", **options))) > 0
+    assert ratios(policy(SharedPromptGRPOTrainer, folder, "flashmask", invariant=True, **options)) == [0.0] * 4
+
+
+@pytest.mark.parametrize("invariant", [True, False])
+def test_another_token_of_an_answer_moves_no_other_answer_by_a_bit(invariant, folder):
+    trainer = policy(SharedPromptGRPOTrainer, folder, "flashmask", invariant=invariant)
+    given = batch()
+    before = scores(trainer, given)[0]
+    changed = given["completion_ids"].clone()
+    changed[2, 0] = 63 - changed[2, 0]
+    moved = (scores(trainer, {**given, "completion_ids": changed})[0] != before).any(1)
+    assert moved.nonzero().flatten().tolist() == [2]
+
+
+def test_nan_stays_in_its_answer_under_whole_units(folder):
+    trainer = policy(SharedPromptGRPOTrainer, folder, "flashmask", invariant=True)
+    given = batch((150, 150))
+    for name in ("prompt_ids", "completion_ids"):
+        given[name][given[name] == 61] = 60
+    given["completion_ids"][2, 0] = 61
+    before = scores(trainer, given)[0]
+    trainer.model.get_input_embeddings().weight.data[61] = torch.nan
+    after = scores(trainer, given)[0]
+    others = torch.arange(len(after)) != 2
+    assert torch.equal(after[others], before[others]) and after[2, 1:].isnan().any()
+
+
+def test_what_a_sampler_says_of_its_tokens_is_weighed_as_in_trl(folder):
+    """As vLLM does, whose weights TRL corrects for, by a function of one's own."""
+    ratios = []
+    for trainer in pair(SharedPromptGRPOTrainer, GRPOTrainer, folder):
+        generate = with_given_answers(trainer)._generate_single_turn
+
+        def sample(*given, generate=generate):
+            answers = generate(*given)[0]
+            return answers, [[-2.0 - 0.1 * token for token in range(len(each))] for each in answers]
+
+        trainer._generate_single_turn, trainer.use_vllm = sample, True
+        torch.manual_seed(1)
+        held = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+        order = held["completion_ids"].tolist()
+        rows = sorted(range(len(order)), key=order.__getitem__)
+        ratios.append((held["importance_sampling_ratio"][rows], step(trainer, held)[2]))
+    torch.testing.assert_close(ratios[0][0], ratios[1][0], rtol=1e-5, atol=1e-6)
+    assert_same_metrics(ratios[0][1], ratios[1][1])
+
+
+def test_subclasses_that_keep_trls_methods_are_served(folder, trainers, batches, monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+
+    ours, theirs = pair(GMPOTrainer, GMPOTrainer, folder, config=GMPOConfig)
+    assert share_prompts(ours) is ours
+    assert_same_step(*map(step, (ours, theirs), batches))
+
+
+def test_a_second_call_changes_the_options(folder):
+    trainer = share_prompts(policy(GRPOTrainer, folder, "flashmask"))
+    given = batch()
+    plain = scores(trainer, given)[0]
+    aligned = scores(share_prompts(trainer, invariant=True), given)[0]
+    assert torch.equal(scores(policy(SharedPromptGRPOTrainer, folder, "flashmask", invariant=True), given)[0], aligned)
+    assert torch.equal(scores(share_prompts(trainer), given)[0], plain) and not torch.equal(plain, aligned)
+
+
+def changed(**attributes):
+    """share_prompts() of a trainer one of whose settings, or of its arguments' or its model's, is another one."""
+
+    def share(folder):
+        trainer = policy(GRPOTrainer, folder, "flashmask")
+        for name, value in attributes.items():
+            owner = (
+                trainer if hasattr(trainer, name) else trainer.args if hasattr(trainer.args, name) else trainer.model
+            )
+            setattr(owner, name, value)
+        share_prompts(trainer)
+
+    return share
+
+
+def with_another_attention(folder):
+    share_prompts(policy(GRPOTrainer, folder, "sdpa"))
+
+
+def with_another_reference(folder):
+    trainer = policy(GRPOTrainer, folder, "flashmask", beta=0.1)
+    trainer.ref_model.set_attn_implementation("sdpa")
+    share_prompts(trainer)
+
+
+def with_another_attention_later(folder):
+    trainer = policy(SharedPromptGRPOTrainer, folder, "flashmask")
+    trainer.model.set_attn_implementation("eager")
+    scores(trainer, batch())
+
+
+def with_images(folder):
+    trainer = policy(SharedPromptGRPOTrainer, folder, "flashmask")
+    scores(trainer, batch(), num_images=[1] * 16, pixel_values=torch.zeros(16, 3))
+
+
+def with_dropout(folder):
+    trainer = policy(GRPOTrainer, folder, "flashmask")
+    trainer.model.model.layers[1].self_attn.attention_dropout = 0.1
+    share_prompts(trainer)
+    share_prompts(trainer, invariant=True)
+
+
+def with_dropout_of_adapters(folder):
+    adapter = peft.LoraConfig(r=2, target_modules=["q_proj"], lora_dropout=0.05)
+    policy(SharedPromptGRPOTrainer, folder, "flashmask", invariant=True, peft_config=adapter)
+
+
+def with_a_learnt_prompt(folder):
+    learnt = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    policy(SharedPromptGRPOTrainer, folder, "flashmask", peft_config=learnt)
+
+
+def with_an_empty_prompt(folder):
+    given = batch()
+    given["prompt_mask"][3] = 0
+    scores(policy(SharedPromptGRPOTrainer, folder, "flashmask"), given)
+
+
+class Parallel:
+    cp_enabled, sp_enabled = False, True
+
+
+def over_ranks(folder):
+    trainer = policy(GRPOTrainer, folder, "flashmask")
+    trainer.accelerator.state.parallelism_config = Parallel()
+    try:
+        share_prompts(trainer)
+    finally:
+        trainer.accelerator.state.parallelism_config = None
+
+
+REFUSED = {
+    "another attention": (with_another_attention, "attn_implementation='sdpa', under which answers to one prompt"),
+    "of the reference model": (with_another_reference, "attn_implementation='sdpa', under which answers to one prompt"),
+    "set later": (with_another_attention_later, "attn_implementation='eager', under which answers to one prompt"),
+    "a state": (changed(_is_stateful=True), "LlamaForCausalLM has layers with a state, which carry one answer"),
+    "images": (with_images, "pixel_values came with 16 rows: prompts with images are not shared yet"),
+    "balanced experts": (
+        changed(aux_loss_enabled=True, router_aux_loss_coef=0.5),
+        "router_aux_loss_coef is 0.5: the loss that balances experts would count the tokens of a prompt once, and TRL "
+        "counts them 4 times; set router_aux_loss_coef=0.0 in GRPOConfig",
+    ),
+    "a learnt prompt": (
+        with_a_learnt_prompt,
+        "adapter 'default' learns a prompt, .* shared prompts are packed without",
+    ),
+    "continuous batching": (
+        changed(use_transformers_continuous_batching=True),
+        "use_transformers_continuous_batching is True: generation would need a paged cache",
+    ),
+    "context parallelism": (over_ranks, r"spreads sequences over ranks \(cp_size or sp_size\)"),
+    "dropout": (with_dropout, "model.layers.1.self_attn of LlamaForCausalLM drops with a probability of 0.1, beside"),
+    "dropout of adapters": (with_dropout_of_adapters, "lora_dropout.default of .* drops with a probability of 0.05"),
+    "an empty prompt": (with_an_empty_prompt, "prompt 3 has no tokens; expected one, which predicts its answer"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_mix_answers_or_count_differently_is_refused_by_name(case, folder):
+    share, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        share(folder)
+
+
+def test_other_trainers_are_refused(folder):
+    with pytest.raises(TypeError, match=r"share_prompts\(\) got a object; expected a trl.GRPOTrainer or a trl.RLOO"):
+        share_prompts(object())
+
+    class Own(GRPOTrainer):
+        def _prepare_inputs(self, inputs):
+            return super()._prepare_inputs(inputs)
+
+    with pytest.raises(TypeError, match=r"Own has a _prepare_inputs\(\) of its own in place of GRPOTrainer's"):
+        share_prompts(policy(Own, folder, "flashmask"))
+
+
+@pytest.mark.parametrize("make", [SharedPromptGRPOTrainer, SharedPromptRLOOTrainer, lambda: share_prompts(object())])
+def test_another_version_of_trl_is_refused(make, monkeypatch):
+    monkeypatch.setattr(trl, "__version__", "1.17.0")
+    with pytest.raises(ImportError, match=r"TRL 1.17.0 is installed; .* install trl==1.16"):
+        make()
+
+
+def test_a_group_that_is_cut_is_warned_of(folder):
+    expected = "a group of 4 answers is cut over micro-batches of 6, each of which computes its prompt; set per_device"
+    with pytest.warns(UserWarning, match=expected):
+        policy(SharedPromptGRPOTrainer, folder, "flashmask", per_device_train_batch_size=6, steps_per_generation=2)
