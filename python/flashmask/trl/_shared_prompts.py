@@ -8,27 +8,35 @@ results are laid out as the padded ones, so that losses and metrics are TRL's ow
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from trl import GRPOTrainer, RLOOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from flashmask._arguments import boolean
 from flashmask.data import pack_rollouts
 from flashmask.trl._models import check_attention, models_of, unwrapped
+from flashmask.trl._policies import (
+    FORWARD,
+    GENERATES,
+    SCORES,
+    check_dropout,
+    check_parallelism,
+    check_settings,
+    is_online,
+    refuse_aux_loss,
+    refuse_images,
+)
 from flashmask.trl._version import check_version
 
-_SCORES = "_get_per_token_logps_and_entropies"
-_GENERATES = "_generate_and_score_completions"
 _SHARED = "_flashmask_shared_prompts"  # attribute of trainers
 _ALIGNED = 128  # tokens of a unit of an invariant plan
 
 
 def share_prompts(trainer: Any, *, invariant: bool = False, keep_order: bool = False) -> Any:
-    """Makes a trl.GRPOTrainer or trl.RLOOTrainer compute each prompt once; returns the trainer.
+    """Makes a GRPOTrainer, RLOOTrainer or OnlineDPOTrainer of TRL compute each prompt once; returns the trainer.
 
     The rows of each call of the model become one sequence, in which the answers to a prompt stand behind one copy of
     it. Log-probabilities, losses and gradients are those of padded rows up to rounding, and everything else is TRL's
@@ -38,7 +46,8 @@ def share_prompts(trainer: Any, *, invariant: bool = False, keep_order: bool = F
     TRL shuffles single answers before it cuts a generation batch into micro-batches, which scatters the answers to a
     prompt. Here whole micro-batches are shuffled, with the same random numbers: a micro-batch is then the same call of
     the model as the one that computed its old log-probabilities, so that their ratio is exactly 1 before an update.
-    keep_order=True leaves TRL's shuffle as it is.
+    keep_order=True leaves TRL's shuffle as it is. Online DPO shuffles nothing; its metrics kl, entropy,
+    non_score_reward and rlhf_reward leave out the padding that TRL's count.
 
     invariant=True: gives attention of an answer the bits that it has behind its prompt alone, for which prompts are
     shared in multiples of 128 tokens and answers are padded to them.
@@ -48,28 +57,38 @@ def share_prompts(trainer: Any, *, invariant: bool = False, keep_order: bool = F
     and dropout beside invariant=True; TypeError for other trainers; ImportError for a TRL other than 1.16.
     """
     check_version()
-    _check_trainer(trainer)
-    _check_settings(trainer)
-    for model in models_of(trainer, "prompt"):
-        if boolean("invariant", invariant):
-            _check_dropout(model)
-    shared = vars(trainer).get(_SHARED) or _SharedPrompts(trainer)
-    shared.invariant, shared.keep_order = invariant, boolean("keep_order", keep_order)
-    setattr(trainer, _SHARED, shared)
-    setattr(trainer, _SCORES, shared.scores)
-    setattr(trainer, _GENERATES, shared.generated)
+    online = is_online(trainer)
+    if not online:
+        check_settings(trainer)
+    check_parallelism(trainer)
+    models = models_of(trainer, "prompt")
+    if boolean("invariant", invariant):
+        for model in models:
+            check_dropout(model)
+    boolean("keep_order", keep_order)
+    if _SHARED not in vars(trainer):
+        setattr(trainer, _SHARED, _SharedPrompts(trainer, online))
+        for model in models if online else ():
+            add_fused_lm_head(model)
+    shared = getattr(trainer, _SHARED)
+    shared.invariant, shared.keep_order = invariant, keep_order
     return trainer
 
 
 class _SharedPrompts:
-    """What stands in place of two methods of a trainer."""
+    """What stands in place of methods of a trainer."""
 
     invariant = False
     keep_order = False
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, online: bool) -> None:
         self._trainer = trainer
-        self._generate = getattr(trainer, _GENERATES)
+        if online:
+            setattr(trainer, FORWARD, self.forward)
+            return
+        self._generate = getattr(trainer, GENERATES)
+        setattr(trainer, GENERATES, self.generated)
+        setattr(trainer, SCORES, self.scores)
 
     def scores(
         self,
@@ -86,9 +105,9 @@ class _SharedPrompts:
 
         input_ids and attention_mask [rows, L]. The model is called once for every `batch_size` rows, as TRL does.
         """
-        _refuse_images(images)
+        refuse_images(images)
         if compute_aux_loss:
-            _refuse_aux_loss(self._trainer)
+            refuse_aux_loss(self._trainer)
         check_attention(unwrapped(self._trainer, model, "prompt"), "prompt")
         size = batch_size or len(input_ids)
         calls = zip(torch.split(input_ids, size), torch.split(attention_mask, size), strict=True)
@@ -110,6 +129,25 @@ class _SharedPrompts:
             return each[0, rows.clamp(min=0)].masked_fill(rows < 0, 0)
 
         return padded(found.log_probs), padded(found.entropy) if entropies else None
+
+    def forward(
+        self,
+        model: Any,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        completion_ids: Tensor,
+        completion_mask: Tensor,
+        vision_inputs: dict[str, Any] | None = None,
+    ) -> Tensor:
+        """Returns log-probabilities of Online DPO's answers, in the shape of completion_ids [rows, C]; 0 in padding.
+
+        Where a row is longer than the trainer's max_length, prompts lose their first tokens, as in TRL.
+        """
+        answer = completion_ids.shape[1]
+        cut = max(prompt_ids.shape[1] + answer - self._trainer.max_length, 0)
+        ids = torch.cat([prompt_ids[:, cut:], completion_ids], 1)
+        held = torch.cat([prompt_mask[:, cut:], completion_mask], 1)
+        return self.scores(model, ids, held, answer, **(vision_inputs or {}))[0]
 
     def generated(self, inputs: Any) -> dict[str, Any]:
         """Returns a generation batch in an order in which TRL's shuffle moves whole micro-batches."""
@@ -173,73 +211,3 @@ def _reordered(batch: dict[str, Any], order: Tensor) -> dict[str, Any]:
         return each if each is None else [each[row] for row in order.tolist()]
 
     return {name: moved(each) for name, each in batch.items()}
-
-
-def _check_trainer(trainer: Any) -> None:
-    kind = type(trainer)
-    for known in (GRPOTrainer, RLOOTrainer):
-        if isinstance(trainer, known):
-            break
-    else:
-        raise TypeError(f"share_prompts() got a {kind.__name__}; expected a trl.GRPOTrainer or a trl.RLOOTrainer")
-    for name in (_SCORES, "_prepare_inputs"):
-        if getattr(kind, name) is not getattr(known, name):
-            raise TypeError(
-                f"{kind.__name__} has a {name}() of its own in place of {known.__name__}'s, which share_prompts() "
-                "relies on; use it without share_prompts()"
-            )
-
-
-def _check_settings(trainer: Any) -> None:
-    """Raises ValueError for settings under which sharing would change what is trained; warns where it gains little."""
-    arguments = trainer.args
-    if trainer.aux_loss_enabled:
-        _refuse_aux_loss(trainer)
-    if trainer.use_transformers_continuous_batching:
-        raise ValueError(
-            "use_transformers_continuous_batching is True: generation would need a paged cache, which attention "
-            '"flashmask" refuses; set it to False, or use vLLM'
-        )
-    parallelism = getattr(trainer.accelerator, "parallelism_config", None)
-    if parallelism is not None and (parallelism.cp_enabled or parallelism.sp_enabled):
-        raise ValueError(
-            "Accelerate's ParallelismConfig spreads sequences over ranks (cp_size or sp_size), and TRL cuts padded "
-            "rows for them, not packed prompts; set both to 1, or use the trainer without share_prompts()"
-        )
-    size, group = arguments.per_device_train_batch_size, trainer.num_generations
-    if size % group:
-        warnings.warn(
-            f"a group of {group} answers is cut over micro-batches of {size}, each of which computes its prompt; set "
-            "per_device_train_batch_size to a multiple of num_generations",
-            stacklevel=3,
-        )
-
-
-def _check_dropout(model: Any) -> None:
-    for name, module in model.named_modules():
-        attention = getattr(module, "attention_dropout", 0.0)
-        dropped = module.p if isinstance(module, torch.nn.Dropout) else attention
-        if isinstance(dropped, float) and dropped > 0:
-            raise ValueError(
-                f"{name} of {type(model).__name__} drops with a probability of {dropped}, beside invariant=True: a "
-                "prompt's decisions would be drawn once for all of its answers, and anew in every call; set dropout to "
-                "0, by disable_dropout=True where it is a layer's"
-            )
-
-
-def _refuse_aux_loss(trainer: Any) -> None:
-    raise ValueError(
-        f"router_aux_loss_coef is {trainer.router_aux_loss_coef}: the loss that balances experts would count the "
-        f"tokens of a prompt once, and TRL counts them {trainer.num_generations} times; set router_aux_loss_coef=0.0 "
-        f"in {type(trainer.args).__name__}"
-    )
-
-
-def _refuse_images(images: dict[str, Any]) -> None:
-    given = {name: each for name, each in images.items() if each is not None}
-    if given:
-        name = "pixel_values" if "pixel_values" in given else next(iter(given))
-        raise ValueError(
-            f"{name} came with {len(given[name])} rows: prompts with images are not shared yet; use the trainer "
-            "without share_prompts()"
-        )

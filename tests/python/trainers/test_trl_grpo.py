@@ -439,7 +439,7 @@ def test_what_would_mix_answers_or_count_differently_is_refused_by_name(case, fo
 
 
 def test_other_trainers_are_refused(folder):
-    with pytest.raises(TypeError, match=r"share_prompts\(\) got a object; expected a trl.GRPOTrainer or a trl.RLOO"):
+    with pytest.raises(TypeError, match=r"share_prompts\(\) got a object; expected a GRPOTrainer, RLOOTrainer or"):
         share_prompts(object())
 
     class Own(GRPOTrainer):
