@@ -12,6 +12,7 @@ peft = pytest.importorskip("peft", reason="adapters are one of the cases")
 from policy_updates import (  # noqa: E402
     GROUP,
     PROMPTS,
+    answers,
     assert_same_metrics,
     assert_same_step,
     batch,
@@ -201,6 +202,37 @@ def run(ours, theirs, folder, compare=assert_same_run, **options):
 @pytest.mark.parametrize("case", RUNS)
 def test_a_run_is_that_of_trl(case, folder):
     run(SharedPromptGRPOTrainer, GRPOTrainer, folder, **RUNS[case])
+
+
+def rollouts():
+    """Answers of several turns: what a tool said between them is part of the answer, and marked as not the policy's."""
+    generator = torch.Generator().manual_seed(7)
+
+    def roll(prompts, trainer):
+        made = answers(len(prompts), generator)
+        return {
+            "prompt_ids": trainer.processing_class(prompts)["input_ids"],
+            "completion_ids": made,
+            "logprobs": None,
+            "env_mask": [[int(place % 5 < 3) for place in range(len(each))] for each in made],
+        }
+
+    return roll
+
+
+def test_a_run_with_tools_is_that_of_trl(folder):
+    made = pair(SharedPromptGRPOTrainer, GRPOTrainer, folder, rollout_func=rollouts)
+    for trainer in made:
+        trainer.rollout_func = rollouts()
+    assert_same_run(*map(trained, made))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_of_adapters_is_that_of_trl(loss, level, folder):
+    options = {"loss_type": loss, "importance_sampling_level": level, "beta": 0.04, "num_iterations": 2}
+    run(SharedPromptGRPOTrainer, GRPOTrainer, folder, **options, peft_config=ADAPTER)
 
 
 @pytest.mark.parametrize("options", [{"num_iterations": 2, "beta": 0.04}, {"invariant": True}], ids=str)
