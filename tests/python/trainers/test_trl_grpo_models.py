@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="TRL runs on torch")
 pytest.importorskip("trl", reason="its trainers are what is tested: scripts/test-trainers trl")
 
 import transformers  # noqa: E402
-from policy_updates import assert_same_gradients, batch, policy, save, scores  # noqa: E402
+from policy_updates import PROMPTS, assert_same_gradients, batch, policy, save, scores  # noqa: E402
 from trl import GRPOTrainer  # noqa: E402
 from trl_models import SIZES  # noqa: E402
 
@@ -65,10 +65,12 @@ def scored(trainer, given):
     return found, {name: each.grad for name, each in named if each.grad is not None}
 
 
-def test_scores_and_gradients_are_those_of_trl(family):
+@pytest.mark.parametrize("invariant", [False, True])
+def test_scores_and_gradients_are_those_of_trl(invariant, family):
     _, folder, options = family
-    ours = scored(policy(SharedPromptGRPOTrainer, folder, "flashmask", **options), batch())
-    theirs = scored(policy(GRPOTrainer, folder, "eager", **options), batch())
+    given = batch((150, 131, 150) if invariant else PROMPTS)
+    ours = scored(policy(SharedPromptGRPOTrainer, folder, "flashmask", invariant=invariant, **options), given)
+    theirs = scored(policy(GRPOTrainer, folder, "eager", **options), given)
     for found, expected in zip(ours[0], theirs[0], strict=True):
         torch.testing.assert_close(found, expected, rtol=5e-6, atol=5e-6)
     assert_same_gradients(ours[1], theirs[1])
