@@ -123,6 +123,44 @@ def test_log_probs_are_those_of_all_logits(chunk, softcap):
     assert_within_bound(ours, plain, leaves)
 
 
+@pytest.mark.parametrize("softcap", [None, 2.5])
+@pytest.mark.parametrize("temperature", [1, 0.7])
+@pytest.mark.parametrize("chunk", [7, 10_000])
+def test_entropies_are_those_of_all_logits(chunk, temperature, softcap):
+    *leaves, labels = given()
+    factors = torch.randn(2, *labels.shape, generator=torch.Generator().manual_seed(1))
+
+    def plain(h, w, b):
+        logits = linear(h, w, b)
+        logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+        found = log_softmax(logits / temperature, -1)
+        entropies = torch.distributions.Categorical(logits=found).entropy()
+        both = torch.stack([found.gather(-1, labels.clamp(min=0)[..., None])[..., 0], entropies])
+        return (factors.to(h.dtype) * both.masked_fill(labels == -100, 0)).sum() / 10
+
+    def ours(h, w, b):
+        options = {"chunk": chunk, "softcap": softcap, "temperature": temperature, "entropies": True}
+        found = linear_log_probs(h, w, labels, bias=b, **options)
+        assert all(each.shape == labels.shape and not each[labels == -100].any() for each in found)
+        alone = linear_log_probs(h, w, labels, bias=b, **{**options, "entropies": False})
+        assert torch.equal(alone, found[0])
+        return (factors * torch.stack(found)).sum() / 10
+
+    assert_within_bound(ours, plain, leaves)
+
+
+def test_a_word_that_cannot_come_adds_nothing_to_an_entropy():
+    hidden, weight, bias, labels = given()
+    bias = bias.detach().clone()
+    bias[5] = -torch.inf
+    labels = labels.where(labels != 5, 6)
+    _, found = linear_log_probs(hidden, weight, labels, bias=bias, entropies=True)
+    gradient = torch.autograd.grad(found.sum(), hidden)[0]
+    _, expected = linear_log_probs(hidden, weight, labels, bias=bias.nan_to_num(neginf=-1e4), entropies=True)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), hidden)[0])
+
+
 def test_answers_have_the_log_probs_of_their_logits():
     example = {"prompt_ids": [1, 2, 3, 4], "chosen_ids": [5, 6, 7], "rejected_ids": [8, 9]}
     packed = flashmask.data.pack([example, {**example, "prompt_ids": [4]}], length=20)
@@ -169,6 +207,10 @@ def test_log_probs_say_what_does_not_match():
     hidden, weight, _, labels = given()
     with pytest.raises(ValueError, match=r"bias has shape \[3\]"):
         linear_log_probs(hidden, weight, labels, bias=torch.zeros(3))
+    with pytest.raises(ValueError, match=r"temperature is float 0.0; expected a number above 0"):
+        linear_log_probs(hidden, weight, labels, temperature=0.0)
+    with pytest.raises(TypeError, match=r"entropies is int 1; expected True or False"):
+        linear_log_probs(hidden, weight, labels, entropies=1)
 
 
 def test_autocast_casts_the_head():

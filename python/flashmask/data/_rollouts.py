@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashmask._arguments import integer, items
+from flashmask._arguments import integer, items, lengths
 from flashmask.data._batch import Batch
-from flashmask.data._examples import Tokens, token_ids
+from flashmask.data._examples import IGNORED, Tokens, token_ids
 from flashmask.data._registered import warn_where_nobody_reads_masks
 
 
@@ -21,12 +21,27 @@ class PackedRollouts(Batch):
     """The batch that pack_rollouts() returns."""
 
 
-def pack_rollouts(rollouts: Iterable[Any], *, pad_to_multiple_of: int = 1, pad_token_id: int = 0) -> PackedRollouts:
+def pack_rollouts(
+    rollouts: Iterable[Any],
+    *,
+    pad_to_multiple_of: int = 1,
+    pad_token_id: int = 0,
+    shared_until: Any = None,
+    unit: int = 1,
+) -> PackedRollouts:
     """Packs rollouts into one sequence that holds shared prefixes once: the tree of their prefixes, depth-first.
 
     A rollout is its token ids from the first one of the prompt on: a list, array or tensor of whole numbers. Rollouts
     of several prompts make several trees; one that shares no prefix with others is a document of its own. The same
     input gives the same batch. T is padded to a multiple of `pad_to_multiple_of` tokens.
+
+    `shared_until` gives one integer for each rollout, a list, array or tensor: its tokens from there on are shared with
+    no other rollout, even where they are equal. With the length of the prompt less 1, the prompt's last token is
+    repeated in front of every answer, and each row predicts at most one token: `labels` says which.
+
+    `unit`: only multiples of so many tokens are shared, and each rollout is padded to such a multiple; its padding
+    continues it, so that nothing else sees it. With 128, attention with invariant=True gives every token of a rollout
+    the bits that it has when the rollout is packed alone.
 
     Returns, for R rollouts of which the longest has L tokens:
 
@@ -35,11 +50,14 @@ def pack_rollouts(rollouts: Iterable[Any], *, pad_to_multiple_of: int = 1, pad_t
     - `rows` int64 [R, L]: where token t of rollout r lies, -1 past the rollout's end. Its logits are in row
       rows[r, t - 1]; rollout_log_probs() gathers them, and the gradient sums over rollouts that gather the same row;
     - `order` int64 [R] and `holders` int64 [1, T, 2], the inverse: a token belongs to the rollouts order[first] to
-      order[end - 1], where (first, end) are its holders.
+      order[end - 1], where (first, end) are its holders;
+    - where `shared_until` is given, `labels` int64 [1, T], which are shifted already: in row rows[r, t - 1] token t of
+      rollout r, for every t > shared_until[r]; elsewhere -100, which losses ignore.
 
     Raises ValueError and TypeError that name the rollout.
     """
     multiple = integer("pad_to_multiple_of", pad_to_multiple_of, minimum=1)
+    unit = integer("unit", unit, minimum=1)
     given = [
         token_ids(each, f"rollouts[{number}]", at_least=1)
         for number, each in enumerate(items("rollouts", rollouts, "lists of token ids"))
@@ -47,20 +65,36 @@ def pack_rollouts(rollouts: Iterable[Any], *, pad_to_multiple_of: int = 1, pad_t
     if not given:
         raise ValueError("rollouts is empty; expected at least one")
     warn_where_nobody_reads_masks()
-    order = _order(given)
+    limits = _limits(given, shared_until)
+    shareable = [each[: limit // unit * unit] for each, limit in zip(given, limits, strict=True)]
+    order = _order(shareable, unit)
     leaves = [given[number] for number in order]
-    shared = _shared(leaves)
-    starts = np.cumsum([0, *(tokens.size - common for tokens, common in zip(leaves, shared, strict=True))])
+    shared = _shared([shareable[number] for number in order], unit)
+    held = [-(-tokens.size // unit) * unit - common for tokens, common in zip(leaves, shared, strict=True)]
+    starts = np.cumsum([0, *held])
     length = -(-int(starts[-1]) // multiple) * multiple
     fields = _fields(leaves, shared, starts, length=length, pad=pad_token_id)
     rows = _rows(leaves, shared, starts)
+    if shared_until is not None:
+        fields["labels"] = _labels(leaves, rows, [limits[number] for number in order], length)
     fields["rows"] = np.empty_like(rows)
     fields["rows"][order] = rows
     fields["order"] = np.array(order)
     return PackedRollouts({name: torch.from_numpy(field) for name, field in fields.items()})
 
 
-def _order(rollouts: Sequence[Tokens]) -> list[int]:
+def _limits(rollouts: Sequence[Tokens], shared_until: Any) -> list[int]:
+    """Returns how many leading tokens each rollout may share."""
+    sizes = [each.size for each in rollouts]
+    if shared_until is None:
+        return sizes
+    limits = lengths("shared_until", shared_until).tolist()
+    if len(limits) != len(sizes):
+        raise ValueError(f"shared_until has {len(limits)} integers for {len(sizes)} rollouts; expected one for each")
+    return [min(pair) for pair in zip(limits, sizes, strict=True)]
+
+
+def _order(rollouts: Sequence[Tokens], unit: int) -> list[int]:
     """Orders rollouts so that those with a common prefix are neighbours, and prefixes are in the order they appear in.
 
     First sorts them by content. Then splits the sorted list into subtrees where neighbours share the fewest tokens, and
@@ -68,7 +102,7 @@ def _order(rollouts: Sequence[Tokens]) -> list[int]:
     """
     contents = [each.astype(">i8").tobytes() for each in rollouts]
     order = sorted(range(len(rollouts)), key=contents.__getitem__)
-    shared = np.array(_shared([rollouts[number] for number in order]))
+    shared = np.array(_shared([rollouts[number] for number in order], unit))
     numbers, ordered, pending = np.array(order), [], [(0, len(order))]
     while pending:
         first, end = pending.pop()
@@ -81,9 +115,9 @@ def _order(rollouts: Sequence[Tokens]) -> list[int]:
     return ordered
 
 
-def _shared(leaves: Sequence[Tokens]) -> list[int]:
-    """Returns how many leading tokens each rollout shares with the one before it."""
-    return [0, *(common_prefix(one, other) for one, other in pairwise(leaves))]
+def _shared(leaves: Sequence[Tokens], unit: int) -> list[int]:
+    """Returns how many leading tokens each rollout shares with the one before it, a multiple of `unit`."""
+    return [0, *(common_prefix(one, other) // unit * unit for one, other in pairwise(leaves))]
 
 
 def common_prefix(one: Tokens, other: Tokens) -> int:
@@ -99,8 +133,16 @@ def _rows(leaves: Sequence[Tokens], shared: Sequence[int], starts: Tokens) -> To
     rows = np.full((len(leaves), max(map(len, leaves))), -1)
     for leaf, (tokens, common) in enumerate(zip(leaves, shared, strict=True)):
         rows[leaf, :common] = rows[leaf - 1, :common]
-        rows[leaf, common : tokens.size] = np.arange(starts[leaf], starts[leaf + 1])
+        rows[leaf, common : tokens.size] = starts[leaf] + np.arange(tokens.size - common)
     return rows
+
+
+def _labels(leaves: Sequence[Tokens], rows: Tokens, limits: Sequence[int], length: int) -> Tokens:
+    """Returns the token that each row predicts, [1, length], where only one rollout holds both."""
+    labels = np.full((1, length), IGNORED)
+    for tokens, places, limit in zip(leaves, rows, limits, strict=True):
+        labels[0, places[limit : tokens.size - 1]] = tokens[limit + 1 :]
+    return labels
 
 
 def _fields(
@@ -109,16 +151,21 @@ def _fields(
     """Returns the batch's fields with one entry per token, [1, length, ...]."""
     input_ids, position_ids = np.full(length, pad), np.zeros(length, np.int64)
     holders = np.zeros((length, 2), np.int64)  # the leaf that a token came with, and the first one without it
-    behind = np.full(max(map(len, leaves)), len(leaves))  # per depth, the first later leaf on another path there
+    ends = np.zeros(length, np.int32)
+    padded = np.diff(starts) + shared  # the length of each leaf's path with its padding
+    behind = np.full(padded.max(), len(leaves))  # per depth, the first later leaf on another path there
     for leaf in reversed(range(len(leaves))):
-        own, depths = slice(starts[leaf], starts[leaf + 1]), slice(shared[leaf], leaves[leaf].size)
-        input_ids[own] = leaves[leaf][depths]
-        position_ids[own] = np.arange(depths.start, depths.stop)
-        holders[own, 0], holders[own, 1] = leaf, behind[depths]
-        behind[depths.start :] = leaf
+        common, size = shared[leaf], leaves[leaf].size
+        depths = np.arange(common, padded[leaf])
+        own, tokens = slice(starts[leaf], starts[leaf + 1]), slice(starts[leaf], starts[leaf] + size - common)
+        input_ids[tokens] = leaves[leaf][common:]
+        position_ids[own] = np.minimum(depths, size - 1)  # not beyond the positions that a model knows
+        holders[tokens, 0], holders[tokens, 1] = leaf, behind[common:size]
+        ends[own] = starts[behind[depths]]
+        behind[common:] = leaf
     position_ids[starts[-1] :] = np.arange(length - starts[-1])
     fields = {"input_ids": input_ids, "position_ids": position_ids, "holders": holders}
-    fields["startend_row_indices"] = starts[holders[:, 1]].astype(np.int32)[None, :, None]
+    fields["startend_row_indices"] = ends[None, :, None]
     return {name: field[None] for name, field in fields.items()}
 
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, log_softmax
 
-from flashmask._arguments import choice, described, integer, is_autocast
+from flashmask._arguments import boolean, choice, described, integer, is_autocast
 from flashmask._torch.autograd import once_differentiable
 from flashmask.data._examples import IGNORED
 from flashmask.training._chunks import chunks
@@ -75,6 +75,36 @@ def linear_cross_entropy(
     return total / wanted.shape[0] if reduction == "mean" else total
 
 
+@overload
+def linear_log_probs(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    bias: Tensor | None = ...,
+    ignore_index: int = ...,
+    softcap: float | None = ...,
+    temperature: float = ...,
+    entropies: Literal[False] = ...,
+    chunk: int = ...,
+) -> Tensor: ...
+
+
+@overload
+def linear_log_probs(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    bias: Tensor | None = ...,
+    ignore_index: int = ...,
+    softcap: float | None = ...,
+    temperature: float = ...,
+    entropies: Literal[True],
+    chunk: int = ...,
+) -> tuple[Tensor, Tensor]: ...
+
+
 def linear_log_probs(
     hidden: Tensor,
     weight: Tensor,
@@ -83,17 +113,28 @@ def linear_log_probs(
     bias: Tensor | None = None,
     ignore_index: int = IGNORED,
     softcap: float | None = None,
+    temperature: float = 1.0,
+    entropies: bool = False,
     chunk: int = ROWS,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Returns the log-probability of each row's label, float32 in the shape of labels, 0 where that is ignore_index.
 
-    Arguments are those of linear_cross_entropy(). For losses that compare sums of log-probabilities, such as DPO's. The
-    backward computes each chunk's logits again: four products in all.
+    Arguments are those of linear_cross_entropy(). For losses that compare sums of log-probabilities, such as DPO's, and
+    for updates of policies: logits are divided by `temperature`, behind the cap, as those are from which a policy
+    drew; entropies=True also returns the entropy of each row's distribution, in the same shape, which is differentiable
+    too. The backward computes each chunk's logits again: four products in all.
     """
     _check_head(hidden, weight, bias, softcap)
+    if not (isinstance(temperature, (int, float)) and temperature > 0):
+        raise ValueError(f"temperature is {described(temperature)}; expected a number above 0")
     rows, wanted = _labelled(hidden, weight, labels, ignore_index, chunk)
-    found: Tensor = _LogProbs.apply(rows, weight, bias, wanted, softcap, chunk)  # type: ignore[no-untyped-call]
-    return found.new_zeros(labels.shape).masked_scatter(labels != ignore_index, found)
+    options = float(temperature), boolean("entropies", entropies), chunk
+    found, entropy = _LogProbs.apply(rows, weight, bias, wanted, softcap, *options)  # type: ignore[no-untyped-call]
+
+    def spread(each: Tensor) -> Tensor:
+        return each.new_zeros(labels.shape).masked_scatter(labels != ignore_index, each)
+
+    return (spread(found), spread(entropy)) if entropies else spread(found)
 
 
 def answer_log_probs(
@@ -250,34 +291,66 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _LogProbs(torch.autograd.Function):
+    """Log-probabilities of labels, and the entropies of their distributions or None."""
+
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, softcap: float | None, chunk: int
-    ) -> Tensor:
-        ctx.save_for_backward(rows, weight, bias, labels)
-        ctx.softcap, ctx.chunk = softcap, chunk
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        softcap: float | None,
+        temperature: float,
+        entropies: bool,
+        chunk: int,
+    ) -> tuple[Tensor, Tensor | None]:
         wide = torch.promote_types(rows.dtype, torch.float32)
         found = torch.empty(rows.shape[0], dtype=wide, device=rows.device)
+        entropy = torch.empty_like(found) if entropies else None
         for place in chunks(rows.shape[0], chunk):
             logits, _ = _Head(weight, bias, softcap).logits(rows[place])
-            found[place] = log_softmax(logits, -1, dtype=wide).gather(1, labels[place, None])[:, 0]
-            del logits  # before the next chunk's
-        return found
+            log_probs = _log_probs(logits, temperature, wide)
+            found[place] = log_probs.gather(1, labels[place, None])[:, 0]
+            if entropy is not None:
+                entropy[place] = -_times_itself(log_probs).sum(-1)
+            del logits, log_probs  # before the next chunk's
+        ctx.save_for_backward(rows, weight, bias, labels, entropy)
+        ctx.softcap, ctx.temperature, ctx.chunk = softcap, temperature, chunk
+        return found, entropy
 
     @staticmethod
     @once_differentiable(
         "linear_log_probs is differentiable once; make all logits and use torch's log_softmax for more"
     )
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        rows, weight, bias, labels = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, grad_of_entropy: Tensor | None) -> Any:
+        rows, weight, bias, labels, entropy = ctx.saved_tensors
         head = _Head(weight, bias, ctx.softcap)
         gradients = _Gradients(ctx.needs_input_grad, rows, head)
         for place in chunks(rows.shape[0], ctx.chunk):
-            hidden, words, factor = rows[place], labels[place, None], grad[place, None]
+            hidden, words, factor = rows[place], labels[place, None], grad[place, None] / ctx.temperature
             logits, tanh = head.logits(hidden)
-            log_probs = log_softmax(logits, -1, dtype=grad.dtype)
+            log_probs = _log_probs(logits, ctx.temperature, grad.dtype)
             picked = log_probs.gather(1, words)
+            more = None
+            if entropy is not None and grad_of_entropy is not None:  # p (-log p - entropy)
+                more = _times_itself(log_probs).addcmul_(log_probs.exp(), entropy[place, None])
+                more.mul_(grad_of_entropy[place, None] / -ctx.temperature)
             gradient = log_probs.exp_().mul_(-factor).scatter_(1, words, -factor * torch.expm1(picked))
+            if more is not None:
+                gradient += more
             gradients.add(place, hidden, _below_cap(logits.copy_(gradient), tanh))
-            del logits, tanh, log_probs, gradient  # before the next chunk's
-        return *gradients.times(torch.ones_like(grad[:1].sum())), None, None, None
+            del logits, tanh, log_probs, gradient, more  # before the next chunk's
+        return *gradients.times(torch.ones_like(grad[:1].sum())), None, None, None, None, None
+
+
+def _log_probs(logits: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    """Returns the logarithms of the probabilities of logits / temperature, in another dtype."""
+    if temperature != 1:
+        logits = logits.to(dtype, copy=True).div_(temperature)
+    return log_softmax(logits, -1, dtype=dtype)
+
+
+def _times_itself(log_probs: Tensor) -> Tensor:
+    """Returns p log p, which is 0 where p is."""
+    return log_probs.exp().mul_(log_probs.clamp(min=torch.finfo(log_probs.dtype).min))

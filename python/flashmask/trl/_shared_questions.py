@@ -15,20 +15,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import is_peft_model
 from torch import Tensor
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from flashmask.data import pack
 from flashmask.data._rollouts import common_prefix
-from flashmask.transformers import flashmask_mask, shard
-from flashmask.transformers._stateful import carriers_of, why_no_forks, with_nodes
+from flashmask.transformers import shard
+from flashmask.transformers._stateful import with_nodes
 from flashmask.transformers._trainer import context_parallel_mesh
+from flashmask.trl._models import models_of
 
 #: Name of the packed batch among a model's arguments.
 NAME = "shared_questions"
 _MARK = "__flashmask_shared_questions__"
-_LAYERS = {"full_attention", "sliding_attention"}
 _OF_TRL = ("margin",)  # reward trainers pass it to the model, which does not take it
 
 
@@ -82,13 +80,7 @@ def share_questions(trainer: Any) -> None:
     """
     if not isinstance(trainer.data_collator, SharedQuestions):
         trainer.data_collator = SharedQuestions(trainer.data_collator)
-    for wrapped in (trainer.model, getattr(trainer, "ref_model", None)):
-        if wrapped is None:
-            continue
-        model = trainer.accelerator.unwrap_model(wrapped)
-        if is_peft_model(model):
-            _check_adapters(model)
-            model = model.get_base_model()
+    for model in models_of(trainer, "question"):
         _share_in(model)
 
 
@@ -110,7 +102,6 @@ def _share_in(model: Any) -> None:
     backbone = model.base_model
     if hasattr(backbone.forward, _MARK):
         return
-    _check_model(model)
     padded_forward = backbone.forward
 
     @functools.wraps(padded_forward)
@@ -129,29 +120,3 @@ def _share_in(model: Any) -> None:
 
     setattr(forward, _MARK, True)
     backbone.forward = forward
-
-
-def _check_adapters(model: Any) -> None:
-    kinds = [kind for kind, config in model.peft_config.items() if config.is_prompt_learning]
-    if kinds:
-        raise ValueError(
-            f"adapter {kinds[0]!r} learns a prompt, whose tokens stand before each padded sequence; shared questions "
-            "are packed without it: train it with TRL's own trainer"
-        )
-
-
-def _check_model(model: Any) -> None:
-    name, config = type(model).__name__, model.config
-    if config.get_text_config() is not config:
-        raise ValueError(f"{name} is a model of text and images; shared questions are packed for models of text only")
-    others = set(getattr(config, "layer_types", None) or ()) - _LAYERS
-    unforked = why_no_forks(model)
-    if unforked or ((others or getattr(model, "_is_stateful", False)) and not carriers_of(model)):
-        what = unforked or (f"{sorted(others)} layers" if others else "layers with a state")
-        raise ValueError(f"{name} has {what}, which carry one answer into the next; train it with TRL's own trainer")
-    implementation = config._attn_implementation
-    if ALL_MASK_ATTENTION_FUNCTIONS.get(implementation) is not flashmask_mask:
-        raise ValueError(
-            f"{name} has attn_implementation={implementation!r}, under which answers to one question would see each "
-            'other; make it with attn_implementation="flashmask" after flashmask.transformers.register()'
-        )
