@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention under a BlockMask and with a score_mod, functions that are read on the host."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashmask._attention import attention
+from flashmask._flex.captured import made_once
+from flashmask._flex.checks import is_of_any_size
+from flashmask._flex.recipe import Recipe, bias_arguments, lines, recognise
+from flashmask._flex.repeatable import RepeatableIndexing
+from flashmask._flex.scores import Unrecognised
+from flashmask._flex.symbols import Space, Symbol, Untraceable, evaluate
+from flashmask._graph_break import breaks_graph
+from flashmask._mask import Mask
+from flashmask._rows import RowIndices
+
+if TYPE_CHECKING:
+    from flashmask._flex.attention import ScoreMod
+
+_PAIRS_AT_ONCE = 1 << 22
+
+
+@breaks_graph
+def with_functions(
+    q: Tensor, k: Tensor, v: Tensor, score_mod: ScoreMod | None, block_mask: Any, scale: float, with_lse: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns o and lse of tensors (batch, heads, tokens, dim); lse lacks biases of rows unless `with_lse`."""
+    mask = _mask_of_blocks(block_mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
+    if score_mod is None:
+        return attention(q, k, v, mask, layout="bhsd", scale=scale, return_lse=True)
+    space = Space((q.shape[0], q.shape[1], q.shape[2], k.shape[2]), q.device)
+    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
+    with RepeatableIndexing():
+        recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
+        arguments = bias_arguments(recipe, space, q.dtype)
+    if recipe.masks:
+        mask = _both(
+            mask, made_once(score_mod, (score_mod, *space.sizes, space.device), lambda: _visible(recipe, space))
+        )
+    if recipe.query_factor is not None:
+        q = (q * lines(recipe.query_factor, 2)).to(q.dtype)
+    if recipe.key_factor is not None:
+        k = (k * lines(recipe.key_factor, 3)).to(k.dtype)
+    scale *= recipe.scale
+    if scale == 0:
+        q, scale = q * 0.0, 1.0
+    arguments |= {"scale": scale, "softcap": recipe.softcap, "layout": "bhsd", "return_lse": True}
+    o, lse = attention(q, k, v, mask, **arguments)
+    for bias in recipe.rows:
+        o, lse = _with_bias_of_rows(o, lse, bias, with_lse)
+    return o, lse
+
+
+def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool) -> Recipe:
+    try:
+        return recognise(score_mod, space, dtype, grouped)
+    except (Unrecognised, Untraceable) as error:
+        name = getattr(score_mod, "__qualname__", type(score_mod).__qualname__)
+        what = str(error) if isinstance(error, Unrecognised) else f"what cannot be read, as {error}"
+        raise NotImplementedError(
+            f"score_mod computes {what} ({name}): flashmask computes a factor of either token, a softcap, a bias "
+            "without the score, and -inf; write it as these, pass a sink as sinks= of flashmask.attention(), or call "
+            "torch.nn.attention.flex_attention here"
+        ) from error
+
+
+def _with_bias_of_rows(o: Tensor, lse: Tensor, bias: Any, with_lse: bool) -> tuple[Tensor, Tensor]:
+    """Adds a bias of whole rows, which changes no probability: to lse. -inf hides its rows."""
+    if not isinstance(bias, Symbol):
+        return o, lse + bias
+    row = lines(bias, 2)
+    if row.is_floating_point():
+        o = o.masked_fill(row == -math.inf, 0.0)
+    return o, lse + row[..., 0].to(lse.dtype) if with_lse else lse
+
+
+def _mask_of_blocks(block_mask: Any, sizes: tuple[int, int, int, int]) -> Any:
+    """Returns the mask of a BlockMask; whatever else was given, as it is."""
+    if not hasattr(block_mask, "mask_mod"):
+        return block_mask
+    from flashmask.masks import from_block_mask, from_mask_mod
+
+    if is_of_any_size(block_mask):
+        mask_mod = block_mask.mask_mod
+        return from_mask_mod(mask_mod, *sizes, device=block_mask.kv_num_blocks.device)
+    lists = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "BLOCK_SIZE", "seq_lengths")
+    said = block_mask.mask_mod, *(getattr(block_mask, name) for name in lists)
+    return made_once(block_mask, said, lambda: from_block_mask(block_mask))
+
+
+def _both(mask: Any, other: Mask | RowIndices) -> Any:
+    if mask is None:
+        return other
+    from flashmask.masks import from_dense
+
+    given = [each.to_mask() if isinstance(each, RowIndices) else each for each in (mask, other)]
+    return (given[0] if isinstance(given[0], Mask) else from_dense(given[0])) & given[1]
+
+
+def _visible(recipe: Recipe, space: Space) -> Mask | RowIndices:
+    """Returns the mask of what a score_mod does not hide by -inf."""
+    from flashmask._flex.formula import And, formula
+    from flashmask._flex.ranges import TooManyRanges
+    from flashmask.masks._mask_mod import from_formula
+
+    try:
+        return from_formula(And([formula(each) for each in recipe.masks]), space)
+    except (Untraceable, TooManyRanges):
+        return _evaluated(recipe.masks, space)
+
+
+def _evaluated(masks: list[Symbol], space: Space) -> Mask:
+    """Returns the mask of pairs where all expressions hold, computed for some rows at a time."""
+    from flashmask.masks import from_packed
+
+    batch, heads, rows, columns = space.sizes
+    step = max(1, _PAIRS_AT_ONCE // max(1, batch * heads * columns))
+    parts = []
+    for first in range(0, rows, step):
+        q = space.index[2][:, :, first : first + step]
+        visible = torch.ones(1, 1, q.shape[2], columns, dtype=torch.bool, device=space.device)
+        for each in masks:
+            visible = visible & evaluate(each, {"q": q}, space)
+        parts.append(np.packbits(visible.cpu().numpy(), axis=-1, bitorder="little"))
+    return from_packed(np.concatenate(parts, axis=2), columns)
