@@ -42,7 +42,7 @@ _ELSEWHERE = {
     "causal": _MASK,
     "is_causal": _MASK,
     "attn_mask": "pass it as mask: a Mask, RowIndices, or booleans, True = visible",
-    "block_mask": "pass it as mask: flashmask.masks.from_mask_mod(...) of its mask_mod",
+    "block_mask": "pass mask=flashmask.masks.from_block_mask(block_mask), or call flashmask.flex_attention",
     "dropout": _DROPOUT,
     "dropout_p": _DROPOUT,
     "enable_gqa": "leave it out: query heads may be any multiple of those of k",
