@@ -288,7 +288,8 @@ def _view(term: Symbol, space: Space) -> Tensor | None:
     if any(size < sizes[name] for name, size in zip(names, tensor.shape, strict=True)):
         return None
     cut = tensor[tuple(slice(sizes[name]) for name in names)].permute([names.index(n) for n in "bhqk" if n in names])
-    return cut[tuple(slice(None) if name in names else None for name in "bhqk")]
+    view: Tensor = cut[tuple(slice(None) if name in names else None for name in "bhqk")]
+    return view
 
 
 def _sum(terms: list[Any], env: dict[str, Tensor], space: Space) -> Tensor:

@@ -36,7 +36,7 @@ class _Gather(torch.autograd.Function):
         return tensor[indices]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         shape, dtype = ctx.of
         indices = ctx.saved_tensors
@@ -57,4 +57,5 @@ def _places(indices: tuple[Tensor, ...], shape: torch.Size) -> Tensor:
     for index, size in zip(indices, shape, strict=False):
         place = place * size + torch.where(index < 0, index + size, index)
     inner = shape[len(indices) :].numel()
-    return (place.reshape(-1, 1) * inner + torch.arange(inner)).reshape(-1)
+    places: Tensor = place.reshape(-1, 1) * inner + torch.arange(inner)
+    return places.reshape(-1)

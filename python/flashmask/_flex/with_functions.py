@@ -104,15 +104,15 @@ def _both(mask: Any, other: Mask | RowIndices) -> Any:
     return (given[0] if isinstance(given[0], Mask) else from_dense(given[0])) & given[1]
 
 
+@torch.no_grad()
 def _visible(recipe: Recipe, space: Space) -> Mask | RowIndices:
     """Returns the mask of what a score_mod does not hide by -inf."""
     from flashmask._flex.formula import And, formula
-    from flashmask._flex.ranges import TooManyRanges
     from flashmask.masks._mask_mod import from_formula
 
     try:
         return from_formula(And([formula(each) for each in recipe.masks]), space)
-    except (Untraceable, TooManyRanges):
+    except Untraceable:
         return _evaluated(recipe.masks, space)
 
 
