@@ -19,6 +19,8 @@ from flashmask._flex.formula import FLIPPED, And, Compare, Fact, Formula, Or
 from flashmask._flex.ranges import Ranges, TooManyRanges
 from flashmask._flex.symbols import Space, Untraceable
 
+_FAR = 1 << 61  # beyond all rows; limits such as the largest int64 are clipped here before they are subtracted from
+
 
 class _Flagged(NamedTuple):
     """An equality among the rows that a fact leaves: rows that it hides equal nothing."""
@@ -181,8 +183,8 @@ def _with_first(changes: Tensor) -> Tensor:
 
 
 def _at(values: Tensor, rows: Tensor) -> Tensor:
-    """values[rows], where rows may be one past the last."""
-    return values.gather(1, rows.clamp(max=values.shape[1] - 1))
+    """values[rows] of each plane, where rows may be one past the last."""
+    return values.gather(1, rows.flatten(1).clamp(max=values.shape[1] - 1)).reshape(rows.shape)
 
 
 def _equal(rows: Tensor, columns: Tensor, inside: Ranges, keep: Tensor | None = None) -> Ranges:
@@ -199,31 +201,36 @@ def _equal(rows: Tensor, columns: Tensor, inside: Ranges, keep: Tensor | None = 
         group = torch.where(_at(keep, begin), group, begin.shape[1])
     wanted = torch.searchsorted(distinct, columns)
     wanted = torch.where(_at(distinct, wanted) == columns, wanted, begin.shape[1] + 1)
-    return r.limited(_overlaps(_runs(begin, group, inside.rows), wanted[:, None], inside))
+    return r.limited(_overlaps(_runs(begin, group, inside.rows), wanted[:, None], inside)[0])
 
 
 def _flagged(flags: Tensor, inside: Ranges) -> Ranges:
     """Rows whose flag is set."""
     begin = _heads(_with_first(flags[:, 1:] != flags[:, :-1]))
     group = torch.where(_at(flags, begin), 0, begin.shape[1])
-    return r.limited(_overlaps(_runs(begin, group, inside.rows), 0, inside))
+    return r.limited(_overlaps(_runs(begin, group, inside.rows), 0, inside)[0])
 
 
-def _overlaps(runs: _Runs, wanted: Tensor | int, inside: Ranges) -> Ranges:
-    """The parts of the ranges inside that lie in runs of the group wanted, one slot per run and range; waits once."""
+def _overlaps(runs: _Runs, wanted: Tensor | int, inside: Ranges) -> tuple[Ranges, Tensor]:
+    """The parts of the ranges inside that lie in runs of the group wanted, one slot per run and range; waits once.
+
+    Also returns which run, among all of its plane, each part lies in; of empty parts any.
+    """
     shape, width = inside.begin.shape, inside.rows + 1
     low = _search(runs.group * width + runs.end, wanted * width + inside.begin, right=True)
     high = _search(runs.group * width + runs.begin, wanted * width + inside.end)
     most = max(int((high - low).max()), 1)
     r.check_slots(most * inside.slots)
-    begins, ends = [], []
+    begins, ends, which = [], [], []
     for each in range(most):
         live = low + each < high
-        at = (low + each).clamp(max=runs.begin.shape[1] - 1).flatten(1)
-        begin, end = (bounds.gather(1, at).reshape(shape) for bounds in (runs.begin, runs.end))
+        at = (low + each).clamp(max=runs.begin.shape[1] - 1)
+        begin, end = (_at(bounds, at) for bounds in (runs.begin, runs.end))
         begins.append(torch.where(live, torch.clamp(begin, inside.begin, inside.end), inside.end))
         ends.append(torch.where(live, torch.clamp(end, inside.begin, inside.end), inside.end))
-    return Ranges(torch.stack(begins, 2).flatten(1, 2), torch.stack(ends, 2).flatten(1, 2), inside.rows)
+        which.append(at)
+    begin, end, run = (torch.stack(parts, 2).reshape(shape[0], -1, shape[2]) for parts in (begins, ends, which))
+    return Ranges(begin, end, inside.rows), run
 
 
 def _search(ascending: Tensor, wanted: Tensor, right: bool = False) -> Tensor:
@@ -234,6 +241,7 @@ def _search(ascending: Tensor, wanted: Tensor, right: bool = False) -> Tensor:
 def _comparable(rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """Both in the dtype in which torch compares them, or as int64."""
     dtype = torch.promote_types(rows.dtype, columns.dtype)
+    rows, columns = rows.contiguous(), columns.contiguous()
     if not dtype.is_floating_point:
         return rows.long(), columns.long()
     rows, columns = rows.to(dtype), columns.to(dtype)
@@ -248,20 +256,23 @@ def _comparable(rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
 def _ordered(op: str, rows: Tensor, columns: Tensor, inside: Ranges) -> Ranges:
     """Rows i with rows[i] op columns[j]."""
     rows, columns = _comparable(rows, columns)
-    falls, rises = rows[:, 1:] < rows[:, :-1], rows[:, 1:] > rows[:, :-1]
-    consecutive = (rows[:, -1] - rows[:, 0] == rows.shape[1] - 1).all()
-    n_falls, n_rises, consecutive = torch.stack([falls.sum(), rises.sum(), consecutive.long()]).tolist()
+    above, below = rows[:, 1:], rows[:, :-1]
+    falls, rises = above < below, above > below
+    n_falls, n_rises, n_ones = torch.stack([falls.sum(), rises.sum(), (above == below + 1).sum()]).tolist()
+    counts_up = n_falls + n_ones == falls.numel() and not rows.is_floating_point()
     if n_falls > n_rises:
         op, rows, columns, falls, n_falls = FLIPPED[op], _reversed(rows), _reversed(columns), rises, n_rises
-    right = op in ("gt", "le")
+        counts_up = False
     if n_falls:
-        return _in_stretches(op, rows, columns, falls, inside)
-    if consecutive and n_rises == rises.numel() and not rows.is_floating_point():  # rows count upwards
-        first = rows[:, :1]
-        at = torch.clamp(columns, first - 1, first + rows.shape[1]) - first + right
-    else:
-        at = torch.searchsorted(rows.contiguous(), columns.contiguous(), right=right)
+        return _in_stretches(op, rows, columns, falls, counts_up, inside)
+    right = op in ("gt", "le")
+    at = _counted(rows[:, :1], columns, right) if counts_up else torch.searchsorted(rows, columns, right=right)
     return _bounded(op, at[:, None], inside)
+
+
+def _counted(first: Tensor, columns: Tensor, right: bool) -> Tensor:
+    """torch.searchsorted in rows that count upwards from the first."""
+    return columns.clamp(-_FAR, _FAR) - first.clamp(-_FAR, _FAR) + right
 
 
 def _reversed(values: Tensor) -> Tensor:
@@ -275,23 +286,23 @@ def _bounded(op: str, at: Tensor, inside: Ranges) -> Ranges:
     return inside._replace(begin=at) if op in ("ge", "gt") else inside._replace(end=at)
 
 
-def _in_stretches(op: str, rows: Tensor, columns: Tensor, falls: Tensor, inside: Ranges) -> Ranges:
+def _in_stretches(op: str, rows: Tensor, columns: Tensor, falls: Tensor, counts_up: bool, inside: Ranges) -> Ranges:
     """Cuts the ranges inside where rows fall, as positions do that restart, and searches each piece."""
     heads = _heads(_with_first(falls))
     try:
-        pieces = _overlaps(_runs(heads, torch.zeros_like(heads), inside.rows), 0, inside)
+        pieces, stretch = _overlaps(_runs(heads, torch.zeros_like(heads), inside.rows), 0, inside)
     except TooManyRanges:
         return _scanned(op, rows, columns, inside)
     right = op in ("gt", "le")
+    if counts_up:
+        head = _at(heads, stretch)
+        return r.limited(_bounded(op, head + _counted(_at(rows, head), columns[:, None], right), pieces))
+    # A row is below its column where its rank, the number of smaller rows, is below that of the column.
     ascending = rows.sort(dim=1).values
-    rank = torch.searchsorted(ascending, rows.contiguous())
-    wanted = torch.searchsorted(ascending, columns.contiguous(), right=right)[:, None]
+    rank, wanted = torch.searchsorted(ascending, rows), torch.searchsorted(ascending, columns, right=right)
     width = rows.shape[1] + 1
-    stretch = _with_first(falls).cumsum(1) - 1
-    piece = _at(stretch, pieces.begin.flatten(1)).reshape(pieces.begin.shape)
-    # A row is below its column where its rank, the number of smaller rows, is below the rank wanted.
-    at = _search(stretch * width + rank, piece * width + wanted)
-    return r.limited(_bounded(op, at, pieces))
+    keys = (_with_first(falls).cumsum(1) - 1) * width + rank
+    return r.limited(_bounded(op, _search(keys, stretch * width + wanted[:, None]), pieces))
 
 
 def _scanned(op: str, rows: Tensor, columns: Tensor, inside: Ranges) -> Ranges:
@@ -328,6 +339,6 @@ def _next(levels: list[Tensor], at: Tensor, may_hold: Callable[[Tensor], Tensor]
     for level in reversed(range(len(levels))):
         values = levels[level]
         inside = at < values.shape[1]
-        skip = inside & ~may_hold(_at(values, at.flatten(1)).reshape(at.shape))
+        skip = inside & ~may_hold(_at(values, at))
         at = torch.where(skip, at + (1 << level), at)
     return at

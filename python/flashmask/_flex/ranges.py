@@ -17,6 +17,7 @@ from flashmask._flex.symbols import Untraceable
 
 MOST = 16  # ranges of a column, compacted
 _RAW = 32  # slots before they are compacted
+_EXCHANGED = 6  # slots that are sorted by exchanges
 
 
 class TooManyRanges(Untraceable):
@@ -64,9 +65,21 @@ def difference(a: Ranges, b: Ranges) -> Ranges:
 
 def _by_rank(begins: list[Tensor], ends: list[Tensor], rows: int) -> Ranges:
     """Pairs the n-th begin with the n-th end: a row is inside where more ranges began before it than ended."""
-    begin, end = (torch.cat(each, 1).sort(dim=1).values for each in (begins, ends))
+    begin, end = (_sorted(torch.cat(each, 1)) for each in (begins, ends))
     begin[:, 1:] = torch.maximum(begin[:, 1:], end[:, :-1])
     return limited(Ranges(begin, torch.maximum(begin, end), rows))
+
+
+def _sorted(bounds: Tensor) -> Tensor:
+    """Sorts the slots of each column; few of them by exchanges between neighbours, which take whole slots at once."""
+    slots = list(bounds.unbind(1))
+    if len(slots) > _EXCHANGED:
+        return bounds.sort(dim=1).values
+    for turn in range(len(slots)):
+        for left in range(turn % 2, len(slots) - 1, 2):
+            a, b = slots[left : left + 2]
+            slots[left : left + 2] = torch.minimum(a, b), torch.maximum(a, b)
+    return torch.stack(slots, 1)
 
 
 def check_slots(slots: int) -> None:

@@ -136,10 +136,9 @@ def _values(masked: Ranges, columns: Columns) -> torch.Tensor:
     """Returns int32 [batch or 1, heads or 1, columns, 4], as RowIndices take them."""
     import torch
 
-    bounds = torch.stack([masked.begin, masked.end], 3).transpose(1, 2).flatten(2).to(torch.int32)
-    values = torch.full((*bounds.shape[:2], 4), masked.rows, dtype=torch.int32, device=bounds.device)
-    values[:, :, : bounds.shape[2]] = bounds
-    return values.reshape(columns.batch, columns.heads, *values.shape[1:])
+    vectors = [bound[:, slot].int() for slot in range(masked.slots) for bound in (masked.begin, masked.end)]
+    vectors += [torch.full_like(vectors[0], masked.rows)] * (4 - len(vectors))
+    return torch.stack(vectors, 2).reshape(columns.batch, columns.heads, -1, 4)
 
 
 def _of_masked_rows(values: torch.Tensor, space: Space) -> Mask | RowIndices:
