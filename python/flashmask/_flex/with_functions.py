@@ -85,14 +85,22 @@ def _mask_of_blocks(block_mask: Any, sizes: tuple[int, int, int, int]) -> Any:
     """Returns the mask of a BlockMask; whatever else was given, as it is."""
     if not hasattr(block_mask, "mask_mod"):
         return block_mask
-    from flashmask.masks import from_block_mask, from_mask_mod
+    from flashmask.masks import from_mask_mod
 
     if is_of_any_size(block_mask):
         mask_mod = block_mask.mask_mod
         return from_mask_mod(mask_mod, *sizes, device=block_mask.kv_num_blocks.device)
+    return mask_of_blocks(block_mask)
+
+
+def mask_of_blocks(block_mask: Any) -> Mask | RowIndices:
+    """Returns masks.from_block_mask(), made once while the BlockMask lives and no tensor of it or in it changes."""
+    from flashmask.masks import from_block_mask
+
     lists = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "BLOCK_SIZE", "seq_lengths")
     said = block_mask.mask_mod, *(getattr(block_mask, name) for name in lists)
-    return made_once(block_mask, said, lambda: from_block_mask(block_mask))
+    made: Mask | RowIndices = made_once(block_mask, said, lambda: from_block_mask(block_mask))
+    return made
 
 
 def _both(mask: Any, other: Mask | RowIndices) -> Any:
