@@ -43,6 +43,7 @@ _ELSEWHERE = {
     "is_causal": _MASK,
     "attn_mask": "pass it as mask: a Mask, RowIndices, or booleans, True = visible",
     "block_mask": "pass mask=flashmask.masks.from_block_mask(block_mask), or call flashmask.flex_attention",
+    "score_mod": "call flashmask.flex_attention, or pass what it computes: softcap, alibi_slopes, bias, distance_bias",
     "dropout": _DROPOUT,
     "dropout_p": _DROPOUT,
     "enable_gqa": "leave it out: query heads may be any multiple of those of k",

@@ -43,6 +43,10 @@ FLOAT_MASK = r"mask is {0} of {1} \[8, 8\]; expected booleans, True = visible: .
         (lambda: attention(attn_mask=FLOATS), r"does not take attn_mask, .* \[8, 8\]; pass it as mask"),
         (lambda: attention(dropout_p=0.1), r"does not take dropout_p, which is float 0\.1; flashmask\.flashmask_att"),
         (lambda: attention(softmax_scale=0.1), "does not take softmax_scale, which is float 0.1; pass it as scale"),
+        (
+            lambda: attention(score_mod=attention),
+            r"does not take score_mod, .*; call flashmask\.flex_attention, or pass w",
+        ),
         (lambda: attention(maks=MASK), "does not take maks, .* its arguments are q, k, v, mask, "),
         (lambda: attention(block_mask()), BLOCK_MASK),
         (lambda: flashmask.plan(block_mask(), Q, Q), BLOCK_MASK),

@@ -3,6 +3,7 @@
 
 import functools
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,11 @@ def seed():
 
 def causal(b, h, i, j):
     return i >= j
+
+
+def since(name):
+    """Marks a test of what FlexAttention has in newer versions of PyTorch."""
+    return pytest.mark.skipif(not hasattr(flex, name), reason=f"this PyTorch's FlexAttention has no {name}")
 
 
 def block_mask(mask_mod, rows=N, columns=N, batch=None, heads=None, **options):
@@ -162,11 +168,15 @@ def test_lse_is_natural_and_differentiable():
     )
 
 
-def test_what_is_returned():
+def test_o_is_a_view_of_tokens_by_heads():
+    o, lse = flex_attention(*tensors(), return_lse=True)
+    assert o.shape == (2, 4, N, 16) and o.transpose(1, 2).is_contiguous() and lse.shape == (2, 4, N)
+
+
+@since("AuxRequest")
+def test_return_aux():
     qkv = tensors()
     o = flex_attention(*qkv)
-    assert o.shape == (2, 4, N, 16) and o.transpose(1, 2).is_contiguous()
-    assert flex_attention(*qkv, return_lse=True)[1].shape == (2, 4, N)
     request, output = flex.AuxRequest, flex.AuxOutput
     assert flex_attention(*qkv, return_aux=request())[1] == output(None, None)
     held, aux = flex_attention(*qkv, return_aux=request(lse=True))
@@ -186,10 +196,54 @@ def test_keys_of_one_sequence_serve_a_batch_beside_a_mask():
         flex_attention(q, k, v, None, block_mask(causal))
 
 
+@since("FlexKernelOptions")
 def test_kernel_options_change_nothing():
     qkv = tensors()
     options = dict.fromkeys(flex.FlexKernelOptions.__annotations__, 1) | {"fwd_num_warps": 4, "bwd_BLOCK_M1": 32}
     assert torch.equal(flex_attention(*qkv, kernel_options=options), flex_attention(*qkv))
+
+
+class Slopes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rate = torch.nn.Parameter(torch.tensor([0.1, 0.2, 0.3, 0.4]))
+
+    def forward(self, score, b, h, q_idx, kv_idx):
+        return self.scaled(0.5, score, b, h, q_idx, kv_idx=kv_idx)
+
+    def scaled(self, by, score, b, h, q_idx, kv_idx):
+        return score * by - self.rate[h] * (q_idx - kv_idx)
+
+
+def test_score_mods_may_be_modules_methods_and_partial_functions():
+    change, qkv = Slopes(), tensors()
+    results = []
+    for each in (change, change.forward, functools.partial(change.scaled, 0.5)):
+        results.append(flex_attention(*qkv, each))
+        results.append(torch.autograd.grad(results[-1].sum(), change.rate)[0])
+    assert all(torch.equal(a, b) for a, b in zip(results[2:], results[:-2], strict=True))
+    assert results[1].any()
+
+
+def test_inference_mode_and_autocast():
+    qkv, ids = tensors(), torch.arange(N)[None] // 9
+    change, mask = SERVED["T5"].make(SERVED["T5"].captured()), block_mask(documents(ids))
+    o = flex_attention(*qkv, change, mask)
+    with torch.inference_mode():
+        assert torch.equal(flex_attention(*qkv, change, block_mask(documents(ids.clone()))), o)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = flex_attention(*qkv, change, mask)
+    assert cast.dtype is torch.bfloat16
+    torch.testing.assert_close(cast.float(), o, rtol=0.03, atol=0.03)
+
+
+def test_strides_do_not_matter():
+    qkv = tensors()
+    turned = [each.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for each in qkv]
+    for mask in (None, block_mask(causal)):
+        ours, theirs = flex_attention(*qkv, None, mask), flex_attention(*turned, None, mask)
+        assert torch.equal(ours, theirs)
+        assert all(map(torch.equal, *(torch.autograd.grad(o.sum(), x) for o, x in ((ours, qkv), (theirs, turned)))))
 
 
 def test_second_derivatives_and_vmap_are_refused():
@@ -291,10 +345,9 @@ def test_a_score_mod_reads_its_tensors_in_each_call():
 
 
 @pytest.mark.parametrize("name", [*SERVED, None])
+@since("_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG")
 def test_flex_attention_itself(name, monkeypatch):
     """Forward: it has no backward on a CPU."""
-    if not hasattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"):
-        pytest.skip("this PyTorch compiles FlexAttention in eager mode too")
     monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     qkv = [each.detach() for each in tensors()]
     change = SERVED[name].make(SERVED[name].captured()) if name else None
@@ -377,12 +430,14 @@ def eight(tensor):
         ),
         (lambda q, k, v: flex_attention(q, k, v, scale="1"), TypeError, "scale is str '1'; expected a number"),
         (
-            lambda q, k, v: flex_attention(q, k, v, return_lse=True, return_aux=flex.AuxRequest()),
+            lambda q, k, v: flex_attention(
+                q, k, v, return_lse=True, return_aux=SimpleNamespace(lse=True, max_scores=False)
+            ),
             ValueError,
             "^Cannot specify both return_lse and return_aux",
         ),
         (
-            lambda q, k, v: flex_attention(q, k, v, return_aux=flex.AuxRequest(lse=True, max_scores=True)),
+            lambda q, k, v: flex_attention(q, k, v, return_aux=SimpleNamespace(lse=True, max_scores=True)),
             NotImplementedError,
             "^return_aux asks for max_scores, which flashmask does not keep; ask for lse$",
         ),

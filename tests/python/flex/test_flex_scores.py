@@ -62,6 +62,13 @@ def test_score_mods_of_the_field(name):
     check(case.make, captured, close=1e-5, frozen=case.frozen)
 
 
+@pytest.mark.parametrize("name", SERVED)
+def test_score_mods_in_bfloat16(name):
+    """Factors round q and k; biases, caps and sums are those of float32."""
+    case = CASES[name]
+    check(case.make, case.captured(), close=0.02, frozen=case.frozen, dtype=torch.bfloat16)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_score_mods_that_no_argument_computes(name):
     case = CASES[name]
