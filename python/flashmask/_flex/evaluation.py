@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a mask_mod for every pair, some rows at a time: as FlexAttention does, under vmap, with 0-d tensors."""
+"""Computes a mask_mod for every pair of tokens, some rows at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flashmask._flex.ranges import TooManyRanges
+from flashmask._flex.symbols import B, H, Space, Symbol, Untraceable, evaluate, trace_mask
 
-PAIRS_AT_ONCE = 1 << 20
+_PAIRS_AT_ONCE = 1 << 20  # larger temporaries are returned to the system each time
 
 
 class _GathersByTensors(TorchFunctionMode):
@@ -27,13 +30,40 @@ class _GathersByTensors(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def evaluated(mask_mod: Callable[..., Any], b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Returns booleans [b, h, q, k] for 1-D index tensors; strides are 0 where mask_mod ignores an index."""
+Pairs: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def pairs_of(mask_mod: Callable[..., Any], space: Space) -> tuple[Pairs, tuple[int, int]]:
+    """Returns a function that takes 1-D tensors b, h, q and kv to booleans [b, h, q, kv], and the planes to ask it for.
+
+    These are the numbers of batch entries and heads that mask_mod tells apart: all, or one where it ignores the index.
+    Without a symbol that can be computed, mask_mod is called as FlexAttention does: under vmap, with 0-d tensors.
+    """
+    try:
+        symbol = trace_mask(mask_mod, space)
+    except Untraceable:
+        out = _under_vmap(
+            mask_mod, *(index.flatten()[:size] for index, size in zip(space.index, (None, None, 1, 1), strict=True))
+        )
+        batch, heads = (1 if stride == 0 else size for stride, size in zip(out.stride(), space.sizes[:2], strict=False))
+        return partial(_under_vmap, mask_mod), (batch, heads)
+    batch, heads = (size if symbol.deps & bit else 1 for size, bit in zip(space.sizes, (B, H), strict=False))
+    return partial(_by_symbol, symbol), (batch, heads)
+
+
+def _by_symbol(symbol: Symbol, *indices: Tensor) -> Tensor:
+    shaped = [index.reshape([-1 if axis == at else 1 for at in range(4)]) for axis, index in enumerate(indices)]
+    out: Tensor = evaluate(symbol, dict(zip("bhqk", shaped, strict=True)), symbol.space)
+    return out.expand([index.shape[0] for index in indices])
+
+
+def _under_vmap(mask_mod: Callable[..., Any], *indices: Tensor) -> Tensor:
+    """Strides of the result are 0 where mask_mod ignores an index."""
     over = mask_mod
     for at in (3, 2, 1, 0):
         over = torch.vmap(over, in_dims=tuple(0 if axis == at else None for axis in range(4)))
     with _GathersByTensors():
-        out: Tensor = over(b, h, q, k)
+        out: Tensor = over(*indices)
     if out.dtype != torch.bool:
         raise TypeError(f"mask_mod returned {out.dtype}; expected booleans")
     if out.ndim != 4:
@@ -41,49 +71,42 @@ def evaluated(mask_mod: Callable[..., Any], b: Tensor, h: Tensor, q: Tensor, k: 
     return out
 
 
-def planes_of(mask_mod: Callable[..., Any], sizes: tuple[int, int, int, int], device: torch.device) -> tuple[int, int]:
-    """Returns how many batch entries and heads mask_mod tells apart: all, or one where it ignores the index."""
-    indices = [torch.arange(size, device=device) for size in (sizes[0], sizes[1], 1, 1)]
-    out = evaluated(mask_mod, *indices)
-    batch, heads = (1 if stride == 0 else size for stride, size in zip(out.stride()[:2], sizes[:2], strict=True))
-    return batch, heads
-
-
-def rows_at_a_time(
-    mask_mod: Callable[..., Any], plane: tuple[int, int], rows: int, columns: int, device: torch.device
-) -> Iterator[tuple[int, Tensor]]:
+def rows_at_a_time(pairs: Pairs, plane: tuple[int, int], space: Space) -> Iterator[tuple[int, Tensor]]:
     """Yields the first row and booleans [these rows, columns] of one batch entry and head, from top to bottom."""
-    b, h = (torch.tensor([index], device=device) for index in plane)
-    k = torch.arange(columns, device=device)
-    step = max(1, PAIRS_AT_ONCE // max(1, columns))
-    for first in range(0, rows, step):
-        q = torch.arange(first, min(first + step, rows), device=device)
-        yield first, evaluated(mask_mod, b, h, q, k)[0, 0]
+    b, h, q, k = (index.flatten() for index in space.index)
+    step = max(1, _PAIRS_AT_ONCE // k.shape[0])
+    for first in range(0, q.shape[0], step):
+        yield first, pairs(b[plane[0], None], h[plane[1], None], q[first : first + step], k)[0, 0]
 
 
-def masked_ranges(
-    mask_mod: Callable[..., Any], plane: tuple[int, int], rows: int, columns: int, device: torch.device
-) -> Tensor:
+def masked_ranges(pairs: Pairs, plane: tuple[int, int], space: Space) -> Tensor:
     """Returns int32 [columns, 4]: two ranges of masked rows per column, in memory linear in rows and columns.
 
     Raises TooManyRanges at the first rows where a column begins a third range.
     """
+    rows, columns, device = *space.sizes[2:], space.device
     last = torch.ones(1, columns, dtype=torch.bool, device=device)  # as if the row above all were visible
     counts = torch.zeros(columns, dtype=torch.int64, device=device)
     found = []
-    for first, visible in rows_at_a_time(mask_mod, plane, rows, columns, device):
-        above = torch.cat([last, visible[:-1]])
-        row, column = (above ^ visible).nonzero(as_tuple=True)  # where a range begins or ends
+    for first, visible in rows_at_a_time(pairs, plane, space):
+        at = _set_at(torch.cat([last, visible[:-1]]) ^ visible)  # where a range begins or ends
         last = visible[-1:]
-        if row.numel():
-            counts += torch.bincount(column, minlength=columns)
+        if at.numel():
+            counts += torch.bincount(at % columns, minlength=columns)
             if int(counts.max()) > 4:
                 raise TooManyRanges("a column has more than two ranges of masked rows")
-            found.append((column, row + first))
+            found.append(at + first * columns)
     out = torch.full((columns, 4), rows, dtype=torch.int32, device=device)
     if found:
-        column, row = (torch.cat(each) for each in zip(*found, strict=True))
-        column, order = column.sort(stable=True)
+        pair = torch.cat(found)
+        column, order = (pair % columns).sort(stable=True)
         place = torch.arange(column.shape[0], device=device) - (counts.cumsum(0) - counts)[column]
-        out[column, place] = row[order].to(torch.int32)
+        out[column, place] = (pair[order] // columns).to(torch.int32)
     return out
+
+
+def _set_at(flags: Tensor) -> Tensor:
+    """The indices of true elements, counted through the rows; NumPy finds few among many in an eighth of the time."""
+    if flags.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(flags.numpy()))
+    return flags.flatten().nonzero()[:, 0]

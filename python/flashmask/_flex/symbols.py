@@ -17,10 +17,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from flashmask._arguments import described
+
 # What a symbol depends on, as bits.
 B, H, Q, K, SCORE = 1, 2, 4, 8, 16
 BOTH = Q | K
 LEAD = 4  # dims of a value before its vector dims: b, h, q, kv
+_BITS = {"b": B, "h": H, "q": Q, "k": K, "score": SCORE}
 _LARGEST_GATHER = 1 << 26  # elements of gathered vectors; above, the gather stays an expression
 
 
@@ -47,11 +50,11 @@ class Space:
 class Symbol:
     """A number per (b, h, q, kv): `value` where it is known, else the operation `op` on `args` and `kwargs`.
 
-    `deps` are bits of B, H, Q, K and SCORE. `rank` counts vector dims, which a gather of whole rows leaves. `meta` has
+    `deps` are bits of B, H, Q, K and SCORE. `rank` counts vector dims, which a gather of whole rows leaves. `like` has
     the dtype and vector dims of what has no value. `name` is b, h, q, k or score of an index, "captured" of a tensor.
     """
 
-    __slots__ = ("args", "deps", "func", "kwargs", "meta", "name", "op", "rank", "space", "value")
+    __slots__ = ("args", "deps", "func", "kwargs", "like", "name", "op", "rank", "space", "value")
 
     def __init__(
         self,
@@ -63,12 +66,12 @@ class Symbol:
         func: Any = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        meta: Any = None,
+        like: Any = None,
         rank: int = 0,
         name: str | None = None,
     ) -> None:
         self.space, self.deps, self.value, self.op, self.func = space, deps, value, op, func
-        self.args, self.kwargs, self.meta, self.rank, self.name = args, kwargs or {}, meta, rank, name
+        self.args, self.kwargs, self.like, self.rank, self.name = args, kwargs or {}, like, rank, name
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -81,7 +84,7 @@ class Symbol:
 
     @property
     def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = (self.meta if self.value is None else self.value).dtype
+        dtype: torch.dtype = (self.like if self.value is None else self.value).dtype
         return dtype
 
     @property
@@ -90,7 +93,7 @@ class Symbol:
 
     @property
     def shape(self) -> torch.Size:
-        shape: torch.Size = self.meta.shape if self.value is None else self.value.shape[LEAD:]
+        shape: torch.Size = self.like.shape if self.value is None else self.value.shape[LEAD:]
         return shape
 
     @property
@@ -289,8 +292,11 @@ def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return _on_vectors(func, name, space, deps, args, kwargs)
     if name in _UNCHANGED and args[0].mixed:
         return args[0]
+    ranks = {each.rank for each in symbols}
+    if len(ranks) > 1:
+        _check_promotion(func, name, args, kwargs)
     if not _is_joint(deps) and not any(each.mixed for each in symbols):
-        return _computed(func, name, space, deps, args, kwargs, symbols)
+        return _computed(func, name, space, deps, args, kwargs, max(ranks))
     return _expression(func, name, space, deps, args, kwargs)
 
 
@@ -307,16 +313,21 @@ def _is_joint(deps: int) -> bool:
     return deps & BOTH == BOTH or bool(deps & SCORE)
 
 
-def _computed(func: Any, name: str, space: Space, deps: int, args: Any, kwargs: Any, symbols: list[Symbol]) -> Symbol:
-    ranks = {each.rank for each in symbols}
-    rank = max(ranks)
+def _computed(func: Any, name: str, space: Space, deps: int, args: Any, kwargs: Any, rank: int) -> Symbol:
     value = func(*(_wide(each, rank) for each in args), **{key: _wide(each, rank) for key, each in kwargs.items()})
     if not isinstance(value, Tensor):
         raise Untraceable(f"{name} returns {type(value).__name__}")
-    # torch promotes numbers and vectors in another way than two vectors.
-    if len(ranks) > 1 and value.dtype != _meta_result(func, args, kwargs).dtype:
-        raise Untraceable(f"{name} of a number and a vector of different dtypes")
     return Symbol(space, deps, value=value, op=name, func=func, args=args, kwargs=kwargs, rank=rank)
+
+
+def _check_promotion(func: Any, name: str, args: Any, kwargs: Any) -> None:
+    """Refuses a number and a vector of dtypes that torch promotes in another way than two vectors."""
+    dtypes = {
+        func(*map(like, args), **{key: like(each) for key, each in kwargs.items()}).dtype
+        for like in (_like, lambda each: _like(each).reshape(-1)[:1] if isinstance(each, Symbol) else each)
+    }
+    if len(dtypes) > 1:
+        raise Untraceable(f"{name} of a number and a vector of different dtypes")
 
 
 def _wide(each: Any, rank: int) -> Any:
@@ -329,28 +340,29 @@ def _widened(value: Tensor, own: int, rank: int) -> Tensor:
 
 
 def _expression(func: Any, name: str, space: Space, deps: int, args: Any, kwargs: Any) -> Symbol:
-    meta = _meta_result(func, args, kwargs)
-    return Symbol(space, deps, op=name, func=func, args=args, kwargs=kwargs, meta=meta, rank=meta.ndim)
+    like = _like_result(func, args, kwargs)
+    return Symbol(space, deps, op=name, func=func, args=args, kwargs=kwargs, like=like, rank=like.ndim)
 
 
-def _meta_result(func: Any, args: Any, kwargs: Any) -> Tensor:
-    result: Tensor = func(*map(_meta, args), **{key: _meta(each) for key, each in kwargs.items()})
-    return result
+def _like_result(func: Any, args: Any, kwargs: Any) -> Tensor:
+    result: Tensor = func(*map(_like, args), **{key: _like(each) for key, each in kwargs.items()})
+    return _ones(result.shape, result.dtype)
 
 
-_METAS: dict[Any, Tensor] = {}
+_ONES: dict[torch.dtype, Tensor] = {}
 
 
-def _meta(each: Any) -> Any:
-    """A tensor without numbers, of a symbol's dtype and vector dims: what the function sees."""
+def _ones(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """What stands for a symbol where torch is asked for the dtype and shape of a result; on the CPU, of no memory."""
+    if dtype not in _ONES:
+        _ONES[dtype] = torch.ones((), dtype=dtype, device="cpu")
+    return _ONES[dtype].expand(shape)
+
+
+def _like(each: Any) -> Any:
     if not isinstance(each, Symbol):
         return each
-    if each.value is None:
-        return each.meta
-    key = (each.shape, each.dtype)
-    if key not in _METAS:
-        _METAS[key] = torch.empty(each.shape, dtype=each.dtype, device="meta")
-    return _METAS[key]
+    return _ones(each.shape, each.dtype) if each.like is None else each.like
 
 
 def _on_vectors(func: Any, name: str, space: Space, deps: int, args: Any, kwargs: Any) -> Any:
@@ -409,8 +421,7 @@ def _gather(tensor: Tensor, index: tuple[Any, ...], space: Space) -> Symbol:
         raise IndexError(f"too many indices for a captured tensor of {tensor.ndim} dimensions: {len(whole)}")
     dims = tensor.shape[len(whole) :]
     if not known or _is_joint(deps) or (rank and _cells(whole) * dims.numel() > _LARGEST_GATHER):
-        meta = torch.empty(dims, dtype=tensor.dtype, device="meta")
-        return Symbol(space, deps, op="gather", args=(tensor, whole), meta=meta, rank=rank)
+        return Symbol(space, deps, op="gather", args=(tensor, whole), like=_ones(dims, tensor.dtype), rank=rank)
     values = [each.value if isinstance(each, Symbol) else each for each in whole]
     return Symbol(space, deps, value=_gathered(tensor, values, space), op="gather", args=(tensor, whole), rank=rank)
 
@@ -467,8 +478,7 @@ def trace(function: Callable[..., Any], space: Space, score_dtype: torch.dtype |
     """
     symbols = space.symbols()
     if score_dtype is not None:
-        meta = torch.empty((), dtype=score_dtype, device="meta")
-        symbols.insert(0, Symbol(space, SCORE, op="score", meta=meta, name="score"))
+        symbols.insert(0, Symbol(space, SCORE, op="score", like=_ones((), score_dtype), name="score"))
     try:
         with _SeesIndexing():
             result = function(*symbols)
@@ -479,8 +489,21 @@ def trace(function: Callable[..., Any], space: Space, score_dtype: torch.dtype |
     return lift(space, result)
 
 
+def trace_mask(mask_mod: Callable[..., Any], space: Space) -> Symbol:
+    """Returns the boolean symbol that a mask_mod computes; raises TypeError where it returns no boolean."""
+    result = trace(mask_mod, space)
+    if not isinstance(result, Symbol) or result.dtype != torch.bool:
+        found = result.dtype if isinstance(result, Symbol) else described(result)
+        raise TypeError(f"mask_mod returned {found}; expected booleans")
+    if result.rank:
+        raise ValueError(f"mask_mod returned shape {list(result.shape)}; expected one boolean, of no dimension")
+    return result
+
+
 def evaluate(symbol: Any, env: Mapping[str, Tensor], space: Space, memo: dict[int, Any] | None = None) -> Any:
     """Computes an expression with other indices: `env` has tensors for some of b, h, q, k and score, by name.
+
+    Values that depend on none of these are taken as they are.
 
     Returns a tensor [B or 1, H or 1, Q or 1, KV or 1, *vector dims], or the number that `symbol` is.
     """
@@ -498,7 +521,7 @@ def _evaluated(symbol: Symbol, env: Mapping[str, Tensor], space: Space, memo: di
 
     if symbol.name is not None and symbol.name in env:
         return env[symbol.name]
-    if symbol.op == "leaf":
+    if symbol.value is not None and not any(symbol.deps & _BITS[name] for name in env):
         return symbol.value
     if symbol.op == "gather":
         return _gathered(symbol.args[0], [value(each) for each in symbol.args[1]], space)

@@ -14,13 +14,14 @@ from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 from flashmask._rows import RowIndices
 from flashmask.masks._imports import from_block_map, from_packed
-from flashmask.masks._mask_mod import Made, made_from_ranges, ranges_of, traced
+from flashmask.masks._mask_mod import Made, made_from_ranges, packed, ranges_of
 from flashmask.masks._windows import full
 
 if TYPE_CHECKING:
     import torch
 
     from flashmask._flex.columns import Columns
+    from flashmask._flex.evaluation import Pairs
     from flashmask._flex.ranges import Ranges
     from flashmask._flex.symbols import Space
 
@@ -54,7 +55,8 @@ def made_from_block_mask(block_mask: Any) -> Made:
     """Does the work of from_block_mask()."""
     import torch
 
-    from flashmask._flex.symbols import Space, Untraceable
+    from flashmask._flex.formula import formula
+    from flashmask._flex.symbols import Space, Untraceable, trace_mask
 
     sizes = _checked_sizes(block_mask)
     if 0 in sizes:
@@ -63,7 +65,7 @@ def made_from_block_mask(block_mask: Any) -> Made:
         space = Space(sizes, block_mask.kv_num_blocks.device)
         blocks = _Blocks(_kinds(block_mask, sizes), tuple(block_mask.BLOCK_SIZE))
         try:
-            ranges, columns = ranges_of(traced(block_mask.mask_mod, space), space)
+            ranges, columns = ranges_of(formula(trace_mask(block_mask.mask_mod, space)), space)
         except Untraceable:
             return _evaluated(block_mask.mask_mod, blocks, space)
         if _agree(blocks, ranges, columns, space):
@@ -165,10 +167,13 @@ def _shown(blocks: _Blocks, kind: int, side: int, sizes: tuple[int, int, int, in
 
 
 def _evaluated(mask_mod: Any, blocks: _Blocks, space: Space) -> Made:
-    """Calls mask_mod for the pairs of partial blocks, one row of blocks at a time."""
+    """Computes mask_mod for the pairs of partial blocks, one row of blocks at a time."""
+    from flashmask._flex.evaluation import pairs_of
+
     kinds = blocks.kinds
+    pairs, _ = pairs_of(mask_mod, space)
     lines = [
-        _line(mask_mod, (b, h), row, blocks, space)
+        _line(pairs, (b, h), row, blocks, space)
         for b in range(kinds.shape[0])
         for h in range(kinds.shape[1])
         for row in range(kinds.shape[2])
@@ -177,15 +182,13 @@ def _evaluated(mask_mod: Any, blocks: _Blocks, space: Space) -> Made:
     return Made(from_packed(bits, space.sizes[3]), "evaluated bits")
 
 
-def _line(mask_mod: Any, plane: tuple[int, int], row: int, blocks: _Blocks, space: Space) -> AnyArray:
+def _line(pairs: Pairs, plane: tuple[int, int], row: int, blocks: _Blocks, space: Space) -> AnyArray:
     """Returns what the rows of a row of blocks see, uint8 [rows, bytes]."""
-    from flashmask._flex.evaluation import evaluated
-
     b, h, q, k = (index.flatten() for index in space.index)
     kinds = blocks.kinds[plane][row].repeat_interleave(blocks.size[1])[: space.sizes[3]]
     rows = q[row * blocks.size[0] : (row + 1) * blocks.size[0]]
     visible = (kinds == _FULL).repeat(rows.shape[0], 1)
     asked = (kinds == _PARTIAL).nonzero()[:, 0]
     if asked.numel():
-        visible[:, asked] = evaluated(mask_mod, b[plane[0], None], h[plane[1], None], rows, k[asked])[0, 0]
-    return np.packbits(visible.cpu().numpy(), axis=-1, bitorder="little")
+        visible[:, asked] = pairs(b[plane[0], None], h[plane[1], None], rows, k[asked])[0, 0]
+    return packed(visible)

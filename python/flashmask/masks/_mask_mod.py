@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from flashmask._flex.columns import Columns
+    from flashmask._flex.evaluation import Pairs
     from flashmask._flex.formula import Formula
     from flashmask._flex.ranges import Ranges
     from flashmask._flex.symbols import Space
@@ -70,33 +71,17 @@ def made_from_mask_mod(mask_mod: MaskMod, sizes: tuple[int, int, int, int], devi
     """Does the work of from_mask_mod(); sizes are batch, heads, rows and columns."""
     import torch
 
-    from flashmask._flex.symbols import Space, Untraceable
+    from flashmask._flex.formula import formula
+    from flashmask._flex.symbols import Space, Untraceable, trace_mask
 
     if 0 in sizes:
         return Made(full(*sizes[2:]), "columns")
     with torch.no_grad():
         space = Space(sizes, device)
         try:
-            return made_from_formula(traced(mask_mod, space), space)
+            return made_from_formula(formula(trace_mask(mask_mod, space)), space)
         except Untraceable:
             return _made_by_evaluation(mask_mod, space)
-
-
-def traced(mask_mod: MaskMod, space: Space) -> Formula:
-    """Returns the formula of a predicate; raises Untraceable where symbols do not follow it."""
-    import torch
-
-    from flashmask._flex.formula import formula
-    from flashmask._flex.symbols import Symbol, trace
-
-    result = trace(mask_mod, space)
-    if not isinstance(result, Symbol):
-        raise TypeError(f"mask_mod returned {described(result)}; expected booleans")
-    if result.dtype != torch.bool:
-        raise TypeError(f"mask_mod returned {result.dtype}; expected booleans")
-    if result.rank:
-        raise ValueError(f"mask_mod returned shape {list(result.shape)}; expected one boolean, of no dimension")
-    return formula(result)
 
 
 def from_formula(formula: Formula, space: Space) -> Mask | RowIndices:
@@ -161,24 +146,26 @@ def _of_visible_columns(visible: Ranges, rows: Columns) -> Mask:
 def _made_by_evaluation(mask_mod: MaskMod, space: Space) -> Made:
     import torch
 
-    from flashmask._flex.evaluation import masked_ranges, planes_of
+    from flashmask._flex.evaluation import masked_ranges, pairs_of
     from flashmask._flex.ranges import TooManyRanges
 
-    rows, columns = space.sizes[2:]
-    batch, heads = planes_of(mask_mod, space.sizes, space.device)
+    pairs, (batch, heads) = pairs_of(mask_mod, space)
     planes = [(b, h) for b in range(batch) for h in range(heads)]
     try:
-        found = [masked_ranges(mask_mod, plane, rows, columns, space.device) for plane in planes]
-        return Made(_of_masked_rows(torch.stack(found).reshape(batch, heads, columns, 4), space), "evaluated")
+        values = torch.stack([masked_ranges(pairs, plane, space) for plane in planes])
+        return Made(_of_masked_rows(values.reshape(batch, heads, *values.shape[1:]), space), "evaluated")
     except TooManyRanges:
-        bits = np.stack([_bits(mask_mod, plane, space) for plane in planes])
-        return Made(from_packed(bits.reshape(batch, heads, *bits.shape[1:]), columns), "evaluated bits")
+        bits = np.stack([_bits(pairs, plane, space) for plane in planes])
+        return Made(from_packed(bits.reshape(batch, heads, *bits.shape[1:]), space.sizes[3]), "evaluated bits")
 
 
-def _bits(mask_mod: MaskMod, plane: tuple[int, int], space: Space) -> AnyArray:
+def _bits(pairs: Pairs, plane: tuple[int, int], space: Space) -> AnyArray:
     """Returns what one batch entry and head sees, uint8 [rows, bytes]."""
     from flashmask._flex.evaluation import rows_at_a_time
 
-    rows, columns = space.sizes[2:]
-    chunks = rows_at_a_time(mask_mod, plane, rows, columns, space.device)
-    return np.concatenate([np.packbits(visible.cpu().numpy(), axis=-1, bitorder="little") for _, visible in chunks])
+    return np.concatenate([packed(visible) for _, visible in rows_at_a_time(pairs, plane, space)])
+
+
+def packed(visible: torch.Tensor) -> AnyArray:
+    """Packs booleans as from_packed() takes them."""
+    return np.packbits(visible.cpu().numpy(), axis=-1, bitorder="little")
