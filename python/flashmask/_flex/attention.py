@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -66,7 +65,6 @@ def flex_attention(
     batch = query.shape[0]
     if key.shape[0] != batch:
         key, value = key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
-    scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else scale
     if scale == 0:
         query, scale = query * 0.0, 1.0
     if score_mod is None and (

@@ -25,37 +25,51 @@ if TYPE_CHECKING:
     from flashmask._flex.attention import ScoreMod
 
 _PAIRS_AT_ONCE = 1 << 22
+_LARGEST_KEPT = 1 << 22  # elements of a bias
 
 
 @breaks_graph
 def with_functions(
-    q: Tensor, k: Tensor, v: Tensor, score_mod: ScoreMod | None, block_mask: Any, scale: float, with_lse: bool
+    q: Tensor, k: Tensor, v: Tensor, score_mod: ScoreMod | None, block_mask: Any, scale: float | None, with_lse: bool
 ) -> tuple[Tensor, Tensor]:
     """Returns o and lse of tensors (batch, heads, tokens, dim); lse lacks biases of rows unless `with_lse`."""
     mask = _mask_of_blocks(block_mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
     if score_mod is None:
         return attention(q, k, v, mask, layout="bhsd", scale=scale, return_lse=True)
-    space = Space((q.shape[0], q.shape[1], q.shape[2], k.shape[2]), q.device)
-    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
-    with RepeatableIndexing():
-        recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
-        arguments = bias_arguments(recipe, space, q.dtype)
+    said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype)
+    recipe, space, arguments = made_once("arguments", score_mod, said, lambda: _read(score_mod, q, k), _may_be_kept)
     if recipe.masks:
-        mask = _both(
-            mask, made_once(score_mod, (score_mod, *space.sizes, space.device), lambda: _visible(recipe, space))
-        )
+        mask = _both(mask, made_once("mask", score_mod, said, lambda: _visible(recipe, space)))
     if recipe.query_factor is not None:
         q = (q * lines(recipe.query_factor, 2)).to(q.dtype)
     if recipe.key_factor is not None:
         k = (k * lines(recipe.key_factor, 3)).to(k.dtype)
-    scale *= recipe.scale
+    scale = (1.0 / math.sqrt(q.shape[3]) if scale is None else scale) * recipe.scale
     if scale == 0:
         q, scale = q * 0.0, 1.0
-    arguments |= {"scale": scale, "softcap": recipe.softcap, "layout": "bhsd", "return_lse": True}
+    arguments = {"scale": scale, "softcap": recipe.softcap, "layout": "bhsd", "return_lse": True} | arguments
     o, lse = attention(q, k, v, mask, **arguments)
     for bias in recipe.rows:
         o, lse = _with_bias_of_rows(o, lse, bias, with_lse)
     return o, lse
+
+
+def _read(score_mod: ScoreMod, q: Tensor, k: Tensor) -> tuple[Recipe, Space, dict[str, Any]]:
+    """Returns what computes a score_mod, and the arguments of its biases."""
+    space = Space((q.shape[0], q.shape[1], q.shape[2], k.shape[2]), q.device)
+    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
+    with RepeatableIndexing():
+        recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
+        return recipe, space, bias_arguments(recipe, space, q.dtype)
+
+
+def _may_be_kept(read: tuple[Recipe, Space, dict[str, Any]]) -> bool:
+    """Whether nothing read from a score_mod learns or is large."""
+    recipe, _, arguments = read
+    symbols = [recipe.query_factor, recipe.key_factor, *recipe.rows]
+    values = [each.value for each in symbols if isinstance(each, Symbol)]
+    values += [each for each in arguments.values() if isinstance(each, Tensor)]
+    return not any(each.requires_grad or each.numel() > _LARGEST_KEPT for each in values)
 
 
 def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool) -> Recipe:
@@ -99,7 +113,7 @@ def mask_of_blocks(block_mask: Any) -> Mask | RowIndices:
 
     lists = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "BLOCK_SIZE", "seq_lengths")
     said = block_mask.mask_mod, *(getattr(block_mask, name) for name in lists)
-    made: Mask | RowIndices = made_once(block_mask, said, lambda: from_block_mask(block_mask))
+    made: Mask | RowIndices = made_once("mask", block_mask, said, lambda: from_block_mask(block_mask))
     return made
 
 

@@ -3,7 +3,7 @@
 
 import functools
 import gc
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -324,10 +324,52 @@ def test_masks_are_not_kept_longer_than_what_they_are_made_of():
         return torch.where(i >= j, s, -torch.inf)
 
     flex_attention(*qkv, change, mask)
-    assert len(set(kept._kept) - before) == 2
+    assert len(set(kept._kept) - before) == 3  # the mask of each, and the arguments of the score_mod
     del mask, change
     gc.collect()
     assert not set(kept._kept) - before
+
+
+def test_what_a_score_mod_computes_is_read_once_and_anew_where_it_learns_or_changes(monkeypatch):
+    calls, bias, qkv = [], torch.randn(N), tensors()
+
+    def change(s, b, h, i, j):
+        return s + bias[j]
+
+    read = with_functions.recognise
+    monkeypatch.setattr(with_functions, "recognise", lambda *given: calls.append(given) or read(*given))
+    with torch.inference_mode():
+        flex_attention(*qkv, change)
+    with torch.no_grad():
+        flex_attention(*qkv, change)
+    for _ in range(2):
+        torch.autograd.grad(flex_attention(*qkv, change).sum(), qkv)  # what inference made may not be saved
+    assert len(calls) == 3
+    bias.add_(1)
+    check(qkv, change)
+    bias.requires_grad_()
+    with torch.no_grad():
+        flex_attention(*qkv, change)
+    for _ in range(2):
+        assert torch.autograd.grad(flex_attention(*qkv, change).square().sum(), bias)[0].any()
+    assert len(calls) == 7
+
+
+def test_the_settings_of_a_module_are_not_taken_for_fixed(monkeypatch):
+    settings = ModuleType("settings")
+    monkeypatch.setitem(globals(), "settings", settings)
+
+    other, qkv = SimpleNamespace(by=1.0), tensors()
+
+    def of_module(s, b, h, i, j):
+        return s + j * settings.rate
+
+    def of_object(s, b, h, i, j):
+        return s * other.by
+
+    for settings.rate, other.by in ((0.1, 1.0), (0.2, 2.0)):
+        check(qkv, of_module)
+        check(qkv, of_object)
 
 
 def test_a_score_mod_reads_its_tensors_in_each_call():
