@@ -38,7 +38,7 @@ def with_functions(
         return attention(q, k, v, mask, layout="bhsd", scale=scale, return_lse=True)
     said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype)
     recipe, space, arguments = made_once("arguments", score_mod, said, lambda: _read(score_mod, q, k), _may_be_kept)
-    if recipe.masks:
+    if recipe.masks and 0 not in space.sizes:
         mask = _both(mask, made_once("mask", score_mod, said, lambda: _visible(recipe, space)))
     if recipe.query_factor is not None:
         q = (q * lines(recipe.query_factor, 2)).to(q.dtype)

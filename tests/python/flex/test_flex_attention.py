@@ -120,6 +120,15 @@ def test_absent_blocks_hide_full_ones_show_and_partial_ones_ask_mask_mod(block):
     check(tensors(rows=64, columns=64), None, whole, causal(*indices(1, 1, 64, 64)))
 
 
+@pytest.mark.parametrize("empty", [{"batch": 0}, {"rows": 0}, {"columns": 0}], ids=str)
+def test_empty_calls(empty):
+    qkv = tensors(**empty)
+    for change in (SERVED["causal"].make({}), SERVED["ALiBi, signed"].make({}), None):
+        o, lse = flex_attention(*qkv, change, return_lse=True)
+        assert o.shape == qkv[0].shape and not o.any() and (lse == -torch.inf).all()
+        assert not any(each.any() for each in torch.autograd.grad(o.sum(), qkv))
+
+
 def test_no_block_mask_and_one_of_any_size_show_all_pairs():
     qkv = tensors()
     check(qkv)
