@@ -139,8 +139,8 @@ FORMS = {
         slopes,
         ["alibi"],
     ),
-    "ALiBi of a number": (lambda c: lambda s, b, h, i, j: s + -0.25 * (i - j).abs(), dict, ["alibi"]),
-    "ALiBi by subtraction": (lambda c: lambda s, b, h, i, j: s - 0.25 * (i - j).abs(), dict, ["alibi"]),
+    "ALiBi of a number": (lambda c: lambda s, b, h, i, j: s + -0.3 * (i - j).abs(), dict, ["alibi"]),
+    "ALiBi by subtraction": (lambda c: lambda s, b, h, i, j: s - 0.3 * (i - j).abs(), dict, ["alibi"]),
     "ALiBi whose slopes learn": (
         lambda c: lambda s, b, h, i, j: s - c["rates"][h] * (i - j).abs(),
         lambda: {"rates": torch.rand(H)},
@@ -215,6 +215,11 @@ FORMS = {
         lambda c: lambda s, b, h, i, j: s.masked_fill(c["hidden"][i, j], -torch.inf),
         lambda: {"hidden": torch.rand(N, N) < 0.7},
         ["masks"],
+    ),
+    "-inf in a sum of scores": (
+        lambda c: lambda s, b, h, i, j: s / 2 + torch.where(i >= j, s, -torch.inf),
+        dict,
+        ["scale", "masks"],
     ),
     "-inf inside one of two": (
         lambda c: lambda s, b, h, i, j: torch.where(h < 2, torch.where(i >= j, s, -torch.inf), s + c["bias"][j]),
