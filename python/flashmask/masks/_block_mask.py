@@ -103,17 +103,15 @@ def _kinds(block_mask: Any, sizes: tuple[int, int, int, int]) -> torch.Tensor:
         (block_mask.kv_num_blocks, block_mask.kv_indices, _PARTIAL),
         (block_mask.full_kv_num_blocks, block_mask.full_kv_indices, _FULL),
     ]
-    counts = block_mask.kv_num_blocks
-    columns = -(-sizes[3] // block_mask.BLOCK_SIZE[1])
-    kinds = torch.zeros(
-        *counts.shape, columns + 1, dtype=torch.int8, device=counts.device
-    )  # the last takes what is past
+    shape = (*sizes[:2], *(-(-tokens // size) for tokens, size in zip(sizes[2:], block_mask.BLOCK_SIZE, strict=True)))
+    columns = shape[3]
+    kinds = torch.zeros(*shape[:3], columns + 1, dtype=torch.int8, device=lists[0][0].device)  # the last: not listed
     for counts, indices, kind in lists:
         if counts is not None:
             listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
             at = torch.where(listed, indices.long(), columns).clamp(0, columns)
-            kinds.scatter_(-1, at, kind)
-    return kinds[..., :columns].reshape(*sizes[:2], counts.shape[-1], columns)
+            kinds.scatter_(3, at.reshape(*shape[:3], -1), kind)
+    return kinds[..., :columns]
 
 
 def _agree(blocks: _Blocks, ranges: Ranges, columns: Columns, space: Space) -> bool:
