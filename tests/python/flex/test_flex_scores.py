@@ -151,6 +151,11 @@ FORMS = {
         lambda: slopes() | {"at": torch.randint(0, 20, (B, N)), "bias": torch.randn(N)},
         ["keys", "alibi"],
     ),
+    "ALiBi of positions of heads": (
+        lambda c: lambda s, b, h, i, j: s - c["slopes"][h] * (c["at"][h, i] - c["at"][h, j]).abs(),
+        lambda: slopes() | {"at": torch.randint(0, 20, (H, N))},
+        ["pairs"],
+    ),
     "a bias of rows": (
         lambda c: lambda s, b, h, i, j: s + c["bias"][b, h, i] + 1.5,
         lambda: {"bias": torch.randn(B, H, N)},
@@ -186,6 +191,7 @@ FORMS = {
         lambda: {"bias": torch.randn(5, 3)},
         ["pairs"],
     ),
+    "a bias of whole numbers": (lambda c: lambda s, b, h, i, j: s + i * j // 100, dict, ["pairs"]),
     "a scaled sum of biases": (
         lambda c: lambda s, b, h, i, j: (s + c["bias"][i, j] - c["keys"][j]) * 0.5,
         lambda: {"bias": torch.randn(N, N), "keys": torch.randn(N)},
@@ -365,6 +371,16 @@ def test_a_computed_bias_of_pairs_beyond_one_gibibyte_is_refused():
         flex_attention(q, q, q, lambda s, b, h, i, j: s + bias[(i * j) % 3] * h)
 
 
+def test_a_computed_bias_is_as_large_as_what_it_tells_apart(monkeypatch):
+    monkeypatch.setattr("flashmask._flex.recipe.LARGEST", 4 * N * N)
+    qkv, bias = tensors(), torch.zeros(B, H, N, N)
+    flex_attention(*qkv, lambda s, b, h, i, j: s + torch.sqrt(i * j))
+    flex_attention(*qkv, lambda s, b, h, i, j: s + bias[b, h, i, j])
+    for change in (lambda s, b, h, i, j: s + torch.sqrt(i * j + h), lambda s, b, h, i, j: s + bias[b, 0, i, j] * i):
+        with pytest.raises(NotImplementedError, match="a bias of each pair that it computes"):
+            flex_attention(*qkv, change)
+
+
 def test_a_captured_tensor_elsewhere_is_refused():
     bias = torch.zeros(N, device="meta")
     with pytest.raises(ValueError, match=r"a captured tensor is on meta, the mask on cpu; move it there"):
@@ -373,5 +389,6 @@ def test_a_captured_tensor_elsewhere_is_refused():
 
 def test_an_index_out_of_range_is_an_error():
     bias = torch.zeros(N - 1)
-    with pytest.raises(IndexError):
-        flex_attention(*tensors(), lambda s, b, h, i, j: s + bias[j])
+    for change in (lambda s, b, h, i, j: s + bias[j], lambda s, b, h, i, j: s + bias[:, None].expand(-1, N)[i, j]):
+        with pytest.raises(IndexError):
+            flex_attention(*tensors(), change)
