@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flashmask._flex.scores import Unrecognised, changed, depends_on_score, is_minus_infinity, product
+from flashmask._flex.scores import Unrecognised, changed, depends_on_score, hidden_by, product
 from flashmask._flex.symbols import BOTH, LEAD, B, H, K, Q, Space, Symbol, evaluate, lift, trace
 
 LARGEST = 1 << 30
@@ -118,7 +118,7 @@ def _add_bias(recipe: Recipe, term: Any, dtype: torch.dtype) -> None:
         recipe.rows.append(term)
     elif term.rank:
         raise Unrecognised("a vector for each score")
-    elif (hiding := _hiding(term)) is not None:
+    elif (hiding := hidden_by(term)) is not None:
         recipe.masks.append(hiding[0])
         _add_bias(recipe, hiding[1], dtype)
     elif not term.deps & K:
@@ -135,19 +135,6 @@ def _add_bias(recipe: Recipe, term: Any, dtype: torch.dtype) -> None:
         _add_bias(recipe, second if term.op == "add" else -second, dtype)
     else:
         recipe.pairs.append(term)
-
-
-def _hiding(term: Symbol) -> tuple[Any, Any] | None:
-    """Reads where(condition, bias, -inf) as the condition and the bias; None for any other term."""
-    if term.op == "where":
-        condition, bias, other = term.args
-        if is_minus_infinity(other):
-            return condition, bias
-        if is_minus_infinity(bias):
-            return ~condition, other
-    if term.op == "masked_fill" and is_minus_infinity(term.args[2]):
-        return ~term.args[1], term.args[0]
-    return None
 
 
 def linear(number: Any) -> tuple[int, int] | None:

@@ -84,8 +84,26 @@ def _sum(a: Any, b: Any) -> Changed:
         return _sum_of_scores(changed(a), changed(b))
     score, bias = (a, b) if depends_on_score(a) else (b, a)
     found = changed(score)
+    while (hiding := hidden_by(bias)) is not None:
+        found.masks.append(hiding[0])
+        bias = hiding[1]
     found.biases.append(bias)
     return found
+
+
+def hidden_by(bias: Any) -> tuple[Any, Any] | None:
+    """Reads where(condition, other, -inf), in either order, as the condition and the other bias; None for the rest."""
+    if not isinstance(bias, Symbol):
+        return None
+    if bias.op == "where":
+        condition, a, b = bias.args
+        if is_minus_infinity(b):
+            return condition, a
+        if is_minus_infinity(a):
+            return ~condition, b
+    if bias.op == "masked_fill" and is_minus_infinity(bias.args[2]):
+        return ~bias.args[1], bias.args[0]
+    return None
 
 
 def _sum_of_scores(a: Changed, b: Changed) -> Changed:

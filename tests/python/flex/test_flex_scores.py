@@ -318,6 +318,19 @@ def test_rows_that_a_bias_hides_see_nothing():
     check(lambda c: lambda s, b, h, i, j: s + c["bias"][i], {"bias": bias}, close=1e-5, frozen=["bias"])
 
 
+def test_a_factor_of_what_is_hidden_gets_a_finite_gradient():
+    """-inf times a gradient of zero is NaN in the dense formula."""
+    gate, qkv = torch.rand(H, requires_grad=True), tensors()
+
+    def change(s, b, h, i, j):
+        return (s + torch.where(i >= j, 0.5, -torch.inf)) * gate[h]
+
+    o, lse = flex_attention(*qkv, change, return_lse=True)
+    expected = flex_formula(*qkv, lambda s, b, h, i, j: (s + 0.5) * gate[h].double(), torch.ones(N, N).tril().bool())
+    (found,), (wanted,) = (gradients(*each, [gate]) for each in ((o, lse), expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_a_captured_bias_is_viewed_and_a_computed_one_keeps_its_dtype():
     from flashmask._flex.recipe import bias_arguments
 
