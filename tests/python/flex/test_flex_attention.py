@@ -99,6 +99,18 @@ def test_what_score_mod_hides_becomes_a_mask(monkeypatch):
     assert given[1] == given[2] == masks.causal(N, N) & window
 
 
+def test_what_a_matrix_hides_is_evaluated_for_some_rows_at_a_time(monkeypatch):
+    monkeypatch.setattr(with_functions, "_PAIRS_AT_ONCE", 2 * 4 * N * 3)
+    seen = torch.rand(2, N, N) < 0.5
+    check(tensors(), lambda s, b, h, i, j: torch.where(seen[b, i, j] & (h > 0), s, -torch.inf))
+
+
+def test_levels_that_learn_may_decide_what_is_hidden():
+    level = torch.randn(N, requires_grad=True)
+    check(tensors(), lambda s, b, h, i, j: torch.where(level[i] >= level[j], s, -torch.inf))
+    check(tensors(), lambda s, b, h, i, j: torch.where(level[i] * level[j] > 0, s, -torch.inf))
+
+
 @pytest.mark.parametrize("block", [16, (32, 16)])
 def test_absent_blocks_hide_full_ones_show_and_partial_ones_ask_mask_mod(block):
     whole = block_mask(causal, 64, 64, BLOCK_SIZE=16)
