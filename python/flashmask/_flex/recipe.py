@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -217,9 +219,9 @@ def bias_arguments(recipe: Recipe, space: Space, dtype: torch.dtype) -> dict[str
     if not terms:
         return {}
     if len(terms) == len(recipe.keys):
-        return {"bias": _float(_sum(recipe.keys, {}, space), dtype).expand(-1, -1, 1, space.sizes[3])}
+        return {"bias": _float(_sum(recipe.keys, {}, space, dtype), dtype).expand(-1, -1, 1, space.sizes[3])}
     if all(map(is_by_distance, terms)):
-        table = _float(_by_distance(terms, space), dtype)
+        table = _float(_by_distance(terms, space, dtype), dtype)
         return {"distance_bias": table, "distance_origin": space.sizes[2] - 1}
     return {"bias": _float(_of_pairs(terms, space, dtype), dtype).expand(-1, -1, *space.sizes[2:])}
 
@@ -238,11 +240,11 @@ def _alibi_arguments(alibi: Alibi, space: Space) -> dict[str, Any]:
     return arguments | {"query_positions": of_query[:, 0, :, 0], "key_positions": of_key[:, 0, 0, :]}
 
 
-def _by_distance(terms: list[Any], space: Space) -> Tensor:
+def _by_distance(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
     """The sum of biases for q - kv from -(KV - 1) to Q - 1, [1 or B, 1 or H, 1, Q + KV - 1]."""
     rows, columns = space.sizes[2:]
     distance = torch.arange(1 - columns, rows, device=space.device).reshape(1, 1, 1, -1)
-    table = _sum(terms, {"q": distance, "k": torch.zeros_like(distance[..., :1])}, space)
+    table = _sum(terms, {"q": distance, "k": torch.zeros_like(distance[..., :1])}, space, dtype)
     return table.expand(-1, -1, 1, rows + columns - 1)
 
 
@@ -260,7 +262,7 @@ def _of_pairs(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
             f"score_mod adds a bias of each pair that it computes, {size / 2**30:.1f} GiB for these sizes; pass it as "
             "a tensor, indexed by b, h, q_idx and kv_idx themselves, or write it as a function of q_idx - kv_idx"
         )
-    return _sum(terms, {}, space)
+    return _sum(terms, {}, space, dtype)
 
 
 def _view(term: Symbol, space: Space) -> Tensor | None:
@@ -279,12 +281,13 @@ def _view(term: Symbol, space: Space) -> Tensor | None:
     return view
 
 
-def _sum(terms: list[Any], env: dict[str, Tensor], space: Space) -> Tensor:
-    parts = [evaluate(each, env, space) for each in terms]
-    total: Tensor = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def _sum(terms: list[Any], env: dict[str, Tensor], space: Space, dtype: torch.dtype) -> Tensor:
+    """Evaluates biases; one alone keeps its dtype, several are added in that of the scores."""
+    parts: list[Tensor] = [evaluate(each, env, space) for each in terms]
+    if len(parts) == 1:
+        return parts[0]
+    sums = torch.float64 if dtype is torch.float64 else torch.float32
+    return reduce(operator.add, (each.to(sums) for each in parts))
 
 
 def _float(values: Tensor, dtype: torch.dtype) -> Tensor:

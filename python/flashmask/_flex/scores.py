@@ -114,14 +114,15 @@ def _sum_of_scores(a: Changed, b: Changed) -> Changed:
 
 
 def _negated(symbol: Symbol) -> Changed:
-    return _scaled(changed(symbol.args[0]), -1.0)
+    return _scaled(changed(symbol.args[0]), -1.0, symbol.dtype)
 
 
 def _multiplied(symbol: Symbol) -> Changed:
     a, b = symbol.args
     if depends_on_score(a) and depends_on_score(b):
         raise Unrecognised("a product of scores")
-    return _scaled(changed(a), b) if depends_on_score(a) else _scaled(changed(b), a)
+    score, factor = (a, b) if depends_on_score(a) else (b, a)
+    return _scaled(changed(score), factor, symbol.dtype)
 
 
 def _divided(symbol: Symbol) -> Changed:
@@ -132,14 +133,15 @@ def _divided(symbol: Symbol) -> Changed:
         divisor = divisor.to(symbol.dtype)
     elif divisor == 0:
         raise Unrecognised("the score divided by 0")
-    return _scaled(changed(dividend), 1.0 / divisor)
+    return _scaled(changed(dividend), 1.0 / divisor, symbol.dtype)
 
 
-def _scaled(found: Changed, by: Any) -> Changed:
+def _scaled(found: Changed, by: Any, dtype: torch.dtype) -> Changed:
+    """Multiplies in the dtype of the score, which a bias would have been added to before."""
     if found.masks and not isinstance(by, Symbol) and not by > 0:
         raise Unrecognised(f"{by} times a score that it hid by -inf")
     found.factors.append(by)
-    found.biases = [each * by for each in found.biases]
+    found.biases = [(each.to(dtype) if isinstance(each, Symbol) else each) * by for each in found.biases]
     return found
 
 

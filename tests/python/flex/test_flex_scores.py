@@ -394,6 +394,18 @@ def test_a_computed_bias_is_as_large_as_what_it_tells_apart(monkeypatch):
             flex_attention(*qkv, change)
 
 
+def test_biases_in_bfloat16_are_scaled_and_added_in_float32():
+    first, second = (torch.randn(N, N, dtype=torch.bfloat16) for _ in range(2))
+    qkv = [each.detach() for each in tensors()]
+
+    def change(s, b, h, i, j):
+        return (s + first[i, j] + second[i, j]) * 0.3
+
+    torch.testing.assert_close(
+        flex_attention(*qkv, change).double(), flex_formula(*qkv, change)[0], rtol=1e-5, atol=1e-5
+    )
+
+
 def test_a_captured_tensor_elsewhere_is_refused():
     bias = torch.zeros(N, device="meta")
     with pytest.raises(ValueError, match=r"a captured tensor is on meta, the mask on cpu; move it there"):
