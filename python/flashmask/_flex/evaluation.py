@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flashmask._flex.ranges import TooManyRanges
-from flashmask._flex.symbols import B, H, Space, Symbol, Untraceable, evaluate, trace_mask
+from flashmask._flex.symbols import B, H, Space, Symbol, evaluate
 
 _PAIRS_AT_ONCE = 1 << 20  # larger temporaries are returned to the system each time
 
@@ -30,25 +30,33 @@ class _GathersByTensors(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-Pairs: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+class Evaluated(NamedTuple):
+    """Computes a mask_mod for pairs of tokens: `pairs` takes 1-D tensors b, h, q and kv to booleans [b, h, q, kv].
 
-
-def pairs_of(mask_mod: Callable[..., Any], space: Space) -> tuple[Pairs, tuple[int, int]]:
-    """Returns a function that takes 1-D tensors b, h, q and kv to booleans [b, h, q, kv], and the planes to ask it for.
-
-    These are the numbers of batch entries and heads that mask_mod tells apart: all, or one where it ignores the index.
-    Without a symbol that can be computed, mask_mod is called as FlexAttention does: under vmap, with 0-d tensors.
+    `batch` and `heads` count the batch entries and heads that it tells apart: all, or one where it ignores the index.
     """
-    try:
-        symbol = trace_mask(mask_mod, space)
-    except Untraceable:
-        out = _under_vmap(
-            mask_mod, *(index.flatten()[:size] for index, size in zip(space.index, (None, None, 1, 1), strict=True))
-        )
-        batch, heads = (1 if stride == 0 else size for stride, size in zip(out.stride(), space.sizes[:2], strict=False))
-        return partial(_under_vmap, mask_mod), (batch, heads)
-    batch, heads = (size if symbol.deps & bit else 1 for size, bit in zip(space.sizes, (B, H), strict=False))
-    return partial(_by_symbol, symbol), (batch, heads)
+
+    pairs: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    batch: int
+    heads: int
+
+    @property
+    def planes(self) -> list[tuple[int, int]]:
+        return [(b, h) for b in range(self.batch) for h in range(self.heads)]
+
+
+def of_symbol(symbol: Symbol) -> Evaluated:
+    """Computes a symbol again, for other indices."""
+    batch, heads = (size if symbol.deps & bit else 1 for size, bit in zip(symbol.space.sizes, (B, H), strict=False))
+    return Evaluated(partial(_by_symbol, symbol), batch, heads)
+
+
+def of_function(mask_mod: Callable[..., Any], space: Space) -> Evaluated:
+    """Calls a mask_mod as FlexAttention does: under vmap, with 0-d tensors."""
+    one_pair = (index.flatten()[:size] for index, size in zip(space.index, (None, None, 1, 1), strict=True))
+    strides = _under_vmap(mask_mod, *one_pair).stride()
+    batch, heads = (1 if stride == 0 else size for stride, size in zip(strides, space.sizes[:2], strict=False))
+    return Evaluated(partial(_under_vmap, mask_mod), batch, heads)
 
 
 def _by_symbol(symbol: Symbol, *indices: Tensor) -> Tensor:
@@ -71,15 +79,15 @@ def _under_vmap(mask_mod: Callable[..., Any], *indices: Tensor) -> Tensor:
     return out
 
 
-def rows_at_a_time(pairs: Pairs, plane: tuple[int, int], space: Space) -> Iterator[tuple[int, Tensor]]:
+def rows_at_a_time(evaluated: Evaluated, plane: tuple[int, int], space: Space) -> Iterator[tuple[int, Tensor]]:
     """Yields the first row and booleans [these rows, columns] of one batch entry and head, from top to bottom."""
     b, h, q, k = (index.flatten() for index in space.index)
     step = max(1, _PAIRS_AT_ONCE // k.shape[0])
     for first in range(0, q.shape[0], step):
-        yield first, pairs(b[plane[0], None], h[plane[1], None], q[first : first + step], k)[0, 0]
+        yield first, evaluated.pairs(b[plane[0], None], h[plane[1], None], q[first : first + step], k)[0, 0]
 
 
-def masked_ranges(pairs: Pairs, plane: tuple[int, int], space: Space) -> Tensor:
+def masked_ranges(evaluated: Evaluated, plane: tuple[int, int], space: Space) -> Tensor:
     """Returns int32 [columns, 4]: two ranges of masked rows per column, in memory linear in rows and columns.
 
     Raises TooManyRanges at the first rows where a column begins a third range.
@@ -88,7 +96,7 @@ def masked_ranges(pairs: Pairs, plane: tuple[int, int], space: Space) -> Tensor:
     last = torch.ones(1, columns, dtype=torch.bool, device=device)  # as if the row above all were visible
     counts = torch.zeros(columns, dtype=torch.int64, device=device)
     found = []
-    for first, visible in rows_at_a_time(pairs, plane, space):
+    for first, visible in rows_at_a_time(evaluated, plane, space):
         at = _set_at(torch.cat([last, visible[:-1]]) ^ visible)  # where a range begins or ends
         last = visible[-1:]
         if at.numel():

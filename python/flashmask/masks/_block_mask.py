@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from flashmask._flex.columns import Columns
-    from flashmask._flex.evaluation import Pairs
+    from flashmask._flex.evaluation import Evaluated
     from flashmask._flex.ranges import Ranges
     from flashmask._flex.symbols import Space
 
@@ -55,6 +55,7 @@ def made_from_block_mask(block_mask: Any) -> Made:
     """Does the work of from_block_mask()."""
     import torch
 
+    from flashmask._flex.evaluation import of_function, of_symbol
     from flashmask._flex.formula import formula
     from flashmask._flex.symbols import Space, Untraceable, trace_mask
 
@@ -65,16 +66,25 @@ def made_from_block_mask(block_mask: Any) -> Made:
         space = Space(sizes, block_mask.kv_num_blocks.device)
         blocks = _Blocks(_kinds(block_mask, sizes), tuple(block_mask.BLOCK_SIZE))
         try:
-            ranges, columns = ranges_of(formula(trace_mask(block_mask.mask_mod, space)), space)
+            symbol = trace_mask(block_mask.mask_mod, space)
         except Untraceable:
-            return _evaluated(block_mask.mask_mod, blocks, space)
-        if _agree(blocks, ranges, columns, space):
-            return made_from_ranges(ranges, columns, space)
-        side = math.gcd(*blocks.size)
-        if side % 16:
-            return _evaluated(block_mask.mask_mod, blocks, space)
-        made = made_from_ranges(ranges, columns, space)
-        return Made(_within(made.mask, blocks, side, sizes), f"{made.way} and lists")
+            return _evaluated(of_function(block_mask.mask_mod, space), blocks, space)
+        try:
+            return _by_ranges(*ranges_of(formula(symbol), space), blocks, space)
+        except Untraceable:
+            return _evaluated(of_symbol(symbol), blocks, space)
+
+
+def _by_ranges(ranges: Ranges, columns: Columns, blocks: _Blocks, space: Space) -> Made:
+    """Makes the mask of the predicate's ranges; raises Untraceable where the lists differ from it by odd blocks."""
+    from flashmask._flex.symbols import Untraceable
+
+    agree = _agree(blocks, ranges, columns, space)
+    side = math.gcd(*blocks.size)
+    if not agree and side % 16:
+        raise Untraceable(f"blocks of {blocks.size}, which no block map has")
+    made = made_from_ranges(ranges, columns, space)
+    return made if agree else Made(_within(made.mask, blocks, side, space.sizes), f"{made.way} and lists")
 
 
 def _checked_sizes(block_mask: Any) -> tuple[int, int, int, int]:
@@ -164,23 +174,17 @@ def _shown(blocks: _Blocks, kind: int, side: int, sizes: tuple[int, int, int, in
     return from_block_map(BlockMap((*keep.shape[:2], *sizes[2:]), side, keep.cpu().numpy()))
 
 
-def _evaluated(mask_mod: Any, blocks: _Blocks, space: Space) -> Made:
-    """Computes mask_mod for the pairs of partial blocks, one row of blocks at a time."""
-    from flashmask._flex.evaluation import pairs_of
-
-    kinds = blocks.kinds
-    pairs, _ = pairs_of(mask_mod, space)
+def _evaluated(evaluated: Evaluated, blocks: _Blocks, space: Space) -> Made:
+    """Computes a predicate for the pairs of partial blocks, one row of blocks at a time."""
+    batch, heads, rows, _ = blocks.kinds.shape
     lines = [
-        _line(pairs, (b, h), row, blocks, space)
-        for b in range(kinds.shape[0])
-        for h in range(kinds.shape[1])
-        for row in range(kinds.shape[2])
+        _line(evaluated, (b, h), row, blocks, space) for b in range(batch) for h in range(heads) for row in range(rows)
     ]
-    bits = np.concatenate(lines).reshape(*kinds.shape[:2], space.sizes[2], -1)
+    bits = np.concatenate(lines).reshape(batch, heads, space.sizes[2], -1)
     return Made(from_packed(bits, space.sizes[3]), "evaluated bits")
 
 
-def _line(pairs: Pairs, plane: tuple[int, int], row: int, blocks: _Blocks, space: Space) -> AnyArray:
+def _line(evaluated: Evaluated, plane: tuple[int, int], row: int, blocks: _Blocks, space: Space) -> AnyArray:
     """Returns what the rows of a row of blocks see, uint8 [rows, bytes]."""
     b, h, q, k = (index.flatten() for index in space.index)
     kinds = blocks.kinds[plane][row].repeat_interleave(blocks.size[1])[: space.sizes[3]]
@@ -188,5 +192,5 @@ def _line(pairs: Pairs, plane: tuple[int, int], row: int, blocks: _Blocks, space
     visible = (kinds == _FULL).repeat(rows.shape[0], 1)
     asked = (kinds == _PARTIAL).nonzero()[:, 0]
     if asked.numel():
-        visible[:, asked] = pairs(b[plane[0], None], h[plane[1], None], rows, k[asked])[0, 0]
+        visible[:, asked] = evaluated.pairs(b[plane[0], None], h[plane[1], None], rows, k[asked])[0, 0]
     return packed(visible)

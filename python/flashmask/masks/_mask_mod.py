@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import torch
 
     from flashmask._flex.columns import Columns
-    from flashmask._flex.evaluation import Pairs
+    from flashmask._flex.evaluation import Evaluated
     from flashmask._flex.formula import Formula
     from flashmask._flex.ranges import Ranges
-    from flashmask._flex.symbols import Space
+    from flashmask._flex.symbols import Space, Symbol
 
     MaskMod: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -71,7 +71,7 @@ def made_from_mask_mod(mask_mod: MaskMod, sizes: tuple[int, int, int, int], devi
     """Does the work of from_mask_mod(); sizes are batch, heads, rows and columns."""
     import torch
 
-    from flashmask._flex.formula import formula
+    from flashmask._flex.evaluation import of_function
     from flashmask._flex.symbols import Space, Untraceable, trace_mask
 
     if 0 in sizes:
@@ -79,9 +79,27 @@ def made_from_mask_mod(mask_mod: MaskMod, sizes: tuple[int, int, int, int], devi
     with torch.no_grad():
         space = Space(sizes, device)
         try:
-            return made_from_formula(formula(trace_mask(mask_mod, space)), space)
+            symbol = trace_mask(mask_mod, space)
         except Untraceable:
-            return _made_by_evaluation(mask_mod, space)
+            return _made_from_pairs(of_function(mask_mod, space), space)
+        return made_from_symbol(symbol)
+
+
+def from_symbol(symbol: Symbol) -> Mask | RowIndices:
+    """Returns what from_mask_mod() does, of a boolean symbol."""
+    return made_from_symbol(symbol).mask
+
+
+def made_from_symbol(symbol: Symbol) -> Made:
+    """Does the work of from_symbol()."""
+    from flashmask._flex.evaluation import of_symbol
+    from flashmask._flex.formula import formula
+    from flashmask._flex.symbols import Untraceable
+
+    try:
+        return made_from_formula(formula(symbol), symbol.space)
+    except Untraceable:
+        return _made_from_pairs(of_symbol(symbol), symbol.space)
 
 
 def from_formula(formula: Formula, space: Space) -> Mask | RowIndices:
@@ -143,27 +161,26 @@ def _of_visible_columns(visible: Ranges, rows: Columns) -> Mask:
     return from_row_ranges(ends.to(torch.int32).cpu(), visible.rows, batch=rows.batch)
 
 
-def _made_by_evaluation(mask_mod: MaskMod, space: Space) -> Made:
+def _made_from_pairs(evaluated: Evaluated, space: Space) -> Made:
     import torch
 
-    from flashmask._flex.evaluation import masked_ranges, pairs_of
+    from flashmask._flex.evaluation import masked_ranges
     from flashmask._flex.ranges import TooManyRanges
 
-    pairs, (batch, heads) = pairs_of(mask_mod, space)
-    planes = [(b, h) for b in range(batch) for h in range(heads)]
+    planes = evaluated.batch, evaluated.heads
     try:
-        values = torch.stack([masked_ranges(pairs, plane, space) for plane in planes])
-        return Made(_of_masked_rows(values.reshape(batch, heads, *values.shape[1:]), space), "evaluated")
+        values = torch.stack([masked_ranges(evaluated, plane, space) for plane in evaluated.planes])
+        return Made(_of_masked_rows(values.reshape(*planes, *values.shape[1:]), space), "evaluated")
     except TooManyRanges:
-        bits = np.stack([_bits(pairs, plane, space) for plane in planes])
-        return Made(from_packed(bits.reshape(batch, heads, *bits.shape[1:]), space.sizes[3]), "evaluated bits")
+        bits = np.stack([_bits(evaluated, plane, space) for plane in evaluated.planes])
+        return Made(from_packed(bits.reshape(*planes, *bits.shape[1:]), space.sizes[3]), "evaluated bits")
 
 
-def _bits(pairs: Pairs, plane: tuple[int, int], space: Space) -> AnyArray:
+def _bits(evaluated: Evaluated, plane: tuple[int, int], space: Space) -> AnyArray:
     """Returns what one batch entry and head sees, uint8 [rows, bytes]."""
     from flashmask._flex.evaluation import rows_at_a_time
 
-    return np.concatenate([packed(visible) for _, visible in rows_at_a_time(pairs, plane, space)])
+    return np.concatenate([packed(visible) for _, visible in rows_at_a_time(evaluated, plane, space)])
 
 
 def packed(visible: torch.Tensor) -> AnyArray:

@@ -148,12 +148,17 @@ def test_numbers_at_the_ends_of_their_dtype_do_not_overflow():
 
 def test_vectors_and_integer_functions_of_a_token_are_exact():
     intervals = torch.tensor([[0, 3], [1, 6], [2, 2], [0, 8], [5, 7], [1, 4], [3, 8], [0, 1]])
-    allowed = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)) < 0.5
+    weights, third = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)), torch.tensor(1 / 3).double()
+    allowed, parts = (
+        weights < 0.5,
+        weights * third,
+    )  # float32, since torch promotes a vector and a number to the vector's
     for mask_mod in (
         lambda b, h, q, kv: (kv >= intervals[q][0]) & (kv < intervals[q][1]),
         lambda b, h, q, kv: (kv >= intervals[q].amin()) & (kv < intervals[q].sum()),
         lambda b, h, q, kv: allowed[q].any() & (kv <= q),
         lambda b, h, q, kv: allowed[q][kv % 3],
+        lambda b, h, q, kv: (weights[q] * third)[0] == parts[kv, 0],
         lambda b, h, q, kv: ((q & 5) | (q << 1)) >= (kv ^ 3),
         lambda b, h, q, kv: torch.where(q % 2 == 0, q, -q) <= torch.clamp(kv, 1, 4),
         lambda b, h, q, kv: (
