@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import math
+import operator
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from flashmask._flex.checks import is_of_any_size
 from flashmask._flex.recipe import Recipe, bias_arguments, lines, recognise
 from flashmask._flex.repeatable import RepeatableIndexing
 from flashmask._flex.scores import Unrecognised
-from flashmask._flex.symbols import Space, Symbol, Untraceable, evaluate
+from flashmask._flex.symbols import Space, Symbol, Untraceable, call
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 from flashmask._rows import RowIndices
@@ -24,7 +25,6 @@ from flashmask._rows import RowIndices
 if TYPE_CHECKING:
     from flashmask._flex.attention import ScoreMod
 
-_PAIRS_AT_ONCE = 1 << 22
 _LARGEST_KEPT = 1 << 22  # elements of a bias
 
 
@@ -39,7 +39,7 @@ def with_functions(
     said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype)
     recipe, space, arguments = made_once("arguments", score_mod, said, lambda: _read(score_mod, q, k), _may_be_kept)
     if recipe.masks and 0 not in space.sizes:
-        mask = _both(mask, made_once("mask", score_mod, said, lambda: _visible(recipe, space)))
+        mask = _both(mask, made_once("mask", score_mod, said, lambda: _visible(recipe)))
     if recipe.query_factor is not None:
         q = (q * lines(recipe.query_factor, 2)).to(q.dtype)
     if recipe.key_factor is not None:
@@ -127,28 +127,8 @@ def _both(mask: Any, other: Mask | RowIndices) -> Any:
 
 
 @torch.no_grad()
-def _visible(recipe: Recipe, space: Space) -> Mask | RowIndices:
+def _visible(recipe: Recipe) -> Mask | RowIndices:
     """Returns the mask of what a score_mod does not hide by -inf."""
-    from flashmask._flex.formula import And, formula
-    from flashmask.masks._mask_mod import from_formula
+    from flashmask.masks._mask_mod import from_symbol
 
-    try:
-        return from_formula(And([formula(each) for each in recipe.masks]), space)
-    except Untraceable:
-        return _evaluated(recipe.masks, space)
-
-
-def _evaluated(masks: list[Symbol], space: Space) -> Mask:
-    """Returns the mask of pairs where all expressions hold, computed for some rows at a time."""
-    from flashmask.masks import from_packed
-
-    batch, heads, rows, columns = space.sizes
-    step = max(1, _PAIRS_AT_ONCE // max(1, batch * heads * columns))
-    parts = []
-    for first in range(0, rows, step):
-        q = space.index[2][:, :, first : first + step]
-        visible = torch.ones(1, 1, q.shape[2], columns, dtype=torch.bool, device=space.device)
-        for each in masks:
-            visible = visible & evaluate(each, {"q": q}, space)
-        parts.append(np.packbits(visible.cpu().numpy(), axis=-1, bitorder="little"))
-    return from_packed(np.concatenate(parts, axis=2), columns)
+    return from_symbol(reduce(lambda a, b: call(operator.and_, (a, b), {}), recipe.masks))

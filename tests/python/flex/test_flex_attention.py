@@ -100,7 +100,7 @@ def test_what_score_mod_hides_becomes_a_mask(monkeypatch):
 
 
 def test_what_a_matrix_hides_is_evaluated_for_some_rows_at_a_time(monkeypatch):
-    monkeypatch.setattr(with_functions, "_PAIRS_AT_ONCE", 2 * 4 * N * 3)
+    monkeypatch.setattr("flashmask._flex.evaluation._PAIRS_AT_ONCE", N * 3)
     seen = torch.rand(2, N, N) < 0.5
     check(tensors(), lambda s, b, h, i, j: torch.where(seen[b, i, j] & (h > 0), s, -torch.inf))
 
