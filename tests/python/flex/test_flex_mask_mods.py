@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from mask_mods import CASES, B, H
+from mask_mods import CASES, B, H, N
 from torch.nn.attention.flex_attention import create_mask
 
 import flashmask
@@ -58,6 +58,16 @@ def test_every_size_is_exact(rows, columns):
 def test_no_rows_and_no_columns_are_legal(rows, columns):
     mask = masks.from_mask_mod(lambda b, h, q, kv: q >= kv, None, None, rows, columns)
     assert mask.to_dense().shape == (1, 1, rows, columns)
+
+
+def test_text_of_one_number_in_many_stretches_takes_two_ranges():
+    pair = torch.arange(N) // 2
+    image = torch.where(pair % 2 == 0, pair, -1)
+
+    def mask_mod(b, h, q, kv):
+        return (image[q] == image[kv]) & (image[q] >= 0) | (q == kv)
+
+    assert check(mask_mod, (1, 1, N, N)) == "columns"
 
 
 def test_builders_and_predicates_make_the_same_masks():
