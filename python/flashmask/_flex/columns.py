@@ -159,7 +159,7 @@ class _Runs(NamedTuple):
 def _runs(begin: Tensor, group: Tensor, rows: int) -> _Runs:
     """Runs that begin at these rows and fill the plane, sorted."""
     end = torch.cat([begin[:, 1:], begin.new_full((begin.shape[0], 1), rows)], 1)
-    group, order = torch.where(begin == rows, begin.shape[1], group).sort(dim=1, stable=True)
+    group, order = group.sort(dim=1, stable=True)
     return _Runs(begin.gather(1, order), end.gather(1, order), group)
 
 
