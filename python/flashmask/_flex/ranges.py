@@ -67,7 +67,7 @@ def _by_rank(begins: list[Tensor], ends: list[Tensor], rows: int) -> Ranges:
     """Pairs the n-th begin with the n-th end: a row is inside where more ranges began before it than ended."""
     begin, end = (_sorted(torch.cat(each, 1)) for each in (begins, ends))
     begin[:, 1:] = torch.maximum(begin[:, 1:], end[:, :-1])
-    return limited(Ranges(begin, torch.maximum(begin, end), rows))
+    return limited(Ranges(begin, end, rows))
 
 
 def _sorted(bounds: Tensor) -> Tensor:
