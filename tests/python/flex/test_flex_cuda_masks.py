@@ -16,7 +16,7 @@ PREDICATES = {
     "ranges per head": (lambda ids, h: lambda b, head, q, kv: (q - kv).abs() < h[head], True),
     "ranges of columns": (lambda ids, h: lambda b, _, q, kv: ((q - kv).abs() < 9) | ((q - kv).abs() == 40), False),
     "pairs": (lambda ids, h: lambda b, _, q, kv: (q * kv) % 3 == 0, False),
-    "pairs in two ranges": (lambda ids, h: lambda b, _, q, kv: q * 1.0 >= kv * 1.0, True),
+    "pairs in two ranges": (lambda ids, h: lambda b, _, q, kv: (q - kv) * 0.5 >= 3, True),
     "pairs without symbols": (lambda ids, h: lambda b, _, q, kv: torch.stack([q, kv]).sum() > 250, True),
 }
 
