@@ -374,7 +374,7 @@ def _on_vectors(func: Any, name: str, space: Space, deps: int, args: Any, kwargs
         return vector
     if name == "unbind" and vector.rank and not kwargs and len(args) == 1:
         return tuple(vector)
-    if name not in VECTOR or not vector.rank or set(kwargs) - {"dim"}:
+    if name not in VECTOR or not vector.rank or set(kwargs) - {"dim"} or len(args) > 2:
         raise Untraceable(f"the function calls {name}, which symbols do not follow")
     if _is_joint(deps) or any(isinstance(each, Symbol) and each.mixed for each in args):
         return _expression(func, name, space, deps, args, kwargs)
