@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import torch
+from mask_families import FAMILIES
 from mask_mods import CASES, B, H, N
 from torch.nn.attention.flex_attention import create_mask
 
@@ -83,6 +84,13 @@ def test_builders_and_predicates_make_the_same_masks():
     assert made(lambda b, h, q, kv: (q // 5 == kv // 5) & ((q - kv) % 2 == 0)) == masks.from_dense(
         np.kron(np.eye(2, dtype=bool), np.fromfunction(lambda i, j: (i - j) % 2 == 0, (5, 5)))
     )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_matrix_of_any_mask_makes_that_mask(name):
+    mask = FAMILIES[name]()
+    visible = torch.from_numpy(mask.to_dense())
+    assert masks.from_mask_mod(lambda b, h, q, kv: visible[b, h, q, kv], *mask.shape) == mask
 
 
 def test_a_mask_has_the_batch_entries_and_heads_that_the_predicate_tells_apart():

@@ -171,6 +171,11 @@ FORMS = {
         lambda: {"table": torch.randn(B, 10)},
         ["distances"],
     ),
+    "a table whose negative entries count from its end": (
+        lambda c: lambda s, b, h, i, j: s + c["w"][(i - j).clamp(-4, 4)] + c["pairs"][(i % 3) - (j % 3), h],
+        lambda: {"w": torch.randn(9), "pairs": torch.randn(5, H)},
+        ["distances", "pairs"],
+    ),
     "biases by distance of several kinds": (
         lambda c: lambda s, b, h, i, j: s + c["w"][(i - j).abs()] - torch.where(i >= j, 0.0, 0.5 * h),
         lambda: {"w": torch.randn(N)},
