@@ -216,7 +216,7 @@ def _overlaps(runs: _Runs, wanted: Tensor | int, inside: Ranges) -> tuple[Ranges
 
     Also returns which run, among all of its plane, each part lies in; of empty parts any.
     """
-    shape, width = inside.begin.shape, inside.rows + 1
+    width = inside.rows + 1
     low = _search(runs.group * width + runs.end, wanted * width + inside.begin, right=True)
     high = _search(runs.group * width + runs.begin, wanted * width + inside.end)
     most = max(int((high - low).max()), 1)
@@ -229,8 +229,13 @@ def _overlaps(runs: _Runs, wanted: Tensor | int, inside: Ranges) -> tuple[Ranges
         begins.append(torch.where(live, torch.clamp(begin, inside.begin, inside.end), inside.end))
         ends.append(torch.where(live, torch.clamp(end, inside.begin, inside.end), inside.end))
         which.append(at)
-    begin, end, run = (torch.stack(parts, 2).reshape(shape[0], -1, shape[2]) for parts in (begins, ends, which))
+    begin, end, run = (_interleaved(parts) for parts in (begins, ends, which))
     return Ranges(begin, end, inside.rows), run
+
+
+def _interleaved(parts: list[Tensor]) -> Tensor:
+    """Slot s of each part, then slot s + 1 of each."""
+    return parts[0] if len(parts) == 1 else torch.stack(parts, 2).flatten(1, 2)
 
 
 def _search(ascending: Tensor, wanted: Tensor, right: bool = False) -> Tensor:
@@ -319,9 +324,7 @@ def _scanned(op: str, rows: Tensor, columns: Tensor, inside: Ranges) -> Ranges:
         begins.append(begin)
         ends.append(at)
         if not bool((begin < at).any()):
-            return r.limited(
-                Ranges(torch.stack(begins, 2).flatten(1, 2), torch.stack(ends, 2).flatten(1, 2), inside.rows)
-            )
+            return r.limited(Ranges(_interleaved(begins), _interleaved(ends), inside.rows))
     raise TooManyRanges("a comparison holds in many ranges of one column")
 
 
