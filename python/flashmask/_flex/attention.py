@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from flashmask._arguments import is_tensor
 from flashmask._attention import attention
@@ -18,6 +18,34 @@ if TYPE_CHECKING:
     ScoreMod: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
+@overload
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: ScoreMod | None = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: Literal[False] = False,
+    kernel_options: Mapping[str, Any] | None = None,
+    *,
+    return_aux: None = None,
+) -> Tensor: ...
+@overload
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: ScoreMod | None = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
+    *,
+    return_aux: Any = None,
+) -> Any: ...
 def flex_attention(
     query: Tensor,
     key: Tensor,

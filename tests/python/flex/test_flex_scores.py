@@ -403,12 +403,12 @@ def test_biases_in_bfloat16_are_scaled_and_added_in_float32():
     first, second = (torch.randn(N, N, dtype=torch.bfloat16) for _ in range(2))
     qkv = [each.detach() for each in tensors()]
 
-    def change(s, b, h, i, j):
-        return (s + first[i, j] + second[i, j]) * 0.3
-
-    torch.testing.assert_close(
-        flex_attention(*qkv, change).double(), flex_formula(*qkv, change)[0], rtol=1e-5, atol=1e-5
-    )
+    for change in (
+        lambda s, b, h, i, j: (s + first[i, j]) * 0.3,
+        lambda s, b, h, i, j: s + first[i, j] + second[i, j],
+    ):
+        found, expected = flex_attention(*qkv, change), flex_formula(*qkv, change)[0]
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_captured_tensor_elsewhere_is_refused():
