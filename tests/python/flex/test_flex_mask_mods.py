@@ -171,7 +171,10 @@ def test_vectors_and_integer_functions_of_a_token_are_exact():
         weights < 0.5,
         weights * third,
     )  # float32, since torch promotes a vector and a number to the vector's
+    signed = torch.tensor([-2, 1, -1, 0, 3, -3, 2, -1])
     for mask_mod in (
+        lambda b, h, q, kv: (q - kv).abs() == signed[kv],
+        lambda b, h, q, kv: (q - kv).abs() != signed[q],
         lambda b, h, q, kv: (kv >= intervals[q][0]) & (kv < intervals[q][1]),
         lambda b, h, q, kv: (kv >= intervals[q].amin()) & (kv < intervals[q].sum()),
         lambda b, h, q, kv: allowed[q].any() & (kv <= q),
