@@ -68,6 +68,7 @@ def test_scale_comes_first_then_score_mod_then_mask_mod():
     visible = causal(*indices(1, 1, N, N))
     for scale in (None, 1, -0.7, 0.0):
         check(tensors(), change, block_mask(causal), visible, scale=scale)
+        check(tensors(), None, block_mask(causal), visible, scale=scale)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (23, 130), (130, 23), (127, 129), (128, 128)])
