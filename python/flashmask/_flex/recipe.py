@@ -108,7 +108,7 @@ def _add_factor(recipe: Recipe, factor: Any, grouped: bool) -> None:
 
 
 def _scale_queries(recipe: Recipe, factor: Symbol) -> None:
-    value = factor.value
+    value = value_of(factor)
     if value.is_cpu and value.numel() == 1 and not value.requires_grad:
         recipe.scale *= float(value)
     else:
@@ -231,12 +231,12 @@ def _alibi_arguments(alibi: Alibi, space: Space) -> dict[str, Any]:
     slopes = alibi.slopes
     if not isinstance(slopes, Symbol):
         slopes = lift(space, torch.tensor(slopes, device=space.device))
-    values = slopes.value.to(torch.float32)[:, :, 0, 0].expand(-1, heads).contiguous()
+    values = value_of(slopes).to(torch.float32)[:, :, 0, 0].expand(-1, heads).contiguous()
     arguments = {"alibi_slopes": values[0] if len(values) == 1 else values}
     if alibi.query_positions is None and alibi.key_positions is None and space.sizes[2] == space.sizes[3]:
         return arguments
-    of_query = space.index[2] if alibi.query_positions is None else alibi.query_positions.value
-    of_key = space.index[3] if alibi.key_positions is None else alibi.key_positions.value
+    of_query = space.index[2] if alibi.query_positions is None else value_of(alibi.query_positions)
+    of_key = space.index[3] if alibi.key_positions is None else value_of(alibi.key_positions)
     return arguments | {"query_positions": of_query[:, 0, :, 0], "key_positions": of_key[:, 0, 0, :]}
 
 
@@ -299,6 +299,12 @@ def _float(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def lines(factor: Symbol, axis: int) -> Tensor:
     """Returns a factor of queries (axis 2) or keys (axis 3), or a bias of queries, as [1 or B, 1 or H, tokens, 1]."""
-    value: Tensor = factor.value
+    value = value_of(factor)
     assert value.ndim == LEAD
     return value if axis == 2 else value.transpose(2, 3)
+
+
+def value_of(symbol: Symbol) -> Tensor:
+    """Returns the numbers of a symbol that depends on one token at most; a trace leaves out what gathers long rows."""
+    value: Tensor = evaluate(symbol, {}, symbol.space) if symbol.value is None else symbol.value
+    return value

@@ -14,7 +14,7 @@ from torch import Tensor
 from flashmask._attention import attention
 from flashmask._flex.captured import made_once
 from flashmask._flex.checks import is_of_any_size
-from flashmask._flex.recipe import Recipe, bias_arguments, lines, recognise
+from flashmask._flex.recipe import Recipe, bias_arguments, lines, recognise, value_of
 from flashmask._flex.repeatable import RepeatableIndexing
 from flashmask._flex.scores import Unrecognised
 from flashmask._flex.symbols import Space, Symbol, Untraceable, call
@@ -67,7 +67,7 @@ def _may_be_kept(read: tuple[Recipe, Space, dict[str, Any]]) -> bool:
     """Whether nothing read from a score_mod learns or is large."""
     recipe, _, arguments = read
     symbols = [recipe.query_factor, recipe.key_factor, *recipe.rows]
-    values = [each.value for each in symbols if isinstance(each, Symbol)]
+    values = [value_of(each) for each in symbols if isinstance(each, Symbol)]
     values += [each for each in arguments.values() if isinstance(each, Tensor)]
     return not any(each.requires_grad or each.numel() > _LARGEST_KEPT for each in values)
 
@@ -122,8 +122,9 @@ def _both(mask: Any, other: Mask | RowIndices) -> Any:
         return other
     from flashmask.masks import from_dense
 
-    given = [each.to_mask() if isinstance(each, RowIndices) else each for each in (mask, other)]
-    return (given[0] if isinstance(given[0], Mask) else from_dense(given[0])) & given[1]
+    if not isinstance(mask, (Mask, RowIndices)):
+        mask = from_dense(mask.cpu() if isinstance(mask, Tensor) else mask)
+    return reduce(operator.and_, (each.to_mask() if isinstance(each, RowIndices) else each for each in (mask, other)))
 
 
 @torch.no_grad()

@@ -139,6 +139,11 @@ FORMS = {
         slopes,
         ["alibi"],
     ),
+    "ALiBi of batch entries": (
+        lambda c: lambda s, b, h, i, j: s - c["slopes"][b, h] * (i - j).abs(),
+        lambda: {"slopes": torch.rand(B, H)},
+        ["alibi"],
+    ),
     "ALiBi of a number": (lambda c: lambda s, b, h, i, j: s + -0.3 * (i - j).abs(), dict, ["alibi"]),
     "ALiBi by subtraction": (lambda c: lambda s, b, h, i, j: s - 0.3 * (i - j).abs(), dict, ["alibi"]),
     "ALiBi whose slopes learn": (
@@ -316,6 +321,16 @@ def test_what_is_refused_is_named(change, what):
         NotImplementedError, match=rf"^score_mod computes .*{what}.* \(.*<lambda>\): flashmask computes"
     ):
         flex_attention(*tensors(), change)
+
+
+def test_what_gathers_long_rows_is_evaluated_when_it_is_needed(monkeypatch):
+    monkeypatch.setattr("flashmask._flex.symbols._LARGEST_GATHER", 1)
+    captured = {"q": torch.randn(B, N, 4), "k": torch.randn(N, 4), "by": torch.randn(4)}
+
+    def make(c):
+        return lambda s, b, h, i, j: s * (c["q"][b, i] * c["by"]).sum(-1) + (c["k"][j] * c["by"]).sum(-1)
+
+    check(make, captured, close=1e-5)
 
 
 def test_rows_that_a_bias_hides_see_nothing():
