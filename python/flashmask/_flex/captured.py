@@ -98,7 +98,7 @@ def _parts(value: Any) -> list[Any] | None:
     if type(value) in (tuple, list):
         return [len(value), *value]
     if type(value) is dict:
-        return [len(value), *value.items()]
+        return [len(value), *value.keys(), *value.values()]  # no new tuples, whose ids others had before
     inner = getattr(value, "fn", None)  # what a BlockMask wraps its mask_mod in where torch has taken it apart
     return [inner] if type(value).__module__.startswith("torch.") and callable(inner) else None
 

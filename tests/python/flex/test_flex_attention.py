@@ -383,6 +383,18 @@ def test_what_a_score_mod_computes_is_read_once_and_anew_where_it_learns_or_chan
     assert len(calls) == 7  # twice with gradients, once without
 
 
+def test_numbers_in_nested_dictionaries_are_watched():
+    held, qkv = {"a": {"by": 1.0}, "b": {"by": 2.0}, "c": {"by": 3.0}}, tensors()
+
+    def change(s, b, h, i, j):
+        return s * held["a"]["by"] + held["b"]["by"] * i + held["c"]["by"] * j
+
+    check(qkv, change)
+    for each in held.values():
+        each["by"] += 0.25
+        check(qkv, change)
+
+
 def test_the_settings_of_a_module_are_not_taken_for_fixed(monkeypatch):
     settings = ModuleType("settings")
     monkeypatch.setitem(globals(), "settings", settings)
