@@ -3,6 +3,7 @@
 
 import functools
 import gc
+import warnings
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -193,6 +194,23 @@ def test_lse_is_natural_and_differentiable():
 def test_o_is_a_view_of_tokens_by_heads():
     o, lse = flex_attention(*tensors(), return_lse=True)
     assert o.shape == (2, 4, N, 16) and o.transpose(1, 2).is_contiguous() and lse.shape == (2, 4, N)
+
+
+def test_indices_are_int64_and_scores_float32():
+    seen = []
+
+    def change(s, *of):
+        seen.extend([s.dtype, *(each.dtype for each in of)])
+        return s + of[3]
+
+    flex_attention(*(each.bfloat16() for each in tensors()), change)
+    assert seen == [torch.float32] + [torch.int64] * 4
+
+
+def test_lse_and_functions_come_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flex_attention(*tensors(), lambda s, b, h, i, j: s * 2, block_mask(causal), return_lse=True)
 
 
 @since("AuxRequest")
