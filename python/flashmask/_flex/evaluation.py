@@ -60,8 +60,12 @@ def of_function(mask_mod: Callable[..., Any], space: Space) -> Evaluated:
 
 
 def _by_symbol(symbol: Symbol, *indices: Tensor) -> Tensor:
-    shaped = [index.reshape([-1 if axis == at else 1 for at in range(4)]) for axis, index in enumerate(indices)]
-    out: Tensor = evaluate(symbol, dict(zip("bhqk", shaped, strict=True)), symbol.space)
+    env = {
+        "bhqk"[axis]: index.reshape([-1 if axis == at else 1 for at in range(4)])
+        for axis, (index, size) in enumerate(zip(indices, symbol.space.sizes, strict=True))
+        if index.shape[0] < size  # what depends on whole axes is known
+    }
+    out: Tensor = evaluate(symbol, env, symbol.space)
     return out.expand([index.shape[0] for index in indices])
 
 
