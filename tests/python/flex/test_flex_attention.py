@@ -243,6 +243,25 @@ def test_kernel_options_change_nothing():
     assert torch.equal(flex_attention(*qkv, kernel_options=options), flex_attention(*qkv))
 
 
+def test_keys_in_pages():
+    """PyTorch's PagedAttention rewrites block masks and score_mods for keys that lie in the pages of one cache."""
+    paged = pytest.importorskip("torch.nn.attention.experimental._paged_attention")
+    q, k, v = (each.detach() for each in tensors(key_heads=2))
+    size, pages = 8, 20
+    cache = paged.PagedAttention(pages, size, 2, device="cpu")
+    for entry in (0, 1):
+        cache.reserve(torch.tensor(entry), torch.tensor(N))
+    held = [torch.zeros(1, 2, pages * size, 16) for _ in range(2)]
+    cache.assign(torch.arange(2), torch.arange(N).expand(2, -1), k, v, *held)
+    blocks = cache.convert_logical_block_mask(block_mask(causal, batch=2, heads=1, BLOCK_SIZE=size))
+
+    def change(s, b, h, i, j):
+        return s - 0.1 * (i - j)
+
+    o = flex_attention(q, *held, cache.get_score_mod(change), blocks, enable_gqa=True)
+    torch.testing.assert_close(o.double(), flex_formula(q, k, v, change, causal(*indices(1, 1, N, N)))[0], **CLOSE)
+
+
 class Slopes(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -88,7 +88,48 @@ def slopes():
     return {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0625])}
 
 
+def in_place(c):
+    def change(s, b, h, i, j):
+        s = s + c["of_head"][h]
+        s += c["of_batch"][b]
+        s *= 2
+        s -= c["of_key"][j]
+        return s + c["of_query"][i]
+
+    return change
+
+
 FORMS = {
+    "biases of each index, in place": (
+        in_place,
+        lambda: {name: torch.randn(n) for n, name in ((B, "of_batch"), (H, "of_head"), (N, "of_query"), (N, "of_key"))},
+        ["scale", "rows", "keys"],
+    ),
+    "a bias of query and key as a product": (
+        lambda c: lambda s, b, h, i, j: s + c["of"][h, i] * c["of"][h, j],
+        lambda: {"of": torch.randn(H, N)},
+        ["pairs"],
+    ),
+    "a bias of tokens looked up": (
+        lambda c: lambda s, b, h, i, j: s + torch.tanh(c["bias"][c["at"][b, i], j]) * 0.5,
+        lambda: {"bias": torch.randn(N, N), "at": torch.randint(0, N, (B, N))},
+        ["pairs"],
+    ),
+    "one tensor as factor and as biases": (
+        lambda c: lambda s, b, h, i, j: (s + c["of"][i]) * torch.exp(c["of"][i] * 0.1) + c["of"][j],
+        lambda: {"of": torch.randn(N)},
+        ["query_factor", "rows", "keys"],
+    ),
+    "gates behind a function": (
+        lambda c: lambda s, b, h, i, j: s * torch.sigmoid(c["gate"][h]),
+        lambda: {"gate": torch.randn(H)},
+        ["query_factor"],
+    ),
+    "-inf behind a prefix": (
+        lambda c: lambda s, b, h, i, j: torch.where(i <= c["prefix"][b], s, torch.where(i >= j, s, -torch.inf)),
+        lambda: {"prefix": torch.randint(0, N, (B,))},
+        ["masks"],
+    ),
     "a number": (lambda c: lambda s, b, h, i, j: -0.5 * s / 2, dict, ["scale"]),
     "a number in a tensor": (
         lambda c: lambda s, b, h, i, j: s * c["by"],
