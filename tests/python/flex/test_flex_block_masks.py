@@ -53,23 +53,24 @@ def test_absent_blocks_hide_full_ones_show_and_partial_ones_ask(mask_mod, size):
     assert torch.equal(shown(made.mask, sizes), expected)
 
 
-def test_lists_without_full_blocks_are_read():
-    def mask_mod(b, h, q, kv):
-        return q >= kv
+@pytest.mark.parametrize(
+    ("row", "column", "kind", "expected"), [(1, 1, ABSENT, False), (1, 0, PARTIAL, None), (0, 1, FULL, True)]
+)
+def test_one_block_that_is_listed_otherwise_is_what_the_list_says(row, column, kind, expected):
+    kinds = torch.tensor([[PARTIAL, ABSENT], [FULL, PARTIAL]])
+    kinds[row, column] = kind
+    given = listed(kinds[None, None], lambda b, h, q, kv: q >= kv, (64, 64), (1, 1, 100, 100))
+    visible = torch.ones(100, 100).tril().bool()
+    if expected is not None:
+        visible[64 * row : 64 * row + 64, 64 * column : 64 * column + 64] = expected
+    assert torch.equal(shown(masks.from_block_mask(given), (1, 1, 100, 100))[0, 0], visible)
 
-    kept = torch.tensor([[1, 0], [1, 1]]).bool()[None, None]
-    given = BlockMask.from_kv_blocks(
-        kept.sum(-1).int(), (~kept).int().argsort(dim=-1, stable=True).int(), BLOCK_SIZE=64, mask_mod=mask_mod,
-        seq_lengths=(100, 100),
-    )  # fmt: skip
+
+def test_lists_without_full_blocks_are_read():
+    kinds = torch.tensor([[PARTIAL, ABSENT], [PARTIAL, PARTIAL]])[None, None]
+    given = listed(kinds, lambda b, h, q, kv: q >= kv, (64, 64), (1, 1, 100, 100))
+    given.full_kv_num_blocks = given.full_kv_indices = None
     assert masks.from_block_mask(given) == masks.causal(100, 100)
-    hidden = BlockMask.from_kv_blocks(
-        torch.tensor([[[0, 1]]]).int(), torch.tensor([[[[0, 1], [0, 1]]]]).int(), BLOCK_SIZE=64, mask_mod=mask_mod,
-        seq_lengths=(100, 100),
-    )  # fmt: skip
-    expected = torch.ones(100, 100).tril().bool()
-    expected[:64] = expected[:, 64:] = False
-    assert torch.equal(shown(masks.from_block_mask(hidden), (1, 1, 100, 100))[0, 0], expected)
 
 
 def test_only_partial_blocks_are_evaluated():
