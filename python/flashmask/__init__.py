@@ -12,6 +12,7 @@ from flashmask._block_map import BlockMap
 from flashmask._decode import decode_attention
 from flashmask._explain import Explanation
 from flashmask._flash_attention import flash_attn_func, flash_attn_varlen_func
+from flashmask._flex.attention import flex_attention
 from flashmask._linear_attention import linear_attention
 from flashmask._mask import Mask, MaskShape
 from flashmask._merge import merge
@@ -39,6 +40,7 @@ __all__ = [
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flashmask_attention",
+    "flex_attention",
     "linear_attention",
     "masks",
     "merge",

@@ -29,7 +29,9 @@ def nested():
 
 NESTED = r"q is a nested tensor; expected a dense one: hand sequences of different lengths to flashmask\.varlen_att"
 SPARSE = r" is a tensor of layout torch\.sparse_coo; expected a dense one: pass {0}\.to_dense\(\)$"
-BLOCK_MASK = r"mask is a BlockMask of FlexAttention; expected a Mask, .* pass masks\.from_mask_mod\(mask\.mask_mod, "
+BLOCK_MASK = (
+    r"mask is a BlockMask of FlexAttention; expected a Mask, .* pass flashmask\.masks\.from_block_mask\(mask\)$"
+)
 FLOAT_MASK = r"mask is {0} of {1} \[8, 8\]; expected booleans, True = visible: .* pass mask == 0$"
 
 
@@ -41,6 +43,10 @@ FLOAT_MASK = r"mask is {0} of {1} \[8, 8\]; expected booleans, True = visible: .
         (lambda: attention(attn_mask=FLOATS), r"does not take attn_mask, .* \[8, 8\]; pass it as mask"),
         (lambda: attention(dropout_p=0.1), r"does not take dropout_p, which is float 0\.1; flashmask\.flashmask_att"),
         (lambda: attention(softmax_scale=0.1), "does not take softmax_scale, which is float 0.1; pass it as scale"),
+        (
+            lambda: attention(score_mod=attention),
+            r"does not take score_mod, .*; call flashmask\.flex_attention, or pass w",
+        ),
         (lambda: attention(maks=MASK), "does not take maks, .* its arguments are q, k, v, mask, "),
         (lambda: attention(block_mask()), BLOCK_MASK),
         (lambda: flashmask.plan(block_mask(), Q, Q), BLOCK_MASK),
@@ -95,7 +101,7 @@ LSE_AND_O = torch.zeros(1, 2, 8), Q, torch.zeros(1, 2, 8)
 def test_block_masks_and_float_masks_do_what_their_refusals_say():
     expected = attention(MASK)
     flex = block_mask()
-    assert torch.equal(attention(masks.from_mask_mod(flex.mask_mod, 1, 1, 8, 8)), expected)
+    assert torch.equal(attention(masks.from_block_mask(flex)), expected)
     assert torch.equal(attention(FLOATS == 0), expected)
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,6 +72,70 @@ def test_transforms(ask):
     with pytest.raises(NotImplementedError) as error:
         ask()
     assert_said(str(error.value), str(error.value))
+
+
+FLEX = (ROOT / "docs" / "flex.md").read_text()
+
+
+def flex_call(tokens=8, **options):
+    q = torch.zeros(1, 8, 1, 8).expand(-1, -1, tokens, -1)
+    keys = options.pop("keys", q)
+    return lambda: flashmask.flex_attention(**{"query": q, "key": keys, "value": keys} | options)
+
+
+def block_mask(mask_mod=lambda b, h, i, j: i >= j):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    made = create_block_mask(lambda b, h, i, j: i >= j, None, None, 8, 8, device="cpu")
+    made.mask_mod = mask_mod
+    return made
+
+
+def reading_elsewhere(score, b, h, i, j):
+    return score + torch.zeros(8, device="meta")[j]
+
+
+FLEX_REFUSALS = {
+    "flashmask computes a factor of either token, a softcap, a bias without the score, and -inf": flex_call(
+        score_mod=lambda s, b, h, i, j: s * s
+    ),
+    "return_aux asks for max_scores, which flashmask does not keep; ask for lse": flex_call(
+        return_aux=SimpleNamespace(lse=True, max_scores=True)
+    ),
+    "kernel_options has 'BLOCKS', which FlexAttention does not know": flex_call(kernel_options={"BLOCKS": 1}),
+    "score_mod adds a bias of each pair that it computes, 2.0 GiB for these sizes": flex_call(
+        8192, score_mod=lambda s, b, h, i, j: s + torch.sqrt(i * j + h)
+    ),
+    "block_mask was created for block_mask.shape=(1, 1, 8, 8) but got q_len=16 and kv_len=16. As the block mask was "
+    "created for a smaller length than you're using it for, you likely need to create a new block mask.": flex_call(
+        16, block_mask=block_mask()
+    ),
+    "Cannot use mask_mod from a sliced BlockMask": flex_call(block_mask=block_mask()[:, :, 0]),
+    "a captured tensor is on meta, the mask on cpu; move it there": flex_call(score_mod=reading_elsewhere),
+    "mask_mod returned torch.int64; expected booleans": flex_call(block_mask=block_mask(lambda b, h, i, j: i - j)),
+    "query is a nested tensor; expected a dense one": flex_call(
+        query=torch.nested.nested_tensor([torch.zeros(4, 3, 8)], layout=torch.jagged)
+    ),
+    "key has dtype torch.float8_e4m3fn; expected torch.float32, bfloat16, float16 or float64, that of query": flex_call(
+        keys=torch.zeros(1, 8, 8, 8).to(torch.float8_e4m3fn)
+    ),
+    "flashmask makes masks and plans, and reads score_mods, on the host, where a graph with fullgraph=True cannot "
+    "break": torch.compile(flex_call(block_mask=block_mask()), backend="eager", fullgraph=True),
+}
+
+
+@pytest.mark.parametrize("sentence", FLEX_REFUSALS)
+def test_flex_attention(sentence):
+    """docs/flex.md quotes all of these, docs/limits.md some."""
+    with pytest.raises(Exception) as error:
+        FLEX_REFUSALS[sentence]()
+    assert sentence in str(error.value)
+    assert f'"{sentence}' in " ".join(FLEX.split())
+
+
+def test_flex_attention_in_the_limits():
+    quoted = [line.split("|")[2].strip() for line in PAGE.splitlines() if line.startswith("| `flex_attention`")]
+    assert len(quoted) == 5 and {each.strip('"') for each in quoted} <= set(FLEX_REFUSALS)
 
 
 def test_fp8():

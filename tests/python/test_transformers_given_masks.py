@@ -6,6 +6,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="Transformers runs on torch")
 transformers = pytest.importorskip("transformers", reason="tests its integration")
 
+from torch.nn.attention.flex_attention import create_block_mask  # noqa: E402
+from transformers.masking_utils import create_causal_mask  # noqa: E402
+
 from flashmask.transformers import flashmask_attention_forward, flashmask_mask, register  # noqa: E402
 
 register()
@@ -66,3 +69,52 @@ def test_continuous_batching_is_named(named):
         ValueError, match=r"came to flashmask's attention: a paged cache \(continuous batching\) is not"
     ):
         layer(logits_indices=ends, logits_processor_args=ends, read_index=[ends], write_index=[ends], **named)
+
+
+def near(b, h, i, j):
+    return (j <= i) & ((i - j < 4) | (j % 5 == 0))
+
+
+def block_mask(tokens=TOKENS):
+    documents = torch.tensor([[0] * TOKENS, [0] * 5 + [1] * (TOKENS - 5)])
+    return create_block_mask(
+        lambda b, h, i, j: near(b, h, i, j) & (documents[b, i] == documents[b, j]),
+        2,
+        None,
+        tokens,
+        tokens,
+        device="cpu",
+    )
+
+
+def test_a_block_mask_of_flex_attention_is_the_mask():
+    row, column = torch.arange(TOKENS)[:, None], torch.arange(TOKENS)
+    pairs = visible() & near(0, 0, row, column)
+    found = logits("flashmask", attention_mask=block_mask())
+    torch.testing.assert_close(found, logits("sdpa", attention_mask=pairs[:, None]), atol=1e-5, rtol=1e-5)
+
+
+def test_block_masks_of_other_sizes_and_beside_row_indices_are_refused():
+    with pytest.raises(ValueError, match=r"a BlockMask of shape \(2, 1, 8, 8\); the layer has 12 queries and 12 keys"):
+        layer(attention_mask=block_mask(8))
+    rows = torch.full((1, 1, TOKENS, 1), TOKENS, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"a BlockMask as attention_mask and startend_row_indices .* came together"):
+        layer(attention_mask=block_mask(), startend_row_indices=rows)
+
+
+def test_masks_that_users_make_of_functions_reach_the_layers():
+    """or_mask_function and and_mask_function of Transformers, as a model's own forward would hand them on."""
+
+    def made(attention):
+        config = transformers.LlamaConfig(attn_implementation=attention)
+        kept = torch.tensor([[1] * TOKENS, [1] * 5 + [0] * 2 + [1] * (TOKENS - 7)])
+        return create_causal_mask(
+            config, torch.zeros(2, TOKENS, 1), kept, None,
+            or_mask_function=lambda b, h, i, j: (i < 4) & (j < 4),
+            and_mask_function=lambda b, h, i, j: (i - j).abs() < 6,
+        )  # fmt: skip
+
+    found, expected = made("flashmask"), made("sdpa")
+    assert found.dtype is torch.int32 and expected.dtype is torch.bool
+    found, expected = logits("flashmask", attention_mask=found), logits("sdpa", attention_mask=expected)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

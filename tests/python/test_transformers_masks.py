@@ -160,13 +160,58 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("function", UNKNOWN.values(), ids=UNKNOWN)
-def test_unknown_mask_functions_are_evaluated_openly(function):
+PADDING = torch.tensor([[0, 0] + [1] * 7, [1] * 4 + [0] + [1] * 2 + [0] * 2]).bool()
+
+
+def shown(ranges, rows):
+    """bool [B, 1, rows, keys] of int32 [B, 1, keys, 2, 2], two ranges of masked rows."""
+    begin, end = (each[..., None] for each in ranges.unbind(-1))
+    row = torch.arange(rows)
+    return ~((begin <= row) & (row < end)).any(3).transpose(2, 3)
+
+
+@pytest.mark.parametrize("padding", [None, PADDING], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", [name for name in UNKNOWN if name != "positions without documents"])
+def test_unknown_mask_functions_become_ranges(name, padding):
+    arguments = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": UNKNOWN[name]}
+    found = flashmask_mask(**arguments, attention_mask=padding)
+    assert found.dtype is torch.int32 and found.shape[1:] == (1, 9, 2, 2)
+    assert torch.equal(
+        shown(found, 9).expand(2, 1, 9, 9), evaluated(**arguments, attention_mask=padding).expand(2, 1, 9, 9)
+    )
+    assert flashmask_mask(batch_size=2, q_length=9, kv_length=9, attention_mask=found) is found  # as generate() does
+
+
+@pytest.mark.parametrize("offsets", [(4, 0), (6, 3), (torch.tensor(4), 0)], ids=str)
+@pytest.mark.parametrize("name", ["own", "own beside known", "union of two windows"])
+def test_unknown_mask_functions_behind_a_cache(name, offsets):
+    q_offset, kv_offset = offsets
+    arguments = {"batch_size": 1, "q_length": 5, "kv_length": 9, "q_offset": q_offset, "kv_offset": kv_offset}
+    arguments |= {"mask_function": UNKNOWN[name], "attention_mask": torch.tensor([[0] + [1] * 8]).bool()}
+    assert torch.equal(shown(flashmask_mask(**arguments), 5), evaluated(**arguments))
+
+
+def test_unknown_mask_functions_with_many_ranges_are_held_in_booleans_openly():
     _once._warned.clear()
-    arguments = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": function}
-    with pytest.warns(UserWarning, match="does not know the mask function"):
+    arguments = {"batch_size": 2, "q_length": 9, "kv_length": 9}
+    arguments["mask_function"] = UNKNOWN["positions without documents"]
+    with pytest.warns(
+        UserWarning, match="masks more than two ranges of queries for some key; .* in booleans for every"
+    ):
         found = flashmask_mask(**arguments)
     assert found.dtype is torch.bool and torch.equal(found, evaluated(**arguments))
+
+
+def test_masks_of_functions_are_whole():
+    """A layer's window is part of the function already; row indices would be a second mask."""
+    made = flashmask_mask(batch_size=1, q_length=6, kv_length=6, mask_function=unknown)
+    expected = evaluated(batch_size=1, q_length=6, kv_length=6, mask_function=unknown)[0]
+    asked = call(attention_mask=made, window=2)
+    assert torch.equal(attended(attention_mask=made, window=2), expected)
+    assert layer_mask(asked) is layer_mask(asked)
+    rows = torch.full((1, 1, 6, 1), 6, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"a mask function .* and startend_row_indices \[1, 1, 6, 1\] came together"):
+        layer_mask(call(attention_mask=made, row_indices=rows))
 
 
 def test_making_masks_reads_nothing_back_from_the_device():

@@ -290,7 +290,7 @@ def check_booleans(mask: object) -> None:
     if hasattr(mask, "mask_mod"):
         raise TypeError(
             f"mask is a {type(mask).__name__} of FlexAttention; expected a Mask, RowIndices, booleans or None: pass "
-            "masks.from_mask_mod(mask.mask_mod, batch, heads, query length, key length)"
+            "flashmask.masks.from_block_mask(mask)"
         )
     if not hasattr(mask, "dtype") and not isinstance(mask, (list, tuple)):
         raise TypeError(f"mask is {described(mask)}; expected a Mask, RowIndices, booleans or None")

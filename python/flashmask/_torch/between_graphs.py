@@ -17,6 +17,7 @@ def _between_graphs(function: Callable[..., Any], *arguments: Any, **keywords: A
 between_graphs: Any = torch.compiler.disable(_between_graphs)  # type: ignore[no-untyped-call]
 # The attribute that torch.compiler.disable(reason=...) sets; PyTorch 2.6 does not take the argument.
 between_graphs._torchdynamo_disable_msg = (
-    "flashmask makes masks and plans on the host, where a graph with fullgraph=True cannot break; make them outside "
-    "and pass them in, or make RowIndices from tensors inside: flashmask.masks.from_cu_seqlens and its kin"
+    "flashmask makes masks and plans, and reads score_mods, on the host, where a graph with fullgraph=True cannot "
+    "break; make masks and plans outside and pass them in, or make RowIndices from tensors inside: "
+    "flashmask.masks.from_cu_seqlens and its kin; pass what a score_mod computes to flashmask.attention()"
 )

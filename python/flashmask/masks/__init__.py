@@ -6,6 +6,7 @@ windows are aligned bottom-right: "self" of row i is column i + columns - rows. 
 """
 
 from flashmask._reordering import reverse_cuthill_mckee
+from flashmask.masks._block_mask import from_block_mask
 from flashmask.masks._documents import (
     SharedQuestion,
     bidirectional_spans,
@@ -76,6 +77,7 @@ __all__ = [
     "fixed_factorised",
     "from_bias",
     "from_block_map",
+    "from_block_mask",
     "from_csr",
     "from_cu_seqlens",
     "from_dense",

@@ -4,22 +4,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from flashmask._arguments import AnyArray, described, integer, length
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
-from flashmask.masks._imports import from_packed
-from flashmask.masks._stacks import stack_batch, stack_heads
+from flashmask._rows import RowIndices
+from flashmask.masks._imports import from_packed, from_row_ranges, from_startend_row_indices
+from flashmask.masks._windows import full
 
 if TYPE_CHECKING:
     import torch
 
+    from flashmask._flex.columns import Columns
+    from flashmask._flex.evaluation import Evaluated
+    from flashmask._flex.formula import Formula
+    from flashmask._flex.ranges import Ranges
+    from flashmask._flex.symbols import Space, Symbol
+
     MaskMod: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
-_SCORES_AT_ONCE = 1 << 22
+
+class Made(NamedTuple):
+    """A mask, and which way it was made, for tests: "columns", "rows", "evaluated" or "evaluated bits"."""
+
+    mask: Mask | RowIndices
+    way: str
 
 
 @breaks_graph
@@ -31,51 +43,146 @@ def from_mask_mod(
     columns: int,
     *,
     device: str | torch.device = "cpu",
-) -> Mask:
+) -> Mask | RowIndices:
     """Makes a mask from a predicate mask_mod(b, h, q_idx, kv_idx) of torch.nn.attention.flex_attention; True = visible.
 
-    It is called for some rows at a time, with int64 tensors on `device` that broadcast to [batch, heads, these rows,
-    columns], and returns booleans that broadcast to the same shape. Memory: rows * columns / 8 bytes for each batch
-    entry and head that the predicate tells apart. `batch` and `heads` None: 1. Dong et al. 2024 (FlexAttention).
+    The predicate runs once, on symbols: what it computes of one token is computed for all tokens by the torch functions
+    that it calls, on `device`, where its captured tensors must lie; comparisons between the two tokens become ranges of
+    rows, in O(N log N) time and O(N) memory. A predicate that symbols do not follow (a matrix indexed by both tokens, a
+    branch on an index, floats of both tokens) or that shows many ranges is called for all pairs, some rows at a time.
+    Indices are int64 and count from 0. Captured tensors are read now, not when attention() runs.
+
+    `batch` and `heads` None: 1. The mask has as many batch entries and heads as the predicate tells apart: all, or 1,
+    which attention() broadcasts. On a CPU it is a Mask. On another device it is RowIndices there, which attention()
+    takes too, if two ranges of masked rows per column say it, else a Mask. A Mask takes 16 bytes per column, or the
+    bits of its partial cells where that is not enough; these are made from rows · columns / 8 bytes.
+
+    Raises TypeError if the predicate returns no boolean tensor, ValueError if a captured tensor is elsewhere, and
+    IndexError where a captured tensor is indexed past its end. Dong et al. 2024 (FlexAttention).
     """
     if not callable(mask_mod):
         raise TypeError(f"mask_mod is {described(mask_mod)}; expected a function (b, h, q_idx, kv_idx) -> bool tensor")
     batch = 1 if batch is None else integer("batch", batch, minimum=1)
     heads = 1 if heads is None else integer("heads", heads, minimum=1)
-    bits = _evaluated(mask_mod, (batch, heads, length("rows", rows), length("columns", columns)), device)
-    mask = from_packed(bits, columns)
-    if bits.shape[0] < batch:
-        mask = stack_batch([mask] * batch)
-    return stack_heads([mask] * heads) if bits.shape[1] < heads else mask
+    return made_from_mask_mod(mask_mod, (batch, heads, length("rows", rows), length("columns", columns)), device).mask
 
 
-def _evaluated(mask_mod: MaskMod, shape: tuple[int, int, int, int], device: Any) -> AnyArray:
-    """Returns bits, uint8 [batch or 1, heads or 1, rows, bytes]; 1 where the predicate ignores batch entry or head."""
+def made_from_mask_mod(mask_mod: MaskMod, sizes: tuple[int, int, int, int], device: Any) -> Made:
+    """Does the work of from_mask_mod(); sizes are batch, heads, rows and columns."""
     import torch
 
-    batch, heads, rows, columns = shape
-    b = torch.arange(batch, device=device).reshape(-1, 1, 1, 1)
-    h = torch.arange(heads, device=device).reshape(1, -1, 1, 1)
-    kv_idx = torch.arange(columns, device=device).reshape(1, 1, 1, -1)
-    step = max(1, _SCORES_AT_ONCE // max(1, batch * heads * columns))
-    chunks: list[AnyArray] = []
-    for begin in range(0, max(rows, 1), step):
-        q_idx = torch.arange(begin, min(begin + step, rows), device=device).reshape(1, 1, -1, 1)
-        chunks.append(_packed(mask_mod(b, h, q_idx, kv_idx), (batch, heads, q_idx.shape[2], columns)))
-    extent = np.broadcast_shapes(*(chunk.shape[:2] for chunk in chunks))
-    return np.concatenate([np.broadcast_to(chunk, extent + chunk.shape[2:]) for chunk in chunks], axis=2)
+    from flashmask._flex.evaluation import of_function
+    from flashmask._flex.symbols import Space, Untraceable, trace_mask
+
+    if 0 in sizes:
+        return Made(full(*sizes[2:]), "columns")
+    with torch.no_grad():
+        space = Space(sizes, device)
+        try:
+            symbol = trace_mask(mask_mod, space)
+        except Untraceable:
+            return _made_from_pairs(of_function(mask_mod, space), space)
+        return made_from_symbol(symbol)
 
 
-def _packed(visible: Any, shape: tuple[int, int, int, int]) -> AnyArray:
-    """Packs what a predicate returned into bits [batch or 1, heads or 1, rows, bytes]."""
+def from_symbol(symbol: Symbol) -> Mask | RowIndices:
+    """Returns what from_mask_mod() does, of a boolean symbol."""
+    return made_from_symbol(symbol).mask
+
+
+def made_from_symbol(symbol: Symbol) -> Made:
+    """Does the work of from_symbol()."""
+    from flashmask._flex.evaluation import of_symbol
+    from flashmask._flex.formula import formula
+    from flashmask._flex.symbols import Untraceable
+
+    try:
+        return made_from_formula(formula(symbol), symbol.space)
+    except Untraceable:
+        return _made_from_pairs(of_symbol(symbol), symbol.space)
+
+
+def from_formula(formula: Formula, space: Space) -> Mask | RowIndices:
+    """Returns what from_mask_mod() does; raises Untraceable where neither columns nor rows have few ranges."""
+    return made_from_formula(formula, space).mask
+
+
+def made_from_formula(formula: Formula, space: Space) -> Made:
+    """Does the work of from_formula()."""
+    return made_from_ranges(*ranges_of(formula, space), space)
+
+
+def made_from_ranges(ranges: Ranges, columns: Columns, space: Space) -> Made:
+    """Makes a mask of what ranges_of() returned."""
+    if columns.swapped:
+        return Made(_of_visible_columns(ranges, columns), "rows")
+    return Made(_of_masked_rows(_values(ranges, columns), space), "columns")
+
+
+def ranges_of(formula: Formula, space: Space) -> tuple[Ranges, Columns]:
+    """Returns masked rows per column, at most two ranges, and where there are more what each row sees (`swapped`)."""
+    from flashmask._flex import ranges as r
+    from flashmask._flex.columns import Columns
+
+    columns = Columns(formula, space)
+    try:
+        masked = r.limited(r.complement(columns.find()))
+        if masked.slots <= 2:
+            return masked, columns
+    except r.TooManyRanges:
+        pass
+    columns = Columns(formula, space, swapped=True)
+    return r.compacted(columns.find()), columns
+
+
+def _values(masked: Ranges, columns: Columns) -> torch.Tensor:
+    """Returns int32 [batch or 1, heads or 1, columns, 4], as RowIndices take them."""
     import torch
 
-    if not isinstance(visible, torch.Tensor) or visible.dtype != torch.bool:
-        raise TypeError(f"mask_mod returned {described(visible)}; expected a bool tensor")
-    sizes = (1,) * (4 - visible.ndim) + tuple(visible.shape)
-    if len(sizes) != 4 or any(size not in (1, most) for size, most in zip(sizes, shape, strict=True)):
-        raise ValueError(
-            f"mask_mod returned shape {list(visible.shape)}; expected one that broadcasts to {list(shape)}"
-        )
-    visible = visible.reshape(sizes).expand(*sizes[:2], *shape[2:])
-    return np.packbits(visible.detach().cpu().numpy(), axis=-1, bitorder="little")
+    vectors = [bound[:, slot].int() for slot in range(masked.slots) for bound in (masked.begin, masked.end)]
+    vectors += [torch.full_like(vectors[0], masked.rows)] * (4 - len(vectors))
+    return torch.stack(vectors, 2).reshape(columns.batch, columns.heads, -1, 4)
+
+
+def _of_masked_rows(values: torch.Tensor, space: Space) -> Mask | RowIndices:
+    rows = space.sizes[2]
+    if space.device.type == "cpu":
+        return from_startend_row_indices(values, causal=False, rows=rows)
+    return RowIndices(values, causal=False, rows=rows)
+
+
+def _of_visible_columns(visible: Ranges, rows: Columns) -> Mask:
+    """Makes a mask of what each row sees; the ranges are of columns, and the finder's columns are rows."""
+    import torch
+
+    bounds = torch.stack([visible.begin, visible.end], 2).flatten(1, 2)  # [planes, begin and end per slot, rows]
+    ends = torch.cat([torch.zeros_like(bounds[:, :1]), bounds], 1)  # the format begins with a range from 0
+    ends = ends.reshape(rows.batch, rows.heads, *ends.shape[1:]).permute(1, 2, 0, 3).flatten(2)
+    return from_row_ranges(ends.to(torch.int32).cpu(), visible.rows, batch=rows.batch)
+
+
+def _made_from_pairs(evaluated: Evaluated, space: Space) -> Made:
+    import torch
+
+    from flashmask._flex.evaluation import masked_ranges
+    from flashmask._flex.ranges import TooManyRanges
+
+    planes = evaluated.batch, evaluated.heads
+    try:
+        values = torch.stack([masked_ranges(evaluated, plane, space) for plane in evaluated.planes])
+        return Made(_of_masked_rows(values.reshape(*planes, *values.shape[1:]), space), "evaluated")
+    except TooManyRanges:
+        bits = np.stack([_bits(evaluated, plane, space) for plane in evaluated.planes])
+        return Made(from_packed(bits.reshape(*planes, *bits.shape[1:]), space.sizes[3]), "evaluated bits")
+
+
+def _bits(evaluated: Evaluated, plane: tuple[int, int], space: Space) -> AnyArray:
+    """Returns what one batch entry and head sees, uint8 [rows, bytes]."""
+    from flashmask._flex.evaluation import rows_at_a_time
+
+    return np.concatenate([packed(visible) for _, visible in rows_at_a_time(evaluated, plane, space)])
+
+
+def packed(visible: torch.Tensor) -> AnyArray:
+    """Packs booleans as from_packed() takes them."""
+    return np.packbits(visible.cpu().numpy(), axis=-1, bitorder="little")

@@ -51,7 +51,7 @@ def flashmask_attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Any,
     *,
     dropout: float = 0.0,
     scaling: float | None = None,
@@ -78,11 +78,11 @@ def flashmask_attention_forward(
     """Computes the attention of one layer; Transformers calls this, users do not.
 
     query [B, Hq, Sq, D], key [B, Hkv, Sk, D], value [B, Hkv, Sk, Dv]; returns [B, Sq, Hq, Dv] and None. The mask is
-    attention_mask as flashmask_mask() made it, or startend_row_indices, int32 [B or 1, heads, Sk, n], or a 4-D tensor
-    of row indices or booleans in place of attention_mask. Documents come from cu_seq_lens_q, else from position_ids
-    [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the keys, or the
-    blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per head, or sinks
-    [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
+    attention_mask as flashmask_mask() made it, or startend_row_indices, int32 [B or 1, heads, Sk, n], or in place of
+    attention_mask a 4-D tensor of row indices or booleans, or a BlockMask. Documents come from cu_seq_lens_q, else from
+    position_ids [B or 1, S]. If indices [B, Sq, n] or block_indices [B, Hkv, Sq, n] are given, a query sees only the
+    keys, or the blocks of keys, that they name and the mask leaves visible. Attention sinks are s_aux [Hq], one per
+    head, or sinks [B, Hq, Sq] or [B, Hq, Sq, 1], one per query. softcap: scores s become softcap · tanh(s / softcap).
     position_bias [1 or B, 1 or Hq, 1 or Sq, Sk] is added to the scores; it is differentiable. Layers of Inkling give a
     table by distance instead, [B, Hq, Sq, extent].
     deterministic: makes gradients the same bits on every run. invariant: gives every document the bits that it has
@@ -333,12 +333,11 @@ def _single_token(
         "flashmask leaves queries of a single token (generation) to torch's scaled_dot_product_attention: one row of "
         "scores has nothing to skip. Prefill and training run on flashmask."
     )
-    end, first = mask.vectors.unbind(-1)
     out = torch.nn.functional.scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=((first < 1) & (end > 0))[:, :, None],  # [B or 1, 1, 1, Sk]
+        attn_mask=pairs(mask, 1, query.device),  # [B or 1, 1, 1, Sk]
         dropout_p=dropout,
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],

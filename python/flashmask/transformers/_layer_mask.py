@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from flashmask import Mask
+from flashmask import Mask, RowIndices
 from flashmask._torch.shared import shared
 from flashmask.transformers._given import check_row_indices, dense_mask, given_mask
 from flashmask.transformers._indices import Indices, read
-from flashmask.transformers._mask import is_made
+from flashmask.transformers._mask import is_made, is_made_of_function
 from flashmask.transformers._visible import (
     VisibleRows,
     causal,
@@ -34,7 +35,7 @@ class Call:
     device: torch.device
     causal: bool
     window: int | None
-    attention_mask: Tensor | None
+    attention_mask: Any  # a tensor, a BlockMask or None
     row_indices: Tensor | None
     position_ids: Tensor | None
     cu_seq_lens_q: Tensor | None
@@ -55,6 +56,10 @@ def layer_mask(call: Call) -> Indices | Mask | Tensor:
     Booleans on a GPU stay a tensor, since kernels read them there.
     """
     mask = call.attention_mask
+    if mask is not None and not isinstance(mask, Tensor):
+        return _of_block_mask(call, mask)
+    if mask is not None and is_made_of_function(mask):
+        return _of_function(call, mask)
     if mask is not None and mask.ndim == 4:
         return _handed_as_attention_mask(call, mask)
     if call.row_indices is not None:
@@ -68,12 +73,37 @@ def layer_mask(call: Call) -> Indices | Mask | Tensor:
     return shared(_row_indices_within, (visible, *within), rows=call.rows)
 
 
-def _handed_as_attention_mask(call: Call, mask: Tensor) -> Indices | Mask | Tensor:
+def _of_block_mask(call: Call, block_mask: Any) -> Indices | Mask:
+    from flashmask._flex.with_functions import mask_of_blocks
+
+    if tuple(block_mask.shape[-2:]) != (call.rows, call.columns):
+        raise ValueError(
+            f"attention_mask is a BlockMask of shape {tuple(block_mask.shape)}; the layer has {call.rows} queries and "
+            f"{call.columns} keys"
+        )
+    _refuse_row_indices(call, "a BlockMask as attention_mask")
+    made: Mask | RowIndices = mask_of_blocks(block_mask)
+    return Indices(made.startend_row_indices, causal=False) if isinstance(made, RowIndices) else made
+
+
+def _of_function(call: Call, mask: Tensor) -> Indices:
+    _refuse_row_indices(call, "a mask function of the model that flashmask does not know")
+    return shared(_flat, (mask,))
+
+
+def _flat(ranges: Tensor) -> Indices:
+    return Indices(ranges.flatten(3).clone(), causal=False)
+
+
+def _refuse_row_indices(call: Call, beside: str) -> None:
     if call.row_indices is not None:
         raise ValueError(
-            f"a 4-D attention_mask {list(mask.shape)} and startend_row_indices {list(call.row_indices.shape)} came "
-            "together; hand over one of them"
+            f"{beside} and startend_row_indices {list(call.row_indices.shape)} came together; hand over one of them"
         )
+
+
+def _handed_as_attention_mask(call: Call, mask: Tensor) -> Indices | Mask | Tensor:
+    _refuse_row_indices(call, f"a 4-D attention_mask {list(mask.shape)}")
     if mask.dtype is torch.bool:
         return mask if mask.is_cuda else shared(dense_mask, (mask,))
     if mask.is_floating_point():
@@ -98,7 +128,7 @@ def _given(call: Call, indices: Tensor, visible: Tensor | None) -> Indices | Mas
 
 def _visible(call: Call) -> Tensor:
     """Returns int32 [B or 1, Sk, 2] as flashmask_mask() makes it, also for models that do not call it."""
-    mask = call.attention_mask
+    mask: Tensor | None = call.attention_mask
     if mask is not None and is_made(mask):
         if mask.shape[0] not in (1, call.batch) or mask.shape[1] != call.columns:
             raise ValueError(f"the model's mask is for {mask.shape[1]} keys, the layer has {call.columns}")

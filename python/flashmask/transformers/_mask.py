@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import masking_utils
 
 from flashmask.transformers._calls import documents_of_call
+from flashmask.transformers._functions import mask_of_function, of_all_keys
 from flashmask.transformers._heads import note_lengths
 from flashmask.transformers._once import warn_once
 from flashmask.transformers._recognise import Keys, MaskFunction, recognise, recognise_traced, within_documents
@@ -19,10 +20,6 @@ _PADDED = "flashmask_padded"  # attribute of a mask in which an attention_mask h
 #: Fields of a configuration that say how many keys the model chooses for each query, reading a mask of pairs.
 _CHOOSING = ("index_topk", "indexer_budget")
 _CHOOSES = "this model chooses keys for each query, and flashmask makes its masks for that"
-_UNKNOWN = (
-    "flashmask does not know the mask function of this model; where startend_row_indices can say the same, hand them "
-    "to the model instead, for it is evaluated"
-)
 
 
 def flashmask_mask(
@@ -42,13 +39,16 @@ def flashmask_mask(
 
     The mask has q_length rows, the first being number q_offset, and kv_length columns from number kv_offset on;
     attention_mask is bool [batch_size, keys], False = padding. Returns int32 [batch_size or 1, kv_length, 2]: key j is
-    seen by the rows [r_j1, r_j0). A mask_function that is not made of the parts of transformers.masking_utils, and any
-    mask of a model that chooses keys for each query, is evaluated for every pair, with a warning: bool [batch_size, 1,
-    q_length, kv_length]. An attention_mask [batch_size, q_length, kv_length], booleans or 0 and 1, decides every pair.
+    seen by the rows [r_j1, r_j0). A mask_function that is not made of the parts of transformers.masking_utils runs once
+    on symbols: int32 [batch_size or 1, 1, kv_length, 2, 2], two ranges of masked rows, or with a warning booleans where
+    a key has more. Any mask of a model that chooses keys for each query is evaluated for every pair, with a warning:
+    bool [batch_size, 1, q_length, kv_length]. An attention_mask [batch_size, q_length, kv_length], booleans or 0 and 1,
+    decides every pair.
     """
-    if attention_mask is not None and attention_mask.ndim == 3:
+    if attention_mask is not None and attention_mask.ndim != 2:
         # generate() makes masks in advance, with this function
-        return attention_mask if is_made(attention_mask) else _of_pairs(attention_mask)
+        made = is_made(attention_mask) or is_made_of_function(attention_mask)
+        return attention_mask if made else _of_pairs(attention_mask)
     both_ways = "allow_is_bidirectional_skip" in others
     plain = _is_plain(mask_function, use_vmap, others)
     mask_function = within_documents(
@@ -73,9 +73,16 @@ def flashmask_mask(
         rows = recognise_traced(mask_function, keys, batch=batch_size, window=window, both_ways=both_ways)
     else:
         rows = _recognised(mask_function, keys)
+    if rows is None and not chooses:
+        return mask_of_function(
+            *(mask_function, keys),
+            batch=batch_size,
+            rows=q_length,
+            first_row=q_offset,
+            attention_mask=attention_mask,
+        )
     if rows is None:
         return _evaluated(
-            _CHOOSES if chooses else _UNKNOWN,
             batch_size=batch_size,
             q_length=q_length,
             kv_length=kv_length,
@@ -89,8 +96,7 @@ def flashmask_mask(
     rows = rows.starting_at(q_offset)
     whole = attention_mask is None and q_length == kv_length and isinstance(q_offset, int) and q_offset == kv_offset
     if attention_mask is not None:
-        missing = max(0, kv_length + kv_offset - attention_mask.shape[-1])  # unused slots of a static cache
-        held = torch.nn.functional.pad(attention_mask, (0, missing))
+        held = of_all_keys(attention_mask, kv_offset + kv_length)
         rows = rows.where(held[:, kv_offset : kv_offset + kv_length])
     visible = rows.packed(q_length)
     if torch.compiler.is_compiling():
@@ -105,6 +111,11 @@ def flashmask_mask(
 def is_made(mask: Tensor) -> bool:
     """Whether flashmask_mask() made a mask: int32 [B or 1, Sk, 2], which no user's mask is."""
     return mask.ndim == 3 and mask.dtype is torch.int32 and mask.shape[2] == 2
+
+
+def is_made_of_function(mask: Tensor) -> bool:
+    """Whether flashmask_mask() made a mask of an unknown function: int32 [B or 1, 1, Sk, 2, 2], which no user's is."""
+    return mask.ndim == 5 and mask.dtype is torch.int32
 
 
 def is_padded(mask: Tensor) -> bool:
@@ -132,8 +143,8 @@ def _recognised(function: MaskFunction, keys: Keys) -> VisibleRows | None:
     return recognise(function, keys)
 
 
-def _evaluated(why: str, **arguments: Any) -> Tensor:
-    warn_once(f"{why}: in booleans for every query and key, here and from now on.")
+def _evaluated(**arguments: Any) -> Tensor:
+    warn_once(f"{_CHOOSES}: in booleans for every query and key, here and from now on.")
     dense = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
     assert isinstance(dense, Tensor)
     return dense

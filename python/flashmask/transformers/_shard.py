@@ -138,9 +138,9 @@ def _masks_of(model: Any, batch: Mapping[str, Any], first: Tensor, layers: Mappi
     _check_shapes(batch, first)
     given = {name: batch[name].cpu() for name in batch if isinstance(batch[name], Tensor)}
     positions = given.get("position_ids")
-    said = given.get("attention_mask")
+    said = given.get("attention_mask", batch.get("attention_mask"))
     made = said
-    if said is None or said.ndim == 2:
+    if said is None or (isinstance(said, Tensor) and said.ndim == 2):
         create = getattr(model, "create_masks_for_generate", masking_utils.create_masks_for_generate)
         known = {name: given[name] for name in ("token_type_ids",) if name in given}
         no_cache = {name: None for name in CACHE if name in signature(create).parameters}
@@ -165,7 +165,7 @@ def _check_shapes(batch: Mapping[str, Any], first: Tensor) -> None:
             check_ends(name, ends.cpu(), tokens)
 
 
-def _mask_of(made: Tensor | None, given: Mapping[str, Tensor], first: Tensor, config: Any) -> Mask:
+def _mask_of(made: Any, given: Mapping[str, Tensor], first: Tensor, config: Any) -> Mask:
     indices = given.get("startend_row_indices", given.get("attn_mask_startend_row_indices"))
     call = Call(
         batch=first.shape[0],

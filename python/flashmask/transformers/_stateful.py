@@ -305,7 +305,8 @@ def _nodes_of(given: _Given) -> Nodes | None:
         return None
     rows = one_name_of(given["startend_row_indices"], given["attn_mask_startend_row_indices"])
     positions, mask, lengths = given["position_ids"], given["attention_mask"], given["cu_seq_lens_q"]
-    if rows is None and lengths is None and positions is None and (mask is None or mask.ndim == 2):
+    of_keys = isinstance(mask, Tensor) and mask.ndim == 2
+    if rows is None and lengths is None and positions is None and (mask is None or of_keys):
         return None
     call = Call(
         batch=tokens.shape[0],
@@ -314,7 +315,7 @@ def _nodes_of(given: _Given) -> Nodes | None:
         device=tokens.device,
         causal=True,
         window=None,
-        attention_mask=mask[:, -tokens.shape[1] :] if mask is not None and mask.ndim == 2 else mask,
+        attention_mask=mask[:, -tokens.shape[1] :] if of_keys else mask,
         row_indices=rows,
         position_ids=positions if positions is None or positions.ndim == 2 else positions[0],
         cu_seq_lens_q=lengths,

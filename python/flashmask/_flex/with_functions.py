@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention under a BlockMask and with a score_mod, functions that are read on the host."""
+
+from __future__ import annotations
+
+import math
+import operator
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from flashmask._attention import attention
+from flashmask._flex.captured import made_once
+from flashmask._flex.checks import is_of_any_size
+from flashmask._flex.recipe import Recipe, bias_arguments, lines, recognise, value_of
+from flashmask._flex.repeatable import RepeatableIndexing
+from flashmask._flex.scores import Unrecognised
+from flashmask._flex.symbols import Space, Symbol, Untraceable, call
+from flashmask._graph_break import breaks_graph
+from flashmask._mask import Mask
+from flashmask._rows import RowIndices
+
+if TYPE_CHECKING:
+    from flashmask._flex.attention import ScoreMod
+
+_LARGEST_KEPT = 1 << 22  # elements of a bias
+
+
+@breaks_graph
+def with_functions(
+    q: Tensor, k: Tensor, v: Tensor, score_mod: ScoreMod | None, block_mask: Any, scale: float | None, with_lse: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns o and lse of tensors (batch, heads, tokens, dim); lse lacks biases of rows unless `with_lse`."""
+    mask = _mask_of_blocks(block_mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
+    if score_mod is None:
+        return attention(q, k, v, mask, layout="bhsd", scale=scale, return_lse=True)
+    said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype)
+    recipe, space, arguments = made_once("arguments", score_mod, said, lambda: _read(score_mod, q, k), _may_be_kept)
+    if recipe.masks and 0 not in space.sizes:
+        mask = _both(mask, made_once("mask", score_mod, said, lambda: _visible(recipe)))
+    if recipe.query_factor is not None:
+        q = (q * lines(recipe.query_factor, 2)).to(q.dtype)
+    if recipe.key_factor is not None:
+        k = (k * lines(recipe.key_factor, 3)).to(k.dtype)
+    scale = (1.0 / math.sqrt(q.shape[3]) if scale is None else scale) * recipe.scale
+    if scale == 0:
+        q, scale = q * 0.0, 1.0
+    arguments = {"scale": scale, "softcap": recipe.softcap, "layout": "bhsd", "return_lse": True} | arguments
+    o, lse = attention(q, k, v, mask, **arguments)
+    for bias in recipe.rows:
+        o, lse = _with_bias_of_rows(o, lse, bias, with_lse)
+    return o, lse
+
+
+def _read(score_mod: ScoreMod, q: Tensor, k: Tensor) -> tuple[Recipe, Space, dict[str, Any]]:
+    """Returns what computes a score_mod, and the arguments of its biases."""
+    space = Space((q.shape[0], q.shape[1], q.shape[2], k.shape[2]), q.device)
+    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
+    with RepeatableIndexing():
+        recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
+        return recipe, space, bias_arguments(recipe, space, q.dtype)
+
+
+def _may_be_kept(read: tuple[Recipe, Space, dict[str, Any]]) -> bool:
+    """Whether nothing read from a score_mod learns or is large."""
+    recipe, _, arguments = read
+    symbols = [recipe.query_factor, recipe.key_factor, *recipe.rows]
+    values = [value_of(each) for each in symbols if isinstance(each, Symbol)]
+    values += [each for each in arguments.values() if isinstance(each, Tensor)]
+    return not any(each.requires_grad or each.numel() > _LARGEST_KEPT for each in values)
+
+
+def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool) -> Recipe:
+    try:
+        return recognise(score_mod, space, dtype, grouped)
+    except (Unrecognised, Untraceable) as error:
+        name = getattr(score_mod, "__qualname__", type(score_mod).__qualname__)
+        what = str(error) if isinstance(error, Unrecognised) else f"what cannot be read, as {error}"
+        raise NotImplementedError(
+            f"score_mod computes {what} ({name}): flashmask computes a factor of either token, a softcap, a bias "
+            "without the score, and -inf; write it as these, pass a sink as sinks= of flashmask.attention(), or call "
+            "torch.nn.attention.flex_attention here"
+        ) from error
+
+
+def _with_bias_of_rows(o: Tensor, lse: Tensor, bias: Any, with_lse: bool) -> tuple[Tensor, Tensor]:
+    """Adds a bias of whole rows, which changes no probability: to lse. -inf hides its rows."""
+    if not isinstance(bias, Symbol):
+        return o, lse + bias
+    row = lines(bias, 2)
+    if row.is_floating_point():
+        o = o.masked_fill(row == -math.inf, 0.0)
+    return o, lse + row[..., 0].to(lse.dtype) if with_lse else lse
+
+
+def _mask_of_blocks(block_mask: Any, sizes: tuple[int, int, int, int]) -> Any:
+    """Returns the mask of a BlockMask; whatever else was given, as it is."""
+    if not hasattr(block_mask, "mask_mod"):
+        return block_mask
+    from flashmask.masks import from_mask_mod
+
+    if is_of_any_size(block_mask):
+        mask_mod = block_mask.mask_mod
+        return from_mask_mod(mask_mod, *sizes, device=block_mask.kv_num_blocks.device)
+    return mask_of_blocks(block_mask)
+
+
+def mask_of_blocks(block_mask: Any) -> Mask | RowIndices:
+    """Returns masks.from_block_mask(), made once while the BlockMask lives and no tensor of it or in it changes."""
+    from flashmask.masks import from_block_mask
+
+    lists = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "BLOCK_SIZE", "seq_lengths")
+    said = block_mask.mask_mod, *(getattr(block_mask, name) for name in lists)
+    made: Mask | RowIndices = made_once("mask", block_mask, said, lambda: from_block_mask(block_mask))
+    return made
+
+
+def _both(mask: Any, other: Mask | RowIndices) -> Any:
+    if mask is None:
+        return other
+    from flashmask.masks import from_dense
+
+    if not isinstance(mask, (Mask, RowIndices)):
+        mask = from_dense(mask.cpu() if isinstance(mask, Tensor) else mask)
+    return reduce(operator.and_, (each.to_mask() if isinstance(each, RowIndices) else each for each in (mask, other)))
+
+
+@torch.no_grad()
+def _visible(recipe: Recipe) -> Mask | RowIndices:
+    """Returns the mask of what a score_mod does not hide by -inf."""
+    from flashmask.masks._mask_mod import from_symbol
+
+    return from_symbol(reduce(lambda a, b: call(operator.and_, (a, b), {}), recipe.masks))
