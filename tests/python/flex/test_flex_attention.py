@@ -20,6 +20,7 @@ from flashmask import flex_attention, masks  # noqa: E402
 from flashmask._flex import captured as kept  # noqa: E402
 from flashmask._flex import with_functions  # noqa: E402
 
+RATE = 1.0
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -455,10 +456,7 @@ def test_numbers_in_nested_dictionaries_are_watched():
 
 
 def test_the_settings_of_a_module_are_not_taken_for_fixed(monkeypatch):
-    settings = ModuleType("settings")
-    monkeypatch.setitem(globals(), "settings", settings)
-
-    other, qkv = SimpleNamespace(by=1.0), tensors()
+    settings, other, qkv = ModuleType("settings"), SimpleNamespace(by=1.0), tensors()
 
     def of_module(s, b, h, i, j):
         return s + j * settings.rate
@@ -466,9 +464,13 @@ def test_the_settings_of_a_module_are_not_taken_for_fixed(monkeypatch):
     def of_object(s, b, h, i, j):
         return s * other.by
 
+    def of_global(s, b, h, i, j):
+        return (lambda: s * RATE)()
+
     for settings.rate, other.by in ((0.1, 1.0), (0.2, 2.0)):
-        check(qkv, of_module)
-        check(qkv, of_object)
+        monkeypatch.setitem(globals(), "RATE", settings.rate)
+        for change in (of_module, of_object, of_global):
+            check(qkv, change)
 
 
 def test_a_score_mod_reads_its_tensors_in_each_call():
