@@ -465,7 +465,10 @@ def test_the_settings_of_a_module_are_not_taken_for_fixed(monkeypatch):
         return s * other.by
 
     def of_global(s, b, h, i, j):
-        return (lambda: s * RATE)()
+        def scaled():
+            return s * RATE
+
+        return scaled()
 
     for settings.rate, other.by in ((0.1, 1.0), (0.2, 2.0)):
         monkeypatch.setitem(globals(), "RATE", settings.rate)
