@@ -4,32 +4,35 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 _PLAIN = (int, float, str, bytes, type(None), torch.dtype, torch.device, BuiltinFunctionType)
 _FIXED = ("torch", "math", "operator", "functools", "numpy", "builtins")
 """Packages whose modules, classes and globals are taken for unchanging."""
 
+_COMPARED = 1 << 22
+"""Bytes of a tensor on the CPU whose values are compared in each call."""
+
 _EMPTY = CellType()  # of a variable that is not assigned yet
 
 
 class _State(NamedTuple):
-    """What is another after each change that could change a result: tensors with their versions, and plain values."""
+    """What is another after each change that could change a result: tensors, what they hold, and plain values."""
 
-    tensors: tuple[tuple[weakref.ref[Tensor], int], ...]
+    tensors: tuple[weakref.ref[Tensor], ...]
     values: tuple[Any, ...]
 
     def holds(self, tensors: list[Tensor], values: tuple[Any, ...]) -> bool:
         if values != self.values or len(tensors) != len(self.tensors):
             return False
-        pairs = zip(self.tensors, tensors, strict=True)
-        return all(kept() is each and version == each._version for (kept, version), each in pairs)
+        return all(kept() is each for kept, each in zip(self.tensors, tensors, strict=True))
 
 
 _kept: dict[tuple[int, str], tuple[weakref.ref[Any], _State, Any]] = {}
@@ -40,9 +43,10 @@ def made_once(
 ) -> Any:
     """Returns make(), made once for each kind while `owner` lives and `said` does not change.
 
-    `said` holds functions, tensors and plain values. Of functions, what they have captured counts: tensors by identity
-    and version, numbers by value. Where they have captured other objects, the result is not kept, nor is it within a
-    trace, or where keep(result) is False.
+    `said` holds functions, tensors and plain values. Of functions, what they have captured counts: numbers by value,
+    tensors by identity and version, and those on the CPU, which NumPy may write to, by what they hold unless they are
+    large. Where they have captured other objects, the result is not kept, nor is it within a trace, or where
+    keep(result) is False.
     """
     from flashmask._torch.shared import is_traced
 
@@ -55,10 +59,12 @@ def made_once(
     if is_traced() or not all(_walk(each, found, set()) for each in said):
         return make()
     tensors = [each for each in found if isinstance(each, Tensor)]
-    if any(each.is_inference() for each in tensors):  # these count no versions
+    held = [_held(each) for each in tensors]
+    if None in held:
         return make()
     values = (
         *(each for each in found if not isinstance(each, Tensor)),
+        *held,
         *(each.requires_grad for each in tensors),
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -66,11 +72,20 @@ def made_once(
     reference, state, result = _kept.get(key, (None, None, None))
     if reference is not None and reference() is owner and state is not None and state.holds(tensors, values):
         return result
-    versions = tuple((weakref.ref(each), each._version) for each in tensors)
     result = make()
     if keep(result):
-        _kept[key] = alive, _State(versions, values), result
+        _kept[key] = alive, _State(tuple(map(weakref.ref, tensors)), values), result
     return result
+
+
+def _held(tensor: Tensor) -> Hashable:
+    """Returns what is another after a write to a tensor; None where nothing tells of one."""
+    from flashmask._torch.shared import content_of
+
+    plain = type(tensor) in (Tensor, Parameter) and tensor.layout is torch.strided and tensor.is_cpu
+    if plain and tensor.nbytes <= _COMPARED:
+        return content_of(tensor.detach())
+    return None if tensor.is_inference() else tensor._version
 
 
 def _walk(value: Any, found: list[Any], seen: set[int]) -> bool:

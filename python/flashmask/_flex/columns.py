@@ -39,6 +39,7 @@ class Columns:
         self.formula, self.swapped, self.device = formula, swapped, space.device
         queries, keys = space.sizes[2:]
         self.rows, self.columns = (keys, queries) if swapped else (queries, keys)
+        self.index = space.index[3 if swapped else 2]
         tensors = list(_tensors(formula))
         self.batch, self.heads = (max(each.shape[axis] for each in tensors) for axis in range(2))
         self.planes = self.batch * self.heads
@@ -69,6 +70,8 @@ class Columns:
 
     def _restrict_compared(self, f: Compare, inside: Ranges) -> Ranges:
         op, rows, columns = self._sides(f)
+        if (f.columns if self.swapped else f.rows) is self.index and not columns.is_floating_point():
+            return _at_index(op, columns.long(), inside)
         if op == "eq":
             return _equal(rows, columns, inside)
         if op == "ne":
@@ -273,6 +276,16 @@ def _ordered(op: str, rows: Tensor, columns: Tensor, inside: Ranges) -> Ranges:
     right = op in ("gt", "le")
     at = _counted(rows[:, :1], columns, right) if counts_up else torch.searchsorted(rows, columns, right=right)
     return _bounded(op, at[:, None], inside)
+
+
+def _at_index(op: str, columns: Tensor, inside: Ranges) -> Ranges:
+    """Rows i with i op columns[j]: nothing to search, nothing to wait for."""
+    if op in ("eq", "ne"):
+        row = columns.clamp(-1, inside.rows)[:, None]  # one that there is not where no row is equal
+        begin, end = (torch.clamp(each, inside.begin, inside.end) for each in (row, row + 1))
+        equal = Ranges(begin, end, inside.rows)
+        return equal if op == "eq" else r.difference(inside, equal)
+    return _bounded(op, columns.clamp(-1, inside.rows)[:, None] + (op in ("gt", "le")), inside)
 
 
 def _counted(first: Tensor, columns: Tensor, right: bool) -> Tensor:

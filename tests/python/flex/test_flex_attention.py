@@ -20,6 +20,7 @@ from flashmask import flex_attention, masks  # noqa: E402
 from flashmask._flex import captured as kept  # noqa: E402
 from flashmask._flex import with_functions  # noqa: E402
 
+RATE = 1.0
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -341,10 +342,32 @@ def test_the_mask_of_a_block_mask_is_made_once_and_anew_where_its_tensors_change
     ids[:, N // 2 :] = 1
     check(qkv, None, mask, mask_mod(*indices(1, 1, N, N)))
     assert len(made) == 2
-    ids = ids.new_zeros(1, N).zero_()  # of the same version
-    assert torch.equal(flex_attention(*qkv, None, mask), whole) and len(made) == 3
+    for write in (lambda: ids.numpy().fill(0), lambda: ids.data.copy_(torch.arange(N) // 9)):  # count no versions
+        write()
+        check(qkv, None, mask, mask_mod(*indices(1, 1, N, N)))
+    ids = ids.new_zeros(1, N).zero_()
+    assert torch.equal(flex_attention(*qkv, None, mask), whole) and len(made) == 5
     mask.kv_num_blocks.zero_()
-    assert not flex_attention(*qkv, None, mask).any() and len(made) == 4
+    assert not flex_attention(*qkv, None, mask).any() and len(made) == 6
+
+
+def test_large_tensors_are_watched_by_their_versions(monkeypatch):
+    monkeypatch.setattr(kept, "_COMPARED", 0)
+    made, qkv = made_masks(monkeypatch), tensors()
+    ids = torch.zeros(1, N, dtype=torch.int64)
+
+    def mask_mod(b, h, i, j):
+        return (ids[b, i] == ids[b, j]) & (i >= j)
+
+    mask = block_mask(mask_mod)
+    for _ in range(2):
+        check(qkv, None, mask, mask_mod(*indices(1, 1, N, N)))
+    assert len(made) == 1
+    ids[:, 9:] = 1
+    check(qkv, None, mask, mask_mod(*indices(1, 1, N, N)))
+    ids = ids.new_zeros(1, N).zero_()  # of the same version
+    check(qkv, None, mask, mask_mod(*indices(1, 1, N, N)))
+    assert len(made) == 3
 
 
 def test_a_mask_is_made_anew_where_a_function_captures_another_thing(monkeypatch):
@@ -433,10 +456,7 @@ def test_numbers_in_nested_dictionaries_are_watched():
 
 
 def test_the_settings_of_a_module_are_not_taken_for_fixed(monkeypatch):
-    settings = ModuleType("settings")
-    monkeypatch.setitem(globals(), "settings", settings)
-
-    other, qkv = SimpleNamespace(by=1.0), tensors()
+    settings, other, qkv = ModuleType("settings"), SimpleNamespace(by=1.0), tensors()
 
     def of_module(s, b, h, i, j):
         return s + j * settings.rate
@@ -444,9 +464,16 @@ def test_the_settings_of_a_module_are_not_taken_for_fixed(monkeypatch):
     def of_object(s, b, h, i, j):
         return s * other.by
 
+    def of_global(s, b, h, i, j):
+        def scaled():
+            return s * RATE
+
+        return scaled()
+
     for settings.rate, other.by in ((0.1, 1.0), (0.2, 2.0)):
-        check(qkv, of_module)
-        check(qkv, of_object)
+        monkeypatch.setitem(globals(), "RATE", settings.rate)
+        for change in (of_module, of_object, of_global):
+            check(qkv, change)
 
 
 def test_a_score_mod_reads_its_tensors_in_each_call():
