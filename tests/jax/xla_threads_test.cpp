@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/bodies.h"
 #include "jax/fake_xla.h"
 
 namespace flashmask::jax {
@@ -50,10 +51,10 @@ TEST(XlaThreads, PassExceptionsOn) {
   XLA_FFI_ExecutionContext context;
   FakeCall(context).with_frame([](XLA_FFI_CallFrame& frame) {
     XlaThreads threads{Frame(frame)};
-    EXPECT_THROW(threads.executor().run(8,
-                                        [](int i) {
-                                          if (i == 5) throw std::runtime_error("five");
-                                        }),
+    EXPECT_THROW(run_bodies(threads.executor(), 8,
+                            [](int i) {
+                              if (i == 5) throw std::runtime_error("five");
+                            }),
                  std::runtime_error);
   });
 }
