@@ -104,16 +104,19 @@ def _mask_of_blocks(block_mask: Any, sizes: tuple[int, int, int, int]) -> Any:
     if is_of_any_size(block_mask):
         mask_mod = block_mask.mask_mod
         return from_mask_mod(mask_mod, *sizes, device=block_mask.kv_num_blocks.device)
-    return mask_of_blocks(block_mask)
+    return mask_of_blocks(block_mask, sizes[:2])
 
 
-def mask_of_blocks(block_mask: Any) -> Mask | RowIndices:
-    """Returns masks.from_block_mask(), made once while the BlockMask lives and no tensor of it or in it changes."""
-    from flashmask.masks import from_block_mask
+def mask_of_blocks(block_mask: Any, call: tuple[int, int] = (1, 1)) -> Mask | RowIndices:
+    """Returns the mask of a BlockMask, made once while it lives and no tensor of it or in it changes.
+
+    `call` is the batch and heads of the call, which lists of one entry or head serve.
+    """
+    from flashmask.masks._block_mask import made_from_block_mask
 
     lists = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "BLOCK_SIZE", "seq_lengths")
-    said = block_mask.mask_mod, *(getattr(block_mask, name) for name in lists)
-    made: Mask | RowIndices = made_once("mask", block_mask, said, lambda: from_block_mask(block_mask))
+    said = block_mask.mask_mod, *call, *(getattr(block_mask, name) for name in lists)
+    made: Mask | RowIndices = made_once("mask", block_mask, said, lambda: made_from_block_mask(block_mask, call).mask)
     return made
 
 

@@ -51,28 +51,44 @@ def from_block_mask(block_mask: Any) -> Mask | RowIndices:
     return made_from_block_mask(block_mask).mask
 
 
-def made_from_block_mask(block_mask: Any) -> Made:
-    """Does the work of from_block_mask()."""
+def made_from_block_mask(block_mask: Any, call: tuple[int, int] = (1, 1)) -> Made:
+    """Does the work of from_block_mask().
+
+    `call` is the batch and heads of a call. Where the BlockMask lists one entry or head, it serves them all, and as in
+    compiled kernels mask_mod is asked for each, unless it indexes tensors of one entry by them.
+    """
     import torch
 
+    from flashmask._flex.symbols import Space
+
+    listed = _checked_sizes(block_mask)
+    if 0 in listed:
+        return Made(full(*listed[2:]), "columns")
+    batch, heads = (most if own == 1 else own for own, most in zip(listed[:2], call, strict=True))
+    with torch.no_grad():
+        device = block_mask.kv_num_blocks.device
+        blocks = _Blocks(_kinds(block_mask, listed), tuple(block_mask.BLOCK_SIZE))
+        try:
+            return _made(block_mask.mask_mod, blocks, Space((batch, heads, *listed[2:]), device))
+        except IndexError:
+            if (batch, heads) == listed[:2]:
+                raise
+            return _made(block_mask.mask_mod, blocks, Space(listed, device))
+
+
+def _made(mask_mod: Any, blocks: _Blocks, space: Space) -> Made:
     from flashmask._flex.evaluation import of_function, of_symbol
     from flashmask._flex.formula import formula
-    from flashmask._flex.symbols import Space, Untraceable, trace_mask
+    from flashmask._flex.symbols import Untraceable, trace_mask
 
-    sizes = _checked_sizes(block_mask)
-    if 0 in sizes:
-        return Made(full(*sizes[2:]), "columns")
-    with torch.no_grad():
-        space = Space(sizes, block_mask.kv_num_blocks.device)
-        blocks = _Blocks(_kinds(block_mask, sizes), tuple(block_mask.BLOCK_SIZE))
-        try:
-            symbol = trace_mask(block_mask.mask_mod, space)
-        except Untraceable:
-            return _evaluated(of_function(block_mask.mask_mod, space), blocks, space)
-        try:
-            return _by_ranges(*ranges_of(formula(symbol), space), blocks, space)
-        except Untraceable:
-            return _evaluated(of_symbol(symbol), blocks, space)
+    try:
+        symbol = trace_mask(mask_mod, space)
+    except Untraceable:
+        return _evaluated(of_function(mask_mod, space), blocks, space)
+    try:
+        return _by_ranges(*ranges_of(formula(symbol), space), blocks, space)
+    except Untraceable:
+        return _evaluated(of_symbol(symbol), blocks, space)
 
 
 def _by_ranges(ranges: Ranges, columns: Columns, blocks: _Blocks, space: Space) -> Made:
@@ -176,7 +192,8 @@ def _shown(blocks: _Blocks, kind: int, side: int, sizes: tuple[int, int, int, in
 
 def _evaluated(evaluated: Evaluated, blocks: _Blocks, space: Space) -> Made:
     """Computes a predicate for the pairs of partial blocks, one row of blocks at a time."""
-    batch, heads, rows, _ = blocks.kinds.shape
+    batch, heads = (max(pair) for pair in zip(blocks.kinds.shape, (evaluated.batch, evaluated.heads), strict=False))
+    rows = blocks.kinds.shape[2]
     lines = [
         _line(evaluated, (b, h), row, blocks, space) for b in range(batch) for h in range(heads) for row in range(rows)
     ]
@@ -187,7 +204,8 @@ def _evaluated(evaluated: Evaluated, blocks: _Blocks, space: Space) -> Made:
 def _line(evaluated: Evaluated, plane: tuple[int, int], row: int, blocks: _Blocks, space: Space) -> AnyArray:
     """Returns what the rows of a row of blocks see, uint8 [rows, bytes]."""
     b, h, q, k = (index.flatten() for index in space.index)
-    kinds = blocks.kinds[plane][row].repeat_interleave(blocks.size[1])[: space.sizes[3]]
+    kinds = blocks.kinds.expand(*space.sizes[:2], -1, -1)[plane][row]
+    kinds = kinds.repeat_interleave(blocks.size[1])[: space.sizes[3]]
     rows = q[row * blocks.size[0] : (row + 1) * blocks.size[0]]
     visible = (kinds == _FULL).repeat(rows.shape[0], 1)
     asked = (kinds == _PARTIAL).nonzero()[:, 0]

@@ -19,6 +19,7 @@ import flashmask  # noqa: E402
 from flashmask import flex_attention, masks  # noqa: E402
 from flashmask._flex import captured as kept  # noqa: E402
 from flashmask._flex import with_functions  # noqa: E402
+from flashmask.masks import _block_mask  # noqa: E402
 
 RATE = 1.0
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -322,8 +323,8 @@ def test_second_derivatives_and_vmap_are_refused():
 
 def made_masks(monkeypatch):
     """Notes each mask that is made of a BlockMask."""
-    made, make = [], masks.from_block_mask
-    monkeypatch.setattr(masks, "from_block_mask", lambda block_mask: made.append(make(block_mask)) or made[-1])
+    made, make = [], _block_mask.made_from_block_mask
+    monkeypatch.setattr(_block_mask, "made_from_block_mask", lambda *given: made.append(make(*given)) or made[-1])
     return made
 
 

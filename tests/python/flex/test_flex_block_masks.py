@@ -53,6 +53,27 @@ def test_absent_blocks_hide_full_ones_show_and_partial_ones_ask(mask_mod, size):
     assert torch.equal(shown(made.mask, sizes), expected)
 
 
+def of_entry_and_head(b, h, q, kv):
+    return q >= kv + 3 * b - h
+
+
+@pytest.mark.parametrize("mask_mod", [of_entry_and_head, lambda b, h, q, kv: (q * kv) % 3 == h, even])
+@pytest.mark.parametrize("size", [(32, 32), (20, 20)])
+def test_lists_of_one_entry_and_head_serve_a_call_of_more(mask_mod, size):
+    """As in FlexAttention's kernels, the predicate then gets the numbers of the call's entries and heads."""
+    sizes = _, _, rows, columns = 2, 3, 100, 90
+    blocks = -(-rows // size[0]), -(-columns // size[1])
+    kinds = torch.randint(0, 3, (1, 1, *blocks), generator=torch.Generator().manual_seed(0))
+    block_mask = listed(kinds, mask_mod, size, sizes)
+    wide = kinds.repeat_interleave(size[0], 2)[:, :, :rows].repeat_interleave(size[1], 3)[..., :columns]
+    expected = torch.where(wide == PARTIAL, create_mask(mask_mod, *sizes, device="cpu"), wide == FULL)
+    assert torch.equal(shown(made_from_block_mask(block_mask, sizes[:2]).mask, sizes), expected)
+    q, k, v = (torch.randn(2, 3, tokens, 8) for tokens in (rows, columns, columns))
+    found = flashmask.flex_attention(q, k, v, block_mask=block_mask)
+    dense = flashmask.attention(q, k, v, masks.from_dense(expected), layout="bhsd")
+    torch.testing.assert_close(found, dense)
+
+
 @pytest.mark.parametrize(
     ("row", "column", "kind", "expected"), [(1, 1, ABSENT, False), (1, 0, PARTIAL, None), (0, 1, FULL, True)]
 )
