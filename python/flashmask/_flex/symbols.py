@@ -419,11 +419,21 @@ def _gather(tensor: Tensor, index: tuple[Any, ...], space: Space) -> Symbol:
     rank = tensor.ndim - len(whole)
     if rank < 0:
         raise IndexError(f"too many indices for a captured tensor of {tensor.ndim} dimensions: {len(whole)}")
+    _check_bounds(tensor, whole, space)
     dims = tensor.shape[len(whole) :]
     if not known or _is_joint(deps) or (rank and _cells(whole) * dims.numel() > _LARGEST_GATHER):
         return Symbol(space, deps, op="gather", args=(tensor, whole), like=_ones(dims, tensor.dtype), rank=rank)
     values = [each.value if isinstance(each, Symbol) else each for each in whole]
     return Symbol(space, deps, value=_gathered(tensor, values, space), op="gather", args=(tensor, whole), rank=rank)
+
+
+def _check_bounds(tensor: Tensor, whole: Sequence[Any], space: Space) -> None:
+    """Refuses plain indices that pass the end of a dim, which on a GPU would end the process's work there."""
+    for dim, each in enumerate(whole):
+        name = each.name if isinstance(each, Symbol) and each.op == "leaf" else None
+        if name in ("b", "h", "q", "k") and space.sizes["bhqk".index(name)] > tensor.shape[dim]:
+            last = space.sizes["bhqk".index(name)] - 1
+            raise IndexError(f"index {last} is out of bounds for dimension {dim} with size {tensor.shape[dim]}")
 
 
 def _cells(whole: Sequence[Any]) -> int:

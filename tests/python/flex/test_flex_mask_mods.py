@@ -230,6 +230,12 @@ def test_what_is_no_predicate_is_refused():
         (lambda b, h, q, kv: torch.stack([q, kv]).sum(), TypeError, r"mask_mod returned torch\.int64; expected boo"),
         (lambda b, h, q, kv: ids[q + 1] == ids[kv], IndexError, "out of bounds"),
         (lambda b, h, q, kv: ids[q, kv] > 0, IndexError, "too many indices"),
+        # Said before a GPU computes it, where such an index ends the process's work.
+        (
+            lambda b, h, q, kv: ids.expand(4, 4)[:, :3][q, kv] > 0,
+            IndexError,
+            "index 3 is out of bounds for dimension 1",
+        ),
         (
             lambda b, h, q, kv: torch.ones(4, device="meta")[q] > kv,
             ValueError,
