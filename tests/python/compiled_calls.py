@@ -66,11 +66,11 @@ def built(options_by_name, tokens, ends, ends_among_others, ids, one_of_ids, pos
     return {name: rows.startend_row_indices for name, rows in made.items()}
 
 
-def check_builders(device, dtype, mode, options=OPTIONS):
+def check_builders(device, dtype, mode, options=OPTIONS, dynamic=None):
     def build(*given):
         return built(options, *given)
 
-    compiled = torch.compile(build, fullgraph=True, mode=mode)
+    compiled = torch.compile(build, fullgraph=True, mode=mode, dynamic=dynamic)
     for number in (0, 1, 0):
         batch = Batch(number, device, dtype)
         documents = (batch.ends, batch.ends_among_others, batch.ids, batch.one_of_ids, batch.positions, batch.prefixes)

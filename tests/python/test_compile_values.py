@@ -19,16 +19,16 @@ def fresh_dynamo():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "options"),
+    ("dtype", "options", "dynamic"),
     [
-        (torch.int32, ["prefix and window"]),
-        pytest.param(torch.int32, FEWER_OPTIONS, marks=pytest.mark.full),
-        pytest.param(torch.int64, list(OPTIONS), marks=pytest.mark.full),
+        (torch.int32, ["prefix and window"], True),  # one graph for all lengths, where None makes two
+        pytest.param(torch.int32, FEWER_OPTIONS, None, marks=pytest.mark.full),
+        pytest.param(torch.int64, list(OPTIONS), None, marks=pytest.mark.full),
     ],
     ids=["int32, one option", "int32", "int64"],
 )
-def test_builders_say_what_they_say_in_eager_mode(dtype, options):
-    check_builders("cpu", dtype, "default", {name: OPTIONS[name] for name in options})
+def test_builders_say_what_they_say_in_eager_mode(dtype, options, dynamic):
+    check_builders("cpu", dtype, "default", {name: OPTIONS[name] for name in options}, dynamic)
 
 
 @pytest.mark.full
