@@ -37,8 +37,9 @@ def _head_replaced(model: Any, labels: Tensor, temperature: float) -> Iterator[N
     """Has the head of a model return log-probabilities, entropies and ones, [1, T, 3]."""
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
+        kind = f"{type(head).__module__}.{type(head).__name__}"
         raise ValueError(
-            f"the head of {type(model).__name__} is a {type(head).__name__}; prompts are shared for heads that are one "
+            f"the head of {type(model).__name__} is a {kind}; prompts are shared for heads that are one "
             "torch.nn.Linear, without adapters: train without shared prompts"
         )
     before = vars(head).get("forward")
@@ -47,11 +48,12 @@ def _head_replaced(model: Any, labels: Tensor, temperature: float) -> Iterator[N
         found = linear_log_probs(hidden, head.weight, labels, bias=head.bias, temperature=temperature, entropies=True)
         return torch.stack([*found, torch.ones_like(found[0])], -1)
 
-    head.forward = cast(Any, forward)
+    replaced = cast(Any, head)
+    replaced.forward = forward
     try:
         yield
     finally:
         if before is None:
-            del head.forward
+            del replaced.forward
         else:
-            head.forward = before
+            replaced.forward = before

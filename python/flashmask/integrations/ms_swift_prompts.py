@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from flashmask._arguments import boolean
+from flashmask.data._examples import Tokens
 from flashmask.data._prompts import ALIGNED, packed_prompts, unpacked
 from flashmask.integrations import ms_swift
 from flashmask.integrations._host import Host
@@ -127,11 +128,12 @@ def _rows(inputs: dict[str, Any], columns: int, packed: bool) -> tuple[Tensor, T
     return rows, held
 
 
-def _begins(completion_mask: Tensor, length: int) -> np.ndarray[Any, Any]:
+def _begins(completion_mask: Tensor, length: int) -> Tokens:
     """Returns the column of rows of `length` tokens where each answer begins; `length` where there is none."""
     mask = completion_mask.bool().cpu().numpy()
     first = np.where(mask.any(1), mask.argmax(1), mask.shape[1])
-    return length - mask.shape[1] + first
+    begins: Tokens = length - mask.shape[1] + first
+    return begins
 
 
 def register() -> None:
