@@ -84,13 +84,11 @@ class SharedPromptFSDPEngine(_Engine):  # type: ignore[misc]
         _check_micro_batch(micro_batch)
         packed, rows = self._packed(micro_batch)
         whole = _whole(micro_batch, packed)
+        # verl's labels are the tokens behind: a row that predicts one has it behind it in the packed sequence too.
         inputs, outputs = super().prepare_model_inputs(whole)
-        labels = packed["shift_labels"].clamp(min=0)
-        outputs["input_ids_rmpad_rolled"] = labels[0]
         if isinstance(micro_batch["temperature"], Tensor):
-            outputs["temperature_rmpad"] = _temperatures(micro_batch["temperature"], rows, labels.shape[1])
-        if "shift_labels" in inputs:
-            inputs["shift_labels"] = labels
+            length = packed["input_ids"].shape[1]
+            outputs["temperature_rmpad"] = _temperatures(micro_batch["temperature"], rows, length)
         inputs["startend_row_indices"] = packed["startend_row_indices"]
         if self.invariant:
             inputs["invariant"] = True

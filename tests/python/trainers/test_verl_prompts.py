@@ -16,10 +16,14 @@ from verl.utils.tensordict_utils import get_tensordict  # noqa: E402
 from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl_engine_ranks import GROUP, LENGTHS  # noqa: E402
 
-from flashmask.integrations.verl_prompts import SharedPromptFSDPEngine, _check_micro_batch  # noqa: E402
+from flashmask.integrations.verl_prompts import (  # noqa: E402
+    SharedPromptFSDPEngine,
+    _check_micro_batch,
+    _prompt_lengths,
+)
 
 pytestmark = pytest.mark.slow
-CALLS = ("of a call", "of groups", "of a budget", "of halves", "padded", "invariant")
+CALLS = ("of a call", "of groups", "of a budget", "of halves", "padded", "without prompts", "invariant")
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +69,7 @@ def test_a_prompt_passes_through_the_model_once_in_each_call(found):
     assert len(tokens["of halves"]) > len(groups)
     assert sum(tokens["of halves"]) <= sum(groups) + sum(prompt - 1 for prompt in LENGTHS)
     assert tokens["padded"] == [-(-sum(groups) // 64) * 64]
+    assert tokens["without prompts"] == [int(answers.sum()) + GROUP * sum(LENGTHS)]  # as verl packs them
     assert not tokens["invariant"][0] % 128
 
 
@@ -75,6 +80,14 @@ def test_an_update_has_the_gradients_of_verl_on_one_rank_and_two(found, folder):
     for ours in (found["gradients"], found_by(2, folder)["gradients"]):
         for one, other in zip(ours, theirs, strict=True):
             assert (one - other).norm() <= 1e-5 * largest
+
+
+def test_prompts_come_nested_or_padded():
+    tokens = [torch.arange(size) for size in (3, 1, 5)]
+    nested = torch.nested.as_nested_tensor(tokens, layout=torch.jagged)
+    held = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 0]])
+    padded = {"prompts": torch.zeros(3, 5), "attention_mask": held}
+    assert _prompt_lengths({"prompts": nested}).tolist() == _prompt_lengths(padded).tolist() == [3, 1, 5]
 
 
 def test_verl_takes_the_engine_where_it_would_take_its_own(monkeypatch):

@@ -98,14 +98,14 @@ def engine(folder, shared, **options):
     return made
 
 
-def results(made, given):
+def results(made, given, without=()):
     """Log-probabilities and entropies [B, L] of the answers, and the tokens of each call of the model."""
     from verl.workers.utils.padding import no_padding_2_padding
 
     seen = []
     hook = made.module.get_input_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0].numel()))
     with made.eval_mode():
-        found = made.infer_batch(given, loss_function=None)["model_output"]
+        found = made.infer_batch(given.exclude(*without), loss_function=None)["model_output"]
     hook.remove()
     return {name: no_padding_2_padding(found[name], given) for name in ("log_probs", "entropy")}, seen
 
@@ -147,6 +147,7 @@ def one_rank(folder):
     found["of a budget"] = results(ours, batch(max_token_len_per_gpu=200))
     found["of halves"] = results(ours, batch(max_token_len_per_gpu=70))
     found["padded"] = results(engine(folder, True, pad_to_length=True, pad_to_length_bucket=64), batch())
+    found["without prompts"] = results(ours, batch(), without=["prompts"])
     found["fused"] = fused(ours, batch(use_fused_kernels=True))
     found["temperatures"] = results(ours, batch(temperature=each))[0]
     found["temperatures of theirs"] = results(theirs, batch(temperature=each, use_remove_padding=False))[0]
