@@ -68,8 +68,8 @@ def imported(code):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         yield from (name.split(".")[0] for name in names)
-    if "flashmask.trl" in code:
-        yield "trl"
+    extended = {"flashmask.trl": "trl", "flashmask.integrations.ms_swift": "swift"}
+    yield from (package for ours, package in extended.items() if ours in code)
 
 
 def without_prompts(block):

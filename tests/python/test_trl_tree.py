@@ -258,8 +258,8 @@ def test_nothing_is_copied_and_kv_index_is_not_looked_at():
 def test_what_it_cannot_serve_is_refused(monkeypatch):
     _, tree = packed_by_trl(rollouts(3))
     three = inputs(int(tree["tree_cu_seqlens_q"][-1]))
-    with pytest.raises(ValueError, match="softcap came to flashmask's attention"):
-        tree_attention(torch.nn.Linear(1, 1), *three, None, **tree, softcap=30.0)
+    with pytest.raises(ValueError, match="head_mask came to flashmask's attention"):
+        tree_attention(torch.nn.Linear(1, 1), *three, None, **tree, head_mask=torch.ones(4))
     with pytest.raises(ValueError, match=r"attention_mask \[1, 4\] came beside a tree"):
         tree_attention(torch.nn.Linear(1, 1), *three, torch.ones(1, 4), **tree)
     monkeypatch.setattr(trl, "__version__", "1.20.1")

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from trl import GRPOTrainer, RLOOTrainer
 
 SCORES = "_get_per_token_logps_and_entropies"
@@ -71,19 +70,6 @@ def check_parallelism(trainer: Any) -> None:
         )
 
 
-def check_dropout(model: Any) -> None:
-    """Raises ValueError for a model that drops something, whose layers would not give an answer the same bits twice."""
-    for name, module in model.named_modules():
-        attention = getattr(module, "attention_dropout", 0.0)
-        dropped = module.p if isinstance(module, torch.nn.Dropout) else attention
-        if isinstance(dropped, float) and dropped > 0:
-            raise ValueError(
-                f"{name} of {type(model).__name__} drops with a probability of {dropped}, beside invariant=True: a "
-                "prompt's decisions would be drawn once for all of its answers, and anew in every call; set dropout to "
-                "0, by disable_dropout=True where it is a layer's"
-            )
-
-
 def refuse_aux_loss(trainer: Any) -> None:
     """Raises ValueError for the loss that balances experts."""
     raise ValueError(
@@ -91,14 +77,3 @@ def refuse_aux_loss(trainer: Any) -> None:
         f"tokens of a prompt once, and TRL counts them {trainer.num_generations} times; set router_aux_loss_coef=0.0 "
         f"in {type(trainer.args).__name__}"
     )
-
-
-def refuse_images(images: dict[str, Any]) -> None:
-    """Raises ValueError for what comes with images, by name."""
-    given = {name: each for name, each in images.items() if each is not None}
-    if given:
-        name = "pixel_values" if "pixel_values" in given else next(iter(given))
-        raise ValueError(
-            f"{name} came with {len(given[name])} rows: prompts with images are not shared yet; use the trainer "
-            "without share_prompts()"
-        )

@@ -16,23 +16,21 @@ from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
 from flashmask._arguments import boolean
-from flashmask.data import pack_rollouts
-from flashmask.trl._models import check_attention, models_of, unwrapped
+from flashmask.data._prompts import ALIGNED, packed_prompts, unpacked
+from flashmask.transformers._shared_prefix import check_attention, check_dropout, refuse_images
+from flashmask.trl._models import models_of, unwrapped
 from flashmask.trl._policies import (
     FORWARD,
     GENERATES,
     SCORES,
-    check_dropout,
     check_parallelism,
     check_settings,
     is_online,
     refuse_aux_loss,
-    refuse_images,
 )
 from flashmask.trl._version import check_version
 
 _SHARED = "_flashmask_shared_prompts"  # attribute of trainers
-_ALIGNED = 128  # tokens of a unit of an invariant plan
 
 
 def share_prompts(trainer: Any, *, invariant: bool = False, keep_order: bool = False) -> Any:
@@ -119,16 +117,13 @@ class _SharedPrompts:
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, answer: int, entropies: bool
     ) -> tuple[Tensor, Any]:
         """Scores the rows of one call."""
-        unit = _ALIGNED if self.invariant else 1
-        packed, rows = packed_prompts(input_ids, attention_mask, answer, unit)
+        begins = np.full(len(input_ids), input_ids.shape[1] - answer)
+        packed, rows = packed_prompts(input_ids, attention_mask, begins, unit=ALIGNED if self.invariant else 1)
         bits = {"invariant": True} if self.invariant else {}
         with self._trainer.accelerator.autocast():
             found = model(**packed, **bits, fused_lm_head=True)
-
-        def padded(each: Tensor) -> Tensor:
-            return each[0, rows.clamp(min=0)].masked_fill(rows < 0, 0)
-
-        return padded(found.log_probs), padded(found.entropy) if entropies else None
+        rows = rows[:, -answer:]
+        return unpacked(found.log_probs, rows), unpacked(found.entropy, rows) if entropies else None
 
     def forward(
         self,
@@ -157,35 +152,6 @@ class _SharedPrompts:
             return batch
         rows = len(batch["completion_ids"])
         return _reordered(batch, _order_before_shuffle(rows, rows // trainer.args.steps_per_generation))
-
-
-def packed_prompts(
-    input_ids: Tensor, attention_mask: Tensor, answer: int, unit: int
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Packs rows [B, L], whose last `answer` places hold an answer and the others its prompt, into one sequence [1, T].
-
-    Returns what the model takes, and int64 [B, answer], the row of the packed sequence that predicts each token of an
-    answer; -1 in padding. Rows whose answer is empty are left out. If all are, one token stays, so that every rank has
-    a call and its graph.
-    """
-    device, prompt = input_ids.device, input_ids.shape[1] - answer
-    held = attention_mask.bool().cpu().numpy()
-    sequences = [ids[mask] for ids, mask in zip(input_ids.cpu().numpy(), held, strict=True)]
-    prompts = held[:, :prompt].sum(1)
-    if not prompts.all():
-        raise ValueError(f"prompt {int(np.argmin(prompts))} has no tokens; expected one, which predicts its answer")
-    scored = np.flatnonzero(held[:, prompt:].any(1))
-    rollouts, limits = [sequences[row] for row in scored], prompts[scored] - 1
-    if not rollouts:
-        rollouts, limits = [sequences[0][:1]], np.zeros(1, np.int64)
-    batch = pack_rollouts(rollouts, shared_until=limits, unit=unit)
-    rows = np.full((len(held), answer), -1)
-    for row, places in zip(scored, batch["rows"].numpy(), strict=False):
-        answered = held[row, prompt:]
-        rows[row, answered] = places[prompts[row] - 1 :][: answered.sum()]
-    named = {name: batch[name] for name in ("input_ids", "position_ids", "startend_row_indices")}
-    packed = {**named, "shift_labels": batch["labels"]}
-    return {name: each.to(device) for name, each in packed.items()}, torch.from_numpy(rows).to(device)
 
 
 def _order_before_shuffle(rows: int, size: int) -> Tensor:

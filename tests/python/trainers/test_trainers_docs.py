@@ -56,7 +56,7 @@ def in_a_shell(recipe, more, **variables):
 
 def test_recipes_are_short():
     blocks = re.findall(r"```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 8 and max(len(block.splitlines()) for block in blocks) <= 15
+    assert len(blocks) == 11 and max(len(block.splitlines()) for block in blocks) <= 15
 
 
 @needs("trl")
@@ -90,6 +90,17 @@ def test_ms_swift(tiny):
     more = ["--model_type", "llama", "--template", "dummy", "--tuner_type", "full", "--torch_dtype", "float32"]
     more += ["--split_dataset_ratio", "0", "--gradient_checkpointing", "false", "--dataset_num_proc", "1"]
     ran = in_a_shell(recipe, [*more, *ON_A_CPU], **tiny, DATA=tiny["messages"])
+    assert ran.returncode == 0, ran.stderr
+    assert "'global_step/max_steps': '1/1'" in ran.stdout + ran.stderr
+
+
+@needs("swift")
+def test_grpo_in_ms_swift(tiny):
+    (recipe,) = recipes("GRPO in ms-swift", "sh")
+    more = ["--model_type", "llama", "--template", "default", "--tuner_type", "full", "--torch_dtype", "float32"]
+    more += ["--split_dataset_ratio", "0", "--gradient_checkpointing", "false", "--dataset_num_proc", "1"]
+    more += ["--max_completion_length", "8", "--bf16", "false"]
+    ran = in_a_shell(recipe, [*more, *ON_A_CPU], **tiny, DATA=tiny["messages"], REWARDS="format")
     assert ran.returncode == 0, ran.stderr
     assert "'global_step/max_steps': '1/1'" in ran.stdout + ran.stderr
 
