@@ -10,7 +10,6 @@ from one method, which SharedPromptGRPOTrainer replaces; losses and metrics are 
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,13 @@ from flashmask.data._prompts import ALIGNED, packed_prompts, unpacked
 from flashmask.integrations import ms_swift
 from flashmask.integrations._host import Host
 from flashmask.integrations._scoring_head import log_probs_of_call
-from flashmask.transformers._shared_prefix import check_attention, check_dropout, check_layers, without_adapters
+from flashmask.transformers._shared_prefix import (
+    check_attention,
+    check_dropout,
+    check_layers,
+    warn_of_cut_groups,
+    without_adapters,
+)
 
 _HOST = Host("ms-swift", ("4.6",))
 _HOST.check()
@@ -101,13 +106,7 @@ def _check_settings(trainer: Any) -> None:
             "use_liger_kernel is True: Liger's loss reads padded rows; set it to False, where prompts are shared the "
             "logits never exist as a whole either"
         )
-    size, group = trainer.args.per_device_train_batch_size, trainer.num_generations
-    if size % group:
-        warnings.warn(
-            f"a group of {group} answers is cut over micro-batches of {size}, each of which computes its prompt; set "
-            "per_device_train_batch_size to a multiple of num_generations",
-            stacklevel=3,
-        )
+    warn_of_cut_groups(trainer, stacklevel=3)
 
 
 def _rows(inputs: dict[str, Any], columns: int, packed: bool) -> tuple[Tensor, Tensor]:

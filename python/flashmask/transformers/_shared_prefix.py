@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -62,6 +63,17 @@ def check_dropout(model: Any) -> None:
                 "prompt's decisions would be drawn once for all of its answers, and anew in every call; set dropout to "
                 "0, by disable_dropout=True where it is a layer's"
             )
+
+
+def warn_of_cut_groups(trainer: Any, stacklevel: int) -> None:
+    """Warns where micro-batches cut groups of answers; `stacklevel` counts from the caller of this, as for warn()."""
+    size, group = trainer.args.per_device_train_batch_size, trainer.num_generations
+    if size % group:
+        warnings.warn(
+            f"a group of {group} answers is cut over micro-batches of {size}, each of which computes its prompt; set "
+            "per_device_train_batch_size to a multiple of num_generations",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def refuse_images(images: dict[str, Any]) -> None:

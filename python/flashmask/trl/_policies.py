@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from trl import GRPOTrainer, RLOOTrainer
+
+from flashmask.transformers._shared_prefix import warn_of_cut_groups
 
 SCORES = "_get_per_token_logps_and_entropies"
 GENERATES = "_generate_and_score_completions"
@@ -51,13 +52,7 @@ def check_settings(trainer: Any) -> None:
             "use_transformers_continuous_batching is True: generation would need a paged cache, which attention "
             '"flashmask" refuses; set it to False, or use vLLM'
         )
-    size, group = trainer.args.per_device_train_batch_size, trainer.num_generations
-    if size % group:
-        warnings.warn(
-            f"a group of {group} answers is cut over micro-batches of {size}, each of which computes its prompt; set "
-            "per_device_train_batch_size to a multiple of num_generations",
-            stacklevel=4,
-        )
+    warn_of_cut_groups(trainer, stacklevel=4)
 
 
 def check_parallelism(trainer: Any) -> None:
