@@ -89,12 +89,12 @@ def check_slots(slots: int) -> None:
 
 
 def limited(ranges: Ranges) -> Ranges:
-    """The same rows in few slots: compacted where there are more than two."""
+    """Returns the same rows in few slots: compacted where there are more than two."""
     return ranges if ranges.slots <= 2 else compacted(ranges)
 
 
 def compacted(ranges: Ranges) -> Ranges:
-    """The same rows, touching ranges joined and empty ones last; as many slots as the busiest column needs.
+    """Returns the same rows, touching ranges joined and empty ones last, in as many slots as the busiest column needs.
 
     Waits for the device once, to learn how many. Raises TooManyRanges above MOST.
     """

@@ -28,7 +28,7 @@ def learning(captured, frozen=(), double=False):
 
 
 def gradients(o, lse, leaves):
-    """Of a loss of o and of the lse of rows that see something."""
+    """Returns the gradients of a loss of o and of the lse of rows that see something."""
     loss = (o * torch.linspace(-1, 1, o.shape[-1], dtype=o.dtype)).sum() + (lse.where(lse > -torch.inf, 0.0) ** 2).sum()
     return torch.autograd.grad(loss, leaves, allow_unused=True)
 

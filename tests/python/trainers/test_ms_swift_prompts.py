@@ -86,7 +86,7 @@ def history(made):
 
 
 def gradients(model, found, mask):
-    """Of a sum that weighs every token of an answer differently."""
+    """Returns the gradients of a sum that weighs every token of an answer differently."""
     draw = torch.Generator().manual_seed(0)
     total = sum((each * torch.randn(mask.shape, generator=draw))[mask].sum() for each in found)
     return torch.autograd.grad(total, list(model.parameters()), retain_graph=True)
