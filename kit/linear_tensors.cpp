@@ -69,6 +69,31 @@ Gates long_memory() {
           [](RandomNumbers& random) { return -5 + random.normal(); }};
 }
 
+std::vector<Regime> gate_regimes() {
+  const auto log_sigmoid = [](float x) { return -std::log1p(std::exp(-x)); };
+  const auto constant = [](float value) { return [value](RandomNumbers&) { return value; }; };
+  const auto normal = [](float mean, float deviation) {
+    return [=](RandomNumbers& random) { return mean + deviation * random.normal(); };
+  };
+  const auto forget = [log_sigmoid](float mean) {
+    return [=](RandomNumbers& random) { return log_sigmoid(mean + random.normal()); };
+  };
+  const auto rare = [log_sigmoid](float value) {
+    return [=](RandomNumbers& random) { return random.below(50) == 0 ? value : log_sigmoid(4 + random.normal()); };
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  return {{{"none", {}, {}}, false},
+          {{"RetNet", constant(std::log(1 - 1.0F / 32)), {}}, false},
+          {{"Mamba-2", [](RandomNumbers& r) { return -8e-3F * std::exp(2 * r.normal()); }, {}}, false},
+          {{"xLSTM, bias -10", forget(3), normal(-10, 2)}, true},
+          {{"resets of -infinity", rare(-infinity), normal(0, 1)}, false},
+          {{"resets of -1e6", rare(-1e6F), normal(-2, 1)}, false},
+          {{"inputs to e^20", forget(4), normal(0, 5)}, false},
+          {{"inputs of 0", forget(3),
+            [infinity](RandomNumbers& r) { return r.below(3) == 0 ? -infinity : -3 + r.normal(); }},
+           true}};
+}
+
 HostStates::HostStates(const LinearProblem& p, std::int64_t count, bool scaled)
     : state(DType::f32, {count, p.heads, p.key_dim, p.value_dim}) {
   if (p.normalize) normalizer.emplace(DType::f32, std::vector<std::int64_t>{count, p.heads, p.key_dim});

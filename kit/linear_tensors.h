@@ -31,6 +31,13 @@ Gates mild_gates();
 /// A memory of about 1,000 tokens, with small input gates.
 Gates long_memory();
 
+/// Gates as one kind of layer, or one kind of mistake, makes them, and whether such a layer divides.
+struct Regime {
+  Gates gates;
+  bool normalize;
+};
+std::vector<Regime> gate_regimes();
+
 /// States of `count` nodes, or their gradients, which have no scale.
 struct HostStates {
   HostStates(const LinearProblem& problem, std::int64_t count, bool scaled);

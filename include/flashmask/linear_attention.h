@@ -68,7 +68,9 @@ class FLASHMASK_API LinearPlan {
   /// nodes without a parent.
   const Nodes& nodes() const;
   std::int64_t roots() const;
-  const std::string& kernel() const;         ///< its name, of one of linear_kernels()
+  const std::string& kernel() const;  ///< the name of the forward's, one of linear_kernels()
+  /// Often the same. Throws Status::unsupported where none computes these gradients.
+  const std::string& backward_kernel() const;
   const LinearPlanContent& content() const;  ///< for the library itself
 
  private:
@@ -78,7 +80,9 @@ class FLASHMASK_API LinearPlan {
 /// Finds the nodes of a mask (length × length; batch 1, which every batch entry shares, or the problem's) and chooses a
 /// kernel: the best that runs here, or the first whose name begins with `kernel`. Throws Status::invalid_argument,
 /// naming the first column that does not fit, where the mask is no tree, and Status::unsupported where no kernel serves
-/// the problem: on GPUs they take bfloat16 and float16, and dims up to 128 that are multiples of 8.
+/// the problem: on GPUs they take bfloat16 and float16, and dims up to 128 that are multiples of 8; on Hopper the
+/// forward takes keys to 256 and values to 512, and linear_backward() of such a plan throws Status::unsupported. Where
+/// the kernel named has no backward of a problem, another one's is taken.
 FLASHMASK_API LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel = {});
 
 /// An entry of the table of kernels of linear attention.

@@ -84,20 +84,43 @@ std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
   return reason.empty() && prefix.empty() ? kernel.reservation() : reason;
 }
 
-const LinearKernel& select(const LinearProblem& problem, const std::string& prefix) {
-  std::string reasons;
+/// Returns the best kernel of a direction whose name begins with a prefix; null where none serves, and says why.
+const LinearKernel* find(const LinearProblem& problem, Direction direction, const std::string& prefix,
+                         std::string& reasons) {
   for (const auto& kernel : table()) {
     if (kernel->info().device != problem.device.type || kernel->info().dtype != problem.dtype) continue;
     std::string reason = refusal(*kernel, prefix);
-    if (reason.empty()) reason = kernel->refusal(problem);
-    if (reason.empty()) return *kernel;
+    if (reason.empty()) reason = kernel->refusal(problem, direction);
+    if (reason.empty() && prefix.empty()) reason = kernel->reservation(problem, direction);
+    if (reason.empty()) return kernel.get();
     reasons += "\n  " + kernel->info().name + ": " + reason;
   }
+  return nullptr;
+}
+
+std::string no_kernel(const LinearProblem& problem, Direction direction, std::string reasons) {
   if (reasons.empty() && problem.device.type != DeviceType::cpu)
     reasons = problem.dtype == DType::f32 ? " GPUs compute bfloat16 and float16: give those, or CPU tensors"
                                           : " this build has no CUDA: give CPU tensors";
-  throw Error(Status::unsupported, "linear_attention: no kernel of this build serves " + to_string(problem.dtype) +
-                                       " on " + to_string(problem.device) + " here:" + reasons);
+  return "linear_attention: no " + to_string(direction) + " kernel of this build serves " + to_string(problem.dtype) +
+         " on " + to_string(problem.device) + " here:" + reasons;
+}
+
+LinearChoice choose(const LinearProblem& problem, Direction direction, const std::string& prefix) {
+  LinearChoice choice;
+  std::string reasons;
+  choice.kernel = find(problem, direction, prefix, reasons);
+  // A family may have the forward of a problem alone; then another one's backward is taken.
+  if (choice.kernel == nullptr && direction == Direction::backward && !prefix.empty())
+    choice.kernel = find(problem, direction, "", reasons);
+  if (choice.kernel == nullptr) choice.refusal = no_kernel(problem, direction, std::move(reasons));
+  return choice;
+}
+
+/// Returns the kernel; throws where there is none.
+const LinearKernel& kernel_of(const LinearChoice& choice) {
+  if (choice.kernel == nullptr) throw Error(Status::unsupported, choice.refusal);
+  return *choice.kernel;
 }
 
 }  // namespace
@@ -155,20 +178,29 @@ const LinearPlanContent& LinearPlan::content() const {
 const LinearProblem& LinearPlan::problem() const { return content().problem; }
 const Nodes& LinearPlan::nodes() const { return content().nodes; }
 std::int64_t LinearPlan::roots() const { return content().roots; }
-const std::string& LinearPlan::kernel() const { return content().kernel->info().name; }
+const std::string& LinearPlan::kernel() const { return content().forward.kernel->info().name; }
+const std::string& LinearPlan::backward_kernel() const { return kernel_of(content().backward).info().name; }
 
 LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel) {
   validate(problem);
   LinearPlanContent made;
   made.problem = problem;
-  made.kernel = &select(problem, kernel);
+  made.forward = choose(problem, Direction::forward, kernel);
+  made.backward = choose(problem, Direction::backward, kernel);
+  (void)kernel_of(made.forward);
   made.nodes = linear_nodes(mask, problem);
   made.trees = trees_of(made.nodes);
   made.roots = std::ssize(made.trees);
   // The longest first.
   std::ranges::sort(made.trees, {}, [](const LinearTree& tree) { return std::pair(-tree.tokens, tree.root); });
   made.padding = padding_of(made.nodes);
-  if (problem.heads != 0) made.prepared = made.kernel->prepare(made);
+  if (problem.heads != 0) {
+    made.forward.prepared = made.forward.kernel->prepare(made);
+    if (made.backward.kernel == made.forward.kernel)
+      made.backward.prepared = made.forward.prepared;
+    else if (made.backward.kernel != nullptr)
+      made.backward.prepared = made.backward.kernel->prepare(made);
+  }
   return LinearPlan(std::make_shared<const LinearPlanContent>(std::move(made)));
 }
 
@@ -185,20 +217,20 @@ std::string why_not_linear(const std::string& kernel) {
 }
 
 std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearForwardTensors& tensors) {
-  return plan.content().kernel->workspace_bytes(plan.content(), tensors);
+  return plan.content().forward.kernel->workspace_bytes(plan.content(), tensors);
 }
 std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
-  return plan.content().kernel->workspace_bytes(plan.content(), tensors);
+  return kernel_of(plan.content().backward).workspace_bytes(plan.content(), tensors);
 }
 
 void linear_forward(const LinearPlan& plan, const LinearForwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.content(), tensors);
-  if (plan.problem().heads != 0) plan.content().kernel->forward(plan.content(), tensors, execution);
+  if (plan.problem().heads != 0) plan.content().forward.kernel->forward(plan.content(), tensors, execution);
 }
 
 void linear_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.content(), tensors);
-  if (plan.problem().heads != 0) plan.content().kernel->backward(plan.content(), tensors, execution);
+  if (plan.problem().heads != 0) kernel_of(plan.content().backward).backward(plan.content(), tensors, execution);
 }
 
 }  // namespace flashmask

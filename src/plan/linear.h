@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "flashmask/attention.h"
+#include "flashmask/kernels.h"
 #include "flashmask/linear_attention.h"
 #include "flashmask/span.h"
 
@@ -29,8 +30,9 @@ class LinearKernel {
 
   /// As Kernel::refusal() and Kernel::reservation() in kernel.h.
   virtual std::string refusal() const = 0;
-  virtual std::string refusal(const LinearProblem&) const { return ""; }
+  virtual std::string refusal(const LinearProblem&, Direction) const { return ""; }
   virtual std::string reservation() const { return ""; }
+  virtual std::string reservation(const LinearProblem&, Direction) const { return ""; }
   /// Returns what calls of a plan read on its device; null on the CPU.
   virtual std::shared_ptr<const void> prepare(const LinearPlanContent&) const { return nullptr; }
   /// Return how much of the caller's memory a call takes.
@@ -45,14 +47,20 @@ class LinearKernel {
   LinearKernelInfo info_;
 };
 
+/// The kernel of one direction of a plan.
+struct LinearChoice {
+  const LinearKernel* kernel = nullptr;  ///< null, of the backward alone: none serves, as `refusal` says
+  std::string refusal;
+  std::shared_ptr<const void> prepared;  ///< by the kernel
+};
+
 struct LinearPlanContent {
   LinearProblem problem;
   Nodes nodes;
   std::vector<LinearTree> trees;  ///< the longest first
   std::int64_t roots = 0;
   std::vector<Span> padding;  ///< tokens of the batch in no node
-  const LinearKernel* kernel = nullptr;
-  std::shared_ptr<const void> prepared;  ///< by the kernel
+  LinearChoice forward, backward;
 };
 
 /// Returns the nodes of a problem's whole batch. Throws where the mask does not fit the problem or is no tree.

@@ -7,20 +7,6 @@
 /// them.
 namespace flashmask::cuda::sm80 {
 
-/// The gates of a call, float32.
-struct GateTensor {
-  const float* data;  ///< null: all are 0
-  std::int64_t batch, row, head;
-
-  /// Returns a token's, in powers of two. Below −2^20 e^x is 0 in every sum, and pairs of float32 still tell
-  /// neighbouring gates apart.
-  __device__ __forceinline__ double at(int batch_entry, int token, int head_number) const {
-    if (data == nullptr) return 0;
-    const double x = data[batch_entry * batch + token * row + head_number * head];
-    return (x < -1048576.0 ? -1048576.0 : x) * kLog2E;
-  }
-};
-
 struct GateArguments {
   WalkPlanView plan;
   GateTensor log_forget, log_input;
@@ -67,16 +53,5 @@ struct CarryArguments {
 __global__ void walk_carry_kernel(const __grid_constant__ CarryArguments arguments);
 /// Turns what stretches add to gradients into the gradients of the states behind them, from the last to the first.
 __global__ void walk_carry_back_kernel(const __grid_constant__ CarryArguments arguments);
-
-struct ClearArguments {
-  const std::int64_t* tokens;  ///< of padding, over all batch entries
-  std::int64_t count;
-  int length, heads, width;  ///< width and strides in 16-bit numbers
-  std::uint16_t* data;
-  std::int64_t batch, row, head;
-};
-
-/// Writes zeros to the rows of padding, a thread per 16 bits.
-__global__ void walk_clear_kernel(const __grid_constant__ ClearArguments arguments);
 
 }  // namespace flashmask::cuda::sm80

@@ -38,8 +38,8 @@ class GateBlock {
     double forget[2] = {}, input[2] = {};
     for (int i = 0; i < 2; ++i)
       if (first + i < own.tokens) {
-        forget[i] = arguments_.log_forget.at(own.batch, own.row + first + i, head_);
-        input[i] = arguments_.log_input.at(own.batch, own.row + first + i, head_);
+        forget[i] = gate_powers(arguments_.log_forget.of(own.batch, own.row + first + i, head_));
+        input[i] = gate_powers(arguments_.log_input.of(own.batch, own.row + first + i, head_));
       }
     double sum = forget[0] + forget[1];
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -203,16 +203,6 @@ __global__ void __launch_bounds__(kCarryThreads)
       next_gave = own.parent == s - 1;
     }
   }
-}
-
-/// Writes zeros to the rows of padding, a thread per 16 bits.
-__global__ void __launch_bounds__(kCarryThreads) walk_clear_kernel(const __grid_constant__ ClearArguments arguments) {
-  const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * kCarryThreads + thread_index();
-  const std::int64_t line = number / arguments.width, which = line / arguments.heads;
-  if (which >= arguments.count) return;
-  const std::int64_t token = arguments.tokens[which];
-  arguments.data[token / arguments.length * arguments.batch + token % arguments.length * arguments.row +
-                 line % arguments.heads * arguments.head + number % arguments.width] = 0;
 }
 
 }  // namespace flashmask::cuda::sm80

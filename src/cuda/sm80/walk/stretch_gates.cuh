@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <math.h>
-
+#include "cuda/common/gate_arithmetic.cuh"
 #include "cuda/instructions/mma.h"
 #include "cuda/sm80/walk/walk_arguments.h"
 
@@ -10,8 +9,6 @@
 /// the scale of the state before it, all in powers of two, row i has the scale m(i) = max(0, b(i) + M, max over j ≤ i
 /// of b(i) − b(j) + l(j)), and the weight of key j in row i is D(i, j) = 2^(b(i) − b(j) + l(j) − m(i)), at most 1.
 namespace flashmask::cuda::sm80 {
-
-inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
 /// What is multiplied with what in a step, one number per token. i: a token whose output this is, or its gradient; j:
 /// one that it sees. "Summed": the tokens of y and z; "rows": those of x and of what the walk writes.
@@ -28,16 +25,6 @@ struct alignas(16) StepFactors {
 
 /// Returns two neighbouring factors; the first has an even number.
 __device__ __forceinline__ float2 two_of(const float* factors) { return *reinterpret_cast<const float2*>(factors); }
-
-/// 0 where x is NaN.
-__device__ __forceinline__ double at_least_zero(double x) { return x > 0 ? x : 0; }
-__device__ __forceinline__ double larger(double x, double y) { return x > y ? x : y; }
-
-__device__ __forceinline__ void split(double x, float& high, float& low) {
-  high = static_cast<float>(x);
-  low = static_cast<float>(x - static_cast<double>(high));
-}
-__device__ __forceinline__ float power(double exponent) { return exp2f(static_cast<float>(exponent)); }
 
 /// Returns the scale of the state before a stretch.
 __device__ __forceinline__ double scale_before(const WalkStretch& stretch, int head, int heads,

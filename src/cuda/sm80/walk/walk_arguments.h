@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/common/linear_arguments.h"
 #include "cuda/instructions/tensor_rows.h"
 
 /// The arguments of the kernels of linear attention: plain pointers and sizes. Arrays of one number per token have
@@ -63,20 +64,6 @@ struct WalkLinks {
   double* scale_behind;  ///< of the state behind it
   float* gain;           ///< the weight of the state before it in that behind it
   float* own_gain;       ///< the weight of what it adds
-};
-
-/// Scales that the caller gives to initial states, or asks for.
-struct WalkScales {
-  float* data;  ///< null: none
-  std::int64_t item, head;
-};
-
-/// States of float32, one matrix and maybe one vector per item and head; `state` null: there are none.
-struct WalkStates {
-  float* state;
-  std::int64_t item, head, key, value;  ///< strides
-  float* vector;
-  std::int64_t vector_item, vector_head;
 };
 
 /// What a walk computes: with x, y and z, out(i) = Σ_j D(i, j) (x(i) · y(j)) z(j).

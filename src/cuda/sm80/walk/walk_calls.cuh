@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/common/padding_rows.h"
 #include "cuda/sm80/walk/gradient_kernels.cuh"
 #include "cuda/sm80/walk/link_arguments.cuh"
 #include "cuda/sm80/walk/sums_kernel.cuh"
@@ -80,30 +81,10 @@ class WalkCalls {
 
   WalkTensor of_keys(const TensorView& tensor) const { return {tensor_rows(tensor), group()}; }
   WalkTensor of_values(const TensorView& tensor) const { return {tensor_rows(tensor), 1}; }
-  static GateTensor gate_tensor(const TensorView& gates) {
-    if (!gates.present()) return {};
-    return {static_cast<const float*>(gates.data), gates.strides[0], gates.strides[1], gates.strides[2]};
-  }
   static GateGradients gate_gradient(const TensorView& gates) {
     if (!gates.present()) return {};
     return {static_cast<float*>(gates.data), gates.strides[0], gates.strides[1], gates.strides[2]};
   }
-  static WalkStates states_of(const LinearStates& states) {
-    WalkStates view{};
-    if (!states.state.present()) return view;
-    const auto& strides = states.state.strides;
-    view.state = static_cast<float*>(states.state.data);
-    view.item = strides[0], view.head = strides[1], view.key = strides[2], view.value = strides[3];
-    if (!states.normalizer.present()) return view;
-    view.vector = static_cast<float*>(states.normalizer.data);
-    view.vector_item = states.normalizer.strides[0], view.vector_head = states.normalizer.strides[1];
-    return view;
-  }
-  static WalkScales scales_of(const LinearStates& states) {
-    if (!states.log_scale.present()) return {};
-    return {static_cast<float*>(states.log_scale.data), states.log_scale.strides[0], states.log_scale.strides[1]};
-  }
-
   /// Allocates one state for each stretch that has a place.
   WalkStates new_states() {
     WalkStates states{};
@@ -340,21 +321,7 @@ class WalkCalls {
         "linear attention: gradients of gates", walk_gate_gradient_kernel<Widest>, step_heads(), kWalkThreads, gates);
   }
 
-  void clear_padding(const TensorView& to) {
-    if (!to.present() || plan_.padding.empty()) return;
-    const std::int64_t words = static_cast<std::int64_t>(size_in_bytes(to.dtype)) / 2;
-    ClearArguments clear{};
-    clear.tokens = padding_;
-    clear.count = std::ssize(plan_.padding);
-    clear.length = static_cast<int>(problem_.length);
-    clear.heads = static_cast<int>(to.shape[2]);
-    clear.width = static_cast<int>((to.rank == 4 ? to.shape[3] : 1) * words);
-    clear.data = static_cast<std::uint16_t*>(to.data);
-    clear.batch = to.strides[0] * words, clear.row = to.strides[1] * words, clear.head = to.strides[2] * words;
-    const std::int64_t numbers = clear.count * clear.heads * clear.width;
-    launcher_.template launch<int>("linear attention: padding", walk_clear_kernel,
-                                   (numbers + kCarryThreads - 1) / kCarryThreads, kCarryThreads, clear);
-  }
+  void clear_padding(const TensorView& to) { cuda::clear_padding(launcher_, to, padding_, std::ssize(plan_.padding)); }
 
   const LinearProblem& problem_;
   const WalkPlan& plan_;
