@@ -7,6 +7,7 @@
 
 #include "cuda/sm80/walk/walk.h"
 #include "cuda/sm90/kernels.h"
+#include "cuda/sm90/walk/walk.h"
 #include "plan/kernel.h"
 #include "plan/linear.h"
 

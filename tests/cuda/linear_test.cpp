@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -41,8 +42,22 @@ double bound(DType dtype, const std::string& output) {
   return output == "grad_log_forget" ? 5e-3 : 2e-3;
 }
 
-class CudaLinear : public testing::TestWithParam<DType> {
+std::vector<std::string> runnable_kernels() {
+  std::vector<std::string> names;
+  for (const LinearKernelInfo& kernel : linear_kernels())
+    if (kernel.device == DeviceType::cuda && why_not_linear(kernel.name).empty()) names.push_back(kernel.name);
+  return names;
+}
+
+/// By the name of a kernel; one that computes no gradients has another one's.
+class CudaLinear : public testing::TestWithParam<std::string> {
  protected:
+  static DType dtype() { return GetParam().find(".bf16.") != std::string::npos ? DType::bf16 : DType::f16; }
+  static LinearPlan plan_of(const Mask& mask, const LinearProblem& problem) {
+    LinearPlan planned = linear_plan(mask, problem, GetParam());
+    EXPECT_EQ(planned.kernel(), GetParam());
+    return planned;
+  }
   void run(const LinearPlan& planned, const LinearTensors& tensors) const {
     const check::PlacedLinearTensors gpu(tensors, planned.problem().device);
     linear_forward(planned, gpu.forward());
@@ -52,7 +67,7 @@ class CudaLinear : public testing::TestWithParam<DType> {
 
   void expect_reference(const Mask& mask, const LinearProblem& problem, const Gates& gates = check::mild_gates(),
                         bool states = false) const {
-    const LinearPlan planned = linear_plan(mask, problem);
+    const LinearPlan planned = plan_of(mask, problem);
     const LinearTensors tensors(planned, 7, gates, states);
     run(planned, tensors);
     for (const check::LinearError& error : linear_errors(planned, mask, tensors))
@@ -61,8 +76,11 @@ class CudaLinear : public testing::TestWithParam<DType> {
           << ", normalize " << problem.normalize << ", " << problem.key_dim << " x " << problem.value_dim;
   }
 };
-INSTANTIATE_TEST_SUITE_P(DTypes, CudaLinear, testing::Values(DType::bf16, DType::f16),
-                         [](const auto& dtype) { return to_string(dtype.param); });
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaLinear, testing::ValuesIn(runnable_kernels()), [](const auto& kernel) {
+  std::string name = kernel.param;
+  std::ranges::replace(name, '.', '_');
+  return name;
+});
 
 TEST_P(CudaLinear, MasksOfTheCorpusThatAreTreesEqualTheReference) {
   int served = 0;
@@ -71,22 +89,21 @@ TEST_P(CudaLinear, MasksOfTheCorpusThatAreTreesEqualTheReference) {
     const Mask mask = each.mask();
     if (!check::is_tree(mask)) continue;
     ++served;
-    expect_reference(mask, problem_of(GetParam(), each.size.rows, served % 2 == 0), check::mild_gates(),
-                     served % 3 == 0);
+    expect_reference(mask, problem_of(dtype(), each.size.rows, served % 2 == 0), check::mild_gates(), served % 3 == 0);
   }
   EXPECT_GT(served, 10);
 }
 
 TEST_P(CudaLinear, LengthsDimsAndGroupsEqualTheReference) {
   for (const std::int64_t length : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129})
-    expect_reference(masks::causal(length, length), problem_of(GetParam(), length, false), check::mild_gates(), true);
+    expect_reference(masks::causal(length, length), problem_of(dtype(), length, false), check::mild_gates(), true);
   const Mask mask = masks::shared_question({{{50, {40, 3}}, {20, {1, 10}}}}, 140);
   struct Dims {
     std::int64_t key, value, heads, key_heads;
   };
   for (const Dims& dims : std::vector<Dims>{{64, 64, 2, 1}, {128, 128, 1, 1}, {128, 64, 16, 4}, {8, 120, 3, 1}})
     for (const bool normalize : {false, true}) {
-      LinearProblem problem = problem_of(GetParam(), 140, normalize, dims.key, dims.value);
+      LinearProblem problem = problem_of(dtype(), 140, normalize, dims.key, dims.value);
       problem.batch = 2, problem.heads = dims.heads, problem.key_heads = dims.key_heads;
       expect_reference(mask, problem, check::mild_gates(), normalize);
     }
@@ -96,14 +113,13 @@ TEST_P(CudaLinear, LongNodesWithBranchesEqualTheReference) {
   const Mask mask = masks::tree({-1, 0, 0, 2, -1}, {1100, 70, 2100, 40, 130}, 3450).mask;
   for (const bool normalize : {false, true})
     for (const bool states : {false, true})
-      expect_reference(mask, problem_of(GetParam(), 3450, normalize, 24, 72), check::long_memory(), states);
+      expect_reference(mask, problem_of(dtype(), 3450, normalize, 24, 72), check::long_memory(), states);
 }
 
 TEST_P(CudaLinear, EveryRunAndADocumentAloneHaveTheSameBits) {
   const std::vector<std::int64_t> lengths = {70, 1300, 64, 1, 500};
   for (const bool normalize : {false, true}) {
-    const LinearPlan packed =
-        linear_plan(masks::causal_document(lengths, 2000), problem_of(GetParam(), 2000, normalize));
+    const LinearPlan packed = plan_of(masks::causal_document(lengths, 2000), problem_of(dtype(), 2000, normalize));
     const LinearTensors all(packed, 5), again(packed, 5);
     run(packed, all);
     run(packed, again);
@@ -115,7 +131,7 @@ TEST_P(CudaLinear, EveryRunAndADocumentAloneHaveTheSameBits) {
       EXPECT_EQ(outputs(all)[output]->values(), outputs(again)[output]->values()) << "output " << output;
     std::int64_t begin = 0;
     for (const std::int64_t length : lengths) {
-      const LinearPlan single = linear_plan(masks::causal(length, length), problem_of(GetParam(), length, normalize));
+      const LinearPlan single = plan_of(masks::causal(length, length), problem_of(dtype(), length, normalize));
       LinearTensors alone(single, 1);
       const auto copy = [&](const HostTensor& from, HostTensor& to) {
         for (std::int64_t i = 0; i < to.size(); ++i) to.set(i, from.at(begin * from.stride(1) + i));
@@ -133,6 +149,39 @@ TEST_P(CudaLinear, EveryRunAndADocumentAloneHaveTheSameBits) {
   }
 }
 
+/// As many trees as blocks, and many more, so that a block walks one after the other.
+TEST_P(CudaLinear, ManyHeadsAndDocumentsEqualTheReference) {
+  for (const std::int64_t documents : {1, 7, 30}) {
+    const Mask mask =
+        masks::causal_document(std::vector<std::int64_t>(static_cast<std::size_t>(documents), 23), 23 * documents + 5);
+    LinearProblem problem = problem_of(dtype(), 23 * documents + 5, documents == 7);
+    problem.heads = problem.key_heads = 35;
+    expect_reference(mask, problem);
+  }
+}
+
+/// Heads of xLSTM-7B, whose values are cut into slices: forward alone.
+TEST(CudaLinearWide, KeysOf256AndValuesOf512EqualTheReference) {
+  const std::vector<std::string> kernels = runnable_kernels();
+  if (!kernels.front().starts_with("sm90")) GTEST_SKIP() << "no kernel of this machine takes more than 128 dims";
+  const Mask mask = masks::shared_question({{{150, {140, 3}}, {20, {1, 110}}}}, 440);
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const bool normalize : {false, true}) {
+      LinearProblem problem = problem_of(dtype, 440, normalize, 256, 512);
+      problem.batch = 2, problem.heads = 2, problem.key_heads = normalize ? 2 : 1;
+      const LinearPlan planned = linear_plan(mask, problem);
+      const LinearTensors tensors(planned, 7, check::mild_gates(), true);
+      const check::PlacedLinearTensors gpu(tensors, problem.device);
+      linear_forward(planned, gpu.forward());
+      gpu.fetch();
+      for (const check::LinearError& error : linear_errors(planned, mask, tensors))
+        if (!error.name.starts_with("grad_")) {
+          EXPECT_LT(error.worst, bound(dtype, error.name)) << error.name;
+        }
+      EXPECT_THROW(linear_backward(planned, gpu.backward()), Error);
+    }
+}
+
 TEST(CudaLinearRefusals, SayWhatIsServed) {
   const auto refusal = [](const LinearProblem& problem) -> std::string {
     try {
@@ -144,7 +193,7 @@ TEST(CudaLinearRefusals, SayWhatIsServed) {
   };
   EXPECT_NE(refusal(problem_of(DType::f32, 10, false)).find("GPUs compute bfloat16 and float16"), std::string::npos);
   EXPECT_NE(
-      refusal(problem_of(DType::bf16, 10, false, 256, 64)).find("key_dim is 256; expected a multiple of 8 up to 128"),
+      refusal(problem_of(DType::bf16, 10, false, 264, 64)).find("key_dim is 264; expected a multiple of 8 up to 128"),
       std::string::npos);
   EXPECT_NE(refusal(problem_of(DType::bf16, 10, false, 64, 20)).find("value_dim is 20"), std::string::npos);
 }

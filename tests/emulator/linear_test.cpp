@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/common/padding_rows.h"
 #include "cuda/sm80/walk/link_kernels.cuh"
 #include "cuda/sm80/walk/walk_calls.cuh"
+#include "emulator/launcher.h"
 #include "flashmask/builders.h"
 #include "kit/corpus.h"
 #include "kit/linear_tensors.h"
@@ -26,30 +28,7 @@ using check::HostTensor;
 using check::LinearTensors;
 using check::RandomNumbers;
 using emulator::Copies;
-
-class EmulatedLauncher {
- public:
-  explicit EmulatedLauncher(Copies copies) : copies_(copies) {}
-
-  void* allocate(std::size_t bytes) {
-    memory_.push_back(std::make_unique<uint4[]>(bytes / sizeof(uint4) + 1));
-    std::memset(memory_.back().get(), 0xff, bytes);  // NaN
-    return memory_.back().get();
-  }
-
-  template <class Memory, class Arguments>
-  void launch(const char*, void (*kernel)(Arguments), std::int64_t blocks, int threads, const Arguments& arguments) {
-    const emulator::Launch launch{.blocks = static_cast<unsigned>(blocks),
-                                  .threads = static_cast<unsigned>(threads),
-                                  .shared_bytes = sizeof(Memory),
-                                  .copies = copies_};
-    emulator::run(launch, [&] { kernel(arguments); });
-  }
-
- private:
-  Copies copies_;
-  std::vector<std::unique_ptr<uint4[]>> memory_;
-};
+using emulator::EmulatedLauncher;
 
 template <class T>
 void run(const LinearPlan& planned, const LinearTensors& tensors, Copies copies) {
@@ -140,31 +119,9 @@ TEST(EmulatedLinear, LongNodesWithBranchesEqualTheReference) {
     expect_reference(mask, problem_of(3450, normalize, 8, 16), check::long_memory(), normalize);
 }
 
-float log_sigmoid(float x) { return -std::log1p(std::exp(-x)); }
-
 TEST(EmulatedLinear, GatesOfEveryRegimeEqualTheReference) {
-  const auto constant = [](float value) { return [value](RandomNumbers&) { return value; }; };
-  const auto rare = [](float value) {
-    return [value](RandomNumbers& random) { return random.below(50) == 0 ? value : log_sigmoid(4 + random.normal()); };
-  };
-  const float infinity = std::numeric_limits<float>::infinity();
-  const std::vector<std::pair<Gates, bool>> regimes = {
-      {{"none", {}, {}}, false},
-      {{"RetNet", constant(std::log(1 - 1.0F / 32)), {}}, false},
-      {{"Mamba-2", [](RandomNumbers& r) { return -8e-3F * std::exp(2 * r.normal()); }, {}}, false},
-      {{"xLSTM, bias -10", [](RandomNumbers& r) { return log_sigmoid(3 + r.normal()); },
-        [](RandomNumbers& r) { return -10 + 2 * r.normal(); }},
-       true},
-      {{"resets of -infinity", rare(-infinity), [](RandomNumbers& r) { return r.normal(); }}, false},
-      {{"resets of -1e6", rare(-1e6F), [](RandomNumbers& r) { return -2 + r.normal(); }}, false},
-      {{"inputs to e^20", [](RandomNumbers& r) { return log_sigmoid(4 + r.normal()); },
-        [](RandomNumbers& r) { return 5 * r.normal(); }},
-       false},
-      {{"inputs of 0", [](RandomNumbers& r) { return log_sigmoid(3 + r.normal()); },
-        [infinity](RandomNumbers& r) { return r.below(3) == 0 ? -infinity : -3 + r.normal(); }},
-       true}};
-  for (const auto& [gates, normalize] : regimes)
-    expect_reference(masks::causal_document({150, 13, 64, 1}, 230), problem_of(230, normalize), gates);
+  for (const check::Regime& regime : check::gate_regimes())
+    expect_reference(masks::causal_document({150, 13, 64, 1}, 230), problem_of(230, regime.normalize), regime.gates);
 }
 
 /// The outputs of a call, one after the other.

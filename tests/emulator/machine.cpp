@@ -6,9 +6,12 @@
 #include <csetjmp>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <map>
 #include <memory>
 #include <random>
 #include <stdexcept>
+#include <utility>
 
 namespace flashmask::emulator {
 
@@ -16,7 +19,7 @@ Index threadIdx, blockIdx, gridDim;
 
 namespace {
 
-constexpr std::size_t kStackBytes = std::size_t{128} << 10, kSharedAlignment = 128;
+constexpr std::size_t kStackBytes = std::size_t{128} << 10, kSharedAlignment = 1024;
 
 [[noreturn]] void enter_another();
 
@@ -27,6 +30,13 @@ struct Copy {
 };
 
 using Group = std::vector<Copy>;
+using Work = std::vector<std::function<void()>>;
+
+/// What a thread has asked for: not yet committed, and in committed groups.
+struct Requests {
+  Work open;
+  std::deque<Work> groups;
+};
 
 struct Lane {
   std::jmp_buf place;
@@ -35,6 +45,7 @@ struct Lane {
   unsigned seen = 0;                  // and what it was when this lane arrived
   Group open;
   std::vector<Group> groups;
+  std::array<Requests, 2> asked;
   std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
 
   bool can_run() const { return !done && (awaited == nullptr || *awaited != seen); }
@@ -50,6 +61,18 @@ struct Barrier {
   unsigned arrived = 0, passed = 0;
 };
 
+/// A barrier in shared memory.
+struct Counter {
+  int expected = 0, arrived = 0, bytes = 0;
+  unsigned phases = 0;
+
+  void settle() {
+    if (arrived != expected || bytes != 0) return;
+    arrived = 0;
+    ++phases;
+  }
+};
+
 /// One block as it runs.
 struct Block {
   const Launch* launch = nullptr;
@@ -60,6 +83,8 @@ struct Block {
   std::vector<Warp> warps;
   unsigned current = 0;
   std::array<Barrier, 16> barriers;
+  std::map<std::uint32_t, Counter> counters;
+  Work copies;  // of the copy engine, not yet done
   std::mt19937 random;
   std::string error;
   ucontext_t main;
@@ -104,11 +129,21 @@ void begin(unsigned number, ucontext_t& context) {
   _longjmp(block->lanes[number].place, 1);
 }
 
-/// A lane that can run: first of the same warp, else of one drawn at random. The number of lanes where there is none.
+/// Does one of the copy engine's copies, drawn at random.
+void do_a_copy() {
+  Work& copies = block->copies;
+  std::swap(copies[block->random() % copies.size()], copies.back());
+  const auto work = std::move(copies.back());
+  copies.pop_back();
+  work();
+}
+
+/// A lane that can run: mostly of the same warp, else of one drawn at random. The number of lanes where there is none.
 unsigned find_lane() {
   const auto count = static_cast<unsigned>(block->lanes.size());
   const unsigned first = block->current / 32 * 32;
-  for (unsigned i = 1; i <= 32; ++i)
+  const bool stays = block->counters.empty() || block->random() % 8 != 0;
+  for (unsigned i = 1; stays && i <= 32; ++i)
     if (const unsigned lane = first + (block->current + i) % 32; block->lanes[lane].can_run()) return lane;
   const auto warps = static_cast<unsigned>(block->warps.size());
   const unsigned offset = static_cast<unsigned>(block->random()) % warps;
@@ -119,8 +154,11 @@ unsigned find_lane() {
 }
 
 [[noreturn]] void enter_another() {
-  const unsigned next = find_lane();
-  if (next < block->lanes.size()) enter(next);
+  const auto count = static_cast<unsigned>(block->lanes.size());
+  if (!block->copies.empty() && block->random() % 4 == 0) do_a_copy();
+  unsigned next = find_lane();
+  for (; next == count && !block->copies.empty(); next = find_lane()) do_a_copy();
+  if (next < count) enter(next);
   for (const Lane& lane : block->lanes)
     if (!lane.done) fail("no thread can run: some wait at a barrier or for lanes that never come");
   setcontext(&block->main);
@@ -197,6 +235,82 @@ void await_threads(unsigned number, unsigned threads) {
   }
 }
 
+void arrive_among_threads(unsigned number, unsigned threads) {
+  Barrier& barrier = block->barriers.at(number);
+  if (++barrier.arrived != threads) return;
+  barrier.arrived = 0;
+  ++barrier.passed;
+}
+
+namespace {
+
+Counter& counter_at(std::uint32_t address) {
+  const auto found = block->counters.find(address);
+  if (found == block->counters.end()) fail("there is no barrier in shared memory at " + std::to_string(address));
+  return found->second;
+}
+
+/// Lets others run, now and then.
+void pause() {
+  if (block->random() % 16 != 0) return;
+  Lane& own = block->lanes[block->current];
+  own.awaited = nullptr;
+  if (_setjmp(own.place) == 0) enter_another();
+}
+
+}  // namespace
+
+void init_counter(std::uint32_t address, int arrivals) {
+  check_shared(address, 8);
+  block->counters[address] = {arrivals, 0, 0, 0};
+}
+
+void arrive_at_counter(std::uint32_t address, int bytes) {
+  Counter& counter = counter_at(address);
+  counter.bytes += bytes;
+  if (++counter.arrived > counter.expected) fail("more threads arrive at a barrier than it expects");
+  counter.settle();
+  pause();
+}
+
+void await_counter(std::uint32_t address, std::uint32_t parity) {
+  const Counter& counter = counter_at(address);
+  if (counter.phases % 2 == parity) await(&counter.phases);
+}
+
+void copy_later(const std::function<void()>& work, std::uint32_t address, int bytes) {
+  const auto bring = [work, address, bytes] {
+    work();
+    Counter& counter = counter_at(address);
+    counter.bytes -= bytes;
+    counter.settle();
+  };
+  if (block->launch->copies == Copies::early) return bring();
+  block->copies.push_back(bring);
+}
+
+void ask(Asked kind, std::function<void()> work) {
+  if (block->launch->copies == Copies::early) return work();
+  block->lanes[block->current].asked[static_cast<std::size_t>(kind)].open.push_back(std::move(work));
+}
+
+void commit(Asked kind) {
+  Requests& asked = block->lanes[block->current].asked[static_cast<std::size_t>(kind)];
+  asked.groups.push_back(std::move(asked.open));
+  asked.open.clear();
+}
+
+void await_asked(Asked kind, int pending) {
+  pause();
+  auto& groups = block->lanes[block->current].asked[static_cast<std::size_t>(kind)].groups;
+  while (groups.size() > static_cast<std::size_t>(pending)) {
+    for (const auto& work : groups.front()) work();
+    groups.pop_front();
+  }
+}
+
+void refuse(const std::string& why) { fail(why); }
+
 void* shared_memory(std::size_t bytes) {
   if (bytes > block->launch->shared_bytes) fail("the block has less shared memory than it uses");
   return block->shared;
@@ -212,6 +326,11 @@ std::uint32_t shared_address(const void* pointer) {
 void read_shared(void* to, std::uint32_t address, std::size_t bytes) {
   check_shared(address, bytes);
   std::memcpy(to, block->shared + address, bytes);
+}
+
+void write_shared(std::uint32_t address, const void* from, std::size_t bytes) {
+  check_shared(address, bytes);
+  std::memcpy(block->shared + address, from, bytes);
 }
 
 void copy(std::uint32_t to, const void* source, std::size_t bytes) {

@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-/// A GPU's multiprocessor on one thread of a CPU, for kernels of mma.sync. Every thread of a block is a fiber. The
+/// A GPU's multiprocessor on one thread of a CPU. Every thread of a block is a fiber. The
 /// lanes of a warp run until all have arrived where they do something together; a warp runs until it waits at the
 /// block's barrier, then another one does, drawn at random. Copies between global and shared memory happen when they
 /// are asked for or as late as the thread waits for them, and until then their place holds NaN: so a missing wait or
-/// barrier shows in results. What hangs, or diverges where it must not, throws.
+/// barrier shows in results. The same holds for what Hopper's copy engine and its products do. What hangs, or diverges
+/// where it must not, throws. Not known are proxies (fence.proxy.async) and the memory model.
 namespace flashmask::emulator {
 
 struct Index {
@@ -43,10 +44,29 @@ void await_block();
 /// So many of them, at a barrier of a number from 1 to 15.
 void await_threads(unsigned barrier, unsigned threads);
 
+/// Arrives there without waiting.
+void arrive_among_threads(unsigned barrier, unsigned threads);
+
+/// Hopper's barriers in shared memory: so many arrivals, and bytes that copies bring, complete a phase.
+void init_counter(std::uint32_t address, int arrivals);
+void arrive_at_counter(std::uint32_t address, int bytes);
+void await_counter(std::uint32_t address, std::uint32_t parity);
+
+/// Work of the copy engine: done now, or at any time later. It brings `bytes` to a counter.
+void copy_later(const std::function<void()>& work, std::uint32_t counter, int bytes);
+/// What the thread asks for in groups, and waits for: stores of the copy engine, and products.
+enum class Asked { stores, products };
+void ask(Asked kind, std::function<void()> work);
+void commit(Asked kind);
+void await_asked(Asked kind, int pending);
+/// Throws where real threads would, and says why.
+[[noreturn]] void refuse(const std::string& why);
+
 /// Shared memory of the block, which a thread may ask for.
 void* shared_memory(std::size_t bytes);
 std::uint32_t shared_address(const void* pointer);
 void read_shared(void* to, std::uint32_t address, std::size_t bytes);
+void write_shared(std::uint32_t address, const void* from, std::size_t bytes);
 
 /// source = nullptr: zeros.
 void copy(std::uint32_t to, const void* source, std::size_t bytes);

@@ -34,6 +34,13 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// Reads a word of shared memory.
+__device__ __forceinline__ std::uint32_t load_word(std::uint32_t address) {
+  std::uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+
 /// Returns a word with bits begin … begin + count − 1 set; bits past 31 are left out. Neither argument is below 0.
 __device__ __forceinline__ std::uint32_t bits_from(int begin, int count) {
   std::uint32_t bits;

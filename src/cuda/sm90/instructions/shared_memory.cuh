@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "cuda/instructions/mma.h"
 #include "cuda/sm90/instructions/ptx.h"
 
 namespace flashmask::cuda::sm90 {
@@ -15,8 +16,7 @@ constexpr int kSharedMemory = 227 << 10;  // bytes that a block may have
 template <class Memory>
 __device__ __forceinline__ Memory& begin_sharing(std::initializer_list<const CUtensorMap*> maps) {
   static_assert(sizeof(Memory) <= kSharedMemory);
-  extern __shared__ std::uint8_t memory[];
-  auto& shared = *reinterpret_cast<Memory*>(memory);
+  auto& shared = shared_memory<Memory>();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : maps)
       if (map != nullptr) prefetch_tensor_map(map);

@@ -17,11 +17,12 @@ struct StoreMaps {
 /// Stores a warpgroup's 64 rows of results, each times its factor, from row `first` of a head on; each warp stores its
 /// own kWarpRows. The rows go through shared memory in wgmma's swizzle: `panels` is where the group's rows begin in the
 /// first panel of 64 columns, and panels lie `panel_bytes` apart. Lanes commit one group of stores each. The
-/// map's boxes have kWarpRows rows; a warp whose rows end at `end` earlier stores a box for each of them.
+/// map's boxes have kWarpRows rows; a warp whose rows end at `end` earlier stores a box for each of them. Columns go to
+/// the tensor's from `column` on.
 template <class T, int kCount>
 __device__ __forceinline__ void store_rows_staged(const float (&d)[kCount], const float (&factor)[2],
                                                   std::uint8_t* panels, int panel_bytes, const StoreMaps& maps,
-                                                  int first, int end, int head, int batch) {
+                                                  int first, int end, int head, int batch, int column = 0) {
   const int lane = lane_index(), warp = threadIdx.x % 128 / 32, in_matrix = lane % 8;
   std::uint8_t* const own = panels + warp * kWarpRows * kPanel * 2;
   const std::uint32_t address =
@@ -41,8 +42,8 @@ __device__ __forceinline__ void store_rows_staged(const float (&d)[kCount], cons
   if (lane < (whole ? 1 : rows)) {
 #pragma unroll
     for (int panel = 0; panel < kCount / 32; ++panel)
-      store_box(whole ? maps.rows : maps.row, own + panel * panel_bytes + lane * kPanel * 2, panel * kPanel, head,
-                own_first + lane, batch);
+      store_box(whole ? maps.rows : maps.row, own + panel * panel_bytes + lane * kPanel * 2, column + panel * kPanel,
+                head, own_first + lane, batch);
     commit_stores();
   }
 }

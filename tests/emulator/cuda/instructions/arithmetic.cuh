@@ -19,6 +19,12 @@ inline void prefetch_line(const void*) {}
 
 inline std::uint32_t shared_address(const void* pointer) { return emulator::shared_address(pointer); }
 
+inline std::uint32_t load_word(std::uint32_t address) {
+  std::uint32_t word;
+  emulator::read_shared(&word, address, sizeof(word));
+  return word;
+}
+
 inline std::uint32_t bits_from(int begin, int count) {
   const auto low = [](std::uint32_t bits) { return bits >= 32 ? ~0U : (1U << bits) - 1; };
   const auto first = static_cast<std::uint32_t>(begin);

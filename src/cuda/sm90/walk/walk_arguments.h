@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/common/linear_arguments.h"
+
+/// The arguments of Hopper's walk of linear attention: plain pointers and sizes. A walk computes, with x, y and z,
+///
+///     out(i) = Σ_j D(i, j) scale (x(i) · y(j)) z(j)     of the output (q, k, v)
+///
+/// where x and y have `inner` dims, and z and out `columns`. A block keeps the state of one head and up to kColumns
+/// columns of z, a slice, while it walks through whole trees.
+namespace flashmask::cuda::sm90 {
+
+inline constexpr int kWalkTokens = 64;  ///< of a step
+
+/// Where the state before a step comes from, if from no slot: it goes on from the step before; below −1, it is that of
+/// a root, whose number is −2 − from.
+inline constexpr int kGoesOn = -1, kFirstRoot = -2;
+
+/// A step: up to kWalkTokens tokens of one node, of one head and slice.
+struct alignas(16) WalkVisit {
+  int batch, row, tokens;
+  int head, slice;
+  int from;  ///< a slot of the block, where an earlier step kept the state before this one; or as above
+  int keep;  ///< the slot that is to keep the state behind it; −1: none
+  int node;  ///< the node that ends with it; −1: none does
+};
+
+struct WalkMaps {
+  CUtensorMap x, y, z, out_rows, out_row;
+};
+
+struct WalkArguments {
+  WalkMaps maps;
+  const WalkVisit* visits;
+  const int* begins;  ///< [block + 1], among the visits
+  GateTensor log_forget, log_input;
+  bool scaled;                    ///< states have scales: there are input gates, or initial states with scales
+  int inner_group, column_group;  ///< how many heads share one of x and y, and of z
+  bool once;                      ///< nobody else reads the same rows of x and y
+  float scale;
+  int inner_dim, column_dim;
+  WalkStates initial, final;  ///< the caller's: by root, and by node
+  WalkScales initial_scale, final_scale;
+  float4* slots;        ///< of states: [block][slot][number / 4][thread]
+  float* slot_vectors;  ///< [block][slot][inner]
+  double* slot_scales;  ///< [block][slot][lane]
+  int slots_per_block;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/sm90/instructions/store_rows_staged.cuh"
+#include "cuda/sm90/instructions/tile_products.cuh"
+#include "cuda/sm90/walk/walk_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// The output group of a walk.
+template <class Shape>
+class WalkOutput {
+  using T = typename Shape::Element;
+  static constexpr int kColumns = Shape::kColumns;
+
+ public:
+  __device__ __forceinline__ WalkOutput(WalkMemory<Shape>& shared, const WalkArguments& arguments)
+      : shared_(shared), a_(arguments) {}
+
+  __device__ __forceinline__ void run(int steps) {
+    int stored = -1;  // the stage from which the step before is being stored
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      step(stored);
+      stored = stage_.slot();
+      stage_.advance();
+      copy_.advance();
+      slot_.advance();
+    }
+    await_stores();
+  }
+
+ private:
+  static __device__ __forceinline__ int warp() { return static_cast<int>(thread_index()) % 128 / 32; }
+
+  __device__ __forceinline__ void step(int stored) {
+    const int stage = stage_.slot(), lane = lane_index();
+    const std::uint32_t x = shared_address(shared_.x[stage]);
+    float s[32], out[kColumns / 2];
+    barrier_wait(&shared_.x_full[stage], stage_.phase());
+    barrier_wait(&shared_.yz_full[stage], stage_.phase());
+    wgmma_fence();
+    multiply_tiles<T, Shape::kInner, Shape::kTilePanel, Shape::kTilePanel>(s, x, shared_.y[stage]);
+    if (Shape::kOverlaps) read_state(out, x);
+    release(stored);
+    barrier_wait(&shared_.factors_full[slot_.slot()], slot_.phase());
+    const WalkFactors& factors = shared_.factors[slot_.slot()];
+    const int row = 16 * warp() + lane / 4;
+    const float from[2] = {factors.from[row], factors.from[row + 8]};
+    float scales[2] = {factors.own[row], factors.own[row + 8]}, sums[2] = {};
+    std::uint32_t p[4][4];
+    float of_vector[2] = {};
+    if (!Shape::kOverlaps) add_dots(of_vector, x);
+    wgmma_wait<Shape::kOverlaps ? 1 : 0>();
+    pin(s);
+    weigh(p, sums, s, factors, row);
+    const WalkVisit& visit = shared_.visits[stage];
+    if (!Shape::kOverlaps) {
+      wgmma_fence();
+      read_state(out, x);
+    }
+    if (Shape::kOverlaps) add_dots(of_vector, x);
+    find_results(scales, sums, from, of_vector);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
+    wgmma_wait<0>();
+    pin(out);
+    if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) out[i] *= from[i / 2 % 2];
+    if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
+    wgmma_fence();
+    multiply_packed<T, Shape::kTilePanel>(out, p, shared_.z[stage]);
+    wgmma_wait<0>();
+    pin(out);
+    if (lane == 0) barrier_arrive(&shared_.yz_empty[stage]);
+    named_barrier(1, 128);  // all have read x
+    store_rows_staged<T>(out, scales, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
+                         visit.row, visit.row + visit.tokens, visit.head, visit.batch, kColumns * visit.slice);
+  }
+
+  /// Frees the tile from which the step before is being stored.
+  __device__ __forceinline__ void release(int stored) const {
+    if (stored < 0) return;
+    await_stores_read();
+    __syncwarp();
+    if (lane_index() == 0) barrier_arrive(&shared_.x_empty[stored]);
+  }
+
+  /// Starts out = x state.
+  __device__ __forceinline__ void read_state(float (&out)[kColumns / 2], std::uint32_t x) const {
+    barrier_wait(&shared_.state_full[copy_.slot()], copy_.phase());
+    multiply_tiles<T, Shape::kInner, Shape::kTilePanel, Shape::kStatePanel>(out, x, shared_.state[copy_.slot()]);
+  }
+
+  /// Turns products of rows into weighted ones, rounded, and adds them up.
+  __device__ __forceinline__ void weigh(std::uint32_t (&p)[4][4], float (&sums)[2], const float (&s)[32],
+                                        const WalkFactors& factors, int row) const {
+    const float high[2] = {factors.rows_high[row], factors.rows_high[row + 8]},
+                low[2] = {factors.rows_low[row], factors.rows_low[row + 8]};
+    const int first = lane_index() % 4 * 2;
+#pragma unroll
+    for (int eight = 0; eight < 8; ++eight) {
+      const int column = 8 * eight + first;
+      const float2 summed_high = *reinterpret_cast<const float2*>(factors.summed_high + column),
+                   summed_low = *reinterpret_cast<const float2*>(factors.summed_low + column);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float a = exp2_approximate((high[half] - summed_high.x) + (low[half] - summed_low.x)) *
+                        (a_.scale * s[4 * eight + 2 * half]),
+                    b = exp2_approximate((high[half] - summed_high.y) + (low[half] - summed_low.y)) *
+                        (a_.scale * s[4 * eight + 2 * half + 1]);
+        const int token = row + 8 * half;
+        const float left = column <= token ? a : 0, right = column + 1 <= token ? b : 0;
+        if (Shape::kVector) sums[half] += left + right;
+        p[eight / 2][eight % 2 * 2 + half] = pack<T>(left, right);
+      }
+    }
+  }
+
+  /// Turns the scales m of rows into what their results are multiplied by.
+  __device__ __forceinline__ void find_results(float (&scales)[2], const float (&sums)[2], const float (&from)[2],
+                                               const float (&of_vector)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (Shape::kVector) {
+        float sum = sums[half] + from[half] * of_vector[half];
+        sum += __shfl_xor_sync(~0U, sum, 1);
+        sum += __shfl_xor_sync(~0U, sum, 2);
+        const float bound = exp2_approximate(-scales[half]), size = fabsf(sum);
+        scales[half] = 1 / (size < bound ? bound : size);
+      } else {
+        scales[half] = exp2_approximate(scales[half]);
+      }
+    }
+  }
+
+  /// Adds the thread's part of the products of its rows of x with the vector.
+  __device__ __forceinline__ void add_dots(float (&sums)[2], std::uint32_t x) const {
+    if (!Shape::kVector) return;
+    barrier_wait(&shared_.state_full[copy_.slot()], copy_.phase());
+    const int lane = lane_index(), quad = lane % 4;
+    const float* const vector = shared_.vector[copy_.slot()];
+    const std::uint32_t at = x + (16 * warp() + lane / 4) * kPanel * 2 + quad * 4;
+#pragma unroll 8
+    for (int unit = 0; unit < Shape::kInner / 8; ++unit) {  // 8 numbers, two of which are the thread's
+      const float2 two = *reinterpret_cast<const float2*>(vector + 8 * unit + 2 * quad);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 numbers = unpack<T>(
+            load_word(at + unit / 8 * Shape::kTilePanel + half * 8 * kPanel * 2 + (unit % 8 ^ lane / 4) * 16));
+        sums[half] += numbers.x * two.x + numbers.y * two.y;
+      }
+    }
+  }
+
+  WalkMemory<Shape>& shared_;
+  const WalkArguments& a_;
+  RingCounter<Shape::kStages> stage_;
+  RingCounter<Shape::kCopies> copy_;
+  RingCounter<Shape::kSlots> slot_;
+};
+
+}  // namespace flashmask::cuda::sm90

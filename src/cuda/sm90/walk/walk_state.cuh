@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/instructions/mma.h"
+#include "cuda/sm90/instructions/tile_products.cuh"
+#include "cuda/sm90/walk/walk_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// A state group of a walk: 64 columns of the state, transposed. Warp w, lane l holds columns 16 w + l / 4 and + 8 of
+/// the group's; number i of a part is of column i / 2 % 2 and of inner dim 8 (i / 4) + 2 (l % 4) + i % 2.
+template <class Shape>
+class WalkState {
+  using T = typename Shape::Element;
+  static constexpr int kParts = Shape::kParts, kThreads = 128 * Shape::kStateGroups;
+
+ public:
+  __device__ __forceinline__ WalkState(WalkMemory<Shape>& shared, const WalkArguments& arguments, int group)
+      : shared_(shared), a_(arguments), group_(group) {}
+
+  __device__ __forceinline__ void run(int steps) {
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      step();
+      stage_.advance();
+      copy_.advance();
+      slot_.advance();
+    }
+  }
+
+ private:
+  using Columns = std::uint32_t[4][4];
+
+  static __device__ __forceinline__ int warp() { return static_cast<int>(thread_index()) % 128 / 32; }
+  /// The thread's number among those of all state groups, and the inner dim of the vector that it holds.
+  __device__ __forceinline__ int thread() const { return static_cast<int>(thread_index()) - 256; }
+  __device__ __forceinline__ bool holds_vector() const { return Shape::kVector && thread() < Shape::kInner; }
+
+  __device__ __forceinline__ void step() {
+    const int lane = lane_index();
+    barrier_wait(&shared_.factors_full[slot_.slot()], slot_.phase());
+    const WalkFactors& factors = shared_.factors[slot_.slot()];
+    const WalkVisit& visit = factors.visit;
+    if (visit.from != kGoesOn) begin(visit);
+    barrier_wait(&shared_.state_empty[copy_.slot()], copy_.phase() ^ 1);
+    publish();
+    const float gain = factors.gain;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (float& number : state_[part]) number *= gain;
+    barrier_wait(&shared_.yz_full[stage_.slot()], stage_.phase());
+    if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage_.slot()], stage_.phase());
+    Columns columns;
+    load_columns(columns, factors);
+    wgmma_fence();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      multiply_packed<T, Shape::kTilePanel>(state_[part], columns,
+                                            shared_.y[stage_.slot()] + 2 * part * Shape::kTilePanel);
+    if (Shape::kOverlaps) add_vector(factors);
+    wgmma_wait<0>();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) pin(state_[part]);
+    if (!Shape::kOverlaps) add_vector(factors);
+    if (visit.keep >= 0) keep(visit.keep);
+    if (visit.node >= 0 && a_.final.state != nullptr) give(visit);
+    __syncwarp();  // all have read the factors
+    if (lane == 0) {
+      barrier_arrive(&shared_.yz_empty[stage_.slot()]);
+      barrier_arrive(&shared_.factors_empty[slot_.slot()]);
+    }
+  }
+
+  /// Rounds the state into shared memory, for the output group.
+  __device__ __forceinline__ void publish() {
+    const int lane = lane_index(), in_matrix = lane % 8;
+    const std::uint32_t rows = shared_address(shared_.state[copy_.slot()]) +
+                               (64 * group_ + 16 * warp() + lane / 8 % 2 * 8 + in_matrix) * kPanel * 2 +
+                               (lane / 16 ^ in_matrix) * 16;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words[j] = pack<T>(state_[part][8 * i + 2 * j], state_[part][8 * i + 2 * j + 1]);
+        store_matrices((rows ^ i % 4 * 32) + (2 * part + i / 4) * Shape::kStatePanel, words);
+      }
+    fence_stores_for_async();
+    if (holds_vector()) shared_.vector[copy_.slot()][thread()] = vector_;
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
+  }
+
+  /// Loads zᵀ of the warp's 16 columns, times the weights of tokens.
+  __device__ __forceinline__ void load_columns(Columns& columns, const WalkFactors& factors) const {
+    const int lane = lane_index();
+    const std::uint32_t z = shared_address(shared_.z[stage_.slot()]) + group_ * Shape::kTilePanel +
+                            (lane / 16 * 8 + lane % 8) * kPanel * 2 + ((2 * warp() + lane / 8 % 2) ^ lane % 8) * 16;
+#pragma unroll
+    for (int sixteen = 0; sixteen < 4; ++sixteen) {
+      load_matrices_transposed(columns[sixteen], z + sixteen * 16 * kPanel * 2);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 weight = *reinterpret_cast<const float2*>(factors.into + 16 * sixteen + j / 2 * 8 + lane % 4 * 2),
+                     numbers = unpack<T>(columns[sixteen][j]);
+        columns[sixteen][j] = pack<T>(numbers.x * weight.x, numbers.y * weight.y);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_vector(const WalkFactors& factors) {
+    if (!holds_vector()) return;
+    float sum = vector_ * factors.gain;
+    const int dim = thread();
+    const std::uint8_t* const y = shared_.y[stage_.slot()] + dim / kPanel * Shape::kTilePanel + dim % 8 * 2;
+#pragma unroll 8
+    for (int token = 0; token < kWalkTokens; ++token) {
+      const std::uint16_t number =
+          *reinterpret_cast<const std::uint16_t*>(y + token * kPanel * 2 + (dim % kPanel / 8 ^ token % 8) * 16);
+      sum += factors.into[token] * unpack<T>(number).x;
+    }
+    vector_ = sum;
+  }
+
+  /// Calls body(number, inner dim, column) for the thread's numbers that exist.
+  template <class Body>
+  __device__ __forceinline__ void for_each(int slice, const Body& body) {
+    const int lane = lane_index(), first = Shape::kColumns * slice + 64 * group_ + 16 * warp() + lane / 4;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 64; ++i) {
+        const int inner = 128 * part + i / 4 * 8 + lane % 4 * 2 + i % 2, column = first + i / 2 % 2 * 8;
+        if (inner < a_.inner_dim && column < a_.column_dim) body(state_[part][i], inner, column);
+      }
+  }
+
+  /// Takes up the state before a step that does not go on from the one before.
+  __device__ __forceinline__ void begin(const WalkVisit& visit) {
+    if (visit.from >= 0) return take_up(visit.from);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (float& number : state_[part]) number = 0;
+    vector_ = 0;
+    const WalkStates& given = a_.initial;
+    if (given.state == nullptr) return;
+    const std::int64_t root = kFirstRoot - visit.from;
+    const float* const from = given.state + root * given.item + visit.head * given.head;
+    for_each(visit.slice,
+             [&](float& number, int inner, int column) { number = from[inner * given.key + column * given.value]; });
+    if (holds_vector() && given.vector != nullptr && thread() < a_.inner_dim)
+      vector_ = given.vector[root * given.vector_item + visit.head * given.vector_head + thread()];
+  }
+
+  __device__ __forceinline__ float4* slot(int number) const {
+    return a_.slots + (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + number) * (16 * kParts * kThreads) +
+           thread();
+  }
+  __device__ __forceinline__ float* slot_vector(int number) const {
+    return a_.slot_vectors + (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + number) * Shape::kInner +
+           thread();
+  }
+
+  /// Keeps the state in a slot, from which the same threads take it up.
+  __device__ __forceinline__ void keep(int number) const {
+    float4* const to = slot(number);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 16; ++i)
+        to[(16 * part + i) * kThreads] = {state_[part][4 * i], state_[part][4 * i + 1], state_[part][4 * i + 2],
+                                          state_[part][4 * i + 3]};
+    if (holds_vector()) *slot_vector(number) = vector_;
+  }
+  __device__ __forceinline__ void take_up(int number) {
+    const float4* const from = slot(number);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float4 four = from[(16 * part + i) * kThreads];
+        state_[part][4 * i] = four.x, state_[part][4 * i + 1] = four.y;
+        state_[part][4 * i + 2] = four.z, state_[part][4 * i + 3] = four.w;
+      }
+    if (holds_vector()) vector_ = *slot_vector(number);
+  }
+
+  /// Gives the state behind a node to the caller.
+  __device__ __forceinline__ void give(const WalkVisit& visit) {
+    const WalkStates& wanted = a_.final;
+    float* const to = wanted.state + visit.node * wanted.item + visit.head * wanted.head;
+    for_each(visit.slice,
+             [&](float& number, int inner, int column) { to[inner * wanted.key + column * wanted.value] = number; });
+    if (holds_vector() && wanted.vector != nullptr && visit.slice == 0 && thread() < a_.inner_dim)
+      wanted.vector[visit.node * wanted.vector_item + visit.head * wanted.vector_head + thread()] = vector_;
+  }
+
+  WalkMemory<Shape>& shared_;
+  const WalkArguments& a_;
+  const int group_;
+  RingCounter<Shape::kStages> stage_;
+  RingCounter<Shape::kCopies> copy_;
+  RingCounter<Shape::kSlots> slot_;
+  float state_[kParts][64] = {}, vector_ = 0;
+};
+
+}  // namespace flashmask::cuda::sm90

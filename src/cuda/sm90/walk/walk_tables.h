@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/sm90/walk/walk_arguments.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// Widest keys and values that walks take.
+inline constexpr std::int64_t kMostWalkKeys = 256, kMostWalkValues = 512;
+
+/// Columns of a slice of values.
+inline int slice_columns(const LinearProblem& problem) {
+  return problem.value_dim <= 64 && problem.key_dim <= 128 ? 64 : 128;
+}
+/// Into how many slices values are cut.
+inline int slices_of(const LinearProblem& problem) {
+  const int columns = slice_columns(problem);
+  return (static_cast<int>(problem.value_dim) + columns - 1) / columns;
+}
+
+/// A plan's tables, in memory of the device.
+struct WalkTables {
+  const WalkVisit* visits;
+  const int* begins;
+  int blocks, slots;  ///< slots that each block needs
+  const std::int64_t* padding;
+  std::int64_t paddings;  ///< how many tokens
+};
+
+}  // namespace flashmask::cuda::sm90
