@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear attention on a GPU, beside flash-linear-attention where it is installed (pip install fla-core einops).
 
-Heads of 128 × 128 with gates per token, with a decay per head, and as mLSTM has them; Mamba-2's heads of 128 × 64 in
-packed documents; a tree beside repeated prompts. bfloat16. Contestants take turns, each launched ten times back to
-back; the numbers are median milliseconds, and peak GB beyond the inputs. Last, errors of gradients against the
-definition in double precision. A contestant that refuses a case is printed with its reason; flash-linear-attention's
-first backward of a shape takes minutes, in which it tunes and compiles, so choose --cases.
+Heads of 128 × 128 with gates per token, of one document and of packed ones, with a decay per head, and as mLSTM has
+them, beside mlstm_kernels where that is installed; xLSTM-7B's heads of 256 × 512; Mamba-2's of 128 × 64 in packed
+documents; a tree beside repeated prompts; few heads of a long document. bfloat16. Contestants take turns, each launched
+ten times back to back; the numbers are median milliseconds, and peak GB beyond the inputs. Last, errors of gradients
+against the definition in double precision. A contestant that refuses a case is printed with its reason; the first
+backward of a shape in Triton takes minutes, in which it tunes and compiles, so choose --cases.
 
-python bench/linear.py [--seconds 2] [--cases gates,decay,mlstm,mamba,tree,errors]
+python bench/linear.py [--seconds 2] [--cases gates,decay,mlstm,wide,mamba,tree,few,errors]
+    [--ways forward,both]
 """
 
 import argparse
@@ -29,6 +31,10 @@ try:
     from fla.ops.simple_gla import chunk_simple_gla
 except ImportError:
     chunk_simple_gla = chunk_retention = None
+try:
+    from mlstm_kernels.torch.chunkwise.triton_xl_chunk.fwbw import mlstm_chunkwise__xl_chunk
+except ImportError:
+    mlstm_chunkwise__xl_chunk = None
 
 Attend = Callable[..., Tensor]
 T = TypeVar("T")
@@ -60,9 +66,12 @@ def gradients(attend: Attend, leaves: list[Tensor], grad: Tensor) -> tuple[Tenso
     return torch.autograd.grad(attend(*leaves), leaves, grad)
 
 
+WAYS = ["forward", "both"]
+
+
 def measure(case: str, seconds: float, contestants: dict[str, tuple[Attend, list[Tensor]]]) -> None:
     """Prints the times of each way; a contestant has leaves of its own."""
-    for way in ("forward", "both"):
+    for way in WAYS:
         launches, found = {}, {}
         for name, (attend, leaves) in contestants.items():
             grad = torch.randn_like(leaves[2])  # o has the shape of v
@@ -84,10 +93,15 @@ def leaves_of(*tensors: Tensor) -> list[Tensor]:
 def measure_gates(seconds: float) -> None:
     q, k, v = (normal(1, 8192, 96, 128) for _ in range(3))
     g = logsigmoid(normal(1, 8192, 96, dtype=torch.float32) + 3)
-    contestants = {"flashmask": (flashmask.linear_attention, leaves_of(q, k, v, g))}
-    if chunk_simple_gla is not None:
-        contestants["simple GLA"] = (lambda *t: chunk_simple_gla(*t)[0], leaves_of(q, k, v, g))
-    measure("8,192 x 96, 128 x 128, gates", seconds, contestants)
+    lengths = packed_lengths(8192, 300)
+    for name, documents in (("", [8192]), (f", {len(lengths)} documents", lengths)):
+        attend = partial(flashmask.linear_attention, mask=masks.causal_document(documents, 8192))
+        contestants: dict[str, tuple[Attend, list[Tensor]]] = {"flashmask": (attend, leaves_of(q, k, v, g))}
+        if chunk_simple_gla is not None:
+            ends = torch.tensor([0, *documents], device="cuda").cumsum(0)
+            of_fla = partial(chunk_simple_gla, cu_seqlens=ends, cu_seqlens_cpu=ends.cpu()) if name else chunk_simple_gla
+            contestants["simple GLA"] = (lambda *t, f=of_fla: f(*t)[0], leaves_of(q, k, v, g))
+        measure(f"8,192 x 96, gates{name}", seconds, contestants)
 
 
 def measure_decay(seconds: float) -> None:
@@ -99,12 +113,37 @@ def measure_decay(seconds: float) -> None:
     measure("8,192 x 96, 128 x 128, decay", seconds, contestants)
 
 
-def measure_mlstm(seconds: float) -> None:
-    q, k, v = (normal(1, 8192, 96, 128) for _ in range(3))
-    forget = logsigmoid(normal(1, 8192, 96, dtype=torch.float32) + 3)
-    given = normal(1, 8192, 96, dtype=torch.float32) * 2 - 10
+def measure_mlstm_heads(case: str, seconds: float, batch: int, heads: int, key_dim: int, value_dim: int) -> None:
+    q, k = (normal(batch, 8192, heads, key_dim) for _ in range(2))
+    v = normal(batch, 8192, heads, value_dim)
+    open_gate = normal(batch, 8192, heads, dtype=torch.float32) + 3
+    given = normal(batch, 8192, heads, dtype=torch.float32) * 2 - 10
     attend = partial(flashmask.linear_attention, normalize=True)
-    measure("8,192 x 96, 128 x 128, mLSTM", seconds, {"flashmask": (attend, leaves_of(q, k, v, forget, given))})
+    ours = leaves_of(q, k, v, logsigmoid(open_gate), given)
+    contestants: dict[str, tuple[Attend, list[Tensor]]] = {"flashmask": (attend, ours)}
+    if mlstm_chunkwise__xl_chunk is not None:
+        peer = partial(mlstm_chunkwise__xl_chunk, autocast_kernel_dtype=torch.bfloat16)
+        theirs = leaves_of(*(t.transpose(1, 2).contiguous() for t in (q, k, v, given, open_gate)))
+        contestants["xl_chunk"] = (peer, theirs)
+    measure(case, seconds, contestants)
+
+
+def measure_mlstm(seconds: float) -> None:
+    measure_mlstm_heads("8,192 x 96, 128 x 128, mLSTM", seconds, 1, 96, 128, 128)
+
+
+def measure_wide(seconds: float) -> None:
+    measure_mlstm_heads("4 x 8,192 x 8, 256 x 512", seconds, 4, 8, 256, 512)
+
+
+def measure_few(seconds: float) -> None:
+    for heads in (1, 4, 8, 16, 24, 32):
+        q, k, v = (normal(1, 32768, heads, 128) for _ in range(3))
+        g = logsigmoid(normal(1, 32768, heads, dtype=torch.float32) + 3)
+        contestants = {"flashmask": (flashmask.linear_attention, leaves_of(q, k, v, g))}
+        if chunk_simple_gla is not None:
+            contestants["simple GLA"] = (lambda *t: chunk_simple_gla(*t)[0], leaves_of(q, k, v, g))
+        measure(f"32,768 x {heads}, gates", seconds, contestants)
 
 
 def packed_lengths(total: int, mean: int) -> list[int]:
@@ -191,6 +230,8 @@ CASES = {
     "gates": measure_gates,
     "decay": measure_decay,
     "mlstm": measure_mlstm,
+    "wide": measure_wide,
+    "few": measure_few,
     "mamba": measure_mamba,
     "tree": measure_tree,
     "errors": measure_errors,
@@ -201,7 +242,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2, help="per table row (default: %(default)s)")
     parser.add_argument("--cases", default=",".join(CASES), help="by commas (default: %(default)s)")
+    parser.add_argument("--ways", default=",".join(WAYS), help="by commas (default: %(default)s)")
     given = parser.parse_args()
+    WAYS[:] = given.ways.split(",")
     torch.manual_seed(0)
     print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
     for case in given.cases.split(","):
