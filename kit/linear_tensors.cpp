@@ -64,6 +64,8 @@ Gates mild_gates() {
           [](RandomNumbers& random) { return -2 + random.normal(); }};
 }
 
+Gates decays() { return {"decays", mild_gates().forget, {}}; }
+
 Gates long_memory() {
   return {"a memory of 1,000 tokens", [](RandomNumbers& random) { return -1e-3F * std::abs(random.normal()); },
           [](RandomNumbers& random) { return -5 + random.normal(); }};

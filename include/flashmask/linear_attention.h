@@ -69,7 +69,8 @@ class FLASHMASK_API LinearPlan {
   const Nodes& nodes() const;
   std::int64_t roots() const;
   const std::string& kernel() const;  ///< the name of the forward's, one of linear_kernels()
-  /// Often the same. Throws Status::unsupported where none computes these gradients.
+  /// The name of the backward's, for tensors without input gates and states; for others it may be another one's. Throws
+  /// Status::unsupported where none computes these gradients.
   const std::string& backward_kernel() const;
   const LinearPlanContent& content() const;  ///< for the library itself
 

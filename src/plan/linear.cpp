@@ -84,18 +84,21 @@ std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
   return reason.empty() && prefix.empty() ? kernel.reservation() : reason;
 }
 
-/// Returns the best kernel of a direction whose name begins with a prefix; null where none serves, and says why.
-const LinearKernel* find(const LinearProblem& problem, Direction direction, const std::string& prefix,
-                         std::string& reasons) {
+/// Returns the kernels of a direction whose names begin with a prefix, best first, and says why others are none.
+std::vector<LinearChoice> find(const LinearProblem& problem, Direction direction, const std::string& prefix,
+                               std::string& reasons) {
+  std::vector<LinearChoice> found;
   for (const auto& kernel : table()) {
     if (kernel->info().device != problem.device.type || kernel->info().dtype != problem.dtype) continue;
     std::string reason = refusal(*kernel, prefix);
     if (reason.empty()) reason = kernel->refusal(problem, direction);
     if (reason.empty() && prefix.empty()) reason = kernel->reservation(problem, direction);
-    if (reason.empty()) return kernel.get();
-    reasons += "\n  " + kernel->info().name + ": " + reason;
+    if (reason.empty())
+      found.push_back({kernel.get(), nullptr});
+    else
+      reasons += "\n  " + kernel->info().name + ": " + reason;
   }
-  return nullptr;
+  return found;
 }
 
 std::string no_kernel(const LinearProblem& problem, Direction direction, std::string reasons) {
@@ -106,21 +109,38 @@ std::string no_kernel(const LinearProblem& problem, Direction direction, std::st
          " on " + to_string(problem.device) + " here:" + reasons;
 }
 
-LinearChoice choose(const LinearProblem& problem, Direction direction, const std::string& prefix) {
-  LinearChoice choice;
+void choose(LinearPlanContent& plan, const std::string& prefix) {
   std::string reasons;
-  choice.kernel = find(problem, direction, prefix, reasons);
-  // A family may have the forward of a problem alone; then another one's backward is taken.
-  if (choice.kernel == nullptr && direction == Direction::backward && !prefix.empty())
-    choice.kernel = find(problem, direction, "", reasons);
-  if (choice.kernel == nullptr) choice.refusal = no_kernel(problem, direction, std::move(reasons));
-  return choice;
+  const std::vector<LinearChoice> forward = find(plan.problem, Direction::forward, prefix, reasons);
+  if (forward.empty()) throw Error(Status::unsupported, no_kernel(plan.problem, Direction::forward, reasons));
+  plan.forward = forward.front();
+  reasons.clear();
+  plan.backward = find(plan.problem, Direction::backward, prefix, reasons);
+  // What the kernels that were named do not serve, others do.
+  if (!prefix.empty())
+    for (const LinearChoice& other : find(plan.problem, Direction::backward, "", reasons))
+      if (!other.kernel->info().name.starts_with(prefix)) plan.backward.push_back(other);
+  if (plan.backward.empty()) plan.backward_refusal = no_kernel(plan.problem, Direction::backward, reasons);
 }
 
-/// Returns the kernel; throws where there is none.
-const LinearKernel& kernel_of(const LinearChoice& choice) {
-  if (choice.kernel == nullptr) throw Error(Status::unsupported, choice.refusal);
-  return *choice.kernel;
+void prepare(LinearPlanContent& plan) {
+  plan.forward.prepared = plan.forward.kernel->prepare(plan);
+  for (LinearChoice& choice : plan.backward) {
+    const bool same = choice.kernel == plan.forward.kernel;
+    choice.prepared = same ? plan.forward.prepared : choice.kernel->prepare(plan);
+  }
+}
+
+/// Returns the kernel of a call; throws where there is none.
+const LinearKernel& backward_kernel(const LinearPlanContent& plan, const LinearBackwardTensors& tensors) {
+  if (plan.backward.empty()) throw Error(Status::unsupported, plan.backward_refusal);
+  std::string reasons;
+  for (const LinearChoice& choice : plan.backward) {
+    const std::string reason = choice.kernel->refusal(tensors);
+    if (reason.empty()) return *choice.kernel;
+    reasons += "\n  " + choice.kernel->info().name + ": " + reason;
+  }
+  throw Error(Status::unsupported, no_kernel(plan.problem, Direction::backward, reasons));
 }
 
 }  // namespace
@@ -179,28 +199,20 @@ const LinearProblem& LinearPlan::problem() const { return content().problem; }
 const Nodes& LinearPlan::nodes() const { return content().nodes; }
 std::int64_t LinearPlan::roots() const { return content().roots; }
 const std::string& LinearPlan::kernel() const { return content().forward.kernel->info().name; }
-const std::string& LinearPlan::backward_kernel() const { return kernel_of(content().backward).info().name; }
+const std::string& LinearPlan::backward_kernel() const { return flashmask::backward_kernel(content(), {}).info().name; }
 
 LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel) {
   validate(problem);
   LinearPlanContent made;
   made.problem = problem;
-  made.forward = choose(problem, Direction::forward, kernel);
-  made.backward = choose(problem, Direction::backward, kernel);
-  (void)kernel_of(made.forward);
+  choose(made, kernel);
   made.nodes = linear_nodes(mask, problem);
   made.trees = trees_of(made.nodes);
   made.roots = std::ssize(made.trees);
   // The longest first.
   std::ranges::sort(made.trees, {}, [](const LinearTree& tree) { return std::pair(-tree.tokens, tree.root); });
   made.padding = padding_of(made.nodes);
-  if (problem.heads != 0) {
-    made.forward.prepared = made.forward.kernel->prepare(made);
-    if (made.backward.kernel == made.forward.kernel)
-      made.backward.prepared = made.forward.prepared;
-    else if (made.backward.kernel != nullptr)
-      made.backward.prepared = made.backward.kernel->prepare(made);
-  }
+  if (problem.heads != 0) prepare(made);
   return LinearPlan(std::make_shared<const LinearPlanContent>(std::move(made)));
 }
 
@@ -220,7 +232,7 @@ std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearForwardTe
   return plan.content().forward.kernel->workspace_bytes(plan.content(), tensors);
 }
 std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
-  return kernel_of(plan.content().backward).workspace_bytes(plan.content(), tensors);
+  return backward_kernel(plan.content(), tensors).workspace_bytes(plan.content(), tensors);
 }
 
 void linear_forward(const LinearPlan& plan, const LinearForwardTensors& tensors, const Execution& execution) {
@@ -230,7 +242,7 @@ void linear_forward(const LinearPlan& plan, const LinearForwardTensors& tensors,
 
 void linear_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.content(), tensors);
-  if (plan.problem().heads != 0) kernel_of(plan.content().backward).backward(plan.content(), tensors, execution);
+  if (plan.problem().heads != 0) backward_kernel(plan.content(), tensors).backward(plan.content(), tensors, execution);
 }
 
 }  // namespace flashmask

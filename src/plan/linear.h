@@ -31,6 +31,8 @@ class LinearKernel {
   /// As Kernel::refusal() and Kernel::reservation() in kernel.h.
   virtual std::string refusal() const = 0;
   virtual std::string refusal(const LinearProblem&, Direction) const { return ""; }
+  /// Says which of a call's tensors it cannot serve; empty if it serves all.
+  virtual std::string refusal(const LinearBackwardTensors&) const { return ""; }
   virtual std::string reservation() const { return ""; }
   virtual std::string reservation(const LinearProblem&, Direction) const { return ""; }
   /// Returns what calls of a plan read on its device; null on the CPU.
@@ -47,10 +49,9 @@ class LinearKernel {
   LinearKernelInfo info_;
 };
 
-/// The kernel of one direction of a plan.
+/// A kernel of a plan.
 struct LinearChoice {
-  const LinearKernel* kernel = nullptr;  ///< null, of the backward alone: none serves, as `refusal` says
-  std::string refusal;
+  const LinearKernel* kernel = nullptr;
   std::shared_ptr<const void> prepared;  ///< by the kernel
 };
 
@@ -60,7 +61,17 @@ struct LinearPlanContent {
   std::vector<LinearTree> trees;  ///< the longest first
   std::int64_t roots = 0;
   std::vector<Span> padding;  ///< tokens of the batch in no node
-  LinearChoice forward, backward;
+  LinearChoice forward;
+  std::vector<LinearChoice> backward;  ///< best first; a call takes the first that serves its tensors
+  std::string backward_refusal;        ///< why there is none
+
+  /// Returns what a kernel of the plan has prepared.
+  const void* prepared(const LinearKernel& by) const {
+    if (forward.kernel == &by) return forward.prepared.get();
+    for (const LinearChoice& choice : backward)
+      if (choice.kernel == &by) return choice.prepared.get();
+    return nullptr;
+  }
 };
 
 /// Returns the nodes of a problem's whole batch. Throws where the mask does not fit the problem or is no tree.

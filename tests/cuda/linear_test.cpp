@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "flashmask/builders.h"
@@ -109,6 +110,24 @@ TEST_P(CudaLinear, LengthsDimsAndGroupsEqualTheReference) {
     }
 }
 
+/// Without input gates, divisors and states Hopper's walks compute gradients too.
+TEST_P(CudaLinear, DecaysAloneEqualTheReference) {
+  for (const std::int64_t length : {1, 2, 16, 17, 63, 64, 65, 128, 130})
+    expect_reference(masks::causal(length, length), problem_of(dtype(), length, false, 8, 8), check::decays());
+  const Mask mask = masks::tree({-1, 0, 1, 1, 0, 4, -1, 6, 6}, {100, 70, 30, 40, 65, 9, 20, 64, 3}, 410).mask;
+  struct Dims {
+    std::int64_t key, value, heads, key_heads;
+  };
+  for (const Dims& dims : std::vector<Dims>{{24, 40, 1, 1}, {128, 128, 35, 35}, {128, 64, 16, 4}}) {
+    LinearProblem problem = problem_of(dtype(), 410, false, dims.key, dims.value);
+    problem.heads = dims.heads, problem.key_heads = dims.key_heads;
+    problem.batch = dims.heads == 1 ? 2 : 1;
+    expect_reference(mask, problem, check::decays());
+    expect_reference(mask, problem, {"none", {}, {}});
+  }
+  expect_reference(masks::causal_document({900, 40, 700}, 1650), problem_of(dtype(), 1650, false), check::decays());
+}
+
 TEST_P(CudaLinear, LongNodesWithBranchesEqualTheReference) {
   const Mask mask = masks::tree({-1, 0, 0, 2, -1}, {1100, 70, 2100, 40, 130}, 3450).mask;
   for (const bool normalize : {false, true})
@@ -116,30 +135,35 @@ TEST_P(CudaLinear, LongNodesWithBranchesEqualTheReference) {
       expect_reference(mask, problem_of(dtype(), 3450, normalize, 24, 72), check::long_memory(), states);
 }
 
+/// The outputs of a call, one after the other.
+std::vector<const HostTensor*> outputs(const LinearTensors& t) {
+  std::vector<const HostTensor*> all = {&t.o, &t.grad_q, &t.grad_k, &t.grad_v, &*t.grad_log_forget};
+  if (t.grad_log_input) all.push_back(&*t.grad_log_input);
+  return all;
+}
+
 TEST_P(CudaLinear, EveryRunAndADocumentAloneHaveTheSameBits) {
   const std::vector<std::int64_t> lengths = {70, 1300, 64, 1, 500};
-  for (const bool normalize : {false, true}) {
+  for (const auto& [gates, normalize] : std::vector<std::pair<Gates, bool>>{
+           {check::mild_gates(), false}, {check::mild_gates(), true}, {check::decays(), false}}) {
     const LinearPlan packed = plan_of(masks::causal_document(lengths, 2000), problem_of(dtype(), 2000, normalize));
-    const LinearTensors all(packed, 5), again(packed, 5);
+    const LinearTensors all(packed, 5, gates), again(packed, 5, gates);
     run(packed, all);
     run(packed, again);
-    const auto outputs = [](const LinearTensors& t) {
-      return std::vector<const HostTensor*>{&t.o,      &t.grad_q,           &t.grad_k,
-                                            &t.grad_v, &*t.grad_log_forget, &*t.grad_log_input};
-    };
-    for (std::size_t output = 0; output < 6; ++output)
+    for (std::size_t output = 0; output < outputs(all).size(); ++output)
       EXPECT_EQ(outputs(all)[output]->values(), outputs(again)[output]->values()) << "output " << output;
     std::int64_t begin = 0;
     for (const std::int64_t length : lengths) {
       const LinearPlan single = plan_of(masks::causal(length, length), problem_of(dtype(), length, normalize));
-      LinearTensors alone(single, 1);
+      LinearTensors alone(single, 1, gates);
       const auto copy = [&](const HostTensor& from, HostTensor& to) {
         for (std::int64_t i = 0; i < to.size(); ++i) to.set(i, from.at(begin * from.stride(1) + i));
       };
       copy(all.q, alone.q), copy(all.k, alone.k), copy(all.v, alone.v), copy(all.grad_o, alone.grad_o);
-      copy(*all.log_forget, *alone.log_forget), copy(*all.log_input, *alone.log_input);
+      copy(*all.log_forget, *alone.log_forget);
+      if (all.log_input) copy(*all.log_input, *alone.log_input);
       run(single, alone);
-      for (std::size_t output = 0; output < 6; ++output) {
+      for (std::size_t output = 0; output < outputs(alone).size(); ++output) {
         const HostTensor &own = *outputs(alone)[output], &whole = *outputs(all)[output];
         for (std::int64_t i = 0; i < own.size(); ++i)
           ASSERT_EQ(own.at(i), whole.at(begin * whole.stride(1) + i)) << "output " << output << " of " << length;

@@ -22,6 +22,12 @@ struct GateTensor {
   }
 };
 
+/// Where the gradients of a call's gates go, float32.
+struct GateGradients {
+  float* data;  ///< null: not wanted
+  std::int64_t batch, row, head;
+};
+
 /// Scales that the caller gives to initial states, or asks for.
 struct WalkScales {
   float* data;  ///< null: none
@@ -39,6 +45,11 @@ struct WalkStates {
 inline GateTensor gate_tensor(const TensorView& gates) {
   if (!gates.present()) return {};
   return {static_cast<const float*>(gates.data), gates.strides[0], gates.strides[1], gates.strides[2]};
+}
+
+inline GateGradients gate_gradients(const TensorView& gates) {
+  if (!gates.present()) return {};
+  return {static_cast<float*>(gates.data), gates.strides[0], gates.strides[1], gates.strides[2]};
 }
 
 inline WalkScales scales_of(const LinearStates& states) {

@@ -36,42 +36,6 @@ __global__ void __launch_bounds__(kWalkThreads)
   }
 }
 
-struct GroupSumArguments {
-  const std::uint16_t* parts;  ///< [batch][row][head][dim]
-  std::uint16_t* sum;
-  std::int64_t sum_batch, sum_row, sum_head;
-  std::int64_t rows;  ///< over all batch entries
-  int length, key_heads, group, dim;
-};
-
-/// Adds up the heads of each group, a thread per two numbers.
-template <class T>
-__global__ void __launch_bounds__(kWalkThreads)
-    walk_group_sum_kernel(const __grid_constant__ GroupSumArguments arguments) {
-  const int pairs = arguments.dim / 2;
-  const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * kWalkThreads + thread_index();
-  if (number >= arguments.rows * arguments.key_heads * pairs) return;
-  const int dim = static_cast<int>(number % pairs) * 2;
-  const std::int64_t line = number / pairs, row = line / arguments.key_heads;
-  const int key_head = static_cast<int>(line % arguments.key_heads);
-  const std::uint16_t* from = arguments.parts + line * arguments.group * arguments.dim + dim;
-  float low = 0, high = 0;
-  for (int i = 0; i < arguments.group; ++i, from += arguments.dim) {
-    const float2 part = unpack<T>(*reinterpret_cast<const std::uint32_t*>(from));
-    low += part.x;
-    high += part.y;
-  }
-  std::uint16_t* const to = arguments.sum + row / arguments.length * arguments.sum_batch +
-                            row % arguments.length * arguments.sum_row + key_head * arguments.sum_head + dim;
-  *reinterpret_cast<std::uint32_t*>(to) = pack<T>(low, high);
-}
-
-/// The gradients of gates, out.
-struct GateGradients {
-  float* data;  ///< null: not wanted
-  std::int64_t batch, row, head;
-};
-
 struct GateGradientArguments {
   WalkArguments walk;  ///< the role of queries, with x = ∂o and y = v
   WalkTensor q, k;

@@ -63,17 +63,17 @@ class WalkKernel final : public LinearEntry {
  protected:
   std::size_t launch(const LinearPlanContent& plan, const LinearForwardTensors& tensors, std::byte* workspace,
                      void* stream) const override {
-    return launch_linear<T>(plan.problem, tables(plan.forward), tensors, workspace, stream);
+    return launch_linear<T>(plan.problem, tables(plan), tensors, workspace, stream);
   }
   std::size_t launch(const LinearPlanContent& plan, const LinearBackwardTensors& tensors, std::byte* workspace,
                      void* stream) const override {
-    return launch_linear<T>(plan.problem, tables(plan.backward), tensors, workspace, stream);
+    return launch_linear<T>(plan.problem, tables(plan), tensors, workspace, stream);
   }
 
  private:
   static DeviceNeeds needs(std::size_t shared_bytes) { return {kLarge.capability, false, shared_bytes, 1}; }
-  static const WalkTables& tables(const LinearChoice& choice) {
-    return static_cast<const PreparedWalk*>(choice.prepared.get())->tables();
+  const WalkTables& tables(const LinearPlanContent& plan) const {
+    return static_cast<const PreparedWalk*>(plan.prepared(*this))->tables();
   }
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/common/group_sums.cuh"
 #include "cuda/common/padding_rows.h"
 #include "cuda/sm80/walk/gradient_kernels.cuh"
 #include "cuda/sm80/walk/link_arguments.cuh"
@@ -81,10 +82,6 @@ class WalkCalls {
 
   WalkTensor of_keys(const TensorView& tensor) const { return {tensor_rows(tensor), group()}; }
   WalkTensor of_values(const TensorView& tensor) const { return {tensor_rows(tensor), 1}; }
-  static GateGradients gate_gradient(const TensorView& gates) {
-    if (!gates.present()) return {};
-    return {static_cast<float*>(gates.data), gates.strides[0], gates.strides[1], gates.strides[2]};
-  }
   /// Allocates one state for each stretch that has a place.
   WalkStates new_states() {
     WalkStates states{};
@@ -228,8 +225,8 @@ class WalkCalls {
     gates.walk.x = of_values(t.grad_o), gates.walk.y = of_values(t.v);
     gates.q = of_keys(t.q), gates.k = of_keys(t.k);
     gates.scale = problem_.query_scale();
-    gates.log_forget = gate_gradient(t.grad_log_forget);
-    gates.log_input = gate_gradient(t.grad_log_input);
+    gates.log_forget = cuda::gate_gradients(t.grad_log_forget);
+    gates.log_input = cuda::gate_gradients(t.grad_log_input);
     of_queries_ = allocate<float>(token_heads());
     of_keys_ = allocate<float>(token_heads());
     gates.of_queries = of_queries_, gates.of_keys = of_keys_;
@@ -294,25 +291,10 @@ class WalkCalls {
       launch_walk(walk);
       return;
     }
-    if (parts_ == nullptr)
-      parts_ = allocate<std::uint16_t>(problem_.batch * problem_.length * problem_.heads * problem_.key_dim);
-    walk.out = parts_;
-    walk.out_head = problem_.key_dim;
-    walk.out_row = problem_.heads * walk.out_head;
-    walk.out_batch = problem_.length * walk.out_row;
+    if (!parts_.present()) parts_ = allocate_parts(launcher_, to, group());
+    set_out(walk, parts_);
     launch_walk(walk);
-    GroupSumArguments sum{};
-    sum.parts = parts_;
-    sum.sum = static_cast<std::uint16_t*>(to.data);
-    sum.sum_batch = to.strides[0], sum.sum_row = to.strides[1], sum.sum_head = to.strides[2];
-    sum.rows = problem_.batch * problem_.length;
-    sum.length = static_cast<int>(problem_.length);
-    sum.key_heads = static_cast<int>(problem_.key_heads);
-    sum.group = group();
-    sum.dim = static_cast<int>(problem_.key_dim);
-    const std::int64_t numbers = sum.rows * sum.key_heads * sum.dim / 2;
-    launcher_.template launch<int>("linear attention: sums of groups", walk_group_sum_kernel<T>,
-                                   (numbers + kWalkThreads - 1) / kWalkThreads, kWalkThreads, sum);
+    add_groups<T>(launcher_, parts_, to, group());
     clear_padding(to);
   }
 
@@ -336,7 +318,7 @@ class WalkCalls {
   int trees_ = 0;                  ///< that have states to pass on
   float *of_queries_ = nullptr, *of_keys_ = nullptr, *across_ = nullptr, *kept_vectors_ = nullptr;
   uint4* kept_ = nullptr;
-  std::uint16_t* parts_ = nullptr;
+  TensorView parts_{};  ///< of a gradient of q or k, a head each
 };
 
 }  // namespace flashmask::cuda::sm80

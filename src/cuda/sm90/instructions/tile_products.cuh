@@ -21,6 +21,18 @@ __device__ __forceinline__ void multiply_tiles(float (&s)[kColumns], std::uint32
   wgmma_commit();
 }
 
+/// s = a b, over kDim columns of a and rows of b, whose panels of 64 columns lie kPanelOfB bytes apart.
+template <class T, int kDim, int kPanelOfA, int kPanelOfB, int kColumns>
+__device__ __forceinline__ void multiply_rows(float (&s)[kColumns], std::uint32_t a_address,
+                                              const std::uint8_t* b_tile) {
+  const TileDescriptor a(a_address, 16), b(shared_address(b_tile), kPanelOfB);
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step)
+    Products<T, 2 * kColumns>::template ss<1>(s, a.at(step / 4 * kPanelOfA + step % 4 * 32),
+                                              b.at(step * 16 * kPanel * 2), step > 0);
+  wgmma_commit();
+}
+
 /// d += p b: packed scores times the rows of a tile.
 template <class T, int kPanelOfB, int kCount, int kSteps>
 __device__ __forceinline__ void multiply_packed(float (&d)[kCount], const std::uint32_t (&p)[kSteps][4],

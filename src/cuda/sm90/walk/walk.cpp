@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "cuda/common/device_tables.h"
 #include "cuda/common/kernel_entry.h"
@@ -23,20 +24,26 @@ class PreparedWalk {
  public:
   explicit PreparedWalk(const LinearPlanContent& content) : memory_(content.problem.device) {
     const WalkVisits visits(content, slices_of(content.problem), device_facts(content.problem.device).multiprocessors);
-    const std::size_t rows = memory_.add(visits.visits), begins = memory_.add(visits.begins),
-                      padding = memory_.add(visits.padding);
+    const Places forward = add(visits.forward), reverse = add(visits.reverse);
+    const std::size_t steps = memory_.add(visits.steps), padding = memory_.add(visits.padding);
     memory_.upload();
-    tables_ = {memory_.at<WalkVisit>(rows),
-               memory_.at<int>(begins),
-               visits.blocks(),
-               visits.slots,
-               memory_.at<std::int64_t>(padding),
-               static_cast<std::int64_t>(visits.padding.size())};
+    tables_ = {table(visits.forward, forward),    table(visits.reverse, reverse),
+               memory_.at<WalkVisit>(steps),      static_cast<int>(visits.steps.size()),
+               memory_.at<std::int64_t>(padding), static_cast<std::int64_t>(visits.padding.size())};
   }
 
   const WalkTables& tables() const { return tables_; }
 
  private:
+  struct Places {
+    std::size_t visits, begins;
+  };
+
+  Places add(const VisitList& list) { return {memory_.add(list.visits), memory_.add(list.begins)}; }
+  VisitTable table(const VisitList& list, const Places& places) const {
+    return {memory_.at<WalkVisit>(places.visits), memory_.at<int>(places.begins), list.blocks(), list.slots};
+  }
+
   DeviceTables memory_;
   WalkTables tables_{};
 };
@@ -52,9 +59,21 @@ class WalkKernel final : public LinearEntry {
 
   std::string refusal() const override { return device_refusal(kNeeds); }
   std::string refusal(const LinearProblem& problem, Direction direction) const override {
-    if (direction == Direction::backward) return "it computes the forward alone";
-    const std::string reason = dims_refusal(problem, kMostWalkKeys, kMostWalkValues);
+    const bool forward = direction == Direction::forward;
+    if (!forward && problem.normalize) return "it computes no gradients where o is divided";
+    const std::string reason =
+        dims_refusal(problem, forward ? kMostWalkKeys : kMostReverseDim, forward ? kMostWalkValues : kMostReverseDim);
     return reason.empty() ? device_refusal(problem.device, kNeeds) : reason;
+  }
+  std::string refusal(const LinearBackwardTensors& t) const override {
+    const std::pair<const char*, const TensorView*> others[] = {{"log_input", &t.log_input},
+                                                                {"grad_log_input", &t.grad_log_input},
+                                                                {"initial states", &t.initial.state},
+                                                                {"grad_final", &t.grad_final.state},
+                                                                {"grad_initial", &t.grad_initial.state}};
+    for (const auto& [name, tensor] : others)
+      if (tensor->present()) return "it computes no gradients beside " + std::string(name);
+    return "";
   }
   std::string reservation(const LinearProblem& problem, Direction) const override {
     const std::int64_t lines = problem.heads * slices_of(problem);
@@ -70,14 +89,18 @@ class WalkKernel final : public LinearEntry {
  protected:
   std::size_t launch(const LinearPlanContent& plan, const LinearForwardTensors& tensors, std::byte* workspace,
                      void* stream) const override {
-    const auto* const prepared = static_cast<const PreparedWalk*>(plan.forward.prepared.get());
-    return launch_linear<T>(plan.problem, prepared->tables(), tensors, workspace, stream);
+    return launch_linear<T>(plan.problem, tables(plan), tensors, workspace, stream);
   }
-  std::size_t launch(const LinearPlanContent&, const LinearBackwardTensors&, std::byte*, void*) const override {
-    throw Error(Status::internal, "linear_backward: " + info().name + " computes the forward alone");
+  std::size_t launch(const LinearPlanContent& plan, const LinearBackwardTensors& tensors, std::byte* workspace,
+                     void* stream) const override {
+    return launch_linear<T>(plan.problem, tables(plan), tensors, workspace, stream);
   }
 
  private:
+  const WalkTables& tables(const LinearPlanContent& plan) const {
+    return static_cast<const PreparedWalk*>(plan.prepared(*this))->tables();
+  }
+
   static constexpr DeviceNeeds kNeeds{kArchitecture.capability, true};
 };
 

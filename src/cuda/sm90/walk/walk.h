@@ -17,5 +17,8 @@ LinearKernels linear_kernels();
 template <class T>
 std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables, const LinearForwardTensors& tensors,
                           std::byte* workspace, void* stream);
+template <class T>
+std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables, const LinearBackwardTensors& tensors,
+                          std::byte* workspace, void* stream);
 
 }  // namespace flashmask::cuda::sm90

@@ -21,20 +21,41 @@ inline constexpr int kWalkTokens = 64;  ///< of a step
 /// a root, whose number is −2 − from.
 inline constexpr int kGoesOn = -1, kFirstRoot = -2;
 
+/// Beside the number of a slot.
+inline constexpr int kAdds = 1 << 30;
+
 /// A step: up to kWalkTokens tokens of one node, of one head and slice.
 struct alignas(16) WalkVisit {
-  int batch, row, tokens;
-  int head, slice;
+  int batch, row;
+  short tokens, slice;
+  int head;
   int from;  ///< a slot of the block, where an earlier step kept the state before this one; or as above
   int keep;  ///< the slot that is to keep the state behind it; −1: none
   int node;  ///< the node that ends with it; −1: none does
+  int step;  ///< its number among the steps of the plan
 };
 
 struct WalkMaps {
   CUtensorMap x, y, z, out_rows, out_row;
+  CUtensorMap counterpart;  ///< of walks that leave GateParts: a tensor like z
+};
+
+/// What the two walks of a backward leave for the gradients of gates. Arrays of floats have one number per token, or
+/// per step: [head][step][kWalkTokens], [head][step].
+struct GateParts {
+  uint4* states;  ///< before each step, in 16 bits, in the order of the threads that hold them: [head][step][16][128]
+  float *crossing, *columns, *of_queries, *of_keys;
+  float* across;
+  int steps;
+
+  __device__ __forceinline__ std::int64_t at(int head, int step) const {
+    return static_cast<std::int64_t>(head) * steps + step;
+  }
 };
 
 struct WalkArguments {
+  static constexpr bool kScales = true;  ///< states may have scales
+
   WalkMaps maps;
   const WalkVisit* visits;
   const int* begins;  ///< [block + 1], among the visits
@@ -50,6 +71,27 @@ struct WalkArguments {
   float* slot_vectors;  ///< [block][slot][inner]
   double* slot_scales;  ///< [block][slot][lane]
   int slots_per_block;
+  GateParts parts;
+};
+
+/// The arguments of the walk from last to first. With g the gradient of out, it computes
+///
+///     ∂k(j) = Σ_i D(i, j) scale (g(i) · v(j)) q(i)     ∂v(j) = Σ_i D(i, j) scale (q(i) · k(j)) g(i)
+///
+/// A visit's `from` is where the gradient of the state behind it comes from, and `keep` where that of the state before
+/// it goes; kAdds: it is added to what is there.
+struct ReverseArguments {
+  static constexpr bool kScales = false;
+
+  CUtensorMap q, k, v, g, dk_rows, dk_row, dv_rows, dv_row;
+  const WalkVisit* visits;
+  const int* begins;
+  GateTensor log_forget;
+  int group;  ///< how many heads share one of q and k
+  float scale;
+  float4* slots;  ///< [block][slot][number / 4][thread]
+  int slots_per_block;
+  GateParts parts;
 };
 
 }  // namespace flashmask::cuda::sm90

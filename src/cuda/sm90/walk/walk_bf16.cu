@@ -5,5 +5,7 @@ namespace flashmask::cuda::sm90 {
 
 template std::size_t launch_linear<__nv_bfloat16>(const LinearProblem&, const WalkTables&, const LinearForwardTensors&,
                                                   std::byte*, void*);
+template std::size_t launch_linear<__nv_bfloat16>(const LinearProblem&, const WalkTables&, const LinearBackwardTensors&,
+                                                  std::byte*, void*);
 
 }  // namespace flashmask::cuda::sm90

@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/common/group_sums.cuh"
 #include "cuda/common/padding_rows.h"
 #include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/walk/gate_gradient.h"
+#include "cuda/sm90/walk/reverse_kernel.cuh"
 #include "cuda/sm90/walk/walk_kernel.cuh"
 #include "cuda/sm90/walk/walk_tables.h"
 #include "flashmask/linear_attention.h"
@@ -40,51 +43,139 @@ class WalkCalls {
       : problem_(problem), tables_(tables), launcher_(launcher) {}
 
   void forward(const LinearForwardTensors& t) {
-    clear_padding(launcher_, t.o, tables_.padding, tables_.paddings);
-    with_walk_shape<T>(problem_, [&](auto shape) { walk<decltype(shape)>(t); });
+    clear(t.o);
+    with_walk_shape<T>(problem_, [&](auto shape) {
+      WalkArguments walk = basic_walk(t.log_forget);
+      if (!launcher_.counts())
+        walk.maps = {make_tensor_map("linear_forward: q", t.q, kWalkTokens),
+                     make_tensor_map("linear_forward: k", t.k, kWalkTokens),
+                     make_tensor_map("linear_forward: v", t.v, kWalkTokens),
+                     make_tensor_map("linear_forward: o", t.o, kWarpRows),
+                     make_tensor_map("linear_forward: o", t.o, 1),
+                     {}};
+      walk.log_input = gate_tensor(t.log_input);
+      walk.initial = states_of(t.initial), walk.final = states_of(t.final);
+      walk.initial_scale = scales_of(t.initial), walk.final_scale = scales_of(t.final);
+      walk.scaled = t.log_input.present() || walk.initial_scale.data != nullptr || walk.final_scale.data != nullptr;
+      walk.inner_group = group(), walk.column_group = 1;
+      walk.once = walk.inner_group == 1 && slices_of(problem_) == 1;
+      walk.inner_dim = static_cast<int>(problem_.key_dim), walk.column_dim = static_cast<int>(problem_.value_dim);
+      launch_walk<decltype(shape)>(walk);
+    });
+  }
+
+  /// Of a problem without divisors, and tensors without input gates and states.
+  void backward(const LinearBackwardTensors& t) {
+    for (const TensorView* each : {&t.grad_q, &t.grad_k, &t.grad_v, &t.grad_log_forget}) clear(*each);
+    const bool wants_gates = t.grad_log_forget.present();
+    const GateParts parts = wants_gates ? allocate_gate_parts() : GateParts{};
+    if (group() > 1) shared_gradient_ = allocate_parts(launcher_, t.grad_q, group());
+    if (wants_gates)
+      walk_queries<true>(t, parts), walk_back<true>(t, parts);
+    else
+      walk_queries<false>(t, parts), walk_back<false>(t, parts);
+    if (!wants_gates) return;
+    const GateGradientArguments gates{tables_.steps, static_cast<int>(problem_.heads), parts,
+                                      gate_gradients(t.grad_log_forget), GateGradients{}};
+    launcher_.template launch<int>("linear attention: gradients of gates", gate_gradient_kernel,
+                                   problem_.heads * tables_.step_count, kWalkTokens, gates);
   }
 
  private:
-  template <class Shape>
-  void walk(const LinearForwardTensors& t) {
-    WalkArguments walk{};
-    if (!launcher_.counts()) {
-      walk.maps = {make_tensor_map("linear_forward: q", t.q, kWalkTokens),
-                   make_tensor_map("linear_forward: k", t.k, kWalkTokens),
-                   make_tensor_map("linear_forward: v", t.v, kWalkTokens),
-                   make_tensor_map("linear_forward: o", t.o, kWarpRows), make_tensor_map("linear_forward: o", t.o, 1)};
-    }
-    walk.visits = tables_.visits, walk.begins = tables_.begins;
-    walk.log_forget = gate_tensor(t.log_forget), walk.log_input = gate_tensor(t.log_input);
-    walk.initial = states_of(t.initial), walk.final = states_of(t.final);
-    walk.initial_scale = scales_of(t.initial), walk.final_scale = scales_of(t.final);
-    walk.scaled = t.log_input.present() || walk.initial_scale.data != nullptr || walk.final_scale.data != nullptr;
-    walk.inner_group = static_cast<int>(problem_.heads / problem_.key_heads), walk.column_group = 1;
-    walk.once = walk.inner_group == 1 && slices_of(problem_) == 1;
-    walk.scale = problem_.query_scale();
-    walk.inner_dim = static_cast<int>(problem_.key_dim), walk.column_dim = static_cast<int>(problem_.value_dim);
-    allocate_slots<Shape>(walk);
-    launcher_.template launch<WalkMemory<Shape>>("linear attention: the walk", walk_kernel<Shape>, tables_.blocks,
-                                                 Shape::kThreads, walk);
-  }
+  int group() const { return static_cast<int>(problem_.heads / problem_.key_heads); }
+  void clear(const TensorView& to) { clear_padding(launcher_, to, tables_.padding, tables_.paddings); }
 
-  template <class Shape>
-  void allocate_slots(WalkArguments& walk) {
-    walk.slots_per_block = tables_.slots;
-    const std::int64_t slots = static_cast<std::int64_t>(tables_.blocks) * tables_.slots;
-    if (slots == 0) return;
-    walk.slots = allocate<float4>(slots * 16 * Shape::kParts * 128 * Shape::kStateGroups);
-    walk.slot_vectors = allocate<float>(slots * Shape::kInner);
-    walk.slot_scales = allocate<double>(slots * 32);
-  }
   template <class Number>
   Number* allocate(std::int64_t count) {
     return static_cast<Number*>(launcher_.allocate(static_cast<std::size_t>(count) * sizeof(Number)));
   }
 
+  WalkArguments basic_walk(const TensorView& log_forget) const {
+    WalkArguments walk{};
+    walk.visits = tables_.forward.visits, walk.begins = tables_.forward.begins;
+    walk.log_forget = gate_tensor(log_forget);
+    walk.scale = problem_.query_scale();
+    return walk;
+  }
+
+  template <class Shape>
+  void launch_walk(WalkArguments& walk) {
+    walk.slots_per_block = tables_.forward.slots;
+    const std::int64_t slots = static_cast<std::int64_t>(tables_.forward.blocks) * tables_.forward.slots;
+    if (slots > 0) {
+      walk.slots = allocate<float4>(slots * 16 * Shape::kParts * 128 * Shape::kStateGroups);
+      walk.slot_vectors = allocate<float>(slots * Shape::kInner);
+      walk.slot_scales = allocate<double>(slots * 32);
+    }
+    launcher_.template launch<WalkMemory<Shape>>("linear attention: the walk", walk_kernel<Shape>,
+                                                 tables_.forward.blocks, Shape::kThreads, walk);
+  }
+
+  GateParts allocate_gate_parts() {
+    const std::int64_t steps = problem_.heads * tables_.step_count, tokens = steps * kWalkTokens;
+    return {
+        allocate<uint4>(steps * 16 * 128), allocate<float>(tokens), allocate<float>(tokens), allocate<float>(tokens),
+        allocate<float>(tokens),           allocate<float>(steps),  tables_.step_count};
+  }
+
+  /// ∂q is a walk of (∂o, v, k).
+  template <bool kGates>
+  void walk_queries(const LinearBackwardTensors& t, const GateParts& parts) {
+    using Shape = WalkShape<T, 128, 128, false, kGates>;
+    const TensorView& out = group() > 1 ? shared_gradient_ : t.grad_q;
+    WalkArguments walk = basic_walk(t.log_forget);
+    if (!launcher_.counts())
+      walk.maps = {make_tensor_map("linear_backward: grad_o", t.grad_o, kWalkTokens),
+                   make_tensor_map("linear_backward: v", t.v, kWalkTokens),
+                   make_tensor_map("linear_backward: k", t.k, kWalkTokens),
+                   make_tensor_map("linear_backward: grad_q", out, kWarpRows),
+                   make_tensor_map("linear_backward: grad_q", out, 1),
+                   make_tensor_map("linear_backward: q", t.q, kWalkTokens)};
+    walk.inner_group = 1, walk.column_group = group();
+    walk.once = true;
+    walk.inner_dim = static_cast<int>(problem_.value_dim), walk.column_dim = static_cast<int>(problem_.key_dim);
+    walk.parts = parts;
+    launch_walk<Shape>(walk);
+    if (group() > 1) add_shared(t.grad_q);
+  }
+
+  template <bool kGates>
+  void walk_back(const LinearBackwardTensors& t, const GateParts& parts) {
+    using Shape = ReverseShape<T, kGates>;
+    const TensorView& out = group() > 1 ? shared_gradient_ : t.grad_k;
+    ReverseArguments walk{};
+    if (!launcher_.counts()) {
+      walk.q = make_tensor_map("linear_backward: q", t.q, kWalkTokens);
+      walk.k = make_tensor_map("linear_backward: k", t.k, kWalkTokens);
+      walk.v = make_tensor_map("linear_backward: v", t.v, kWalkTokens);
+      walk.g = make_tensor_map("linear_backward: grad_o", t.grad_o, kWalkTokens);
+      walk.dk_rows = make_tensor_map("linear_backward: grad_k", out, kWarpRows);
+      walk.dk_row = make_tensor_map("linear_backward: grad_k", out, 1);
+      walk.dv_rows = make_tensor_map("linear_backward: grad_v", t.grad_v, kWarpRows);
+      walk.dv_row = make_tensor_map("linear_backward: grad_v", t.grad_v, 1);
+    }
+    walk.visits = tables_.reverse.visits, walk.begins = tables_.reverse.begins;
+    walk.log_forget = gate_tensor(t.log_forget);
+    walk.group = group();
+    walk.scale = problem_.query_scale();
+    walk.slots_per_block = tables_.reverse.slots;
+    const std::int64_t slots = static_cast<std::int64_t>(tables_.reverse.blocks) * tables_.reverse.slots;
+    if (slots > 0) walk.slots = allocate<float4>(slots * 32 * 128);
+    walk.parts = parts;
+    launcher_.template launch<ReverseMemory<Shape>>("linear attention: the walk back", reverse_kernel<Shape>,
+                                                    tables_.reverse.blocks, Shape::kThreads, walk);
+    if (group() > 1) add_shared(t.grad_k);
+  }
+
+  void add_shared(const TensorView& to) {
+    add_groups<T>(launcher_, shared_gradient_, to, group());
+    clear(to);
+  }
+
   const LinearProblem& problem_;
   const WalkTables& tables_;
   Launcher& launcher_;
+  TensorView shared_gradient_{};  ///< of q or k where heads share them, a head each
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -15,4 +15,12 @@ std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables
   return launcher.used();
 }
 
+template <class T>
+std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables, const LinearBackwardTensors& tensors,
+                          std::byte* workspace, void* stream) {
+  LinearLauncher launcher(workspace, stream);
+  WalkCalls<T, LinearLauncher>(problem, tables, launcher).backward(tensors);
+  return launcher.used();
+}
+
 }  // namespace flashmask::cuda::sm90

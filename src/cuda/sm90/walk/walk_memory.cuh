@@ -17,25 +17,29 @@ namespace flashmask::cuda::sm90 {
 
 /// kColumns: of a slice. kVector: beside the state there is a vector, Σ weight y, and out is divided by max(|x ·
 /// vector|, 1), as mLSTM's normaliser does.
-template <class T, int kInner_, int kColumns_, bool kVector_>
+/// kGates: of the gradient of q, whose walk also leaves its GateParts.
+template <class T, int kInner_, int kColumns_, bool kVector_, bool kGates_ = false>
 struct WalkShape {
   using Element = T;
   static constexpr int kInner = kInner_, kColumns = kColumns_;
-  static constexpr bool kVector = kVector_;
+  static constexpr bool kVector = kVector_, kGates = kGates_;
   static constexpr int kStateGroups = kColumns / 64, kThreads = 128 * (2 + kStateGroups);
   static constexpr int kParts = kInner / 128;  ///< of the state: a product of 256 columns would not fit the registers
   static constexpr bool kWide = kInner > 128;
-  static constexpr int kStages = kWide ? 2 : 3;  ///< tiles of x, y and z
-  static constexpr int kCopies = kWide ? 1 : 2;  ///< rounded states
-  static constexpr int kSlots = kWide ? 1 : 4;   ///< steps whose factors are there
+  static constexpr int kStages = kWide || kGates ? 2 : 3;    ///< tiles of x, y and z
+  static constexpr int kCopies = kWide ? 1 : 2;              ///< rounded states
+  static constexpr int kSlots = kWide ? 1 : kGates ? 2 : 4;  ///< steps whose factors are there
   static constexpr int kProducerRegisters = kStateGroups == 1 ? 80
                                             : kWide           ? 40
+                                            : kGates          ? 48
                                                               : 72,
                        kOutputRegisters = kStateGroups == 1 ? 208
                                           : kWide           ? 120
+                                          : kGates          ? 192
                                                             : 152,
                        kStateRegisters = kStateGroups == 1 ? 208
                                          : kWide           ? 176
+                                         : kGates          ? 136
                                                            : 144;
   static constexpr int kInnerBytes = kWalkTokens * kInner * 2, kColumnBytes = kWalkTokens * kColumns * 2;
   static constexpr int kTilePanel = kWalkTokens * kPanel * 2;  ///< bytes of 64 columns of a tile
@@ -54,11 +58,21 @@ struct alignas(16) WalkFactors {
   float from[kWalkTokens];  ///< of rows: of the state before it, times the scale of x
   float own[kWalkTokens];   ///< of rows: m
   float gain;               ///< of the state
+  bool last;                ///< of the block's visits
   WalkVisit visit;
 };
 
+/// The part of a walk's memory for GateParts.
+template <class Shape, bool kGates = Shape::kGates>
+struct WalkGateMemory {};
 template <class Shape>
-struct WalkMemory {
+struct WalkGateMemory<Shape, true> {
+  alignas(1024) std::uint8_t counterpart[Shape::kStages][Shape::kColumnBytes];
+  float of_columns[4][kWalkTokens], crossing[4][kWalkTokens];  ///< of each warp's rows
+};
+
+template <class Shape>
+struct WalkMemory : WalkGateMemory<Shape> {
   static constexpr int kStages = Shape::kStages, kSlots = Shape::kSlots, kCopies = Shape::kCopies;
   alignas(1024) std::uint8_t x[kStages][Shape::kInnerBytes];  ///< out, too, when its step is done
   alignas(1024) std::uint8_t y[kStages][Shape::kInnerBytes];

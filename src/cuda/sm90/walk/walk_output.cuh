@@ -3,6 +3,7 @@
 
 #include "cuda/sm90/instructions/store_rows_staged.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
+#include "cuda/sm90/walk/gate_sums.cuh"
 #include "cuda/sm90/walk/walk_memory.cuh"
 
 namespace flashmask::cuda::sm90 {
@@ -36,11 +37,14 @@ class WalkOutput {
   __device__ __forceinline__ void step(int stored) {
     const int stage = stage_.slot(), lane = lane_index();
     const std::uint32_t x = shared_address(shared_.x[stage]);
-    float s[32], out[kColumns / 2];
+    float s[32], out[kColumns / 2], pairs[Shape::kGates ? 32 : 1];
     barrier_wait(&shared_.x_full[stage], stage_.phase());
     barrier_wait(&shared_.yz_full[stage], stage_.phase());
     wgmma_fence();
     multiply_tiles<T, Shape::kInner, Shape::kTilePanel, Shape::kTilePanel>(s, x, shared_.y[stage]);
+    if constexpr (Shape::kGates)
+      multiply_tiles<T, kColumns, Shape::kTilePanel, Shape::kTilePanel>(
+          pairs, shared_address(shared_.counterpart[stage]), shared_.z[stage]);
     if (Shape::kOverlaps) read_state(out, x);
     release(stored);
     barrier_wait(&shared_.factors_full[slot_.slot()], slot_.phase());
@@ -53,8 +57,9 @@ class WalkOutput {
     if (!Shape::kOverlaps) add_dots(of_vector, x);
     wgmma_wait<Shape::kOverlaps ? 1 : 0>();
     pin(s);
-    weigh(p, sums, s, factors, row);
+    if constexpr (Shape::kGates) pin(pairs);
     const WalkVisit& visit = shared_.visits[stage];
+    weigh(p, sums, s, pairs, factors, row, visit.tokens);
     if (!Shape::kOverlaps) {
       wgmma_fence();
       read_state(out, x);
@@ -63,20 +68,30 @@ class WalkOutput {
     find_results(scales, sums, from, of_vector);
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
+    if constexpr (Shape::kGates) {
+      leave_columns(shared_.of_columns, pairs);
+      leave_crossing(shared_.crossing, pairs, row);
+    }
     wgmma_wait<0>();
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) out[i] *= from[i / 2 % 2];
+    if constexpr (Shape::kGates)
+      leave_row_products<T>(a_.parts.of_queries + a_.parts.at(visit.head, visit.step) * kWalkTokens, out,
+                            shared_address(shared_.counterpart[stage]));
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
     wgmma_fence();
     multiply_packed<T, Shape::kTilePanel>(out, p, shared_.z[stage]);
     wgmma_wait<0>();
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.yz_empty[stage]);
-    named_barrier(1, 128);  // all have read x
+    named_barrier(1, 128);  // all have read x, and left their sums
+    if constexpr (Shape::kGates)
+      write_sums(a_.parts, a_.parts.at(visit.head, visit.step), shared_.of_columns, shared_.crossing);
     store_rows_staged<T>(out, scales, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
                          visit.row, visit.row + visit.tokens, visit.head, visit.batch, kColumns * visit.slice);
+    if constexpr (Shape::kGates) named_barrier(1, 128);  // the sums may be overwritten
   }
 
   /// Frees the tile from which the step before is being stored.
@@ -93,9 +108,11 @@ class WalkOutput {
     multiply_tiles<T, Shape::kInner, Shape::kTilePanel, Shape::kStatePanel>(out, x, shared_.state[copy_.slot()]);
   }
 
-  /// Turns products of rows into weighted ones, rounded, and adds them up.
+  /// Turns products of rows into weighted ones, rounded, and adds them up; with gates, turns `pairs` into what each
+  /// pair of tokens adds to the gates between them, 0 where there is no pair.
+  template <int kPairs>
   __device__ __forceinline__ void weigh(std::uint32_t (&p)[4][4], float (&sums)[2], const float (&s)[32],
-                                        const WalkFactors& factors, int row) const {
+                                        float (&pairs)[kPairs], const WalkFactors& factors, int row, int tokens) const {
     const float high[2] = {factors.rows_high[row], factors.rows_high[row + 8]},
                 low[2] = {factors.rows_low[row], factors.rows_low[row + 8]};
     const int first = lane_index() % 4 * 2;
@@ -111,7 +128,13 @@ class WalkOutput {
                     b = exp2_approximate((high[half] - summed_high.y) + (low[half] - summed_low.y)) *
                         (a_.scale * s[4 * eight + 2 * half + 1]);
         const int token = row + 8 * half;
-        const float left = column <= token ? a : 0, right = column + 1 <= token ? b : 0;
+        const bool exists = !Shape::kGates || token < tokens;
+        const float left = column <= token && exists ? a : 0, right = column + 1 <= token && exists ? b : 0;
+        if constexpr (Shape::kGates) {
+          const int at = 4 * eight + 2 * half;
+          pairs[at] = column <= token && exists ? left * pairs[at] : 0;
+          pairs[at + 1] = column + 1 <= token && exists ? right * pairs[at + 1] : 0;
+        }
         if (Shape::kVector) sums[half] += left + right;
         p[eight / 2][eight % 2 * 2 + half] = pack<T>(left, right);
       }

@@ -8,7 +8,8 @@
 namespace flashmask::cuda::sm90 {
 
 /// Returns a visit. Four lie in a line of the cache, and the line after the next is asked for.
-__device__ __forceinline__ const WalkVisit& visit_at(const WalkArguments& arguments, int number, int end) {
+template <class Arguments>
+__device__ __forceinline__ const WalkVisit& visit_at(const Arguments& arguments, int number, int end) {
   constexpr int kPerLine = 128 / sizeof(WalkVisit);
   if (number + 2 * kPerLine < end) prefetch_line(arguments.visits + number + 2 * kPerLine);
   return arguments.visits[number];
@@ -37,10 +38,12 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     const int inner_head = visit.head / arguments.inner_group, column_head = visit.head / arguments.column_group;
     std::uint64_t *const yz = &shared.yz_full[at.slot()], *const x = &shared.x_full[at.slot()];
     barrier_wait(&shared.yz_empty[at.slot()], at.phase() ^ 1);
-    barrier_arrive_expecting(yz, Shape::kInnerBytes + Shape::kColumnBytes);
+    barrier_arrive_expecting(yz, Shape::kInnerBytes + (Shape::kGates ? 2 : 1) * Shape::kColumnBytes);
     copy(shared.y[at.slot()], &arguments.maps.y, yz, 0, kInnerPanels, arguments.once, inner_head, visit);
     copy(shared.z[at.slot()], &arguments.maps.z, yz, Shape::kColumns * visit.slice, kColumnPanels, true, column_head,
          visit);
+    if constexpr (Shape::kGates)
+      copy(shared.counterpart[at.slot()], &arguments.maps.counterpart, yz, 0, kColumnPanels, true, column_head, visit);
     barrier_wait(&shared.x_empty[at.slot()], at.phase() ^ 1);
     shared.visits[at.slot()] = visit;
     barrier_arrive_expecting(x, Shape::kInnerBytes);
@@ -50,11 +53,10 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
 }
 
 /// Makes the factors of steps, by a warp: two tokens per lane.
-template <class Shape>
+template <class Memory, class Arguments>
 class FactorMaker {
  public:
-  __device__ __forceinline__ FactorMaker(WalkMemory<Shape>& shared, const WalkArguments& arguments)
-      : shared_(shared), a_(arguments) {}
+  __device__ __forceinline__ FactorMaker(Memory& shared, const Arguments& arguments) : shared_(shared), a_(arguments) {}
 
   __device__ __forceinline__ void run(int begin, int end) {
     Gates gates = load(a_.visits[begin]);
@@ -62,7 +64,7 @@ class FactorMaker {
     for (int i = begin; i < end; ++i) {
       const Gates own = gates;
       if (i + 1 < end) gates = load(visit_at(a_, i + 1, end));
-      make(a_.visits[i], own);
+      make(a_.visits[i], own, i + 1 == end);
       slot_.advance();
     }
   }
@@ -79,7 +81,7 @@ class FactorMaker {
       const int token = 2 * lane_index() + i;
       if (token >= visit.tokens) continue;
       gates.forget[i] = a_.log_forget.of(visit.batch, visit.row + token, visit.head);
-      gates.input[i] = a_.log_input.of(visit.batch, visit.row + token, visit.head);
+      if constexpr (Arguments::kScales) gates.input[i] = a_.log_input.of(visit.batch, visit.row + token, visit.head);
     }
     return gates;
   }
@@ -112,7 +114,19 @@ class FactorMaker {
     tops[1] = top;
   }
 
-  __device__ __forceinline__ void make(const WalkVisit& visit, const Gates& gates) {
+  /// Finds the scales of the lane's rows, and of the states before and behind the step.
+  __device__ __forceinline__ void find_scales(double (&own)[2], double& before, double& behind, const WalkVisit& visit,
+                                              const double (&sums)[2], const double (&columns)[2], double total) {
+    double tops[2];
+    find_tops(tops, columns, visit.tokens);
+    before = scale_before(visit);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) own[i] = at_least_zero(sums[i] + larger(before, tops[i]));
+    scale_ = behind = at_least_zero(total + larger(before, __shfl_sync(~0U, tops[1], 31)));
+    keep(visit, behind);
+  }
+
+  __device__ __forceinline__ void make(const WalkVisit& visit, const Gates& gates, bool last) {
     const int lane = lane_index();
     double forget[2], input[2];
 #pragma unroll
@@ -126,15 +140,8 @@ class FactorMaker {
     const double sums[2] = {sum - forget[1], sum}, columns[2] = {sums[0] - input[0], sums[1] - input[1]};
     const double total = __shfl_sync(~0U, sum, 31);
     double own[2] = {}, before = 0, behind = 0;
-    if (a_.scaled) {
-      double tops[2];
-      find_tops(tops, columns, visit.tokens);
-      before = scale_before(visit);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) own[i] = at_least_zero(sums[i] + larger(before, tops[i]));
-      scale_ = behind = at_least_zero(total + larger(before, __shfl_sync(~0U, tops[1], 31)));
-      keep(visit, behind);
-    }
+    if constexpr (Arguments::kScales)
+      if (a_.scaled) find_scales(own, before, behind, visit, sums, columns, total);
     float rows[2][2], summed[2][2], into[2], from[2], out[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -155,7 +162,7 @@ class FactorMaker {
     put(to.into, into);
     put(to.from, from);
     put(to.own, out);
-    if (lane == 0) to.gain = gain, to.visit = visit;
+    if (lane == 0) to.gain = gain, to.last = last, to.visit = visit;
     barrier_arrive(&shared_.factors_full[slot_.slot()]);
   }
 
@@ -171,11 +178,20 @@ class FactorMaker {
     *reinterpret_cast<float2*>(array + 2 * lane_index()) = {two[0], two[1]};
   }
 
-  WalkMemory<Shape>& shared_;
-  const WalkArguments& a_;
-  RingCounter<Shape::kSlots> slot_;
+  Memory& shared_;
+  const Arguments& a_;
+  RingCounter<Memory::kSlots> slot_;
   double scale_ = 0;
 };
+
+/// Clears the rows of a tile from `tokens` on, by a warp.
+template <int kColumns>
+__device__ __forceinline__ void clear_tile(std::uint8_t* tile, int tokens) {
+  for (int unit = lane_index(); unit < (kWalkTokens - tokens) * 8; unit += 32)
+#pragma unroll
+    for (int panel = 0; panel < kColumns / kPanel; ++panel)
+      *reinterpret_cast<uint4*>(tile + (panel * kWalkTokens + tokens) * kPanel * 2 + unit * 16) = uint4{};
+}
 
 /// Clears the rows of y and z behind a node's end, by a warp: they are others', and their NaN must not meet a weight of
 /// 0.
@@ -183,37 +199,31 @@ template <class Shape>
 __device__ __forceinline__ void clear_rows(WalkMemory<Shape>& shared, const WalkArguments& arguments, int begin,
                                            int end) {
   RingCounter<Shape::kStages> at;
-  const int lane = lane_index();
-  const auto clear = [lane](std::uint8_t* tile, int panels, int tokens) {
-    for (int unit = lane; unit < (kWalkTokens - tokens) * 8; unit += 32)
-#pragma unroll
-      for (int panel = 0; panel < panels; ++panel)
-        *reinterpret_cast<uint4*>(tile + panel * Shape::kTilePanel + tokens * kPanel * 2 + unit * 16) = uint4{};
-  };
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
     const int tokens = visit_at(arguments, i, end).tokens;
     barrier_wait(&shared.yz_full[at.slot()], at.phase());
     if (tokens < kWalkTokens) {
-      clear(shared.y[at.slot()], Shape::kInner / kPanel, tokens);
-      clear(shared.z[at.slot()], Shape::kColumns / kPanel, tokens);
+      clear_tile<Shape::kInner>(shared.y[at.slot()], tokens);
+      clear_tile<Shape::kColumns>(shared.z[at.slot()], tokens);
       fence_stores_for_async();
     }
     barrier_arrive(&shared.cleared[at.slot()]);
     __syncwarp();
-    if (lane == 0) barrier_arrive(&shared.yz_empty[at.slot()]);
+    if (lane_index() == 0) barrier_arrive(&shared.yz_empty[at.slot()]);
     at.advance();
   }
 }
 
-template <class Shape>
-__device__ __forceinline__ void produce(WalkMemory<Shape>& shared, const WalkArguments& arguments, int begin, int end) {
+/// The producer group. The overloads that it calls are found by the memory that they share.
+template <class Memory, class Arguments>
+__device__ __forceinline__ void produce(Memory& shared, const Arguments& arguments, int begin, int end) {
   if (begin == end) return;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp == 0) {
     if (lane_index() == 0) copy_tiles(shared, arguments, begin, end);
   } else if (warp == 1) {
-    FactorMaker<Shape>(shared, arguments).run(begin, end);
+    FactorMaker(shared, arguments).run(begin, end);
   } else if (warp == 2) {
     clear_rows(shared, arguments, begin, end);
   }

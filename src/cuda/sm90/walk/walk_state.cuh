@@ -44,6 +44,7 @@ class WalkState {
     if (visit.from != kGoesOn) begin(visit);
     barrier_wait(&shared_.state_empty[copy_.slot()], copy_.phase() ^ 1);
     publish();
+    if constexpr (Shape::kGates) dump(visit);
     const float gain = factors.gain;
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
@@ -91,6 +92,18 @@ class WalkState {
     if (holds_vector()) shared_.vector[copy_.slot()][thread()] = vector_;
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
+  }
+
+  /// Writes the state in bfloat16, for the walk from last to first.
+  __device__ __forceinline__ void dump(const WalkVisit& visit) const {
+    uint4* const to = a_.parts.states + a_.parts.at(visit.head, visit.step) * (16 * 128) + group_ * (8 * 128) +
+                      static_cast<int>(thread_index()) % 128;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      __stcs(to + i * 128, make_uint4(pack<__nv_bfloat16>(state_[0][8 * i], state_[0][8 * i + 1]),
+                                      pack<__nv_bfloat16>(state_[0][8 * i + 2], state_[0][8 * i + 3]),
+                                      pack<__nv_bfloat16>(state_[0][8 * i + 4], state_[0][8 * i + 5]),
+                                      pack<__nv_bfloat16>(state_[0][8 * i + 6], state_[0][8 * i + 7])));
   }
 
   /// Loads zᵀ of the warp's 16 columns, times the weights of tokens.

@@ -9,6 +9,8 @@ namespace flashmask::cuda::sm90 {
 
 /// Widest keys and values that walks take.
 inline constexpr std::int64_t kMostWalkKeys = 256, kMostWalkValues = 512;
+/// The same of gradients.
+inline constexpr std::int64_t kMostReverseDim = 128;
 
 /// Columns of a slice of values.
 inline int slice_columns(const LinearProblem& problem) {
@@ -20,11 +22,16 @@ inline int slices_of(const LinearProblem& problem) {
   return (static_cast<int>(problem.value_dim) + columns - 1) / columns;
 }
 
-/// A plan's tables, in memory of the device.
-struct WalkTables {
+/// A plan's tables, in memory of the device; walk_visits.h says what they hold.
+struct VisitTable {
   const WalkVisit* visits;
   const int* begins;
-  int blocks, slots;  ///< slots that each block needs
+  int blocks, slots;
+};
+struct WalkTables {
+  VisitTable forward, reverse;
+  const WalkVisit* steps;
+  int step_count;
   const std::int64_t* padding;
   std::int64_t paddings;  ///< how many tokens
 };

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/sm90/instructions/store_rows_staged.cuh"
+#include "cuda/sm90/instructions/tile_products.cuh"
+#include "cuda/sm90/walk/gate_sums.cuh"
+#include "cuda/sm90/walk/reverse_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// The group of ∂k, or of ∂v.
+template <class Shape, bool kOfKeys>
+class ReverseGradient {
+  using T = typename Shape::Element;
+  static constexpr int kOwnBarrier = kOfKeys ? 1 : 2, kKeysRead = 3;
+
+ public:
+  __device__ __forceinline__ ReverseGradient(ReverseMemory<Shape>& shared, const ReverseArguments& arguments)
+      : shared_(shared), a_(arguments) {}
+
+  __device__ __forceinline__ void run(int steps) {
+    int stored = -1;  // the stage from which the step before is being stored
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      step(stored);
+      stored = stage_.slot();
+      stage_.advance();
+      copy_.advance();
+      slot_.advance();
+    }
+    await_stores();
+  }
+
+ private:
+  __device__ __forceinline__ void step(int stored) {
+    const int stage = stage_.slot(), lane = lane_index();
+    std::uint8_t* const own = kOfKeys ? shared_.v[stage] : shared_.k[stage];
+    float s[32], out[64];
+    barrier_wait(&shared_.qg_full[stage], stage_.phase());
+    barrier_wait(&shared_.kv_full[stage], stage_.phase());
+    wgmma_fence();
+    multiply_tiles<T, Shape::kDim, Shape::kTilePanel, Shape::kTilePanel>(s, shared_address(own),
+                                                                         kOfKeys ? shared_.g[stage] : shared_.q[stage]);
+    read_state(out, own);
+    release(stored);
+    barrier_wait(&shared_.factors_full[slot_.slot()], slot_.phase());
+    const WalkFactors& factors = shared_.factors[slot_.slot()];
+    const WalkVisit& visit = shared_.visits[stage];
+    const int row = 16 * warp_of_group() + lane / 4;
+    const float into[2] = {factors.into[row], factors.into[row + 8]};
+    std::uint32_t p[4][4];
+    wgmma_wait<1>();
+    pin(s);
+    weigh(p, s, factors, row, visit.tokens);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
+    wgmma_wait<0>();
+    pin(out);
+    if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
+#pragma unroll
+    for (int i = 0; i < 64; ++i) out[i] *= into[i / 2 % 2];
+    if constexpr (Shape::kGates && kOfKeys) {
+      leave_row_products<T>(a_.parts.of_keys + a_.parts.at(visit.head, visit.step) * kWalkTokens, out,
+                            shared_address(shared_.k[stage]));
+      named_barrier_arrive(kKeysRead, 256);  // the value group may overwrite k
+    }
+    if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
+    wgmma_fence();
+    multiply_packed<T, Shape::kTilePanel>(out, p, kOfKeys ? shared_.q[stage] : shared_.g[stage]);
+    wgmma_wait<0>();
+    pin(out);
+    if (lane == 0) barrier_arrive(&shared_.qg_empty[stage]);
+    named_barrier(kOwnBarrier, 128);  // all have read their tile
+    if constexpr (Shape::kGates && !kOfKeys) named_barrier(kKeysRead, 256);
+    const float ones[2] = {1, 1};
+    store_rows_staged<T>(out, ones, own, Shape::kTilePanel,
+                         kOfKeys ? StoreMaps{&a_.dk_rows, &a_.dk_row} : StoreMaps{&a_.dv_rows, &a_.dv_row}, visit.row,
+                         visit.row + visit.tokens, visit.head, visit.batch);
+  }
+
+  /// Starts out = v Yᵀ, or k Y.
+  __device__ __forceinline__ void read_state(float (&out)[64], const std::uint8_t* own) const {
+    barrier_wait(&shared_.state_full[copy_.slot()], copy_.phase());
+    const std::uint8_t* const state = shared_.state[copy_.slot()];
+    if constexpr (kOfKeys)
+      multiply_tiles<T, Shape::kDim, Shape::kTilePanel, Shape::kStatePanel>(out, shared_address(own), state);
+    else
+      multiply_rows<T, Shape::kDim, Shape::kTilePanel, Shape::kStatePanel>(out, shared_address(own), state);
+  }
+
+  /// Frees the tile from which the step before is being stored.
+  __device__ __forceinline__ void release(int stored) const {
+    if (stored < 0) return;
+    await_stores_read();
+    __syncwarp();
+    if (lane_index() == 0) barrier_arrive(&shared_.kv_empty[stored]);
+  }
+
+  /// Weighs products of keys with the rows that see them.
+  __device__ __forceinline__ void weigh(std::uint32_t (&p)[4][4], const float (&s)[32], const WalkFactors& factors,
+                                        int key, int tokens) const {
+    const float high[2] = {factors.summed_high[key], factors.summed_high[key + 8]},
+                low[2] = {factors.summed_low[key], factors.summed_low[key + 8]};
+    const int first = lane_index() % 4 * 2;
+#pragma unroll
+    for (int eight = 0; eight < 8; ++eight) {
+      const int row = 8 * eight + first;
+      const float2 rows_high = *reinterpret_cast<const float2*>(factors.rows_high + row),
+                   rows_low = *reinterpret_cast<const float2*>(factors.rows_low + row);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float a = exp2_approximate((rows_high.x - high[half]) + (rows_low.x - low[half])) *
+                        (a_.scale * s[4 * eight + 2 * half]),
+                    b = exp2_approximate((rows_high.y - high[half]) + (rows_low.y - low[half])) *
+                        (a_.scale * s[4 * eight + 2 * half + 1]);
+        const int token = key + 8 * half;
+        p[eight / 2][eight % 2 * 2 + half] =
+            pack<T>(row >= token && row < tokens ? a : 0, row + 1 >= token && row + 1 < tokens ? b : 0);
+      }
+    }
+  }
+
+  ReverseMemory<Shape>& shared_;
+  const ReverseArguments& a_;
+  RingCounter<Shape::kStages> stage_;
+  RingCounter<Shape::kCopies> copy_;
+  RingCounter<Shape::kSlots> slot_;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/instructions/mma.h"
+#include "cuda/sm90/instructions/tile_products.cuh"
+#include "cuda/sm90/walk/reverse_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// The state group of the walk from last to first: keys 64 half + 16 w + l / 4 and + 8 of warp w, lane l, all values.
+template <class Shape>
+class ReverseState {
+  using T = typename Shape::Element;
+
+ public:
+  __device__ __forceinline__ ReverseState(ReverseMemory<Shape>& shared, const ReverseArguments& arguments)
+      : shared_(shared), a_(arguments) {}
+
+  /// Of at least one step; a count of them would not fit into the registers.
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (bool last = false; !last;) {
+      last = step();
+      stage_.advance();
+      copy_.advance();
+      slot_.advance();
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int thread() { return static_cast<int>(thread_index()) % 128; }
+  static __device__ __forceinline__ int warp() { return thread() / 32; }
+
+  /// Returns whether it was the last one.
+  __device__ __forceinline__ bool step() {
+    const int lane = lane_index();
+    barrier_wait(&shared_.factors_full[slot_.slot()], slot_.phase());
+    const WalkFactors& factors = shared_.factors[slot_.slot()];
+    const WalkVisit& visit = factors.visit;
+    if (visit.from != kGoesOn) begin(visit.from);
+    barrier_wait(&shared_.state_empty[copy_.slot()], copy_.phase() ^ 1);
+    publish();
+    const float gain = factors.gain;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (float& number : state_[half]) number *= gain;
+    if constexpr (Shape::kGates) add_across(a_.parts.at(visit.head, visit.step));
+    barrier_wait(&shared_.qg_full[stage_.slot()], stage_.phase());
+    if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage_.slot()], stage_.phase());
+    std::uint32_t columns[2][4][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      load_columns(columns[half], factors, half);
+      wgmma_fence();
+      multiply_packed<T, Shape::kTilePanel>(state_[half], columns[half], shared_.g[stage_.slot()]);
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) pin(state_[half]);
+    if (visit.keep >= 0) keep(visit.keep);
+    const bool last = factors.last;
+    __syncwarp();  // all have read the factors
+    if (lane == 0) {
+      barrier_arrive(&shared_.qg_empty[stage_.slot()]);
+      barrier_arrive(&shared_.factors_empty[slot_.slot()]);
+    }
+    return last;
+  }
+
+  /// Rounds the state into shared memory.
+  __device__ __forceinline__ void publish() {
+    const int lane = lane_index(), in_matrix = lane % 8;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t rows = shared_address(shared_.state[copy_.slot()]) +
+                                 (64 * half + 16 * warp() + lane / 8 % 2 * 8 + in_matrix) * kPanel * 2 +
+                                 (lane / 16 ^ in_matrix) * 16;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words[j] = pack<T>(state_[half][8 * i + 2 * j], state_[half][8 * i + 2 * j + 1]);
+        store_matrices((rows ^ i % 4 * 32) + i / 4 * Shape::kStatePanel, words);
+      }
+    }
+    fence_stores_for_async();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
+  }
+
+  /// Loads qᵀ of the warp's 16 keys of a half, times the weights of rows.
+  __device__ __forceinline__ void load_columns(std::uint32_t (&columns)[4][4], const WalkFactors& factors,
+                                               int half) const {
+    const int lane = lane_index();
+    const std::uint32_t q = shared_address(shared_.q[stage_.slot()]) + half * Shape::kTilePanel +
+                            (lane / 16 * 8 + lane % 8) * kPanel * 2 + ((2 * warp() + lane / 8 % 2) ^ lane % 8) * 16;
+#pragma unroll
+    for (int sixteen = 0; sixteen < 4; ++sixteen) {
+      load_matrices_transposed(columns[sixteen], q + sixteen * 16 * kPanel * 2);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 weight = *reinterpret_cast<const float2*>(factors.from + 16 * sixteen + j / 2 * 8 + lane % 4 * 2),
+                     numbers = unpack<T>(columns[sixteen][j]);
+        columns[sixteen][j] = pack<T>(numbers.x * weight.x, numbers.y * weight.y);
+      }
+    }
+  }
+
+  /// Leaves the product of the state before the step and its gradient.
+  __device__ __forceinline__ void add_across(std::int64_t step) {
+    const uint4* const from = a_.parts.states + step * (16 * 128) + thread();
+    float sum = 0;
+#pragma unroll
+    for (int chunk = 0; chunk < 4; ++chunk) {
+      uint4 fours[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) fours[i] = __ldcs(from + (4 * chunk + i) * 128);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t words[4] = {fours[i].x, fours[i].y, fours[i].z, fours[i].w};
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+          const int at = (4 * chunk + i) % 8 * 8 + 2 * word;
+          const float2 other = unpack<__nv_bfloat16>(words[word]);
+          sum += state_[chunk / 2][at] * other.x + state_[chunk / 2][at + 1] * other.y;
+        }
+      }
+    }
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0U, sum, distance);
+    if (lane_index() == 0) shared_.across[warp()] = sum;
+    named_barrier(4, 128);
+    if (thread() == 0)
+      a_.parts.across[step] = shared_.across[0] + shared_.across[1] + shared_.across[2] + shared_.across[3];
+    named_barrier(4, 128);
+  }
+
+  __device__ __forceinline__ float4* slot(int number) const {
+    return a_.slots + (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + (number & ~kAdds)) * (32 * 128) +
+           thread();
+  }
+
+  /// Takes up the gradient of the state behind a step that does not go on from the one visited before.
+  __device__ __forceinline__ void begin(int from) {
+    const bool zero = from < 0, adds = !zero && (from & kAdds) != 0;
+    if (!adds) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (float& number : state_[half]) number = 0;
+    }
+    if (zero) return;
+    const float4* const kept = slot(from);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float4 four = kept[(16 * half + i) * 128];
+        state_[half][4 * i] += four.x, state_[half][4 * i + 1] += four.y;
+        state_[half][4 * i + 2] += four.z, state_[half][4 * i + 3] += four.w;
+      }
+  }
+
+  /// Leaves the gradient of the state before a node for its parent, whose children come from last to first.
+  __device__ __forceinline__ void keep(int to) const {
+    float4* const kept = slot(to);
+    const bool adds = (to & kAdds) != 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        float4 four = adds ? kept[(16 * half + i) * 128] : float4{0, 0, 0, 0};
+        four.x += state_[half][4 * i], four.y += state_[half][4 * i + 1];
+        four.z += state_[half][4 * i + 2], four.w += state_[half][4 * i + 3];
+        kept[(16 * half + i) * 128] = four;
+      }
+  }
+
+  ReverseMemory<Shape>& shared_;
+  const ReverseArguments& a_;
+  RingCounter<Shape::kStages> stage_;
+  RingCounter<Shape::kCopies> copy_;
+  RingCounter<Shape::kSlots> slot_;
+  float state_[2][64] = {};
+};
+
+}  // namespace flashmask::cuda::sm90
