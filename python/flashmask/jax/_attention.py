@@ -12,7 +12,8 @@ import numpy as np
 from flashmask._abi.problem import Problem, check_dropout, check_scale
 from flashmask._arguments import boolean, choice, described, sink_dtypes
 from flashmask._mask import Mask
-from flashmask._plans.plan import LAYOUTS, dtype_name
+from flashmask._options import LAYOUTS
+from flashmask._plans.plan import dtype_name
 from flashmask.jax._masks import mask_operand
 from flashmask.jax._operands import array, problem_of
 from flashmask.jax._operators import attend
