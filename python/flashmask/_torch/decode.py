@@ -43,7 +43,7 @@ def decode(
         lengths = _lengths(lengths, q, k.shape[1])
     masks = _masks(lengths, tree, q, k.shape[1], parts)
     bias = _bias(call_of(options), lengths, tree, q, k)
-    numbers, sinks = Call(scale=options.scale, softcap=options.score.cap, cudnn=OURS), options.sinks
+    numbers, sinks = _numbers(options), options.sinks
     if tree is None or tree.is_in_order:
         return attend_in_parts(q, k, v, masks, parts, numbers, sinks, wants_lse, bias)
     depth_first = _on_device(tree, q.device)
@@ -209,16 +209,15 @@ def _best_splits(tiles: int, keys: int, workers: int) -> int:
 _known_best_splits = functools.lru_cache(maxsize=1024)(_best_splits)
 
 
-def attend_few_rows(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, numbers: Call, sinks: Tensor | None = None
-) -> Tensor:
-    """Computes o of a few rows under row indices [batch or 1, 1, keys, 2], not causal, with the keys in parts.
-
-    `numbers`: a call without tensors, which holds the scale and the softcap.
-    """
+def attend_few_rows(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, options: CallOptions) -> Tensor:
+    """Computes o of a few rows under row indices [batch or 1, 1, keys, 2], not causal, with the keys in parts."""
     parts = parts_of(q, k, v, None)
     masks = shared(masks_of_parts, (visible,), batch=q.shape[0], parts=parts)
-    return attend_in_parts(q, k, v, masks, parts, numbers, sinks, False)[0]
+    return attend_in_parts(q, k, v, masks, parts, _numbers(options), options.sinks, False)[0]
+
+
+def _numbers(options: CallOptions) -> Call:
+    return Call(scale=options.scale, softcap=options.score.cap, cudnn=OURS)
 
 
 def attend_in_parts(
