@@ -8,48 +8,28 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from flashmask._arguments import Kind, described, is_tensor
 from flashmask._backends import BY_NAME
 from flashmask._mask import Mask
-from flashmask._options import DEFAULTS, AttentionArguments, names_of, options_of, options_with_plan
+from flashmask._options import DEFAULTS, AttentionArguments, options_of, options_with_plan
 from flashmask._plans.plan import Plan
 from flashmask._rows import RowIndices
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_TAKES = names_of(AttentionArguments, "q", "k", "v", "mask", "return_lse", "plan")
+    class _Arguments(AttentionArguments, total=False):
+        plan: Plan | None
 
 
 @overload
 def attention(
-    q: Kind,
-    k: Kind,
-    v: Kind,
-    mask: Any = None,
-    *,
-    return_lse: Literal[False] = False,
-    plan: Plan | None = None,
-    **options: Unpack[AttentionArguments],
+    q: Kind, k: Kind, v: Kind, mask: Any = None, *, return_lse: Literal[False] = False, **options: Unpack[_Arguments]
 ) -> Kind: ...
 @overload
 def attention(
-    q: Kind,
-    k: Kind,
-    v: Kind,
-    mask: Any = None,
-    *,
-    return_lse: Literal[True],
-    plan: Plan | None = None,
-    **options: Unpack[AttentionArguments],
+    q: Kind, k: Kind, v: Kind, mask: Any = None, *, return_lse: Literal[True], **options: Unpack[_Arguments]
 ) -> tuple[Kind, Kind]: ...
 @overload
 def attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any = None,
-    *,
-    return_lse: bool = False,
-    plan: Plan | None = None,
-    **options: Unpack[AttentionArguments],
+    q: Any, k: Any, v: Any, mask: Any = None, *, return_lse: bool = False, **options: Unpack[_Arguments]
 ) -> Any: ...
 def attention(
     q: Any,
@@ -108,7 +88,7 @@ def attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
-    given = options_of("attention", options, _TAKES) if options else DEFAULTS
+    given = options_of(attention, options, AttentionArguments) if options else DEFAULTS
     if plan is not None:
         if not isinstance(plan, Plan):
             raise TypeError(f"plan is {described(plan)}; expected what flashmask.plan() returns")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._arguments import check_dense, described, integer, is_tensor, sink_dtypes
 from flashmask._draft_tree import draft_tree
-from flashmask._options import DecodeArguments, names_of, options_of
+from flashmask._options import DecodeArguments, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from flashmask._arguments import Integers
     from flashmask._mask import Mask
 
-_TAKES = names_of(DecodeArguments, "q", "k", "v", "lengths", "tree", "return_lse", "splits")
 MOST_ROWS = 256
 
 
@@ -117,7 +116,7 @@ def decode_attention(
             )
     from flashmask._torch.decode import decode
 
-    given = options_of("decode_attention", options, _TAKES)
+    given = options_of(decode_attention, options, DecodeArguments)
     if given.heads_first:
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
     _check(q, k, v, splits)

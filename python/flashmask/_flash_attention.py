@@ -6,17 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flashmask._arguments import boolean
-from flashmask._options import options_of
+from flashmask._options import ScoreArguments, options_of
 from flashmask._row_index_attention import check_tensors, window_rows
-from flashmask._varlen import varlen_attention
+from flashmask._varlen import FLASH_NAMES, varlen_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# Arguments of FlashAttention's functions that are not supported here: their meaning, and the value that turns them off.
-_REFUSED = {
-    "block_table": ("pages of keys", None),
-}
 
 
 def flash_attn_func(
@@ -49,7 +44,7 @@ def flash_attn_func(
     """
     boolean("causal", causal)
     given = options_of(
-        *("flash_attn_func", {}, (), {"scale": "softmax_scale", "dropout": "dropout_p"}),
+        *(flash_attn_func, {}, ScoreArguments, FLASH_NAMES),
         scale=softmax_scale,
         dropout=dropout_p,
         softcap=softcap,
@@ -93,7 +88,10 @@ def flash_attn_varlen_func(
 
     s_aux is varlen_attention()'s `sinks`. Raises ValueError for block_table: not supported.
     """
-    _refuse(block_table=block_table)
+    if block_table is not None:
+        raise ValueError(
+            "block_table is given: pages of keys are not supported, and leaving it out would change the result"
+        )
     return varlen_attention(
         q,
         k,
@@ -111,10 +109,3 @@ def flash_attn_varlen_func(
         alibi_slopes=alibi_slopes,
         invariant=invariant,
     )
-
-
-def _refuse(**given: Any) -> None:
-    for name, value in given.items():
-        meaning, nothing = _REFUSED[name]
-        if value is not nothing and value != nothing:
-            raise ValueError(f"{name} is given: {meaning} is not supported, and leaving it out would change the result")

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, TypedDict
 
 from flashmask._abi.problem import check_dropout, check_scale
@@ -71,11 +72,6 @@ class PlanArguments(TypedDict, total=False):
     distance_bias: bool
 
 
-def names_of(arguments: Any, *others: str) -> dict[str, None]:
-    """Returns the names that a function takes, in order: `others` and those of a TypedDict."""
-    return dict.fromkeys((*others, *arguments.__annotations__))
-
-
 _MASK = "pass mask=flashmask.masks.causal(query length, key length)"
 # Arguments of similar functions elsewhere, and what to pass to attention() instead.
 _ELSEWHERE = {
@@ -112,19 +108,19 @@ _OF_A_PLAN = CallOptions(cudnn=OURS)
 
 
 def options_of(
-    function: str,
+    function: Callable[..., Any],
     given: Mapping[str, Any],
-    takes: Collection[str],
+    takes: Any,
     names: Mapping[str, str] | None = None,
     **bound: Any,
 ) -> CallOptions:
-    """Returns the options that a function was given by keyword; refuses those that are not among `takes`.
+    """Returns the options that a function was given by keyword; refuses those that the TypedDict `takes` does not name.
 
     `bound`: options that are parameters of the function; `names`: what it calls those that have another name there.
     """
     for name, value in given.items():
-        if name not in takes:
-            refuse_keyword(function, name, value, takes)
+        if name not in takes.__annotations__:
+            refuse_keyword(function, name, value, takes.__annotations__)
     return _checked(names or {}, **given, **bound)
 
 
@@ -170,17 +166,19 @@ def _score(score: object, keywords: Mapping[str, Any]) -> ScoreChange:
     return score
 
 
-def refuse_keyword(function: str, name: str, value: object, takes: Collection[str]) -> NoReturn:
-    """Raises TypeError for a keyword that a function does not take, and names the nearest that it does."""
+def refuse_keyword(function: Callable[..., Any], name: str, value: object, others: Iterable[str] = ()) -> NoReturn:
+    """Raises TypeError for a keyword that is neither a parameter of a function nor among `others`; names the next."""
+    parameters = signature(function).parameters.values()
+    takes = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *others]
     same = [other for names in _SAME if name in names for other in takes if other in names]
     if same:
         hint = f"pass it as {same[0]}"
-    elif function == "attention" and name in _ELSEWHERE:
+    elif "plan" in takes and name in _ELSEWHERE:
         hint = _ELSEWHERE[name]
     else:
         near = get_close_matches(name, takes, 1)
         hint = (f"did you mean {near[0]}? " if near else "") + f"its arguments are {', '.join(takes)}"
-    raise TypeError(f"{function}() does not take {name}, which is {described(value)}; {hint}")
+    raise TypeError(f"{function.__name__}() does not take {name}, which is {described(value)}; {hint}")
 
 
 def options_with_plan(options: CallOptions, plan: Plan, mask: object) -> CallOptions:

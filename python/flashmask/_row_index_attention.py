@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._abi.problem import make_problem
 from flashmask._arguments import boolean, check_dense, described, integer, is_autocast, is_tensor
-from flashmask._options import SharedArguments, names_of, options_of
+from flashmask._options import SharedArguments, options_of
 from flashmask._rows import check_row_indices
 
 if TYPE_CHECKING:
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
         softmax_scale: float | None
         block_mask: Tensor | None
         deterministic: bool
-
-
-_TAKES = names_of(
-    SharedArguments,
-    *("query", "key", "value", "startend_row_indices", "dropout", "causal", "window_size", "return_softmax_lse"),
-    *("return_seed_offset", "fixed_seed_offset", "rng_name", "training", "name", "softmax_scale", "block_mask"),
-    "deterministic",
-)
 
 
 @overload
@@ -154,7 +146,7 @@ def flashmask_attention(
     """
     boolean("causal", causal)
     bound = {"deterministic": deterministic, "scale": softmax_scale, "dropout": dropout if training else 0.0}
-    given = options_of("flashmask_attention", options, _TAKES, {"scale": "softmax_scale"}, **bound)
+    given = options_of(flashmask_attention, options, SharedArguments, {"scale": "softmax_scale"}, **bound)
     check_tensors(query, key, value)
     _check_masks(startend_row_indices, causal, window_size, block_mask)
 

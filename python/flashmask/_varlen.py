@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._arguments import boolean, check_dense, described, is_tensor
-from flashmask._options import SharedArguments, names_of, options_of
+from flashmask._options import SharedArguments, options_of
 from flashmask._row_index_attention import window_sides
 from flashmask.scores import ScoreChange, check_shape
 
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
         deterministic: bool
 
 
-_TAKES = names_of(
-    SharedArguments,
-    *("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "dropout_p", "softmax_scale"),
-    *("causal", "window_size", "deterministic", "return_attn_probs", "return_lse"),
-)
-_NAMES = {"scale": "softmax_scale", "dropout": "dropout_p"}
+FLASH_NAMES = {"scale": "softmax_scale", "dropout": "dropout_p"}
+"""FlashAttention's names of options."""
 
 
 @overload
@@ -152,7 +148,7 @@ def varlen_attention(
     _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
     boolean("causal", causal)
     bound = {"deterministic": deterministic, "scale": softmax_scale, "dropout": dropout_p}
-    given = options_of("varlen_attention", options, _TAKES, _NAMES, **bound)
+    given = options_of(varlen_attention, options, SharedArguments, FLASH_NAMES, **bound)
 
     from flashmask._torch.attention import call_of, drawn_seed
     from flashmask._torch.operators import forward

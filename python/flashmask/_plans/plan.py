@@ -14,7 +14,7 @@ from flashmask._arguments import boolean, check_dense, choice, copied, described
 from flashmask._explain import Explanation
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
-from flashmask._options import CallOptions, PlanArguments, names_of, options_of
+from flashmask._options import CallOptions, PlanArguments, options_of
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import AnyPlan, make_plan
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 VISITS = ("active", "all")
 _FORMS = ("intervals", "bits")
 _DIRECTIONS = ("forward", "backward")
-_TAKES = names_of(PlanArguments, "mask", "q", "k", "v", "visit", "form", "kernel", "reorder", "tiles")
 
 
 class Plan:
@@ -249,7 +248,7 @@ def _checked(options: PlanArguments) -> tuple[CallOptions, str]:
     """Returns the options of the calls, and the kind of bias that they pass, one of BIAS_KINDS."""
     others: dict[str, Any] = {**options}
     kinds = [name for name in BIAS_KINDS[1:] if boolean(name, others.pop(name, False))]
-    given = options_of("plan", others, _TAKES)
+    given = options_of(plan, others, PlanArguments)
     if given.score.kind:
         kinds.append(given.score.kind)
     if len(kinds) > 1:

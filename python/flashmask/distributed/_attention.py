@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashmask._arguments import described, is_autocast
-from flashmask._options import ScoreArguments, names_of, options_of
+from flashmask._options import ScoreArguments, options_of
 from flashmask._plans.call import Call
 from flashmask._torch.attention import call_of
 from flashmask._torch.dropout import seed_offset_of
@@ -32,9 +32,6 @@ class _Arguments(ScoreArguments, total=False):
     scale: float | None
     sinks: Tensor | None
     invariant: bool
-
-
-_TAKES = names_of(_Arguments, "q", "k", "v", "sharding", "mask", "return_lse", "dropout_p")
 
 
 def attention(
@@ -83,7 +80,7 @@ def attention(
             environment, which makes all ranks compare their calls first.
         NotImplementedError: no kernel serves the call, `invariant` came with the scheme "rows", or a bias came.
     """
-    given = options_of("flashmask.distributed.attention", options, _TAKES, {"dropout": "dropout_p"}, dropout=dropout_p)
+    given = options_of(attention, options, _Arguments, {"dropout": "dropout_p"}, dropout=dropout_p)
     _refuse_biases(given.score)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_plain(name, tensor)

@@ -12,7 +12,7 @@ import numpy as np
 from flashmask._abi.problem import Problem, check_dropout, check_scale
 from flashmask._arguments import boolean, choice, described, sink_dtypes
 from flashmask._mask import Mask
-from flashmask._options import LAYOUTS
+from flashmask._options import LAYOUTS, ScoreArguments, refuse_keyword
 from flashmask._plans.plan import dtype_name
 from flashmask.jax._masks import mask_operand
 from flashmask.jax._operands import array, problem_of
@@ -39,6 +39,7 @@ def attention(
     sinks: Any = None,
     dropout: float = 0.0,
     key: Any = None,
+    **others: Any,
 ) -> Any:
     """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
 
@@ -66,6 +67,7 @@ def attention(
         dropout: probability with which each attention probability is dropped, rounded to 1/65536; what is kept is
             scaled up.
         key: a key of jax.random, which decides what is dropped; needed with dropout.
+        others: changes of scores, as flashmask.attention() takes them, are refused by name.
 
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
@@ -76,6 +78,13 @@ def attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other; while tracing.
         NotImplementedError: a transform or platform that is not served.
     """
+    for name, value in others.items():
+        if name in ScoreArguments.__annotations__:
+            raise NotImplementedError(
+                f"{name} is {described(value)}, and flashmask.jax changes no scores yet; leave it out, or call "
+                "flashmask.attention with torch tensors"
+            )
+        refuse_keyword(attention, name, value)
     _check_platform()
     heads_first = choice("layout", layout, LAYOUTS) == 1
     arrays = [array(name, given) for name, given in (("q", q), ("k", k), ("v", v))]
