@@ -167,7 +167,7 @@ def _score(score: object, keywords: Mapping[str, Any]) -> ScoreChange:
 
 
 def refuse_keyword(function: Callable[..., Any], name: str, value: object, others: Iterable[str] = ()) -> NoReturn:
-    """Raises TypeError for a keyword that is neither a parameter of a function nor among `others`; names the next."""
+    """Raises TypeError for a keyword that a function takes neither as a parameter nor by **, as `others`."""
     parameters = signature(function).parameters.values()
     takes = [*(each.name for each in parameters if each.kind is not each.VAR_KEYWORD), *others]
     same = [other for names in _SAME if name in names for other in takes if other in names]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def attention(
     sinks: Any = None,
     dropout: float = 0.0,
     key: Any = None,
-    **others: Any,
+    **others: NoReturn,
 ) -> Any:
     """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
 
@@ -78,7 +78,8 @@ def attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other; while tracing.
         NotImplementedError: a transform or platform that is not served.
     """
-    for name, value in others.items():
+    refused: dict[str, Any] = {**others}
+    for name, value in refused.items():
         if name in ScoreArguments.__annotations__:
             raise NotImplementedError(
                 f"{name} is {described(value)}, and flashmask.jax changes no scores yet; leave it out, or call "
