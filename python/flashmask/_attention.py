@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from flashmask._arguments import Kind, described, is_tensor
 from flashmask._backends import BY_NAME
 from flashmask._mask import Mask
-from flashmask._options import DEFAULTS, AttentionArguments, options_of, options_with_plan
+from flashmask._options import DEFAULTS, OF_A_PLAN, AttentionArguments, options_of, options_with_plan
 from flashmask._plans.plan import Plan
 from flashmask._rows import RowIndices
 
@@ -88,7 +88,9 @@ def attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
-    given = options_of(attention, options, AttentionArguments) if options else DEFAULTS
+    given = DEFAULTS if plan is None else OF_A_PLAN
+    if options:
+        given = options_of(attention, options, AttentionArguments)
     if plan is not None:
         if not isinstance(plan, Plan):
             raise TypeError(f"plan is {described(plan)}; expected what flashmask.plan() returns")

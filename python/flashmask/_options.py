@@ -104,7 +104,7 @@ class CallOptions(NamedTuple):
 
 
 DEFAULTS = CallOptions()
-_OF_A_PLAN = CallOptions(cudnn=OURS)
+OF_A_PLAN = CallOptions(cudnn=OURS)
 
 
 def options_of(
@@ -119,7 +119,7 @@ def options_of(
     `bound`: options that are parameters of the function; `names`: what it calls those that have another name there.
     """
     for name, value in given.items():
-        if name not in takes.__annotations__:
+        if name not in takes.__optional_keys__:
             refuse_keyword(function, name, value, takes.__annotations__)
     return _checked(names or {}, **given, **bound)
 
@@ -189,8 +189,8 @@ def options_with_plan(options: CallOptions, plan: Plan, mask: object) -> CallOpt
         raise ValueError('backend="cudnn" came beside a plan, which is of our kernels; pass the mask instead')
     problem, score = plan.problem, options.score
     scale, cap, kind = problem.scale or 0.0, problem.softcap, problem.bias_kind
-    if options is DEFAULTS and not (scale or cap or kind):
-        return _OF_A_PLAN
+    if options.cudnn == OURS and not (scale or cap or kind or options.scale or score.cap or score.kind):
+        return options
     if options.scale not in (0.0, scale):
         raise ValueError(f"scale is {options.scale}; the plan was made for {problem.scale}: leave it out")
     if score.cap not in (0.0, cap):
