@@ -5,7 +5,7 @@ import importlib as _importlib
 import sys as _sys
 import typing as _typing
 
-from flashmask import block_maps, masks
+from flashmask import block_maps, masks, scores
 from flashmask._abi.library import version as _version
 from flashmask._attention import attention
 from flashmask._block_map import BlockMap
@@ -46,6 +46,7 @@ __all__ = [
     "merge",
     "nodes",
     "plan",
+    "scores",
     "varlen_attention",
 ]
 

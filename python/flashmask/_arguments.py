@@ -110,19 +110,6 @@ def boolean(name: str, value: object) -> bool:
     return bool(value)
 
 
-def check_positions(alibi_slopes: object, query_positions: object, key_positions: object) -> None:
-    """Refuses positions without the slopes that would read them."""
-    if alibi_slopes is None and (query_positions is not None or key_positions is not None):
-        raise ValueError("positions are given without alibi_slopes, which is all that they are for; leave them out")
-
-
-def check_one_bias(**given: object) -> None:
-    """Refuses two of the arguments that are biases."""
-    names = [name for name, each in given.items() if each is not None]
-    if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} are given together; scores take one bias: add one to the other")
-
-
 def check_document_options(causal: object, window: object, prefix: object, is_array: Callable[[object], bool]) -> None:
     """Checks the options of masks of documents; arrays of prefix lengths, one per document, are left to the caller."""
     boolean("causal", causal)

@@ -8,52 +8,45 @@ from typing import Any, cast
 import numpy as np
 
 from flashmask._abi.header import HEADER_BYTES, Options, header
-from flashmask._abi.problem import DTYPES, F64, Problem, check_mask
+from flashmask._abi.problem import DTYPES, F64, Problem, check_mask, make_problem
 from flashmask._arguments import described, sink_dtypes
 from flashmask._graph_break import breaks_graph
+from flashmask._options import CallOptions
 from flashmask._plans.cache import plans
-from flashmask._plans.call import NO_BIAS, TENSOR, Call, key_on_cpu
+from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import Alibi, AnyBias, AnyPlan, Bias, View, make_plan
 from flashmask._plans.plan import Plan, as_mask, dtype_name
+from flashmask.scores import OPERANDS, ScoreChange, check_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @breaks_graph
 def attention_of_arrays(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    plan: Plan | None,
-    scale: float,
-    heads_first: bool,
-    sinks: Any,
-    softcap: float,
-    alibi: tuple[Any, Any, Any],
-    invariant: bool,
-    bias: tuple[int, Any, int],
+    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, options: CallOptions
 ) -> tuple[Array, Array]:
-    """Returns o and lse as NumPy arrays; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none."""
+    """Returns o and lse as NumPy arrays."""
+    if options.dropout:
+        raise NotImplementedError(
+            f"dropout is {options.dropout}, and q is {described(q)}: torch's generator says what is dropped; pass "
+            "torch tensors, or see flashmask.jax.attention"
+        )
     arrays = [_array(name, values) for name, values in (("q", q), ("k", k), ("v", v))]
     dtypes = [dtype_name(name, array) for name, array in zip("qkv", arrays, strict=True)]
     if len(set(dtypes)) > 1:
         raise TypeError(f"q, k and v have dtypes {', '.join(dtypes)}; expected one dtype")
-    if heads_first:
+    if options.heads_first:
         _check_rank(arrays)
         arrays = [array.swapaxes(1, 2) for array in arrays]
-    problem = Call(scale=scale, softcap=softcap, alibi=alibi[0] is not None, bias_kind=bias[0]).problem(
-        [array.shape for array in arrays], dtypes[0]
-    )
-    given = None if sinks is None else _sinks(_array("sinks", sinks), problem)
+    score = options.score
+    problem = make_problem([array.shape for array in arrays], dtypes[0], options.scale or None, 0.0)
+    problem = problem.changed(score.cap, score.kind)
+    given = None if options.sinks is None else _sinks(_array("sinks", options.sinks), problem)
+    invariant = options.invariant
     live = _live_plan(mask, problem, invariant) if plan is None else _live_plan_of(plan, problem, invariant)
-    if bias[0] != NO_BIAS:
-        kept = _bias_values(bias, problem)
-        o, lse = _run(live, arrays, problem, given, _described_bias(kept, bias[2]))
-    else:
-        numbers = _alibi_numbers(alibi, problem)
-        o, lse = _run(live, arrays, problem, given, _described_alibi(numbers))
-    return (o.swapaxes(1, 2) if heads_first else o), lse
+    operands = _operands(score, problem)
+    o, lse = _run(live, arrays, problem, given, _described_operands(operands, score))
+    return (o.swapaxes(1, 2) if options.heads_first else o), lse
 
 
 def _array(name: str, values: Any) -> Array:
@@ -90,55 +83,31 @@ def _sinks(sinks: Array, problem: Problem) -> Array:
     return np.array(sinks, np.float64 if problem.code == F64 else sinks.dtype, order="C")
 
 
-def _alibi_numbers(alibi: tuple[Any, Any, Any], problem: Problem) -> list[Array]:
-    """Returns slopes and, if given, positions of queries and keys, in the dtype of lse; nothing without ALiBi."""
-    names, batch = ("alibi_slopes", "query_positions", "key_positions"), problem.batch
-    lengths = problem.query_heads, problem.query_length, problem.key_length
-    if (alibi[1] is None) != (alibi[2] is None):
-        raise ValueError("one of query_positions and key_positions is given; give both or none")
-    made = []
-    for name, values, length in zip(names, alibi, lengths, strict=True):
+def _operands(score: ScoreChange, problem: Problem) -> list[Array]:
+    """Returns the operands of a change of scores as kernels take them."""
+    sizes = problem.batch, problem.query_heads, problem.query_length, problem.key_length
+    numbers, made = np.float64 if problem.code == F64 else np.float32, []
+    for name, values in zip(OPERANDS.get(score.kind, ()), score.operands, strict=True):
         if values is None:
             continue
         array = _array(name, values)
-        shapes = (length,) if name == "alibi_slopes" else (1, length), (batch, length)
-        if array.shape not in shapes:
-            raise ValueError(f"{name} has shape {list(array.shape)}; expected {list(shapes[0])} or {list(shapes[1])}")
-        made.append(np.array(array, np.float64 if problem.code == F64 else np.float32, order="C"))
+        check_shape(name, array.shape, sizes)
+        if score.kind != "alibi" and dtype_name(name, array) == "float64" and problem.code != F64:
+            raise TypeError(f"{name} has dtype float64; expected float32, bfloat16 or float16")
+        as_given = score.kind != "alibi" and problem.code != F64
+        made.append(_ready(array, False) if as_given else np.array(array, numbers, order="C"))
     return made
 
 
-def _described_alibi(alibi: list[Array]) -> Alibi | None:
-    if not alibi:
+def _described_operands(operands: list[Array], score: ScoreChange) -> AnyBias | None:
+    if not operands:
         return None
-    positions = [number for each in alibi[1:] for number in (each.ctypes.data, len(each))]
-    return Alibi(alibi[0].ctypes.data, alibi[0].ndim, *positions)
-
-
-def _bias_values(bias: tuple[int, Any, int], problem: Problem) -> Array:
-    """Returns a bias or a table of distances with strides that kernels accept."""
-    kind, values, _ = bias
-    name = "bias" if kind == TENSOR else "distance_bias"
-    array = _array(name, values)
-    wide = (problem.batch, problem.query_heads, problem.query_length)
-    fits = array.ndim == 4 and all(given in (1, whole) for given, whole in zip(array.shape, wide, strict=False))
-    if (
-        not fits
-        or (kind == TENSOR and array.shape[3] != problem.key_length)
-        or array.shape[3] == 0 < problem.key_length
-    ):
-        last = str(problem.key_length) if kind == TENSOR else "one or more entries"
-        raise ValueError(
-            f"{name} has shape {list(array.shape)}; expected [1 or {wide[0]}, 1 or {wide[1]}, 1 or {wide[2]}, {last}]"
-        )
-    if dtype_name(name, array) == "float64" and problem.code != F64:
-        raise TypeError(f"{name} has dtype float64; expected float32, bfloat16 or float16")
-    return np.array(array, np.float64, order="C") if problem.code == F64 else _ready(array, False)
-
-
-def _described_bias(bias: Array, origin: int) -> Bias:
-    address, strides = _view(bias)
-    return Bias(address, DTYPES.index(dtype_name("bias", bias)), bias.shape, strides, origin)
+    first = operands[0]
+    if score.kind == "alibi":
+        positions = [number for each in operands[1:] for number in (each.ctypes.data, len(each))]
+        return Alibi(first.ctypes.data, first.ndim, *positions)
+    address, strides = _view(first)
+    return Bias(address, DTYPES.index(dtype_name("bias", first)), first.shape, strides, score.origin)
 
 
 def _check_rank(arrays: list[Array]) -> None:

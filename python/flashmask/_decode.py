@@ -5,31 +5,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from flashmask._abi.problem import check_scale, check_softcap
-from flashmask._arguments import check_dense, check_one_bias, choice, described, integer, is_tensor, sink_dtypes
+from flashmask._arguments import check_dense, described, integer, is_tensor, sink_dtypes
 from flashmask._draft_tree import draft_tree
-from flashmask._plans.plan import LAYOUTS
+from flashmask._options import DecodeArguments, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypedDict
 
     from torch import Tensor
     from typing_extensions import Unpack
 
     from flashmask._arguments import Integers
     from flashmask._mask import Mask
-    from flashmask._plans.plan import Layout
-
-    class _Options(TypedDict, total=False):
-        splits: int | None
-        scale: float | None
-        sinks: Tensor | None
-        layout: Layout
-        softcap: float | None
-        alibi_slopes: Tensor | None
-        bias: Tensor | None
-
 
 MOST_ROWS = 256
 
@@ -43,7 +30,8 @@ def decode_attention(
     tree: Integers | Mask | None = None,
     *,
     return_lse: Literal[False] = False,
-    **options: Unpack[_Options],
+    splits: int | None = None,
+    **options: Unpack[DecodeArguments],
 ) -> Tensor: ...
 @overload
 def decode_attention(
@@ -54,7 +42,8 @@ def decode_attention(
     tree: Integers | Mask | None = None,
     *,
     return_lse: Literal[True],
-    **options: Unpack[_Options],
+    splits: int | None = None,
+    **options: Unpack[DecodeArguments],
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def decode_attention(
@@ -65,7 +54,8 @@ def decode_attention(
     tree: Integers | Mask | None = None,
     *,
     return_lse: bool,
-    **options: Unpack[_Options],
+    splits: int | None = None,
+    **options: Unpack[DecodeArguments],
 ) -> Any: ...
 def decode_attention(
     q: Tensor,
@@ -74,14 +64,9 @@ def decode_attention(
     lengths: Tensor | Sequence[int] | None = None,
     tree: Integers | Mask | None = None,
     *,
-    splits: int | None = None,
-    scale: float | None = None,
-    sinks: Tensor | None = None,
-    layout: Layout = "bshd",
     return_lse: bool = False,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    bias: Tensor | None = None,
+    splits: int | None = None,
+    **options: Unpack[DecodeArguments],
 ) -> Any:
     """Computes attention of each request's last tokens to its cache: decoding, and verifying drafted tokens.
 
@@ -108,12 +93,9 @@ def decode_attention(
             q; a row that sees nothing has the lse of its sink alone.
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
-        softcap: scores s become softcap · tanh(s / softcap), as for attention(); None: they are not capped.
-        alibi_slopes: float32 [query heads] or [batch, query heads]: scores lose slope · |distance|, as for attention().
-            A node of a tree stands as far behind the cache as it has ancestors. It has no gradient, and is made into a
-            bias, a float32 for each query head, row and key.
-        bias: (1 or batch, 1 or query heads, 1 or rows, key length), float32, bfloat16 or float16: what is added to the
-            scores, as for attention(), instead of alibi_slopes; rows as q has them. Differentiable.
+        score: a change of scores, or its parts by keyword, as for attention(). A bias has the rows of q. ALiBi takes no
+            positions: a node of a tree stands as far behind the cache as it has ancestors; it is made into a bias, a
+            float32 for each query head, row and key. Tables by distance are not served.
 
     Returns:
         o (batch, rows, query heads, value dim), with `return_lse` also lse (batch, query heads, rows): what attention()
@@ -123,6 +105,7 @@ def decode_attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
+    layout = options.get("layout", "bshd")
     for name, each in (("q", q), ("k", k), ("v", v)):
         if not is_tensor(each):
             raise TypeError(f"{name} is {described(each)}; expected a torch tensor")
@@ -133,18 +116,15 @@ def decode_attention(
             )
     from flashmask._torch.decode import decode
 
-    heads_first = layout != "bshd" and choice("layout", layout, LAYOUTS) == 1
-    if heads_first:
+    given = options_of(decode_attention, options, DecodeArguments)
+    if given.heads_first:
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
     _check(q, k, v, splits)
     nodes = None if tree is None else draft_tree(tree, q.shape[1])
-    factor = 0.0 if scale is None else check_scale("scale", scale)
-    cap = check_softcap("softcap", softcap)
-    if sinks is not None:
-        _check_sinks(sinks, q)
-    check_one_bias(alibi_slopes=alibi_slopes, bias=bias)
-    o, lse = decode(q, k, v, lengths, nodes, splits, factor, sinks, return_lse, cap, alibi_slopes, bias)
-    if heads_first:
+    if given.sinks is not None:
+        _check_sinks(given.sinks, q)
+    o, lse = decode(q, k, v, lengths, nodes, splits, given, return_lse)
+    if given.heads_first:
         o = o.transpose(1, 2)
     return (o, lse) if return_lse else o
 

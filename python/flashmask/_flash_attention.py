@@ -5,19 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flashmask._abi.problem import check_dropout, check_scale, check_softcap
 from flashmask._arguments import boolean
-from flashmask._plans.call import Call
+from flashmask._options import ScoreArguments, options_of
 from flashmask._row_index_attention import check_tensors, window_rows
-from flashmask._varlen import varlen_attention
+from flashmask._varlen import FLASH_NAMES, varlen_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# Arguments of FlashAttention's functions that are not supported here: their meaning, and the value that turns them off.
-_REFUSED = {
-    "block_table": ("pages of keys", None),
-}
 
 
 def flash_attn_func(
@@ -49,24 +43,23 @@ def flash_attn_func(
     query heads, query length).
     """
     boolean("causal", causal)
-    boolean("deterministic", deterministic)
-    boolean("invariant", invariant)
-    scale = check_scale("softmax_scale", softmax_scale)
-    p = check_dropout("dropout_p", dropout_p)
-    cap = check_softcap("softcap", softcap)
+    given = options_of(
+        *(flash_attn_func, {}, ScoreArguments, FLASH_NAMES),
+        scale=softmax_scale,
+        dropout=dropout_p,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        deterministic=deterministic,
+        sinks=s_aux,
+        invariant=invariant,
+    )
     check_tensors(q, k, v, ("q", "k", "v"))
 
-    from flashmask._torch.attention import sinks_tensor, with_alibi
-    from flashmask._torch.dropout import seed_offset_of
+    from flashmask._torch.attention import call_of, drawn_seed
     from flashmask._torch.operators import forward
 
     rows = window_rows(window_size, q, k, causal)
-    seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
-    sinks = sinks_tensor(s_aux)
-    call = Call(rows, None, causal, scale, p, seed_offset, deterministic, sinks, softcap=cap, invariant=invariant)
-    if alibi_slopes is not None:
-        call = with_alibi(call, alibi_slopes)
-    o, lse = forward(q, k, v, call)
+    o, lse = forward(q, k, v, call_of(given, rows, causal=causal, seed_offset=drawn_seed(given, q.device)))
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -95,7 +88,10 @@ def flash_attn_varlen_func(
 
     s_aux is varlen_attention()'s `sinks`. Raises ValueError for block_table: not supported.
     """
-    _refuse(block_table=block_table)
+    if block_table is not None:
+        raise ValueError(
+            "block_table is given: pages of keys are not supported, and leaving it out would change the result"
+        )
     return varlen_attention(
         q,
         k,
@@ -113,10 +109,3 @@ def flash_attn_varlen_func(
         alibi_slopes=alibi_slopes,
         invariant=invariant,
     )
-
-
-def _refuse(**given: Any) -> None:
-    for name, value in given.items():
-        meaning, nothing = _REFUSED[name]
-        if value is not nothing and value != nothing:
-            raise ValueError(f"{name} is given: {meaning} is not supported, and leaving it out would change the result")

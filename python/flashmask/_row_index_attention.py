@@ -6,19 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from flashmask._abi.problem import check_dropout, check_scale, check_softcap, make_problem
+from flashmask._abi.problem import make_problem
 from flashmask._arguments import boolean, check_dense, described, integer, is_autocast, is_tensor
-from flashmask._backends import Backend, cudnn_of
-from flashmask._plans.call import TENSOR, Call
+from flashmask._options import SharedArguments, options_of
 from flashmask._rows import check_row_indices
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
     from torch import Tensor
     from typing_extensions import Unpack
 
-    class _Options(TypedDict, total=False):
+    class _ByName(SharedArguments, total=False):
         dropout: float
         causal: bool
         window_size: int | Sequence[int | None] | None
@@ -28,11 +25,7 @@ if TYPE_CHECKING:
         name: str | None
         softmax_scale: float | None
         block_mask: Tensor | None
-        sinks: Tensor | None
-        softcap: float | None
-        invariant: bool
-        backend: Backend
-        bias: Tensor | None
+        deterministic: bool
 
 
 @overload
@@ -44,7 +37,7 @@ def flashmask_attention(
     *,
     return_softmax_lse: Literal[False] = False,
     return_seed_offset: Literal[False] = False,
-    **options: Unpack[_Options],
+    **options: Unpack[_ByName],
 ) -> Tensor: ...
 @overload
 def flashmask_attention(
@@ -55,7 +48,7 @@ def flashmask_attention(
     *,
     return_softmax_lse: Literal[True],
     return_seed_offset: Literal[False] = False,
-    **options: Unpack[_Options],
+    **options: Unpack[_ByName],
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def flashmask_attention(
@@ -66,7 +59,7 @@ def flashmask_attention(
     *,
     return_softmax_lse: Literal[False] = False,
     return_seed_offset: Literal[True],
-    **options: Unpack[_Options],
+    **options: Unpack[_ByName],
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def flashmask_attention(
@@ -77,7 +70,7 @@ def flashmask_attention(
     *,
     return_softmax_lse: Literal[True],
     return_seed_offset: Literal[True],
-    **options: Unpack[_Options],
+    **options: Unpack[_ByName],
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def flashmask_attention(
@@ -88,7 +81,7 @@ def flashmask_attention(
     *,
     return_softmax_lse: bool = False,
     return_seed_offset: bool = False,
-    **options: Unpack[_Options],
+    **options: Unpack[_ByName],
 ) -> Any: ...
 def flashmask_attention(
     query: Tensor,
@@ -107,11 +100,8 @@ def flashmask_attention(
     name: str | None = None,
     softmax_scale: float | None = None,
     block_mask: Tensor | None = None,
-    sinks: Tensor | None = None,
-    softcap: float | None = None,
-    invariant: bool = False,
-    backend: Backend = None,
-    bias: Tensor | None = None,
+    deterministic: bool = False,
+    **options: Any,
 ) -> Any:
     """Computes attention under row indices, which say for each key which query rows do not see it.
 
@@ -141,11 +131,11 @@ def flashmask_attention(
         block_mask: int32 [batch or 1, mask heads, ceil(query length / 128), ceil(key length / 128)], 1: the block of
         128 x 128 scores is kept, 0: it is left out. Used together with the row indices, or alone.
         sinks: logits that take probability and have no value, as flashmask.attention() takes them.
-        softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
+        deterministic: make gradients bitwise the same in every run, as for flashmask.attention().
+        score: a change of scores, or its parts by keyword, as for flashmask.attention().
         invariant: give every document the bits that it has alone, as flashmask.attention() does. With dropout,
             documents begin at multiples of 8; not with `block_mask`.
         backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
-        bias: what is added to the scores, as flashmask.attention() takes it; differentiable.
 
     Returns:
         The output (batch, query length, query heads, value dim), or a tuple of the output and those of lse and
@@ -155,31 +145,21 @@ def flashmask_attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
     """
     boolean("causal", causal)
-    boolean("invariant", invariant)
-    scale = check_scale("softmax_scale", softmax_scale)
-    cap = check_softcap("softcap", softcap)
-    p = check_dropout("dropout", dropout) if training else 0.0
+    bound = {"deterministic": deterministic, "scale": softmax_scale, "dropout": dropout if training else 0.0}
+    given = options_of(flashmask_attention, options, SharedArguments, {"scale": "softmax_scale"}, **bound)
     check_tensors(query, key, value)
     _check_masks(startend_row_indices, causal, window_size, block_mask)
 
-    from flashmask._torch.attention import sinks_tensor
+    from flashmask._torch.attention import call_of
     from flashmask._torch.dropout import seed_offset_of
     from flashmask._torch.operators import forward
 
-    seed_offset = seed_offset_of(fixed_seed_offset, p, query.device)
+    seed_offset = seed_offset_of(fixed_seed_offset, given.dropout, query.device)
     rows = startend_row_indices
     if window_size is not None:
         rows = window_rows(window_size, query, key, causal)
-    seeds = seed_offset if p > 0 else None
-    call = Call(
-        *(rows, block_mask, causal, scale, p, seeds),
-        sinks=sinks_tensor(sinks),
-        softcap=cap,
-        invariant=invariant,
-        cudnn=cudnn_of(backend),
-    )
-    if bias is not None:
-        call = call._replace(bias_kind=TENSOR, bias=bias)
+    seeds = seed_offset if given.dropout > 0 else None
+    call = call_of(given, rows, block_mask=block_mask, causal=causal, seed_offset=seeds)
     o, lse = forward(query, key, value, call)
     results = [o, *([lse] if return_softmax_lse else []), *([seed_offset] if return_seed_offset else [])]
     return tuple(results) if len(results) > 1 else o

@@ -5,16 +5,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from flashmask._abi.problem import check_dropout, check_scale, check_softcap
-from flashmask._arguments import boolean, check_dense, check_one_bias, described, is_tensor
-from flashmask._backends import Backend, cudnn_of
-from flashmask._plans.call import TENSOR, Call
+from flashmask._arguments import boolean, check_dense, described, is_tensor
+from flashmask._options import SharedArguments, options_of
 from flashmask._row_index_attention import window_sides
+from flashmask.scores import ScoreChange, check_shape
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Unpack
+
+    class _ByName(SharedArguments, total=False):
+        max_seqlen_q: int | None
+        max_seqlen_k: int | None
+        dropout_p: float
+        softmax_scale: float | None
+        causal: bool
+        window_size: tuple[int, int]
+        deterministic: bool
 
 
+FLASH_NAMES = {"scale": "softmax_scale", "dropout": "dropout_p"}
+"""FlashAttention's names of options."""
+
+
+@overload
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    return_attn_probs: Literal[False] = False,
+    return_lse: Literal[True],
+    **options: Unpack[_ByName],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    return_attn_probs: Literal[True],
+    return_lse: bool = False,
+    **options: Unpack[_ByName],
+) -> tuple[Tensor, Tensor, None]: ...
 @overload
 def varlen_attention(
     q: Tensor,
@@ -32,61 +69,8 @@ def varlen_attention(
     return_attn_probs: Literal[False] = False,
     *,
     return_lse: Literal[False] = False,
-    sinks: Tensor | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    bias: Tensor | None = None,
-    invariant: bool = False,
-    backend: Backend = None,
+    **options: Unpack[SharedArguments],
 ) -> Tensor: ...
-@overload
-def varlen_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    deterministic: bool = False,
-    return_attn_probs: Literal[False] = False,
-    *,
-    return_lse: Literal[True],
-    sinks: Tensor | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    bias: Tensor | None = None,
-    invariant: bool = False,
-    backend: Backend = None,
-) -> tuple[Tensor, Tensor]: ...
-@overload
-def varlen_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    deterministic: bool = False,
-    *,
-    return_attn_probs: Literal[True],
-    return_lse: bool = False,
-    sinks: Tensor | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    bias: Tensor | None = None,
-    invariant: bool = False,
-    backend: Backend = None,
-) -> tuple[Tensor, Tensor, None]: ...
 @overload
 def varlen_attention(
     q: Tensor,
@@ -104,12 +88,7 @@ def varlen_attention(
     return_attn_probs: bool = False,
     *,
     return_lse: bool = False,
-    sinks: Tensor | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    bias: Tensor | None = None,
-    invariant: bool = False,
-    backend: Backend = None,
+    **options: Unpack[SharedArguments],
 ) -> Any: ...
 def varlen_attention(
     q: Tensor,
@@ -127,12 +106,7 @@ def varlen_attention(
     return_attn_probs: bool = False,
     *,
     return_lse: bool = False,
-    sinks: Tensor | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    bias: Tensor | None = None,
-    invariant: bool = False,
-    backend: Backend = None,
+    **options: Any,
 ) -> Any:
     """Computes attention within each sequence, with flash_attn_varlen_func's arguments and attention()'s kernels.
 
@@ -157,12 +131,10 @@ def varlen_attention(
         return_lse: also return lse, (query heads, total queries) float32.
         sinks: logits that take probability and have no value, [query heads] or [query heads, total queries], as
             flashmask.attention() takes them.
-        softcap: scores s become softcap · tanh(s / softcap), as for flashmask.attention(); None: they are not capped.
-        alibi_slopes: float32 [query heads]: scores lose slope · |distance|, as for flashmask.attention(); a sequence's
-            last query has the position of its last key. It has no gradient.
-        bias: (1 or query heads, 1 or total queries, total keys), float32, bfloat16 or float16: what is added to the
-            scores, as for flashmask.attention(), instead of alibi_slopes. Differentiable. Values between sequences are
-            not used.
+        score: a change of scores, or its parts by keyword, as for flashmask.attention(). ALiBi counts the distance of a
+            sequence's last query and its last key as 0. A bias has no batch: (1 or query heads, 1 or total queries,
+            total keys), of which values between sequences are not used; so has a table by distance, which needs queries
+            and keys with the same lengths: one tensor for both cu_seqlens.
         invariant: give every sequence the bits that it has alone, as flashmask.attention() does. With dropout,
             sequences begin at multiples of 8.
         backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
@@ -175,44 +147,21 @@ def varlen_attention(
     """
     _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
     boolean("causal", causal)
-    boolean("deterministic", deterministic)
-    boolean("invariant", invariant)
-    scale = check_scale("softmax_scale", softmax_scale)
-    p = check_dropout("dropout_p", dropout_p)
-    cap = check_softcap("softcap", softcap)
+    bound = {"deterministic": deterministic, "scale": softmax_scale, "dropout": dropout_p}
+    given = options_of(varlen_attention, options, SharedArguments, FLASH_NAMES, **bound)
 
-    from flashmask._torch.attention import sinks_tensor, with_alibi
-    from flashmask._torch.dropout import seed_offset_of
+    from flashmask._torch.attention import call_of, drawn_seed
     from flashmask._torch.operators import forward
     from flashmask._torch.shared import shared
 
     sides = window_sides(window_size)
     rows = shared(_row_indices, (cu_seqlens_q, cu_seqlens_k), keys=k.shape[0], causal=causal, window_size=sides)
-    given = sinks_tensor(sinks)
-    if given is not None and given.ndim == 2:
-        given = given[None]
-    seed_offset = seed_offset_of(None, p, q.device) if p > 0 else None
-    call = Call(
-        rows,
-        scale=scale,
-        dropout=p,
-        seed_offset=seed_offset,
-        deterministic=deterministic,
-        sinks=given,
-        softcap=cap,
-        invariant=invariant,
-        cudnn=cudnn_of(backend),
-        # A sequence, and before it rows and keys that see and are seen by nothing.
-        most_documents=2 * cu_seqlens_q.shape[0] if invariant else 0,
-    )
-    if alibi_slopes is not None:
-        positions: tuple[Tensor | None, Tensor | None] = (None, None)
-        if cu_seqlens_q is not cu_seqlens_k:
-            positions = shared(_positions, (cu_seqlens_q, cu_seqlens_k), queries=q.shape[0], keys=k.shape[0])
-        call = with_alibi(call, alibi_slopes, *positions)
-    if bias is not None:
-        _check_bias(bias, alibi_slopes, (q.shape[1], q.shape[0], k.shape[0]))
-        call = call._replace(bias_kind=TENSOR, bias=bias[None])
+    # A sequence, and before it rows and keys that see and are seen by nothing.
+    documents = 2 * cu_seqlens_q.shape[0] if given.invariant else 0
+    score = _score(given.score, q, k, cu_seqlens_q, cu_seqlens_k)
+    call = call_of(given, rows, score, seed_offset=drawn_seed(given, q.device), most_documents=documents)
+    if call.sinks is not None and call.sinks.ndim == 2:
+        call = call._replace(sinks=call.sinks[None])
     o, lse = forward(q[None], k[None], v[None], call)
     if return_attn_probs:
         return o[0], lse[0], None
@@ -284,12 +233,25 @@ def _check_tensors(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any)
     check_ends("cu_seqlens_k", cu_seqlens_k, k.shape[0])
 
 
-def _check_bias(bias: Any, alibi_slopes: object, sizes: tuple[int, int, int]) -> None:
-    _check_torch("bias", bias)
-    check_one_bias(alibi_slopes=alibi_slopes, bias=bias)
-    heads, queries, keys = sizes
-    if bias.ndim != 3 or bias.shape[0] not in (1, heads) or bias.shape[1] not in (1, queries) or bias.shape[2] != keys:
-        raise ValueError(f"bias has shape {list(bias.shape)}; expected [1 or {heads}, 1 or {queries}, {keys}]")
+def _score(score: ScoreChange, q: Tensor, k: Tensor, cu_q: Tensor, cu_k: Tensor) -> ScoreChange:
+    """Returns a change of scores for one batch entry that holds all sequences."""
+    from flashmask._torch.shared import shared
+
+    if score.kind == "alibi":
+        if score.operands[1] is None and cu_q is not cu_k:
+            positions = shared(_positions, (cu_q, cu_k), queries=q.shape[0], keys=k.shape[0])
+            return ScoreChange(score.cap, score.kind, (score.operands[0], *positions))
+    elif score.kind:
+        (values,) = score.operands
+        _check_torch(score.kind, values)
+        if score.kind == "distance_bias" and cu_q is not cu_k:
+            raise NotImplementedError(
+                "scores change by distance, and cu_seqlens_q and cu_seqlens_k are two tensors: distances are counted "
+                "in the whole call, as if each had as many queries as keys; where they do, pass one tensor for both"
+            )
+        check_shape(score.kind, values.shape, (None, q.shape[1], q.shape[0], k.shape[0]))
+        return ScoreChange(score.cap, score.kind, (values[None],), score.origin)
+    return score
 
 
 def _check_torch(name: str, tensor: object) -> None:

@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 import flashmask
 import flashmask.distributed as fmd
 import flashmask.operators
-from flashmask import masks
+from flashmask import masks, scores
 from flashmask._torch.dropout import seed_offset_of
 
 distributed_cases.CASES.clear()  # those without changes of scores
@@ -189,7 +189,8 @@ def sinks_and_several_masks_go_with_changes(group, rank):
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
     given = {"sinks": sinks, "softcap": 2.0, "alibi_slopes": SLOPES}
     for name, mask in (("mask", far), ("near", near)):
-        found = fmd.attention(*sharding.shard(q, k, v), sharding, mask=name, **given)
+        change = scores.softcap(2.0) | scores.alibi(SLOPES)
+        found = fmd.attention(*sharding.shard(q, k, v), sharding, mask=name, sinks=sinks, score=change)
         assert torch.equal(found, sharding.shard(flashmask.attention(q, k, v, mask, **given)))
 
 
@@ -199,7 +200,8 @@ def documents_over_heads_have_the_bits_that_they_have_alone(group, rank):
     q, k, v, *_ = inputs(512, torch.float32, 1)
     sharding = make(group, masks.causal_document(lengths), scheme="heads", partition="zigzag")
     given = {"softcap": 2.0, "alibi_slopes": SLOPES, "invariant": True}
-    found = fmd.attention(*sharding.shard(q, k, v), sharding, **given)
+    change = scores.softcap(2.0) | scores.alibi(SLOPES)
+    found = fmd.attention(*sharding.shard(q, k, v), sharding, score=change, invariant=True)
     parts = zip(*(each.split(lengths, 1) for each in (q, k, v)), strict=True)
     alone = [flashmask.attention(*part, masks.causal(*[part[0].shape[1]] * 2), **given) for part in parts]
     assert torch.equal(found, sharding.shard(torch.cat(alone, 1)))
@@ -226,6 +228,8 @@ def what_does_not_fit_is_refused_before_anything_is_sent(group, rank, scheme):
         ),
         ({"bias": torch.zeros(1, 1, 512, 512)}, NotImplementedError, "^bias is .* serves no biases"),
         ({"distance_bias": torch.zeros(1, 4, 1, 9)}, NotImplementedError, "^distance_bias is .* serves no biases"),
+        ({"score": scores.bias(torch.zeros(1, 1, 512, 512))}, NotImplementedError, "^bias is .* serves no biases"),
+        ({"dropout": 0.1}, TypeError, r"does not take dropout, .*; pass it as dropout_p$"),
     ):
         refused(kind, message, partial(call, **given))
     call(softcap=2.0, alibi_slopes=SLOPES)

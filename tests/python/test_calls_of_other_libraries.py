@@ -41,7 +41,7 @@ FLOAT_MASK = r"mask is {0} of {1} \[8, 8\]; expected booleans, True = visible: .
         (lambda: attention(causal=True), r"does not take causal, .* pass mask=flashmask\.masks\.causal\("),
         (lambda: attention(is_causal=True), r"does not take is_causal, which is bool True; pass mask=flashmask\.masks"),
         (lambda: attention(attn_mask=FLOATS), r"does not take attn_mask, .* \[8, 8\]; pass it as mask"),
-        (lambda: attention(dropout_p=0.1), r"does not take dropout_p, which is float 0\.1; flashmask\.flashmask_att"),
+        (lambda: attention(dropout_p=0.1), r"does not take dropout_p, which is float 0\.1; pass it as dropout$"),
         (lambda: attention(softmax_scale=0.1), "does not take softmax_scale, which is float 0.1; pass it as scale"),
         (
             lambda: attention(score_mod=attention),

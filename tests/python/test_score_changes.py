@@ -331,5 +331,5 @@ def test_reordered_plans_cap_scores_and_refuse_alibi():
 
 def test_numbers_of_arrays_are_checked():
     q, k, v, *_ = (t.numpy() for t in inputs())
-    with pytest.raises(ValueError, match=r"alibi_slopes has shape \[3\]; expected \[4\] or \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"alibi_slopes has shape \[3\]; expected \[4\], .* or \[2, 4\]"):
         flashmask.attention(q, k, v, masks.causal(N, N), alibi_slopes=np.ones(3, np.float32))

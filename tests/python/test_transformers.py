@@ -15,7 +15,7 @@ import flashmask.transformers  # noqa: E402
 from flashmask._plans import cache, live_plan  # noqa: E402
 from flashmask._torch import shared  # noqa: E402
 from flashmask.data import answer_log_probs, pack  # noqa: E402
-from flashmask.transformers import _once  # noqa: E402
+from flashmask.transformers import _attention, _once  # noqa: E402
 
 flashmask.transformers.register()
 flashmask.transformers.register("flashmask-everywhere", visit="all")
@@ -346,17 +346,17 @@ def test_images_see_themselves_both_ways():
 
 
 class Spy:
-    """Calls of flashmask_attention: the row indices and the dropout they came with."""
+    """Calls of the operators: the row indices and the dropout they came with."""
 
     def __init__(self, monkeypatch):
         self.indices, self.dropouts = [], []
-        self.call = flashmask.flashmask_attention
-        monkeypatch.setattr(flashmask, "flashmask_attention", self)
+        self.forward = _attention.forward
+        monkeypatch.setattr(_attention, "forward", self)
 
-    def __call__(self, query, key, value, startend_row_indices=None, **options):
-        self.indices.append(startend_row_indices)
-        self.dropouts.append(options["dropout"])
-        return self.call(query, key, value, startend_row_indices, **options)
+    def __call__(self, q, k, v, call):
+        self.indices.append(call.mask)
+        self.dropouts.append(call.dropout)
+        return self.forward(q, k, v, call)
 
 
 def test_all_layers_of_a_kind_share_one_mask(monkeypatch):
@@ -421,11 +421,15 @@ def test_visiting_every_tile_visits_every_tile(monkeypatch):
     assert [each["visit"] for each in asked] == ["all", "all"]  # two layers
 
 
-def test_visiting_every_tile_refuses_dropout():
+def test_visiting_every_tile_drops_the_same():
     ids, positions = packed_documents()
-    made = model("llama", "flashmask-everywhere", attention_dropout=0.25).train()
-    with pytest.raises(ValueError, match=r'dropout=0\.25 under visit="all"'):
-        made(ids, position_ids=positions)
+    logits = []
+    for implementation in ("flashmask", "flashmask-everywhere"):
+        made = model("llama", implementation, attention_dropout=0.25).train()
+        torch.manual_seed(3)
+        logits.append(made(ids, position_ids=positions).logits)
+    assert torch.equal(*logits)
+    assert not torch.allclose(logits[0], made.eval()(ids, position_ids=positions).logits)
 
 
 @pytest.mark.skipif(torch.__version__ < "2.7", reason="graphs of PyTorch 2.6 stop in Transformers' own code before")

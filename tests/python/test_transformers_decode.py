@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="Transformers runs on torch")
 transformers = pytest.importorskip("transformers", reason="tests its integration")
 
 import flashmask.transformers  # noqa: E402
+from flashmask._options import CallOptions  # noqa: E402
 from flashmask._torch import decode  # noqa: E402
 from flashmask.transformers._few_rows import few_rows  # noqa: E402
 from flashmask.transformers._indices import Indices  # noqa: E402
@@ -69,7 +70,8 @@ def test_other_masks_and_calls_go_another_way():
     vectors = torch.tensor([4, 0], dtype=torch.int32).expand(1, 1, 60, 2).contiguous()
 
     def served(q=q, k=k, vectors=vectors, causal=False, dropout=0.0, **others):
-        return few_rows(q, k, k, Indices(vectors, causal), dropout=dropout, scaling=None, **others) is not None
+        options = CallOptions(dropout=dropout, **others)
+        return few_rows(q, k, k, Indices(vectors, causal), options) is not None
 
     assert served()
     assert not served(causal=True)  # two vectors mean something else there
@@ -79,7 +81,7 @@ def test_other_masks_and_calls_go_another_way():
     assert not served(deterministic=True)
     assert not served(q=q.repeat(1, 5, 1, 1))
     assert not served(k=k[:, :4], vectors=vectors[:, :, :4])  # no cache
-    assert few_rows(q, k, k, torch.ones(1, 1, 4, 60, dtype=torch.bool), dropout=0.0, scaling=None) is None
+    assert few_rows(q, k, k, torch.ones(1, 1, 4, 60, dtype=torch.bool), CallOptions()) is None
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -88,6 +90,6 @@ def test_sinks_of_a_model_are_taken_along(rows, parts_made):
     q, k, v = (torch.randn(2, n, heads, 8, generator=generator) for n, heads in ((rows, 4), (60, 2), (60, 2)))
     sinks = torch.tensor([1.0, -2.0, 0.5, 3.0])
     vectors = torch.tensor([rows, 0], dtype=torch.int32).expand(1, 1, 60, 2).contiguous()
-    found = few_rows(q, k, v, Indices(vectors, False), dropout=0.0, scaling=0.4, sinks=sinks)
+    found = few_rows(q, k, v, Indices(vectors, False), CallOptions(scale=0.4, sinks=sinks))
     torch.testing.assert_close(found, flashmask.attention(q, k, v, scale=0.4, sinks=sinks))
     assert parts_made[0].splits > 1

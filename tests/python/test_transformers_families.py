@@ -340,19 +340,15 @@ class TestModernBert:
 
     def test_its_wish_for_the_same_gradients_is_passed_on(self, monkeypatch):
         asked = []
-        attention = _attention.flashmask.attention
+        forward = _attention.forward
 
-        def recorded(*arguments, **options):
-            asked.append(options.get("deterministic"))
-            return attention(*arguments, **options)
+        def recorded(q, k, v, call):
+            asked.append(call.deterministic)
+            return forward(q, k, v, call)
 
-        monkeypatch.setattr(_attention.flashmask, "attention", recorded)
+        monkeypatch.setattr(_attention, "forward", recorded)
         self.model("flashmask", deterministic_flash_attn=True)(input_ids=packed()["input_ids"])
         assert asked == [True] * 4
-        with pytest.raises(ValueError, match=r"dropout=0.5 under deterministic=True"):
-            self.model("flashmask", deterministic_flash_attn=True, attention_dropout=0.5).train()(
-                torch.ones(1, 4).int()
-            )
 
 
 class TestWideHeads:

@@ -15,6 +15,8 @@ from cuda_device import needs_gpu  # noqa: E402
 from docs_scripts import docs_script  # noqa: E402
 
 import flashmask.transformers  # noqa: E402
+from flashmask._plans.call import DISTANCES, TENSOR  # noqa: E402
+from flashmask._torch import operators  # noqa: E402
 from flashmask.transformers import _attention  # noqa: E402
 
 families = docs_script("transformers_families")
@@ -42,27 +44,18 @@ class Given:
         self.biases, self.tables = [], []
 
     def __enter__(self):
-        original = flashmask.attention
+        original = operators.forward
 
-        def attend(*arguments, **options):
-            self.biases += [each for each in (options.get("bias"),) if each is not None]
-            self.tables += [each for each in (options.get("distance_bias"),) if each is not None]
-            return original(*arguments, **options)
+        def forward(q, k, v, call):
+            kept = {TENSOR: self.biases, DISTANCES: self.tables}.get(call.bias_kind, [])
+            kept.append(call.bias)
+            return original(q, k, v, call)
 
-        self._patches = [
-            patch.object(flashmask, "attention", attend),
-            patch.object(flashmask, "flashmask_attention", self._biased(flashmask.flashmask_attention)),
-        ]
+        modules = "flashmask._torch.attention", "flashmask.transformers._attention"
+        self._patches = [patch(f"{name}.forward", forward) for name in modules]
         for each in self._patches:
             each.start()
         return self
-
-    def _biased(self, original):
-        def attend(*arguments, **options):
-            self.biases += [each for each in (options.get("bias"),) if each is not None]
-            return original(*arguments, **options)
-
-        return attend
 
     def __exit__(self, *error):
         for each in self._patches:
@@ -184,7 +177,7 @@ def test_wrapped_modules_hand_over_the_table(family):
 
 
 @by_family
-def test_trains_with_dropout_under_the_bias_of_each_score(family):
+def test_trains_with_dropout_under_the_table(family):
     made = runs(family, "flashmask", attention_dropout=0.2)
     made.model.train()
     found = []
@@ -193,7 +186,7 @@ def test_trains_with_dropout_under_the_bias_of_each_score(family):
             torch.manual_seed(seed)
             found.append(made.whole()[0])
     assert torch.equal(found[0], found[1]) and not torch.equal(found[1], found[2])
-    assert given.biases and not given.tables
+    assert given.tables and not given.biases
     nearly_none = runs(family, "flashmask", attention_dropout=1e-9)
     nearly_none.model.train()
     assert families.close(nearly_none.whole(), runs(family, "eager").whole())

@@ -480,10 +480,15 @@ def test_layers_follow_what_they_are_called_with():
         assert torch.allclose(found, expected.transpose(1, 2), atol=1e-6)
 
 
-def test_dense_masks_know_no_dropout():
+def test_dense_masks_drop_what_attention_drops():
     module = SimpleNamespace(config=SimpleNamespace(_attn_implementation="flashmask"), training=True)
-    with pytest.raises(ValueError, match=r"dropout=0.5 under a dense mask"):
-        attend(module, torch.ones(1, 1, 6, 6, dtype=torch.bool), dropout=0.5)
+    q, visible = torch.randn(1, 2, 6, 8), torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
+    torch.manual_seed(3)
+    found, _ = flashmask_attention_forward(module, q, q, q, visible, dropout=0.5)
+    torch.manual_seed(3)
+    q = q.transpose(1, 2)
+    assert torch.equal(found, flashmask.attention(q, q, q, visible, dropout=0.5))
+    assert not torch.allclose(found, flashmask.attention(q, q, q, visible))
 
 
 def test_the_package_exports_what_it_documents():

@@ -37,7 +37,7 @@ follow_imports = skip
 """
 PROGRAM = """
 import flashmask
-from flashmask import attention, decode_attention, flashmask_attention, masks, merge, varlen_attention
+from flashmask import attention, decode_attention, flashmask_attention, masks, merge, scores, varlen_attention
 from numpy import dtype, ndarray
 from torch import Tensor
 
@@ -59,9 +59,20 @@ def program(q: Tensor, array: ndarray[int, dtype[int]], rows: Tensor, ends: Tens
     reveal_type(masks.causal_document([3, 4]))  # Mask
     attention(q, q, q, layout="sbhd")  # error
     attention(q, q, q, causal=True)  # error
+    attention(q, q, q, softcpa=5.0)  # error
+    attention(q, q, q, score=5.0)  # error
+    attention(q, q, q, score=scores.softcap(5.0) | scores.alibi(q), dropout=0.1, deterministic=True)
+    decode_attention(q, q, q, score=scores.bias(q), splits=2)
+    decode_attention(q, q, q, invariant=True)  # error
     decode_attention(q, q, q, layout="sbhd")  # error
     flashmask_attention(q, q, q, window=3)  # error
+    flashmask_attention(q, q, q, rows, deterministic=True, score=scores.softcap(5.0), sinks=q)
+    flashmask_attention(q, q, q, rows, determinstic=True)  # error
     varlen_attention(q, q, q, ends)  # error
+    varlen_attention(q, q, q, ends, ends, 8, 8, 0.1, causal=True, invariant=True)
+    varlen_attention(q, q, q, ends, ends, scale=0.5)  # error
+    flashmask.plan(None, q, q, score=scores.softcap(5.0), bias=True)
+    flashmask.plan(None, q, q, alibi_slopes=q)  # error
     flashmask.plan(None, q, q, layout="sbhd")  # error
     flashmask.plan(None, q, q, visit="some")  # error
     masks.causal("8", 8)  # error

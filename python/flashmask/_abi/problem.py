@@ -17,6 +17,8 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 """Indexed by dtype code; the first three are the C ABI's, the last is computed by the reference."""
 F64 = 3
 MAX_HEAD_DIM = 512
+BIAS_KINDS = ("", "alibi", "bias", "distance_bias")
+"""What is added to scores: nothing, or a field of Problem; indexed by the C ABI's code."""
 
 
 class Problem(NamedTuple):
@@ -50,6 +52,16 @@ class Problem(NamedTuple):
         return DTYPES.index(self.dtype)
 
     @property
+    def bias_kind(self) -> str:
+        """Which of BIAS_KINDS is added to the scores."""
+        return next((name for name in BIAS_KINDS[1:] if getattr(self, name)), "")
+
+    def changed(self, cap: float, bias_kind: str) -> Problem:
+        """Returns the same problem with scores that are capped (0: not) and biased."""
+        alibi, bias, distance_bias = (bias_kind == name for name in BIAS_KINDS[1:])
+        return self._replace(softcap=cap, alibi=alibi, bias=bias, distance_bias=distance_bias)
+
+    @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Shapes of q, k and v, each (batch, sequence, heads, head dim)."""
         return (
@@ -63,8 +75,7 @@ class Problem(NamedTuple):
         dtype = s.F32 if self.code == F64 else self.code
         kind, _, index = self.device.partition(":")
         device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
-        chosen = (self.alibi, s.BIAS_ALIBI), (self.bias, s.BIAS_TENSOR), (self.distance_bias, s.BIAS_DISTANCES)
-        bias = next((kind for has, kind in chosen if has), s.BIAS_NONE)
+        bias = BIAS_KINDS.index(self.bias_kind)
         return s.Problem(*self[:7], dtype, *device, 0.0, self.dropout, self.softcap, bias, self.scale or 0.0)
 
 
@@ -74,14 +85,8 @@ def make_problem(
     scale: float | None,
     dropout: float,
     names: tuple[str, str, str] = ("q", "k", "v"),
-    softcap: float = 0.0,
-    alibi: bool = False,
-    bias: bool = False,
-    distance_bias: bool = False,
 ) -> Problem:
     """Returns the problem of q, k and v, each (batch, sequence, heads, head dim); raises where they do not fit."""
-    if alibi + bias + distance_bias > 1:
-        raise ValueError("two of alibi, bias and distance_bias came together; scores take one bias")
     for name, shape in zip(names, shapes, strict=True):
         if len(shape) != 4:
             raise ValueError(f"{name} has shape {list(shape)}; expected (batch, sequence, heads, head dim)")
@@ -103,7 +108,7 @@ def make_problem(
             raise ValueError(f"{name} has a head dim of {dim}; expected 1 to {MAX_HEAD_DIM}")
     check_dropout("dropout", dropout)
     sizes = q[0], q[1], k[1], q[2], k[2], q[3], v[3]
-    return Problem(*sizes, dtype, scale, dropout, "cpu", softcap, alibi, bias, distance_bias)
+    return Problem(*sizes, dtype, scale, dropout)
 
 
 def check_scale(name: str, scale: object) -> float:
@@ -115,17 +120,6 @@ def check_scale(name: str, scale: object) -> float:
     if scale == 0 or not math.isfinite(scale):
         raise ValueError(f"{name} is {scale}; expected a finite number other than 0, or None for 1 / sqrt(head dim)")
     return float(scale)
-
-
-def check_softcap(name: str, softcap: object) -> float:
-    """Returns the softcap as the C ABI takes it, where 0 means that scores are not capped."""
-    if softcap is None:
-        return 0.0
-    if isinstance(softcap, bool) or not isinstance(softcap, (int, float)):
-        raise TypeError(f"{name} is {described(softcap)}; expected a number above 0, or None for no cap")
-    if softcap != 0 and not 1e-30 <= softcap <= 1e30:
-        raise ValueError(f"{name} is {softcap}; expected a number from 1e-30 to 1e30, or None for no cap")
-    return float(softcap)
 
 
 def check_dropout(name: str, dropout: object) -> float:

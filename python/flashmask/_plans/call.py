@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flashmask._abi.problem import Problem, make_problem
 from flashmask._plans.cache import Key
+from flashmask.scores import OPERANDS, ScoreChange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 NO_BIAS, TENSOR, DISTANCES = range(3)
 """Kinds of bias: none, a tensor that is added to scores, or a table of distances."""
+
+
+_BIASES = {NO_BIAS: "", TENSOR: "bias", DISTANCES: "distance_bias"}
+_NUMBERS_OF_BIAS: dict[str, dict[str, Any]] = {name: {"bias_kind": kind} for kind, name in _BIASES.items()}
+_NUMBERS_OF_BIAS["alibi"] = {"alibi": True}
 
 
 class Call(NamedTuple):
@@ -49,22 +55,22 @@ class Call(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> Call:
         """Returns the numbers of a call that a plan's problem describes."""
-        kind = DISTANCES if problem.distance_bias else TENSOR if problem.bias else NO_BIAS
-        scale = problem.scale or 0.0
-        return cls(scale=scale, dropout=problem.dropout, softcap=problem.softcap, alibi=problem.alibi, bias_kind=kind)
+        call = cls(scale=problem.scale or 0.0, dropout=problem.dropout, softcap=problem.softcap)
+        return call._replace(**_NUMBERS_OF_BIAS[problem.bias_kind])
 
     def problem(self, shapes: Sequence[Sequence[int]], dtype: str) -> Problem:
         """Returns the problem of the call with tensors of these shapes; raises where they do not fit."""
-        return make_problem(
-            shapes,
-            dtype,
-            self.scale or None,
-            self.dropout,
-            softcap=self.softcap,
-            alibi=self.alibi,
-            bias=self.bias_kind == TENSOR,
-            distance_bias=self.bias_kind == DISTANCES,
-        )
+        if self.alibi and self.bias_kind:
+            raise ValueError("two of alibi, bias and distance_bias came together; scores take one bias")
+        made = make_problem(shapes, dtype, self.scale or None, self.dropout)
+        return made.changed(self.softcap, "alibi" if self.alibi else _BIASES.get(self.bias_kind, ""))
+
+    def biased(self, score: ScoreChange) -> Call:
+        """Returns the call with the bias of a change of scores, which has one."""
+        operands = dict(zip(OPERANDS[score.kind], score.operands, strict=True))
+        if score.kind == "distance_bias":
+            operands = {"bias": score.operands[0], "distance_origin": score.origin}
+        return self._replace(**_NUMBERS_OF_BIAS[score.kind], **operands)
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create
-from flashmask._abi.problem import DTYPES, Problem, check_scale, check_softcap, make_problem
+from flashmask._abi.problem import BIAS_KINDS, DTYPES, Problem, make_problem
 from flashmask._arguments import boolean, check_dense, choice, copied, described, is_autocast, is_tensor
 from flashmask._explain import Explanation
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
+from flashmask._options import CallOptions, PlanArguments, options_of
 from flashmask._plans.cache import plans
 from flashmask._plans.call import Call, key_on_cpu
 from flashmask._plans.live_plan import AnyPlan, make_plan
@@ -23,11 +24,10 @@ from flashmask._rows import RowIndices
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
     from flashmask._torch.plans.device_plan import DevicePlan
 
-LAYOUTS = ("bshd", "bhsd")
-Layout: TypeAlias = Literal["bshd", "bhsd"]
 VISITS = ("active", "all")
 _FORMS = ("intervals", "bits")
 _DIRECTIONS = ("forward", "backward")
@@ -182,19 +182,12 @@ def plan(
     k: Any,
     v: Any = None,
     *,
-    scale: float | None = None,
-    layout: Layout = "bshd",
     visit: Literal["active", "all"] = "active",
     form: Literal["intervals", "bits"] | None = None,
     kernel: str = "",
     reorder: bool = False,
-    deterministic: bool = False,
-    invariant: bool = False,
     tiles: tuple[str, str] = ("automatic", "automatic"),
-    softcap: float | None = None,
-    alibi: bool = False,
-    bias: bool = False,
-    distance_bias: bool = False,
+    **options: Unpack[PlanArguments],
 ) -> Plan:
     """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
 
@@ -218,46 +211,49 @@ def plan(
         tiles: tile sizes of forward and backward: "large" or "small" where a GPU kernel has both; "automatic":
             whichever takes less time. A plan of a slice of a mask gives the bits of the whole if it is given Plan.tiles
             of the whole.
-        softcap: scores s become softcap · tanh(s / softcap), as for attention(); None: they are not capped.
-        alibi: whether calls pass alibi_slopes.
-        bias: whether calls pass a bias.
-        distance_bias: whether calls pass a distance_bias. One of the three at most.
+        score: a change of scores, of which the cap and the kind of bias are read: calls may leave out the cap, and pass
+            operands of their own.
+        softcap, alibi, bias, distance_bias: the same by keyword: the cap, and whether calls pass alibi_slopes, a bias
+            or a distance_bias, one of the three at most.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
-    options = Options(
+    given, kind = _checked(options)
+    of_plan = Options(
         visit=choice("visit", visit, VISITS),
         form=0 if form is None else 1 + choice("form", form, _FORMS),
         reorder=int(boolean("reorder", reorder)),
-        deterministic=int(boolean("deterministic", deterministic) or _asked_for_deterministic()),
-        invariant=int(boolean("invariant", invariant)),
+        deterministic=int(given.deterministic or _asked_for_deterministic()),
+        invariant=int(given.invariant),
         kernel=_kernel_name(kernel),
         forward_tiles=choice("tiles[0]", _pair("tiles", tiles)[0], TILES),
         backward_tiles=choice("tiles[1]", tiles[1], TILES),
     )
-    for name, given in (("q", q), ("k", k), ("v", v)):
-        if isinstance(given, (Mask, RowIndices)):
-            raise TypeError(f"{name} is a {type(given).__name__}; plan() takes the mask first: plan(mask, q, k, v)")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if isinstance(tensor, (Mask, RowIndices)):
+            raise TypeError(f"{name} is a {type(tensor).__name__}; plan() takes the mask first: plan(mask, q, k, v)")
     if mask is not None and not isinstance(mask, (Mask, RowIndices)):
         check_booleans(mask)
-    order = (0, 2, 1, 3) if choice("layout", layout, LAYOUTS) else (0, 1, 2, 3)
+    order = (0, 2, 1, 3) if given.heads_first else (0, 1, 2, 3)
     dtype = computed_dtype("q", q)
     shapes = [_shape(name, tensor, order) for name, tensor in (("q", q), ("k", k), ("v", k if v is None else v))]
-    cap = check_softcap("softcap", softcap)
-    problem = make_problem(
-        shapes,
-        dtype,
-        check_scale("scale", scale) or None,
-        0.0,
-        softcap=cap,
-        alibi=boolean("alibi", alibi),
-        bias=boolean("bias", bias),
-        distance_bias=boolean("distance_bias", distance_bias),
-    )
-    problem = problem._replace(device=_device(q))
-    return Plan(as_mask(mask, problem), problem, options)
+    problem = make_problem(shapes, dtype, given.scale or None, 0.0)._replace(device=_device(q))
+    problem = problem.changed(given.score.cap, kind)
+    return Plan(as_mask(mask, problem), problem, of_plan)
+
+
+def _checked(options: PlanArguments) -> tuple[CallOptions, str]:
+    """Returns the options of the calls, and the kind of bias that they pass, one of BIAS_KINDS."""
+    others: dict[str, Any] = {**options}
+    kinds = [name for name in BIAS_KINDS[1:] if boolean(name, others.pop(name, False))]
+    given = options_of(plan, others, PlanArguments)
+    if given.score.kind:
+        kinds.append(given.score.kind)
+    if len(kinds) > 1:
+        raise ValueError("two of alibi, bias and distance_bias came together; scores take one bias")
+    return given, "".join(kinds)
 
 
 def as_mask(mask: Any, problem: Problem) -> Mask:

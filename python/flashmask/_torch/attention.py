@@ -10,37 +10,24 @@ from torch import Tensor
 
 from flashmask._arguments import described
 from flashmask._mask import Mask
-from flashmask._plans.call import TENSOR, Call
+from flashmask._options import CallOptions
+from flashmask._plans.call import Call
 from flashmask._plans.plan import Plan, check_booleans
 from flashmask._rows import RowIndices
+from flashmask._torch.dropout import seed_offset_of
 from flashmask._torch.operators import forward
 from flashmask._torch.packing import can_be_read
 from flashmask._torch.shared import for_operators
+from flashmask.scores import OPERANDS, ScoreChange
 
 
 def attention_of_tensors(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any,
-    plan: Plan | None,
-    scale: float,
-    heads_first: bool,
-    deterministic: bool,
-    sinks: Any,
-    softcap: float,
-    alibi: tuple[Any, Any, Any],
-    invariant: bool,
-    cudnn: int,
-    bias: tuple[int, Any, int],
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, plan: Plan | None, options: CallOptions
 ) -> tuple[Tensor, Tensor]:
-    """Returns o and lse; `scale` 0 stands for 1 / sqrt(head dim), `softcap` 0 for none; `alibi`: slopes, positions.
-
-    `bias`: its kind, the tensor, and the entry of distance 0.
-    """
+    """Returns o and lse."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_types(q=q, k=k, v=v)
-    if heads_first:
+    if options.heads_first:
         q, k, v = heads_last(q, k, v)
     tensor, causal, documents = None, False, 0
     if plan is not None:
@@ -49,29 +36,45 @@ def attention_of_tensors(
         tensor = for_operators(plan.tensor)
     else:
         tensor, causal = mask_tensor(mask, q)
-        if invariant and isinstance(mask, RowIndices):
+        if options.invariant and isinstance(mask, RowIndices):
             documents = mask.most_documents or 0
+    seed = drawn_seed(options, q.device)
+    o, lse = forward(q, k, v, call_of(options, tensor, causal=causal, seed_offset=seed, most_documents=documents))
+    return (o.transpose(1, 2) if options.heads_first else o), lse
+
+
+def call_of(options: CallOptions, mask: Tensor | None = None, score: ScoreChange | None = None, **others: Any) -> Call:
+    """Returns what the operators are given: a mask, the options, perhaps with another `score`, and fields of Call."""
+    score = options.score if score is None else score
     call = Call(
-        tensor,
-        causal=causal,
-        scale=scale,
-        deterministic=deterministic,
-        sinks=sinks_tensor(sinks),
-        softcap=softcap,
-        invariant=invariant,
-        cudnn=cudnn,
-        most_documents=documents,
+        mask,
+        scale=options.scale,
+        dropout=options.dropout,
+        deterministic=options.deterministic,
+        sinks=sinks_tensor(options.sinks),
+        invariant=options.invariant,
+        softcap=score.cap,
+        cudnn=options.cudnn,
+        **others,
     )
-    if alibi[0] is not None:
-        call = with_alibi(call, *alibi)
-    if bias[0]:
-        kind, values, origin = bias
-        if not isinstance(values, Tensor):
-            name = "bias" if kind == TENSOR else "distance_bias"
-            raise TypeError(f"{name} is {described(values)}; expected a torch tensor, as the others are")
-        call = call._replace(bias_kind=kind, bias=values, distance_origin=origin)
-    o, lse = forward(q, k, v, call)
-    return (o.transpose(1, 2) if heads_first else o), lse
+    if not score.kind:
+        return call
+    for name, operand in zip(OPERANDS[score.kind], score.operands, strict=True):
+        if operand is not None:
+            _check_operand(name, operand, score.kind == "alibi")
+    return call.biased(score)
+
+
+def drawn_seed(options: CallOptions, device: torch.device) -> Tensor | None:
+    """Draws the seed and offset of a call's dropout; None where nothing is dropped."""
+    return seed_offset_of(None, options.dropout, device) if options.dropout else None
+
+
+def _check_operand(name: str, operand: object, constant: bool) -> None:
+    if not isinstance(operand, Tensor):
+        raise TypeError(f"{name} is {described(operand)}; expected a torch tensor, as the others are")
+    if constant and operand.requires_grad:
+        raise ValueError(f"{name} requires a gradient, and none is computed; pass {name}.detach()")
 
 
 def _refuse_types(**tensors: object) -> None:
@@ -87,19 +90,6 @@ def sinks_tensor(sinks: Any) -> Tensor | None:
     if not isinstance(sinks, Tensor):
         raise TypeError(f"sinks is {described(sinks)}; expected a torch tensor, as the others are")
     return sinks[..., 0] if sinks.ndim == 4 and sinks.shape[3] == 1 else sinks
-
-
-def with_alibi(call: Call, slopes: Any, query_positions: Any = None, key_positions: Any = None) -> Call:
-    """Returns a call with ALiBi; refuses slopes that learn."""
-    names = ("alibi_slopes", "query_positions", "key_positions")
-    for name, tensor in zip(names, (slopes, query_positions, key_positions), strict=True):
-        if tensor is None:
-            continue
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is {described(tensor)}; expected a torch tensor, as the others are")
-        if tensor.requires_grad:
-            raise ValueError(f"{name} requires a gradient, and none is computed; pass {name}.detach()")
-    return call._replace(alibi=True, **dict(zip(names, (slopes, query_positions, key_positions), strict=True)))
 
 
 def heads_last(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

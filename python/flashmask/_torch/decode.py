@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flashmask._arguments import described
 from flashmask._arguments import lengths as token_counts
 from flashmask._backends import OURS
 from flashmask._draft_tree import DraftTree
-from flashmask._plans.call import TENSOR, Call
-from flashmask._torch.attention import with_alibi
+from flashmask._options import CallOptions
+from flashmask._plans.call import DISTANCES, TENSOR, Call
+from flashmask._torch.attention import call_of
 from flashmask._torch.merge import merge_operator, merge_stacked
 from flashmask._torch.operators import forward
 from flashmask._torch.packing import can_be_read
@@ -34,23 +34,16 @@ def decode(
     lengths: Tensor | Sequence[int] | None,
     tree: DraftTree | None,
     splits: int | None,
-    scale: float,
-    sinks: Tensor | None,
+    options: CallOptions,
     wants_lse: bool,
-    softcap: float,
-    alibi_slopes: Any,
-    bias: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Returns o, and lse (batch, heads, rows) if wanted; tensors (batch, sequence, heads, head dim), sinks [heads]."""
     parts = parts_of(q, k, v, splits)
     if lengths is not None:
         lengths = _lengths(lengths, q, k.shape[1])
     masks = _masks(lengths, tree, q, k.shape[1], parts)
-    numbers = Call(scale=scale, softcap=softcap, cudnn=OURS)
-    if alibi_slopes is not None:
-        bias = _alibi(alibi_slopes, lengths, tree, q, k)
-    elif bias is not None:
-        _check_bias(bias, q, k)
+    bias = _bias(call_of(options), lengths, tree, q, k)
+    numbers, sinks = _numbers(options), options.sinks
     if tree is None or tree.is_in_order:
         return attend_in_parts(q, k, v, masks, parts, numbers, sinks, wants_lse, bias)
     depth_first = _on_device(tree, q.device)
@@ -81,18 +74,27 @@ def _lengths(given: Tensor | Sequence[int], q: Tensor, keys: int) -> Tensor:
 # Biases
 
 
-def _check_bias(bias: Any, q: Tensor, k: Tensor) -> None:
-    if not isinstance(bias, Tensor):
-        raise TypeError(f"bias is {described(bias)}; expected a torch tensor, as the others are")
-    check_bias("bias", bias, q, k)
+def _bias(call: Call, lengths: Tensor | None, tree: DraftTree | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """Returns what a call adds to its scores as a bias (1 or batch, 1 or heads, 1 or rows, keys)."""
+    if call.bias_kind == DISTANCES or call.query_positions is not None:
+        what = "a table by distance" if call.bias_kind == DISTANCES else "positions beside slopes"
+        raise NotImplementedError(
+            f"decode_attention() was given {what}, which it does not serve: it knows itself where new tokens stand; "
+            "pass a bias of rows and keys"
+        )
+    if call.alibi_slopes is not None:
+        check_alibi(call, q, k)
+        return _alibi(call.alibi_slopes, lengths, tree, q, k)
+    if call.bias is not None:
+        check_bias("bias", call.bias, q, k)
+    return call.bias
 
 
-def _alibi(slopes: Any, lengths: Tensor | None, tree: DraftTree | None, q: Tensor, k: Tensor) -> Tensor:
+def _alibi(slopes: Tensor, lengths: Tensor | None, tree: DraftTree | None, q: Tensor, k: Tensor) -> Tensor:
     """Returns -slope · |distance| as a bias (1 or batch, heads, rows, keys), float32, or float64 where q is.
 
     Kernels take one slope for a head, and heads that share a key head are rows of one here.
     """
-    check_alibi(with_alibi(Call(), slopes), q, k)
     rows, keys = q.shape[1], k.shape[1]
     key, row = (torch.arange(count, device=q.device) for count in (keys, rows))
     before = keys - rows if lengths is None else lengths[:, None] - rows  # tokens of a request before the new ones
@@ -207,16 +209,15 @@ def _best_splits(tiles: int, keys: int, workers: int) -> int:
 _known_best_splits = functools.lru_cache(maxsize=1024)(_best_splits)
 
 
-def attend_few_rows(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, numbers: Call, sinks: Tensor | None = None
-) -> Tensor:
-    """Computes o of a few rows under row indices [batch or 1, 1, keys, 2], not causal, with the keys in parts.
-
-    `numbers`: a call without tensors, which holds the scale and the softcap.
-    """
+def attend_few_rows(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, options: CallOptions) -> Tensor:
+    """Computes o of a few rows under row indices [batch or 1, 1, keys, 2], not causal, with the keys in parts."""
     parts = parts_of(q, k, v, None)
     masks = shared(masks_of_parts, (visible,), batch=q.shape[0], parts=parts)
-    return attend_in_parts(q, k, v, masks, parts, numbers, sinks, False)[0]
+    return attend_in_parts(q, k, v, masks, parts, _numbers(options), options.sinks, False)[0]
+
+
+def _numbers(options: CallOptions) -> Call:
+    return Call(scale=options.scale, softcap=options.score.cap, cudnn=OURS)
 
 
 def attend_in_parts(

@@ -3,25 +3,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-import flashmask
-from flashmask._abi.problem import check_dropout, check_scale, check_softcap
-from flashmask._arguments import boolean, check_positions, described, is_autocast
+from flashmask._arguments import described, is_autocast
+from flashmask._options import ScoreArguments, options_of
 from flashmask._plans.call import Call
-from flashmask._torch.attention import sinks_tensor, with_alibi
+from flashmask._torch.attention import call_of
 from flashmask._torch.dropout import seed_offset_of
 from flashmask._torch.operators import forward as whole_forward
 from flashmask._torch.schemas import Outputs
+from flashmask._torch.shared import for_operators
 from flashmask.distributed._checks import check_changes, entered
 from flashmask.distributed._dropout import check_runs
 from flashmask.distributed._make import MAIN
 from flashmask.distributed._operators import TO_HEADS, TO_TOKENS, Given, exchange, forward, seed_operator
 from flashmask.distributed._positions import with_own_positions
 from flashmask.distributed._sharding import Sharding, check_plain
+from flashmask.scores import ScoreChange
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class _Arguments(ScoreArguments, total=False):
+    scale: float | None
+    sinks: Tensor | None
+    invariant: bool
 
 
 def attention(
@@ -31,17 +41,9 @@ def attention(
     sharding: Sharding,
     *,
     mask: str = MAIN,
-    scale: float | None = None,
     return_lse: bool = False,
     dropout_p: float = 0.0,
-    sinks: Tensor | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    invariant: bool = False,
-    bias: None = None,
-    distance_bias: None = None,
+    **options: Unpack[_Arguments],
 ) -> Any:
     """flashmask.attention() over a sequence that is spread over the ranks of a group; a collective.
 
@@ -64,15 +66,11 @@ def attention(
             held]. A sink of a row is one term of the lse of the rank that holds it. Differentiable: the gradient of a
             rank is that of its tokens, or under the scheme "heads" that of its heads, to be added over the ranks as
             gradients of all parameters are.
-        softcap: scores s become softcap · tanh(s / softcap), as in flashmask.attention().
-        alibi_slopes: as in flashmask.attention(), [query heads] or [batch, query heads], the same on every rank, which
-            takes those of its heads. Distances are those in the whole sequence. It has no gradient.
-        query_positions: beside alibi_slopes, [1 or batch, tokens held], as Sharding.shard() gives them; whole numbers
-            between -2^24 and 2^24. None: each token has its place in the whole sequence.
-        key_positions: the same for keys, given together with query_positions.
+        score: a change of scores, or its parts by keyword, as in flashmask.attention(); biases and tables by distance
+            are refused. Slopes are the same on every rank, which takes those of its heads; distances are those in the
+            whole sequence, or of positions [1 or batch, tokens held], as Sharding.shard() gives them.
         invariant: give every document the bits that it has alone, as flashmask.attention() does; under the scheme
             "heads", or on one rank.
-        bias: not served, and refused, as is `distance_bias`.
 
     Returns:
         o (batch, tokens held, query heads, value dim); with `return_lse` also lse (batch, query heads, tokens held).
@@ -82,32 +80,23 @@ def attention(
             environment, which makes all ranks compare their calls first.
         NotImplementedError: no kernel serves the call, `invariant` came with the scheme "rows", or a bias came.
     """
-    _refuse_biases(bias=bias, distance_bias=distance_bias)
+    given = options_of(attention, options, _Arguments, {"dropout": "dropout_p"}, dropout=dropout_p)
+    _refuse_biases(given.score)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_plain(name, tensor)
     if not isinstance(sharding, Sharding):
         raise TypeError(f"sharding is {described(sharding)}; expected what flashmask.distributed.shard() returns")
     sharding._known(mask)
-    if boolean("invariant", invariant) and sharding.ranks > 1 and sharding.scheme == "rows":
+    if given.invariant and sharding.ranks > 1 and sharding.scheme == "rows":
         raise NotImplementedError(
             'invariant=True came with a sharding by "rows", whose ranks add up a document\'s scores between tiles that '
             'begin where ranks do; make it by shard(..., scheme="heads")'
         )
-    factor = 0.0 if scale is None else check_scale("scale", scale)
     device = q.device.type
     if is_autocast(device) and q.dtype is not torch.float64:
         q, k, v = (each.to(torch.get_autocast_dtype(device)) for each in (q, k, v))
     deterministic = sharding.deterministic or torch.are_deterministic_algorithms_enabled()
-    sinks = sinks_tensor(sinks)
-    dropout = check_dropout("dropout_p", dropout_p)
-    cap = check_softcap("softcap", softcap)
-    call = Call(
-        scale=factor, deterministic=deterministic, dropout=dropout, sinks=sinks, softcap=cap, invariant=invariant
-    )
-    alibi = alibi_slopes, query_positions, key_positions
-    check_positions(*alibi)
-    if alibi_slopes is not None:
-        call = with_alibi(call, *alibi)
+    call = call_of(given)._replace(deterministic=deterministic)
     outputs: tuple[Tensor, ...]
     if sharding.ranks == 1:
         outputs = _whole(q, k, v, sharding, mask, call)
@@ -118,14 +107,13 @@ def attention(
     return outputs if return_lse else outputs[0]
 
 
-def _refuse_biases(**given: object) -> None:
-    for name, bias in given.items():
-        if bias is not None:
-            raise NotImplementedError(
-                f"{name} is {described(bias)}, and flashmask.distributed serves no biases: their rows and columns "
-                "would have to be spread over the ranks as the tokens are; compute this layer on one device, or give "
-                "what depends on distance alone and grows with it as alibi_slopes"
-            )
+def _refuse_biases(score: ScoreChange) -> None:
+    if score.kind in ("bias", "distance_bias"):
+        raise NotImplementedError(
+            f"{score.kind} is {described(score.operands[0])}, and flashmask.distributed serves no biases: their rows "
+            "and columns would have to be spread over the ranks as the tokens are; compute this layer on one device, "
+            "or give what depends on distance alone and grows with it as alibi_slopes"
+        )
 
 
 def _by_rows(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
@@ -179,23 +167,11 @@ def _alibi_of_heads(call: Call, slopes: Tensor, sharding: Sharding, where: tuple
 
 
 def _whole(q: Tensor, k: Tensor, v: Tensor, sharding: Sharding, mask: str, call: Call) -> Outputs:
-    local = sharding._whole_masks[mask]
+    call = call._replace(mask=for_operators(sharding._whole_masks[mask].tensor))
     if call.dropout:
         seed = _agreed_seed(q, sharding, mask, call.dropout)
-        return whole_forward(q, k, v, call._replace(mask=local.tensor, seed_offset=seed, dropout_place=sharding._place))
-    o, lse = flashmask.attention(
-        *(q, k, v, local),
-        scale=call.scale or None,
-        deterministic=call.deterministic,
-        invariant=call.invariant,
-        return_lse=True,
-        sinks=call.sinks,
-        softcap=call.softcap,
-        alibi_slopes=call.alibi_slopes,
-        query_positions=call.query_positions,
-        key_positions=call.key_positions,
-    )
-    return o, lse
+        call = call._replace(seed_offset=seed, dropout_place=sharding._place)
+    return whole_forward(q, k, v, call)
 
 
 def _agreed_seed(q: Tensor, sharding: Sharding, mask: str, dropout: float) -> Tensor:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ import numpy as np
 from flashmask._abi.problem import Problem, check_dropout, check_scale
 from flashmask._arguments import boolean, choice, described, sink_dtypes
 from flashmask._mask import Mask
-from flashmask._plans.plan import LAYOUTS, dtype_name
+from flashmask._options import LAYOUTS, ScoreArguments, refuse_keyword
+from flashmask._plans.plan import dtype_name
 from flashmask.jax._masks import mask_operand
 from flashmask.jax._operands import array, problem_of
 from flashmask.jax._operators import attend
@@ -38,6 +39,7 @@ def attention(
     sinks: Any = None,
     dropout: float = 0.0,
     key: Any = None,
+    **others: NoReturn,
 ) -> Any:
     """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
 
@@ -65,6 +67,7 @@ def attention(
         dropout: probability with which each attention probability is dropped, rounded to 1/65536; what is kept is
             scaled up.
         key: a key of jax.random, which decides what is dropped; needed with dropout.
+        others: changes of scores, as flashmask.attention() takes them, are refused by name.
 
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
@@ -75,6 +78,14 @@ def attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other; while tracing.
         NotImplementedError: a transform or platform that is not served.
     """
+    refused: dict[str, Any] = {**others}
+    for name, value in refused.items():
+        if name in ScoreArguments.__annotations__:
+            raise NotImplementedError(
+                f"{name} is {described(value)}, and flashmask.jax changes no scores yet; leave it out, or call "
+                "flashmask.attention with torch tensors"
+            )
+        refuse_keyword(attention, name, value)
     _check_platform()
     heads_first = choice("layout", layout, LAYOUTS) == 1
     arrays = [array(name, given) for name, given in (("q", q), ("k", k), ("v", v))]

@@ -15,7 +15,7 @@ from flashmask._abi.header import Options as PlanOptions
 from flashmask._abi.library import call
 from flashmask._abi.problem import Problem, check_dropout
 from flashmask._arguments import boolean, choice, described
-from flashmask._plans.plan import LAYOUTS
+from flashmask._options import LAYOUTS
 from flashmask.jax._foreign import MULTIPLE, foreign_plan
 from flashmask.jax._masks import Operand, mask_operand
 from flashmask.jax._operands import problem_of

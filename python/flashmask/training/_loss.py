@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
 
 import torch
 from torch import Tensor
@@ -15,6 +15,17 @@ from flashmask._torch.autograd import once_differentiable
 from flashmask.data._examples import IGNORED
 from flashmask.training._chunks import chunks
 from flashmask.training._liger import ONCE, by_liger, uses_liger
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    class _Options(TypedDict, total=False):
+        bias: Tensor | None
+        ignore_index: int
+        softcap: float | None
+        temperature: float
+        chunk: int
+
 
 #: Rows per chunk: 5.3 GB for 128,256 words: logits in bfloat16 and in float32, and their log-probabilities.
 ROWS = 4096
@@ -66,7 +77,7 @@ def linear_cross_entropy(
     not match.
     """
     choice("reduction", reduction, _REDUCTIONS)
-    _check_head(hidden, weight, bias, softcap)
+    _check_head(hidden, _Head(weight, bias, softcap))
     rows, wanted = _labelled(hidden, weight, labels, ignore_index, ROWS if chunk is None else chunk)
     if chunk is None and uses_liger(rows, weight) and rows.numel():
         total = by_liger(rows, weight, wanted, bias, softcap)
@@ -77,31 +88,13 @@ def linear_cross_entropy(
 
 @overload
 def linear_log_probs(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    *,
-    bias: Tensor | None = ...,
-    ignore_index: int = ...,
-    softcap: float | None = ...,
-    temperature: float = ...,
-    entropies: Literal[False] = ...,
-    chunk: int = ...,
+    hidden: Tensor, weight: Tensor, labels: Tensor, *, entropies: Literal[False] = ..., **options: Unpack[_Options]
 ) -> Tensor: ...
 
 
 @overload
 def linear_log_probs(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    *,
-    bias: Tensor | None = ...,
-    ignore_index: int = ...,
-    softcap: float | None = ...,
-    temperature: float = ...,
-    entropies: Literal[True],
-    chunk: int = ...,
+    hidden: Tensor, weight: Tensor, labels: Tensor, *, entropies: Literal[True], **options: Unpack[_Options]
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -124,7 +117,7 @@ def linear_log_probs(
     drew; entropies=True also returns the entropy of each row's distribution, in the same shape, which is differentiable
     too. The backward computes each chunk's logits again: four products in all.
     """
-    _check_head(hidden, weight, bias, softcap)
+    _check_head(hidden, _Head(weight, bias, softcap))
     if not (isinstance(temperature, (int, float)) and temperature > 0):
         raise ValueError(f"temperature is {described(temperature)}; expected a number above 0")
     rows, wanted = _labelled(hidden, weight, labels, ignore_index, chunk)
@@ -174,7 +167,8 @@ def head_memory(weight: Tensor, rows: int) -> int:
     return logits + (weight.numel() * (4 + size) if weight.requires_grad else 0)
 
 
-def _check_head(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> None:
+def _check_head(hidden: Tensor, head: _Head) -> None:
+    weight, bias, softcap = head
     for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias)):
         if not isinstance(tensor, Tensor):
             if name == "bias" and tensor is None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 import flashmask
-from flashmask import Mask, RowIndices
-from flashmask._backends import Backend
+from flashmask import Mask, RowIndices, scores
+from flashmask._abi.problem import check_scale
+from flashmask._backends import OURS, Backend, cudnn_of
+from flashmask._options import CallOptions
 from flashmask._rows import one_name_of
-from flashmask._torch.attention import sinks_tensor
+from flashmask._torch.attention import attention_of_tensors, call_of, drawn_seed, sinks_tensor
+from flashmask._torch.operators import forward
 from flashmask._torch.shared import shared
 from flashmask.transformers._calls import refuse_unmasked
 from flashmask.transformers._dtype import in_kernels_dtype, refuse_float32
@@ -93,23 +96,31 @@ def flashmask_attention_forward(
     refuse_keywords(others)
     if is_over_layers(module):
         return attention_over_layers(query, key, value, scaling), None
+    score = scores.softcap(softcap)
+    if position_bias is not None:
+        score = score | (scores.distance if is_table(module, query, key) else scores.bias)(position_bias)
+    options = CallOptions(
+        scale=check_scale("scaling", scaling),
+        deterministic=deterministic,
+        invariant=invariant,
+        dropout=dropout if module.training else 0.0,
+        sinks=_sinks(s_aux, sinks),
+        score=score,
+        cudnn=cudnn_of(backend),
+    )
     if sharding is not None:
-        _refuse_changes(None, position_bias, "tokens spread over ranks")
+        if score.kind:
+            _refuse_change("position_bias", "biased", "tokens spread over ranks")
         query, key, value = in_kernels_dtype(module, query, key, value)
         local = sharded_attention(
-            *(query, key, value, sharding),
+            *(query, key, value, sharding, options),
             window=sliding_window,
-            scaling=scaling,
             attention_mask=attention_mask,
             startend_row_indices=one_name_of(startend_row_indices, attn_mask_startend_row_indices),
             cu_seq_lens_q=cu_seq_lens_q,
-            sinks=_sinks(s_aux, sinks),
             indices=indices,
             block_indices=block_indices,
             visit=None if visit == "active" else visit,
-            dropout=dropout if module.training else 0.0,
-            softcap=softcap,
-            invariant=invariant,
         )
         return local, None
     if attention_mask is None:
@@ -132,9 +143,12 @@ def flashmask_attention_forward(
     if is_untold(module, others):
         refuse_untold(module, call)
     query, key, value = in_kernels_dtype(module, query, key, value)
-    dropout = dropout if module.training else 0.0
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
-        _refuse_changes(softcap, position_bias, f"heads of {query.shape[-1]} on this device")
+        where = f"heads of {query.shape[-1]} on this device"
+        if score.cap:
+            _refuse_change(f"softcap={softcap}", "capped", where)
+        if score.kind:
+            _refuse_change("position_bias", "biased", where)
         _refuse_beside_wide_heads(
             query,
             s_aux=s_aux,
@@ -143,27 +157,17 @@ def flashmask_attention_forward(
             block_indices=block_indices,
             invariant=True if invariant else None,
         )
-        return wide_attention(query, key, value, call, dropout=dropout, scaling=scaling), None
+        return wide_attention(query, key, value, call, dropout=options.dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
-    sinks = _sinks(s_aux, sinks)
-    changed = invariant or softcap or sinks is not None or position_bias is not None
+    changed = invariant or score.cap or score.kind or options.sinks is not None
     if query.shape[2] == 1 and not changed and isinstance(mask, Indices) and not mask.causal:
-        return _single_token(query, key, value, mask, dropout=dropout, scaling=scaling), None
+        return _single_token(query, key, value, mask, dropout=options.dropout, scaling=scaling), None
     refuse_float32(module, query)
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    numbers: dict[str, Any] = {"scaling": scaling, "sinks": sinks, "softcap": softcap}
-    if visit == "active" and not invariant and position_bias is None:
-        few = few_rows(q, k, v, mask, dropout=dropout, deterministic=deterministic, **numbers)
-        if few is not None:
-            return few, None
-    attend = _attend if visit == "active" else _attend_everywhere
-    bits: dict[str, Any] = {"deterministic": deterministic, "invariant": invariant}
-    if visit == "active":
-        bits["backend"] = backend
-    bias: dict[str, Any] = {}
-    if position_bias is not None:
-        bias["distance_bias" if is_table(module, query, key) else "bias"] = position_bias
-    return attend(q, k, v, mask, dropout=dropout, bias=bias, **numbers, **bits), None
+    if visit != "active":
+        return _attend_everywhere(q, k, v, mask, options), None
+    few = few_rows(q, k, v, mask, options)
+    return _attend(q, k, v, mask, options) if few is None else few, None
 
 
 def _sinks(of_heads: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
@@ -184,16 +188,11 @@ def _refuse_beside_wide_heads(query: Tensor, **others: Tensor | bool | None) -> 
             )
 
 
-def _refuse_changes(softcap: float | None, position_bias: Tensor | None, where: str) -> None:
-    for given, what in (
-        (f"softcap={softcap}" if softcap else "", "capped"),
-        ("position_bias" if position_bias is not None else "", "biased"),
-    ):
-        if given:
-            raise ValueError(
-                f"{given} came to flashmask's attention with {where}, where scores cannot be {what} yet, and leaving "
-                'it out would change the result; use another attn_implementation for this model, such as "eager"'
-            )
+def _refuse_change(given: str, changed: str, where: str) -> NoReturn:
+    raise ValueError(
+        f"{given} came to flashmask's attention with {where}, where scores cannot be {changed} yet, and leaving it out "
+        'would change the result; use another attn_implementation for this model, such as "eager"'
+    )
 
 
 def _chosen(
@@ -233,74 +232,15 @@ def _check_registered(module: torch.nn.Module) -> None:
     )
 
 
-def _attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Indices | Mask | Tensor,
-    *,
-    dropout: float,
-    scaling: float | None,
-    deterministic: bool,
-    invariant: bool,
-    sinks: Tensor | None,
-    softcap: float | None,
-    backend: Backend,
-    bias: dict[str, Any],
-) -> Tensor:
-    if isinstance(mask, Indices) and not deterministic and "distance_bias" not in bias:
-        indices = mask.vectors
-        out: Tensor = flashmask.flashmask_attention(
-            *(q, k, v, indices),
-            dropout=dropout,
-            causal=mask.causal,
-            softmax_scale=scaling,
-            sinks=sinks,
-            softcap=softcap,
-            invariant=invariant,
-            backend=backend,
-            **bias,
-        )
-        return out
-    if dropout:
-        asked = "deterministic=True" if deterministic else "a dense mask"
-        raise ValueError(f"dropout={dropout} under {asked} is not supported; set attention_dropout of the model to 0")
-    said = RowIndices(*mask, q.shape[1]) if isinstance(mask, Indices) else mask
-    held: Tensor = flashmask.attention(
-        q,
-        k,
-        v,
-        said,
-        scale=scaling,
-        deterministic=deterministic,
-        invariant=invariant,
-        sinks=sinks,
-        softcap=softcap,
-        backend=backend,
-        **bias,
-    )
-    return held
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Indices | Mask | Tensor, options: CallOptions) -> Tensor:
+    if not isinstance(mask, Indices):
+        return attention_of_tensors(q, k, v, mask, None, options)[0]
+    seed = drawn_seed(options, q.device)
+    return forward(q, k, v, call_of(options, mask.vectors, causal=mask.causal, seed_offset=seed))[0]
 
 
-def _attend_everywhere(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Indices | Mask | Tensor,
-    *,
-    dropout: float,
-    scaling: float | None,
-    deterministic: bool,
-    invariant: bool,
-    sinks: Tensor | None,
-    softcap: float | None,
-    bias: dict[str, Any],
-) -> Tensor:
+def _attend_everywhere(q: Tensor, k: Tensor, v: Tensor, mask: Indices | Mask | Tensor, options: CallOptions) -> Tensor:
     """Returns the same bits as _attend(), but also computes tiles without visible scores."""
-    if dropout:
-        raise ValueError(
-            f'dropout={dropout} under visit="all" is not supported; set attention_dropout of the model to 0'
-        )
     if torch.compiler.is_compiling():
         raise ValueError('visit="all" makes a plan from the mask, which torch.compile cannot; run the model without it')
     if isinstance(mask, Indices):
@@ -309,16 +249,13 @@ def _attend_everywhere(
         mask = shared(dense_mask, (mask,))
     plan = flashmask.plan(
         *(mask, q, k, v),
-        scale=scaling,
+        scale=options.scale or None,
         visit="all",
-        deterministic=deterministic,
-        invariant=invariant,
-        softcap=softcap,
-        bias="bias" in bias,
-        distance_bias="distance_bias" in bias,
+        deterministic=options.deterministic,
+        invariant=options.invariant,
+        score=options.score,
     )
-    out: Tensor = flashmask.attention(q, k, v, plan=plan, sinks=sinks, **bias)
-    return out
+    return attention_of_tensors(q, k, v, None, plan, options._replace(cudnn=OURS))[0]
 
 
 def _to_mask(vectors: Tensor, *, causal: bool, rows: int) -> Mask:

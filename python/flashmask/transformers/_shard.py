@@ -16,6 +16,7 @@ from transformers import masking_utils
 
 from flashmask import Mask, RowIndices
 from flashmask._arguments import described
+from flashmask._options import CallOptions
 from flashmask._torch.packing import check_ends
 from flashmask.distributed import Sharding, attention
 from flashmask.distributed import shard as shard_masks
@@ -218,14 +219,10 @@ def sharded_attention(
     key: Tensor,
     value: Tensor,
     sharding: Sharding,
+    options: CallOptions,
     *,
     window: int | None,
-    scaling: float | None,
     attention_mask: Tensor | None,
-    dropout: float,
-    sinks: Tensor | None,
-    softcap: float | None,
-    invariant: bool,
     **others: Any,
 ) -> Tensor:
     """Returns [B, held, Hq, Dv] for query, key, value [B, heads, held, D], held tokens; refuses any of `others`."""
@@ -243,10 +240,10 @@ def sharded_attention(
     found: Tensor = attention(
         *(q, k, v, sharding),
         mask=name,
-        scale=scaling,
-        dropout_p=dropout,
-        sinks=sinks,
-        softcap=softcap,
-        invariant=invariant,
+        scale=options.scale or None,
+        dropout_p=options.dropout,
+        sinks=options.sinks,
+        score=options.score,
+        invariant=options.invariant,
     )
     return found

@@ -2,9 +2,9 @@
 """Inkling's bias of scores, a number for each query, head and distance: as the table that it is, not for each score.
 
 Its layers have a module that makes the table, (batch, heads, queries, extent), and spreads it over all keys. With our
-attention that module returns the table. Where there are other keys than those of the queries, behind a cache, and with
-dropout, it spreads the table as before: a few queries have few scores. Nor is the tensor of distances made then, tokens
-× tokens, of which these modules read no more than the shape; where there is a cache it is made as before.
+attention that module returns the table. Where there are other keys than those of the queries, behind a cache, it
+spreads the table as before: a few queries have few scores. Nor is the tensor of distances made then, tokens × tokens,
+of which these modules read no more than the shape; where there is a cache it is made as before.
 """
 
 from __future__ import annotations
@@ -112,22 +112,16 @@ def _asking(forward: Callable[..., Any]) -> Callable[..., Any]:
     def attend(self: Any, *arguments: Any, **options: Any) -> Any:
         maker = _maker_of(self)
         if maker is not None:
-            setattr(maker, _ASKED, _asks(self))
+            setattr(maker, _ASKED, is_ours(self.config._attn_implementation))
         return forward(self, *arguments, **options)
 
     return attend
 
 
-def _asks(module: Any) -> bool:
-    """Whether a layer, or the layers of a text model, ask for the table: with our attention, and without dropout."""
-    drops = module.training and module.config.attention_dropout
-    return is_ours(module.config._attn_implementation) and not drops
-
-
 def _running(forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
-    def run(self: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
-        _texts.enter(self, _asks(self))
+    def run(self: Any, *arguments: Any, **options: Any) -> Any:
+        _texts.enter(self, is_ours(self.config._attn_implementation))
         try:
             return forward(self, *arguments, **options)
         finally:

@@ -10,6 +10,7 @@ from flashmask._abi.problem import DTYPES
 from flashmask._arguments import sink_dtypes
 from flashmask._plans.call import DISTANCES, NO_BIAS, TENSOR, Call
 from flashmask._plans.live_plan import Alibi, AnyBias, Bias, Sinks
+from flashmask.scores import OPERANDS, check_shape
 
 _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 
@@ -82,16 +83,7 @@ def _ready_tensor(call: Call, q: Tensor, k: Tensor, with_gradient: bool) -> tupl
 
 def check_bias(name: str, bias: Tensor, q: Tensor, k: Tensor) -> None:
     """Refuses a `bias`, or a table with the name `distance_bias`, that does not fit q and k."""
-    batch, rows, heads, _ = q.shape
-    last = bias.shape[-1] if bias.ndim and name == "distance_bias" else k.shape[1]
-    fits = bias.ndim == 4 and all(
-        given in (1, whole) for given, whole in zip(bias.shape[:3], (batch, heads, rows), strict=True)
-    )
-    if not fits or bias.shape[3] != last or last == 0 < k.shape[1]:
-        of_last = "one or more entries" if name == "distance_bias" else str(last)
-        raise ValueError(
-            f"{name} has shape {list(bias.shape)}; expected [1 or {batch}, 1 or {heads}, 1 or {rows}, {of_last}]"
-        )
+    check_shape(name, bias.shape, _sizes(q, k))
     if bias.dtype not in _CODES or (bias.dtype is torch.float64 and q.dtype is not torch.float64):
         raise TypeError(f"{name} has dtype {bias.dtype}; expected torch.float32, bfloat16 or float16")
     check_devices(q.device, **{name: bias})
@@ -122,26 +114,19 @@ def check_alibi(call: Call, q: Tensor, k: Tensor) -> None:
         if call.alibi or slopes is not None:
             raise ValueError("alibi and alibi_slopes belong together; give alibi=True and slopes, or neither")
         return
-    batch, rows, heads, _ = q.shape
     if slopes.dtype is not torch.float32:
         raise TypeError(f"alibi_slopes has dtype {slopes.dtype}; expected torch.float32")
-    if slopes.shape not in ((heads,), (batch, heads)):
-        raise ValueError(
-            f"alibi_slopes has shape {list(slopes.shape)}; expected [{heads}], one for each head of q, or "
-            f"[{batch}, {heads}]"
-        )
-    check_devices(q.device, alibi_slopes=slopes, query_positions=call.query_positions, key_positions=call.key_positions)
     if (call.query_positions is None) != (call.key_positions is None):
         raise ValueError("one of query_positions and key_positions is given; give both or none")
-    for name, positions, length in (
-        ("query_positions", call.query_positions, rows),
-        ("key_positions", call.key_positions, k.shape[1]),
-    ):
-        if positions is not None and positions.shape not in ((1, length), (batch, length)):
-            raise ValueError(
-                f"{name} has shape {list(positions.shape)}; expected [1, {length}] or [{batch}, {length}], one for "
-                "each token"
-            )
+    for name, each in zip(OPERANDS["alibi"], (slopes, call.query_positions, call.key_positions), strict=True):
+        if each is not None:
+            check_shape(name, each.shape, _sizes(q, k))
+            check_devices(q.device, **{name: each})
+
+
+def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
+    """Returns batch, query heads, query length and key length."""
+    return q.shape[0], q.shape[2], q.shape[1], k.shape[1]
 
 
 def lse_dtype(dtype: torch.dtype) -> torch.dtype:

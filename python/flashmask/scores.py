@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of scores, which calls take as score=: a cap, then one bias, as scores.softcap(50.0) | scores.alibi(slopes).
+
+A score is scale · q·k. The mask comes last: what it hides stays hidden. Sinks are not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flashmask._arguments import described, integer
+
+__all__ = ["ScoreChange", "alibi", "bias", "distance", "softcap"]
+
+OPERANDS = {
+    "alibi": ("alibi_slopes", "query_positions", "key_positions"),
+    "bias": ("bias",),
+    "distance_bias": ("distance_bias",),
+}
+"""What may be added behind the cap, by the name that a Problem has for it, and what messages call its operands."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreChange:
+    """A cap and a bias, of which either may be missing. Immutable; made by this module's functions and joined by |.
+
+    Two are equal where their numbers are and their operands are the same objects.
+    """
+
+    cap: float = 0.0
+    """Scores s become cap · tanh(s / cap); 0: they are not capped."""
+    kind: str = ""
+    """What is added: one of OPERANDS, or nothing."""
+    operands: tuple[Any, ...] = ()
+    """As OPERANDS names them; positions may be None."""
+    origin: int = 0
+    """The entry of a table that distance 0 gets."""
+
+    def __or__(self, other: ScoreChange) -> ScoreChange:
+        if not isinstance(other, ScoreChange):
+            return NotImplemented
+        if other.cap and (self.cap or self.kind):
+            raise ValueError(f"{other!r} comes behind {self!r}; a change has one cap, which comes first")
+        if self.kind and other.kind:
+            _refuse_two(OPERANDS[self.kind][0], OPERANDS[other.kind][0])
+        added = other if other.kind else self
+        return ScoreChange(self.cap or other.cap, added.kind, added.operands, added.origin)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScoreChange) and self._compared == other._compared
+
+    def __hash__(self) -> int:
+        return hash(self._compared)
+
+    @property
+    def _compared(self) -> tuple[Any, ...]:
+        return self.cap, self.kind, self.origin, tuple(map(id, self.operands))
+
+    def __repr__(self) -> str:
+        """The calls that make it: the same text for every way of making it."""
+        given = [described(each) for each in self.operands if each is not None]
+        if self.origin:
+            given.append(f"origin={self.origin}")
+        name = "distance" if self.kind == "distance_bias" else self.kind
+        parts = [f"softcap({self.cap})"] if self.cap else []
+        return " | ".join([*parts, f"{name}({', '.join(given)})"] if name else parts) or "unchanged"
+
+
+UNCHANGED = ScoreChange()
+
+
+def softcap(cap: float | None) -> ScoreChange:
+    """Scores s become cap · tanh(s / cap), as Gemma 2 caps them: a number above 0, or None or 0 for no cap."""
+    if cap is None:
+        return UNCHANGED
+    if isinstance(cap, bool) or not isinstance(cap, (int, float)):
+        raise TypeError(f"softcap is {described(cap)}; expected a number above 0, or None for no cap")
+    if cap != 0 and not 1e-30 <= cap <= 1e30:
+        raise ValueError(f"softcap is {cap}; expected a number from 1e-30 to 1e30, or None for no cap")
+    return ScoreChange(float(cap))
+
+
+def alibi(slopes: Any, query_positions: Any = None, key_positions: Any = None) -> ScoreChange:
+    """Scores lose slope · |position of the query - position of the key| (Press et al. 2022). It has no gradient.
+
+    Args:
+        slopes: float32 [query heads] or [batch, query heads].
+        query_positions: [1 or batch, query length], whole numbers between -2^24 and 2^24. Larger ones, which float32
+            would round, are refused on the CPU; on a GPU, where looking would mean waiting, they give wrong results.
+            None: query i has position i + key length - query length and key j has j. Packed documents whose queries and
+            keys are the same tokens need none, since only distances count; shared questions, trees and parts of a
+            sequence do.
+        key_positions: [1 or batch, key length], given together with query_positions.
+    """
+    if (query_positions is None) != (key_positions is None):
+        raise ValueError("one of query_positions and key_positions is given; give both or none")
+    return ScoreChange(kind="alibi", operands=(slopes, query_positions, key_positions))
+
+
+def bias(values: Any) -> ScoreChange:
+    """Scores get a tensor's values added, (1 or batch, 1 or query heads, 1 or query length, key length).
+
+    float32, bfloat16 or float16, of any strides; -inf hides a score. Values where the mask hides scores are not used.
+    Differentiable: a dimension of 1 gets the sum over all that it stands for. Tiles that -inf hides are computed all
+    the same; masks.from_bias(values) skips them.
+    """
+    return ScoreChange(kind="bias", operands=(values,))
+
+
+def distance(table: Any, origin: int = 0) -> ScoreChange:
+    """Scores get an entry of a table added, (1 or batch, 1 or query heads, 1 or query length, entries).
+
+    The score of query i and key j gets entry (i + key length - query length) - j + origin, and stays as it is where
+    there is no such entry. dtypes as for bias(). Differentiable. origin is the entry of distance 0: 0 where keys lie at
+    or before their query, key length - 1 where a table of query length + key length - 1 entries holds all distances.
+    """
+    return ScoreChange(kind="distance_bias", operands=(table,), origin=integer("distance_origin", origin))
+
+
+_softcap, _bias = softcap, bias  # whose names the keywords have
+
+
+def from_keywords(
+    *,
+    softcap: Any = None,
+    alibi_slopes: Any = None,
+    query_positions: Any = None,
+    key_positions: Any = None,
+    bias: Any = None,
+    distance_bias: Any = None,
+    distance_origin: Any = 0,
+) -> ScoreChange:
+    """Returns the change that calls say by keywords rather than by score=: one line for each."""
+    change = _softcap(softcap)
+    if alibi_slopes is not None:
+        change = change | alibi(alibi_slopes, query_positions, key_positions)
+    elif query_positions is not None or key_positions is not None:
+        raise ValueError("positions are given without alibi_slopes, which is all that they are for; leave them out")
+    if bias is not None:
+        change = change | _bias(bias)
+    if distance_bias is not None:
+        change = change | distance(distance_bias, distance_origin)
+    elif distance_origin != 0:
+        raise ValueError(
+            f"distance_origin is {distance_origin} without distance_bias, which it belongs to; leave it out"
+        )
+    return change
+
+
+def check_shape(name: str, shape: Sequence[int], sizes: tuple[int | None, int, int, int]) -> None:
+    """Refuses an operand, named as in OPERANDS, that does not fit batch, query heads, query length and key length.
+
+    Batch None: a bias without that dimension.
+    """
+    (*wide, columns), (batch, heads, rows, _) = sizes, sizes
+    given = tuple(shape)
+    if name == "alibi_slopes":
+        fits = given in ((heads,), (batch, heads))
+        expected = f"[{heads}], one for each head of q, or [{batch}, {heads}]"
+    elif name.endswith("positions"):
+        length = rows if name == "query_positions" else columns
+        fits = given in ((1, length), (batch, length))
+        expected = f"[1, {length}] or [{batch}, {length}], one for each token"
+    else:
+        wide = [whole for whole in wide if whole is not None]
+        fits = len(given) == len(wide) + 1 and all(size in (1, whole) for size, whole in zip(given, wide, strict=False))
+        fits = fits and (given[-1] == columns if name == "bias" else given[-1] > 0 or not columns)
+        last = str(columns) if name == "bias" else "one or more entries"
+        expected = f"[{', '.join(f'1 or {whole}' for whole in wide)}, {last}]"
+    if not fits:
+        raise ValueError(f"{name} has shape {list(given)}; expected {expected}")
+
+
+def _refuse_two(*names: str) -> None:
+    raise ValueError(f"{' and '.join(names)} are given together; scores take one bias: add one to the other")
