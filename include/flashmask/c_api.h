@@ -673,14 +673,15 @@ FLASHMASK_API flashmask_status flashmask_device_mask_plan_create(const flashmask
 /* ---- Masks from formulas over two tokens -------------------------------------------------------------------- */
 
 enum flashmask_number_type {
-  FLASHMASK_NUMBER_BOOLEAN = 0, ///< one byte, nonzero = true
+  FLASHMASK_NUMBER_BOOLEAN = 0,  ///< one byte, nonzero = true
   FLASHMASK_NUMBER_I32 = 1,
   FLASHMASK_NUMBER_I64 = 2,
   FLASHMASK_NUMBER_F32 = 3,
   FLASHMASK_NUMBER_F64 = 4
 };
 
-/// A number of each token: that of (batch entry, head, token) lies strides[0], strides[1] and strides[2] elements apart.
+/// A number of each token: that of (batch entry, head, token) lies strides[0], strides[1] and strides[2] elements
+/// apart.
 typedef struct flashmask_token_numbers {
   const void* data;    ///< on the formula's device. NULL: each token's own index
   int64_t strides[3];  ///< 0 along what the number does not depend on
@@ -688,16 +689,16 @@ typedef struct flashmask_token_numbers {
 } flashmask_token_numbers;
 
 enum flashmask_condition_kind {
-  FLASHMASK_ALL_OF = 0, ///< all parts hold
+  FLASHMASK_ALL_OF = 0,  ///< all parts hold
   FLASHMASK_ANY_OF = 1,
-  FLASHMASK_LESS = 2, ///< the row's number is less than the column's
+  FLASHMASK_LESS = 2,  ///< the row's number is less than the column's
   FLASHMASK_LESS_EQUAL = 3,
   FLASHMASK_GREATER = 4,
   FLASHMASK_GREATER_EQUAL = 5,
   FLASHMASK_EQUAL = 6,
   FLASHMASK_UNEQUAL = 7,
-  FLASHMASK_ROW_FACT = 8,   ///< the row's number, a boolean
-  FLASHMASK_COLUMN_FACT = 9 ///< the column's number, a boolean
+  FLASHMASK_ROW_FACT = 8,    ///< the row's number, a boolean
+  FLASHMASK_COLUMN_FACT = 9  ///< the column's number, a boolean
 };
 
 typedef struct flashmask_condition {
@@ -723,8 +724,8 @@ typedef struct flashmask_formula {
 } flashmask_formula;
 
 enum flashmask_formula_outcome {
-  FLASHMASK_SEARCH_TOO_LONG = 1 << 29, ///< the formula alternates too often
-  FLASHMASK_NOT_A_NUMBER = 1 << 30     ///< a comparison has NaN, with which the order of numbers says nothing
+  FLASHMASK_SEARCH_TOO_LONG = 1 << 29,  ///< the formula alternates too often
+  FLASHMASK_NOT_A_NUMBER = 1 << 30      ///< a comparison has NaN, with which the order of numbers says nothing
 };
 
 /// Returns the bytes of memory on the device that flashmask_formula_ranges() takes; 0 on the CPU. FLASHMASK_UNSUPPORTED

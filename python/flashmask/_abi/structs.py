@@ -280,7 +280,7 @@ class Condition(Structure):
 
 class Formula(Sized):
     _fields_ = [
-        ("conditions", c_void_p),
+        ("conditions", c_char_p),  # packed Conditions
         ("count", c_int64),
         ("shape", MaskShape),
         ("visible", c_int32),

@@ -75,9 +75,8 @@ class _Question:
         rows, columns = (self.space.sizes[axis] for axis in (self.row_axis, self.column_axis))
         values = torch.empty(*self.planes, columns, 2 * slots, dtype=torch.int32, device=self.device)
         found = torch.empty(1, dtype=torch.int32, device=self.device)
-        conditions = b"".join(self.packed)
         asked = s.Formula(
-            conditions=ctypes.cast(conditions, ctypes.c_void_p),
+            conditions=b"".join(self.packed),
             count=len(self.packed),
             shape=s.MaskShape(*self.planes, rows, columns),
             visible=visible,

@@ -101,13 +101,8 @@ def made_from_symbol(symbol: Symbol) -> Made:
         return _made_from_pairs(of_symbol(symbol), symbol.space)
 
 
-def from_formula(formula: Formula, space: Space) -> Mask | RowIndices:
-    """Returns what from_mask_mod() does; raises Untraceable where neither columns nor rows have few ranges."""
-    return made_from_formula(formula, space).mask
-
-
 def made_from_formula(formula: Formula, space: Space) -> Made:
-    """Does the work of from_formula()."""
+    """Makes a mask of a formula; raises Untraceable where neither columns nor rows have few ranges."""
     return made_from_ranges(ranges_of(formula, space), space)
 
 

@@ -69,7 +69,7 @@ class Prepared {
 
   void give_room(GroupTables& to, Tables& memory) const {
     const auto most = static_cast<std::uint64_t>(*std::ranges::max_element(memory.runs));
-    const auto levels = static_cast<std::uint64_t>(RowGroups::levels_of(made_.sizes.rows));
+    const auto levels = static_cast<std::uint64_t>(made_.sizes.levels);
     const std::uint64_t slots = RowGroups::room_for(most), nodes = RowGroups::room_for(most * levels);
     memory.slots.assign(slots * memory.runs.size(), RowGroups::kNone);
     memory.nodes.assign(nodes * memory.runs.size(), 0);
@@ -88,8 +88,15 @@ class Prepared {
   bool nan_ = false;
 };
 
+/// Whether rows that do not compare so with a number do not with the next one either.
+bool is_harder(ConditionKind kind, std::int64_t key, std::int64_t next_key) {
+  if (kind == ConditionKind::less || kind == ConditionKind::less_equal) return next_key < key;
+  return (kind == ConditionKind::greater || kind == ConditionKind::greater_equal) && next_key > key;
+}
+
 /// The leaves of a formula in one column after another. Neighbouring columns ask much the same: an answer serves later
-/// questions from any row between the one it was given for and the one that it names.
+/// questions from any row between the one it was given for and the one that it names, and where the next column's
+/// number is harder to reach, the search goes on from there.
 class RememberedLeaves {
  public:
   RememberedLeaves(const PlaneFormula& formula, std::size_t conditions) : formula_(formula), known_(conditions) {}
@@ -101,7 +108,11 @@ class RememberedLeaves {
       Known& known = known_[at];
       const std::int64_t key = formula_.column_key(leaf, column, nan_);
       if (!first && key == known.column.key) continue;
-      known = {};
+      for (Answer& answer : known.answers) {
+        const bool wanted = &answer != known.answers;
+        const bool harder = is_harder(wanted ? leaf.kind : opposite(leaf.kind), known.column.key, key);
+        answer = first || !harder ? Answer{} : Answer{answer.from, answer.found, false};
+      }
       known.column = {key, formula_.slot_of(leaf, key)};
     }
   }
@@ -109,17 +120,22 @@ class RememberedLeaves {
   std::int64_t operator()(int at, std::int32_t row, bool wanted) {
     Known& known = known_[static_cast<std::size_t>(at)];
     Answer& answer = known.answers[wanted ? 1 : 0];
-    if (row < answer.from || row > answer.found)
-      answer = {row, formula_.next(formula_.conditions[at], known.column, row, wanted)};
-    return answer.found;
+    const bool inside = answer.from <= row && row <= answer.found;
+    if (inside && answer.holds) return answer.found;
+    const auto from = static_cast<std::int32_t>(inside ? answer.found : row);
+    const bool beyond = from >= formula_.sizes.rows;
+    const std::int64_t found = beyond ? from : formula_.next(formula_.conditions[at], known.column, from, wanted);
+    answer = {inside ? answer.from : row, found, true};
+    return found;
   }
 
   bool nan() const { return nan_; }
 
  private:
-  /// No row in [from, found) is as wanted.
+  /// No row in [from, found) is as wanted; row `found` is, where that `holds` in this column.
   struct Answer {
     std::int64_t from = 0, found = -1;
+    bool holds = false;
   };
   struct Known {
     ColumnNumber column;

@@ -52,8 +52,9 @@ FLASHMASK_ON_BOTH std::int64_t key_of(const TokenNumbers& numbers, const Plane& 
     default:
       break;
   }
-  const double number = numbers.type == NumberType::f32 ? static_cast<double>(static_cast<const float*>(numbers.data)[at])
-                                                        : static_cast<const double*>(numbers.data)[at];
+  const double number = numbers.type == NumberType::f32
+                            ? static_cast<double>(static_cast<const float*>(numbers.data)[at])
+                            : static_cast<const double*>(numbers.data)[at];
   nan = nan || number != number;
   return key_of_double(number);
 }

@@ -39,7 +39,8 @@ class Preparer {
                    .columns = static_cast<std::int32_t>(shape.columns),
                    .heads = static_cast<std::int32_t>(shape.heads),
                    .planes = static_cast<std::int32_t>(shape.batch * shape.heads),
-                   .places = static_cast<std::int32_t>(places)};
+                   .places = static_cast<std::int32_t>(places),
+                   .levels = RowGroups::levels_of(shape.rows)};
   }
 
   Preparation take_result() { return std::move(made_); }
@@ -52,7 +53,8 @@ class Preparer {
     PreparedCondition made{given.kind, 0, 0, kNone, kNone, given.columns};
     std::size_t end = at + 1;
     if (joins(given.kind)) {
-      if (given.parts < 1) refuse("find_ranges: a condition has " + std::to_string(given.parts) + " parts; expected 1 or more");
+      if (given.parts < 1)
+        refuse("find_ranges: a condition has " + std::to_string(given.parts) + " parts; expected 1 or more");
       made.parts = static_cast<std::int16_t>(given.parts);
       if (depth == kMostDepth) {
         throw Error(Status::unsupported,

@@ -7,9 +7,9 @@
 #include "mask/formula/numbers.h"
 #include "mask/formula/row_tree.h"
 
-// Finds rows of equal numbers, which may lie anywhere. A hash table gives each number that occurs a slot. Where its runs
-// begin is a trie over the rows, 32 children per node, whose nodes lie in a second hash table under (slot, level, place):
-// what is found does not depend on the order in which runs are inserted.
+// Finds rows of equal numbers, which may lie anywhere. A hash table gives each number that occurs a slot. Where its
+// runs begin is a trie over the rows, 32 children per node, whose nodes lie in a second hash table under (slot, level,
+// place): what is found does not depend on the order in which runs are inserted.
 namespace flashmask {
 
 FLASHMASK_ON_BOTH std::uint64_t hash(std::uint64_t value) {
@@ -43,8 +43,8 @@ FLASHMASK_ON_BOTH bool set_bit(std::uint32_t* at, std::uint32_t bit) {
 
 /// The groups of one plane. The tables have room for twice what they hold.
 struct RowGroups {
-  const KeyRange* numbers;  ///< the leaves of the plane's tree: one per row
-  std::int32_t* slots;      ///< [slot_mask + 1]: a row whose number has the slot, kNone: free
+  const KeyRange* numbers;    ///< the leaves of the plane's tree: one per row
+  std::int32_t* slots;        ///< [slot_mask + 1]: a row whose number has the slot, kNone: free
   unsigned long long* nodes;  ///< [node_mask + 1]: which node lies here, 0: none
   std::uint32_t* children;    ///< [node_mask + 1]: a bit for each child
   unsigned slot_mask, node_mask;
@@ -60,9 +60,7 @@ struct RowGroups {
   }
   /// The size of a table for so many entries, a power of two.
   FLASHMASK_ON_BOTH static std::uint64_t room_for(std::uint64_t entries) {
-    std::uint64_t room = 2;
-    while (room < 2 * entries) room *= 2;
-    return room;
+    return entries < 2 ? 2 : std::uint64_t{1} << (64 - leading_zeros(2 * entries - 1));
   }
 
   /// Inserts a row at which a run of equal numbers begins.

@@ -29,8 +29,16 @@ FLASHMASK_ON_BOTH int trailing_zeros(std::uint32_t word) {
 #endif
 }
 
-/// Returns the first place from `from` on of whose leaf `may_hold` is true, or `places`. Of a node, may_hold(range) says
-/// whether that is so for a leaf below.
+FLASHMASK_ON_BOTH int leading_zeros(std::uint64_t word) {
+#ifdef __CUDA_ARCH__
+  return __clzll(static_cast<long long>(word));
+#else
+  return std::countl_zero(word);
+#endif
+}
+
+/// Returns the first place from `from` on of whose leaf `may_hold` is true, or `places`. Of a node, may_hold(range)
+/// says whether that is so for a leaf below.
 template <class MayHold>
 FLASHMASK_ON_BOTH std::int32_t next_place(const KeyRange* tree, std::int32_t places, std::int32_t from,
                                           const MayHold& may_hold) {

@@ -6,9 +6,9 @@
 #include "mask/formula/formula.h"
 #include "mask/formula/row_groups.h"
 
-// Walks down the rows of one column and finds where a formula begins to hold and where it ceases to, on the CPU and on a
-// GPU. Nothing is kept but the row: a conjunction asks its parts in turn for the next row where they hold until all name
-// the same, and holds until the first of its parts does not.
+// Walks down the rows of one column and finds where a formula begins to hold and where it ceases to, on the CPU and on
+// a GPU. Nothing is kept but the row: a conjunction asks its parts in turn for the next row where they hold until all
+// name the same, and holds until the first of its parts does not.
 namespace flashmask {
 
 constexpr int kMostDepth = 16;  // to which conjunctions and disjunctions nest
@@ -46,6 +46,7 @@ struct PreparedCondition {
 struct SearchSizes {
   std::int32_t rows, columns, heads, planes;
   std::int32_t places;  ///< leaves of a tree
+  std::int32_t levels;  ///< of tries over the rows
 };
 
 /// What a leaf compares with in one column.
@@ -57,14 +58,13 @@ struct ColumnNumber {
 FLASHMASK_ON_BOTH RowGroups groups_of(const GroupTables& tables, const RowNumbers& numbers, const SearchSizes& sizes,
                                       std::int64_t plane) {
   const auto runs = static_cast<std::uint64_t>(tables.runs[plane]);
-  const int levels = RowGroups::levels_of(sizes.rows);
   return {.numbers = numbers.tree + (2 * plane + 1) * sizes.places,
           .slots = tables.slots + plane * tables.slot_room,
           .nodes = tables.nodes + plane * tables.node_room,
           .children = tables.children + plane * tables.node_room,
           .slot_mask = static_cast<unsigned>(RowGroups::room_for(runs) - 1),
-          .node_mask = static_cast<unsigned>(RowGroups::room_for(runs * static_cast<unsigned>(levels)) - 1),
-          .levels = levels};
+          .node_mask = static_cast<unsigned>(RowGroups::room_for(runs * static_cast<unsigned>(sizes.levels)) - 1),
+          .levels = sizes.levels};
 }
 
 /// Whether a row begins a run of equal numbers, among those that no fact hides. `numbers`: all of a formula.
