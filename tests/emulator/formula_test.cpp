@@ -63,7 +63,7 @@ TokenNumbers of(const Numbers& numbers, std::int64_t entry_stride = 0) {
 TEST(EmulatedFormula, FindsTheRangesThatTheCpuFinds) {
   std::mt19937_64 random(0);
   const TokenNumbers index{nullptr, {0, 0, 0}, NumberType::i64};
-  for (const std::int64_t size : {1, 40, 257, 600}) {
+  for (const std::int64_t size : {1, 40, 257, 1100}) {
     Numbers ids, image, any;
     for (std::int64_t i = 0; i < 2 * size; ++i) ids.push_back((ids.empty() ? 0 : ids.back()) + (random() % 40 == 0));
     for (const std::int64_t id : ids) image.push_back(id % 2 == 0 ? -1 : id);
@@ -77,10 +77,14 @@ TEST(EmulatedFormula, FindsTheRangesThatTheCpuFinds) {
     const Condition order{ConditionKind::less_equal, 0, of(any), of(any)};
     const Condition unequal{ConditionKind::unequal, 0, of(any, size), of(any)};
     const Condition both{ConditionKind::conjunction, 2, {}, {}}, either{ConditionKind::disjunction, 2, {}, {}};
+    std::vector<std::uint8_t> ends(static_cast<std::size_t>(size), 0);  // far apart: a search climbs the whole tree
+    ends.front() = ends.back() = 1;
+    const Condition far_apart{ConditionKind::row_fact, 0, {ends.data(), {0, 0, 1}, NumberType::boolean}, {}};
     for (const auto& conditions : std::vector<std::vector<Condition>>{{both, causal, same},
                                                                       {either, causal, both, same_image, flagged},
                                                                       {both, same, either, order, unequal},
                                                                       {unequal},
+                                                                      {far_apart},
                                                                       {causal}})
       for (const bool visible : {true, false}) {
         expect_same({conditions, {2, 1, size, size}, visible, 2});

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "base/bodies.h"
@@ -38,8 +39,8 @@ class Prepared {
 
   void make_trees(RowNumbers& numbers) {
     const auto places = static_cast<std::size_t>(made_.sizes.places);
-    trees_.emplace_back(2 * places * static_cast<std::size_t>(made_.sizes.planes));
-    numbers.tree = trees_.back().data();
+    const std::size_t nodes = 2 * places * static_cast<std::size_t>(made_.sizes.planes);
+    numbers.tree = trees_.emplace_back(std::make_unique_for_overwrite<KeyRange[]>(nodes)).get();
     for (std::int64_t plane = 0; plane < made_.sizes.planes; ++plane) {
       KeyRange* const tree = numbers.tree + 2 * static_cast<std::size_t>(plane) * places;
       for (std::int64_t row = 0; row < made_.sizes.rows; ++row) {
@@ -83,7 +84,7 @@ class Prepared {
   }
 
   Preparation made_;
-  std::vector<std::vector<KeyRange>> trees_;
+  std::vector<std::unique_ptr<KeyRange[]>> trees_;
   std::vector<Tables> groups_;
   bool nan_ = false;
 };
@@ -108,10 +109,10 @@ class RememberedLeaves {
       Known& known = known_[at];
       const std::int64_t key = formula_.column_key(leaf, column, nan_);
       if (!first && key == known.column.key) continue;
-      for (Answer& answer : known.answers) {
-        const bool wanted = &answer != known.answers;
-        const bool harder = is_harder(wanted ? leaf.kind : opposite(leaf.kind), known.column.key, key);
-        answer = first || !harder ? Answer{} : Answer{answer.from, answer.found, false};
+      for (const bool wanted : {false, true}) {
+        const bool harder = !first && is_harder(wanted ? leaf.kind : opposite(leaf.kind), known.column.key, key);
+        for (Answer& answer : known.answers[wanted].last)
+          answer = harder ? Answer{answer.from, answer.found} : Answer{};
       }
       known.column = {key, formula_.slot_of(leaf, key)};
     }
@@ -119,13 +120,14 @@ class RememberedLeaves {
 
   std::int64_t operator()(int at, std::int32_t row, bool wanted) {
     Known& known = known_[static_cast<std::size_t>(at)];
-    Answer& answer = known.answers[wanted ? 1 : 0];
-    const bool inside = answer.from <= row && row <= answer.found;
-    if (inside && answer.holds) return answer.found;
-    const auto from = static_cast<std::int32_t>(inside ? answer.found : row);
-    const bool beyond = from >= formula_.sizes.rows;
-    const std::int64_t found = beyond ? from : formula_.next(formula_.conditions[at], known.column, from, wanted);
-    answer = {inside ? answer.from : row, found, true};
+    Answers& answers = known.answers[wanted];
+    for (Answer& answer : answers.last)
+      if (answer.from <= row && row <= answer.found) {
+        if (!answer.holds) answer = {answer.from, next(at, answer.found, wanted), true};
+        return answer.found;
+      }
+    const std::int64_t found = next(at, row, wanted);
+    if (found > row) answers.last[answers.oldest ^= 1] = {row, found, true};  // that a row holds is quickly seen
     return found;
   }
 
@@ -137,10 +139,21 @@ class RememberedLeaves {
     std::int64_t from = 0, found = -1;
     bool holds = false;
   };
+  /// The last two: down a column, a leaf is asked about its first range and about what follows.
+  struct Answers {
+    Answer last[2];
+    int oldest = 0;
+  };
   struct Known {
     ColumnNumber column;
-    Answer answers[2];
+    Answers answers[2];
   };
+
+  std::int64_t next(int at, std::int64_t row, bool wanted) const {
+    if (row >= formula_.sizes.rows) return row;
+    const auto leaf = static_cast<std::size_t>(at);
+    return formula_.next(formula_.conditions[at], known_[leaf].column, static_cast<std::int32_t>(row), wanted);
+  }
 
   const PlaneFormula& formula_;
   std::vector<Known> known_;
