@@ -670,6 +670,77 @@ FLASHMASK_API flashmask_status flashmask_device_mask_plan_create(const flashmask
                                                                  const flashmask_plan_place* place,
                                                                  flashmask_plan** plan);
 
+/* ---- Masks from formulas over two tokens -------------------------------------------------------------------- */
+
+enum flashmask_number_type {
+  FLASHMASK_NUMBER_BOOLEAN = 0,  ///< one byte, nonzero = true
+  FLASHMASK_NUMBER_I32 = 1,
+  FLASHMASK_NUMBER_I64 = 2,
+  FLASHMASK_NUMBER_F32 = 3,
+  FLASHMASK_NUMBER_F64 = 4
+};
+
+/// A number of each token: that of (batch entry, head, token) lies strides[0], strides[1] and strides[2] elements
+/// apart.
+typedef struct flashmask_token_numbers {
+  const void* data;    ///< on the formula's device. NULL: each token's own index
+  int64_t strides[3];  ///< 0 along what the number does not depend on
+  int64_t type;        ///< a flashmask_number_type
+} flashmask_token_numbers;
+
+enum flashmask_condition_kind {
+  FLASHMASK_ALL_OF = 0,  ///< all parts hold
+  FLASHMASK_ANY_OF = 1,
+  FLASHMASK_LESS = 2,  ///< the row's number is less than the column's
+  FLASHMASK_LESS_EQUAL = 3,
+  FLASHMASK_GREATER = 4,
+  FLASHMASK_GREATER_EQUAL = 5,
+  FLASHMASK_EQUAL = 6,
+  FLASHMASK_UNEQUAL = 7,
+  FLASHMASK_ROW_FACT = 8,    ///< the row's number, a boolean
+  FLASHMASK_COLUMN_FACT = 9  ///< the column's number, a boolean
+};
+
+typedef struct flashmask_condition {
+  int32_t kind;   ///< a flashmask_condition_kind
+  int32_t parts;  ///< ALL_OF and ANY_OF only: how many conditions follow as parts, each with its own; at least 1
+  flashmask_token_numbers rows;     ///< not read for COLUMN_FACT
+  flashmask_token_numbers columns;  ///< not read for ROW_FACT; else of the type of `rows`, where both have data
+} flashmask_condition;
+
+/// Asks which rows of each column a formula shows, or masks.
+typedef struct flashmask_formula {
+  uint64_t struct_size;
+  const flashmask_condition* conditions;  ///< the whole first, in prefix order
+  int64_t count;
+  flashmask_mask_shape shape;  ///< batch entries and heads that the formula tells apart
+  int32_t visible;             ///< nonzero: ranges of visible rows are asked for, else of masked ones
+  int32_t slots;               ///< the most ranges of a column; at least 1
+  int32_t device_type;
+  int32_t device_index;
+  void* stream;     ///< a cudaStream_t of the device; NULL on the CPU
+  void* workspace;  ///< flashmask_formula_workspace() bytes on the device, aligned to 256; NULL on the CPU
+  size_t workspace_bytes;
+} flashmask_formula;
+
+enum flashmask_formula_outcome {
+  FLASHMASK_SEARCH_TOO_LONG = 1 << 29,  ///< the formula alternates too often
+  FLASHMASK_NOT_A_NUMBER = 1 << 30      ///< a comparison has NaN, with which the order of numbers says nothing
+};
+
+/// Returns the bytes of memory on the device that flashmask_formula_ranges() takes; 0 on the CPU. FLASHMASK_UNSUPPORTED
+/// for formulas that are too long, or too deep, for a GPU.
+FLASHMASK_API flashmask_status flashmask_formula_workspace(const flashmask_formula* formula, size_t* bytes);
+
+/// Writes ranges [batch, heads, columns, 2 slots] on the device: begins and ends in turn, ascending, none touching the
+/// next, and the number of rows where there is none. `found`, also there, receives the most ranges of any column, more
+/// than `slots` where some column has more, or a flashmask_formula_outcome; then `ranges` hold anything. Takes
+/// O(log rows) steps for a comparison of a column, and does not wait for the device.
+FLASHMASK_API flashmask_status flashmask_formula_ranges(const flashmask_formula* formula, int32_t* ranges,
+                                                        int32_t* found);
+
+/* ---- Plans, continued --------------------------------------------------------------------------------------- */
+
 /// Which CUDA graph capture a stream of a device is in: a number that the process uses only once; 0 for none.
 FLASHMASK_API flashmask_status flashmask_stream_capture(int32_t device_index, void* stream, uint64_t* capture);
 

@@ -63,6 +63,10 @@ LAYOUT(flashmask_plan_options, FIELD(struct_size), FIELD(kernel), FIELD(executor
 LAYOUT(flashmask_plan_place, FIELD(struct_size), FIELD(stream), FIELD(memory), FIELD(bytes), FIELD(made));
 LAYOUT(flashmask_device_mask, FIELD(struct_size), FIELD(kind), FIELD(vectors), FIELD(causal), FIELD(shape), FIELD(data),
        FIELD(strides), FIELD(keep_blocks), FIELD(keep_batch), FIELD(keep_heads), FIELD(most_documents));
+LAYOUT(flashmask_token_numbers, FIELD(data), FIELD(strides), FIELD(type));
+LAYOUT(flashmask_condition, FIELD(kind), FIELD(parts), FIELD(rows), FIELD(columns));
+LAYOUT(flashmask_formula, FIELD(struct_size), FIELD(conditions), FIELD(count), FIELD(shape), FIELD(visible),
+       FIELD(slots), FIELD(device_type), FIELD(device_index), FIELD(stream), FIELD(workspace), FIELD(workspace_bytes));
 LAYOUT(flashmask_execution, FIELD(struct_size), FIELD(executor), FIELD(workspace), FIELD(workspace_bytes),
        FIELD(stream), FIELD(dropout_seed), FIELD(dropout_offset), FIELD(dropout_on_device), FIELD(dropout_place),
        FIELD(dropout_place_size));

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "flashmask/error.h"
+#include "mask/formula/formula.h"
 #include "plan/device_plan.h"
 #include "plan/gather.h"
 #include "plan/kernel.h"
@@ -9,7 +10,7 @@
 #include "plan/merge.h"
 
 // No entry of the kernel table serves a GPU in this build, so plan() refuses before any function below is called; only
-// merge() has no plan.
+// merge() and formulas have no plan.
 namespace flashmask {
 namespace {
 
@@ -33,6 +34,9 @@ DevicePlan make_device_plan(const DeviceSource&, const std::vector<MapRequest>&,
                             const MapLimits&) {
   refuse();
 }
+
+std::size_t formula_workspace(const Formula&) { refuse(); }
+void find_ranges_on_gpu(const Formula&, std::int32_t*, std::int32_t*, void*, Device, void*) { refuse(); }
 
 std::uint64_t stream_capture(Device, void*) { refuse(); }
 

@@ -15,6 +15,7 @@
 #define __device__
 #define __host__
 #define __global__
+#define __shared__ static
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
@@ -83,6 +84,11 @@ inline int __reduce_add_sync(unsigned, int own) {
   });
 }
 
+inline int __reduce_max_sync(unsigned, int own) {
+  return flashmask::emulator::exchange(own,
+                                       [](int, const auto& all) { return *std::max_element(all.begin(), all.end()); });
+}
+
 template <class T>
 T __ldg(const T* from) {
   return *from;
@@ -98,6 +104,12 @@ void __stcs(T* to, T value) {
 inline int atomicAdd(int* to, int more) {
   const int before = *to;
   *to += more;
+  return before;
+}
+
+inline int atomicMax(int* to, int other) {
+  const int before = *to;
+  *to = std::max(before, other);
   return before;
 }
 

@@ -208,8 +208,9 @@ void run_block(const Launch& launch, const std::function<void()>& kernel, unsign
   own.warps.resize(launch.threads / 32);
   own.random.seed(launch.seed + number);
   block = &own;
-  blockIdx.x = number;
-  gridDim.x = launch.blocks;
+  const unsigned x = launch.blocks, y = launch.blocks_y;
+  blockIdx = {number % x, number / x % y, number / x / y};
+  gridDim = {x, y, launch.blocks_z};
   ucontext_t first;
   begin(static_cast<unsigned>(own.random()) % launch.threads, first);
   swapcontext(&own.main, &first);
@@ -219,7 +220,8 @@ void run_block(const Launch& launch, const std::function<void()>& kernel, unsign
 }  // namespace
 
 void run(const Launch& launch, const std::function<void()>& kernel) {
-  for (unsigned number = 0; number < launch.blocks; ++number) run_block(launch, kernel, number);
+  for (unsigned number = 0; number < launch.blocks * launch.blocks_y * launch.blocks_z; ++number)
+    run_block(launch, kernel, number);
 }
 
 void await_block() { await_threads(0, static_cast<unsigned>(block->lanes.size())); }

@@ -17,7 +17,7 @@
 namespace flashmask::emulator {
 
 struct Index {
-  unsigned x = 0;
+  unsigned x = 0, y = 0, z = 0;
 };
 extern Index threadIdx, blockIdx, gridDim;
 
@@ -31,6 +31,7 @@ struct Launch {
   unsigned seed = 1;
   /// Where copies may read, if anything is said: [begin, end) each.
   std::vector<std::array<const std::byte*, 2>> readable = {};
+  unsigned blocks_y = 1, blocks_z = 1;
 };
 
 /// Runs all blocks, one after the other. Throws std::runtime_error where real threads would hang, or read or write

@@ -118,6 +118,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "plan_create_at": [_MASK, *_PROBLEM, POINTER(s.PlanPlace), _OUT],
     "device_mask_plan_bytes": [POINTER(s.DeviceMask), *_PROBLEM, POINTER(c_size_t)],
     "device_mask_plan_create": [POINTER(s.DeviceMask), *_PROBLEM, POINTER(s.PlanPlace), _OUT],
+    "formula_workspace": [c_void_p, POINTER(c_size_t)],
+    "formula_ranges": [c_void_p, c_void_p, c_void_p],
     "stream_capture": [c_int32, c_void_p, POINTER(c_uint64)],
     "plan_kernel": [_PLAN, c_int32, POINTER(c_char_p)],
     "plan_reordering": [_PLAN, POINTER(s.ReorderingView)],

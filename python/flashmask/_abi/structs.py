@@ -33,6 +33,9 @@ VISIT_ACTIVE, VISIT_ALL = range(2)
 BIAS_NONE, BIAS_ALIBI, BIAS_TENSOR, BIAS_DISTANCES = range(4)
 BALANCED, CONTIGUOUS, ZIGZAG = range(3)
 DEVICE_ROW_INDICES, DEVICE_DENSE, DEVICE_PACKED = range(3)
+NUMBER_BOOLEAN, NUMBER_I32, NUMBER_I64, NUMBER_F32, NUMBER_F64 = range(5)
+ALL_OF, ANY_OF, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL, UNEQUAL, ROW_FACT, COLUMN_FACT = range(10)
+SEARCH_TOO_LONG, NOT_A_NUMBER = 1 << 29, 1 << 30
 DENSE_BOOLEAN, DENSE_I8, DENSE_I16, DENSE_I32, DENSE_I64 = range(5)
 
 
@@ -264,6 +267,29 @@ class DeviceMask(Sized):
         ("keep_batch", c_int64),
         ("keep_heads", c_int64),
         ("most_documents", c_int64),
+    ]
+
+
+class TokenNumbers(Structure):
+    _fields_ = [("data", c_void_p), ("strides", c_int64 * 3), ("type", c_int64)]
+
+
+class Condition(Structure):
+    _fields_ = [("kind", c_int32), ("parts", c_int32), ("rows", TokenNumbers), ("columns", TokenNumbers)]
+
+
+class Formula(Sized):
+    _fields_ = [
+        ("conditions", c_char_p),  # packed Conditions
+        ("count", c_int64),
+        ("shape", MaskShape),
+        ("visible", c_int32),
+        ("slots", c_int32),
+        ("device_type", c_int32),
+        ("device_index", c_int32),
+        ("stream", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
     ]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from flashmask._flex.ranges import TooManyRanges
+from flashmask._flex.columns import TooManyRanges
 from flashmask._flex.symbols import B, H, Space, Symbol, evaluate
 
 _PAIRS_AT_ONCE = 1 << 20  # larger temporaries are returned to the system each time

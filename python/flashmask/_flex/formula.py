@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from flashmask._flex.symbols import K, Space, Symbol, Untraceable, lift
+from flashmask._flex.symbols import Q, Space, Symbol, Untraceable, lift
 
 FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
@@ -133,10 +133,10 @@ class _Sum:
         return _is_float(self.rows) or _is_float(self.columns)
 
     def __neg__(self) -> _Sum:
-        return _Sum(-_long(self.rows), -_long(self.columns))
+        return _Sum(_negative(self.rows), _negative(self.columns))
 
     def __add__(self, other: _Sum) -> _Sum:
-        return _Sum(_long(self.rows) + _long(other.rows), _long(self.columns) + _long(other.columns))
+        return _Sum(_plus(self.rows, other.rows), _plus(self.columns, other.columns))
 
     def __sub__(self, other: _Sum) -> _Sum:
         return self + -other
@@ -146,10 +146,24 @@ def _is_float(value: Any) -> bool:
     return value.is_floating_point() if isinstance(value, Tensor) else isinstance(value, float)
 
 
-def _long(value: Any) -> Any:
-    """A whole number, far from where int64 ends."""
+def _negative(x: Any) -> Any:
+    return x if _is_zero(x) else -_long(x)
+
+
+def _plus(x: Any, y: Any) -> Any:
+    """x + y; what nothing is added to stays what it is, so that an index is still known for one."""
+    return _whole(y) if _is_zero(x) else _whole(x) if _is_zero(y) else _long(x) + _long(y)
+
+
+def _whole(value: Any) -> Any:
     if _is_float(value):
         raise Untraceable("sums of floats of both tokens, which round")
+    return value
+
+
+def _long(value: Any) -> Any:
+    """A whole number, far from where int64 ends."""
+    value = _whole(value)
     if not isinstance(value, Tensor):
         return max(-_FAR, min(_FAR, value))
     return value.clamp(-_FAR, _FAR) if value.dtype == torch.int64 else value.long()
@@ -168,12 +182,12 @@ def _number(each: Any) -> Any:
     """Returns the _Sum or _Of that a number is."""
     if not isinstance(each, Symbol):
         if isinstance(each, (int, float)):
-            return _Sum(each, 0)
+            return _Sum(0, each)
         raise Untraceable(f"an operand of type {type(each).__name__}")
     if each.rank:
         raise Untraceable("a vector in a comparison")
     if not each.mixed:
-        return _Sum(0, each.value) if each.deps & K else _Sum(each.value, 0)
+        return _Sum(each.value, 0) if each.deps & Q else _Sum(0, each.value)
     if each.dtype not in _WHOLE:
         raise Untraceable(f"{each.op} of both tokens, of dtype {each.dtype}, which rounds")
     if each.kwargs:
@@ -240,7 +254,7 @@ def _whole_bound(op: str, bound: float) -> _Sum | bool:
         return op == "ne" or (op != "eq" and (bound > 0) == (op in ("lt", "le")))
     if op in ("eq", "ne") and not bound.is_integer():
         return op == "ne"
-    return _Sum(math.floor(bound) if op in ("le", "gt") else math.ceil(bound), 0)
+    return _Sum(0, math.floor(bound) if op in ("le", "gt") else math.ceil(bound))
 
 
 def _everywhere(holds: bool, space: Space) -> Fact:

@@ -9,6 +9,7 @@ bit tricks.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -36,9 +37,10 @@ class Space:
 
     def __init__(self, sizes: tuple[int, int, int, int], device: torch.device | str | int) -> None:
         self.sizes = sizes
-        self.device = torch.empty(0, device=device).device  # "cuda" becomes cuda:0, as tensors there say
+        longest = torch.arange(max(sizes), device=device)
+        self.device = longest.device  # "cuda" becomes cuda:0, as tensors there say
         self.index = [
-            torch.arange(size, device=self.device).reshape([-1 if axis == at else 1 for at in range(LEAD)])
+            longest.as_strided([size if axis == at else 1 for at in range(LEAD)], [1] * LEAD)
             for axis, size in enumerate(sizes)
         ]
 
@@ -232,6 +234,7 @@ _REDUCTIONS = frozenset(("sum", "mean", "any", "all", "amax", "amin"))
 VECTOR = _REDUCTIONS | {"dot"}
 
 
+@functools.lru_cache(maxsize=1024)
 def _canonical(func: Any) -> str:
     name = str(getattr(func, "__name__", func)).rsplit(".", 1)[-1]
     if name.startswith("__") and name.endswith("__"):
@@ -276,6 +279,11 @@ class ElsewhereError(ValueError):
 
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Applies a torch function or operator to symbols, tensors and numbers; at least one is a symbol."""
+    with torch._C.DisableTorchFunction():  # what is done with their values asks nobody, which halves the time
+        return _applied(func, args, kwargs)
+
+
+def _applied(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if func is torch.Tensor.__getitem__:
         return get_item(args[0], args[1])
     name = _canonical(func)
@@ -345,8 +353,31 @@ def _expression(func: Any, name: str, space: Space, deps: int, args: Any, kwargs
 
 
 def _like_result(func: Any, args: Any, kwargs: Any) -> Tensor:
+    said = None if kwargs else tuple(map(_said, args))
+    if said is None or None in said:
+        return _computed_like(func, args, kwargs)
+    key = func, said
+    if key not in _LIKE:
+        if len(_LIKE) >= _MOST_LIKE:
+            _LIKE.clear()
+        _LIKE[key] = _computed_like(func, args, kwargs)
+    return _LIKE[key]
+
+
+def _computed_like(func: Any, args: Any, kwargs: Any) -> Tensor:
     result: Tensor = func(*map(_like, args), **{key: _like(each) for key, each in kwargs.items()})
     return _ones(result.shape, result.dtype)
+
+
+_LIKE: dict[Any, Tensor] = {}
+_MOST_LIKE = 4096
+
+
+def _said(each: Any) -> Any:
+    """What decides the dtype and shape of a result, of one argument; None where more than this may."""
+    if isinstance(each, Symbol):
+        return each.dtype, tuple(each.shape)
+    return type(each) if type(each) in (bool, int, float) else None
 
 
 _ONES: dict[torch.dtype, Tensor] = {}
@@ -423,8 +454,22 @@ def _gather(tensor: Tensor, index: tuple[Any, ...], space: Space) -> Symbol:
     dims = tensor.shape[len(whole) :]
     if not known or _is_joint(deps) or (rank and _cells(whole) * dims.numel() > _LARGEST_GATHER):
         return Symbol(space, deps, op="gather", args=(tensor, whole), like=_ones(dims, tensor.dtype), rank=rank)
-    values = [each.value if isinstance(each, Symbol) else each for each in whole]
-    return Symbol(space, deps, value=_gathered(tensor, values, space), op="gather", args=(tensor, whole), rank=rank)
+    if all(isinstance(each, Symbol) and each.op == "leaf" and each.deps for each in whole) and not tensor.requires_grad:
+        value = _viewed(tensor, whole, space)
+    else:
+        value = _gathered(tensor, [each.value if isinstance(each, Symbol) else each for each in whole], space)
+    return Symbol(space, deps, value=value, op="gather", args=(tensor, whole), rank=rank)
+
+
+def _viewed(tensor: Tensor, indices: Sequence[Symbol], space: Space) -> Tensor:
+    """Gathers by b, h, q and kv themselves, in bounds: a view."""
+    strides = [0] * LEAD
+    for each, stride in zip(indices, tensor.stride(), strict=False):
+        strides["bhqk".index(str(each.name))] += stride
+    named = {each.name for each in indices}
+    lead = [size if name in named else 1 for name, size in zip("bhqk", space.sizes, strict=True)]
+    inner = len(indices)
+    return tensor.as_strided((*lead, *tensor.shape[inner:]), (*strides, *tensor.stride()[inner:]))
 
 
 def _check_bounds(tensor: Tensor, whole: Sequence[Any], space: Space) -> None:

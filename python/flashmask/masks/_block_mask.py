@@ -20,9 +20,8 @@ from flashmask.masks._windows import full
 if TYPE_CHECKING:
     import torch
 
-    from flashmask._flex.columns import Columns
+    from flashmask._flex.columns import Ranges
     from flashmask._flex.evaluation import Evaluated
-    from flashmask._flex.ranges import Ranges
     from flashmask._flex.symbols import Space
 
 _ABSENT, _PARTIAL, _FULL = 0, 1, 2
@@ -86,20 +85,20 @@ def _made(mask_mod: Any, blocks: _Blocks, space: Space) -> Made:
     except Untraceable:
         return _evaluated(of_function(mask_mod, space), blocks, space)
     try:
-        return _by_ranges(*ranges_of(formula(symbol), space), blocks, space)
+        return _by_ranges(ranges_of(formula(symbol), space), blocks, space)
     except Untraceable:
         return _evaluated(of_symbol(symbol), blocks, space)
 
 
-def _by_ranges(ranges: Ranges, columns: Columns, blocks: _Blocks, space: Space) -> Made:
+def _by_ranges(ranges: Ranges, blocks: _Blocks, space: Space) -> Made:
     """Makes the mask of the predicate's ranges; raises Untraceable where the lists differ from it by odd blocks."""
     from flashmask._flex.symbols import Untraceable
 
-    agree = _agree(blocks, ranges, columns, space)
+    agree = _agree(blocks, ranges, space)
     side = math.gcd(*blocks.size)
     if not agree and side % 16:
         raise Untraceable(f"blocks of {blocks.size}, which no block map has")
-    made = made_from_ranges(ranges, columns, space)
+    made = made_from_ranges(ranges, space)
     return made if agree else Made(_within(made.mask, blocks, side, space.sizes), f"{made.way} and lists")
 
 
@@ -140,18 +139,18 @@ def _kinds(block_mask: Any, sizes: tuple[int, int, int, int]) -> torch.Tensor:
     return kinds[..., :columns]
 
 
-def _agree(blocks: _Blocks, ranges: Ranges, columns: Columns, space: Space) -> bool:
+def _agree(blocks: _Blocks, ranges: Ranges, space: Space) -> bool:
     """Whether no pair that mask_mod shows is absent, and none that it masks lies in a full block; waits once."""
     import torch
 
-    counts = _pairs_per_block(ranges, *(blocks.size[::-1] if columns.swapped else blocks.size))
-    counts = counts.reshape(columns.batch, columns.heads, *counts.shape[1:])
+    counts = _pairs_per_block(ranges, *(blocks.size[::-1] if ranges.swapped else blocks.size))
+    counts = counts.reshape(*ranges.values.shape[:2], *counts.shape[1:])
     sides = [
         (torch.arange(0, tokens, size, device=counts.device) + size).clamp(max=tokens).diff(prepend=counts.new_zeros(1))
         for tokens, size in zip(space.sizes[2:], blocks.size, strict=True)
     ]
     area = sides[0][:, None] * sides[1]
-    visible = counts if columns.swapped else area - counts.transpose(2, 3)  # masked pairs, or visible ones
+    visible = counts if ranges.swapped else area - counts.transpose(2, 3)  # masked pairs, or visible ones
     wrong = torch.where(blocks.kinds == _FULL, visible != area, (blocks.kinds == _ABSENT) & (visible > 0))
     return not bool(wrong.any())
 
@@ -160,17 +159,18 @@ def _pairs_per_block(ranges: Ranges, rows_of: int, columns_of: int) -> torch.Ten
     """Returns [planes, column blocks, row blocks]: pairs in the ranges, in time linear in ranges and blocks."""
     import torch
 
-    planes, _, columns = ranges.begin.shape
-    device, row_blocks = ranges.begin.device, -(-ranges.rows // rows_of)
+    bounds = ranges.values.flatten(0, 1).permute(2, 0, 1).long()  # [begin and end per range, planes, columns]
+    _, planes, columns = bounds.shape
+    device, row_blocks = bounds.device, -(-ranges.rows // rows_of)
     shape = planes, -(-columns // columns_of), row_blocks + 1
     column = torch.arange(columns, device=device) // columns_of
-    list_of = (torch.arange(planes, device=device)[:, None, None] * shape[1] + column) * shape[2]
+    list_of = (torch.arange(planes, device=device)[:, None] * shape[1] + column) * shape[2]
     # Before row x lie sum((x - begin)+) - sum((x - end)+) pairs; each bound counts from the next edge of a block on.
     counts, sums = (torch.zeros(math.prod(shape), dtype=torch.int64, device=device) for _ in range(2))
-    for bounds, sign in ((ranges.begin, 1), (ranges.end, -1)):
-        edge = (list_of + (bounds + rows_of - 1) // rows_of).flatten()
+    for own, sign in ((bounds[0::2], 1), (bounds[1::2], -1)):
+        edge = (list_of + (own + rows_of - 1) // rows_of).flatten()
         counts.index_add_(0, edge, torch.full_like(edge, sign))
-        sums.index_add_(0, edge, bounds.flatten(), alpha=sign)
+        sums.index_add_(0, edge, own.flatten(), alpha=sign)
     edges = (torch.arange(shape[2], device=device) * rows_of).clamp(max=ranges.rows)
     before = edges * counts.reshape(shape).cumsum(2) - sums.reshape(shape).cumsum(2)
     return before.diff(dim=2)

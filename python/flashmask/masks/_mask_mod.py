@@ -18,10 +18,9 @@ from flashmask.masks._windows import full
 if TYPE_CHECKING:
     import torch
 
-    from flashmask._flex.columns import Columns
+    from flashmask._flex.columns import Ranges
     from flashmask._flex.evaluation import Evaluated
     from flashmask._flex.formula import Formula
-    from flashmask._flex.ranges import Ranges
     from flashmask._flex.symbols import Space, Symbol
 
     MaskMod: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -102,46 +101,26 @@ def made_from_symbol(symbol: Symbol) -> Made:
         return _made_from_pairs(of_symbol(symbol), symbol.space)
 
 
-def from_formula(formula: Formula, space: Space) -> Mask | RowIndices:
-    """Returns what from_mask_mod() does; raises Untraceable where neither columns nor rows have few ranges."""
-    return made_from_formula(formula, space).mask
-
-
 def made_from_formula(formula: Formula, space: Space) -> Made:
-    """Does the work of from_formula()."""
-    return made_from_ranges(*ranges_of(formula, space), space)
+    """Makes a mask of a formula; raises Untraceable where neither columns nor rows have few ranges."""
+    return made_from_ranges(ranges_of(formula, space), space)
 
 
-def made_from_ranges(ranges: Ranges, columns: Columns, space: Space) -> Made:
+def made_from_ranges(ranges: Ranges, space: Space) -> Made:
     """Makes a mask of what ranges_of() returned."""
-    if columns.swapped:
-        return Made(_of_visible_columns(ranges, columns), "rows")
-    return Made(_of_masked_rows(_values(ranges, columns), space), "columns")
+    if ranges.swapped:
+        return Made(_of_visible_columns(ranges), "rows")
+    return Made(_of_masked_rows(ranges.values, space), "columns")
 
 
-def ranges_of(formula: Formula, space: Space) -> tuple[Ranges, Columns]:
+def ranges_of(formula: Formula, space: Space) -> Ranges:
     """Returns masked rows per column, at most two ranges, and where there are more what each row sees (`swapped`)."""
-    from flashmask._flex import ranges as r
-    from flashmask._flex.columns import Columns
+    from flashmask._flex.columns import TooManyRanges, masked_rows, visible_columns
 
-    columns = Columns(formula, space)
     try:
-        masked = r.limited(r.complement(columns.find()))
-        if masked.slots <= 2:
-            return masked, columns
-    except r.TooManyRanges:
-        pass
-    columns = Columns(formula, space, swapped=True)
-    return r.compacted(columns.find()), columns
-
-
-def _values(masked: Ranges, columns: Columns) -> torch.Tensor:
-    """Returns int32 [batch or 1, heads or 1, columns, 4], as RowIndices take them."""
-    import torch
-
-    vectors = [bound[:, slot].int() for slot in range(masked.slots) for bound in (masked.begin, masked.end)]
-    vectors += [torch.full_like(vectors[0], masked.rows)] * (4 - len(vectors))
-    return torch.stack(vectors, 2).reshape(columns.batch, columns.heads, -1, 4)
+        return masked_rows(formula, space)
+    except TooManyRanges:
+        return visible_columns(formula, space)
 
 
 def _of_masked_rows(values: torch.Tensor, space: Space) -> Mask | RowIndices:
@@ -151,21 +130,20 @@ def _of_masked_rows(values: torch.Tensor, space: Space) -> Mask | RowIndices:
     return RowIndices(values, causal=False, rows=rows)
 
 
-def _of_visible_columns(visible: Ranges, rows: Columns) -> Mask:
-    """Makes a mask of what each row sees; the ranges are of columns, and the finder's columns are rows."""
+def _of_visible_columns(visible: Ranges) -> Mask:
+    """Makes a mask of what each row sees."""
     import torch
 
-    bounds = torch.stack([visible.begin, visible.end], 2).flatten(1, 2)  # [planes, begin and end per slot, rows]
-    ends = torch.cat([torch.zeros_like(bounds[:, :1]), bounds], 1)  # the format begins with a range from 0
-    ends = ends.reshape(rows.batch, rows.heads, *ends.shape[1:]).permute(1, 2, 0, 3).flatten(2)
-    return from_row_ranges(ends.to(torch.int32).cpu(), visible.rows, batch=rows.batch)
+    ends = visible.values.permute(1, 3, 0, 2)  # [heads, begin and end per range, batch, rows]
+    ends = torch.cat([torch.zeros_like(ends[:, :1]), ends], 1)  # the format begins with a range from 0
+    return from_row_ranges(ends.flatten(2).cpu(), visible.rows, batch=ends.shape[2])
 
 
 def _made_from_pairs(evaluated: Evaluated, space: Space) -> Made:
     import torch
 
+    from flashmask._flex.columns import TooManyRanges
     from flashmask._flex.evaluation import masked_ranges
-    from flashmask._flex.ranges import TooManyRanges
 
     planes = evaluated.batch, evaluated.heads
     try:
