@@ -10,6 +10,7 @@ from one method, which SharedPromptGRPOTrainer replaces; losses and metrics are 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,6 @@ def register() -> None:
 
 
 if __name__ == "__main__":
-    print(__file__)
+    print(Path(__file__).with_name("_plugins") / "flashmask_ms_swift_prompts.py")
 else:
     register()
