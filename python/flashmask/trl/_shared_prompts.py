@@ -16,8 +16,8 @@ from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
 from flashmask._arguments import boolean
-from flashmask.data._prompts import ALIGNED, packed_prompts, unpacked
-from flashmask.transformers._shared_prefix import check_attention, check_dropout, refuse_images
+from flashmask.data._prompts import packed_prompts, unpacked
+from flashmask.transformers._shared_prefix import check_attention, check_dropout, refuse_images, unit_of_bits
 from flashmask.trl._models import models_of, unwrapped
 from flashmask.trl._policies import (
     FORWARD,
@@ -48,7 +48,7 @@ def share_prompts(trainer: Any, *, invariant: bool = False, keep_order: bool = F
     non_score_reward and rlhf_reward leave out the padding that TRL's count.
 
     invariant=True: gives attention of an answer the bits that it has behind its prompt alone, for which prompts are
-    shared in multiples of 128 tokens and answers are padded to them.
+    shared in multiples of 128 tokens and answers are padded to them (192 and 384 for some heads on a Hopper GPU).
 
     Models need attn_implementation="flashmask". Raises ValueError for whatever would mix answers or count differently
     from TRL: what SharedQuestionDPOTrainer refuses, images, context parallelism, continuous batching of Transformers,
@@ -118,7 +118,9 @@ class _SharedPrompts:
     ) -> tuple[Tensor, Any]:
         """Scores the rows of one call."""
         begins = np.full(len(input_ids), input_ids.shape[1] - answer)
-        packed, rows = packed_prompts(input_ids, attention_mask, begins, unit=ALIGNED if self.invariant else 1)
+        bare = unwrapped(self._trainer, model, "prompt")
+        unit = unit_of_bits(bare, input_ids.device) if self.invariant else 1
+        packed, rows = packed_prompts(input_ids, attention_mask, begins, unit=unit)
         bits = {"invariant": True} if self.invariant else {}
         with self._trainer.accelerator.autocast():
             found = model(**packed, **bits, fused_lm_head=True)
