@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from flashmask import masks, plan
@@ -20,7 +20,8 @@ _LAYERS = {"full_attention", "sliding_attention"}
 
 def without_adapters(model: Any, prefix: str) -> Any:
     """Returns the model under adapters of PEFT, or `model`; raises ValueError for adapters that learn a prompt."""
-    if not is_peft_model(model):
+    peft = sys.modules.get("peft")  # imported where there are adapters; Accelerate's check reads the disk in each call
+    if peft is None or not isinstance(model, peft.PeftModel):
         return model
     kinds = [kind for kind, config in model.peft_config.items() if config.is_prompt_learning]
     if kinds:

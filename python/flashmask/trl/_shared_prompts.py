@@ -106,20 +106,20 @@ class _SharedPrompts:
         refuse_images(images)
         if compute_aux_loss:
             refuse_aux_loss(self._trainer)
-        check_attention(unwrapped(self._trainer, model, "prompt"), "prompt")
+        bare = unwrapped(self._trainer, model, "prompt")
+        check_attention(bare, "prompt")
+        unit = unit_of_bits(bare, input_ids.device) if self.invariant else 1
         size = batch_size or len(input_ids)
         calls = zip(torch.split(input_ids, size), torch.split(attention_mask, size), strict=True)
-        found = [self._score(model, ids, held, logits_to_keep, compute_entropy) for ids, held in calls]
+        found = [self._score(model, ids, held, logits_to_keep, unit, compute_entropy) for ids, held in calls]
         log_probs = torch.cat([each for each, _ in found])
         return log_probs, torch.cat([each for _, each in found]) if compute_entropy else None, None
 
     def _score(
-        self, model: Any, input_ids: Tensor, attention_mask: Tensor, answer: int, entropies: bool
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, answer: int, unit: int, entropies: bool
     ) -> tuple[Tensor, Any]:
         """Scores the rows of one call."""
         begins = np.full(len(input_ids), input_ids.shape[1] - answer)
-        bare = unwrapped(self._trainer, model, "prompt")
-        unit = unit_of_bits(bare, input_ids.device) if self.invariant else 1
         packed, rows = packed_prompts(input_ids, attention_mask, begins, unit=unit)
         bits = {"invariant": True} if self.invariant else {}
         with self._trainer.accelerator.autocast():
