@@ -8,17 +8,20 @@ A micro-batch is one prompt with a group of answers, which are given: nothing is
 one model under gradient checkpointing:
 
     padded      TRL as it is, with SDPA and with each FlashAttention that Transformers finds
-    unpadded    the rows of a call one behind the other, each with its prompt, with FlashAttention and with flashmask
+    unpadded    the rows of a call one behind the other, each with its prompt, with FlashAttention and with flashmask;
+                "torch" is PyTorch's own FlashAttention-2 for sequences of different lengths
     shared      flashmask.trl.share_prompts()
     invariant   the same with invariant=True
 
 An update is TRL's loss and its backward; scoring is the same call of the model without gradients, for the old policy or
 the reference model. Tokens per second count every answer with its prompt, so that they compare. Gradients are compared
 with the first contestant's before anything is timed: the last column is the largest relative difference among eight
-weights, which on a CPU must be rounding.
+weights, which on a CPU must be rounding. The peak of memory is that of the same, first update. A call of more than one
+second is timed once; a shorter one until a second is over, or three times after one that warms up.
 """
 
 import argparse
+import gc
 import statistics
 import time
 import warnings
@@ -27,10 +30,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import transformers
+import trl
 from datasets import Dataset
 from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, logging
+from training.contestants import Absent, of_torch
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoModelForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    logging,
+)
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 from trl import GRPOConfig, GRPOTrainer
 
@@ -44,7 +57,7 @@ SIZES = {  # hidden, MLP, layers, heads, heads of keys, words, and whether the h
     "7B": (3584, 18944, 28, 28, 4, 152_064, False),
 }
 LORA = ("7B",)
-REPEATS, GIB = 5, 2**30
+REPEATS, LIMIT, GIB = 3, 1.0, 2**30  # timed calls at most, and the seconds after which no other one begins
 
 
 class Contestant(NamedTuple):
@@ -118,17 +131,37 @@ def contestants(trainer: GRPOTrainer, device: str) -> list[Contestant]:
 
     found = {"flash_attention_2": is_flash_attn_2_available(), "flash_attention_3": is_flash_attn_3_available()}
     flash = [name for name, there in found.items() if there and device == "cuda"]
-    documents = partial(unpadded, trainer)
+    own = ["torch"] if device == "cuda" and register_torch() else []
     return [
-        *(Contestant(f"padded, {name}", name, theirs) for name in ("sdpa", *flash)),
-        *(Contestant(f"unpadded, {name}", name, documents) for name in (*flash, "flashmask")),
         Contestant("shared", "flashmask", ours),
         Contestant("invariant", "flashmask", aligned),
+        *(
+            Contestant(f"unpadded, {name}", name, partial(unpadded, trainer, name))
+            for name in (*own, *flash, "flashmask")
+        ),
+        *(Contestant(f"padded, {name}", name, theirs) for name in ("sdpa", *flash)),
     ]
+
+
+def register_torch() -> bool:
+    """Registers PyTorch's FlashAttention for documents as "torch"; returns whether this PyTorch has one."""
+    try:
+        attention = of_torch(torch.device("cuda"))
+    except Absent:
+        return False
+
+    def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: None, **given: Any) -> tuple[Tensor, None]:
+        flat = [each[0].transpose(0, 1) for each in (q, k, v)]
+        return attention(flat, given["cu_seq_lens_q"], given["max_length_q"])[None], None
+
+    AttentionInterface.register("torch", attend)
+    AttentionMaskInterface.register("torch", lambda *_, **__: None)
+    return True
 
 
 def unpadded(
     trainer: GRPOTrainer,
+    attention: str,
     model: Any,
     input_ids: Tensor,
     attention_mask: Tensor,
@@ -136,13 +169,18 @@ def unpadded(
     compute_entropy: bool = False,
     **_: Any,
 ) -> tuple[Tensor, Tensor | None, None]:
-    """Scores rows that lie one behind the other: position_ids say where each begins."""
+    """Scores rows that lie one behind the other: position_ids say where each begins, and so do the sums of lengths that
+    FlashAttention takes."""
     held = attention_mask.bool()
     scored = held.clone()
     scored[:, :-answer] = False
     labels = torch.where(scored, input_ids, -100).roll(-1, 1)  # each row begins with its prompt, which has no labels
     positions = held.cumsum(1) - 1
+    lengths = held.sum(1)
+    ends, longest = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int(), int(lengths.max())
     packed = {"input_ids": input_ids[held][None], "position_ids": positions[held][None]}
+    if attention != "flashmask":
+        packed |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
     with trainer.accelerator.autocast():
         found = model(**packed, shift_labels=labels[held][None], fused_lm_head=True)
 
@@ -200,35 +238,31 @@ class Bench:
         scores(self.trainer.model, ids, mask, batch["completion_ids"].shape[1])
 
     def seconds(self, call: Callable[[dict[str, Tensor]], Any], batch: dict[str, Tensor]) -> float:
-        taken = []
-        for _ in range(REPEATS + 1):  # the first warms up
+        """The median of as many calls as fit; the first warms up, and counts where it takes all the time."""
+        taken: list[float] = []
+        while not taken or (len(taken) <= REPEATS and sum(taken) < LIMIT):
             self.wait()
             begun = self.clock()
             call(batch)
             self.wait()
             taken.append(self.clock() - begun)
-        return statistics.median(taken[1:])
+        return statistics.median(taken[1:] or taken)
 
     def wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def peak(self, batch: dict[str, Tensor]) -> float:
-        """GiB that an update takes beside the weights, its gradients included."""
-        if self.device == "cpu":
-            return float("nan")
+    def first(self, batch: dict[str, Tensor]) -> tuple[float, list[Tensor]]:
+        """GiB that an update takes beside the weights, its gradients included; and up to eight of these, in float32."""
         self.trainer.model.zero_grad(set_to_none=True)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
         self.update(batch)
-        self.wait()
-        return (torch.cuda.max_memory_allocated() - before) / GIB
-
-    def result(self, batch: dict[str, Tensor]) -> tuple[float, list[Tensor]]:
-        """The loss, and up to eight gradients, in float32."""
-        loss = self.update(batch).item()
+        peak = (torch.cuda.max_memory_allocated() - before) / GIB if self.device == "cuda" else float("nan")
         learned = [each for each in self.trainer.model.parameters() if each.grad is not None]
-        return loss, [each.grad.float().clone() for each in learned[:: max(1, len(learned) // 8)]]
+        return peak, [each.grad.float().clone() for each in learned[:: max(1, len(learned) // 8)]]
 
 
 def away(one: list[Tensor], other: list[Tensor]) -> float:
@@ -241,17 +275,17 @@ def measure(bench: Bench, batch: dict[str, Tensor]) -> None:
     for contestant in bench.contestants:
         bench.take(contestant)
         try:
-            loss, gradients = bench.result(batch)
-            first = first or (loss, gradients)
-            apart = away(gradients, first[1])
+            peak, gradients = bench.first(batch)
+            first = first or gradients
+            apart = away(gradients, first)
             assert bench.device == "cuda" or apart < 1e-4, f"{contestant.name} is {apart:.1e} away"
             seconds, scoring = bench.seconds(bench.update, batch), bench.seconds(bench.score, batch)
-        except torch.OutOfMemoryError:
-            bench.trainer.model.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
-            print(f"| {contestant.name} | out of memory | | | | |", flush=True)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            if bench.device == "cpu":
+                raise
+            print(f"| {contestant.name} | {str(error).splitlines()[0]} | | | | |", flush=True)
             continue
-        numbers = f"{seconds * 1e3:.1f} | {tokens / seconds:,.0f} | {scoring * 1e3:.1f} | {bench.peak(batch):.2f}"
+        numbers = f"{seconds * 1e3:.1f} | {tokens / seconds:,.0f} | {scoring * 1e3:.1f} | {peak:.2f}"
         print(f"| {contestant.name} | {numbers} | {apart:.1e} |", flush=True)
 
 
@@ -268,6 +302,7 @@ def main() -> None:
     logging.set_verbosity_error()
     flashmask.transformers.register()
     where = torch.cuda.get_device_name() if device == "cuda" else "a CPU, processor time"
+    print(f"torch {torch.__version__}, Transformers {transformers.__version__}, TRL {trl.__version__}")
     for size in asked.model:
         bench = Bench(make_trainer(size, device, asked.group), device)
         for prompt in asked.prompts:
@@ -277,6 +312,7 @@ def main() -> None:
                 print("|---|---|---|---|---|---|")
                 measure(bench, make_batch(size, device, prompt, answer, asked.group, asked.uniform))
         del bench
+        gc.collect()  # a trainer refers to itself
 
 
 if __name__ == "__main__":

@@ -168,14 +168,19 @@ def of_documents(batch: Batch, q: Tensor, attend: Callable[[list[Tensor], Tensor
 
 def varlen(batch: Batch, q: Tensor, k: Tensor) -> Attend:
     """torch's own FlashAttention, which is FlashAttention-2."""
-    attention = _varlen_attention(q.device)
+    return of_documents(batch, q, of_torch(q.device))
+
+
+def of_torch(device: torch.device) -> Callable[[list[Tensor], Tensor, int], Tensor]:
+    """torch's causal attention of packed documents, as of_documents() takes it; raises Absent where there is none."""
+    attention = _varlen_attention(device)
     grouped = {"enable_gqa": True} if _names_groups(attention) else {}
 
     def attend(flat: list[Tensor], ends: Tensor, longest: int) -> Tensor:
         o: Tensor = attention(*flat, ends, ends, longest, longest, window_size=(-1, 0), **grouped)
         return o
 
-    return of_documents(batch, q, attend)
+    return attend
 
 
 def newer_varlen(module: str, install: str, batch: Batch, q: Tensor, k: Tensor) -> Attend:

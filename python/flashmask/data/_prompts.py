@@ -11,8 +11,6 @@ from flashmask._arguments import integer
 from flashmask.data._examples import Tokens
 from flashmask.data._rollouts import pack_rollouts
 
-ALIGNED = 128  # tokens of a unit of an invariant plan
-
 
 def packed_prompts(
     input_ids: Tensor, held: Tensor, begins: Tokens, *, unit: int = 1, pad_to_multiple_of: int = 1

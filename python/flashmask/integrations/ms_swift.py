@@ -9,6 +9,7 @@ ms-swift passes any name on to Transformers, but packs only for names in a list 
 from __future__ import annotations
 
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import flashmask.transformers
@@ -41,6 +42,6 @@ def register() -> None:
 
 
 if __name__ == "__main__":
-    print(__file__)
+    print(Path(__file__).with_name("_plugins") / "flashmask_ms_swift.py")
 else:
     register()

@@ -10,6 +10,7 @@ from one method, which SharedPromptGRPOTrainer replaces; losses and metrics are 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from flashmask._arguments import boolean
 from flashmask.data._examples import Tokens
-from flashmask.data._prompts import ALIGNED, packed_prompts, unpacked
+from flashmask.data._prompts import packed_prompts, unpacked
 from flashmask.integrations import ms_swift
 from flashmask.integrations._host import Host
 from flashmask.integrations._scoring_head import log_probs_of_call
@@ -26,6 +27,7 @@ from flashmask.transformers._shared_prefix import (
     check_attention,
     check_dropout,
     check_layers,
+    unit_of_bits,
     warn_of_cut_groups,
     without_adapters,
 )
@@ -84,10 +86,12 @@ class SharedPromptGRPOTrainer(_Trainer):  # type: ignore[misc]
         columns = grpo_batch.completion_mask.shape[1]
         ids, held = _rows(model_inputs, columns, self.template.padding_free)
         begins = _begins(grpo_batch.completion_mask, ids.shape[1])
-        packed, rows = packed_prompts(ids, held, begins, unit=ALIGNED if self.invariant else 1)
+        bare = self._checked(model)
+        unit = unit_of_bits(bare, ids.device) if self.invariant else 1
+        packed, rows = packed_prompts(ids, held, begins, unit=unit)
         if self.invariant:
             packed["invariant"] = True  # type: ignore[assignment]
-        found = log_probs_of_call(self._checked(model), model, {**packed, "use_cache": False}, self.temperature)
+        found = log_probs_of_call(bare, model, {**packed, "use_cache": False}, self.temperature)
         log_probs, entropies = (unpacked(each, rows[:, -columns:]) for each in found)
         return log_probs, entropies if compute_entropy else None
 
@@ -142,6 +146,6 @@ def register() -> None:
 
 
 if __name__ == "__main__":
-    print(__file__)
+    print(Path(__file__).with_name("_plugins") / "flashmask_ms_swift_prompts.py")
 else:
     register()

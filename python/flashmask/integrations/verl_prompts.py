@@ -22,9 +22,15 @@ from torch import Tensor
 
 import flashmask.transformers
 from flashmask._arguments import boolean
-from flashmask.data._prompts import ALIGNED, packed_prompts, unpacked
+from flashmask.data._prompts import packed_prompts, unpacked
 from flashmask.integrations._host import Host
-from flashmask.transformers._shared_prefix import check_attention, check_dropout, check_layers, without_adapters
+from flashmask.transformers._shared_prefix import (
+    check_attention,
+    check_dropout,
+    check_layers,
+    unit_of_bits,
+    without_adapters,
+)
 
 _HOST = Host("verl", ("0.9",))
 _HOST.check()
@@ -102,7 +108,7 @@ class SharedPromptFSDPEngine(_Engine):  # type: ignore[misc]
         padded = torch.nested.to_padded_tensor(ids, padding=0, output_size=held.shape)
         begins = _prompt_lengths(micro_batch).cpu().numpy()
         multiple = self.pad_to_length_bucket if self.pad_to_length else 1
-        unit = ALIGNED if self.invariant else 1
+        unit = unit_of_bits(without_adapters(self.module, "prompt"), ids.device) if self.invariant else 1
         return packed_prompts(padded, held, begins, unit=unit, pad_to_multiple_of=multiple)
 
     def prepare_model_outputs(

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
+from flashmask import masks, plan
 from flashmask.transformers._mask import flashmask_mask
 from flashmask.transformers._stateful import carriers_of, why_no_forks
 
@@ -18,7 +20,8 @@ _LAYERS = {"full_attention", "sliding_attention"}
 
 def without_adapters(model: Any, prefix: str) -> Any:
     """Returns the model under adapters of PEFT, or `model`; raises ValueError for adapters that learn a prompt."""
-    if not is_peft_model(model):
+    peft = sys.modules.get("peft")  # imported where there are adapters; Accelerate's check reads the disk in each call
+    if peft is None or not isinstance(model, peft.PeftModel):
         return model
     kinds = [kind for kind, config in model.peft_config.items() if config.is_prompt_learning]
     if kinds:
@@ -63,6 +66,26 @@ def check_dropout(model: Any) -> None:
                 "prompt's decisions would be drawn once for all of its answers, and anew in every call; set dropout to "
                 "0, by disable_dropout=True where it is a layer's"
             )
+
+
+def unit_of_bits(model: Any, device: torch.device) -> int:
+    """Returns the tokens in whose multiples answers share a prompt and end, for the bits of each answer alone.
+
+    Tiles of attention begin there in any batch: 128, but 192 for heads of up to 64 dims on a Hopper GPU, and 384 for
+    heads of 192.
+    """
+    config = model.config.get_text_config()
+    dims = {each.head_dim for each in model.modules() if isinstance(getattr(each, "head_dim", None), int)}
+    dtype = next(model.parameters()).dtype
+    if device.type == "cuda" and dtype == torch.float32:
+        dtype = torch.bfloat16  # in which autocast computes
+    units = []
+    for dim in dims or {config.hidden_size // config.num_attention_heads}:
+        tokens = torch.empty(1, 256, 1, dim, dtype=dtype, device=device)
+        tile = plan(masks.causal(256, 256), tokens, tokens, tokens, invariant=True).explain()
+        units.append(math.lcm(tile.tile_rows, tile.tile_columns))
+    unit = math.lcm(*units)
+    return 128 if 128 % unit == 0 else unit
 
 
 def warn_of_cut_groups(trainer: Any, stacklevel: int) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
 from flashmask._arguments import boolean
-from flashmask.data._prompts import ALIGNED, packed_prompts, unpacked
-from flashmask.transformers._shared_prefix import check_attention, check_dropout, refuse_images
+from flashmask.data._prompts import packed_prompts, unpacked
+from flashmask.transformers._shared_prefix import check_attention, check_dropout, refuse_images, unit_of_bits
 from flashmask.trl._models import models_of, unwrapped
 from flashmask.trl._policies import (
     FORWARD,
@@ -48,7 +48,7 @@ def share_prompts(trainer: Any, *, invariant: bool = False, keep_order: bool = F
     non_score_reward and rlhf_reward leave out the padding that TRL's count.
 
     invariant=True: gives attention of an answer the bits that it has behind its prompt alone, for which prompts are
-    shared in multiples of 128 tokens and answers are padded to them.
+    shared in multiples of 128 tokens and answers are padded to them (192 and 384 for some heads on a Hopper GPU).
 
     Models need attn_implementation="flashmask". Raises ValueError for whatever would mix answers or count differently
     from TRL: what SharedQuestionDPOTrainer refuses, images, context parallelism, continuous batching of Transformers,
@@ -106,19 +106,21 @@ class _SharedPrompts:
         refuse_images(images)
         if compute_aux_loss:
             refuse_aux_loss(self._trainer)
-        check_attention(unwrapped(self._trainer, model, "prompt"), "prompt")
+        bare = unwrapped(self._trainer, model, "prompt")
+        check_attention(bare, "prompt")
+        unit = unit_of_bits(bare, input_ids.device) if self.invariant else 1
         size = batch_size or len(input_ids)
         calls = zip(torch.split(input_ids, size), torch.split(attention_mask, size), strict=True)
-        found = [self._score(model, ids, held, logits_to_keep, compute_entropy) for ids, held in calls]
+        found = [self._score(model, ids, held, logits_to_keep, unit, compute_entropy) for ids, held in calls]
         log_probs = torch.cat([each for each, _ in found])
         return log_probs, torch.cat([each for _, each in found]) if compute_entropy else None, None
 
     def _score(
-        self, model: Any, input_ids: Tensor, attention_mask: Tensor, answer: int, entropies: bool
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, answer: int, unit: int, entropies: bool
     ) -> tuple[Tensor, Any]:
         """Scores the rows of one call."""
         begins = np.full(len(input_ids), input_ids.shape[1] - answer)
-        packed, rows = packed_prompts(input_ids, attention_mask, begins, unit=ALIGNED if self.invariant else 1)
+        packed, rows = packed_prompts(input_ids, attention_mask, begins, unit=unit)
         bits = {"invariant": True} if self.invariant else {}
         with self._trainer.accelerator.autocast():
             found = model(**packed, **bits, fused_lm_head=True)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """TRL's trainers of policies over tiny models, batches that are padded on both sides, and steps to compare."""
 
+import dataclasses
+
 import torch
 from datasets import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 from trl import GRPOConfig, RLOOConfig, RLOOTrainer
 from trl_models import SIZES, sentence, tokenizer
 
@@ -11,12 +13,14 @@ GROUP = 4
 PROMPTS = (24, 1, 9, 24)  # tokens of each group's prompt; the last is the first one again
 ANSWER = 12  # tokens of the longest answer
 BATCH = len(PROMPTS) * GROUP
+_NAMED = {field.name for field in dataclasses.fields(TrainingArguments)}
+CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in _NAMED else "gradient_checkpointing"
 
 
 def save(folder, make=None, **sizes):
     """Saves a model whose predictions differ clearly from token to token, and returns the folder."""
     torch.manual_seed(0)
-    model = make() if make else LlamaForCausalLM(LlamaConfig(**SIZES, vocab_size=62, pad_token_id=0, **sizes))
+    model = make() if make else LlamaForCausalLM(LlamaConfig(**{**SIZES, "vocab_size": 62, "pad_token_id": 0, **sizes}))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.2)
     model.save_pretrained(folder)
@@ -50,7 +54,7 @@ def policy(kind, folder, attention, *, dtype="float32", config=None, **options):
         "use_cpu": True,
         "disable_tqdm": True,
         "bf16": False,
-        "activation_checkpointing": False,
+        CHECKPOINTING: False,
         "model_init_kwargs": {"attn_implementation": attention, "dtype": dtype},
     }
     generator = torch.Generator().manual_seed(5)
@@ -125,6 +129,22 @@ def scores(trainer, given, model=None, **options):
     mask = torch.cat([given["prompt_mask"], given["completion_mask"]], 1)
     size = given["completion_ids"].shape[1]
     return trainer._get_per_token_logps_and_entropies(model or trainer.model, ids, mask, size, **options)[:2]
+
+
+def ratios(trainer):
+    """For each micro-batch of a run without learning, the differences of its log-probabilities from the old ones."""
+    found = []
+    score = trainer._compute_loss
+
+    def compute_loss(model, inputs):
+        with torch.no_grad():
+            scored = scores(trainer, inputs)[0]
+        found.append(((scored - inputs["old_per_token_logps"]) * inputs["completion_mask"]).abs().max().item())
+        return score(model, inputs)
+
+    trainer._compute_loss = compute_loss
+    with_given_answers(trainer).train()
+    return found
 
 
 def step(trainer, given):

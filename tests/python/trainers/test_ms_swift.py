@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ms-swift with the external plugin: `--attn_impl flashmask --packing true` is accepted, trains, and leaks nothing."""
 
-import json
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,47 +11,31 @@ pytest.importorskip("swift", reason="these tests run ms-swift's own training: sc
 import tiny_llama  # noqa: E402
 from swift.arguments import SftArguments  # noqa: E402
 from swift.pipelines import SwiftSft  # noqa: E402
+from swift_runs import plugin_of, words  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def plugin():
-    """The path that users hand to --external_plugins."""
-    told = subprocess.run([sys.executable, "-m", "flashmask.integrations.ms_swift"], check=True, capture_output=True)
-    return told.stdout.decode().strip()
+    return plugin_of("flashmask.integrations.ms_swift")
 
 
 def arguments(tmp_path, *more):
-    with (tmp_path / "data.jsonl").open("w") as file:
-        for text in tiny_llama.texts(64):
-            said = [("user", "w1 w2"), ("assistant", text)]
-            messages = [{"role": role, "content": content} for role, content in said]
-            file.write(json.dumps({"messages": messages}) + "\n")
+    conversations = [[("user", "w1 w2"), ("assistant", text)] for text in tiny_llama.texts(64)]
     given = {
-        "model": tiny_llama.save(tmp_path / "model"),
-        "model_type": "llama",
         "template": "dummy",
-        "dataset": str(tmp_path / "data.jsonl"),
-        "tuner_type": "full",
-        "torch_dtype": "float32",
-        "attn_impl": "flashmask",
         "packing": "true",
         "max_length": "64",
         "max_steps": "3",
-        "learning_rate": "1e-2",
         "per_device_train_batch_size": "1",
-        "gradient_accumulation_steps": "1",
-        "logging_steps": "1",
-        "save_strategy": "no",
-        "split_dataset_ratio": "0",
-        "report_to": "none",
-        "use_cpu": "true",
-        "gradient_checkpointing": "false",
-        "dataset_num_proc": "1",
-        "output_dir": str(tmp_path / "out"),
     }
-    return [word for name, value in given.items() for word in (f"--{name}", value)] + list(more)
+    return words(tmp_path, conversations, **given) + list(more)
+
+
+def test_a_plugin_hides_no_package(plugin):
+    """ms-swift puts its folder first on sys.path."""
+    assert all(each.name.startswith("flashmask_") for each in Path(plugin).parent.glob("*.py"))
 
 
 def test_the_name_packs_with_the_plugin_only(tmp_path, plugin, monkeypatch):

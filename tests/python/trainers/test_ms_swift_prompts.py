@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ms-swift's GRPO with the plugin that computes each prompt once, against ms-swift's own padded and packed rows."""
 
-import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +13,7 @@ from swift.pipelines.train.rlhf import SwiftRLHF  # noqa: E402
 from swift.rewards import ORM, orms  # noqa: E402
 from swift.rlhf_trainers import GRPOTrainer  # noqa: E402
 from swift.trainers import TrainerFactory  # noqa: E402
+from swift_runs import plugin_of, words  # noqa: E402
 
 from flashmask.integrations.ms_swift_prompts import SharedPromptGRPOTrainer, _check_settings  # noqa: E402
 
@@ -34,51 +32,28 @@ orms["letters"] = Letters
 
 
 def arguments(tmp_path, **more):
-    with (tmp_path / "data.jsonl").open("w") as file:
-        for text in tiny_llama.texts(64):
-            file.write(json.dumps({"messages": [{"role": "user", "content": text}]}) + "\n")
     given = {
-        "model": tiny_llama.save(tmp_path / "model"),
-        "model_type": "llama",
         "template": "default",
-        "dataset": str(tmp_path / "data.jsonl"),
         "rlhf_type": "grpo",
         "reward_funcs": "letters",
         "num_generations": str(GROUP),
-        "tuner_type": "full",
-        "torch_dtype": "float32",
-        "attn_impl": "flashmask",
         "max_completion_length": "12",
         "max_steps": "2",
         "optim": "sgd",
-        "learning_rate": "1e-2",
         "beta": "0.04",
         "temperature": "0.9",
         "log_entropy": "true",
         "use_vllm": "false",
         "per_device_train_batch_size": str(2 * GROUP),
-        "gradient_accumulation_steps": "1",
-        "logging_steps": "1",
-        "save_strategy": "no",
-        "split_dataset_ratio": "0",
-        "report_to": "none",
-        "use_cpu": "true",
         "check_model": "false",
         "bf16": "false",
-        "gradient_checkpointing": "false",
-        "dataset_num_proc": "1",
-        "output_dir": str(tmp_path / "out"),
     }
-    return [word for name, value in (given | more).items() for word in (f"--{name}", value)]
+    return words(tmp_path, [[("user", text)] for text in tiny_llama.texts(64)], **(given | more))
 
 
 @pytest.fixture(scope="module")
 def plugin():
-    """The path that users hand to --external_plugins."""
-    told = subprocess.run(
-        [sys.executable, "-m", "flashmask.integrations.ms_swift_prompts"], check=True, capture_output=True
-    )
-    return told.stdout.decode().strip()
+    return plugin_of("flashmask.integrations.ms_swift_prompts")
 
 
 def history(made):

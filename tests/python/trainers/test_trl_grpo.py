@@ -10,6 +10,7 @@ trl = pytest.importorskip("trl", reason="its trainers are what is tested: script
 peft = pytest.importorskip("peft", reason="adapters are one of the cases")
 
 from policy_updates import (  # noqa: E402
+    CHECKPOINTING,
     GROUP,
     PROMPTS,
     answers,
@@ -18,6 +19,7 @@ from policy_updates import (  # noqa: E402
     batch,
     history,
     policy,
+    ratios,
     save,
     scores,
     step,
@@ -179,7 +181,7 @@ ADAPTER = {"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": 
 RUNS = {
     "reference model": {"beta": 0.04},
     "adapter": {"beta": 0.04, "peft_config": ADAPTER},
-    "checkpointing": {"activation_checkpointing": True},
+    "checkpointing": {CHECKPOINTING: True},
     "several iterations": {"num_iterations": 2, "beta": 0.04},
     "truncated answers": {"mask_truncated_completions": True},
     "shared in whole units": {"invariant": True},
@@ -265,22 +267,6 @@ def test_tokens_are_drawn_as_in_trl(folder):
         trainer.train()
         seen.append(held)
     assert len(seen[0]) == 3 and seen[0] == seen[1]
-
-
-def ratios(trainer):
-    """For each micro-batch of a run without learning, the differences of its log-probabilities from the old ones."""
-    found = []
-    score = trainer._compute_loss
-
-    def compute_loss(model, inputs):
-        with torch.no_grad():
-            scored = scores(trainer, inputs)[0]
-        found.append(((scored - inputs["old_per_token_logps"]) * inputs["completion_mask"]).abs().max().item())
-        return score(model, inputs)
-
-    trainer._compute_loss = compute_loss
-    with_given_answers(trainer).train()
-    return found
 
 
 SPLIT = {"per_device_train_batch_size": 2 * GROUP, "steps_per_generation": 4, "learning_rate": 0.0, "max_steps": 4}

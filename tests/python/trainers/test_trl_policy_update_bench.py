@@ -24,4 +24,4 @@ def test_contestants_agree(monkeypatch, capsys, tmp_path):
     policy_update.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.count("|") == 7]
     names = [row[0].removeprefix("| ") for row in rows[2:]]
-    assert names == ["padded, sdpa", "unpadded, flashmask", "shared", "invariant"]
+    assert names == ["shared", "invariant", "unpadded, flashmask", "padded, sdpa"]
