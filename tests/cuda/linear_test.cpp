@@ -114,7 +114,7 @@ TEST_P(CudaLinear, LengthsDimsAndGroupsEqualTheReference) {
 TEST_P(CudaLinear, DecaysAloneEqualTheReference) {
   for (const std::int64_t length : {1, 2, 16, 17, 63, 64, 65, 128, 130})
     expect_reference(masks::causal(length, length), problem_of(dtype(), length, false, 8, 8), check::decays());
-  const Mask mask = masks::tree({-1, 0, 1, 1, 0, 4, -1, 6, 6}, {100, 70, 30, 40, 65, 9, 20, 64, 3}, 410).mask;
+  const Mask mask = masks::tree({-1, 0, 0, 2, 2, 2, 0, -1, 7, 7}, {100, 70, 30, 40, 65, 9, 20, 24, 3, 40}, 410).mask;
   struct Dims {
     std::int64_t key, value, heads, key_heads;
   };

@@ -15,7 +15,7 @@ namespace flashmask::emulator {
 /// Stands in for LinearLauncher.
 class EmulatedLauncher {
  public:
-  explicit EmulatedLauncher(Copies copies) : copies_(copies) {}
+  explicit EmulatedLauncher(Copies copies, unsigned seed = 1) : copies_(copies), seed_(seed) {}
 
   void* allocate(std::size_t bytes) {
     memory_.push_back(std::make_unique<uint4[]>(bytes / sizeof(uint4) + 1));
@@ -31,12 +31,14 @@ class EmulatedLauncher {
     const emulator::Launch launch{.blocks = static_cast<unsigned>(blocks),
                                   .threads = static_cast<unsigned>(threads),
                                   .shared_bytes = sizeof(Memory),
-                                  .copies = copies_};
+                                  .copies = copies_,
+                                  .seed = seed_};
     emulator::run(launch, [&] { kernel(arguments); });
   }
 
  private:
   Copies copies_;
+  unsigned seed_;
   std::vector<std::unique_ptr<uint4[]>> memory_;
 };
 

@@ -82,6 +82,7 @@ struct Block {
   std::vector<Lane> lanes;
   std::vector<Warp> warps;
   unsigned current = 0;
+  unsigned starved = ~0U;  // a warp, in blocks whose warps have roles
   std::array<Barrier, 16> barriers;
   std::map<std::uint32_t, Counter> counters;
   Work copies;  // of the copy engine, not yet done
@@ -138,19 +139,25 @@ void do_a_copy() {
   work();
 }
 
-/// A lane that can run: mostly of the same warp, else of one drawn at random. The number of lanes where there is none.
+/// A lane that can run: mostly of the same warp, else of one drawn at random; of the starved warp only where there is
+/// no other. The number of lanes where there is none.
 unsigned find_lane() {
   const auto count = static_cast<unsigned>(block->lanes.size());
   const unsigned first = block->current / 32 * 32;
-  const bool stays = block->counters.empty() || block->random() % 8 != 0;
+  const auto of_warp = [](unsigned warp) {
+    for (unsigned at = 32 * warp; at < 32 * warp + 32; ++at)
+      if (block->lanes[at].can_run()) return at;
+    return static_cast<unsigned>(block->lanes.size());
+  };
+  const bool stays = block->counters.empty() || (block->random() % 8 != 0 && first / 32 != block->starved);
   for (unsigned i = 1; stays && i <= 32; ++i)
     if (const unsigned lane = first + (block->current + i) % 32; block->lanes[lane].can_run()) return lane;
   const auto warps = static_cast<unsigned>(block->warps.size());
   const unsigned offset = static_cast<unsigned>(block->random()) % warps;
   for (unsigned i = 0; i < warps; ++i)
-    for (unsigned lane = 0; lane < 32; ++lane)
-      if (const unsigned at = (offset + i) % warps * 32 + lane; block->lanes[at].can_run()) return at;
-  return count;
+    if (const unsigned warp = (offset + i) % warps; warp != block->starved)
+      if (const unsigned lane = of_warp(warp); lane < count) return lane;
+  return block->starved < warps ? of_warp(block->starved) : count;
 }
 
 [[noreturn]] void enter_another() {
@@ -237,13 +244,6 @@ void await_threads(unsigned number, unsigned threads) {
   }
 }
 
-void arrive_among_threads(unsigned number, unsigned threads) {
-  Barrier& barrier = block->barriers.at(number);
-  if (++barrier.arrived != threads) return;
-  barrier.arrived = 0;
-  ++barrier.passed;
-}
-
 namespace {
 
 Counter& counter_at(std::uint32_t address) {
@@ -264,6 +264,7 @@ void pause() {
 
 void init_counter(std::uint32_t address, int arrivals) {
   check_shared(address, 8);
+  if (block->counters.empty()) block->starved = static_cast<unsigned>(block->random() % block->warps.size());
   block->counters[address] = {arrivals, 0, 0, 0};
 }
 

@@ -10,7 +10,8 @@
 
 /// A GPU's multiprocessor on one thread of a CPU. Every thread of a block is a fiber. The
 /// lanes of a warp run until all have arrived where they do something together; a warp runs until it waits at the
-/// block's barrier, then another one does, drawn at random. Copies between global and shared memory happen when they
+/// block's barrier, then another one does, drawn at random; where warps have roles, one of each block runs only when no
+/// other can. Copies between global and shared memory happen when they
 /// are asked for or as late as the thread waits for them, and until then their place holds NaN: so a missing wait or
 /// barrier shows in results. The same holds for what Hopper's copy engine and its products do. What hangs, or diverges
 /// where it must not, throws. Not known are proxies (fence.proxy.async) and the memory model.
@@ -44,9 +45,6 @@ void run(const Launch& launch, const std::function<void()>& kernel);
 void await_block();
 /// So many of them, at a barrier of a number from 1 to 15.
 void await_threads(unsigned barrier, unsigned threads);
-
-/// Arrives there without waiting.
-void arrive_among_threads(unsigned barrier, unsigned threads);
 
 /// Hopper's barriers in shared memory: so many arrivals, and bytes that copies bring, complete a phase.
 void init_counter(std::uint32_t address, int arrivals);

@@ -12,7 +12,7 @@ namespace flashmask::cuda::sm90 {
 template <class Shape, bool kOfKeys>
 class ReverseGradient {
   using T = typename Shape::Element;
-  static constexpr int kOwnBarrier = kOfKeys ? 1 : 2, kKeysRead = 3;
+  static constexpr int kOwnBarrier = kOfKeys ? 1 : 2;
 
  public:
   __device__ __forceinline__ ReverseGradient(ReverseMemory<Shape>& shared, const ReverseArguments& arguments)
@@ -62,7 +62,8 @@ class ReverseGradient {
     if constexpr (Shape::kGates && kOfKeys) {
       leave_row_products<T>(a_.parts.of_keys + a_.parts.at(visit.head, visit.step) * kWalkTokens, out,
                             shared_address(shared_.k[stage]));
-      named_barrier_arrive(kKeysRead, 256);  // the value group may overwrite k
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&shared_.keys_read[stage]);
     }
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
     wgmma_fence();
@@ -71,7 +72,7 @@ class ReverseGradient {
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.qg_empty[stage]);
     named_barrier(kOwnBarrier, 128);  // all have read their tile
-    if constexpr (Shape::kGates && !kOfKeys) named_barrier(kKeysRead, 256);
+    if constexpr (Shape::kGates && !kOfKeys) barrier_wait(&shared_.keys_read[stage], stage_.phase());
     const float ones[2] = {1, 1};
     store_rows_staged<T>(out, ones, own, Shape::kTilePanel,
                          kOfKeys ? StoreMaps{&a_.dk_rows, &a_.dk_row} : StoreMaps{&a_.dv_rows, &a_.dv_row}, visit.row,

@@ -34,6 +34,7 @@ struct ReverseMemory {
   float across[4];
   WalkVisit visits[kStages];
   std::uint64_t kv_full[kStages], kv_empty[kStages], qg_full[kStages], qg_empty[kStages], cleared[kStages];
+  std::uint64_t keys_read[kStages];  ///< with gates: by the key group, before ∂v takes their place
   std::uint64_t factors_full[kSlots], factors_empty[kSlots], state_full[kCopies], state_empty[kCopies];
 };
 
@@ -45,6 +46,7 @@ __device__ __forceinline__ void init_barriers(ReverseMemory<Shape>& shared) {
     barrier_init(&shared.qg_full[i], 1);
     barrier_init(&shared.qg_empty[i], 12 + 1);
     barrier_init(&shared.cleared[i], 32);
+    barrier_init(&shared.keys_read[i], 4);
   }
   for (int i = 0; i < Shape::kSlots; ++i) {
     barrier_init(&shared.factors_full[i], 32);

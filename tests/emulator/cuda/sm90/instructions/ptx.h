@@ -28,10 +28,6 @@ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
 inline void named_barrier(int id, int threads) {
   emulator::await_threads(static_cast<unsigned>(id), static_cast<unsigned>(threads));
 }
-inline void named_barrier_arrive(int id, int threads) {
-  emulator::arrive_among_threads(static_cast<unsigned>(id), static_cast<unsigned>(threads));
-}
-
 inline void prefetch_tensor_map(const CUtensorMap*) {}
 
 enum class Reads { again, once };
