@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-/// A GPU's multiprocessor on one thread of a CPU. Every thread of a block is a fiber. The
-/// lanes of a warp run until all have arrived where they do something together; a warp runs until it waits at the
-/// block's barrier, then another one does, drawn at random; where warps have roles, one of each block runs only when no
-/// other can. Copies between global and shared memory happen when they
-/// are asked for or as late as the thread waits for them, and until then their place holds NaN: so a missing wait or
-/// barrier shows in results. The same holds for what Hopper's copy engine and its products do. What hangs, or diverges
-/// where it must not, throws. Not known are proxies (fence.proxy.async) and the memory model.
+/// A GPU's multiprocessor on one thread of a CPU. Every thread of a block is a fiber. The lanes of a warp run until all
+/// have arrived where they do something together; a warp runs until it waits at the block's barrier, then another one
+/// does, drawn at random; where warps have roles, one of each block runs only when no other can. Copies between global
+/// and shared memory happen when they are asked for or as late as the thread waits for them, and until then their place
+/// holds NaN: so a missing wait or barrier shows in results. The same holds for what Hopper's copy engine and its
+/// products do. What hangs, or diverges where it must not, throws. Not known are proxies (fence.proxy.async) and the
+/// memory model.
 namespace flashmask::emulator {
 
 struct Index {
