@@ -28,7 +28,7 @@ bool is_tree(const Mask& mask);
 
 /// A memory of about 20 tokens, with input gates as mLSTM has them.
 Gates mild_gates();
-/// The same memory, without input gates.
+/// A memory of about 20 tokens, without input gates.
 Gates decays();
 /// A memory of about 1,000 tokens, with small input gates.
 Gates long_memory();

@@ -13,15 +13,12 @@ __global__ void __launch_bounds__(kWalkTokens)
   if (token >= step.tokens) return;
   const GateParts& parts = arguments.parts;
   const std::int64_t of_step = parts.at(head, step.step), from = of_step * kWalkTokens;
-  const auto write = [&](const GateGradients& to, float gradient) {
-    if (to.data != nullptr) to.data[step.batch * to.batch + (step.row + token) * to.row + head * to.head] = gradient;
-  };
-  write(arguments.log_input, parts.columns[from + token] + parts.of_keys[from + token]);
   float sum = parts.crossing[from + token] + parts.across[of_step];
 #pragma unroll 8
   for (int other = 0; other < kWalkTokens; ++other)
     if (other < step.tokens) sum += other < token ? parts.of_keys[from + other] : parts.of_queries[from + other];
-  write(arguments.log_forget, sum);
+  const GateGradients& to = arguments.log_forget;
+  to.data[step.batch * to.batch + (step.row + token) * to.row + head * to.head] = sum;
 }
 
 }  // namespace flashmask::cuda::sm90

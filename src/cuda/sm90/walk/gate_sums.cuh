@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/instructions/arithmetic.cuh"
-#include "cuda/sm90/instructions/copy_rows.cuh"
-#include "cuda/sm90/walk/walk_arguments.h"
+#include "cuda/sm90/walk/walk_memory.cuh"
 
 /// Sums that the walks of a backward leave for the gradients of gates. A warpgroup holds accumulators of 64 rows, warp
 /// w rows 16 w and on.
 namespace flashmask::cuda::sm90 {
-
-__device__ __forceinline__ int warp_of_group() { return static_cast<int>(thread_index()) % 128 / 32; }
 
 using SumsOfWarps = float[4][kWalkTokens];
 
@@ -18,14 +14,6 @@ __device__ __forceinline__ void leave_column(SumsOfWarps& to, float sum, int eig
 #pragma unroll
   for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0U, sum, distance);
   if (lane_index() < 4) to[warp_of_group()][8 * eight + 2 * lane_index() + i] = sum;
-}
-
-/// Leaves the sums of the columns of pairs (rows × tokens that they see).
-__device__ __forceinline__ void leave_columns(SumsOfWarps& to, const float (&pairs)[32]) {
-#pragma unroll
-  for (int eight = 0; eight < 8; ++eight)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) leave_column(to, pairs[4 * eight + i] + pairs[4 * eight + i + 2], eight, i);
 }
 
 /// Leaves, for each token t, the sum of the pairs of tokens before t and the warp's rows from t on; `row` is the
@@ -56,13 +44,10 @@ __device__ __forceinline__ void leave_crossing(SumsOfWarps& to, const float (&pa
   }
 }
 
-/// Adds up what the warps left, by a warpgroup after a barrier. `step`: of GateParts::at().
-__device__ __forceinline__ void write_sums(const GateParts& parts, std::int64_t step, const SumsOfWarps& of_columns,
-                                           const SumsOfWarps& crossing) {
-  const int thread = static_cast<int>(thread_index()) % 128, token = thread % kWalkTokens;
-  const auto& from = thread < kWalkTokens ? of_columns : crossing;
-  float* const to = thread < kWalkTokens ? parts.columns : parts.crossing;
-  to[step * kWalkTokens + token] = from[0][token] + from[1][token] + from[2][token] + from[3][token];
+/// Writes the sums of what the warps left, by a warpgroup after a barrier.
+__device__ __forceinline__ void write_sums(float* to, const SumsOfWarps& from) {
+  const int token = static_cast<int>(thread_index()) % 128;
+  if (token < kWalkTokens) to[token] = from[0][token] + from[1][token] + from[2][token] + from[3][token];
 }
 
 /// Writes the products of each row of results with the same row of a tile of 64 rows, for 64 tokens.

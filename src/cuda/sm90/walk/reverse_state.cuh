@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/instructions/mma.h"
 #include "cuda/sm90/instructions/tile_products.cuh"
 #include "cuda/sm90/walk/reverse_memory.cuh"
+#include "cuda/sm90/walk/state_tiles.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -16,7 +16,7 @@ class ReverseState {
   __device__ __forceinline__ ReverseState(ReverseMemory<Shape>& shared, const ReverseArguments& arguments)
       : shared_(shared), a_(arguments) {}
 
-  /// Of at least one step; a count of them would not fit into the registers.
+  /// Walks at least one step; a count of steps would not fit into the registers.
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (bool last = false; !last;) {
@@ -29,7 +29,6 @@ class ReverseState {
 
  private:
   static __device__ __forceinline__ int thread() { return static_cast<int>(thread_index()) % 128; }
-  static __device__ __forceinline__ int warp() { return thread() / 32; }
 
   /// Returns whether it was the last one.
   __device__ __forceinline__ bool step() {
@@ -48,10 +47,11 @@ class ReverseState {
     if constexpr (Shape::kGates) add_across(a_.parts.at(visit.head, visit.step));
     barrier_wait(&shared_.qg_full[stage_.slot()], stage_.phase());
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage_.slot()], stage_.phase());
-    std::uint32_t columns[2][4][4];
+    std::uint32_t columns[2][4][4];  // qᵀ
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      load_columns(columns[half], factors, half);
+      load_weighted_columns<T>(columns[half], shared_address(shared_.q[stage_.slot()]) + half * Shape::kTilePanel,
+                               factors.from);
       wgmma_fence();
       multiply_packed<T, Shape::kTilePanel>(state_[half], columns[half], shared_.g[stage_.slot()]);
     }
@@ -70,41 +70,13 @@ class ReverseState {
 
   /// Rounds the state into shared memory.
   __device__ __forceinline__ void publish() {
-    const int lane = lane_index(), in_matrix = lane % 8;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::uint32_t rows = shared_address(shared_.state[copy_.slot()]) +
-                                 (64 * half + 16 * warp() + lane / 8 % 2 * 8 + in_matrix) * kPanel * 2 +
-                                 (lane / 16 ^ in_matrix) * 16;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        std::uint32_t words[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) words[j] = pack<T>(state_[half][8 * i + 2 * j], state_[half][8 * i + 2 * j + 1]);
-        store_matrices((rows ^ i % 4 * 32) + i / 4 * Shape::kStatePanel, words);
-      }
-    }
+    for (int half = 0; half < 2; ++half)
+      store_state<T>(state_[half], shared_address(shared_.state[copy_.slot()]) + 64 * half * kPanel * 2,
+                     Shape::kStatePanel);
     fence_stores_for_async();
     __syncwarp();
-    if (lane == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
-  }
-
-  /// Loads qᵀ of the warp's 16 keys of a half, times the weights of rows.
-  __device__ __forceinline__ void load_columns(std::uint32_t (&columns)[4][4], const WalkFactors& factors,
-                                               int half) const {
-    const int lane = lane_index();
-    const std::uint32_t q = shared_address(shared_.q[stage_.slot()]) + half * Shape::kTilePanel +
-                            (lane / 16 * 8 + lane % 8) * kPanel * 2 + ((2 * warp() + lane / 8 % 2) ^ lane % 8) * 16;
-#pragma unroll
-    for (int sixteen = 0; sixteen < 4; ++sixteen) {
-      load_matrices_transposed(columns[sixteen], q + sixteen * 16 * kPanel * 2);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 weight = *reinterpret_cast<const float2*>(factors.from + 16 * sixteen + j / 2 * 8 + lane % 4 * 2),
-                     numbers = unpack<T>(columns[sixteen][j]);
-        columns[sixteen][j] = pack<T>(numbers.x * weight.x, numbers.y * weight.y);
-      }
-    }
+    if (lane_index() == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
   }
 
   /// Leaves the product of the state before the step and its gradient.
@@ -129,7 +101,7 @@ class ReverseState {
     }
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0U, sum, distance);
-    if (lane_index() == 0) shared_.across[warp()] = sum;
+    if (lane_index() == 0) shared_.across[warp_of_group()] = sum;
     named_barrier(4, 128);
     if (thread() == 0)
       a_.parts.across[step] = shared_.across[0] + shared_.across[1] + shared_.across[2] + shared_.across[3];

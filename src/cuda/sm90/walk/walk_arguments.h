@@ -44,7 +44,7 @@ struct WalkMaps {
 /// per step: [head][step][kWalkTokens], [head][step].
 struct GateParts {
   uint4* states;  ///< before each step, in 16 bits, in the order of the threads that hold them: [head][step][16][128]
-  float *crossing, *columns, *of_queries, *of_keys;
+  float *crossing, *of_queries, *of_keys;
   float* across;
   int steps;
 

@@ -64,9 +64,9 @@ class WalkCalls {
     });
   }
 
-  /// Of a problem without divisors, and tensors without input gates and states.
+  /// Computes gradients where o is not divided and there are neither input gates nor states.
   void backward(const LinearBackwardTensors& t) {
-    for (const TensorView* each : {&t.grad_q, &t.grad_k, &t.grad_v, &t.grad_log_forget}) clear(*each);
+    for (const TensorView* each : {&t.grad_v, &t.grad_log_forget}) clear(*each);
     const bool wants_gates = t.grad_log_forget.present();
     const GateParts parts = wants_gates ? allocate_gate_parts() : GateParts{};
     if (group() > 1) shared_gradient_ = allocate_parts(launcher_, t.grad_q, group());
@@ -76,7 +76,7 @@ class WalkCalls {
       walk_queries<false>(t, parts), walk_back<false>(t, parts);
     if (!wants_gates) return;
     const GateGradientArguments gates{tables_.steps, static_cast<int>(problem_.heads), parts,
-                                      gate_gradients(t.grad_log_forget), GateGradients{}};
+                                      gate_gradients(t.grad_log_forget)};
     launcher_.template launch<int>("linear attention: gradients of gates", gate_gradient_kernel,
                                    problem_.heads * tables_.step_count, kWalkTokens, gates);
   }
@@ -113,9 +113,8 @@ class WalkCalls {
 
   GateParts allocate_gate_parts() {
     const std::int64_t steps = problem_.heads * tables_.step_count, tokens = steps * kWalkTokens;
-    return {
-        allocate<uint4>(steps * 16 * 128), allocate<float>(tokens), allocate<float>(tokens), allocate<float>(tokens),
-        allocate<float>(tokens),           allocate<float>(steps),  tables_.step_count};
+    return {allocate<uint4>(steps * 16 * 128), allocate<float>(tokens), allocate<float>(tokens),
+            allocate<float>(tokens),           allocate<float>(steps),  tables_.step_count};
   }
 
   /// ∂q is a walk of (∂o, v, k).
@@ -136,7 +135,7 @@ class WalkCalls {
     walk.inner_dim = static_cast<int>(problem_.value_dim), walk.column_dim = static_cast<int>(problem_.key_dim);
     walk.parts = parts;
     launch_walk<Shape>(walk);
-    if (group() > 1) add_shared(t.grad_q);
+    finish(t.grad_q);
   }
 
   template <bool kGates>
@@ -164,11 +163,12 @@ class WalkCalls {
     walk.parts = parts;
     launcher_.template launch<ReverseMemory<Shape>>("linear attention: the walk back", reverse_kernel<Shape>,
                                                     tables_.reverse.blocks, Shape::kThreads, walk);
-    if (group() > 1) add_shared(t.grad_k);
+    finish(t.grad_k);
   }
 
-  void add_shared(const TensorView& to) {
-    add_groups<T>(launcher_, shared_gradient_, to, group());
+  /// Adds up the parts of a gradient of q or k where heads share it; sums of padding are no zeros, so it comes last.
+  void finish(const TensorView& to) {
+    if (group() > 1) add_groups<T>(launcher_, shared_gradient_, to, group());
     clear(to);
   }
 

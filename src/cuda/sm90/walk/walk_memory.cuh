@@ -15,6 +15,9 @@
 ///                is rounded into shared memory, where the output group multiplies with it
 namespace flashmask::cuda::sm90 {
 
+/// The thread's warp among those of its warpgroup.
+__device__ __forceinline__ int warp_of_group() { return static_cast<int>(thread_index()) % 128 / 32; }
+
 /// kColumns: of a slice. kVector: beside the state there is a vector, Σ weight y, and out is divided by max(|x ·
 /// vector|, 1), as mLSTM's normaliser does.
 /// kGates: of the gradient of q, whose walk also leaves its GateParts.
@@ -68,7 +71,7 @@ struct WalkGateMemory {};
 template <class Shape>
 struct WalkGateMemory<Shape, true> {
   alignas(1024) std::uint8_t counterpart[Shape::kStages][Shape::kColumnBytes];
-  float of_columns[4][kWalkTokens], crossing[4][kWalkTokens];  ///< of each warp's rows
+  float crossing[4][kWalkTokens];  ///< of each warp's rows
 };
 
 template <class Shape>

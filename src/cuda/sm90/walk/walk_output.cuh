@@ -32,8 +32,6 @@ class WalkOutput {
   }
 
  private:
-  static __device__ __forceinline__ int warp() { return static_cast<int>(thread_index()) % 128 / 32; }
-
   __device__ __forceinline__ void step(int stored) {
     const int stage = stage_.slot(), lane = lane_index();
     const std::uint32_t x = shared_address(shared_.x[stage]);
@@ -49,7 +47,7 @@ class WalkOutput {
     release(stored);
     barrier_wait(&shared_.factors_full[slot_.slot()], slot_.phase());
     const WalkFactors& factors = shared_.factors[slot_.slot()];
-    const int row = 16 * warp() + lane / 4;
+    const int row = 16 * warp_of_group() + lane / 4;
     const float from[2] = {factors.from[row], factors.from[row + 8]};
     float scales[2] = {factors.own[row], factors.own[row + 8]}, sums[2] = {};
     std::uint32_t p[4][4];
@@ -68,10 +66,7 @@ class WalkOutput {
     find_results(scales, sums, from, of_vector);
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
-    if constexpr (Shape::kGates) {
-      leave_columns(shared_.of_columns, pairs);
-      leave_crossing(shared_.crossing, pairs, row);
-    }
+    if constexpr (Shape::kGates) leave_crossing(shared_.crossing, pairs, row);
     wgmma_wait<0>();
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
@@ -88,7 +83,7 @@ class WalkOutput {
     if (lane == 0) barrier_arrive(&shared_.yz_empty[stage]);
     named_barrier(1, 128);  // all have read x, and left their sums
     if constexpr (Shape::kGates)
-      write_sums(a_.parts, a_.parts.at(visit.head, visit.step), shared_.of_columns, shared_.crossing);
+      write_sums(a_.parts.crossing + a_.parts.at(visit.head, visit.step) * kWalkTokens, shared_.crossing);
     store_rows_staged<T>(out, scales, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
                          visit.row, visit.row + visit.tokens, visit.head, visit.batch, kColumns * visit.slice);
     if constexpr (Shape::kGates) named_barrier(1, 128);  // the sums may be overwritten
@@ -164,7 +159,7 @@ class WalkOutput {
     barrier_wait(&shared_.state_full[copy_.slot()], copy_.phase());
     const int lane = lane_index(), quad = lane % 4;
     const float* const vector = shared_.vector[copy_.slot()];
-    const std::uint32_t at = x + (16 * warp() + lane / 4) * kPanel * 2 + quad * 4;
+    const std::uint32_t at = x + (16 * warp_of_group() + lane / 4) * kPanel * 2 + quad * 4;
 #pragma unroll 8
     for (int unit = 0; unit < Shape::kInner / 8; ++unit) {  // 8 numbers, two of which are the thread's
       const float2 two = *reinterpret_cast<const float2*>(vector + 8 * unit + 2 * quad);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/instructions/mma.h"
 #include "cuda/sm90/instructions/tile_products.cuh"
-#include "cuda/sm90/walk/walk_memory.cuh"
+#include "cuda/sm90/walk/state_tiles.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -29,9 +28,6 @@ class WalkState {
   }
 
  private:
-  using Columns = std::uint32_t[4][4];
-
-  static __device__ __forceinline__ int warp() { return static_cast<int>(thread_index()) % 128 / 32; }
   /// The thread's number among those of all state groups, and the inner dim of the vector that it holds.
   __device__ __forceinline__ int thread() const { return static_cast<int>(thread_index()) - 256; }
   __device__ __forceinline__ bool holds_vector() const { return Shape::kVector && thread() < Shape::kInner; }
@@ -52,8 +48,9 @@ class WalkState {
       for (float& number : state_[part]) number *= gain;
     barrier_wait(&shared_.yz_full[stage_.slot()], stage_.phase());
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage_.slot()], stage_.phase());
-    Columns columns;
-    load_columns(columns, factors);
+    std::uint32_t columns[4][4];  // zᵀ
+    load_weighted_columns<T>(columns, shared_address(shared_.z[stage_.slot()]) + group_ * Shape::kTilePanel,
+                             factors.into);
     wgmma_fence();
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
@@ -75,23 +72,14 @@ class WalkState {
 
   /// Rounds the state into shared memory, for the output group.
   __device__ __forceinline__ void publish() {
-    const int lane = lane_index(), in_matrix = lane % 8;
-    const std::uint32_t rows = shared_address(shared_.state[copy_.slot()]) +
-                               (64 * group_ + 16 * warp() + lane / 8 % 2 * 8 + in_matrix) * kPanel * 2 +
-                               (lane / 16 ^ in_matrix) * 16;
+    const std::uint32_t tile = shared_address(shared_.state[copy_.slot()]) + 64 * group_ * kPanel * 2;
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        std::uint32_t words[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) words[j] = pack<T>(state_[part][8 * i + 2 * j], state_[part][8 * i + 2 * j + 1]);
-        store_matrices((rows ^ i % 4 * 32) + (2 * part + i / 4) * Shape::kStatePanel, words);
-      }
+      store_state<T>(state_[part], tile + 2 * part * Shape::kStatePanel, Shape::kStatePanel);
     fence_stores_for_async();
     if (holds_vector()) shared_.vector[copy_.slot()][thread()] = vector_;
     __syncwarp();
-    if (lane == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
+    if (lane_index() == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
   }
 
   /// Writes the state in bfloat16, for the walk from last to first.
@@ -104,23 +92,6 @@ class WalkState {
                                       pack<__nv_bfloat16>(state_[0][8 * i + 2], state_[0][8 * i + 3]),
                                       pack<__nv_bfloat16>(state_[0][8 * i + 4], state_[0][8 * i + 5]),
                                       pack<__nv_bfloat16>(state_[0][8 * i + 6], state_[0][8 * i + 7])));
-  }
-
-  /// Loads zᵀ of the warp's 16 columns, times the weights of tokens.
-  __device__ __forceinline__ void load_columns(Columns& columns, const WalkFactors& factors) const {
-    const int lane = lane_index();
-    const std::uint32_t z = shared_address(shared_.z[stage_.slot()]) + group_ * Shape::kTilePanel +
-                            (lane / 16 * 8 + lane % 8) * kPanel * 2 + ((2 * warp() + lane / 8 % 2) ^ lane % 8) * 16;
-#pragma unroll
-    for (int sixteen = 0; sixteen < 4; ++sixteen) {
-      load_matrices_transposed(columns[sixteen], z + sixteen * 16 * kPanel * 2);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 weight = *reinterpret_cast<const float2*>(factors.into + 16 * sixteen + j / 2 * 8 + lane % 4 * 2),
-                     numbers = unpack<T>(columns[sixteen][j]);
-        columns[sixteen][j] = pack<T>(numbers.x * weight.x, numbers.y * weight.y);
-      }
-    }
   }
 
   __device__ __forceinline__ void add_vector(const WalkFactors& factors) {
@@ -140,7 +111,7 @@ class WalkState {
   /// Calls body(number, inner dim, column) for the thread's numbers that exist.
   template <class Body>
   __device__ __forceinline__ void for_each(int slice, const Body& body) {
-    const int lane = lane_index(), first = Shape::kColumns * slice + 64 * group_ + 16 * warp() + lane / 4;
+    const int lane = lane_index(), first = Shape::kColumns * slice + 64 * group_ + 16 * warp_of_group() + lane / 4;
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
 #pragma unroll

@@ -9,7 +9,7 @@ namespace flashmask::cuda::sm90 {
 
 /// Widest keys and values that walks take.
 inline constexpr std::int64_t kMostWalkKeys = 256, kMostWalkValues = 512;
-/// The same of gradients.
+/// Widest keys and values whose gradients walks compute.
 inline constexpr std::int64_t kMostReverseDim = 128;
 
 /// Columns of a slice of values.

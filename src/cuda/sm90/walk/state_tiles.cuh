@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/instructions/mma.h"
+#include "cuda/sm90/walk/walk_memory.cuh"
+
+/// What state groups read and write in shared memory; a warp has 16 of a warpgroup's 64 rows of a state.
+namespace flashmask::cuda::sm90 {
+
+/// Rounds the warp's rows of 128 columns into panels of 64 columns, which lie `panel_bytes` apart; `tile`: where the
+/// warpgroup's rows begin in the first one.
+template <class T>
+__device__ __forceinline__ void store_state(const float (&state)[64], std::uint32_t tile, int panel_bytes) {
+  const int lane = lane_index(), in_matrix = lane % 8;
+  const std::uint32_t rows =
+      tile + (16 * warp_of_group() + lane / 8 % 2 * 8 + in_matrix) * kPanel * 2 + (lane / 16 ^ in_matrix) * 16;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) words[j] = pack<T>(state[8 * i + 2 * j], state[8 * i + 2 * j + 1]);
+    store_matrices((rows ^ i % 4 * 32) + i / 4 * panel_bytes, words);
+  }
+}
+
+/// Loads the warp's 16 columns of a panel of kWalkTokens rows, transposed, each row times its weight.
+template <class T>
+__device__ __forceinline__ void load_weighted_columns(std::uint32_t (&columns)[4][4], std::uint32_t panel,
+                                                      const float* weights) {
+  const int lane = lane_index();
+  const std::uint32_t from =
+      panel + (lane / 16 * 8 + lane % 8) * kPanel * 2 + ((2 * warp_of_group() + lane / 8 % 2) ^ lane % 8) * 16;
+#pragma unroll
+  for (int sixteen = 0; sixteen < 4; ++sixteen) {
+    load_matrices_transposed(columns[sixteen], from + sixteen * 16 * kPanel * 2);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 weight = *reinterpret_cast<const float2*>(weights + 16 * sixteen + j / 2 * 8 + lane % 4 * 2),
+                   numbers = unpack<T>(columns[sixteen][j]);
+      columns[sixteen][j] = pack<T>(numbers.x * weight.x, numbers.y * weight.y);
+    }
+  }
+}
+
+}  // namespace flashmask::cuda::sm90
