@@ -69,8 +69,7 @@ class FLASHMASK_API LinearPlan {
   const Nodes& nodes() const;
   std::int64_t roots() const;
   const std::string& kernel() const;  ///< the name of the forward's, one of linear_kernels()
-  /// The name of the backward's, for tensors without input gates and states; for others it may be another one's. Throws
-  /// Status::unsupported where none computes these gradients.
+  /// The name of the backward's. Throws Status::unsupported where there is none.
   const std::string& backward_kernel() const;
   const LinearPlanContent& content() const;  ///< for the library itself
 

@@ -84,21 +84,19 @@ std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
   return reason.empty() && prefix.empty() ? kernel.reservation() : reason;
 }
 
-/// Returns the kernels of a direction whose names begin with a prefix, best first, and says why others are none.
-std::vector<LinearChoice> find(const LinearProblem& problem, Direction direction, const std::string& prefix,
-                               std::string& reasons) {
-  std::vector<LinearChoice> found;
+/// Returns the best kernel of a direction whose name begins with a prefix, null if there is none, and says why the
+/// others before it are not taken.
+const LinearKernel* find(const LinearProblem& problem, Direction direction, const std::string& prefix,
+                         std::string& reasons) {
   for (const auto& kernel : table()) {
     if (kernel->info().device != problem.device.type || kernel->info().dtype != problem.dtype) continue;
     std::string reason = refusal(*kernel, prefix);
     if (reason.empty()) reason = kernel->refusal(problem, direction);
     if (reason.empty() && prefix.empty()) reason = kernel->reservation(problem, direction);
-    if (reason.empty())
-      found.push_back({kernel.get(), nullptr});
-    else
-      reasons += "\n  " + kernel->info().name + ": " + reason;
+    if (reason.empty()) return kernel.get();
+    reasons += "\n  " + kernel->info().name + ": " + reason;
   }
-  return found;
+  return nullptr;
 }
 
 std::string no_kernel(const LinearProblem& problem, Direction direction, std::string reasons) {
@@ -111,36 +109,30 @@ std::string no_kernel(const LinearProblem& problem, Direction direction, std::st
 
 void choose(LinearPlanContent& plan, const std::string& prefix) {
   std::string reasons;
-  const std::vector<LinearChoice> forward = find(plan.problem, Direction::forward, prefix, reasons);
-  if (forward.empty()) throw Error(Status::unsupported, no_kernel(plan.problem, Direction::forward, reasons));
-  plan.forward = forward.front();
+  plan.forward.kernel = find(plan.problem, Direction::forward, prefix, reasons);
+  if (plan.forward.kernel == nullptr)
+    throw Error(Status::unsupported, no_kernel(plan.problem, Direction::forward, reasons));
   reasons.clear();
-  plan.backward = find(plan.problem, Direction::backward, prefix, reasons);
+  plan.backward.kernel = find(plan.problem, Direction::backward, prefix, reasons);
   // What the kernels that were named do not serve, others do.
-  if (!prefix.empty())
-    for (const LinearChoice& other : find(plan.problem, Direction::backward, "", reasons))
-      if (!other.kernel->info().name.starts_with(prefix)) plan.backward.push_back(other);
-  if (plan.backward.empty()) plan.backward_refusal = no_kernel(plan.problem, Direction::backward, reasons);
+  if (plan.backward.kernel == nullptr && !prefix.empty())
+    plan.backward.kernel = find(plan.problem, Direction::backward, "", reasons);
+  if (plan.backward.kernel == nullptr) plan.backward_refusal = no_kernel(plan.problem, Direction::backward, reasons);
 }
 
 void prepare(LinearPlanContent& plan) {
-  plan.forward.prepared = plan.forward.kernel->prepare(plan);
-  for (LinearChoice& choice : plan.backward) {
-    const bool same = choice.kernel == plan.forward.kernel;
-    choice.prepared = same ? plan.forward.prepared : choice.kernel->prepare(plan);
-  }
+  LinearChoice &forward = plan.forward, &backward = plan.backward;
+  forward.prepared = forward.kernel->prepare(plan);
+  if (backward.kernel == forward.kernel)
+    backward.prepared = forward.prepared;
+  else if (backward.kernel != nullptr)
+    backward.prepared = backward.kernel->prepare(plan);
 }
 
-/// Returns the kernel of a call; throws where there is none.
-const LinearKernel& backward_kernel(const LinearPlanContent& plan, const LinearBackwardTensors& tensors) {
-  if (plan.backward.empty()) throw Error(Status::unsupported, plan.backward_refusal);
-  std::string reasons;
-  for (const LinearChoice& choice : plan.backward) {
-    const std::string reason = choice.kernel->refusal(tensors);
-    if (reason.empty()) return *choice.kernel;
-    reasons += "\n  " + choice.kernel->info().name + ": " + reason;
-  }
-  throw Error(Status::unsupported, no_kernel(plan.problem, Direction::backward, reasons));
+/// Returns the kernel of a plan's backward; throws where there is none.
+const LinearKernel& backward_kernel_of(const LinearPlanContent& plan) {
+  if (plan.backward.kernel == nullptr) throw Error(Status::unsupported, plan.backward_refusal);
+  return *plan.backward.kernel;
 }
 
 }  // namespace
@@ -199,7 +191,7 @@ const LinearProblem& LinearPlan::problem() const { return content().problem; }
 const Nodes& LinearPlan::nodes() const { return content().nodes; }
 std::int64_t LinearPlan::roots() const { return content().roots; }
 const std::string& LinearPlan::kernel() const { return content().forward.kernel->info().name; }
-const std::string& LinearPlan::backward_kernel() const { return flashmask::backward_kernel(content(), {}).info().name; }
+const std::string& LinearPlan::backward_kernel() const { return backward_kernel_of(content()).info().name; }
 
 LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel) {
   validate(problem);
@@ -232,7 +224,7 @@ std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearForwardTe
   return plan.content().forward.kernel->workspace_bytes(plan.content(), tensors);
 }
 std::size_t linear_workspace_bytes(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
-  return backward_kernel(plan.content(), tensors).workspace_bytes(plan.content(), tensors);
+  return backward_kernel_of(plan.content()).workspace_bytes(plan.content(), tensors);
 }
 
 void linear_forward(const LinearPlan& plan, const LinearForwardTensors& tensors, const Execution& execution) {
@@ -242,7 +234,7 @@ void linear_forward(const LinearPlan& plan, const LinearForwardTensors& tensors,
 
 void linear_backward(const LinearPlan& plan, const LinearBackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.content(), tensors);
-  if (plan.problem().heads != 0) backward_kernel(plan.content(), tensors).backward(plan.content(), tensors, execution);
+  if (plan.problem().heads != 0) backward_kernel_of(plan.content()).backward(plan.content(), tensors, execution);
 }
 
 }  // namespace flashmask

@@ -31,8 +31,6 @@ class LinearKernel {
   /// As Kernel::refusal() and Kernel::reservation() in kernel.h.
   virtual std::string refusal() const = 0;
   virtual std::string refusal(const LinearProblem&, Direction) const { return ""; }
-  /// Says which of a call's tensors it cannot serve; empty if it serves all.
-  virtual std::string refusal(const LinearBackwardTensors&) const { return ""; }
   virtual std::string reservation() const { return ""; }
   virtual std::string reservation(const LinearProblem&, Direction) const { return ""; }
   /// Returns what calls of a plan read on its device; null on the CPU.
@@ -60,17 +58,13 @@ struct LinearPlanContent {
   Nodes nodes;
   std::vector<LinearTree> trees;  ///< the longest first
   std::int64_t roots = 0;
-  std::vector<Span> padding;  ///< tokens of the batch in no node
-  LinearChoice forward;
-  std::vector<LinearChoice> backward;  ///< best first; a call takes the first that serves its tensors
-  std::string backward_refusal;        ///< why there is none
+  std::vector<Span> padding;       ///< tokens of the batch in no node
+  LinearChoice forward, backward;  ///< of the backward there may be none
+  std::string backward_refusal;    ///< why there is none
 
   /// Returns what a kernel of the plan has prepared.
   const void* prepared(const LinearKernel& by) const {
-    if (forward.kernel == &by) return forward.prepared.get();
-    for (const LinearChoice& choice : backward)
-      if (choice.kernel == &by) return choice.prepared.get();
-    return nullptr;
+    return forward.kernel == &by ? forward.prepared.get() : backward.prepared.get();
   }
 };
 

@@ -30,10 +30,9 @@ using check::RandomNumbers;
 using emulator::Copies;
 using emulator::EmulatedLauncher;
 
-/// Whether the walks compute a call's gradients.
-bool has_gradients(const LinearProblem& problem, const LinearTensors& tensors) {
-  return !problem.normalize && !tensors.log_input && !tensors.initial && problem.key_dim <= 128 &&
-         problem.value_dim <= 128;
+/// Whether the walks compute gradients.
+bool has_gradients(const LinearProblem& problem) {
+  return problem.key_dim <= kWidestReverse && problem.value_dim <= kWidestReverse;
 }
 
 template <class T>
@@ -49,7 +48,7 @@ void run(const LinearPlan& planned, const LinearTensors& tensors, Copies copies,
   EmulatedLauncher launcher(copies, seed);
   WalkCalls<T, EmulatedLauncher> calls(problem, tables, launcher);
   calls.forward(tensors.forward());
-  if (has_gradients(problem, tensors)) calls.backward(tensors.backward());
+  if (has_gradients(problem)) calls.backward(tensors.backward());
 }
 
 void run(const LinearPlan& planned, const LinearTensors& tensors, Copies copies = Copies::either, int blocks = 3,
@@ -77,7 +76,7 @@ void expect_reference(const Mask& mask, const LinearProblem& problem, const Gate
   const LinearTensors tensors(planned, 7, gates, states);
   run(planned, tensors);
   for (const check::LinearError& error : linear_errors(planned, mask, tensors)) {
-    if (error.name.starts_with("grad_") && !has_gradients(problem, tensors)) continue;
+    if (error.name.starts_with("grad_") && !has_gradients(problem)) continue;
     const double bound = problem.dtype == DType::bf16 ? 1.2e-2 : error.name == "grad_log_forget" ? 5e-3 : 2e-3;
     EXPECT_LT(error.worst, bound) << error.name << ", " << mask.description() << " of " << problem.length << ", gates "
                                   << gates.name << ", normalize " << problem.normalize << ", " << problem.key_dim
@@ -160,8 +159,9 @@ TEST(EmulatedHopperLinear, GatesOfEveryRegimeEqualTheReference) {
 
 /// The outputs of a call, one after the other.
 std::vector<const HostTensor*> outputs(const LinearTensors& t) {
-  if (t.log_input) return {&t.o};
-  return {&t.o, &t.grad_q, &t.grad_k, &t.grad_v, &*t.grad_log_forget};
+  std::vector<const HostTensor*> all = {&t.o, &t.grad_q, &t.grad_k, &t.grad_v, &*t.grad_log_forget};
+  if (t.grad_log_input) all.push_back(&*t.grad_log_input);
+  return all;
 }
 
 /// For any number of blocks, and whenever copies and products happen.
@@ -229,21 +229,28 @@ TEST(EmulatedHopperLinear, NanStaysInItsTreeAndInItsBranch) {
   }
 }
 
+/// Where o is divided or not, with and without input gates.
 TEST(EmulatedHopperLinear, GradientsOfOtherTreesKeepTheirBitsBesideNan) {
-  const LinearPlan planned = linear_plan(masks::causal_document({40, 70, 25}, 140), problem_of(140, false, 16, 24));
-  const LinearTensors clean(planned, 9, decays());
-  run(planned, clean);
-  LinearTensors dirty(planned, 9, decays());
-  for (HostTensor* each : {&dirty.q, &dirty.k, &dirty.v, &dirty.grad_o, &*dirty.log_forget})
-    for (std::int64_t i = 40 * each->stride(1); i < 110 * each->stride(1); ++i)
-      each->set(i, std::numeric_limits<float>::quiet_NaN());
-  run(planned, dirty);
-  for (std::size_t output = 0; output < outputs(clean).size(); ++output) {
-    const HostTensor &one = *outputs(clean)[output], &other = *outputs(dirty)[output];
-    for (std::int64_t i = 0; i < one.size(); ++i) {
-      const std::int64_t token = i / one.stride(1);
-      if (token >= 40 && token < 110) continue;
-      ASSERT_EQ(one.at(i), other.at(i)) << "output " << output << ", token " << token;
+  for (const bool normalize : {false, true}) {
+    const Gates gates = normalize ? check::mild_gates() : decays();
+    const LinearPlan planned =
+        linear_plan(masks::causal_document({40, 70, 25}, 140), problem_of(140, normalize, 16, 24));
+    const LinearTensors clean(planned, 9, gates);
+    run(planned, clean);
+    LinearTensors dirty(planned, 9, gates);
+    std::vector<HostTensor*> inputs = {&dirty.q, &dirty.k, &dirty.v, &dirty.grad_o, &*dirty.log_forget};
+    if (normalize) inputs.push_back(&*dirty.log_input);
+    for (HostTensor* each : inputs)
+      for (std::int64_t i = 40 * each->stride(1); i < 110 * each->stride(1); ++i)
+        each->set(i, std::numeric_limits<float>::quiet_NaN());
+    run(planned, dirty);
+    for (std::size_t output = 0; output < outputs(clean).size(); ++output) {
+      const HostTensor &one = *outputs(clean)[output], &other = *outputs(dirty)[output];
+      for (std::int64_t i = 0; i < one.size(); ++i) {
+        const std::int64_t token = i / one.stride(1);
+        if (token >= 40 && token < 110) continue;
+        ASSERT_EQ(one.at(i), other.at(i)) << "output " << output << ", token " << token;
+      }
     }
   }
 }

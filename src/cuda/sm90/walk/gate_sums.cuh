@@ -50,12 +50,18 @@ __device__ __forceinline__ void write_sums(float* to, const SumsOfWarps& from) {
   if (token < kWalkTokens) to[token] = from[0][token] + from[1][token] + from[2][token] + from[3][token];
 }
 
-/// Writes the products of each row of results with the same row of a tile of 64 rows, for 64 tokens.
+/// Adds up over the four lanes that hold a row.
+__device__ __forceinline__ float sum_of_row(float sum) {
+  sum += __shfl_xor_sync(~0U, sum, 1);
+  return sum + __shfl_xor_sync(~0U, sum, 2);
+}
+
+/// Finds the products of the thread's two rows of results with the same rows of a tile of 64 rows.
 template <class T, int kCount>
-__device__ __forceinline__ void leave_row_products(float* to, const float (&d)[kCount], std::uint32_t tile) {
+__device__ __forceinline__ void find_row_products(float (&sums)[2], const float (&d)[kCount], std::uint32_t tile) {
   const int lane = lane_index(), row = 16 * warp_of_group() + lane / 4;
   const std::uint32_t at = tile + row * kPanel * 2 + lane % 4 * 4;
-  float sums[2] = {};
+  sums[0] = sums[1] = 0;
 #pragma unroll
   for (int eight = 0; eight < kCount / 4; ++eight)
 #pragma unroll
@@ -65,11 +71,13 @@ __device__ __forceinline__ void leave_row_products(float* to, const float (&d)[k
       sums[half] += numbers.x * d[4 * eight + 2 * half] + numbers.y * d[4 * eight + 2 * half + 1];
     }
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    sums[half] += __shfl_xor_sync(~0U, sums[half], 1);
-    sums[half] += __shfl_xor_sync(~0U, sums[half], 2);
-    if (lane % 4 == 0) to[row + 8 * half] = sums[half];
-  }
+  for (float& sum : sums) sum = sum_of_row(sum);
+}
+
+/// Writes a number per row, for 64 tokens, where all lanes that hold a row have its number.
+__device__ __forceinline__ void leave_rows(float* to, const float (&numbers)[2]) {
+  const int lane = lane_index(), row = 16 * warp_of_group() + lane / 4;
+  if (lane % 4 == 0) to[row] = numbers[0], to[row + 8] = numbers[1];
 }
 
 }  // namespace flashmask::cuda::sm90

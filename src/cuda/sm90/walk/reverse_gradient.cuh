@@ -13,6 +13,7 @@ template <class Shape, bool kOfKeys>
 class ReverseGradient {
   using T = typename Shape::Element;
   static constexpr int kOwnBarrier = kOfKeys ? 1 : 2;
+  static constexpr bool kAddsDivisors = Shape::kVector && kOfKeys;  ///< gradients of sums of weights
 
  public:
   __device__ __forceinline__ ReverseGradient(ReverseMemory<Shape>& shared, const ReverseArguments& arguments)
@@ -56,14 +57,18 @@ class ReverseGradient {
     if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
     wgmma_wait<0>();
     pin(out);
+    if constexpr (kAddsDivisors) add_vector(out);
+    __syncwarp();
     if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
 #pragma unroll
     for (int i = 0; i < 64; ++i) out[i] *= into[i / 2 % 2];
+    const bool of_inputs = a_.grad_log_input.data != nullptr;
     if constexpr (Shape::kGates && kOfKeys) {
-      leave_row_products<T>(a_.parts.of_keys + a_.parts.at(visit.head, visit.step) * kWalkTokens, out,
-                            shared_address(shared_.k[stage]));
+      float products[2];
+      find_row_products<T>(products, out, shared_address(shared_.k[stage]));
+      leave_rows(a_.parts.of_keys + a_.parts.at(visit.head, visit.step) * kWalkTokens, products);
       __syncwarp();
-      if (lane == 0) barrier_arrive(&shared_.keys_read[stage]);
+      if (!of_inputs && lane == 0) barrier_arrive(&shared_.keys_read[stage]);
     }
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
     wgmma_fence();
@@ -71,6 +76,12 @@ class ReverseGradient {
     wgmma_wait<0>();
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.qg_empty[stage]);
+    if constexpr (Shape::kGates && kOfKeys)
+      if (of_inputs) {
+        write_input_gradients(out, visit, row);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&shared_.keys_read[stage]);
+      }
     named_barrier(kOwnBarrier, 128);  // all have read their tile
     if constexpr (Shape::kGates && !kOfKeys) barrier_wait(&shared_.keys_read[stage], stage_.phase());
     const float ones[2] = {1, 1};
@@ -87,6 +98,24 @@ class ReverseGradient {
       multiply_tiles<T, Shape::kDim, Shape::kTilePanel, Shape::kStatePanel>(out, shared_address(own), state);
     else
       multiply_rows<T, Shape::kDim, Shape::kTilePanel, Shape::kStatePanel>(out, shared_address(own), state);
+  }
+
+  /// Adds the vector's part to v Yᵀ.
+  __device__ __forceinline__ void add_vector(float (&out)[64]) const {
+    const float* const vector = shared_.vector[copy_.slot()] + lane_index() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 64; ++i) out[i] += vector[8 * (i / 4) + i % 2];
+  }
+
+  /// The gradient of an input gate is k(j) · ∂k(j), since k(j) has no other weight.
+  __device__ __forceinline__ void write_input_gradients(const float (&out)[64], const WalkVisit& visit, int row) const {
+    float products[2];
+    find_row_products<T>(products, out, shared_address(shared_.k[stage_.slot()]));
+    const GateGradients& to = a_.grad_log_input;
+    float* const first = to.data + visit.batch * to.batch + visit.row * to.row + visit.head * to.head;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (lane_index() % 4 == 0 && row + 8 * half < visit.tokens) first[(row + 8 * half) * to.row] = products[half];
   }
 
   /// Frees the tile from which the step before is being stored.
@@ -107,13 +136,15 @@ class ReverseGradient {
     for (int eight = 0; eight < 8; ++eight) {
       const int row = 8 * eight + first;
       const float2 rows_high = *reinterpret_cast<const float2*>(factors.rows_high + row),
-                   rows_low = *reinterpret_cast<const float2*>(factors.rows_low + row);
+                   rows_low = *reinterpret_cast<const float2*>(factors.rows_low + row),
+                   added = *reinterpret_cast<const float2*>(factors.own + row);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        const float left = s[4 * eight + 2 * half], right = s[4 * eight + 2 * half + 1];
         const float a = exp2_approximate((rows_high.x - high[half]) + (rows_low.x - low[half])) *
-                        (a_.scale * s[4 * eight + 2 * half]),
+                        (a_.scale * (kAddsDivisors ? left + added.x : left)),
                     b = exp2_approximate((rows_high.y - high[half]) + (rows_low.y - low[half])) *
-                        (a_.scale * s[4 * eight + 2 * half + 1]);
+                        (a_.scale * (kAddsDivisors ? right + added.y : right));
         const int token = key + 8 * half;
         p[eight / 2][eight % 2 * 2 + half] =
             pack<T>(row >= token && row < tokens ? a : 0, row + 1 >= token && row + 1 < tokens ? b : 0);

@@ -4,19 +4,22 @@
 #include "cuda/sm90/instructions/shared_memory.cuh"
 #include "cuda/sm90/walk/walk_memory.cuh"
 
-/// The walk from last to first, which computes ∂k and ∂v at once, of up to 128 keys and values, without divisors and
-/// scales of states. With g = ∂o and Y [key × value] the gradient of the state behind a step:
+/// The walk from last to first, which computes ∂k and ∂v at once, of up to 128 keys and values. With g = ∂o and Y [key
+/// × value] the gradient of the state behind a step:
 ///
 ///     key group     ∂k [64 × 128] = into (v Yᵀ) + weightsᵀ (v gᵀ) q      one rounded copy of Y serves both
 ///     value group   ∂v [64 × 128] = into (k Y)  + weightsᵀ (k qᵀ) g
 ///     state group   Y = gain Y + (q from)ᵀ g, 128 float32 registers a thread
+///
+/// Where o is divided, by the sum of weights, that sum's gradient is added to each product v g, and Y has one more
+/// column, the vector.
 namespace flashmask::cuda::sm90 {
 
-template <class T, bool kGates_>
+template <class T, bool kGates_, bool kVector_>
 struct ReverseShape {
   using Element = T;
-  static constexpr bool kGates = kGates_;
-  static constexpr int kDim = 128, kThreads = 512, kStages = 2, kSlots = 2, kCopies = 2;
+  static constexpr bool kGates = kGates_, kVector = kVector_;
+  static constexpr int kDim = kWidestReverse, kThreads = 512, kStages = 2, kSlots = 2, kCopies = 2;
   static constexpr int kTilePanel = kWalkTokens * kPanel * 2, kTileBytes = kWalkTokens * kDim * 2;
   static constexpr int kStatePanel = kDim * kPanel * 2;  ///< rows of keys, 64 values
   static constexpr int kProducerRegisters = 40, kKeyRegisters = 144, kValueRegisters = 128, kStateRegisters = 200;
@@ -31,7 +34,7 @@ struct ReverseMemory {
   alignas(1024) std::uint8_t v[kStages][Shape::kTileBytes];  ///< ∂k, likewise
   alignas(1024) std::uint8_t state[kCopies][2 * Shape::kStatePanel];
   WalkFactors factors[kSlots];
-  float across[4];
+  float across[4], vector[kCopies][Shape::kDim];
   WalkVisit visits[kStages];
   std::uint64_t kv_full[kStages], kv_empty[kStages], qg_full[kStages], qg_empty[kStages], cleared[kStages];
   std::uint64_t keys_read[kStages];  ///< with gates: by the key group, before ∂v takes their place

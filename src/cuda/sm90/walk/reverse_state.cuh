@@ -37,6 +37,7 @@ class ReverseState {
     const WalkFactors& factors = shared_.factors[slot_.slot()];
     const WalkVisit& visit = factors.visit;
     if (visit.from != kGoesOn) begin(visit.from);
+    if (visit.node >= 0 && a_.grad_final.state != nullptr) add_given(visit);
     barrier_wait(&shared_.state_empty[copy_.slot()], copy_.phase() ^ 1);
     publish();
     const float gain = factors.gain;
@@ -44,6 +45,7 @@ class ReverseState {
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (float& number : state_[half]) number *= gain;
+    vector_ *= gain;
     if constexpr (Shape::kGates) add_across(a_.parts.at(visit.head, visit.step));
     barrier_wait(&shared_.qg_full[stage_.slot()], stage_.phase());
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage_.slot()], stage_.phase());
@@ -58,7 +60,11 @@ class ReverseState {
     wgmma_wait<0>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) pin(state_[half]);
+    if constexpr (Shape::kVector)
+      add_weighted_rows<T>(vector_, shared_.q[stage_.slot()], thread(),
+                           [&](int token) { return factors.from[token] * factors.own[token]; });
     if (visit.keep >= 0) keep(visit.keep);
+    if (visit.keep <= kFirstRoot && a_.grad_initial.state != nullptr) give(visit);
     const bool last = factors.last;
     __syncwarp();  // all have read the factors
     if (lane == 0) {
@@ -75,6 +81,7 @@ class ReverseState {
       store_state<T>(state_[half], shared_address(shared_.state[copy_.slot()]) + 64 * half * kPanel * 2,
                      Shape::kStatePanel);
     fence_stores_for_async();
+    if (Shape::kVector) shared_.vector[copy_.slot()][thread()] = vector_;
     __syncwarp();
     if (lane_index() == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
   }
@@ -82,7 +89,7 @@ class ReverseState {
   /// Leaves the product of the state before the step and its gradient.
   __device__ __forceinline__ void add_across(std::int64_t step) {
     const uint4* const from = a_.parts.states + step * (16 * 128) + thread();
-    float sum = 0;
+    float sum = Shape::kVector ? vector_ * a_.parts.vectors[step * Shape::kDim + thread()] : 0;
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
       uint4 fours[4];
@@ -113,6 +120,11 @@ class ReverseState {
            thread();
   }
 
+  __device__ __forceinline__ float* slot_vector(int number) const {
+    return a_.slot_vectors +
+           (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + (number & ~kAdds)) * Shape::kDim + thread();
+  }
+
   /// Takes up the gradient of the state behind a step that does not go on from the one visited before.
   __device__ __forceinline__ void begin(int from) {
     const bool zero = from < 0, adds = !zero && (from & kAdds) != 0;
@@ -121,8 +133,10 @@ class ReverseState {
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (float& number : state_[half]) number = 0;
+      vector_ = 0;
     }
     if (zero) return;
+    if (Shape::kVector) vector_ += *slot_vector(from);
     const float4* const kept = slot(from);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -147,6 +161,39 @@ class ReverseState {
         four.z += state_[half][4 * i + 2], four.w += state_[half][4 * i + 3];
         kept[(16 * half + i) * 128] = four;
       }
+    if (Shape::kVector) *slot_vector(to) = vector_ + (adds ? *slot_vector(to) : 0);
+  }
+
+  /// Calls body(number, key, value) for the thread's numbers that exist.
+  template <class Body>
+  __device__ __forceinline__ void for_each(const Body& body) {
+    const int lane = lane_index(), first = 16 * warp_of_group() + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 64; ++i) {
+        const int key = 64 * half + first + i / 2 % 2 * 8, value = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (key < a_.key_dim && value < a_.value_dim) body(state_[half][i], key, value);
+      }
+  }
+
+  /// Adds the gradient of the state behind a node that the caller gives.
+  __device__ __forceinline__ void add_given(const WalkVisit& visit) {
+    const WalkStates& given = a_.grad_final;
+    const float* const from = given.state + visit.node * given.item + visit.head * given.head;
+    for_each([&](float& number, int key, int value) { number += from[key * given.key + value * given.value]; });
+    if (Shape::kVector && given.vector != nullptr && thread() < a_.key_dim)
+      vector_ += given.vector[visit.node * given.vector_item + visit.head * given.vector_head + thread()];
+  }
+
+  /// Gives the gradient of the state before a root to the caller.
+  __device__ __forceinline__ void give(const WalkVisit& visit) {
+    const WalkStates& wanted = a_.grad_initial;
+    const std::int64_t root = kFirstRoot - visit.keep;
+    float* const to = wanted.state + root * wanted.item + visit.head * wanted.head;
+    for_each([&](float& number, int key, int value) { to[key * wanted.key + value * wanted.value] = number; });
+    if (Shape::kVector && wanted.vector != nullptr && thread() < a_.key_dim)
+      wanted.vector[root * wanted.vector_item + visit.head * wanted.vector_head + thread()] = vector_;
   }
 
   ReverseMemory<Shape>& shared_;
@@ -154,7 +201,7 @@ class ReverseState {
   RingCounter<Shape::kStages> stage_;
   RingCounter<Shape::kCopies> copy_;
   RingCounter<Shape::kSlots> slot_;
-  float state_[2][64] = {};
+  float state_[2][64] = {}, vector_ = 0;  ///< the thread's number is the key of the vector's
 };
 
 }  // namespace flashmask::cuda::sm90

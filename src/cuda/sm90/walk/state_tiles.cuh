@@ -42,4 +42,16 @@ __device__ __forceinline__ void load_weighted_columns(std::uint32_t (&columns)[4
   }
 }
 
+/// Adds one column of a tile of kWalkTokens rows to a sum, each row times its weight.
+template <class T, class Weight>
+__device__ __forceinline__ void add_weighted_rows(float& sum, const std::uint8_t* tile, int column,
+                                                  const Weight& weight) {
+  const std::uint8_t* const from = tile + column / kPanel * (kWalkTokens * kPanel * 2) + column % 8 * 2;
+#pragma unroll 8
+  for (int token = 0; token < kWalkTokens; ++token)
+    sum += weight(token) * unpack<T>(*reinterpret_cast<const std::uint16_t*>(from + token * kPanel * 2 +
+                                                                             (column % kPanel / 8 ^ token % 8) * 16))
+                               .x;
+}
+
 }  // namespace flashmask::cuda::sm90

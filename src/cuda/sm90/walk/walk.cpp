@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "cuda/common/device_tables.h"
 #include "cuda/common/kernel_entry.h"
@@ -60,20 +59,9 @@ class WalkKernel final : public LinearEntry {
   std::string refusal() const override { return device_refusal(kNeeds); }
   std::string refusal(const LinearProblem& problem, Direction direction) const override {
     const bool forward = direction == Direction::forward;
-    if (!forward && problem.normalize) return "it computes no gradients where o is divided";
     const std::string reason =
-        dims_refusal(problem, forward ? kMostWalkKeys : kMostReverseDim, forward ? kMostWalkValues : kMostReverseDim);
+        dims_refusal(problem, forward ? kMostWalkKeys : kWidestReverse, forward ? kMostWalkValues : kWidestReverse);
     return reason.empty() ? device_refusal(problem.device, kNeeds) : reason;
-  }
-  std::string refusal(const LinearBackwardTensors& t) const override {
-    const std::pair<const char*, const TensorView*> others[] = {{"log_input", &t.log_input},
-                                                                {"grad_log_input", &t.grad_log_input},
-                                                                {"initial states", &t.initial.state},
-                                                                {"grad_final", &t.grad_final.state},
-                                                                {"grad_initial", &t.grad_initial.state}};
-    for (const auto& [name, tensor] : others)
-      if (tensor->present()) return "it computes no gradients beside " + std::string(name);
-    return "";
   }
   std::string reservation(const LinearProblem& problem, Direction) const override {
     const std::int64_t lines = problem.heads * slices_of(problem);

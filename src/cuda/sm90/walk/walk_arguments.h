@@ -15,7 +15,8 @@
 /// columns of z, a slice, while it walks through whole trees.
 namespace flashmask::cuda::sm90 {
 
-inline constexpr int kWalkTokens = 64;  ///< of a step
+inline constexpr int kWalkTokens = 64;      ///< of a step
+inline constexpr int kWidestReverse = 128;  ///< keys and values whose gradients walks compute
 
 /// Where the state before a step comes from, if from no slot: it goes on from the step before; below −1, it is that of
 /// a root, whose number is −2 − from.
@@ -30,7 +31,7 @@ struct alignas(16) WalkVisit {
   short tokens, slice;
   int head;
   int from;  ///< a slot of the block, where an earlier step kept the state before this one; or as above
-  int keep;  ///< the slot that is to keep the state behind it; −1: none
+  int keep;  ///< the slot that is to keep the state behind it; −1: none; in the walk back, below −1: that of a root
   int node;  ///< the node that ends with it; −1: none does
   int step;  ///< its number among the steps of the plan
 };
@@ -43,7 +44,8 @@ struct WalkMaps {
 /// What the two walks of a backward leave for the gradients of gates. Arrays of floats have one number per token, or
 /// per step: [head][step][kWalkTokens], [head][step].
 struct GateParts {
-  uint4* states;  ///< before each step, in 16 bits, in the order of the threads that hold them: [head][step][16][128]
+  uint4* states;   ///< before each step, in 16 bits, in the order of the threads that hold them: [head][step][16][128]
+  float* vectors;  ///< beside them: [head][step][kWidestReverse]
   float *crossing, *of_queries, *of_keys;
   float* across;
   int steps;
@@ -53,9 +55,15 @@ struct GateParts {
   }
 };
 
-struct WalkArguments {
-  static constexpr bool kScales = true;  ///< states may have scales
+/// What the walk for the gradient of q leaves for the walk back, one number per step or token as above; null where it
+/// is known: scales are 0 without input gates and initial scales, and rows without a divisor are multiplied by 2^m.
+struct RowParts {
+  double* scale;   ///< of the state before a step, in powers of two
+  float* result;   ///< 1 / what a row is divided by
+  float* divisor;  ///< the gradient of its sum of weights, times what it is divided by
+};
 
+struct WalkArguments {
   WalkMaps maps;
   const WalkVisit* visits;
   const int* begins;  ///< [block + 1], among the visits
@@ -72,26 +80,32 @@ struct WalkArguments {
   double* slot_scales;  ///< [block][slot][lane]
   int slots_per_block;
   GateParts parts;
+  RowParts rows;
 };
 
 /// The arguments of the walk from last to first. With g the gradient of out, it computes
 ///
 ///     ∂k(j) = Σ_i D(i, j) scale (g(i) · v(j)) q(i)     ∂v(j) = Σ_i D(i, j) scale (q(i) · k(j)) g(i)
 ///
-/// A visit's `from` is where the gradient of the state behind it comes from, and `keep` where that of the state before
-/// it goes; kAdds: it is added to what is there.
+/// and where o is divided, ∂k adds to g(i) · v(j) the gradient of the row's sum of weights. A visit's `from` is where
+/// the gradient of the state behind it comes from, and `keep` where that of the state before it goes; kAdds: it is
+/// added to what is there.
 struct ReverseArguments {
-  static constexpr bool kScales = false;
-
   CUtensorMap q, k, v, g, dk_rows, dk_row, dv_rows, dv_row;
   const WalkVisit* visits;
   const int* begins;
-  GateTensor log_forget;
+  GateTensor log_forget, log_input;
+  GateGradients grad_log_input;
+  bool scaled;
   int group;  ///< how many heads share one of q and k
   float scale;
-  float4* slots;  ///< [block][slot][number / 4][thread]
+  int key_dim, value_dim;
+  WalkStates grad_final, grad_initial;  ///< the caller's: by node, and by root
+  float4* slots;                        ///< [block][slot][number / 4][thread]
+  float* slot_vectors;                  ///< [block][slot][thread]
   int slots_per_block;
   GateParts parts;
+  RowParts rows;
 };
 
 }  // namespace flashmask::cuda::sm90

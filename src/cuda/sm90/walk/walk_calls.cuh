@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "cuda/common/group_sums.cuh"
 #include "cuda/common/padding_rows.h"
@@ -64,18 +65,19 @@ class WalkCalls {
     });
   }
 
-  /// Computes gradients where o is not divided and there are neither input gates nor states.
   void backward(const LinearBackwardTensors& t) {
-    for (const TensorView* each : {&t.grad_v, &t.grad_log_forget}) clear(*each);
-    const bool wants_gates = t.grad_log_forget.present();
-    const GateParts parts = wants_gates ? allocate_gate_parts() : GateParts{};
+    for (const TensorView* each : {&t.grad_v, &t.grad_log_forget, &t.grad_log_input}) clear(*each);
+    const bool wants_gates = t.grad_log_forget.present() || t.grad_log_input.present();
+    allocate_parts_of(t, wants_gates || problem_.normalize);
     if (group() > 1) shared_gradient_ = allocate_parts(launcher_, t.grad_q, group());
-    if (wants_gates)
-      walk_queries<true>(t, parts), walk_back<true>(t, parts);
+    if (problem_.normalize)
+      walk_queries<true, true>(t), walk_back<true, true>(t);
+    else if (wants_gates)
+      walk_queries<true, false>(t), walk_back<true, false>(t);
     else
-      walk_queries<false>(t, parts), walk_back<false>(t, parts);
-    if (!wants_gates) return;
-    const GateGradientArguments gates{tables_.steps, static_cast<int>(problem_.heads), parts,
+      walk_queries<false, false>(t), walk_back<false, false>(t);
+    if (!t.grad_log_forget.present()) return;
+    const GateGradientArguments gates{tables_.steps, static_cast<int>(problem_.heads), parts_,
                                       gate_gradients(t.grad_log_forget)};
     launcher_.template launch<int>("linear attention: gradients of gates", gate_gradient_kernel,
                                    problem_.heads * tables_.step_count, kWalkTokens, gates);
@@ -111,16 +113,30 @@ class WalkCalls {
                                                  tables_.forward.blocks, Shape::kThreads, walk);
   }
 
-  GateParts allocate_gate_parts() {
+  /// Allocates what the walk for ∂q leaves for the walk back; gates: with the parts of their gradients.
+  void allocate_parts_of(const LinearBackwardTensors& t, bool gates) {
     const std::int64_t steps = problem_.heads * tables_.step_count, tokens = steps * kWalkTokens;
-    return {allocate<uint4>(steps * 16 * 128), allocate<float>(tokens), allocate<float>(tokens),
-            allocate<float>(tokens),           allocate<float>(steps),  tables_.step_count};
+    parts_.steps = tables_.step_count;
+    if (scales_states(t)) rows_.scale = allocate<double>(steps);
+    if (gates) {
+      parts_.states = allocate<uint4>(steps * 16 * 128);
+      parts_.crossing = allocate<float>(tokens);
+      parts_.of_queries = allocate<float>(tokens), parts_.of_keys = allocate<float>(tokens);
+      parts_.across = allocate<float>(steps);
+    }
+    if (!problem_.normalize) return;
+    parts_.vectors = allocate<float>(steps * kWidestReverse);
+    rows_.result = allocate<float>(tokens), rows_.divisor = allocate<float>(tokens);
+  }
+
+  static bool scales_states(const LinearBackwardTensors& t) {
+    return t.log_input.present() || t.initial.log_scale.present();
   }
 
   /// ∂q is a walk of (∂o, v, k).
-  template <bool kGates>
-  void walk_queries(const LinearBackwardTensors& t, const GateParts& parts) {
-    using Shape = WalkShape<T, 128, 128, false, kGates>;
+  template <bool kGates, bool kVector>
+  void walk_queries(const LinearBackwardTensors& t) {
+    using Shape = WalkShape<T, kWidestReverse, kWidestReverse, kVector, kGates>;
     const TensorView& out = group() > 1 ? shared_gradient_ : t.grad_q;
     WalkArguments walk = basic_walk(t.log_forget);
     if (!launcher_.counts())
@@ -130,17 +146,21 @@ class WalkCalls {
                    make_tensor_map("linear_backward: grad_q", out, kWarpRows),
                    make_tensor_map("linear_backward: grad_q", out, 1),
                    make_tensor_map("linear_backward: q", t.q, kWalkTokens)};
+    walk.log_input = gate_tensor(t.log_input);
+    walk.scaled = scales_states(t);
+    walk.initial = states_of(t.initial), walk.initial_scale = scales_of(t.initial);
+    std::swap(walk.initial.key, walk.initial.value);  // columns are keys here
     walk.inner_group = 1, walk.column_group = group();
     walk.once = true;
     walk.inner_dim = static_cast<int>(problem_.value_dim), walk.column_dim = static_cast<int>(problem_.key_dim);
-    walk.parts = parts;
+    walk.parts = parts_, walk.rows = rows_;
     launch_walk<Shape>(walk);
     finish(t.grad_q);
   }
 
-  template <bool kGates>
-  void walk_back(const LinearBackwardTensors& t, const GateParts& parts) {
-    using Shape = ReverseShape<T, kGates>;
+  template <bool kGates, bool kVector>
+  void walk_back(const LinearBackwardTensors& t) {
+    using Shape = ReverseShape<T, kGates, kVector>;
     const TensorView& out = group() > 1 ? shared_gradient_ : t.grad_k;
     ReverseArguments walk{};
     if (!launcher_.counts()) {
@@ -154,13 +174,20 @@ class WalkCalls {
       walk.dv_row = make_tensor_map("linear_backward: grad_v", t.grad_v, 1);
     }
     walk.visits = tables_.reverse.visits, walk.begins = tables_.reverse.begins;
-    walk.log_forget = gate_tensor(t.log_forget);
+    walk.log_forget = gate_tensor(t.log_forget), walk.log_input = gate_tensor(t.log_input);
+    walk.grad_log_input = gate_gradients(t.grad_log_input);
+    walk.scaled = scales_states(t);
     walk.group = group();
     walk.scale = problem_.query_scale();
+    walk.key_dim = static_cast<int>(problem_.key_dim), walk.value_dim = static_cast<int>(problem_.value_dim);
+    walk.grad_final = states_of(t.grad_final), walk.grad_initial = states_of(t.grad_initial);
     walk.slots_per_block = tables_.reverse.slots;
     const std::int64_t slots = static_cast<std::int64_t>(tables_.reverse.blocks) * tables_.reverse.slots;
-    if (slots > 0) walk.slots = allocate<float4>(slots * 32 * 128);
-    walk.parts = parts;
+    if (slots > 0) {
+      walk.slots = allocate<float4>(slots * 32 * 128);
+      walk.slot_vectors = allocate<float>(slots * Shape::kDim);
+    }
+    walk.parts = parts_, walk.rows = rows_;
     launcher_.template launch<ReverseMemory<Shape>>("linear attention: the walk back", reverse_kernel<Shape>,
                                                     tables_.reverse.blocks, Shape::kThreads, walk);
     finish(t.grad_k);
@@ -175,6 +202,8 @@ class WalkCalls {
   const LinearProblem& problem_;
   const WalkTables& tables_;
   Launcher& launcher_;
+  GateParts parts_{};
+  RowParts rows_{};
   TensorView shared_gradient_{};  ///< of q or k where heads share them, a head each
 };
 

@@ -19,8 +19,8 @@ namespace flashmask::cuda::sm90 {
 __device__ __forceinline__ int warp_of_group() { return static_cast<int>(thread_index()) % 128 / 32; }
 
 /// kColumns: of a slice. kVector: beside the state there is a vector, Σ weight y, and out is divided by max(|x ·
-/// vector|, 1), as mLSTM's normaliser does.
-/// kGates: of the gradient of q, whose walk also leaves its GateParts.
+/// vector|, 1), as mLSTM's normaliser does. kGates: of the gradient of q, whose walk also leaves its GateParts; its
+/// vector is Σ weight z, and the divisors are found again from q, the counterpart of z.
 template <class T, int kInner_, int kColumns_, bool kVector_, bool kGates_ = false>
 struct WalkShape {
   using Element = T;
@@ -29,21 +29,14 @@ struct WalkShape {
   static constexpr int kStateGroups = kColumns / 64, kThreads = 128 * (2 + kStateGroups);
   static constexpr int kParts = kInner / 128;  ///< of the state: a product of 256 columns would not fit the registers
   static constexpr bool kWide = kInner > 128;
+  static constexpr int kVectorDims = kGates ? kColumns : kInner;
   static constexpr int kStages = kWide || kGates ? 2 : 3;    ///< tiles of x, y and z
   static constexpr int kCopies = kWide ? 1 : 2;              ///< rounded states
   static constexpr int kSlots = kWide ? 1 : kGates ? 2 : 4;  ///< steps whose factors are there
-  static constexpr int kProducerRegisters = kStateGroups == 1 ? 80
-                                            : kWide           ? 40
-                                            : kGates          ? 48
-                                                              : 72,
-                       kOutputRegisters = kStateGroups == 1 ? 208
-                                          : kWide           ? 120
-                                          : kGates          ? 192
-                                                            : 152,
-                       kStateRegisters = kStateGroups == 1 ? 208
-                                         : kWide           ? 176
-                                         : kGates          ? 136
-                                                           : 144;
+  static constexpr bool kCrowded = kGates && kVector;
+  static constexpr int kProducerRegisters = kStateGroups == 1 ? 80 : kWide || kCrowded ? 40 : kGates ? 48 : 72;
+  static constexpr int kOutputRegisters = kStateGroups == 1 ? 208 : kWide ? 120 : kCrowded ? 200 : kGates ? 192 : 152;
+  static constexpr int kStateRegisters = kStateGroups == 1 ? 208 : kWide ? 176 : kGates ? 136 : 144;
   static constexpr int kInnerBytes = kWalkTokens * kInner * 2, kColumnBytes = kWalkTokens * kColumns * 2;
   static constexpr int kTilePanel = kWalkTokens * kPanel * 2;  ///< bytes of 64 columns of a tile
   static constexpr int kStatePanel = kColumns * kPanel * 2;    ///< of 64 inner dims of a rounded state
@@ -59,7 +52,7 @@ struct alignas(16) WalkFactors {
   float rows_high[kWalkTokens], rows_low[kWalkTokens], summed_high[kWalkTokens], summed_low[kWalkTokens];
   float into[kWalkTokens];  ///< of summed tokens: into the state behind the step
   float from[kWalkTokens];  ///< of rows: of the state before it, times the scale of x
-  float own[kWalkTokens];   ///< of rows: m
+  float own[kWalkTokens];   ///< of rows: m; in the walk back, the gradient of the divisor, RowParts::divisor
   float gain;               ///< of the state
   bool last;                ///< of the block's visits
   WalkVisit visit;
@@ -82,7 +75,7 @@ struct WalkMemory : WalkGateMemory<Shape> {
   alignas(1024) std::uint8_t z[kStages][Shape::kColumnBytes];
   alignas(1024) std::uint8_t state[kCopies][Shape::kInner / kPanel * Shape::kStatePanel];
   WalkFactors factors[kSlots];
-  float vector[kCopies][Shape::kInner];
+  float vector[kCopies][Shape::kVectorDims];
   WalkVisit visits[kStages];  ///< of the tiles, for those who store out
   std::uint64_t x_full[kStages], x_empty[kStages], yz_full[kStages], yz_empty[kStages], cleared[kStages];
   std::uint64_t factors_full[kSlots], factors_empty[kSlots], state_full[kCopies], state_empty[kCopies];

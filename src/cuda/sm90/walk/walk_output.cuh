@@ -13,6 +13,7 @@ template <class Shape>
 class WalkOutput {
   using T = typename Shape::Element;
   static constexpr int kColumns = Shape::kColumns;
+  static constexpr bool kDividesAgain = Shape::kGates && Shape::kVector;
 
  public:
   __device__ __forceinline__ WalkOutput(WalkMemory<Shape>& shared, const WalkArguments& arguments)
@@ -49,7 +50,7 @@ class WalkOutput {
     const WalkFactors& factors = shared_.factors[slot_.slot()];
     const int row = 16 * warp_of_group() + lane / 4;
     const float from[2] = {factors.from[row], factors.from[row + 8]};
-    float scales[2] = {factors.own[row], factors.own[row + 8]}, sums[2] = {};
+    float results[2] = {factors.own[row], factors.own[row + 8]}, sums[2] = {}, added[2] = {};
     std::uint32_t p[4][4];
     float of_vector[2] = {};
     if (!Shape::kOverlaps) add_dots(of_vector, x);
@@ -57,24 +58,32 @@ class WalkOutput {
     pin(s);
     if constexpr (Shape::kGates) pin(pairs);
     const WalkVisit& visit = shared_.visits[stage];
-    weigh(p, sums, s, pairs, factors, row, visit.tokens);
+    if constexpr (kDividesAgain)
+      differentiate_divisors(results, added, out, pairs, s, factors, from, row);
+    else if constexpr (Shape::kGates)
+      find_results(results, sums, from, of_vector);
+    weigh(p, sums, s, pairs, added, results, factors, row, visit.tokens);
     if (!Shape::kOverlaps) {
       wgmma_fence();
       read_state(out, x);
     }
-    if (Shape::kOverlaps) add_dots(of_vector, x);
-    find_results(scales, sums, from, of_vector);
+    if constexpr (!Shape::kGates) {
+      if (Shape::kOverlaps) add_dots(of_vector, x);
+      find_results(results, sums, from, of_vector);
+    }
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
     if constexpr (Shape::kGates) leave_crossing(shared_.crossing, pairs, row);
-    wgmma_wait<0>();
-    pin(out);
-    if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
-#pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i) out[i] *= from[i / 2 % 2];
-    if constexpr (Shape::kGates)
-      leave_row_products<T>(a_.parts.of_queries + a_.parts.at(visit.head, visit.step) * kWalkTokens, out,
-                            shared_address(shared_.counterpart[stage]));
+    if constexpr (!kDividesAgain) {
+      finish_state(out, from);
+      if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
+      if constexpr (Shape::kGates) {
+        float products[2];
+        find_row_products<T>(products, out, shared_address(shared_.counterpart[stage]));
+        products[0] *= results[0], products[1] *= results[1];
+        leave_rows(a_.parts.of_queries + first_of(visit), products);
+      }
+    }
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
     wgmma_fence();
     multiply_packed<T, Shape::kTilePanel>(out, p, shared_.z[stage]);
@@ -82,9 +91,8 @@ class WalkOutput {
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.yz_empty[stage]);
     named_barrier(1, 128);  // all have read x, and left their sums
-    if constexpr (Shape::kGates)
-      write_sums(a_.parts.crossing + a_.parts.at(visit.head, visit.step) * kWalkTokens, shared_.crossing);
-    store_rows_staged<T>(out, scales, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
+    if constexpr (Shape::kGates) write_sums(a_.parts.crossing + first_of(visit), shared_.crossing);
+    store_rows_staged<T>(out, results, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
                          visit.row, visit.row + visit.tokens, visit.head, visit.batch, kColumns * visit.slice);
     if constexpr (Shape::kGates) named_barrier(1, 128);  // the sums may be overwritten
   }
@@ -103,11 +111,76 @@ class WalkOutput {
     multiply_tiles<T, Shape::kInner, Shape::kTilePanel, Shape::kStatePanel>(out, x, shared_.state[copy_.slot()]);
   }
 
-  /// Turns products of rows into weighted ones, rounded, and adds them up; with gates, turns `pairs` into what each
-  /// pair of tokens adds to the gates between them, 0 where there is no pair.
+  /// Ends out = from (x state).
+  __device__ __forceinline__ void finish_state(float (&out)[kColumns / 2], const float (&from)[2]) const {
+    wgmma_wait<0>();
+    pin(out);
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) out[i] *= from[i / 2 % 2];
+  }
+
+  /// The place of a step among numbers per token.
+  __device__ __forceinline__ std::int64_t first_of(const WalkVisit& visit) const {
+    return a_.parts.at(visit.head, visit.step) * kWalkTokens;
+  }
+
+  /// Where o was divided, by N(i), finds in the walk for ∂q the results 1 / N, and `added`, what the sums of weights
+  /// add to each product of a row: with o the quotient, −(∂o · o) N / N times the sign of the sum, or 0 where N is its
+  /// bound. On entry `pairs` has the products of q and k, on exit weighted ones; out gets the vector's part.
+  __device__ __forceinline__ void differentiate_divisors(float (&results)[2], float (&added)[2],
+                                                         float (&out)[kColumns / 2], float (&pairs)[32],
+                                                         const float (&s)[32], const WalkFactors& factors,
+                                                         const float (&from)[2], int row) const {
+    const std::uint32_t q = shared_address(shared_.counterpart[stage_.slot()]);
+    float weights[2] = {}, numerators[2] = {}, of_vector[2] = {}, of_queries[2];
+    const int first = lane_index() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int half = i / 2 % 2, column = 8 * (i / 4) + first + i % 2;
+      const float weight = weight_of(factors, row + 8 * half, column) * (a_.scale * pairs[i]);
+      pairs[i] = column <= row + 8 * half ? weight : 0;
+      weights[half] += pairs[i], numerators[half] += pairs[i] * s[i];
+    }
+    add_dots(of_vector, q);
+    finish_state(out, from);
+    find_row_products<T>(of_queries, out, q);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float of_state = from[half] * sum_of_row(of_vector[half]), sum = sum_of_row(weights[half]) + of_state,
+                  bound = exp2_approximate(-results[half]), size = fabsf(sum);
+      const bool bounded = size < bound;
+      results[half] = 1 / (bounded ? bound : size);
+      const float product = results[half] * (sum_of_row(numerators[half]) + of_queries[half]);
+      added[half] = bounded ? 0 : -copysignf(1, sum) * product;
+      of_queries[half] = results[half] * (of_queries[half] + added[half] * of_state);
+    }
+    const float* const vector = shared_.vector[copy_.slot()];
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i)
+      out[i] += from[i / 2 % 2] * added[i / 2 % 2] * vector[8 * (i / 4) + first + i % 2];
+    __syncwarp();
+    if (lane_index() == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
+    const std::int64_t at = first_of(shared_.visits[stage_.slot()]);
+    leave_rows(a_.parts.of_queries + at, of_queries);
+    leave_rows(a_.rows.result + at, results);
+    leave_rows(a_.rows.divisor + at, added);
+  }
+
+  static __device__ __forceinline__ float whole(float product, float added) {
+    return kDividesAgain ? product + added : product;
+  }
+
+  static __device__ __forceinline__ float weight_of(const WalkFactors& factors, int row, int column) {
+    return exp2_approximate((factors.rows_high[row] - factors.summed_high[column]) +
+                            (factors.rows_low[row] - factors.summed_low[column]));
+  }
+
+  /// Turns products of rows, and what is added to each, into weighted ones, rounded, and adds them up; with gates,
+  /// turns `pairs` into what each pair of tokens adds to the gates between them, 0 where there is no pair.
   template <int kPairs>
   __device__ __forceinline__ void weigh(std::uint32_t (&p)[4][4], float (&sums)[2], const float (&s)[32],
-                                        float (&pairs)[kPairs], const WalkFactors& factors, int row, int tokens) const {
+                                        float (&pairs)[kPairs], const float (&added)[2], const float (&results)[2],
+                                        const WalkFactors& factors, int row, int tokens) const {
     const float high[2] = {factors.rows_high[row], factors.rows_high[row + 8]},
                 low[2] = {factors.rows_low[row], factors.rows_low[row + 8]};
     const int first = lane_index() % 4 * 2;
@@ -119,16 +192,18 @@ class WalkOutput {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float a = exp2_approximate((high[half] - summed_high.x) + (low[half] - summed_low.x)) *
-                        (a_.scale * s[4 * eight + 2 * half]),
+                        (a_.scale * whole(s[4 * eight + 2 * half], added[half])),
                     b = exp2_approximate((high[half] - summed_high.y) + (low[half] - summed_low.y)) *
-                        (a_.scale * s[4 * eight + 2 * half + 1]);
+                        (a_.scale * whole(s[4 * eight + 2 * half + 1], added[half]));
         const int token = row + 8 * half;
         const bool exists = !Shape::kGates || token < tokens;
         const float left = column <= token && exists ? a : 0, right = column + 1 <= token && exists ? b : 0;
         if constexpr (Shape::kGates) {
           const int at = 4 * eight + 2 * half;
-          pairs[at] = column <= token && exists ? left * pairs[at] : 0;
-          pairs[at + 1] = column + 1 <= token && exists ? right * pairs[at + 1] : 0;
+          const float of_left = kDividesAgain ? whole(s[at], added[half]) : left,
+                      of_right = kDividesAgain ? whole(s[at + 1], added[half]) : right;
+          pairs[at] = column <= token && exists ? of_left * results[half] * pairs[at] : 0;
+          pairs[at + 1] = column + 1 <= token && exists ? of_right * results[half] * pairs[at + 1] : 0;
         }
         if (Shape::kVector) sums[half] += left + right;
         p[eight / 2][eight % 2 * 2 + half] = pack<T>(left, right);
@@ -136,32 +211,30 @@ class WalkOutput {
     }
   }
 
-  /// Turns the scales m of rows into what their results are multiplied by.
-  __device__ __forceinline__ void find_results(float (&scales)[2], const float (&sums)[2], const float (&from)[2],
+  /// Turns the scales m of rows into what they are multiplied by.
+  __device__ __forceinline__ void find_results(float (&results)[2], const float (&sums)[2], const float (&from)[2],
                                                const float (&of_vector)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (Shape::kVector) {
-        float sum = sums[half] + from[half] * of_vector[half];
-        sum += __shfl_xor_sync(~0U, sum, 1);
-        sum += __shfl_xor_sync(~0U, sum, 2);
-        const float bound = exp2_approximate(-scales[half]), size = fabsf(sum);
-        scales[half] = 1 / (size < bound ? bound : size);
+        const float sum = sum_of_row(sums[half] + from[half] * of_vector[half]);
+        const float bound = exp2_approximate(-results[half]), size = fabsf(sum);
+        results[half] = 1 / (size < bound ? bound : size);
       } else {
-        scales[half] = exp2_approximate(scales[half]);
+        results[half] = exp2_approximate(results[half]);
       }
     }
   }
 
-  /// Adds the thread's part of the products of its rows of x with the vector.
-  __device__ __forceinline__ void add_dots(float (&sums)[2], std::uint32_t x) const {
+  /// Adds the thread's part of the products of its rows of a tile with the vector.
+  __device__ __forceinline__ void add_dots(float (&sums)[2], std::uint32_t tile) const {
     if (!Shape::kVector) return;
     barrier_wait(&shared_.state_full[copy_.slot()], copy_.phase());
     const int lane = lane_index(), quad = lane % 4;
     const float* const vector = shared_.vector[copy_.slot()];
-    const std::uint32_t at = x + (16 * warp_of_group() + lane / 4) * kPanel * 2 + quad * 4;
+    const std::uint32_t at = tile + (16 * warp_of_group() + lane / 4) * kPanel * 2 + quad * 4;
 #pragma unroll 8
-    for (int unit = 0; unit < Shape::kInner / 8; ++unit) {  // 8 numbers, two of which are the thread's
+    for (int unit = 0; unit < Shape::kVectorDims / 8; ++unit) {  // 8 numbers, two of which are the thread's
       const float2 two = *reinterpret_cast<const float2*>(vector + 8 * unit + 2 * quad);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -55,6 +55,8 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
 /// Makes the factors of steps, by a warp: two tokens per lane.
 template <class Memory, class Arguments>
 class FactorMaker {
+  static constexpr bool kBack = std::is_same_v<Arguments, ReverseArguments>;
+
  public:
   __device__ __forceinline__ FactorMaker(Memory& shared, const Arguments& arguments) : shared_(shared), a_(arguments) {}
 
@@ -72,6 +74,7 @@ class FactorMaker {
  private:
   struct Gates {
     float forget[2], input[2];
+    float result[2], divisor[2];  ///< RowParts
   };
 
   __device__ __forceinline__ Gates load(const WalkVisit& visit) const {
@@ -81,7 +84,10 @@ class FactorMaker {
       const int token = 2 * lane_index() + i;
       if (token >= visit.tokens) continue;
       gates.forget[i] = a_.log_forget.of(visit.batch, visit.row + token, visit.head);
-      if constexpr (Arguments::kScales) gates.input[i] = a_.log_input.of(visit.batch, visit.row + token, visit.head);
+      gates.input[i] = a_.log_input.of(visit.batch, visit.row + token, visit.head);
+      if (!kBack || a_.rows.result == nullptr) continue;
+      const std::int64_t at = a_.parts.at(visit.head, visit.step) * kWalkTokens + token;
+      gates.result[i] = a_.rows.result[at], gates.divisor[i] = a_.rows.divisor[at];
     }
     return gates;
   }
@@ -90,8 +96,19 @@ class FactorMaker {
     return a_.slot_scales + (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + slot) * 32 + lane_index();
   }
 
-  /// Returns the scale of the state before a step; scale_ is that behind the step before.
+  /// Returns the scale of the state before a step; scale_ is that behind the step before. The walk back reads what the
+  /// other one left.
   __device__ __forceinline__ double scale_before(const WalkVisit& visit) const {
+    const std::int64_t at = a_.parts.at(visit.head, visit.step);
+    if constexpr (kBack) {
+      return a_.rows.scale[at];
+    } else {
+      const double scale = found_scale(visit);
+      if (a_.rows.scale != nullptr && lane_index() == 0) a_.rows.scale[at] = scale;
+      return scale;
+    }
+  }
+  __device__ __forceinline__ double found_scale(const WalkVisit& visit) const {
     if (visit.from == kGoesOn) return scale_;
     if (visit.from >= 0) return *kept_scale(visit.from);
     if (a_.initial_scale.data == nullptr) return 0;
@@ -123,7 +140,7 @@ class FactorMaker {
 #pragma unroll
     for (int i = 0; i < 2; ++i) own[i] = at_least_zero(sums[i] + larger(before, tops[i]));
     scale_ = behind = at_least_zero(total + larger(before, __shfl_sync(~0U, tops[1], 31)));
-    keep(visit, behind);
+    if constexpr (!kBack) keep(visit, behind);
   }
 
   __device__ __forceinline__ void make(const WalkVisit& visit, const Gates& gates, bool last) {
@@ -140,17 +157,18 @@ class FactorMaker {
     const double sums[2] = {sum - forget[1], sum}, columns[2] = {sums[0] - input[0], sums[1] - input[1]};
     const double total = __shfl_sync(~0U, sum, 31);
     double own[2] = {}, before = 0, behind = 0;
-    if constexpr (Arguments::kScales)
-      if (a_.scaled) find_scales(own, before, behind, visit, sums, columns, total);
-    float rows[2][2], summed[2][2], into[2], from[2], out[2];
+    if (a_.scaled) find_scales(own, before, behind, visit, sums, columns, total);
+    float rows[2][2], summed[2][2], into[2], from[2], beside[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      beside[i] = kBack ? gates.divisor[i] : static_cast<float>(own[i]);
+      // Back, rows are weighed by what they were multiplied by, too.
+      if (kBack) own[i] = a_.rows.result == nullptr ? 0 : own[i] - log2f(gates.result[i]);
       split(sums[i] - own[i], rows[0][i], rows[1][i]);
       split(columns[i], summed[0][i], summed[1][i]);
       const bool exists = 2 * lane + i < visit.tokens;
       into[i] = exists ? power(total - behind - columns[i]) : 0;
       from[i] = exists ? power(sums[i] + before - own[i]) * a_.scale : 0;
-      out[i] = static_cast<float>(own[i]);
     }
     const float gain = power(total + before - behind);
     barrier_wait(&shared_.factors_empty[slot_.slot()], slot_.phase() ^ 1);
@@ -161,7 +179,7 @@ class FactorMaker {
     put(to.summed_low, summed[1]);
     put(to.into, into);
     put(to.from, from);
-    put(to.own, out);
+    put(to.own, beside);
     if (lane == 0) to.gain = gain, to.last = last, to.visit = visit;
     barrier_arrive(&shared_.factors_full[slot_.slot()]);
   }

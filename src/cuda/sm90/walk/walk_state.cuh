@@ -28,9 +28,11 @@ class WalkState {
   }
 
  private:
-  /// The thread's number among those of all state groups, and the inner dim of the vector that it holds.
+  /// The thread's number among those of all state groups, and the dim of the vector that it holds.
   __device__ __forceinline__ int thread() const { return static_cast<int>(thread_index()) - 256; }
-  __device__ __forceinline__ bool holds_vector() const { return Shape::kVector && thread() < Shape::kInner; }
+  __device__ __forceinline__ bool holds_vector() const { return Shape::kVector && thread() < Shape::kVectorDims; }
+  /// How many dims of the vector there are.
+  __device__ __forceinline__ int vector_dims() const { return Shape::kGates ? a_.column_dim : a_.inner_dim; }
 
   __device__ __forceinline__ void step() {
     const int lane = lane_index();
@@ -92,20 +94,14 @@ class WalkState {
                                       pack<__nv_bfloat16>(state_[0][8 * i + 2], state_[0][8 * i + 3]),
                                       pack<__nv_bfloat16>(state_[0][8 * i + 4], state_[0][8 * i + 5]),
                                       pack<__nv_bfloat16>(state_[0][8 * i + 6], state_[0][8 * i + 7])));
+    if (holds_vector()) a_.parts.vectors[a_.parts.at(visit.head, visit.step) * Shape::kVectorDims + thread()] = vector_;
   }
 
   __device__ __forceinline__ void add_vector(const WalkFactors& factors) {
     if (!holds_vector()) return;
-    float sum = vector_ * factors.gain;
-    const int dim = thread();
-    const std::uint8_t* const y = shared_.y[stage_.slot()] + dim / kPanel * Shape::kTilePanel + dim % 8 * 2;
-#pragma unroll 8
-    for (int token = 0; token < kWalkTokens; ++token) {
-      const std::uint16_t number =
-          *reinterpret_cast<const std::uint16_t*>(y + token * kPanel * 2 + (dim % kPanel / 8 ^ token % 8) * 16);
-      sum += factors.into[token] * unpack<T>(number).x;
-    }
-    vector_ = sum;
+    vector_ *= factors.gain;
+    add_weighted_rows<T>(vector_, Shape::kGates ? shared_.z[stage_.slot()] : shared_.y[stage_.slot()], thread(),
+                         [&](int token) { return factors.into[token]; });
   }
 
   /// Calls body(number, inner dim, column) for the thread's numbers that exist.
@@ -135,7 +131,7 @@ class WalkState {
     const float* const from = given.state + root * given.item + visit.head * given.head;
     for_each(visit.slice,
              [&](float& number, int inner, int column) { number = from[inner * given.key + column * given.value]; });
-    if (holds_vector() && given.vector != nullptr && thread() < a_.inner_dim)
+    if (holds_vector() && given.vector != nullptr && thread() < vector_dims())
       vector_ = given.vector[root * given.vector_item + visit.head * given.vector_head + thread()];
   }
 
@@ -144,8 +140,8 @@ class WalkState {
            thread();
   }
   __device__ __forceinline__ float* slot_vector(int number) const {
-    return a_.slot_vectors + (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + number) * Shape::kInner +
-           thread();
+    return a_.slot_vectors +
+           (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + number) * Shape::kVectorDims + thread();
   }
 
   /// Keeps the state in a slot, from which the same threads take it up.
@@ -178,7 +174,7 @@ class WalkState {
     float* const to = wanted.state + visit.node * wanted.item + visit.head * wanted.head;
     for_each(visit.slice,
              [&](float& number, int inner, int column) { to[inner * wanted.key + column * wanted.value] = number; });
-    if (holds_vector() && wanted.vector != nullptr && visit.slice == 0 && thread() < a_.inner_dim)
+    if (holds_vector() && wanted.vector != nullptr && visit.slice == 0 && thread() < vector_dims())
       wanted.vector[visit.node * wanted.vector_item + visit.head * wanted.vector_head + thread()] = vector_;
   }
 

@@ -9,8 +9,6 @@ namespace flashmask::cuda::sm90 {
 
 /// Widest keys and values that walks take.
 inline constexpr std::int64_t kMostWalkKeys = 256, kMostWalkValues = 512;
-/// Widest keys and values whose gradients walks compute.
-inline constexpr std::int64_t kMostReverseDim = 128;
 
 /// Columns of a slice of values.
 inline int slice_columns(const LinearProblem& problem) {

@@ -146,6 +146,7 @@ struct WalkVisits {
         if (first) slot = slots.take();
         visits[last].keep = first ? slot : slot | kAdds;
       }
+      if (!of.has_parent(node)) visits[last].keep = kFirstRoot - static_cast<int>(tree.root);
       at = last + 1;
     }
     reverse.slots = std::max(reverse.slots, slots.count());
