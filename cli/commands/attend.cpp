@@ -57,19 +57,15 @@ std::size_t schedule_bytes(const check::PlacedPlan& placed) {
 }
 
 /// The mask to attend under, before block map and form.
-Mask read_mask(const AttendOptions& options) {
-  const auto build = [&](const std::string& family, std::optional<std::int64_t> rows) {
+Mask given_mask(const AttendOptions& options) {
+  const std::string named = options.mask.empty() && !options.input.png ? kUsualMask : options.mask;
+  const NamedMask one = *read_mask(named, options.input, [&] {
     MaskArguments given;
     given.documents = options.documents;
-    if (rows || !options.documents) given.tokens = rows.value_or(options.problem.usual_seqlen);
-    return build_mask(family, given);
-  };
-  const std::string named = options.mask.empty() && !options.input.png ? kUsualMask : options.mask;
-  const std::vector<std::string> names = named.empty() ? std::vector<std::string>() : std::vector{named};
-  const std::vector<NamedMask> masks = read_masks(names, options.input, options.problem.seqlen, build);
-  if (masks.size() > 1)
-    throw Error(Status::invalid_argument, "attend: --mask " + options.mask + " and --mask-png; give one mask");
-  const NamedMask& one = masks.front();
+    given.tokens = options.problem.seqlen;
+    if (!given.tokens && !given.documents) given.tokens = options.problem.usual_seqlen;
+    return build_mask(named, given);
+  });
   if (options.documents && (named.empty() || is_mask_file(named)))
     throw Error(Status::invalid_argument, "attend: --documents means nothing to " + one.name);
   check_seqlen(options.problem, one.mask.shape(), one.name);
@@ -126,7 +122,7 @@ double dense_factor(const Explanation& mask) { return 1 / std::max(mask.waste * 
 
 /// Seconds of one cold launch on a GPU; on a CPU the median of several calls, or one call that takes long anyway.
 double seconds_on(Device device, bool takes_long, const std::function<void()>& work) {
-  if (device.type == DeviceType::cuda) return time_on_device(work).burst;
+  if (device.type == DeviceType::cuda) return cold_seconds(work);
   return takes_long ? seconds_of(work) : median_seconds(work);
 }
 
@@ -191,7 +187,7 @@ AttendReport measure(const AttendOptions& options, const Mask& given, OutputFile
 int attend(const AttendOptions& options, Console& console) {
   std::optional<OutputFile> png;
   if (!options.png.empty()) png.emplace(options.png);
-  const AttendReport report = measure(options, read_mask(options), png ? &*png : nullptr, console);
+  const AttendReport report = measure(options, given_mask(options), png ? &*png : nullptr, console);
   console.out << (options.json ? to_json_text(report) : to_text(report));
   return report.errors.passes() ? 0 : 1;
 }

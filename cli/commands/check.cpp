@@ -91,12 +91,9 @@ std::optional<check::GivenMask> read_given(const CheckOptions& options) {
                 "check: --mask " + options.mask + " is of the corpus, in many sizes; " +
                     "--mask-png and --block-map have one size: give them alone or with FILE.npy");
   }
-  const bool file = is_mask_file(options.mask);
-  const std::vector<NamedMask> masks =
-      read_masks(file ? std::vector{options.mask} : std::vector<std::string>(), options.input, std::nullopt, {});
-  if (masks.size() > 1)
-    throw Error(Status::invalid_argument, "check: " + options.mask + " and --mask-png; give one mask");
-  if (!masks.empty()) return check::GivenMask{masks.front().name, in_blocks(masks.front().mask, options.input)};
+  const std::string file = named ? "" : options.mask;
+  const std::optional<NamedMask> one = read_mask(file, options.input, {});
+  if (one) return check::GivenMask{one->name, in_blocks(one->mask, options.input)};
   const std::optional<BlockMap> map = read_map(options.input, std::nullopt, std::nullopt);
   if (!map) return std::nullopt;
   return check::GivenMask{"the block map", from_block_map(*map)};

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 TEST(Command, HelpAndVersionAreNoErrors) {
   const Outcome help = command({"--help"});
   EXPECT_EQ(help.status, 0);
-  for (const char* name : {"attend", "show", "check", "bench", "partition", "info"}) {
+  for (const char* name : {"attend", "show", "check", "partition", "info"}) {
     EXPECT_NE(help.out.find(name), std::string::npos);
     EXPECT_EQ(command({name, "--help"}).status, 0);
   }
@@ -27,7 +27,7 @@ TEST(Command, HelpAndVersionAreNoErrors) {
 }
 
 TEST(Command, RefusesWhatItDoesNotKnow) {
-  expect_refused({}, "give one of attend, show, check, bench, partition, info");
+  expect_refused({}, "give one of attend, show, check, partition, info");
   expect_refused({"shwo"}, "did you mean show?");
   expect_refused({"show"}, "give a mask family");
   expect_refused({"show", "casual"}, "did you mean causal?");
@@ -38,11 +38,11 @@ TEST(Command, RefusesWhatItDoesNotKnow) {
   expect_refused({"show", "big_bird", "--seed", "-1"}, "--seed: -1 is negative");
   expect_refused({"attend", "--seed", "-1"}, "--seed: -1 is negative");
   expect_refused({"attend", "--seed", "99999999999999999999"}, "does not fit 64 bits");
-  expect_refused({"bench", "--dropout", "0.1", "--dropout-offset", "-1"}, "--dropout-offset: -1 is negative");
+  expect_refused({"attend", "--dropout", "0.1", "--dropout-offset", "-1"}, "--dropout-offset: -1 is negative");
   expect_refused({"check", "--mask", "nonsense"}, "no mask \"nonsense\"");
   expect_refused({"check", "--kernel", "nonsense"}, "\"nonsense\"");
-  expect_refused({"bench", "--mask", "nonsense"}, "no mask family");
-  expect_refused({"bench", "--device", "tpu"}, "expected cpu, cuda or cuda:N");
+  expect_refused({"attend", "--mask", "nonsense"}, "no mask family");
+  expect_refused({"attend", "--device", "tpu"}, "expected cpu, cuda or cuda:N");
   expect_refused({"attend", "--device", "cuda:1x"}, "expected cpu, cuda or cuda:N");
   expect_refused({"attend", "--device", "cuda:99999999999"}, "expected cpu, cuda or cuda:N");
   expect_refused({"check", "--device", "cuda:99"}, "CUDA");
@@ -63,7 +63,6 @@ TEST(Command, OutputThatCannotBeWrittenIsAnError) {
       {"show", "causal", "--json"},
       {"partition", "causal", "--tokens", "256", "--ranks", "2"},
       {"check", "--quick", "--kernel", "scalar.forward.f32", "--mask", "full"},
-      {"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--kernel", "scalar.forward"},
       {"attend", "--seqlen", "256", "--heads", "1", "--no-dense"}};
   for (const std::vector<std::string>& arguments : commands) {
     std::ofstream full("/dev/full");  // takes no byte: "No space left on device"
@@ -76,19 +75,6 @@ TEST(Command, OutputThatCannotBeWrittenIsAnError) {
 
 TEST(Command, NamesTheOptionThatItDoesNotHave) {
   expect_refused({"attend", "--mask", "causal", "--tokens", "256"}, "not expected: 256 --tokens");
-}
-
-TEST(Command, RefusesEmptyNamesInLists) {
-  for (const char* masks : {"causal,,full", ",causal", "causal,"}) {
-    expect_refused({"bench", "--mask", masks}, std::string("--mask is \"") + masks + "\"; expected names");
-  }
-}
-
-TEST(Command, TakesListsInPieces) {
-  const auto json = command({"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--mask", "full,document",
-                             "--direction", "forward", "--kernel", "scalar.", "--json"})
-                        .json();
-  EXPECT_EQ(json["results"].size(), 3U);
 }
 
 TEST(Command, RefusesPicturesOfAnotherKind) {
@@ -167,36 +153,6 @@ TEST(Check, HoldsKernelsAgainstTheReference) {
   }
 }
 
-TEST(Bench, TimesKernelsOnMasks) {
-  const auto json = command({"bench", "--seqlen", "128", "--heads", "1", "--mask", "causal,document", "--kernel",
-                             "scalar.", "--json"})
-                        .json();
-  ASSERT_EQ(json["results"].size(), 4U);  // two masks, two directions
-  for (const auto& result : json["results"]) {
-    EXPECT_GT(result["seconds"], 0);
-    EXPECT_GT(result["gflops"], 0);
-  }
-}
-
-TEST(Bench, TimesLinearAttentionOnTrees) {
-  const auto json = command({"bench", "--linear", "--seqlen", "128", "--heads", "1", "--mask", "causal", "--kernel",
-                             "scalar.", "--json"})
-                        .json();
-  ASSERT_EQ(json["results"].size(), 2U);  // two directions
-  for (const auto& result : json["results"]) {
-    EXPECT_GT(result["seconds"], 0);
-    EXPECT_GT(result["gflops"], 0);
-  }
-  EXPECT_EQ(command({"bench", "--linear", "--seqlen", "32", "--heads", "1", "--kernel", "scalar.", "--json"})
-                .json()["results"]
-                .size(),
-            6U)
-      << "the usual masks that are trees";
-  expect_refused({"bench", "--linear", "--mask", "causal,sliding_window", "--seqlen", "128"},
-                 "bench: --linear and sliding_window: nodes: batch entry 0: column ");
-  expect_refused({"bench", "--linear", "--reorder", "--mask", "causal", "--seqlen", "128"}, "--linear and --reorder");
-}
-
 TEST(Attend, TakesDocuments) {
   const Outcome outcome = command(
       {"attend", "causal_document", "--documents", "82,49,107,115", "--seqlen", "512", "--heads", "2", "--json"});
@@ -239,10 +195,10 @@ TEST(Attend, DrawsItsMask) {
   fs::remove(png);
 }
 
-TEST(Command, SetsTheThreads) {
+TEST(Attend, SetsTheThreads) {
   const auto json =
-      command({"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--threads", "1", "--json"}).json();
-  EXPECT_EQ(json["threads"], 1);
+      command({"attend", "--seqlen", "64", "--heads", "1", "--no-dense", "--threads", "1", "--json"}).json();
+  EXPECT_NE(json["device"].get<std::string>().find("1 threads"), std::string::npos) << json["device"];
   set_thread_count(0);
 }
 
