@@ -89,10 +89,6 @@ class _Level:
     is_all: bool
     """Whether their tokens are all tokens, in order."""
 
-    def taken_from(self, given: Tensor | None) -> Tensor | None:
-        """Returns their tokens of a tensor (1, all tokens, ...)."""
-        return None if given is None else given.index_select(1, self.tokens)
-
     def first_states(self, states: Any) -> Any:
         """Returns the states that they start from, given those behind the level above, or the initial ones."""
         if self.parents is None or states is None:
