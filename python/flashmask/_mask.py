@@ -325,7 +325,7 @@ class Mask:
         """Returns the mask of some of its rows and columns, such as those that one of several GPUs holds.
 
         `rows` and `columns` [count, 2] are half-open (begin, end): rows disjoint and ascending, columns disjoint in any
-        order. Batch and heads stay. Causality follows the tokens' places in the whole mask, not their new ones.
+        order. Batch and heads stay. Causality follows the tokens' positions in the whole mask, not their new ones.
         """
         given_rows, given_columns = pairs("rows", rows), pairs("columns", columns)
         return Mask(
