@@ -82,8 +82,8 @@ class BlockMap:
     @breaks_graph
     def density(self) -> float:
         """Share of the blocks that are kept."""
-        told = self.to_mask().explain((self.block, self.block))
-        return told.active_tiles / told.tiles if told.tiles else 0.0
+        cost = self.to_mask().explain((self.block, self.block))
+        return cost.active_tiles / cost.tiles if cost.tiles else 0.0
 
     @breaks_graph
     def to_mask(self) -> Mask:

@@ -246,11 +246,11 @@ class Mask:
     def __str__(self) -> str:
         """Returns a line or two on the mask and a drawing of its first batch entry and head, at most 64 wide."""
         shape = self.shape
-        told = self.explain()
+        cost = self.explain()
         head = " x ".join(map(str, shape))
         lines = [
-            f"Mask {head} (batch, heads, rows, columns), {told.form}, {percent(told.density)} visible, "
-            f"{told.active_tiles:,} of {told.tiles:,} tiles active at {told.tile_rows} x {told.tile_columns}"
+            f"Mask {head} (batch, heads, rows, columns), {cost.form}, {percent(cost.density)} visible, "
+            f"{cost.active_tiles:,} of {cost.tiles:,} tiles active at {cost.tile_rows} x {cost.tile_columns}"
         ]
         if 0 in shape:
             return lines[0]

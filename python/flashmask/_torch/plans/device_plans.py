@@ -154,7 +154,7 @@ def _of_cudnn(call: Call, inputs: Inputs) -> CudnnPlan | None:
 
 
 def _kept(mask: Tensor) -> _OfTensor | None:
-    """Returns the plans of a mask as it is now; None where remember_plans_of() was not told of the mask."""
+    """Returns the plans of a mask as it is now; None where remember_plans_of() was not called with the mask."""
     kept = _of_tensors.get(mask)
     if kept is None:
         return None
