@@ -137,7 +137,7 @@ void add_check(CLI::App& command, Console& console, int& status) {
   sub.option("--seed", options->seed, "Seed of dropout [1]").group("Dropout");
   sub.flag("--reorder", options->request.reorder, "Reorder tokens where that saves tiles");
   sub.flag("--invariant", options->request.invariant, "Begin tiles where documents begin, too");
-  sub.flag("--quick", options->request.quick, "One size a mask instead of all");
+  sub.flag("--quick", options->request.quick, "One size per mask instead of all");
   sub.option("--threads", options->threads, "Threads [as many as the process may use]").range(1, 4096);
   sub.flag("--json", options->json, "Print JSON");
   sub.on_run([options, &console, &status] { status = check(*options, console); });

@@ -132,6 +132,6 @@ def of_blocks(name: str, values: object, shape: MaskShape, block: int, kinds: st
     expected_shape = (shape.batch, shape.heads, -(-shape.rows // block), -(-shape.columns // block))
     if given.ndim not in (2, 3, 4) or (1,) * (4 - given.ndim) + given.shape != expected_shape:
         raise ValueError(
-            f"{name} has shape {list(given.shape)}; expected one value a block of {block}, {list(expected_shape)}"
+            f"{name} has shape {list(given.shape)}; expected one value per block of {block}, {list(expected_shape)}"
         )
     return np.ascontiguousarray(given.reshape(expected_shape))

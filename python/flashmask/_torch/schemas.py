@@ -21,13 +21,13 @@ _KINDS = {"Tensor | None": "Tensor?"}
 _REQUIRED = Call._fields.index("deterministic")  # the first version had no defaults, and later fields all have one
 
 
-def _argument(position: int, name: str) -> str:
+def _argument(place: int, name: str) -> str:
     """Formats a field of Call for a schema, such as "bool deterministic=False"."""
     declared = f"{_KINDS.get(TYPES[name], TYPES[name])} {name}"
-    return declared if position < _REQUIRED else f"{declared}={Call._field_defaults[name]}"
+    return declared if place < _REQUIRED else f"{declared}={Call._field_defaults[name]}"
 
 
-_CALL = [_argument(position, name) for position, name in enumerate(Call._fields)]
+_CALL = [_argument(place, name) for place, name in enumerate(Call._fields)]
 _OF_FORWARD, _OF_BACKWARD = ", ".join(_CALL), ", ".join(arguments_of_backward(_CALL))
 _OF_BACKWARD += ", bool float32_key_gradients=False"
 _SAVED = "Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse"
